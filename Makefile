@@ -1,0 +1,53 @@
+# Two commands matter: `make demo` shows what refocal does, `make test` checks everything.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test test-slow test-jax lint types bench figures clean
+
+demo: $(VENV)/.base
+	$(BIN)/refocal demo
+
+test: $(VENV)/.test lint types
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
+
+test-jax: $(VENV)/.jax
+	$(BIN)/python -m pytest -n 2 -m "not slow" --backend jax tests/core
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
+
+figures: $(VENV)/.figures
+	$(BIN)/python docs/figures/psi.py docs/figures/psi.svg
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Each stamp is an installed state of the one environment; it is renewed when what it was made from changes.
+$(VENV)/.base: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.base
+	$(PIP) --editable '.[torch,test]'
+	touch $@
+
+$(VENV)/.jax: $(VENV)/.test
+	$(PIP) jax
+	touch $@
+
+$(VENV)/.figures: $(VENV)/.base
+	$(PIP) --editable '.[plot]'
+	touch $@

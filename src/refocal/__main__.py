@@ -1,0 +1,7 @@
+"""`python -m refocal`."""
+
+import sys
+
+from refocal.cli import main
+
+sys.exit(main())

@@ -1,0 +1,102 @@
+"""Small bridges between array libraries: their namespaces, precision, stopped gradients, blocks of rows.
+
+No array library but NumPy is imported here: another one's arrays only come in after it was imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+Array = Any
+
+# Rows are worked through in blocks of this many elements, so that the dozen temporaries of a block stay in
+# a core's cache; a larger block costs memory traffic, a smaller one Python's overhead.
+_BLOCK_ELEMENTS = 1 << 15
+
+
+def namespace(array: Array) -> Any:
+    """The array-API namespace of an array; TypeError for anything else."""
+    if is_torch(array):  # named directly: torch.compile warns of the cache inside `array_namespace`
+        from array_api_compat import torch as torch_namespace
+
+        return torch_namespace
+    return array_api_compat.array_namespace(array)
+
+
+def device(array: Array) -> Any:
+    """Where an array lives."""
+    return array.device if is_torch(array) else array_api_compat.device(array)
+
+
+def is_torch(array: Any) -> bool:
+    """Whether this is a PyTorch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def is_jax(array: Any) -> bool:
+    """Whether this is a JAX array, a traced one included."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(array, jax.Array)
+
+
+def is_traced(array: Array) -> bool:
+    """Whether a JAX transformation runs, in which values cannot steer a loop."""
+    return is_jax(array) and isinstance(array, sys.modules["jax"].core.Tracer)
+
+
+def values_are_free(array: Array) -> bool:
+    """Whether looking at values makes no device wait and breaks no tracing."""
+    if is_torch(array):
+        torch = sys.modules["torch"]
+        traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(array)
+        return array.device.type == "cpu" and not traced
+    if is_jax(array):
+        return not is_traced(array) and {d.platform for d in array.devices()} == {"cpu"}
+    return True
+
+
+def widen(array: Array, *, xp: Any) -> Array:
+    """The array in the precision it is computed in: float32 for 16-bit input, else its own."""
+    return xp.astype(array, xp.float32) if xp.finfo(array.dtype).bits < 32 else array
+
+
+def constant(value: float | tuple[float, ...] | None, *, like: Array, xp: Any) -> Any:
+    """A hyper-parameter next to `like`: a number stays one, a tuple becomes an array of its dtype and device."""
+    if isinstance(value, tuple):
+        return xp.asarray(value, dtype=like.dtype, device=device(like))
+    return value
+
+
+def stop_gradient(array: Array) -> Array:
+    """The same values, as a constant for automatic differentiation."""
+    if is_torch(array):
+        return array.detach()
+    if is_jax(array):
+        return sys.modules["jax"].lax.stop_gradient(array)
+    return array
+
+
+def call_on_host(function: Callable[..., Any], result_like: Array, *arrays: Array) -> Any:
+    """Run a NumPy function on arrays under a JAX transformation; results have the shape of `result_like`."""
+    jax = sys.modules["jax"]
+    shape = jax.ShapeDtypeStruct(result_like.shape, result_like.dtype)
+    return jax.pure_callback(function, shape, *arrays, vmap_method="expand_dims")
+
+
+def in_row_blocks(function: Callable[[Array], Array], array: Array) -> Array:
+    """Apply a row-wise function to a NumPy array block by block; other arrays go through in one piece."""
+    classes = array.shape[-1]
+    if not isinstance(array, np.ndarray) or array.size <= _BLOCK_ELEMENTS:
+        return function(array)
+    rows = array.reshape(-1, classes)
+    result = np.empty_like(rows)
+    step = max(1, _BLOCK_ELEMENTS // classes)
+    for start in range(0, rows.shape[0], step):
+        result[start : start + step] = function(rows[start : start + step])
+    return result.reshape(array.shape)

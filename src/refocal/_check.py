@@ -1,0 +1,210 @@
+"""Checks of what users pass in, called from public functions only.
+
+Shapes, dtypes and hyper-parameters are always checked. Values are looked at only where that is free of side
+effects: on concrete arrays in the main memory (it would make a GPU wait, and break tracing).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from refocal._arrays import namespace, values_are_free
+
+Array = Any
+PerClass = float | tuple[float, ...]
+
+# How far a row of probabilities may be from summing to 1, by precision in bits: wide enough for a softmax of
+# that precision over 100,000 classes, narrow enough to catch scores that are no probabilities.
+_SUM_TOLERANCE = {16: 0.02, 32: 1e-4, 64: 1e-4}
+
+
+def floating(array: Any, name: str) -> tuple[Any, Array]:
+    """The array's namespace and the array; sequences of numbers become NumPy arrays."""
+    if isinstance(array, (list, tuple, float, int)):
+        array = np.asarray(array)
+    try:
+        xp = namespace(array)
+    except TypeError as error:
+        msg = f"{name} must be an array (NumPy, PyTorch, JAX or another array-API array), got {type(array).__name__}"
+        raise TypeError(msg) from error
+    if not xp.isdtype(array.dtype, "real floating"):
+        msg = f"{name} must have a floating-point dtype, got {array.dtype}"
+        raise TypeError(msg)
+    return xp, array
+
+
+def classes_last(array: Array, name: str) -> None:
+    """At least one axis, the last of which has two or more classes."""
+    if array.ndim < 1:
+        msg = f"{name} must have shape (..., classes), got a number"
+        raise ValueError(msg)
+    if array.shape[-1] < 2:
+        msg = f"{name} must have at least 2 classes on its last axis, got shape {tuple(array.shape)}"
+        raise ValueError(msg)
+
+
+def same_shape(first: Array, second: Array, names: str) -> None:
+    """Two arrays of one shape."""
+    shapes = tuple(first.shape), tuple(second.shape)
+    if shapes[0] != shapes[1]:
+        msg = f"{names} must have the same shape, got {shapes[0]} and {shapes[1]}"
+        raise ValueError(msg)
+
+
+def logits(array: Array, name: str, *, xp: Any) -> None:
+    """No NaN, no +inf, and not every class of a row masked with -inf."""
+    if array.shape[0] == 0 or not values_are_free(array):
+        return
+    largest = xp.max(array, axis=-1)  # NaN and +inf show in the maximum of their row
+    _reject_rows(
+        ~xp.isfinite(largest), largest, f"{name} must be finite or -inf (masked), with one finite value a row", xp
+    )
+
+
+def real(array: Array, name: str, *, xp: Any) -> None:
+    """No NaN; infinite values mean certainty."""
+    if values_are_free(array):
+        _reject_rows(xp.isnan(array), array, f"{name} must not be NaN", xp)
+
+
+def probabilities(array: Array, name: str, *, xp: Any) -> None:
+    """Each value in [0, 1]."""
+    if values_are_free(array):
+        _reject_rows(~((array >= 0) & (array <= 1)), array, f"{name} must lie in [0, 1]", xp)
+
+
+def simplex(array: Array, name: str, *, xp: Any) -> None:
+    """Rows of non-negative values that sum to 1."""
+    if not values_are_free(array):
+        return
+    smallest = xp.min(array, axis=-1)
+    _reject_rows(~(smallest >= 0), smallest, f"{name} must be non-negative and not NaN", xp)
+    bits = xp.finfo(array.dtype).bits
+    sums = xp.sum(xp.astype(array, xp.float32) if bits < 32 else array, axis=-1)
+    wrong = ~(xp.abs(sums - 1) <= _SUM_TOLERANCE[bits])
+    _reject_rows(
+        wrong,
+        sums,
+        f"{name} must sum to 1 over the last axis (for logits use the function that takes them); the sum",
+        xp,
+    )
+
+
+def labels(array: Any, like: Array, name: str, *, xp: Any) -> Array:
+    """Integer class indices, one for each row of `like`, within its classes."""
+    if isinstance(array, (list, tuple, int)):
+        array = xp.asarray(array)
+    if not xp.isdtype(array.dtype, "integral"):
+        msg = f"{name} must have an integer dtype, got {array.dtype}"
+        raise TypeError(msg)
+    if tuple(array.shape) != tuple(like.shape[:-1]):
+        msg = f"{name} must have shape {tuple(like.shape[:-1])}, one label a row, got {tuple(array.shape)}"
+        raise ValueError(msg)
+    classes = like.shape[-1]
+    if values_are_free(array):
+        _reject_rows((array < 0) | (array >= classes), array, f"{name} must lie in 0 ... {classes - 1}", xp)
+    return array
+
+
+def gamma(value: Any, *, classes: int | None, least: float | None = None) -> PerClass:
+    """A focusing parameter, > -1 (or >= `least`): a number, or one a class; equal values become one number."""
+    numbers = _numbers(value, "gamma", classes)
+    for number in numbers if isinstance(numbers, tuple) else (numbers,):
+        if not (math.isfinite(number) and (number > -1 if least is None else number >= least)):
+            bound = "greater than -1" if least is None else f"at least {least:g}"
+            msg = f"gamma must be {bound} and finite, got {number}"
+            raise ValueError(msg)
+    return numbers[0] if isinstance(numbers, tuple) and len(set(numbers)) == 1 else numbers
+
+
+def scalar_gamma(value: Any, *, least: float | None = None, above: float | None = None) -> float:
+    """A single focusing parameter."""
+    checked = gamma(_number(value, "gamma"), classes=None, least=least)
+    assert isinstance(checked, float)
+    if above is not None and not checked > above:
+        msg = f"gamma must be greater than {above:g}, got {checked}"
+        raise ValueError(msg)
+    return checked
+
+
+def weight(value: Any, *, classes: int) -> tuple[float, ...] | None:
+    """Class weights: positive, finite, one a class; equal weights change nothing and become None."""
+    if value is None:
+        return None
+    numbers = _numbers(value, "weight", classes)
+    if not isinstance(numbers, tuple):
+        msg = f"weight must have one value for each of {classes} classes, got a number"
+        raise ValueError(msg)
+    for index, number in enumerate(numbers):
+        if not (number > 0 and math.isfinite(number)):
+            msg = f"weight must be positive and finite, got {number} for class {index}"
+            raise ValueError(msg)
+    return None if len(set(numbers)) == 1 else numbers
+
+
+def alpha(value: Any, *, classes: int | None) -> PerClass | None:
+    """The balance of sigmoid focal loss, in (0, 1): a number, or one a class."""
+    if value is None:
+        return None
+    numbers = _numbers(value, "alpha", classes)
+    for number in numbers if isinstance(numbers, tuple) else (numbers,):
+        if not 0 < number < 1:
+            msg = f"alpha must lie strictly between 0 and 1 (None for no balancing), got {number}"
+            raise ValueError(msg)
+    return numbers
+
+
+def label_smoothing(value: Any) -> float:
+    """A smoothing epsilon in [0, 1)."""
+    number = _number(value, "label_smoothing")
+    if not 0 <= number < 1:
+        msg = f"label_smoothing must lie in [0, 1), got {number}"
+        raise ValueError(msg)
+    return number
+
+
+def positive(value: Any, name: str) -> float:
+    """A positive, finite number."""
+    number = _number(value, name)
+    if not (number > 0 and math.isfinite(number)):
+        msg = f"{name} must be positive and finite, got {number}"
+        raise ValueError(msg)
+    return number
+
+
+def _numbers(value: Any, name: str, classes: int | None) -> PerClass:
+    """A float, or one float a class. No array library takes part, so that compilers may trace it."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    try:
+        plain = value.tolist() if hasattr(value, "tolist") else list(value)
+        numbers = float(plain) if isinstance(plain, (int, float)) else tuple(float(number) for number in plain)
+    except (TypeError, ValueError) as error:
+        msg = f"{name} must be a number or a sequence of numbers, got {value!r}"
+        raise TypeError(msg) from error
+    if isinstance(numbers, tuple) and len(numbers) != classes:
+        allowed = "a single number" if classes is None else f"a number or one value for each of {classes} classes"
+        msg = f"{name} must be {allowed}, got {len(numbers)} values"
+        raise ValueError(msg)
+    return numbers
+
+
+def _number(value: Any, name: str) -> float:
+    number = _numbers(value, name, None)
+    assert isinstance(number, float)
+    return number
+
+
+def _reject_rows(bad: Array, values: Array, message: str, xp: Any) -> None:
+    """Raise with the first bad row, if there is one."""
+    if not bool(xp.any(bad)):
+        return
+    first = int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.uint8)))
+    index = tuple(int(i) for i in np.unravel_index(first, tuple(bad.shape))) if bad.ndim else ()
+    found = float(xp.reshape(values, (-1,))[first])
+    where = f" in row {index[0] if len(index) == 1 else index}" if index else ""
+    msg = f"{message}, got {found}{where}"
+    raise ValueError(msg)

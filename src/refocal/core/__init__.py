@@ -1,0 +1,1 @@
+"""The mathematics of focal loss on arrays of any kind (NumPy, PyTorch, JAX): pure functions, no state."""

@@ -1,0 +1,83 @@
+"""The inverse of the posterior map: the exact minimiser of the expected focal loss, and the loss's proper part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refocal import _check
+from refocal._arrays import constant, widen
+from refocal.core.focal import focal_partial_of
+from refocal.core.newton import solve
+from refocal.core.posterior import MapSettings
+
+Array = Any
+
+
+def minimizer(
+    posterior: Array, *, gamma: Any, weight: Any = None, label_smoothing: float = 0.0, detached: bool = False
+) -> Array:
+    """The softmax output q that minimises the expected focal loss when the true posterior is known.
+
+    q = argmin_q sum_i eta_i w_i (-(1 - q_i)^gamma log q_i): the inverse of `refocal.posterior`, for any number
+    of classes.
+
+    Args:
+        posterior: Class-posterior probabilities eta, classes last, shape (..., K) with K >= 2.
+        gamma: Focusing parameter >= 0: a number, or one value a class.
+        weight: Class weights of the loss, shape (K,), positive.
+        label_smoothing: The epsilon of the loss's label smoothing, in [0, 1).
+        detached: Return the point where the gradient vanishes if the loss stops it through (1 - q)^gamma.
+
+    Returns:
+        Array like `posterior`, rows sum to 1.
+
+    Raises:
+        RuntimeError: If a row has not converged after 56 evaluations of h per class.
+
+    Example:
+        >>> import numpy as np
+        >>> minimizer(np.array([0.55, 0.30, 0.10, 0.05]), gamma=3).round(4).tolist()
+        [0.4206, 0.3272, 0.1642, 0.088]
+
+    Reference: 001, Thm. 11; 003, Prop. 4.
+    """
+    xp, posterior = _check.floating(posterior, "posterior")
+    _check.classes_last(posterior, "posterior")
+    _check.simplex(posterior, "posterior", xp=xp)
+    settings = MapSettings.checked(gamma, weight, label_smoothing, detached, classes=posterior.shape[-1], least=0.0)
+    wide = widen(posterior, xp=xp)
+    solution = solve(wide, settings, xp=xp)
+    return xp.astype(solution.p, posterior.dtype, copy=False)
+
+
+def proper_focal_partial(posterior: Array, labels: Array, *, gamma: Any) -> Array:
+    """The proper part of focal loss: its value at the minimiser that the predicted posterior belongs to.
+
+    L*(eta, y) = -(1 - q_y)^gamma log q_y with q = `minimizer`(eta). Unlike focal loss itself it is minimised in
+    expectation by the true posterior.
+
+    Args:
+        posterior: Predicted posterior probabilities, classes last, shape (..., K).
+        labels: Class indices, shape (...).
+        gamma: Focusing parameter >= 0: a number, or one value a class.
+
+    Returns:
+        Array of shape (...).
+
+    Example:
+        >>> import numpy as np
+        >>> float(proper_focal_partial(np.array([0.9, 0.1]), np.array(0), gamma=1).round(4))
+        0.0577
+
+    Reference: 003, Props. 2 and 4.
+    """
+    xp, posterior = _check.floating(posterior, "posterior")
+    _check.classes_last(posterior, "posterior")
+    _check.simplex(posterior, "posterior", xp=xp)
+    labels = _check.labels(labels, posterior, "labels", xp=xp)
+    settings = MapSettings.checked(gamma, None, 0.0, False, classes=posterior.shape[-1], least=0.0)
+    wide = widen(posterior, xp=xp)
+    solution = solve(wide, settings, xp=xp)
+    losses = focal_partial_of(solution.log_p, solution.log_q, gamma=constant(settings.gamma, like=wide, xp=xp), xp=xp)
+    loss = xp.take_along_axis(losses, xp.expand_dims(labels, axis=-1), axis=-1)[..., 0]
+    return xp.astype(loss, posterior.dtype, copy=False)

@@ -1,0 +1,272 @@
+"""The solver behind the inverse of the posterior map.
+
+Given the posterior eta, the minimiser q solves h(q_i) = lambda w_i eta_i with sum q_i = 1: one scalar unknown a
+row, lambda. The top class t (largest w_i eta_i) carries it: for a trial log-odds x of class t, lambda follows
+from h(q_t); each other class is found from its own equation, and
+
+    c(x) = log sum_{j != t} q_j(x) - log(1 - q_t(x)) = 0
+
+is left. A Newton step on all of these equations at once costs one evaluation of h per class. Written in log-odds
+for class t and in u_j = log(-log(1 - q_j)) for the others, the equations are close to linear at both ends, and no
+q saturates. Gradients come from the implicit function theorem: the solution is taken as a constant, and two Newton
+steps from it carry the derivatives (exact to third order, since a Newton step doubles the order).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refocal._arrays import call_on_host, device, is_traced, namespace, stop_gradient
+from refocal.core.focal import focus_of_top
+from refocal.core.posterior import MapSettings
+from refocal.core.simplex import softplus
+
+Array = Any
+
+_MAX_EVALUATIONS = 56  # of h per class, in the search; two more steps follow
+_SMALL = -40.0  # below this u, -log(1 - q) = q to the last digit
+_LARGEST_U = math.log(30)  # no class below the top comes so near to q = 1
+
+
+class Solution(NamedTuple):
+    """The minimiser: q_i, log q_i and log(1 - q_i) of each class."""
+
+    p: Array
+    log_p: Array
+    log_q: Array
+
+
+class _Problem(NamedTuple):
+    """The equations of a batch of rows; the top class of a row is its largest target."""
+
+    is_top: Array  # (..., K)
+    is_free: Array  # (..., K) classes with a positive target, the top class apart
+    log_target: Array  # (..., K) log(w_j eta_j / (w_t eta_t)) of the free classes, 0 elsewhere
+    zero_target: Array  # (..., K) w_j eta_j / (w_t eta_t) where that is 0: it carries only a derivative
+    settings: MapSettings
+    xp: Any
+
+
+def solve(posterior: Array, settings: MapSettings, *, xp: Any) -> Solution:
+    """The minimiser of the expected loss for each row of `posterior`, differentiable."""
+    local = settings.like(posterior, xp=xp)
+    problem = _pose(posterior, local, xp=xp)
+    if posterior.size == 0:
+        return Solution(posterior, posterior, posterior)
+    if is_traced(posterior):
+
+        def on_host(values: Any) -> Any:
+            values = np.asarray(values)
+            return _search(_pose(values, settings.like(values, xp=namespace(values)), xp=namespace(values)))
+
+        packed = stop_gradient(call_on_host(on_host, posterior, stop_gradient(posterior)))
+    else:
+        packed = _search(_pose(stop_gradient(posterior), local, xp=xp))
+    top = xp.sum(xp.where(problem.is_top, packed, 0.0), axis=-1, keepdims=True)
+    rest = xp.where(problem.is_free, packed, -1.0)
+    for _ in range(2):
+        step = _newton_step(problem, top, rest)
+        top = top + step.top
+        rest = rest + xp.where(problem.is_free, (step.residual + step.slope_top * step.top) / step.slope, 0.0)
+    return _assemble(problem, top, rest)
+
+
+def _pose(posterior: Array, settings: MapSettings, *, xp: Any) -> _Problem:
+    target = posterior
+    if settings.label_smoothing:
+        target = (1 - settings.label_smoothing) * target + settings.label_smoothing / target.shape[-1]
+    if settings.weight is not None:
+        target = target * settings.weight
+    top_index = xp.argmax(target, axis=-1, keepdims=True)
+    classes = xp.arange(target.shape[-1], device=device(target))
+    is_top = classes == top_index
+    is_free = (target > 0) & ~is_top
+    relative = target / xp.take_along_axis(target, top_index, axis=-1)
+    log_target = xp.where(is_free, xp.log(xp.where(is_free, relative, 1.0)), 0.0)
+    zero_target = xp.where(is_free | is_top, 0.0, relative)
+    return _Problem(is_top, is_free, log_target, zero_target, settings, xp)
+
+
+class _NewtonStep(NamedTuple):
+    """One linearisation of the equations: where they stand, and the step they ask for."""
+
+    top: Array  # (..., 1) step of the top class's log-odds
+    violation: Array  # (..., 1) c(x), corrected for the residuals
+    residual: Array  # (..., K) of each free class's own equation
+    slope: Array  # (..., K) d log h_j / d u_j
+    log_h_top: Array  # (..., 1)
+    slope_top: Array  # (..., 1) d log h_t / d x
+
+
+def _newton_step(problem: _Problem, top: Array, rest: Array) -> _NewtonStep:
+    xp = problem.xp
+    log_h_top, slope_top = _log_h_of_top(problem, top)
+    parts = _Parts.of(rest, xp=xp)
+    log_h, slope = _log_h_of_rest(problem, parts)
+    residual = xp.where(problem.is_free, log_h_top + problem.log_target - log_h, 0.0)
+    log_p = xp.where(problem.is_free, parts.log_p, -xp.inf)
+    largest = stop_gradient(xp.max(log_p, axis=-1, keepdims=True))
+    largest = xp.where(xp.isinf(largest), 0.0, largest)  # no free class: the row is one-hot
+    mass = xp.where(
+        problem.is_free, xp.exp(log_p - largest), problem.zero_target * _bounded_exp(log_h_top - largest, xp=xp)
+    )
+    total = xp.sum(mass, axis=-1, keepdims=True)
+    alone = ~xp.any(problem.is_free, axis=-1, keepdims=True)
+    safe_total = xp.where(alone, 1.0, total)
+    violation = largest + xp.log(safe_total) + softplus(top, xp=xp)
+    # d log q_j / d u_j = w / expm1(w); the share of class j in the violation's change, per unit of log h_j
+    share = xp.where(problem.is_free, mass / safe_total * parts.growth / slope, 0.0)
+    violation = violation + xp.sum(share * residual, axis=-1, keepdims=True)
+    step = -violation / (xp.exp(-softplus(-top, xp=xp)) + slope_top * xp.sum(share, axis=-1, keepdims=True))
+    return _NewtonStep(xp.where(alone, 0.0, step), violation, residual, slope, log_h_top, slope_top)
+
+
+class _Parts(NamedTuple):
+    """q and its relatives for a class given by u = log w, w = -log(1 - q)."""
+
+    w: Array
+    log_p: Array  # log q of the class
+    odds: Array  # q / (1 - q) = expm1(w)
+    growth: Array  # w / expm1(w)
+
+    @classmethod
+    def of(cls, u: Array, *, xp: Any) -> _Parts:
+        small = u < _SMALL
+        w = xp.exp(xp.where(small, _SMALL, u))
+        odds = xp.expm1(w)
+        above_half = w > math.log(2)
+        log_p = xp.where(
+            above_half,
+            xp.log1p(-xp.exp(-xp.where(above_half, w, 1.0))),
+            xp.log(-xp.expm1(-xp.where(above_half, 1.0, w))),
+        )
+        growth = xp.where(small, 1.0, w / odds)
+        w = xp.where(small, xp.exp(u), w)
+        return cls(w, xp.where(small, u, log_p), xp.where(small, w, odds), growth)
+
+
+def _log_h_of_rest(problem: _Problem, parts: _Parts) -> tuple[Array, Array]:
+    """Log h and its derivative in u, for the classes below the top."""
+    xp, gamma = problem.xp, problem.settings.gamma
+    log_h = parts.log_p + gamma * parts.w
+    slope = parts.growth + gamma * parts.w
+    if not problem.settings.detached:
+        ratio = -parts.odds * parts.log_p  # s(q)
+        log_h = log_h - xp.log1p(gamma * ratio)
+        slope = slope - gamma * parts.w * ((1 + parts.odds) * -parts.log_p - 1) / (1 + gamma * ratio)
+    return log_h, slope
+
+
+def _log_h_of_top(problem: _Problem, top: Array) -> tuple[Array, Array]:
+    """Log h and its derivative in the log-odds, for the top class."""
+    xp, settings = problem.xp, problem.settings
+    gamma, gamma_plus_one = settings.at(problem.is_top, xp=xp)
+    log_p, log_q = -softplus(-top, xp=xp), -softplus(top, xp=xp)
+    p, q = xp.exp(log_p), xp.exp(log_q)
+    log_h = log_p - gamma * log_q
+    slope = q + gamma * p
+    if not settings.detached:
+        focus, ratio_above_p = focus_of_top(xp.exp(-top), gamma=gamma, gamma_plus_one=gamma_plus_one, xp=xp)
+        log_h = log_h - xp.log(focus)
+        slope = slope - gamma * ratio_above_p / focus
+    return log_h, slope
+
+
+def _search(problem: _Problem) -> Array:
+    """Solve for rows of constants: the log-odds of the top class and u of the others, packed in one array."""
+    xp = problem.xp
+    top, low, high = _start_top(problem)
+    log_h_top, _ = _log_h_of_top(problem, top)
+    rest = _start_rest(problem, log_h_top)
+    stride = xp.full_like(top, xp.inf)
+    tolerance = xp.finfo(rest.dtype).eps ** 0.5
+    for _ in range(_MAX_EVALUATIONS):
+        step = _newton_step(problem, top, rest)
+        # a class held near q = 1 counts as solved: the sum exceeds 1 in any case
+        off = xp.where((rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual))
+        off = xp.max(off, axis=-1, keepdims=True)
+        if bool(xp.all((off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(top))))):
+            return xp.where(problem.is_top, top, rest)
+        certain = off < 0.1 * xp.abs(step.violation)  # the residuals cannot change the sign of c
+        low = xp.where(certain & (step.violation < 0), xp.maximum(low, top), low)
+        high = xp.where(certain & (step.violation > 0), xp.minimum(high, top), high)
+        settled = off < 0.5
+        proposal = top + step.top
+        outside = (proposal < low) | (proposal > high)
+        slow = xp.abs(step.top) > 0.5 * stride  # Newton's steps shrink, or the interval is halved
+        proposal = xp.where((outside | slow) & (xp.abs(step.top) > 1e-3), (low + high) / 2, proposal)
+        new_top = xp.where(settled, proposal, top)
+        stride = xp.where(settled, xp.abs(new_top - top), stride)
+        log_h_top, _ = _log_h_of_top(problem, new_top)
+        change = log_h_top - step.log_h_top
+        # the equations are linear only nearby: after a long step the other classes start anew
+        rest = xp.where(
+            xp.abs(change) > 1,
+            _start_rest(problem, log_h_top),
+            xp.minimum(rest + (step.residual + change) / step.slope, xp.full_like(rest, _LARGEST_U)),
+        )
+        top = new_top
+    msg = (
+        f"the focal minimiser has not converged after {_MAX_EVALUATIONS} evaluations "
+        f"(last step {float(xp.max(xp.abs(step.top))):.1e}); use a smaller gamma, or float64"
+    )
+    raise RuntimeError(msg)
+
+
+def _start_top(problem: _Problem) -> tuple[Array, Array, Array]:
+    """First guess of the top class's log-odds, between a lower and an upper bound."""
+    xp, settings = problem.xp, problem.settings
+    _, gamma_plus_one = settings.at(problem.is_top, xp=xp)
+    against = xp.sum(xp.where(problem.is_free, xp.exp(problem.log_target), 0.0), axis=-1, keepdims=True)
+    alone = against == 0
+    posterior_log_odds = -xp.log(xp.where(alone, 1.0, against))
+    # with one gamma, 1/K <= q_t, and q_t <= max(eta_t, 1/2) by Thm. 8; other gammas widen both
+    spread = 0.0 if settings.one_gamma else 2.0 + 0.7 * float(xp.max(settings.gamma))
+    low = xp.full_like(posterior_log_odds, -math.log(problem.is_top.shape[-1] - 1) - spread - 1e-6)
+    high = xp.maximum(posterior_log_odds, xp.zeros_like(low)) + spread + 1e-6
+    # when q_t is near 1, log h_t = gamma x - log(1 + gamma) and the others share 1 - q_t = e^-x
+    focus = 0.0 * low if settings.detached else xp.log(gamma_plus_one + 0.0 * low)
+    guess = (focus + posterior_log_odds) / gamma_plus_one
+    return xp.minimum(xp.maximum(guess, low), high), low, high
+
+
+def _start_rest(problem: _Problem, log_h_top: Array) -> Array:
+    """First guess of u for the other classes: solve u + (gamma - 1/2) e^u = log h + log(1 + gamma) from above."""
+    xp, gamma = problem.xp, problem.settings.gamma
+    target = log_h_top + problem.log_target
+    if not problem.settings.detached:
+        target = target + xp.log1p(gamma + 0.0 * target)
+    steepness = xp.maximum(gamma - 0.5 + 0.0 * target, xp.full_like(target, 1e-3))
+    # both are upper bounds of the solution (the second where it is above -10), and Newton's method for a convex
+    # function descends from an upper bound without overshooting
+    bound = xp.log((xp.maximum(target, xp.zeros_like(target)) + 10) / steepness)
+    bound = xp.minimum(bound, xp.full_like(target, _LARGEST_U))
+    u = xp.minimum(target, bound)
+    for _ in range(4):
+        pull = steepness * xp.exp(u)
+        u = xp.minimum(u - (u + pull - target) / (1 + pull), bound)
+    return xp.where(problem.is_free, u, -1.0)
+
+
+def _bounded_exp(x: Array, *, xp: Any) -> Array:
+    """exp(x), held below overflow: it multiplies targets that are 0."""
+    return xp.exp(xp.minimum(x, xp.full_like(x, 80.0)))
+
+
+def _assemble(problem: _Problem, top: Array, rest: Array) -> Solution:
+    xp, is_top, is_free = problem.xp, problem.is_top, problem.is_free
+    alone = ~xp.any(is_free, axis=-1, keepdims=True)
+    parts = _Parts.of(rest, xp=xp)
+    log_h_top, _ = _log_h_of_top(problem, top)
+    # a class with target 0 has q = 0; its derivative is that of h^-1 at 0, which is 1
+    p = xp.where(is_free, -xp.expm1(-parts.w), problem.zero_target * _bounded_exp(log_h_top, xp=xp))
+    log_p = xp.where(is_free, parts.log_p, -xp.inf)
+    log_q = xp.where(is_free, -parts.w, 0.0)
+    return Solution(
+        xp.where(is_top, xp.where(alone, 1.0, xp.exp(-softplus(-top, xp=xp))), p),
+        xp.where(is_top, xp.where(alone, 0.0, -softplus(-top, xp=xp)), log_p),
+        xp.where(is_top, xp.where(alone, -xp.inf, -softplus(top, xp=xp)), log_q),
+    )

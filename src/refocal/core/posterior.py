@@ -1,0 +1,229 @@
+"""The map from focal scores to p(y|x): Psi^gamma, and its relatives for other ways to write the loss.
+
+A minimiser q of the expected loss satisfies eta_i proportional to h(q_i) / w_i with h(p) = p / phi^gamma(p)
+(001, Thm. 11), w being the class weights of the loss. Where an implementation stops the gradient through
+(1 - p)^gamma, training settles at h(p) = p / (1 - p)^gamma instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from refocal import _check
+from refocal._arrays import constant, in_row_blocks, stop_gradient, widen
+from refocal.core.focal import focus_of_top
+from refocal.core.simplex import TopSplit, split_logits, split_probs
+
+Array = Any
+
+# Beyond this gap between the two leading logits e^gap is no longer formed (float32 overflows at 88).
+_FAR_GAP = 40.0
+
+
+def posterior(
+    probs: Array, *, gamma: Any, weight: Any = None, label_smoothing: float = 0.0, detached: bool = False
+) -> Array:
+    """Class-posterior probabilities p(y|x) from the softmax output of a network trained with focal loss.
+
+    Psi_i = h(p_i) / sum_l h(p_l) with h(p) = p / ((1 - p)^gamma - gamma (1 - p)^(gamma - 1) p log p).
+
+    Args:
+        probs: Softmax probabilities, classes last, shape (..., K) with K >= 2. Scores near 0 and 1 lose digits
+            in a softmax: give logits to `posterior_from_logits` where you have them.
+        gamma: Focusing parameter of the loss, > -1: a number, or one value a class.
+        weight: Class weights of the loss, shape (K,), positive.
+        label_smoothing: The epsilon of the loss's label smoothing, in [0, 1). It is undone exactly; a class
+            that comes out below 0 by estimation error is set to 0 and the row is scaled to sum 1.
+        detached: Whether the loss stops the gradient through (1 - p)^gamma.
+
+    Returns:
+        Array like `probs`, rows sum to 1. One-hot and uniform rows stay as they are (scalar gamma, no weight).
+
+    Example:
+        >>> import numpy as np
+        >>> posterior(np.array([0.4206, 0.3272, 0.1642, 0.0880]), gamma=3).round(3).tolist()
+        [0.55, 0.3, 0.1, 0.05]
+
+    Reference: 001, Eqs. 11-13.
+    """
+    xp, probs = _check.floating(probs, "probs")
+    _check.classes_last(probs, "probs")
+    _check.simplex(probs, "probs", xp=xp)
+    settings = MapSettings.checked(gamma, weight, label_smoothing, detached, classes=probs.shape[-1])
+
+    def block(rows: Array) -> Array:
+        wide = widen(rows, xp=xp)
+        result = _map_rows(split_probs(wide, xp=xp), settings.like(wide, xp=xp), log=False, xp=xp)
+        return xp.astype(result, rows.dtype, copy=False)
+
+    return in_row_blocks(block, probs)
+
+
+def posterior_from_logits(
+    logits: Array,
+    *,
+    gamma: Any,
+    temperature: float = 1.0,
+    weight: Any = None,
+    label_smoothing: float = 0.0,
+    detached: bool = False,
+    log: bool = False,
+) -> Array:
+    """Class-posterior probabilities p(y|x) from the logits of a network trained with focal loss.
+
+    Psi^gamma(softmax(logits / temperature)), without forming the softmax: right to a few units in the last
+    place however large the logits are.
+
+    Args:
+        logits: Scores before the softmax, classes last, shape (..., K) with K >= 2. A class masked with -inf
+            gets probability 0.
+        gamma: Focusing parameter of the loss, > -1: a number, or one value a class.
+        temperature: Divides the logits first, > 0.
+        weight: Class weights of the loss, shape (K,), positive.
+        label_smoothing: The epsilon of the loss's label smoothing, in [0, 1); see `posterior`.
+        detached: Whether the loss stops the gradient through (1 - p)^gamma.
+        log: Return log-probabilities.
+
+    Returns:
+        Array like `logits`; 16-bit input is computed in float32.
+
+    Example:
+        >>> import numpy as np
+        >>> logits = np.array([[2.0, 0.0, 0.0], [800.0, 0.0, -800.0]])
+        >>> posterior_from_logits(logits, gamma=2).round(4).tolist()
+        [[0.973, 0.0135, 0.0135], [1.0, 0.0, 0.0]]
+
+    Reference: 001, Eqs. 11-13; with a temperature, 003, section 4.2.
+    """
+    xp, logits = _check.floating(logits, "logits")
+    _check.classes_last(logits, "logits")
+    _check.logits(logits, "logits", xp=xp)
+    temperature = _check.positive(temperature, "temperature")
+    settings = MapSettings.checked(gamma, weight, label_smoothing, detached, classes=logits.shape[-1])
+
+    def block(rows: Array) -> Array:
+        wide = widen(rows, xp=xp)
+        split = split_logits(wide, temperature=temperature, xp=xp)
+        result = _map_rows(split, settings.like(wide, xp=xp), log=log, xp=xp)
+        return xp.astype(result, rows.dtype, copy=False)
+
+    return in_row_blocks(block, logits)
+
+
+def plus_one(gamma: float | tuple[float, ...]) -> float | tuple[float, ...]:
+    """Gamma + 1, taken in float64: in float32, near gamma = -1, it would lose its digits."""
+    return tuple(number + 1 for number in gamma) if isinstance(gamma, tuple) else gamma + 1
+
+
+class MapSettings(NamedTuple):
+    """What the loss looked like: everything its posterior map depends on."""
+
+    gamma: Any
+    gamma_plus_one: Any
+    weight: Any
+    label_smoothing: float
+    detached: bool
+
+    @classmethod
+    def checked(
+        cls, gamma: Any, weight: Any, label_smoothing: Any, detached: bool, *, classes: int, least: float | None = None
+    ) -> MapSettings:
+        """The settings, each checked; `least` is the smallest gamma allowed (default: any above -1)."""
+        gamma = _check.gamma(gamma, classes=classes, least=least)
+        return cls(
+            gamma,
+            plus_one(gamma),
+            _check.weight(weight, classes=classes),
+            _check.label_smoothing(label_smoothing),
+            detached,
+        )
+
+    def like(self, rows: Array, *, xp: Any) -> MapSettings:
+        """The settings as constants next to `rows`."""
+        return self._replace(
+            gamma=constant(self.gamma, like=rows, xp=xp),
+            gamma_plus_one=constant(self.gamma_plus_one, like=rows, xp=xp),
+            weight=constant(self.weight, like=rows, xp=xp),
+        )
+
+    @property
+    def one_gamma(self) -> bool:
+        """Whether all classes share one gamma."""
+        return isinstance(self.gamma, float)
+
+    def at(self, is_top: Array, *, xp: Any) -> tuple[Any, Any]:
+        """Gamma and gamma + 1 of the class that the mask picks in each row."""
+        if self.one_gamma:
+            return self.gamma, self.gamma_plus_one
+        pick = [
+            xp.sum(xp.where(is_top, value, 0.0), axis=-1, keepdims=True) for value in (self.gamma, self.gamma_plus_one)
+        ]
+        return pick[0], pick[1]
+
+
+def _map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Any) -> Array:
+    """Psi of a split row: exp(shift_j) odds_j against 1 for the top class, divided by their sum."""
+    shift = log_h_shift(split, settings, xp=xp)
+    shift = xp.where(split.is_top, 0.0, shift)
+    if settings.weight is not None:
+        shift = shift - xp.log(settings.weight)
+    if settings.weight is None and settings.one_gamma:
+        scale: Any = 0.0  # the arg max is kept, so nothing exceeds 1
+    else:
+        scale = stop_gradient(xp.max(shift, axis=-1, keepdims=True))
+    mass = xp.where(split.is_top, 1.0, split.odds) * xp.exp(shift - scale)
+    total = xp.sum(mass, axis=-1, keepdims=True)
+    if settings.label_smoothing:
+        probs = _unsmooth(mass / total, settings.label_smoothing, xp=xp)
+        return _log_or_minus_inf(probs, xp=xp) if log else probs
+    if not log:
+        return mass / total
+    return xp.where(split.is_top, 0.0, split.log_odds) + (shift - scale) - xp.log(total)
+
+
+def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Any) -> Array:
+    """Log h(p_j) - log h(p_top) - log odds_j for the classes below the top (any value at the top).
+
+    With a_j = log(p_j / p_top) = log odds_j - gap, and L_j = log(q_j / q_top),
+
+        log h_j - log h_top = a_j - gamma_top L_j - (gamma_j - gamma_top) log q_j
+                              - log(1 + gamma_j s_j) + log(1 + gamma_top s_top).
+
+    L_j comes from one of two forms of q_j / q_top, each exact where it is used:
+      near: log1p((e^gap - odds_j) / rest), relatively exact down to a tie, so that a large gamma may multiply it;
+      far:  gap - log rest + log1p((rest - odds_j) e^-gap), without overflow; here gap and gamma gap are added as
+            (1 + gamma) gap in one product, because for gamma near -1 their sum is small.
+    """
+    is_top, odds, log_odds, gap, rest = split
+    gamma = settings.gamma
+    gamma_top, gamma_top_plus_one = settings.at(is_top, xp=xp)
+    exp_minus_gap = xp.exp(-gap)
+    odds_against_top = rest * exp_minus_gap
+
+    far = (gap > _FAR_GAP) | (gamma_top < 0)
+    offset = xp.where(far, rest - 1, xp.expm1(xp.where(far, 0.0, gap)))
+    scale = xp.where(far, exp_minus_gap, 1 / rest)
+    base = xp.where(far, gamma_top * xp.log(rest) - gamma_top_plus_one * gap, -gap)
+    shift = base - gamma_top * xp.log1p(((1 - odds) + offset) * scale)
+    if settings.one_gamma and (settings.detached or gamma == 0.0):
+        return shift
+
+    p = odds * (exp_minus_gap / (1 + odds_against_top))
+    if not settings.one_gamma:
+        shift = shift - (gamma - gamma_top) * xp.log1p(-p)
+    if settings.detached:
+        return shift
+    log_p = xp.where(p > 0, log_odds - (gap + xp.log1p(odds_against_top)), 0.0)
+    focus, _ = focus_of_top(odds_against_top, gamma=gamma_top, gamma_plus_one=gamma_top_plus_one, xp=xp)
+    return shift + (xp.log(focus) - xp.log1p(gamma * (-p * log_p / (1 - p))))
+
+
+def _unsmooth(probs: Array, epsilon: float, *, xp: Any) -> Array:
+    """Undo label smoothing: (p - epsilon / K) / (1 - epsilon), clipped at 0 and scaled to sum 1."""
+    excess = probs - epsilon / probs.shape[-1]
+    kept = xp.where(excess > 0, excess, 0.0)
+    return kept / xp.sum(kept, axis=-1, keepdims=True)
+
+
+def _log_or_minus_inf(probs: Array, *, xp: Any) -> Array:
+    return xp.where(probs > 0, xp.log(xp.where(probs > 0, probs, 1.0)), -xp.inf)

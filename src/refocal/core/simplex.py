@@ -1,0 +1,82 @@
+"""Rows of the simplex, split into the most probable class and the rest.
+
+Every formula of the focal map needs both p and q = 1 - p to full relative precision. Only the top class of
+a row can have p > 1/2, so only there is q in danger of cancelling; summing the *other* classes gives it
+exactly. Odds are counted against the runner-up (the second most probable class): they neither overflow nor
+vanish together, whatever the logits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from refocal._arrays import device
+
+Array = Any
+
+
+class TopSplit(NamedTuple):
+    """A row, as odds relative to its runner-up; row quantities have a last axis of length one.
+
+    Attributes:
+        is_top: (..., K) mask of the most probable class (one a row, the first of equals).
+        odds: (..., K) p_j / p_runner_up, 0 at the top class.
+        log_odds: (..., K) its logarithm, -inf at the top class and at impossible classes.
+        gap: (..., 1) log(p_top / p_runner_up) >= 0.
+        rest: (..., 1) the sum of `odds`; 1 instead of 0 where the top class is the only possible one.
+    """
+
+    is_top: Array
+    odds: Array
+    log_odds: Array
+    gap: Array
+    rest: Array
+
+
+def split_logits(logits: Array, *, temperature: float, xp: Any) -> TopSplit:
+    """Split softmax(logits / temperature); differences of logits are taken before they are divided."""
+    is_top, top, runner_up = _leaders(logits, xp=xp)
+    alone = xp.isinf(runner_up)  # every other class is masked with -inf
+    runner_up = xp.where(alone, top, runner_up)
+    log_odds = logits - runner_up
+    gap = top - runner_up
+    if temperature != 1.0:
+        log_odds, gap = log_odds / temperature, gap / temperature
+    log_odds = xp.where(is_top, -xp.inf, log_odds)
+    odds = xp.exp(log_odds)
+    return TopSplit(is_top, odds, log_odds, gap, _rest(odds, alone, xp=xp))
+
+
+def split_probs(probs: Array, *, xp: Any) -> TopSplit:
+    """Split rows of probabilities; zeros are allowed and keep finite derivatives."""
+    is_top, top, runner_up = _leaders(probs, xp=xp)
+    alone = runner_up == 0
+    runner_up = xp.where(alone, top, runner_up)
+    odds = xp.where(is_top, 0.0, probs) / runner_up
+    possible = odds > 0
+    log_odds = xp.where(possible, xp.log(xp.where(possible, odds, 1.0)), -xp.inf)
+    # top - runner_up is exact when the two are close, so there log1p keeps the gap's relative precision
+    close = 2 * runner_up > top
+    shortfall = xp.where(close, (top - runner_up) / top, 0.0)
+    ratio = xp.where(close, 1.0, runner_up / top)
+    gap = xp.where(close, -xp.log1p(-shortfall), -xp.log(ratio))
+    return TopSplit(is_top, odds, log_odds, gap, _rest(odds, alone, xp=xp))
+
+
+def _leaders(scores: Array, *, xp: Any) -> tuple[Array, Array, Array]:
+    """Mask of the top class, its score and the runner-up's score."""
+    top_index = xp.argmax(scores, axis=-1, keepdims=True)
+    is_top = xp.arange(scores.shape[-1], device=device(scores)) == top_index
+    others = xp.where(is_top, -xp.inf, scores)
+    runner_up_index = xp.argmax(others, axis=-1, keepdims=True)
+    top = xp.take_along_axis(scores, top_index, axis=-1)
+    return is_top, top, xp.take_along_axis(others, runner_up_index, axis=-1)
+
+
+def _rest(odds: Array, alone: Array, *, xp: Any) -> Array:
+    return xp.where(alone, 1.0, xp.sum(odds, axis=-1, keepdims=True))
+
+
+def softplus(x: Array, *, xp: Any) -> Array:
+    """log(1 + e^x), without overflow."""
+    return xp.logaddexp(x, xp.zeros_like(x))

@@ -1,0 +1,231 @@
+"""What the theory says about a focal parameter: thresholds, regimes, gamma*, and the nearest temperature.
+
+`scipy.optimize` takes longer to import than the rest of the package together, so it is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import lambertw
+
+from refocal import _check
+from refocal._arrays import widen
+from refocal.core.posterior import MapSettings, log_h_shift, posterior_from_logits
+from refocal.core.simplex import split_probs
+
+Array = Any
+
+
+class Thresholds(NamedTuple):
+    """Top confidences up to `tau_oc` are overconfident, from `tau_uc` on underconfident."""
+
+    tau_oc: float
+    tau_uc: float
+
+
+def thresholds(gamma: float) -> Thresholds:
+    """The confidences that decide whether a focal risk minimiser is over- or underconfident.
+
+    tau_oc maximises phi^gamma, and phi^gamma(tau_uc) = 1 with tau_uc in (tau_oc, 1/2).
+
+    Args:
+        gamma: Focusing parameter > 0.
+
+    Returns:
+        `(tau_oc, tau_uc)`.
+
+    Example:
+        >>> [round(tau, 6) for tau in thresholds(3)]
+        [0.085461, 0.252584]
+
+    Reference: 001, Thm. 8.
+    """
+    from scipy.optimize import brentq
+
+    gamma = _check.scalar_gamma(gamma, above=0.0)
+
+    def slope(log_v: float) -> float:  # the sign of phi', 002 Eq. 8
+        v = math.exp(log_v)
+        return -(1 - v) * (2 + log_v) + (gamma - 1) * v * log_v
+
+    def log_phi(log_v: float) -> float:  # divided by gamma, so that a tiny gamma loses no digits
+        v = math.exp(log_v)
+        ratio = -v * log_v / (1 - v)
+        return math.log1p(-v) + math.log1p(gamma * ratio) / gamma
+
+    log_half = math.log(0.5)
+    # phi' > 0 below v = 1 / (4 (1 + gamma)) or e^-3, whichever is smaller, and < 0 at 1/2
+    log_tau_oc = brentq(slope, min(-3.0, -math.log(4 * (1 + gamma))), log_half, xtol=1e-15)
+    log_tau_uc = brentq(log_phi, log_tau_oc, log_half, xtol=1e-15)
+    return Thresholds(math.exp(log_tau_oc), math.exp(log_tau_uc))
+
+
+class Regime(IntEnum):
+    """How a focal risk minimiser's top confidence relates to the true posterior's."""
+
+    UNDERCONFIDENT = -1
+    EXACT = 0
+    OVERCONFIDENT = 1
+
+
+def confidence_regime(probs: Array, *, gamma: float) -> Array:
+    """Whether each row of focal scores is over- or underconfident, or exact, if it minimises the focal risk.
+
+    Args:
+        probs: Softmax output of a network trained with focal loss, shape (..., K).
+        gamma: Focusing parameter >= 0.
+
+    Returns:
+        Integer array of shape (...) with the values of `Regime`: 1 where the top score exceeds the top posterior,
+        -1 where it is below, 0 where they agree (gamma = 0, or all non-zero scores are equal).
+
+    Example:
+        >>> import numpy as np
+        >>> scores = np.array([[0.6, 0.4, 0.0], [0.5, 0.5, 0.0]])
+        >>> [Regime(int(r)).name for r in confidence_regime(scores, gamma=2)]
+        ['UNDERCONFIDENT', 'EXACT']
+
+    Reference: 001, Prop. 6, Def. 7, Thm. 8; between the thresholds, Thm. 11 decides.
+    """
+    xp, probs = _check.floating(probs, "probs")
+    _check.classes_last(probs, "probs")
+    _check.simplex(probs, "probs", xp=xp)
+    gamma = _check.scalar_gamma(gamma, least=0.0)
+    top = xp.max(probs, axis=-1)
+    exact = xp.all((probs == 0) | (probs == xp.expand_dims(top, axis=-1)), axis=-1)
+    if gamma == 0.0:
+        return xp.zeros_like(exact, dtype=xp.int8)
+    split = split_probs(widen(probs, xp=xp), xp=xp)
+    settings = MapSettings.checked(gamma, None, 0.0, False, classes=probs.shape[-1])
+    # odds of the others against the top class, after the map minus before it: phi_top / phi_j - 1 each
+    growth = xp.expm1(log_h_shift(split, settings, xp=xp) + split.gap)
+    excess = xp.sum(split.odds * growth, axis=-1)
+    tau_oc, tau_uc = thresholds(gamma)
+    over = (top <= tau_oc) | ((top < tau_uc) & (excess > 0))
+    under = (top >= tau_uc) | ((top > tau_oc) & (excess < 0))
+    sign = xp.astype(over, xp.int8) - xp.astype(under, xp.int8)
+    return xp.where(exact, xp.zeros_like(sign), sign)
+
+
+def gamma_star(p0: float) -> float:
+    """The gamma at which focal loss and cross-entropy have equal gradients at probability p0.
+
+    phi^gamma(p0) = 1: above p0 the gradient of focal loss is then the smaller one. With s = -p0 log(p0) / (1 - p0)
+    and c = log(1 - p0) / s, gamma* = (W_-1(c e^c) / c - 1) / s, W_-1 being the lower branch of Lambert's function.
+
+    Args:
+        p0: Probability in (0, 1/2]; at 1/2 the answer is 0, and above it there is none.
+
+    Returns:
+        gamma* >= 0.
+
+    Example:
+        >>> round(gamma_star(0.25), 4)
+        3.0702
+
+    Reference: 002, Prop. 2.
+    """
+    p0 = _check.positive(p0, "p0")
+    if p0 > 0.5:
+        msg = f"p0 must lie in (0, 0.5]: above 0.5 focal loss has the smaller gradient for every gamma > 0, got {p0}"
+        raise ValueError(msg)
+    ratio = -p0 * math.log(p0) / (1 - p0)
+    log_q = math.log1p(-p0)
+    c = log_q / ratio
+    gamma = max(0.0, (float(lambertw(c * math.exp(c), -1).real) / c - 1) / ratio)
+    # near p0 = 1/2 the branch point costs half of the digits; Newton steps on log(phi) / gamma restore them
+    for _ in range(3):
+        if gamma > 0:
+            growth = math.log1p(gamma * ratio) / gamma
+            slope = (ratio / (1 + gamma * ratio) - growth) / gamma
+            gamma = max(0.0, gamma - (log_q + growth) / slope)
+    return gamma
+
+
+class TemperatureBounds(NamedTuple):
+    """Temperatures between whose scalings the binary focal map lies."""
+
+    lower: float
+    upper: float
+
+
+def temperature_bounds(gamma: float) -> TemperatureBounds:
+    """Temperatures that bound the binary focal map: 1 / (1 + gamma) and 1 / (1 + gamma - log(1 + gamma) / 2).
+
+    Args:
+        gamma: Focusing parameter >= 0.
+
+    Returns:
+        `(lower, upper)`: the map is at least as sharp as `upper` and at most as sharp as `lower`.
+
+    Example:
+        >>> [round(t, 4) for t in temperature_bounds(4)]
+        [0.2, 0.2384]
+
+    Reference: 003, Prop. 3.
+    """
+    gamma = _check.scalar_gamma(gamma, least=0.0)
+    return TemperatureBounds(1 / (1 + gamma), 1 / (1 + gamma - math.log1p(gamma) / 2))
+
+
+class ClosestTemperature(NamedTuple):
+    """The temperature whose scaling is nearest to the focal map, and the largest difference that is left."""
+
+    temperature: float
+    error: float
+
+
+# Points along each gap between logits; they are spaced as squares, because the maps differ most at small gaps.
+_GRID_POINTS = {2: 20_001, 3: 401, 4: 81}
+
+
+def closest_temperature(gamma: float, *, classes: int, logit_range: float | tuple[float, float]) -> ClosestTemperature:
+    """The temperature scaling nearest to the focal map, in the largest difference of any class probability.
+
+    min over T of max over z of |Psi^gamma(softmax(z)) - softmax(z / T)|, with each of the K logits in a range; the
+    maximum is taken on a grid.
+
+    Args:
+        gamma: Focusing parameter > -1.
+        classes: 2, 3 or 4.
+        logit_range: Range of each logit: a pair, or r for (-r, r).
+
+    Returns:
+        `(temperature, error)`.
+
+    Example:
+        >>> nearest = closest_temperature(3, classes=2, logit_range=20)
+        >>> round(nearest.temperature, 3), round(nearest.error, 4)
+        (0.276, 0.0001)
+
+    Reference: 003, Figs. 2 and 6.
+    """
+    from scipy.optimize import minimize_scalar
+
+    gamma = _check.scalar_gamma(gamma)
+    low, high = logit_range if isinstance(logit_range, tuple) else (-logit_range, logit_range)
+    width = _check.positive(high - low, "the width of logit_range")
+    if classes not in _GRID_POINTS:
+        msg = f"classes must be 2, 3 or 4, got {classes}"
+        raise ValueError(msg)
+    # both maps commute with permutations and ignore shifts: top logit 0, the others in descending order
+    gaps = width * np.linspace(0, 1, _GRID_POINTS[classes]) ** 2
+    below = np.stack([axis.ravel() for axis in np.meshgrid(*[gaps] * (classes - 1), indexing="ij")], axis=-1)
+    below = below[np.all(np.diff(below, axis=-1) >= 0, axis=-1)]
+    logits = np.concatenate([np.zeros((len(below), 1)), -below], axis=-1)
+    mapped = posterior_from_logits(logits, gamma=gamma)
+
+    def error(inverse_temperature: float) -> float:
+        scaled = np.exp(inverse_temperature * logits)
+        return float(np.max(np.abs(scaled / scaled.sum(axis=-1, keepdims=True) - mapped)))
+
+    bounds = (0.5 * min(1.0, 1 + gamma), 1.5 * max(1.0, 1 + gamma))
+    best = minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-9 * bounds[1]})
+    if not best.success:
+        msg = f"the search for the closest temperature failed: {best.message}"
+        raise RuntimeError(msg)
+    return ClosestTemperature(float(1 / best.x), float(best.fun))

@@ -1,0 +1,20 @@
+"""Arrays of any library, seen as NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def to_numpy(array):
+    """The values as a NumPy array."""
+    if hasattr(array, "detach"):
+        array = array.detach()
+        return array.float().numpy() if str(array.dtype) == "torch.bfloat16" else array.numpy()
+    return np.from_dlpack(array) if type(array).__module__.startswith("array_api_strict") else np.asarray(array)
+
+
+def random_simplex(rng, shape, *, spread=1.0):
+    """Rows of the simplex: softmax of Gaussian scores."""
+    scores = spread * rng.standard_normal(shape)
+    mass = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return mass / mass.sum(axis=-1, keepdims=True)

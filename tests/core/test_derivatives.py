@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import refocal
+
+torch = pytest.importorskip("torch")
+
+GAMMAS = [-0.9, -0.5, 0.0, 0.3, 0.5, 1.0, 2.0, 50.0, [0.0, 0.5, 2.0, 5.0]]
+OPTIONS = [{}, {"detached": True}, {"weight": [0.5, 1.0, 2.0, 3.0]}, {"label_smoothing": 0.01}]
+
+
+def check(function, *rows):
+    for row in rows:
+        point = torch.tensor(row, dtype=torch.double, requires_grad=True)
+        assert torch.autograd.gradcheck(function, (point,))
+        assert torch.autograd.gradgradcheck(function, (point,))
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_posterior(gamma, options):
+    rows = [[0.1, -0.4, 1.2, 0.5], [0.0, 0.0, 0.0, 0.0], [3.0, -2.0, 6.0, 0.0]]
+    if "label_smoothing" in options:
+        if gamma == 50.0:
+            pytest.skip("every class but one is clipped, which has a kink")
+        rows = rows[:2]
+    check(lambda x: refocal.posterior_from_logits(x, gamma=gamma, **options), *rows)
+    check(lambda x: refocal.posterior_from_logits(x, gamma=gamma, log=True, temperature=1.5, **options), *rows[:2])
+    check(lambda x: refocal.posterior(torch.softmax(x, -1), gamma=gamma, **options), *rows[:2])
+
+
+@pytest.mark.parametrize("gamma", [gamma for gamma in GAMMAS if not (isinstance(gamma, float) and gamma < 0)])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_minimizer(gamma, options):
+    check(lambda x: refocal.minimizer(torch.softmax(x, -1), gamma=gamma, **options), [[0.1, -0.4, 1.2, 0.5]])
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, [0.0, 0.5, 2.0, 5.0]])
+def test_proper_part(gamma):
+    labels = torch.tensor([0, 3])
+    rows = [[0.1, -0.4, 1.2, 0.5], [2.0, 0.0, -1.0, 0.3]]
+    check(lambda x: refocal.proper_focal_partial(torch.softmax(x, -1), labels, gamma=gamma), rows)
+
+
+@pytest.mark.parametrize("gamma", [-0.5, 0.0, 0.5, 2.0])
+def test_sigmoid(gamma):
+    check(lambda x: refocal.sigmoid_posterior(x, gamma=gamma, alpha=0.25), [-3.0, 0.0, 1.0, 5.0])
+    check(lambda x: refocal.sigmoid_posterior(x, gamma=gamma, normalize=True), [-3.0, 0.0, 1.0, 5.0])
+    if gamma >= 0:
+        check(lambda x: refocal.sigmoid_minimizer(torch.sigmoid(x), gamma=gamma, alpha=0.25), [-3.0, 0.0, 1.0, 5.0])
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+def test_partial_loss_and_phi(gamma):
+    check(lambda x: refocal.phi(torch.sigmoid(x), gamma=gamma), [-3.0, 0.0, 1.0, 5.0])
+
+    def loss(x):
+        return refocal.focal_partial(torch.nn.functional.logsigmoid(x), torch.nn.functional.logsigmoid(-x), gamma=gamma)
+
+    check(loss, [-3.0, 0.0, 1.0, 5.0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("gamma", [-0.5, 0.3, 1.0, 2.0, 50.0])
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1000.0, -1000.0, 0.0],
+        [40.0, 0.0, 0.0],
+        [20.0, 0.0, 0.0],
+        [0.0, 0.0, 0.0],
+        [1.0, -math.inf, 0.0],
+        [5.0, -math.inf, -math.inf],
+    ],
+)
+def test_derivatives_stay_finite_at_saturation(dtype, gamma, row):
+    point = torch.tensor(row, dtype=dtype)
+    for log in (False, True):
+
+        def top(x, log=log):
+            return refocal.posterior_from_logits(x, gamma=gamma, log=log)[0]
+
+        assert torch.isfinite(torch.autograd.functional.jacobian(top, point)).all()
+        assert torch.isfinite(torch.autograd.functional.hessian(top, point)).all()
+
+
+def test_saturated_gradient_is_right_not_only_finite():
+    gamma, gap = 0.5, 300.0
+    point = torch.tensor([gap, 0.0], dtype=torch.double, requires_grad=True)
+    refocal.posterior_from_logits(point, gamma=gamma, log=True)[1].backward()
+    # log Psi_2 = -(1 + gamma) gap + log(1 + gamma) up to e^-gap
+    np.testing.assert_allclose(point.grad.numpy(), [-1.5, 1.5], rtol=1e-13)
+
+
+@pytest.mark.parametrize("function", [refocal.posterior, refocal.minimizer])
+def test_derivative_at_a_zero_is_the_one_sided_limit(function):
+    point = torch.tensor([0.7, 0.3, 0.0], dtype=torch.double, requires_grad=True)
+    (gradient,) = torch.autograd.grad(function(point, gamma=2.0)[2], point)
+    step = 1e-9
+    moved = function(np.array([0.7 - step, 0.3, step]), gamma=2.0)[2]
+    assert float(gradient[2] - gradient[0]) == pytest.approx(moved / step, rel=1e-6)
+
+
+def test_transforms_compile_and_export():
+    rows = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+
+    class Head(torch.nn.Module):
+        def forward(self, x):
+            return refocal.posterior_from_logits(x, gamma=2.0)
+
+    expected = Head()(rows)
+    torch.testing.assert_close(torch.func.vmap(Head())(rows), expected)
+    torch.testing.assert_close(torch.compile(Head(), backend="aot_eager", fullgraph=True)(rows), expected)
+    torch.testing.assert_close(torch.export.export(Head(), (rows,)).module()(rows), expected)
+    gradient = torch.func.grad(lambda x: refocal.posterior_from_logits(x, gamma=2.0)[..., 0].sum())(rows)
+    leaf = rows.clone().requires_grad_()
+    Head()(leaf)[..., 0].sum().backward()
+    torch.testing.assert_close(gradient, leaf.grad)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import refocal
+from arrays import random_simplex, to_numpy
+from reference import mp_log_posterior, relative_errors
+
+ETA = np.array([0.55, 0.30, 0.10, 0.05])
+# published to four digits: what plain softmax focal loss, and its detached form, leave of ETA
+PLAIN = {1: (0.4944, 0.3278, 0.1194, 0.0583), 2: (0.4522, 0.3324, 0.1436, 0.0719), 3: (0.4206, 0.3272, 0.1642, 0.0880)}
+DETACHED = {
+    1: (0.4664, 0.3228, 0.1371, 0.0736),
+    2: (0.4230, 0.3202, 0.1621, 0.0947),
+    3: (0.3946, 0.3136, 0.1789, 0.1129),
+}
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3])
+@pytest.mark.parametrize(("table", "detached"), [(PLAIN, False), (DETACHED, True)])
+def test_known_minimisers_map_back_to_the_posterior(xp, gamma, table, detached):
+    scores = np.array(table[gamma])
+    probs = xp.asarray(scores / scores.sum())
+    np.testing.assert_allclose(to_numpy(refocal.posterior(probs, gamma=gamma, detached=detached)), ETA, atol=4e-4)
+
+
+def test_plain_map_is_wrong_for_a_detached_loss():
+    scores = np.array(DETACHED[2])
+    assert np.abs(refocal.posterior(scores / scores.sum(), gamma=2) - ETA).max() > 0.03
+
+
+@pytest.mark.parametrize(("gamma", "score"), [(1, 0.7744), (3, 0.6471), (5, 0.5974)])
+def test_binary_posterior_of_nine_tenths(gamma, score):
+    np.testing.assert_allclose(refocal.posterior([score, 1 - score], gamma=gamma), [0.9, 0.1], atol=2e-4)
+
+
+def accuracy_cases():
+    """Rows over the whole promised domain: logits in +-1000, K to 1000, gamma in [-0.97, 50], T in [0.01, 100]."""
+    rng = np.random.default_rng(7)
+    cases = []
+    for index in range(400):
+        classes = 1000 if index % 80 == 0 else int(rng.choice([2, 3, 5, 10, 40]))
+        logits = rng.standard_normal(classes) * rng.choice([1e-8, 1e-3, 0.1, 1, 5, 30, 300])
+        if index % 3 == 1:
+            logits = np.round(logits)
+        if index % 3 == 2:
+            logits[rng.integers(classes)] += rng.choice([1, 20, 39, 41, 300, 1000])
+        gamma = float(rng.choice([-0.97, -0.9, -0.5, -0.1, 0.0, 0.01, 0.5, 1, 2, 3, 10, 50, rng.uniform(-0.97, 50)]))
+        if index % 5 == 0:
+            gamma = rng.choice([-0.97, -0.5, 0.0, 0.5, 2, 5, 50], size=classes)
+        weight = rng.uniform(0.1, 10, size=classes) if index % 7 == 0 else None
+        temperature = float(rng.choice([0.01, 0.1, 1, 1, 1, 3, 100]))
+        settings_ = {"gamma": gamma, "weight": weight, "temperature": temperature, "detached": index % 6 == 0}
+        cases.append((np.clip(logits, -1000, 1000), settings_))
+    return cases
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_every_probability_agrees_with_mpmath(xp, dtype):
+    for logits, settings_ in accuracy_cases():
+        row = logits.astype(dtype)
+        exact = mp_log_posterior(row, **settings_)
+        log_exact = np.array([float(value) for value in exact])
+        tolerance = 8 * np.finfo(dtype).eps * (8 + np.abs(log_exact))
+        array = xp.asarray(row)
+        log_probs = to_numpy(refocal.posterior_from_logits(array, log=True, **settings_))
+        assert np.all(relative_errors(log_probs, exact) <= tolerance), settings_
+        probs = to_numpy(refocal.posterior_from_logits(array, **settings_))
+        assert probs.dtype == dtype
+        representable = log_exact > np.log(max(1e-290, np.finfo(dtype).tiny))
+        with np.errstate(divide="ignore"):
+            errors = relative_errors(np.log(probs.astype(np.float64)), exact)
+        assert np.all((errors <= tolerance + 4e-13) | ~representable), settings_
+        assert abs(probs.sum(dtype=np.float64) - 1) <= 8 * np.finfo(dtype).eps
+
+
+def test_probabilities_and_logits_agree(xp):
+    rng = np.random.default_rng(0)
+    logits = 4 * rng.standard_normal((20, 3, 7))
+    probs = refocal.posterior_from_logits(logits, gamma=0)
+    for options in ({"gamma": 2.5}, {"gamma": -0.5}, {"gamma": np.linspace(0, 3, 7), "weight": np.arange(1.0, 8)}):
+        from_probs = to_numpy(refocal.posterior(xp.asarray(probs), **options))
+        from_logits = to_numpy(refocal.posterior_from_logits(xp.asarray(logits), **options))
+        np.testing.assert_allclose(from_probs, from_logits, rtol=1e-12)
+
+
+def test_gamma_zero_is_softmax(xp):
+    logits = np.array([[1.0, 2.0, 3.0], [-5.0, 0.0, 700.0]])
+    softmax = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    softmax /= softmax.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(
+        to_numpy(refocal.posterior_from_logits(xp.asarray(logits), gamma=0)), softmax, rtol=1e-14
+    )
+
+
+@pytest.mark.parametrize("gamma", [-0.9, 0.3, 1, 5, 50])
+def test_level_rows_are_fixed_points(xp, gamma):
+    rows = np.array([[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0.25] * 4])
+    np.testing.assert_allclose(to_numpy(refocal.posterior(xp.asarray(rows), gamma=gamma)), rows, rtol=1e-14)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.floats(-1000, 1000), min_size=2, max_size=12),
+    st.floats(-0.97, 50),
+    st.booleans(),
+    st.floats(-500, 500),
+    st.randoms(use_true_random=False),
+)
+def test_shift_permutation_and_arg_max(logits, gamma, detached, shift, random):
+    logits = np.array(logits)
+    probs = refocal.posterior_from_logits(logits, gamma=gamma, detached=detached)
+    assert probs[np.argmax(logits)] >= probs.max() * (1 - 1e-14)
+    order = np.array(random.sample(range(len(logits)), len(logits)))
+    permuted = refocal.posterior_from_logits(logits[order], gamma=gamma, detached=detached)
+    np.testing.assert_allclose(permuted, probs[order], rtol=1e-11)
+    if np.all((logits + shift) - shift == logits):
+        shifted = refocal.posterior_from_logits(logits + shift, gamma=gamma, detached=detached)
+        np.testing.assert_allclose(shifted, probs, rtol=1e-11)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 3.0, [0.0, 1.0, 2.0, 3.0]])
+def test_masked_classes_get_nothing_and_change_nothing(xp, gamma):
+    logits = np.array([[0.3, -np.inf, 1.0, 0.2], [5.0, -np.inf, -np.inf, -np.inf]])
+    keep = np.array([0, 2, 3])
+    probs = to_numpy(refocal.posterior_from_logits(xp.asarray(logits), gamma=gamma))
+    without = refocal.posterior_from_logits(logits[:, keep], gamma=np.broadcast_to(gamma, 4)[keep])
+    assert np.all(probs[:, 1] == 0)
+    np.testing.assert_allclose(probs[:, keep], without, rtol=1e-14)
+    np.testing.assert_array_equal(probs[1], [1, 0, 0, 0])
+    assert np.all(np.isneginf(to_numpy(refocal.posterior_from_logits(xp.asarray(logits), gamma=gamma, log=True))[:, 1]))
+
+
+def test_label_smoothing_is_undone_exactly(xp):
+    rng = np.random.default_rng(3)
+    eta = random_simplex(rng, (50, 6))
+    scores = refocal.minimizer(eta, gamma=2, label_smoothing=0.1, weight=np.arange(1.0, 7))
+    back = refocal.posterior(xp.asarray(scores), gamma=2, label_smoothing=0.1, weight=np.arange(1.0, 7))
+    np.testing.assert_allclose(to_numpy(back), eta, atol=1e-13)
+
+
+def test_below_the_smoothing_floor_is_clipped_and_renormalised(xp):
+    logits = xp.asarray(np.array([[10.0, 0.0, 0.0], [1.0, 0.5, 0.0]]))
+    probs = to_numpy(refocal.posterior_from_logits(logits, gamma=1, label_smoothing=0.3))
+    np.testing.assert_array_equal(probs[0], [1, 0, 0])
+    np.testing.assert_allclose(probs.sum(axis=-1), 1, rtol=1e-15)
+    log_probs = to_numpy(refocal.posterior_from_logits(logits, gamma=1, label_smoothing=0.3, log=True))
+    np.testing.assert_array_equal(log_probs[0], [0, -np.inf, -np.inf])
+
+
+def test_equal_weights_and_equal_gammas_change_nothing(xp):
+    logits = xp.asarray(np.array([[1.0, 0.0, -2.0]]))
+    plain = to_numpy(refocal.posterior_from_logits(logits, gamma=2))
+    same = refocal.posterior_from_logits(logits, gamma=[2, 2, 2], weight=[3.0, 3.0, 3.0])
+    np.testing.assert_array_equal(to_numpy(same), plain)
+
+
+def test_blocks_of_rows_give_the_same_rows():
+    rng = np.random.default_rng(1)
+    logits = rng.standard_normal((2, 700, 100)).astype(np.float32)
+    whole = refocal.posterior_from_logits(logits, gamma=2)
+    np.testing.assert_array_equal(whole[1, 333], refocal.posterior_from_logits(logits[1, 333], gamma=2))
+    assert whole.dtype == np.float32
+    assert whole.shape == logits.shape
+
+
+def test_input_is_left_alone_and_may_be_read_only_or_strided():
+    logits = np.random.default_rng(2).standard_normal((40, 2000))[:, ::2]
+    before = logits.copy()
+    logits.flags.writeable = False
+    refocal.posterior_from_logits(logits, gamma=2)
+    np.testing.assert_array_equal(logits, before)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (3,)])
+def test_any_leading_shape(xp, shape):
+    rows = xp.zeros(shape) + 1 / 3
+    assert tuple(refocal.posterior(rows, gamma=2).shape) == shape
+    assert tuple(refocal.posterior_from_logits(rows, gamma=2).shape) == shape
+
+
+def test_half_precision_is_computed_in_float32():
+    torch = pytest.importorskip("torch")
+    logits = torch.tensor([[12.0, 0.0, -3.0], [60.0, 1.0, 0.0]])
+    exact = refocal.posterior_from_logits(logits, gamma=0.5)
+    for dtype in (torch.float16, torch.bfloat16):
+        probs = refocal.posterior_from_logits(logits.to(dtype), gamma=0.5)
+        assert probs.dtype == dtype
+        torch.testing.assert_close(probs, exact.to(dtype), rtol=0, atol=0)
+
+
+def test_lists_are_taken_as_numpy():
+    np.testing.assert_array_equal(refocal.posterior([0.5, 0.5], gamma=1), [0.5, 0.5])

@@ -1,0 +1,60 @@
+"""What `import refocal` offers, and who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import refocal
+
+PACKAGE = Path(refocal.__file__).parent
+EXTRAS = {"torch", "triton", "matplotlib", "plotly", "ray", "pandas", "jax", "onnx", "onnxruntime", "pyarrow"}
+# room -> what it may import; a file's room is its path inside the package
+ROOMS = {
+    "_arrays": {"array_api_compat", "numpy"},
+    "_check": {"numpy", "refocal._arrays"},
+    "core": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.core"},
+    "demo": {"numpy", "rich", "refocal.core"},
+    "cli": {"rich", "refocal"},
+    "__main__": {"refocal.cli"},
+    "__init__": {"refocal.core"},
+}
+
+
+def imports(path):
+    """Absolute names of the modules a file imports, those outside the standard library."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import in {path}"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] not in sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_imports_only_what_its_room_may(path):
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for name in imports(path):
+        assert any(f"{name}.".startswith(f"{allowed}.") for allowed in ROOMS[room]), f"{path.name} imports {name}"
+
+
+def test_import_brings_in_no_extra():
+    code = f"import sys, refocal; print(sorted({EXTRAS!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_exist_and_are_documented():
+    for name in refocal.__all__:
+        value = getattr(refocal, name)
+        assert value.__doc__, name
+        if not isinstance(value, type):
+            assert "Example:" in value.__doc__, name
+            assert "Reference: 00" in value.__doc__, name
