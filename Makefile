@@ -10,13 +10,13 @@ demo: $(VENV)/.base
 	$(BIN)/refocal demo
 
 test: $(VENV)/.test lint types
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
 test-jax: $(VENV)/.jax
-	$(BIN)/python -m pytest -n 2 -m "not slow" --backend jax tests/core
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" --backend jax tests/core
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,3 +66,11 @@ def test_command_line():
     nothing = subprocess.run([sys.executable, "-m", "refocal"], capture_output=True, text=True, check=False)
     assert nothing.returncode == 2
     assert "COMMAND" in nothing.stderr
+
+
+def test_readme_shows_what_the_demo_prints(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    cli.main(["demo"])
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    assert readme.split("```text\n")[1].split("```")[0].splitlines() == printed

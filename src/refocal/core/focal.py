@@ -93,9 +93,9 @@ def phi(p: Array, *, gamma: Any) -> Array:
     safe_q = xp.where(q < _SERIES_BOUND, 1.0, q)
     deficit = near_one_deficit(xp.where(q < _SERIES_BOUND, q, 0.0))
     ratio = xp.where(q < _SERIES_BOUND, 1 - deficit, -wide * log_p / safe_q)
-    # 1 - p is exact above 1/2; below, its rounding would be multiplied by gamma
-    small = xp.where(wide < 0.5, wide, 0.0)
-    factor = xp.where(wide < 0.5, xp.exp(gamma * xp.log1p(-small)), q**gamma)
+    # 1 - p is exact from 1/2 on; below, log1p keeps its rounding from being multiplied by gamma
+    log_q = xp.where(wide < 0.5, xp.log1p(-xp.where(wide < 0.5, wide, 0.0)), xp.log(xp.where(q > 0, q, 1.0)))
+    factor = xp.where(q > 0, xp.exp(gamma * log_q), q**gamma)
     return xp.astype(factor * (1 + gamma * ratio), p.dtype, copy=False)
 
 

@@ -1,0 +1,59 @@
+"""JAX's transformations; installed and run by `make test-jax`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import refocal
+
+jax = pytest.importorskip("jax")
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    jax.config.update("jax_enable_x64", True)
+
+
+ROWS = np.random.default_rng(0).standard_normal((3, 4))
+FUNCTIONS = {
+    "posterior": lambda x: refocal.posterior_from_logits(x, gamma=0.5),
+    "posterior_per_class": lambda x: refocal.posterior_from_logits(x, gamma=[0, 0.5, 1, 2], weight=[1, 2, 3, 4]),
+    "minimizer": lambda x: refocal.minimizer(jax.nn.softmax(x), gamma=2.0),
+    "minimizer_per_class": lambda x: refocal.minimizer(jax.nn.softmax(x), gamma=[0, 0.5, 1, 2]),
+    "proper": lambda x: refocal.proper_focal_partial(jax.nn.softmax(x), jax.numpy.argmin(x, axis=-1), gamma=2.0),
+    "sigmoid": lambda x: refocal.sigmoid_posterior(x, gamma=2.0, alpha=0.25),
+    "sigmoid_minimizer": lambda x: refocal.sigmoid_minimizer(jax.nn.sigmoid(x), gamma=2.0),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_transformations_agree(name):
+    function = FUNCTIONS[name]
+    rows = jax.numpy.asarray(ROWS)
+    expected = function(rows)
+    np.testing.assert_allclose(jax.jit(function)(rows), expected, rtol=1e-12)
+    np.testing.assert_allclose(jax.vmap(function)(rows), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_first_and_second_derivatives(name):
+    def total(x):
+        values = FUNCTIONS[name](x)
+        return (values * jax.numpy.arange(1.0, values.size + 1).reshape(values.shape)).sum()
+
+    rows, step = jax.numpy.asarray(ROWS), 1e-6
+    gradient = jax.jit(jax.grad(total))
+    direction = jax.numpy.asarray(np.random.default_rng(1).standard_normal(ROWS.shape))
+    slope = (total(rows + step * direction) - total(rows - step * direction)) / (2 * step)
+    np.testing.assert_allclose((gradient(rows) * direction).sum(), slope, rtol=1e-6)
+    curvature = (gradient(rows + step * direction) - gradient(rows - step * direction)) / (2 * step)
+    _, product = jax.jvp(jax.grad(total), (rows,), (direction,))
+    np.testing.assert_allclose(product, curvature, rtol=1e-5, atol=1e-8)
+
+
+def test_saturated_gradients_are_finite():
+    rows = jax.numpy.asarray([[1000.0, -1000.0, 0.0], [5.0, -np.inf, -np.inf]])
+    for gamma in (-0.5, 0.5, 2.0):
+        hessian = jax.hessian(lambda x, gamma=gamma: refocal.posterior_from_logits(x, gamma=gamma)[:, 0].sum())(rows)
+        assert np.isfinite(hessian).all()
