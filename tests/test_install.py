@@ -34,9 +34,8 @@ def base_python(tmp_path_factory):
 def run(python, code, folder):
     """Run code away from the repository, so that only the installed package can be imported."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        [python, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, env=clean, check=False
-    )
+    command = [python, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=clean, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
