@@ -77,6 +77,18 @@ def _rest(odds: Array, alone: Array, *, xp: Any) -> Array:
     return xp.where(alone, 1.0, xp.sum(odds, axis=-1, keepdims=True))
 
 
+def log_p_and_q(split: TopSplit, *, xp: Any) -> tuple[Array, Array]:
+    """log p and log(1 - p) of every class."""
+    alone = xp.max(split.odds, axis=-1, keepdims=True) == 0
+    odds_against_top = xp.where(alone, 0.0, split.rest * xp.exp(-split.gap))
+    log_total = xp.log1p(odds_against_top)
+    log_p = xp.where(split.is_top, 0.0, split.log_odds - split.gap) - log_total
+    # the top class's complement is the sum of the others; any other class has p <= 1/2
+    log_q_top = xp.where(alone, -xp.inf, xp.log(split.rest) - split.gap - log_total)
+    log_q = xp.where(split.is_top, log_q_top, xp.log1p(-split.odds * xp.exp(-split.gap - log_total)))
+    return log_p, log_q
+
+
 def softplus(x: Array, *, xp: Any) -> Array:
     """log(1 + e^x), without overflow."""
     return xp.logaddexp(x, xp.zeros_like(x))

@@ -1,0 +1,207 @@
+"""Forward and backward time of the losses on a GPU, beside PyTorch's own and the floor that memory bandwidth sets.
+
+Times are medians of CUDA-graph replays, so that the host's launch cost stays out; eager wall time stands beside them.
+The floor reads each input once and writes each output once, at the bandwidth of an elementwise kernel in the same run.
+
+    python benchmarks/losses.py --out benchmarks/results/losses.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch import Tensor
+
+from refocal.core.posterior import posterior_from_logits
+from refocal.losses import FocalLoss, SigmoidFocalLoss, fused
+from refocal.losses.maps import FocalMap
+from refocal.losses.sigmoid import sigmoid_focal_elements
+from refocal.losses.softmax import focal_rows
+from refocal.losses.targets import Rows
+
+ROWS = [
+    (8_192, 128_256, torch.bfloat16),
+    (8_192, 32_000, torch.bfloat16),
+    (65_536, 1_000, torch.bfloat16),
+    (4_096, 1_000, torch.float32),
+    (1_048_576, 100, torch.float32),
+]
+GAMMA = 2.0
+
+
+def replay_ms(function: Callable[[], object], repeats: int = 30) -> float:
+    """Median time of a CUDA-graph replay."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times)[repeats // 2]
+
+
+def wall_ms(function: Callable[[], object], repeats: int = 50) -> float:
+    """Time of an eager call when many follow each other."""
+    for _ in range(5):
+        function()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        function()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / repeats * 1e3
+
+
+def extra_memory(function: Callable[[], object], unit: int) -> float:
+    """Peak memory beyond what was there, in units of the logits' size."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    function()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / unit
+
+
+def step(criterion: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: Tensor) -> Callable[[], object]:
+    """A forward and backward pass."""
+
+    def run() -> object:
+        return torch.autograd.grad(criterion(logits, target), logits)
+
+    return run
+
+
+def plain_focal(logits: Tensor, target: Tensor) -> Tensor:
+    """Focal loss by tensor operations."""
+    return focal_rows(Rows(logits, target, ()), fused.Settings(GAMMA, None, -100, 0.0, False)).mean()
+
+
+def bandwidth() -> float:
+    """Bytes a second of an elementwise kernel, read and written."""
+    source = torch.randn(1 << 29, device="cuda")
+    result = torch.empty_like(source)
+    return 2 * source.nbytes / (replay_ms(lambda: torch.add(source, 1.0, out=result)) * 1e-3)
+
+
+def measure(
+    name: str, run: Callable[[], object], floor_bytes: float, rate: float, others: dict[str, Callable[[], object]], unit: int
+) -> str:
+    """A row of the table."""
+    floor = floor_bytes / rate * 1e3
+    ours = replay_ms(run)
+    cells = [f"{floor:.3f}", f"{ours:.3f}", f"**{ours / floor:.2f}**", f"{wall_ms(run):.3f}", f"{extra_memory(run, unit):.2f}"]
+    for key in ("plain", "compiled", "torch"):
+        other = others.get(key)
+        cells.append("" if other is None else f"{replay_ms(other):.3f}")
+    cells.append("" if "torch" not in others else f"{wall_ms(others['torch']):.3f}")
+    line = f"| {name} | " + " | ".join(cells) + " |"
+    print(line, flush=True)
+    return line
+
+
+def softmax_rows(rate: float, *, compiled: bool) -> list[str]:
+    """The table's rows for softmax losses."""
+    lines = []
+    for rows, classes, dtype in ROWS:
+        logits = torch.randn(rows, classes, device="cuda", dtype=dtype, requires_grad=True)
+        target = torch.randint(classes, (rows,), device="cuda")
+        others: dict[str, Any] = {
+            "plain": step(plain_focal, logits, target),
+            "torch": step(F.cross_entropy, logits, target),
+        }
+        if compiled:
+            others["compiled"] = step(torch.compile(plain_focal), logits, target)
+        name = f"{rows:,} x {classes:,} {str(dtype).removeprefix('torch.')}"
+        unit = logits.nbytes
+        lines.append(measure(name, step(FocalLoss(GAMMA), logits, target), 2 * unit, rate, others, unit))
+        del logits, target, others
+        torch.cuda.empty_cache()
+    return lines
+
+
+def variant_rows(rate: float) -> list[str]:
+    """The table's rows for the other kernels."""
+    lines = []
+    logits = torch.randn(65_536, 1_000, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    target = torch.randint(1_000, (65_536,), device="cuda")
+    soft = torch.softmax(torch.randn(65_536, 1_000, device="cuda"), dim=1).to(torch.bfloat16)
+    weight = torch.rand(1_000, device="cuda") + 0.5
+    gammas = torch.linspace(0, 5, 1_000).tolist()
+    unit = logits.nbytes
+    name = "65,536 x 1,000 bfloat16"
+    cases = [
+        ("class weights", FocalLoss(GAMMA, weight=weight).cuda(), target, 2),
+        ("one gamma a class", FocalLoss(gammas), target, 2),
+        ("label smoothing", FocalLoss(GAMMA, label_smoothing=0.1), target, 2),
+        ("soft targets", FocalLoss(GAMMA), soft, 3),
+    ]
+    for label, criterion, goal, passes in cases:
+        lines.append(measure(f"{name}, {label}", step(criterion, logits, goal), passes * unit, rate, {}, unit))
+    scores = logits.detach()
+    with torch.no_grad():
+        others = {"plain": lambda: posterior_from_logits(scores, gamma=GAMMA), "torch": lambda: torch.softmax(scores, dim=1)}
+        lines.append(measure(f"{name}, posterior map", lambda: FocalMap(GAMMA)(scores), 2 * unit, rate, others, unit))
+    del logits, target, soft, scores
+    torch.cuda.empty_cache()
+    elements = torch.randn(51_200_000, device="cuda", requires_grad=True)
+    labels = (torch.rand(51_200_000, device="cuda") < 0.05).float()
+    plain = step(lambda x, t: sigmoid_focal_elements(x, t, GAMMA, 0.25, -100).mean(), elements, labels)
+    others = {"plain": plain, "torch": step(F.binary_cross_entropy_with_logits, elements, labels)}
+    run = step(SigmoidFocalLoss(GAMMA), elements, labels)
+    lines.append(measure("sigmoid, 51,200,000 float32", run, 3 * elements.nbytes, rate, others, elements.nbytes))
+    return lines
+
+
+def main() -> None:
+    """Print the table, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="also write the table to this Markdown file")
+    parser.add_argument("--compiled", action="store_true", help="measure torch.compile too (minutes)")
+    options = parser.parse_args()
+    rate = bandwidth()
+    print(f"{rate / 1e9:,.0f} GB/s", flush=True)
+    lines = softmax_rows(rate, compiled=options.compiled) + variant_rows(rate)
+    table = "\n".join(
+        [
+            "# Losses on a GPU: forward and backward",
+            "",
+            "Milliseconds. Replay: median of CUDA-graph replays; wall: eager calls, one after another; memory: peak beyond "
+            "the logits, in arrays of their size (the gradient is 1). Floor: every input read once, every output written "
+            f"once, at {rate / 1e9:,.0f} GB/s, the rate of an elementwise kernel in the same run. Plain: the same loss by "
+            "tensor operations; PyTorch: `F.cross_entropy`, `F.binary_cross_entropy_with_logits` or `softmax`. "
+            f"gamma = {GAMMA:g}, mean reduction.",
+            "",
+            "| case | floor | refocal, replay | x floor | refocal, wall | memory | plain, replay | torch.compile, replay "
+            "| PyTorch, replay | PyTorch, wall |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+            *lines,
+            "",
+            f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Triton {triton.__version__}; "
+            "`python benchmarks/losses.py --compiled`.",
+            "",
+        ]
+    )
+    if options.out is not None:
+        options.out.write_text(table)
+
+
+if __name__ == "__main__":
+    main()

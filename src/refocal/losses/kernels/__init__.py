@@ -1,0 +1,1 @@
+"""Fused GPU kernels in Triton; importing this package needs Triton."""

@@ -1,0 +1,363 @@
+"""Losses as modules: they hold the settings, reduce, and know the posterior map of what they train."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from refocal import _check
+from refocal.losses import fused
+from refocal.losses.maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap
+from refocal.losses.mmce import mmce_loss
+from refocal.losses.policies import GammaPolicy
+from refocal.losses.sigmoid import sigmoid_focal_loss
+from refocal.losses.softmax import (
+    brier_loss,
+    dual_focal_loss,
+    focal_loss,
+    inverse_focal_loss,
+    proper_focal_loss,
+    resolve_gamma,
+)
+from refocal.losses.targets import as_rows, reduce
+
+Reduction = Literal["none", "mean", "sum"]
+_FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
+
+
+class AbstractLoss(nn.Module):
+    """Abstract: a loss of (logits, target) with a reduction and a posterior map."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        super().__init__()
+        if reduction not in ("none", "mean", "sum"):
+            msg = f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}"
+            raise ValueError(msg)
+        self.reduction = reduction
+
+    @abstractmethod
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss, reduced."""
+
+    @property
+    @abstractmethod
+    def posterior_map(self) -> nn.Module:
+        """The module that turns logits of a network trained with this loss into p(y|x); it has no state."""
+
+    def posterior(self, logits: Tensor) -> Tensor:
+        """p(y|x) from the logits of a network trained with this loss, classes on the same dimension."""
+        return self.posterior_map(logits)
+
+
+class AbstractSoftmaxLoss(AbstractLoss):
+    """Abstract: a loss that is one value a sample, reduced as `nn.CrossEntropyLoss` does."""
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None, ignore_index: int, reduction: Reduction) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+
+    @abstractmethod
+    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of each sample."""
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss, reduced."""
+        losses = self.per_sample(logits, target)
+        rows = as_rows(logits, target, weight=self.weight)
+        return reduce(losses, rows, self.reduction, weight=self.weight, ignore_index=self.ignore_index)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"ignore_index={self.ignore_index}, reduction={self.reduction!r}"
+
+
+class FocalLoss(AbstractSoftmaxLoss):
+    """Focal loss; a drop-in for `nn.CrossEntropyLoss`, whose values it has at gamma = 0.
+
+    Args:
+        gamma: Focusing parameter >= 0: a number, one value a class, or a policy.
+        weight: Class weights (K,).
+        ignore_index: Class index that does not count.
+        reduction: "none", "mean" or "sum", with the meaning of `nn.CrossEntropyLoss`.
+        label_smoothing: In [0, 1).
+        detached: Stop the gradient through (1 - p)^gamma.
+
+    Example:
+        >>> criterion = FocalLoss(gamma=3)
+        >>> loss = criterion(torch.tensor([[0.6, 0.0]], requires_grad=True), torch.tensor([0]))
+        >>> round(criterion.posterior(torch.tensor([[0.6065, 0.0]]))[0, 0].item(), 3)  # p(y|x); softmax says 0.647
+        0.9
+    """
+
+    def __init__(
+        self,
+        gamma: Any,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        detached: bool = False,
+    ) -> None:
+        super().__init__(weight, ignore_index, reduction)
+        if isinstance(gamma, GammaPolicy):
+            self.gamma: Any = gamma
+        else:
+            classes = len(gamma) if hasattr(gamma, "__len__") else None
+            self.gamma = _check.gamma(gamma, classes=classes, least=0.0)
+        self.label_smoothing = _check.label_smoothing(label_smoothing)
+        self.detached = detached
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss, reduced; in one pass with its gradient on a GPU."""
+        rows = as_rows(logits, target, weight=self.weight, label_smoothing=self.label_smoothing)
+        gamma = resolve_gamma(self.gamma, classes=rows.logits.shape[1])
+        if gamma == 0.0:
+            return F.cross_entropy(
+                logits,
+                target,
+                weight=self.weight,
+                ignore_index=self.ignore_index,
+                reduction=self.reduction,
+                label_smoothing=self.label_smoothing,
+            )
+        if self.reduction != "none" and fused.serves(rows, gamma):
+            settings = fused.Settings(gamma, self.weight, self.ignore_index, self.label_smoothing, self.detached)
+            return fused.focal_rows(rows, settings, reduction=self.reduction)
+        losses = self.per_sample(logits, target)
+        return reduce(losses, rows, self.reduction, weight=self.weight, ignore_index=self.ignore_index)
+
+    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of each sample."""
+        return focal_loss(
+            logits,
+            target,
+            gamma=self.gamma,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            detached=self.detached,
+        )
+
+    @property
+    def posterior_map(self) -> nn.Module:
+        """Psi^gamma with the loss's weights, smoothing and detachment."""
+        gamma = self.gamma
+        if isinstance(gamma, GammaPolicy):
+            if gamma.closed_form_gamma is None:
+                msg = (
+                    f"focal loss with {type(gamma).__name__} has no closed-form posterior: gamma changes with the sample; "
+                    f"{_FIT_INSTEAD}"
+                )
+                raise NoPosteriorError(msg)
+            gamma = gamma.closed_form_gamma
+        weight = None if self.weight is None else self.weight.tolist()
+        return FocalMap(gamma, weight=weight, label_smoothing=self.label_smoothing, detached=self.detached)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        gamma = "" if isinstance(self.gamma, GammaPolicy) else f"gamma={self.gamma}, "
+        return f"{gamma}{super().extra_repr()}, label_smoothing={self.label_smoothing}, detached={self.detached}"
+
+
+class NoPosteriorError(ValueError):
+    """A loss was asked for a posterior map that has no closed form."""
+
+
+class InverseFocalLoss(AbstractSoftmaxLoss):
+    """Inverse focal loss -(1 + p)^gamma log p; see `inverse_focal_loss`."""
+
+    def __init__(
+        self, gamma: float, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(weight, ignore_index, reduction)
+        self.gamma = _check.scalar_gamma(gamma, least=0.0)
+
+    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of each sample."""
+        return inverse_focal_loss(
+            logits, target, gamma=self.gamma, weight=self.weight, ignore_index=self.ignore_index
+        )
+
+    @property
+    def posterior_map(self) -> nn.Module:
+        """The map for gamma up to 1, without class weights."""
+        if self.gamma > 1:
+            msg = f"inverse focal loss with gamma > 1 has no closed-form posterior, got {self.gamma}; {_FIT_INSTEAD}"
+            raise NoPosteriorError(msg)
+        return InverseFocalMap(self.gamma, weight=None if self.weight is None else self.weight.tolist())
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"gamma={self.gamma}, {super().extra_repr()}"
+
+
+class DualFocalLoss(AbstractSoftmaxLoss):
+    """Dual focal loss; see `dual_focal_loss`. It has no closed-form posterior."""
+
+    def __init__(
+        self, gamma: float, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(weight, ignore_index, reduction)
+        self.gamma = _check.scalar_gamma(gamma, least=0.0)
+
+    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of each sample."""
+        return dual_focal_loss(logits, target, gamma=self.gamma, weight=self.weight, ignore_index=self.ignore_index)
+
+    @property
+    def posterior_map(self) -> nn.Module:
+        """There is none."""
+        msg = f"dual focal loss has no closed-form posterior: it looks at two probabilities; {_FIT_INSTEAD}"
+        raise NoPosteriorError(msg)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"gamma={self.gamma}, {super().extra_repr()}"
+
+
+class BrierLoss(AbstractSoftmaxLoss):
+    """Brier score; see `brier_loss`. It is proper: the posterior is the softmax."""
+
+    def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
+        super().__init__(None, ignore_index, reduction)
+
+    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of each sample."""
+        return brier_loss(logits, target, ignore_index=self.ignore_index)
+
+    @property
+    def posterior_map(self) -> nn.Module:
+        """Softmax."""
+        return SoftmaxMap()
+
+
+class ProperFocalLoss(AbstractSoftmaxLoss):
+    """The proper part of focal loss; see `proper_focal_loss`. Its posterior is the softmax, divided by class weights."""
+
+    def __init__(
+        self, gamma: Any, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(weight, ignore_index, reduction)
+        self.gamma = gamma
+
+    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of each sample."""
+        return proper_focal_loss(logits, target, gamma=self.gamma, weight=self.weight, ignore_index=self.ignore_index)
+
+    @property
+    def posterior_map(self) -> nn.Module:
+        """Softmax; with class weights, divided by them and normalised."""
+        return SoftmaxMap() if self.weight is None else FocalMap(0.0, weight=self.weight.tolist())
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"gamma={self.gamma}, {super().extra_repr()}"
+
+
+class MMCELoss(AbstractLoss):
+    """Cross-entropy plus `factor` times the maximum mean calibration error of the batch; see `mmce_loss`.
+
+    Cross-entropy is proper and MMCE is 0 at the truth, so the posterior is the softmax.
+
+    Args:
+        factor: Weight of the MMCE (002 uses 2 for images, 8 for text).
+        weighted: Use the weighted form of MMCE.
+        kernel_width: Width of its kernel.
+        weight: Class weights of the cross-entropy.
+        ignore_index: Class index that does not count.
+        reduction: "mean" or "sum" over the cross-entropy; with "sum" the MMCE counts once a sample.
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        factor: float,
+        *,
+        weighted: bool = False,
+        kernel_width: float = 0.4,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        if reduction == "none":  # type: ignore[comparison-overlap]
+            msg = "MMCE is a property of a batch: reduction must be 'mean' or 'sum'"
+            raise ValueError(msg)
+        self.factor, self.weighted, self.kernel_width = factor, weighted, kernel_width
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy and regulariser."""
+        cross_entropy = F.cross_entropy(
+            logits, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction
+        )
+        mmce = mmce_loss(
+            logits, target, weighted=self.weighted, kernel_width=self.kernel_width, ignore_index=self.ignore_index
+        )
+        if self.reduction == "sum":
+            mmce = mmce * (target != self.ignore_index).sum()
+        return cross_entropy + self.factor * mmce
+
+    @property
+    def posterior_map(self) -> nn.Module:
+        """Softmax; with class weights, divided by them and normalised."""
+        return SoftmaxMap() if self.weight is None else FocalMap(0.0, weight=self.weight.tolist())
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return (
+            f"factor={self.factor}, weighted={self.weighted}, kernel_width={self.kernel_width}, "
+            f"ignore_index={self.ignore_index}, reduction={self.reduction!r}"
+        )
+
+
+class SigmoidFocalLoss(AbstractLoss):
+    """Sigmoid focal loss; see `sigmoid_focal_loss`. A mean is taken over the scores that count.
+
+    Args:
+        gamma: Focusing parameter >= 0: a number, or one value for each entry of the last dimension.
+        alpha: Weight of the positives in (0, 1), or None.
+        ignore_index: Target that does not count.
+        reduction: "none", "mean" or "sum".
+    """
+
+    def __init__(
+        self, gamma: Any = 2.0, *, alpha: Any = 0.25, ignore_index: int = -100, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self.gamma = _check.gamma(gamma, classes=len(gamma) if hasattr(gamma, "__len__") else None, least=0.0)
+        self.alpha = _check.alpha(alpha, classes=len(alpha) if hasattr(alpha, "__len__") else None)
+        self.ignore_index = ignore_index
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss, reduced; in one pass with its gradient on a GPU."""
+        if self.reduction != "none" and target.shape == logits.shape and fused.serves_sigmoid(logits, self.gamma, self.alpha):
+            return fused.sigmoid_focal(
+                logits, target, self.gamma, self.alpha, self.ignore_index, reduction=self.reduction
+            )
+        losses = sigmoid_focal_loss(
+            logits, target, gamma=self.gamma, alpha=self.alpha, ignore_index=self.ignore_index
+        )
+        if self.reduction == "none":
+            return losses
+        total = losses.sum()
+        return total if self.reduction == "sum" else total / (target != self.ignore_index).sum()
+
+    @property
+    def posterior_map(self) -> nn.Module:
+        """The binary map of each score."""
+        return SigmoidMap(self.gamma, self.alpha)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"gamma={self.gamma}, alpha={self.alpha}, ignore_index={self.ignore_index}, reduction={self.reduction!r}"

@@ -1,0 +1,227 @@
+"""Focusing parameters that are not one number: by sample, by epoch, or learned from validation predictions.
+
+A policy gives each sample a gamma from the probability p of its class. Where gamma < 0 the loss is the inverse focal
+loss -(1 + p)^|gamma| log p. No gradient flows through the choice of gamma.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from refocal import _check
+
+
+class GammaPolicy(nn.Module):
+    """Abstract: a rule that gives each sample its gamma."""
+
+    @abstractmethod
+    def forward(self, p: Tensor) -> Tensor | float:
+        """Gamma of each sample, from the probability of its class."""
+
+    @property
+    def closed_form_gamma(self) -> float | None:
+        """The one gamma that the loss has settled on, if it has one: then its posterior map is that of focal loss."""
+        return None
+
+
+class SampleWise(GammaPolicy):
+    """Piecewise constant gamma: `gammas[k]` between `edges[k - 1]` and `edges[k]`.
+
+    Args:
+        edges: Increasing probabilities in (0, 1).
+        gammas: One value more than edges.
+        closed: Which end belongs to an interval: "left" for [a, b), "right" for (a, b].
+
+    Example:
+        >>> FLSD53(torch.tensor([0.1, 0.2, 0.9])).tolist()
+        [5.0, 3.0, 3.0]
+
+    Reference: 002, section 5.
+    """
+
+    def __init__(
+        self, edges: Sequence[float], gammas: Sequence[float], *, closed: Literal["left", "right"] = "left"
+    ) -> None:
+        super().__init__()
+        self.edges, self.gammas, self.closed = tuple(map(float, edges)), tuple(map(float, gammas)), closed
+        if len(self.gammas) != len(self.edges) + 1:
+            msg = f"gammas must have one value more than edges, got {len(self.gammas)} and {len(self.edges)}"
+            raise ValueError(msg)
+        inside = (0.0, *self.edges, 1.0)
+        if any(low >= high for low, high in zip(inside, inside[1:], strict=False)):
+            msg = f"edges must increase inside (0, 1), got {self.edges}"
+            raise ValueError(msg)
+        if closed not in ("left", "right"):
+            msg = f"closed must be 'left' or 'right', got {closed!r}"
+            raise ValueError(msg)
+        for gamma in self.gammas:
+            _check.gamma(gamma, classes=None, least=0.0)
+
+    def forward(self, p: Tensor) -> Tensor:
+        """Gamma of each sample."""
+        gamma = torch.full_like(p, self.gammas[0])
+        for edge, value in zip(self.edges, self.gammas[1:], strict=True):
+            above = p >= edge if self.closed == "left" else p > edge
+            gamma = torch.where(above, value, gamma)
+        return gamma
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"edges={self.edges}, gammas={self.gammas}, closed={self.closed!r}"
+
+
+FLSD53 = SampleWise((0.2,), (5.0, 3.0))  # the NeurIPS version of 002: 5 for p < 0.2
+FLA53 = SampleWise((0.19,), (5.0, 3.0), closed="right")  # 002, policy (b)
+FLA532 = SampleWise((0.19, 0.5), (5.0, 3.0, 2.0), closed="right")  # 002, policy (a)
+
+
+class Scheduled(GammaPolicy):
+    """Gamma by epoch: `gammas[k]` until epoch `milestones[k]`; call `step_epoch` after each epoch.
+
+    Args:
+        milestones: Increasing numbers of epochs.
+        gammas: One value more than milestones.
+
+    Example:
+        >>> policy = Scheduled((1,), (5.0, 3.0))
+        >>> before = policy(torch.tensor(0.5))
+        >>> policy.step_epoch()
+        >>> before, policy(torch.tensor(0.5))
+        (5.0, 3.0)
+
+    Reference: 002, section 5.
+    """
+
+    def __init__(self, milestones: Sequence[int], gammas: Sequence[float]) -> None:
+        super().__init__()
+        self.milestones, self.gammas = tuple(map(int, milestones)), tuple(map(float, gammas))
+        if len(self.gammas) != len(self.milestones) + 1:
+            msg = f"gammas must have one value more than milestones, got {len(self.gammas)} and {len(self.milestones)}"
+            raise ValueError(msg)
+        if list(self.milestones) != sorted(set(self.milestones)) or self.milestones[0] <= 0:
+            msg = f"milestones must be positive and increase, got {self.milestones}"
+            raise ValueError(msg)
+        for gamma in self.gammas:
+            _check.gamma(gamma, classes=None, least=0.0)
+        self._epoch = 0
+
+    def forward(self, p: Tensor) -> float:  # noqa: ARG002  (the same for every sample)
+        """Gamma of the present epoch."""
+        return self.gammas[sum(self._epoch >= milestone for milestone in self.milestones)]
+
+    def step_epoch(self) -> None:
+        """Count an epoch."""
+        self._epoch += 1
+
+    @property
+    def closed_form_gamma(self) -> float:
+        """Gamma of the present epoch: the loss that the network is being trained with."""
+        return self.gammas[sum(self._epoch >= milestone for milestone in self.milestones)]
+
+    def get_extra_state(self) -> dict[str, int]:
+        """What `state_dict` carries."""
+        return {"epoch": self._epoch}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Go on from a `state_dict`."""
+        self._epoch = int(state["epoch"])
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"milestones={self.milestones}, gammas={self.gammas}, epoch={self._epoch}"
+
+
+def fls531() -> Scheduled:
+    """002's schedule 5, 3, 1: by 100, 150 and 100 epochs."""
+    return Scheduled((100, 250), (5.0, 3.0, 1.0))
+
+
+def fls532() -> Scheduled:
+    """002's schedule 5, 3, 2: by 100, 150 and 100 epochs."""
+    return Scheduled((100, 250), (5.0, 3.0, 2.0))
+
+
+class AdaFocal(GammaPolicy):
+    """Gamma by confidence bin, adapted once an epoch to what validation predictions show.
+
+    In each of the equal-mass bins of the validation confidences, gamma grows where the network is overconfident and
+    shrinks where it is underconfident: gamma <- gamma exp(+-rate (confidence - accuracy)), + where gamma > 0. Where its
+    modulus falls below `switch` it changes sign, between focal and inverse focal loss.
+
+    Args:
+        bins: Number of bins.
+        rate: Step size.
+        initial_gamma: Gamma of every bin at first.
+        switch: Modulus at which gamma changes sign.
+        gamma_min: Lower bound.
+        gamma_max: Upper bound.
+
+    Example:
+        >>> policy = AdaFocal(bins=1)
+        >>> policy.update(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1]))  # 0.4 overconfident
+        >>> round(policy(torch.tensor(0.7)).item(), 4)
+        1.4918
+
+    Reference: the AdaFocal baseline of 003, section 5.1.
+    """
+
+    edges: Tensor
+    gammas: Tensor
+
+    def __init__(
+        self,
+        *,
+        bins: int = 15,
+        rate: float = 1.0,
+        initial_gamma: float = 1.0,
+        switch: float = 0.2,
+        gamma_min: float = -2.0,
+        gamma_max: float = 20.0,
+    ) -> None:
+        super().__init__()
+        if bins < 1:
+            msg = f"bins must be at least 1, got {bins}"
+            raise ValueError(msg)
+        if not gamma_min < 0 < switch < gamma_max or not gamma_min <= initial_gamma <= gamma_max:
+            msg = f"need gamma_min < 0 < switch < gamma_max with initial_gamma between, got {gamma_min}, {switch}, {gamma_max}"
+            raise ValueError(msg)
+        self.bins, self.rate, self.initial_gamma = bins, rate, initial_gamma
+        self.switch, self.gamma_min, self.gamma_max = switch, gamma_min, gamma_max
+        self.register_buffer("edges", torch.linspace(0, 1, bins + 1)[1:-1].clone())
+        self.register_buffer("gammas", torch.full((bins,), float(initial_gamma)))
+
+    def forward(self, p: Tensor) -> Tensor:
+        """Gamma of each sample."""
+        index = torch.bucketize(p.detach(), self.edges.to(p.dtype))
+        return self.gammas.to(p.dtype)[index]
+
+    @torch.no_grad()
+    def update(self, probs: Tensor, labels: Tensor) -> None:
+        """Adapt to the predictions on a validation set: probabilities (N, K) and class indices (N,)."""
+        if probs.ndim != 2 or labels.shape != probs.shape[:1] or not len(labels):
+            msg = f"probs and labels must have shapes (N, K) and (N,), got {tuple(probs.shape)} and {tuple(labels.shape)}"
+            raise ValueError(msg)
+        confidence, predicted = probs.to(self.edges.device, torch.float32).max(dim=1)
+        correct = (predicted == labels.to(predicted.device)).float()
+        ranks = torch.arange(1, self.bins, device=confidence.device) * len(confidence) // self.bins
+        self.edges.copy_(confidence.sort().values[ranks.clamp(max=len(confidence) - 1)])
+        index = torch.bucketize(confidence, self.edges)
+        count = torch.bincount(index, minlength=self.bins)
+        gap = torch.bincount(index, weights=confidence - correct, minlength=self.bins) / count.clamp(min=1)
+        gap = gap.to(self.gammas.dtype)
+        positive = self.gammas > 0
+        adapted = self.gammas * torch.exp(torch.where(positive, self.rate, -self.rate) * gap)
+        adapted = torch.where(adapted.abs() < self.switch, torch.where(positive, -self.switch, self.switch), adapted)
+        self.gammas.copy_(torch.where(count > 0, adapted.clamp(self.gamma_min, self.gamma_max), self.gammas))
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return (
+            f"bins={self.bins}, rate={self.rate}, initial_gamma={self.initial_gamma}, switch={self.switch}, "
+            f"gamma_min={self.gamma_min}, gamma_max={self.gamma_max}"
+        )

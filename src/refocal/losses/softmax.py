@@ -1,0 +1,263 @@
+"""Per-sample losses of a softmax output. Classes are on dimension 1, as in `torch.nn.functional.cross_entropy`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from array_api_compat import torch as xp
+from torch import Tensor
+
+from refocal import _check
+from refocal._arrays import constant
+from refocal.core.focal import focal_partial_of
+from refocal.core.inverse import proper_focal_partial
+from refocal.core.simplex import log_p_and_q, split_logits
+from refocal.losses import fused
+from refocal.losses.policies import GammaPolicy
+from refocal.losses.targets import Rows, as_rows, gather_target
+
+
+def focal_loss(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    gamma: Any,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    detached: bool = False,
+) -> Tensor:
+    """Focal loss of each sample: sum_c t_c w_c (1 - p_c)^gamma (-log p_c), p = softmax(logits).
+
+    Args:
+        logits: Scores (N, K, ...), or (K,) for one sample.
+        target: Class indices (N, ...), or class probabilities t of the shape of `logits`.
+        gamma: Focusing parameter >= 0: a number, one value a class, or a policy (`SampleWise`, `Scheduled`, `AdaFocal`).
+        weight: Class weights w (K,).
+        ignore_index: Samples with this class index have loss 0.
+        label_smoothing: Mixes t with the uniform distribution.
+        detached: Stop the gradient through (1 - p)^gamma, as some implementations do. Training then settles at another
+            point, whose posterior map takes `detached=True` too.
+
+    Returns:
+        Losses, of the shape that a class-index target has. At gamma = 0 they are those of cross-entropy.
+
+    Example:
+        >>> round(focal_loss(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0]), gamma=2.0).item(), 4)
+        0.0109
+
+    Reference: 001, Eq. 5.
+    """
+    rows = as_rows(logits, target, weight=weight, label_smoothing=label_smoothing)
+    exponent = resolve_gamma(gamma, classes=rows.logits.shape[1])
+    if exponent == 0.0:
+        return F.cross_entropy(
+            logits, target, weight=weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
+        )
+    settings = fused.Settings(exponent, weight, ignore_index, label_smoothing, detached)
+    if fused.serves(rows, exponent):
+        return fused.focal_rows(rows, settings, reduction="none").reshape(rows.shape)
+    return focal_rows(rows, settings).reshape(rows.shape)
+
+
+def resolve_gamma(gamma: Any, *, classes: int) -> Any:
+    """A number, a tuple with one a class, or a policy whose gamma depends on the sample."""
+    if isinstance(gamma, GammaPolicy):
+        return gamma if gamma.closed_form_gamma is None else gamma.closed_form_gamma
+    return _check.gamma(gamma, classes=classes, least=0.0)
+
+
+def focal_rows(rows: Rows, settings: fused.Settings) -> Tensor:
+    """Focal losses (N,) by plain tensor operations: differentiable twice, traceable, on any device."""
+    logits = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
+    weight = None if settings.weight is None else settings.weight.to(logits.dtype)
+    if rows.has_indices and not settings.label_smoothing:
+        log_p, log_q, keep, safe = _target_log_p_and_q(logits, rows.target, settings.ignore_index)
+        gamma = settings.gamma
+        if isinstance(gamma, tuple):
+            gamma = constant(gamma, like=logits, xp=xp)[safe]
+        losses = _partial(log_p, log_q, gamma, detached=settings.detached)
+        if weight is not None:
+            losses = losses * weight[safe]
+        losses = torch.where(keep, losses, 0)
+    else:
+        log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
+        gamma = constant(settings.gamma, like=logits, xp=xp) if isinstance(settings.gamma, tuple) else settings.gamma
+        terms = _partial(log_p, log_q, gamma, detached=settings.detached)
+        if weight is not None:
+            terms = terms * weight
+        target, keep = soft_target(rows, settings, dtype=logits.dtype)
+        losses = torch.where(target > 0, target * torch.where(target > 0, terms, 0), 0).sum(dim=1)
+        if keep is not None:
+            losses = torch.where(keep, losses, 0)
+    return losses.to(rows.logits.dtype)
+
+
+def soft_target(rows: Rows, settings: fused.Settings, *, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Class probabilities (N, K), smoothed, and the mask of counted rows (None: all)."""
+    classes = rows.logits.shape[1]
+    if rows.has_indices:
+        keep = rows.target != settings.ignore_index
+        target = F.one_hot(torch.where(keep, rows.target, 0), classes).to(dtype)
+    else:
+        keep, target = None, rows.target.to(dtype)
+    if settings.label_smoothing:
+        target = (1 - settings.label_smoothing) * target + settings.label_smoothing / classes
+    return target, keep
+
+
+def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """log p and log(1 - p) of each row's class, the mask of counted rows, and indices safe to use."""
+    try:
+        score, keep, safe = gather_target(logits, target, ignore_index)
+    except (RuntimeError, IndexError):
+        F.cross_entropy(logits, target, ignore_index=ignore_index)  # an index out of bounds: raises with its own words
+        raise
+    others = logits.scatter(1, safe[:, None], -torch.inf)
+    log_odds_against = torch.logsumexp(others, dim=1) - score
+    zero = torch.zeros_like(score)
+    return -torch.logaddexp(log_odds_against, zero), -torch.logaddexp(-log_odds_against, zero), keep, safe
+
+
+def _partial(log_p: Tensor, log_q: Tensor, gamma: Any, *, detached: bool) -> Tensor:
+    """The loss of one class's probability; where a policy says gamma < 0, -(1 + p)^|gamma| log p."""
+    if not isinstance(gamma, GammaPolicy):
+        return focal_partial_of(log_p, log_q.detach() if detached else log_q, gamma=gamma, xp=xp)
+    p = torch.exp(log_p)
+    chosen = torch.as_tensor(gamma(p.detach()), dtype=log_p.dtype, device=log_p.device)
+    log_factor = torch.where(chosen >= 0, chosen * log_q.clamp(min=torch.finfo(log_q.dtype).min), -chosen * torch.log1p(p))
+    factor = torch.exp(log_factor)
+    return -(factor.detach() if detached else factor) * log_p
+
+
+def inverse_focal_loss(
+    logits: Tensor, target: Tensor, *, gamma: float, weight: Tensor | None = None, ignore_index: int = -100
+) -> Tensor:
+    """Inverse focal loss of each sample: -(1 + p)^gamma log p, which sharpens where focal loss softens.
+
+    Args:
+        logits: Scores (N, K, ...).
+        target: Class indices (N, ...).
+        gamma: Exponent >= 0.
+        weight: Class weights (K,).
+        ignore_index: Samples with this class index have loss 0.
+
+    Returns:
+        Losses (N, ...).
+
+    Example:
+        >>> round(inverse_focal_loss(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0]), gamma=1.0).item(), 4)
+        0.4281
+
+    Reference: the part of AdaFocal with negative gamma, 003, section 5.1.
+    """
+    exponent = _check.scalar_gamma(gamma, least=0.0)
+    rows = _index_rows(logits, target, weight=weight)
+    log_p, _, keep, safe = _target_log_p_and_q(rows.logits, rows.target, ignore_index)
+    losses = -torch.exp(exponent * torch.log1p(torch.exp(log_p))) * log_p
+    return _masked(losses, keep, safe, weight).reshape(rows.shape)
+
+
+def dual_focal_loss(
+    logits: Tensor, target: Tensor, *, gamma: float, weight: Tensor | None = None, ignore_index: int = -100
+) -> Tensor:
+    """Dual focal loss of each sample: -(1 - p + p')^gamma log p, p' the largest probability below p (0 if none).
+
+    Args:
+        logits: Scores (N, K, ...).
+        target: Class indices (N, ...).
+        gamma: Focusing parameter >= 0.
+        weight: Class weights (K,).
+        ignore_index: Samples with this class index have loss 0.
+
+    Returns:
+        Losses (N, ...).
+
+    Example:
+        >>> round(dual_focal_loss(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0]), gamma=2.0).item(), 4)
+        0.0245
+
+    Reference: Tao, Dong, Xu: Dual Focal Loss for Calibration. ICML 2023, Eq. 5.
+    """
+    exponent = _check.scalar_gamma(gamma, least=0.0)
+    rows = _index_rows(logits, target, weight=weight)
+    log_p, log_q, keep, safe = _target_log_p_and_q(rows.logits, rows.target, ignore_index)
+    log_probs = F.log_softmax(rows.logits, dim=1)
+    score = rows.logits.gather(1, safe[:, None])
+    runner_up = torch.where(rows.logits < score, log_probs, -torch.inf).max(dim=1).values
+    # 1 - p + p' as a sum of positive terms, in log space
+    log_base = torch.logaddexp(log_q, runner_up)
+    losses = -torch.exp(exponent * log_base) * log_p if exponent else -log_p
+    return _masked(losses, keep, safe, weight).reshape(rows.shape)
+
+
+def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
+    """Brier score of each sample: sum_c (p_c - t_c)^2.
+
+    Args:
+        logits: Scores (N, K, ...).
+        target: Class indices (N, ...), or class probabilities t of the shape of `logits`.
+        ignore_index: Samples with this class index have loss 0.
+
+    Returns:
+        Losses, of the shape that a class-index target has.
+
+    Example:
+        >>> brier_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])).tolist()
+        [0.5]
+
+    Reference: 002, section 5.
+    """
+    rows = as_rows(logits, target, weight=None)
+    wide = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
+    target, keep = soft_target(rows, fused.Settings(0.0, None, ignore_index, 0.0, False), dtype=wide.dtype)
+    losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
+    if keep is not None:
+        losses = torch.where(keep, losses, 0)
+    return losses.to(rows.logits.dtype).reshape(rows.shape)
+
+
+def proper_focal_loss(
+    logits: Tensor, target: Tensor, *, gamma: Any, weight: Tensor | None = None, ignore_index: int = -100
+) -> Tensor:
+    """The proper part of focal loss of each sample: softmax(logits) is trained to be p(y|x) itself.
+
+    Args:
+        logits: Scores (N, K, ...).
+        target: Class indices (N, ...).
+        gamma: Focusing parameter >= 0: a number, or one value a class.
+        weight: Class weights (K,).
+        ignore_index: Samples with this class index have loss 0.
+
+    Returns:
+        Losses (N, ...). The gradient comes from the implicit function theorem.
+
+    Example:
+        >>> round(proper_focal_loss(torch.tensor([[2.1972, 0.0]]), torch.tensor([0]), gamma=1.0).item(), 4)
+        0.0577
+
+    Reference: 003, Props. 2 and 4.
+    """
+    rows = _index_rows(logits, target, weight=weight)
+    keep = rows.target != ignore_index
+    safe = torch.where(keep, rows.target, 0)
+    losses = proper_focal_partial(torch.softmax(rows.logits, dim=1), safe, gamma=gamma)
+    return _masked(losses, keep, safe, weight).reshape(rows.shape)
+
+
+def _index_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None) -> Rows:
+    """Rows of a loss that takes class indices only, at least in float32."""
+    rows = as_rows(logits, target, weight=weight)
+    if not rows.has_indices:
+        msg = "this loss takes class indices as its target, not class probabilities"
+        raise TypeError(msg)
+    wide = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
+    return rows._replace(logits=wide)
+
+
+def _masked(losses: Tensor, keep: Tensor, safe: Tensor, weight: Tensor | None) -> Tensor:
+    if weight is not None:
+        losses = losses * weight.to(losses.dtype)[safe]
+    return torch.where(keep, losses, 0)

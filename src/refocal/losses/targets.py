@@ -1,0 +1,71 @@
+"""Logits and targets as `torch.nn.functional.cross_entropy` takes them, turned into rows with classes last."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Rows(NamedTuple):
+    """A batch as rows: logits (N, K); class indices (N,) or class probabilities (N, K); the shape of the losses."""
+
+    logits: Tensor
+    target: Tensor
+    shape: tuple[int, ...]
+
+    @property
+    def has_indices(self) -> bool:
+        """Whether the targets are class indices."""
+        return self.target.ndim == 1
+
+
+def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, label_smoothing: float = 0.0) -> Rows:
+    """Rows of a batch with classes on dimension 1 (0 without a batch); what cross-entropy refuses, it refuses here."""
+    class_dim = 1 if logits.ndim > 1 else 0
+    positions = (*logits.shape[:class_dim], *logits.shape[class_dim + 1 :])
+    if target.is_floating_point():
+        fits = logits.ndim > 0 and target.shape == logits.shape
+    else:
+        fits = logits.ndim > 0 and target.shape == positions and target.dtype in (torch.int64, torch.uint8)
+    weight_fits = weight is None or (logits.ndim > 0 and weight.shape == logits.shape[class_dim : class_dim + 1])
+    if not (fits and weight_fits and logits.is_floating_point() and 0.0 <= label_smoothing <= 1.0):
+        F.cross_entropy(logits, target, weight=weight, label_smoothing=label_smoothing)  # raises, with its own words
+        msg = f"logits of shape {tuple(logits.shape)} and target of shape {tuple(target.shape)} do not fit"
+        raise ValueError(msg)
+    classes = logits.shape[class_dim]
+    rows = logits.movedim(class_dim, -1).reshape(-1, classes)
+    if target.is_floating_point():
+        return Rows(rows, target.movedim(class_dim, -1).reshape(-1, classes), positions)
+    return Rows(rows, target.reshape(-1).long(), positions)
+
+
+def kept(rows: Rows, ignore_index: int) -> Tensor | None:
+    """Mask of the rows that count, or None where all do."""
+    return rows.target != ignore_index if rows.has_indices else None
+
+
+def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The value at each row's target (N,), the mask of counted rows, and targets that are safe to index with."""
+    keep = target != ignore_index
+    safe = torch.where(keep, target, 0)
+    return values.gather(1, safe[:, None])[:, 0], keep, safe
+
+
+def reduce(
+    losses: Tensor, rows: Rows, reduction: str, *, weight: Tensor | None, ignore_index: int, scale_by_weight: bool = True
+) -> Tensor:
+    """Reduce losses of shape `rows.shape` exactly as `nn.CrossEntropyLoss` does."""
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    if not rows.has_indices:
+        return losses.sum() / max(losses.numel(), 1) if losses.numel() else losses.sum() / 0
+    keep = rows.target != ignore_index
+    if weight is None or not scale_by_weight:
+        return losses.sum() / keep.sum()
+    counted = torch.where(keep, weight[torch.where(keep, rows.target, 0)], 0)
+    return losses.sum() / counted.sum()

@@ -1,0 +1,183 @@
+"""The fused kernels against the plain formulas: on a GPU where there is one, else through Triton's interpreter.
+
+The interpreter has to be chosen before Triton is imported: `make test` runs this file with TRITON_INTERPRET=1.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from refocal.core.posterior import posterior_from_logits  # noqa: E402
+from refocal.losses import FocalLoss, SigmoidFocalLoss, fused, sigmoid_focal_loss  # noqa: E402
+from refocal.losses.maps import FocalMap  # noqa: E402
+from refocal.losses.sigmoid import sigmoid_focal_elements  # noqa: E402
+from refocal.losses.softmax import focal_rows  # noqa: E402
+from refocal.losses.targets import as_rows, reduce  # noqa: E402
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = [
+    pytest.mark.skipif(
+        not (INTERPRETED or torch.cuda.is_available()),
+        reason="no GPU, and Triton's interpreter is off (TRITON_INTERPRET=1)",
+    ),
+    # the interpreter evaluates both branches of a `where` with NumPy, which warns of the one not taken
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
+]
+DEVICE = "cpu" if INTERPRETED else "cuda"
+SHAPES = [(1, 2), (5, 3), (7, 10), (33, 100), (4, 1000), (3, 1025), (2, 5000)]
+TOLERANCE = {torch.float32: (2e-5, 1e-7), torch.bfloat16: (2e-2, 1e-6), torch.float16: (4e-3, 1e-6)}
+
+
+def batch(rows, classes, *, dtype=torch.float32, seed=0, spread=3.0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = spread * torch.randn(rows, classes, generator=generator)
+    target = torch.randint(classes, (rows,), generator=generator)
+    soft = torch.softmax(torch.randn(rows, classes, generator=generator), dim=1)
+    return logits.to(DEVICE, dtype), target.to(DEVICE), soft.to(DEVICE)
+
+
+def compare(logits, target, settings, reduction, *, incoming=1.0):
+    """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
+    rows = as_rows(logits, target, weight=settings.weight)
+    assert fused.serves(rows, settings.gamma)
+    leaf = logits.clone().requires_grad_()
+    value = fused.focal_rows(rows._replace(logits=leaf), settings, reduction=reduction)
+    assert value.dtype == logits.dtype
+    (incoming * value.sum()).backward()
+    exact = logits.double().requires_grad_()
+    weight = None if settings.weight is None else settings.weight.double()
+    plain = focal_rows(rows._replace(logits=exact), settings._replace(weight=weight))
+    expected = reduce(plain, rows, reduction, weight=weight, ignore_index=settings.ignore_index)
+    (incoming * expected.sum()).backward()
+    rtol, atol = TOLERANCE[logits.dtype]
+    torch.testing.assert_close(value.double(), expected, rtol=rtol, atol=atol)
+    torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=rtol, atol=atol * max(1.0, abs(incoming)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_class_indices(shape, reduction, gamma):
+    logits, target, _ = batch(*shape)
+    compare(logits, target, fused.Settings(gamma, None, -100, 0.0, False), reduction)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype):
+    logits, target, soft = batch(9, 130, dtype=dtype)
+    compare(logits, target, fused.Settings(2.0, None, -100, 0.0, False), "mean", incoming=64.0)
+    compare(logits, soft, fused.Settings(2.0, None, -100, 0.0, False), "sum")
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("soft_target", [False, True])
+def test_everything_the_loss_may_have(smoothing, detached, by_class, soft_target):
+    logits, target, soft = batch(11, 23)
+    target[::3] = -100
+    weight = torch.linspace(0.5, 2.0, 23, device=DEVICE)
+    gamma = tuple(torch.linspace(0, 3, 23).tolist()) if by_class else 1.5
+    settings = fused.Settings(gamma, weight, -100, smoothing, detached)
+    for reduction in ("none", "mean", "sum"):
+        compare(logits, soft if soft_target else target, settings, reduction, incoming=0.7)
+
+
+def test_rows_longer_than_the_chip_holds(monkeypatch):
+    monkeypatch.setattr(fused, "_LONGEST_ROW_ON_CHIP", 64)
+    logits, target, _ = batch(3, 20_000)
+    target[1] = -100
+    compare(logits, target, fused.Settings(2.0, None, -100, 0.0, False), "mean")
+    weight = torch.linspace(0.5, 2.0, 20_000, device=DEVICE)
+    compare(logits, target, fused.Settings(tuple(torch.linspace(0, 3, 20_000).tolist()), weight, -100, 0.0, True), "sum")
+
+
+@pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
+def test_a_large_vocabulary():
+    logits, target, _ = batch(65, 128_256, dtype=torch.bfloat16)
+    compare(logits, target, fused.Settings(2.0, None, -100, 0.0, False), "mean")
+
+
+@pytest.mark.parametrize("gamma", [0.3, 1.0, 2.0, 10.0])
+def test_extreme_logits(gamma):
+    rows = [[100.0, -100, 0], [-100, 100, 0], [80, 80, -80], [1e4, 0, 0], [0, 0, 0], [5.0, -torch.inf, -torch.inf]]
+    logits = torch.tensor(rows, device=DEVICE)
+    target = torch.zeros(len(rows), dtype=torch.long, device=DEVICE)
+    compare(logits[:5], target[:5], fused.Settings(gamma, None, -100, 0.0, False), "none")
+    compare(logits[:5], target[:5], fused.Settings(gamma, None, -100, 0.1, False), "none")
+    leaf = logits.clone().requires_grad_()
+    FocalLoss(gamma)(leaf, target).backward()
+    assert torch.isfinite(leaf.grad).all()
+
+
+def test_strided_and_trailing_dimensions():
+    logits, target, _ = batch(24, 6)
+    wide = torch.stack([logits, logits], dim=2)[..., 0]
+    assert wide.stride(1) != 1
+    compare(wide, target, fused.Settings(2.0, None, -100, 0.0, False), "mean")
+    image, mask = logits.reshape(2, 3, 4, 6).movedim(-1, 1), target.reshape(2, 3, 4)
+    torch.testing.assert_close(FocalLoss(2.0)(image, mask), FocalLoss(2.0)(logits, target))
+
+
+def test_nan_propagates_and_ignored_rows_do_not():
+    logits, target, _ = batch(4, 5)
+    logits[1, 2] = torch.nan
+    leaf = logits.clone().requires_grad_()
+    losses = FocalLoss(2.0, reduction="none")(leaf, target)
+    assert losses.isnan().tolist() == [False, True, False, False]
+    target[:] = -100
+    assert FocalLoss(2.0)(logits, target).isnan()
+    assert FocalLoss(2.0, reduction="sum")(torch.nan_to_num(logits), target) == 0
+
+
+def test_second_backward_and_second_derivative():
+    logits, target, _ = batch(4, 5)
+    leaf = logits.clone().requires_grad_()
+    loss = 3 * FocalLoss(2.0)(leaf, target)
+    (first,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+    first = first.clone()
+    (second,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+    torch.testing.assert_close(second, first)
+    (graph,) = torch.autograd.grad(loss, leaf, create_graph=True)
+    torch.testing.assert_close(graph, first, rtol=1e-5, atol=1e-7)
+    (curvature,) = torch.autograd.grad(graph.square().sum(), leaf)
+    assert torch.isfinite(curvature).all()
+    assert curvature.abs().sum() > 0
+
+
+@pytest.mark.parametrize("alpha", [None, 0.25])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [(7,), (3, 1000), (9, 999)])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_sigmoid(alpha, dtype, size, reduction):
+    generator = torch.Generator().manual_seed(1)
+    logits = (5 * torch.randn(size, generator=generator)).to(DEVICE, dtype)
+    target = torch.rand(size, generator=generator).round().to(DEVICE)
+    target.view(-1)[::5] = -100
+    target.view(-1)[1::5] = 0.3
+    leaf = logits.clone().requires_grad_()
+    value = SigmoidFocalLoss(1.5, alpha=alpha, reduction=reduction)(leaf, target)
+    (0.5 * value.sum()).backward()
+    exact = logits.double().requires_grad_()
+    plain = sigmoid_focal_elements(exact, target.double(), 1.5, alpha, -100)
+    expected = {"none": plain, "sum": plain.sum(), "mean": plain.sum() / (target != -100).sum()}[reduction]
+    (0.5 * expected.sum()).backward()
+    rtol, atol = TOLERANCE[dtype]
+    torch.testing.assert_close(value.double(), expected, rtol=2 * rtol, atol=1e-6)
+    torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=rtol, atol=atol)
+    assert torch.isfinite(sigmoid_focal_loss(torch.tensor([-1e4, 1e4], device=DEVICE), torch.ones(2, device=DEVICE))).all()
+
+
+@pytest.mark.parametrize("gamma", [-0.9, 0.0, 0.5, 2.0, 50.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_posterior_map(gamma, shape):
+    logits, _, _ = batch(*shape, spread=6.0)
+    logits[0, 0] += 100
+    assert fused.serves_map(logits, gamma)
+    exact = posterior_from_logits(logits.double(), gamma=gamma)
+    torch.testing.assert_close(FocalMap(gamma)(logits).double(), exact, rtol=1e-4, atol=1e-9)
