@@ -4,19 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-jax lint types bench figures clean
+.PHONY: demo test test-jax lint types bench figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo
 
 test: $(VENV)/.test lint types
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
-
-test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-jax: $(VENV)/.jax
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" --backend jax tests/core
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --backend jax tests/core
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

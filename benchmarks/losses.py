@@ -102,12 +102,23 @@ def bandwidth() -> float:
 
 
 def measure(
-    name: str, run: Callable[[], object], floor_bytes: float, rate: float, others: dict[str, Callable[[], object]], unit: int
+    name: str,
+    run: Callable[[], object],
+    floor_bytes: float,
+    rate: float,
+    others: dict[str, Callable[[], object]],
+    unit: int,
 ) -> str:
     """A row of the table."""
     floor = floor_bytes / rate * 1e3
     ours = replay_ms(run)
-    cells = [f"{floor:.3f}", f"{ours:.3f}", f"**{ours / floor:.2f}**", f"{wall_ms(run):.3f}", f"{extra_memory(run, unit):.2f}"]
+    cells = [
+        f"{floor:.3f}",
+        f"{ours:.3f}",
+        f"**{ours / floor:.2f}**",
+        f"{wall_ms(run):.3f}",
+        f"{extra_memory(run, unit):.2f}",
+    ]
     for key in ("plain", "compiled", "torch"):
         other = others.get(key)
         cells.append("" if other is None else f"{replay_ms(other):.3f}")
@@ -157,7 +168,10 @@ def variant_rows(rate: float) -> list[str]:
         lines.append(measure(f"{name}, {label}", step(criterion, logits, goal), passes * unit, rate, {}, unit))
     scores = logits.detach()
     with torch.no_grad():
-        others = {"plain": lambda: posterior_from_logits(scores, gamma=GAMMA), "torch": lambda: torch.softmax(scores, dim=1)}
+        others = {
+            "plain": lambda: posterior_from_logits(scores, gamma=GAMMA),
+            "torch": lambda: torch.softmax(scores, dim=1),
+        }
         lines.append(measure(f"{name}, posterior map", lambda: FocalMap(GAMMA)(scores), 2 * unit, rate, others, unit))
     del logits, target, soft, scores
     torch.cuda.empty_cache()

@@ -52,7 +52,7 @@ def mp_log_posterior(
 
 
 def relative_errors(log_probs: Any, reference: list[mp.mpf]) -> np.ndarray:
-    """|Psi / reference - 1| of each class, from log-probabilities; 0 for classes below 1e-290 in both."""
+    """|Psi / reference - 1| of each class, from log-probabilities; 0 for classes whose reference is below 1e-290."""
     floor = mp.log(mp.mpf("1e-290"))
     errors = [
         0.0 if exact < floor else float(abs(mp.expm1(mp.mpf(float(value)) - exact)))

@@ -31,13 +31,15 @@ BAD_PROBS = [
     (np.array([[1.0]]), ValueError, "at least 2 classes"),
     (spoiled(PROBS, (1, 0), np.nan), ValueError, "non-negative and not NaN, got nan in row 1"),
     (spoiled(PROBS, (0, 1), -0.1), ValueError, "non-negative and not NaN, got -0.1 in row 0"),
-    (spoiled(PROBS, (1, 0), 0.3), ValueError, "must sum to 1.*got 1.1 in row 1"),
+    (spoiled(PROBS, (1, 0), 0.3), ValueError, "rows of .* must sum to 1.*got 1.1 in row 1"),
 ]
 BAD_SETTINGS = [
     ({"gamma": -1}, ValueError, "gamma must be greater than -1 and finite, got -1.0"),
     ({"gamma": np.nan}, ValueError, "gamma must be greater than -1"),
     ({"gamma": np.inf}, ValueError, "and finite"),
     ({"gamma": "two"}, TypeError, "gamma must be a number"),
+    ({"gamma": "123"}, TypeError, "gamma must be a number"),
+    ({"gamma": {1: 2}}, TypeError, "gamma must be a number"),
     ({"gamma": [1, 2]}, ValueError, "one value for each of 3 classes, got 2 values"),
     ({"gamma": [1, -2, 3]}, ValueError, "gamma must be greater than -1 and finite, got -2.0"),
     (
@@ -115,9 +117,37 @@ def test_bad_labels():
         (np.array([0]), ValueError, r"labels must have shape \(2,\), one label a row, got \(1,\)"),
         (np.array([0, 3]), ValueError, r"labels must lie in 0 ... 2, got 3.0 in row 1"),
         (np.array([-1, 0]), ValueError, r"got -1.0 in row 0"),
+        (None, TypeError, "labels must be a list or an array of the same library"),
     ):
         with pytest.raises(error, match=message):
             refocal.proper_focal_partial(PROBS, labels, gamma=1)
+
+
+def test_labels_of_any_integer_type():
+    torch = pytest.importorskip("torch")
+    expected = refocal.proper_focal_partial(PROBS, [0, 2], gamma=1)
+    for dtype in (torch.int32, torch.uint8, torch.int64):
+        labels = torch.tensor([0, 2], dtype=dtype)
+        loss = refocal.proper_focal_partial(torch.tensor(PROBS), labels, gamma=1)
+        np.testing.assert_allclose(loss.numpy(), expected, rtol=1e-14)
+    with pytest.raises(TypeError, match="labels must be a list or an array of the same library"):
+        refocal.proper_focal_partial(PROBS, torch.tensor([0, 2]), gamma=1)
+
+
+def test_more_that_is_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="gamma is a constant of the map"):
+        refocal.posterior(PROBS, gamma=torch.tensor(1.0, requires_grad=True))
+    with pytest.raises(TypeError, match="probs must be an array"):
+        refocal.posterior([[0.5, 0.5], [1.0]], gamma=1)
+    with pytest.raises(ValueError, match="rows of probs must sum to 1"):
+        refocal.posterior(np.array([0.5, 0.6], dtype=np.longdouble), gamma=1)
+    with pytest.raises(ValueError, match="value above -inf in each row to normalize it, got -inf in row 0"):
+        refocal.sigmoid_posterior(np.array([[-np.inf, -np.inf]]), gamma=2, normalize=True)
+    with pytest.raises(ValueError, match="log_p must be a log-probability, <= 0, got nan"):
+        refocal.focal_partial(np.array([np.nan]), np.array([-1.0]), gamma=1)
+    with pytest.raises(TypeError, match="logit_range must be a number"):
+        refocal.closest_temperature(1, classes=2, logit_range="a")
 
 
 def test_partial_loss_shapes():

@@ -73,6 +73,11 @@ def constant(value: float | tuple[float, ...] | None, *, like: Array, xp: Any) -
     return value
 
 
+def bounded_exp(x: Array, *, xp: Any) -> Array:
+    """exp(x), held below overflow: for factors of values that are 0 and carry a derivative."""
+    return xp.exp(xp.minimum(x, xp.full_like(x, 80.0)))
+
+
 def stop_gradient(array: Array) -> Array:
     """The same values, as a constant for automatic differentiation."""
     if is_torch(array):

@@ -16,18 +16,14 @@ from refocal._arrays import namespace, values_are_free
 Array = Any
 PerClass = float | tuple[float, ...]
 
-# How far a row of probabilities may be from summing to 1, by precision in bits: wide enough for a softmax of
-# that precision over 100,000 classes, narrow enough to catch scores that are no probabilities.
-_SUM_TOLERANCE = {16: 0.02, 32: 1e-4, 64: 1e-4}
-
 
 def floating(array: Any, name: str) -> tuple[Any, Array]:
     """The array's namespace and the array; sequences of numbers become NumPy arrays."""
-    if isinstance(array, (list, tuple, float, int)):
-        array = np.asarray(array)
     try:
+        if isinstance(array, (list, tuple, float, int)):
+            array = np.asarray(array)
         xp = namespace(array)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         msg = f"{name} must be an array (NumPy, PyTorch, JAX or another array-API array), got {type(array).__name__}"
         raise TypeError(msg) from error
     if not xp.isdtype(array.dtype, "real floating"):
@@ -56,12 +52,21 @@ def same_shape(first: Array, second: Array, names: str) -> None:
 
 def logits(array: Array, name: str, *, xp: Any) -> None:
     """No NaN, no +inf, and not every class of a row masked with -inf."""
-    if array.shape[0] == 0 or not values_are_free(array):
+    if not values_are_free(array):
         return
     largest = xp.max(array, axis=-1)  # NaN and +inf show in the maximum of their row
     _reject_rows(
         ~xp.isfinite(largest), largest, f"{name} must be finite or -inf (masked), with one finite value a row", xp
     )
+
+
+def some_class(array: Array, name: str, *, xp: Any) -> None:
+    """In each row, a score above -inf."""
+    if values_are_free(array):
+        largest = xp.max(array, axis=-1)
+        _reject_rows(
+            largest == -xp.inf, largest, f"{name} must have a value above -inf in each row to normalize it", xp
+        )
 
 
 def real(array: Array, name: str, *, xp: Any) -> None:
@@ -76,6 +81,12 @@ def probabilities(array: Array, name: str, *, xp: Any) -> None:
         _reject_rows(~((array >= 0) & (array <= 1)), array, f"{name} must lie in [0, 1]", xp)
 
 
+def log_probabilities(array: Array, name: str, *, xp: Any) -> None:
+    """Each value <= 0."""
+    if values_are_free(array):
+        _reject_rows(~(array <= 0), array, f"{name} must be a log-probability, <= 0", xp)
+
+
 def simplex(array: Array, name: str, *, xp: Any) -> None:
     """Rows of non-negative values that sum to 1."""
     if not values_are_free(array):
@@ -84,11 +95,12 @@ def simplex(array: Array, name: str, *, xp: Any) -> None:
     _reject_rows(~(smallest >= 0), smallest, f"{name} must be non-negative and not NaN", xp)
     bits = xp.finfo(array.dtype).bits
     sums = xp.sum(xp.astype(array, xp.float32) if bits < 32 else array, axis=-1)
-    wrong = ~(xp.abs(sums - 1) <= _SUM_TOLERANCE[bits])
+    # wide enough for a softmax of that precision over 100,000 classes, narrow enough to catch other scores
+    wrong = ~(xp.abs(sums - 1) <= (1e-4 if bits >= 32 else 0.02))
     _reject_rows(
         wrong,
         sums,
-        f"{name} must sum to 1 over the last axis (for logits use the function that takes them); the sum",
+        f"rows of {name} must sum to 1 (logits have a function of their own)",
         xp,
     )
 
@@ -96,7 +108,14 @@ def simplex(array: Array, name: str, *, xp: Any) -> None:
 def labels(array: Any, like: Array, name: str, *, xp: Any) -> Array:
     """Integer class indices, one for each row of `like`, within its classes."""
     if isinstance(array, (list, tuple, int)):
-        array = xp.asarray(array)
+        array = xp.asarray(np.asarray(array, dtype=None if np.size(array) else np.int64))
+    try:
+        same_library = namespace(array) is xp
+    except TypeError:
+        same_library = False
+    if not same_library:
+        msg = f"{name} must be a list or an array of the same library as the predictions, got {type(array).__name__}"
+        raise TypeError(msg)
     if not xp.isdtype(array.dtype, "integral"):
         msg = f"{name} must have an integer dtype, got {array.dtype}"
         raise TypeError(msg)
@@ -106,7 +125,7 @@ def labels(array: Any, like: Array, name: str, *, xp: Any) -> Array:
     classes = like.shape[-1]
     if values_are_free(array):
         _reject_rows((array < 0) | (array >= classes), array, f"{name} must lie in 0 ... {classes - 1}", xp)
-    return array
+    return xp.astype(array, xp.int64, copy=False)
 
 
 def gamma(value: Any, *, classes: int | None, least: float | None = None) -> PerClass:
@@ -122,12 +141,12 @@ def gamma(value: Any, *, classes: int | None, least: float | None = None) -> Per
 
 def scalar_gamma(value: Any, *, least: float | None = None, above: float | None = None) -> float:
     """A single focusing parameter."""
-    checked = gamma(_number(value, "gamma"), classes=None, least=least)
-    assert isinstance(checked, float)
-    if above is not None and not checked > above:
-        msg = f"gamma must be greater than {above:g}, got {checked}"
+    number = _number(value, "gamma")
+    if above is not None and not (number > above and math.isfinite(number)):
+        msg = f"gamma must be greater than {above:g} and finite, got {number}"
         raise ValueError(msg)
-    return checked
+    gamma(number, classes=None, least=least)
+    return number
 
 
 def weight(value: Any, *, classes: int) -> tuple[float, ...] | None:
@@ -175,11 +194,22 @@ def positive(value: Any, name: str) -> float:
     return number
 
 
+def interval(value: Any, name: str) -> tuple[float, float]:
+    """A pair of numbers, or r for (-r, r)."""
+    numbers = _numbers(value, name, 2)
+    return (numbers[0], numbers[1]) if isinstance(numbers, tuple) else (-numbers, numbers)
+
+
 def _numbers(value: Any, name: str, classes: int | None) -> PerClass:
     """A float, or one float a class. No array library takes part, so that compilers may trace it."""
     if isinstance(value, (int, float)):
         return float(value)
+    if getattr(value, "requires_grad", False):
+        msg = f"{name} is a constant of the map: give a tensor that requires no gradient"
+        raise TypeError(msg)
     try:
+        if isinstance(value, (str, bytes, dict)):
+            raise TypeError
         plain = value.tolist() if hasattr(value, "tolist") else list(value)
         numbers = float(plain) if isinstance(plain, (int, float)) else tuple(float(number) for number in plain)
     except (TypeError, ValueError) as error:

@@ -80,12 +80,42 @@ def test_partial_loss_and_phi(gamma):
 def test_derivatives_stay_finite_at_saturation(dtype, gamma, row):
     point = torch.tensor(row, dtype=dtype)
     for log in (False, True):
+        for index in [0] if log else range(3):
 
-        def top(x, log=log):
-            return refocal.posterior_from_logits(x, gamma=gamma, log=log)[0]
+            def output(x, log=log, index=index):
+                return refocal.posterior_from_logits(x, gamma=gamma, log=log)[index]
 
-        assert torch.isfinite(torch.autograd.functional.jacobian(top, point)).all()
-        assert torch.isfinite(torch.autograd.functional.hessian(top, point)).all()
+            assert torch.isfinite(torch.autograd.functional.jacobian(output, point)).all()
+            assert torch.isfinite(torch.autograd.functional.hessian(output, point)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("gamma", [-0.5, 0.0, 0.3, 1.0, 2.0, 50.0])
+def test_sigmoid_derivatives_stay_finite_at_saturation(dtype, gamma):
+    for value in (-1000.0, -50.0, 0.0, 50.0, 400.0, 1000.0):
+        point = torch.tensor([value, 1.0], dtype=dtype)
+        for options in ({}, {"alpha": 0.25}, {"normalize": True}):
+
+            def output(x, options=options):
+                return refocal.sigmoid_posterior(x, gamma=gamma, **options)[0]
+
+            assert torch.isfinite(torch.autograd.functional.jacobian(output, point)).all()
+            assert torch.isfinite(torch.autograd.functional.hessian(output, point)).all()
+
+
+def test_derivatives_at_one_hot_rows():
+    row = torch.tensor([1.0, 0.0, 0.0], dtype=torch.double, requires_grad=True)
+
+    def slope(output):  # towards the second class, inside the simplex
+        (gradient,) = torch.autograd.grad(output, row)
+        return float(gradient[1] - gradient[0])
+
+    assert slope(refocal.posterior(row, gamma=0.0)[1]) == 1
+    assert slope(refocal.posterior(row, gamma=2.0)[1]) == 0
+    assert slope(refocal.minimizer(row, gamma=0.0)[1]) == 1
+    assert slope(refocal.minimizer(row, gamma=0.0)[0]) == -1
+    assert slope(refocal.minimizer(row, gamma=2.0)[1]) > 1e30  # the truth is infinite
+    assert slope(refocal.proper_focal_partial(row, torch.tensor(0), gamma=0.0)) == 1
 
 
 def test_saturated_gradient_is_right_not_only_finite():

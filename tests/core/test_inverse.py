@@ -93,6 +93,15 @@ def test_float32_and_half():
     torch.testing.assert_close(refocal.minimizer(eta.bfloat16(), gamma=2).double(), exact, rtol=2e-2, atol=0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_subnormal_posteriors_and_weights(xp, dtype):
+    tiny = np.finfo(dtype).smallest_subnormal
+    eta = xp.asarray(np.array([[1, tiny, 0], [0.2, 0.3, 0.5]], dtype=dtype))
+    scores = refocal.minimizer(eta, gamma=2, weight=[10, 1, 1])
+    back = refocal.posterior(scores, gamma=2, weight=[10, 1, 1])
+    np.testing.assert_allclose(to_numpy(back), to_numpy(eta), atol=20 * np.finfo(dtype).eps)
+
+
 def test_empty_batch(xp):
     assert tuple(refocal.minimizer(xp.zeros((0, 4)), gamma=2).shape) == (0, 4)
 

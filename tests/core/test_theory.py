@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -53,7 +54,7 @@ def test_gamma_star_that_is_known():
     assert refocal.gamma_star(0.5) == 0
 
 
-@pytest.mark.parametrize("p0", [1e-6, 0.01, 0.3, 0.4, 0.49, 0.4999])
+@pytest.mark.parametrize("p0", [1e-6, 0.01, 0.3, 0.39, 0.41, 0.49, 0.4999, 0.5 - 1e-10])
 def test_gamma_star_equals_the_gradients(p0):
     gamma = refocal.gamma_star(p0)
     assert gamma > 0
@@ -61,8 +62,32 @@ def test_gamma_star_equals_the_gradients(p0):
     assert refocal.thresholds(gamma).tau_uc == pytest.approx(p0, rel=1e-9)
 
 
+@pytest.mark.parametrize("p0", [1e-10, 0.2, 0.39, 0.41, 0.4999999, 0.5 - 1e-12, 0.5 - 2.0**-54])
+def test_gamma_star_keeps_its_digits_towards_the_branch_point(p0):
+    with mp.workdps(60):
+        p = mp.mpf(p0)
+        ratio = -p * mp.log(p) / (1 - p)
+        exact = mp.findroot(lambda g: mp.log1p(-p) + mp.log1p(g * ratio) / g, mp.mpf(refocal.gamma_star(p0)))
+    assert refocal.gamma_star(p0) == pytest.approx(float(exact), rel=1e-14)
+
+
+@pytest.mark.parametrize("gamma", [5e-324, 1e-100, 1e-19, 1e100, 1e308])
+def test_thresholds_of_any_gamma(gamma):
+    tau_oc, tau_uc = refocal.thresholds(gamma)
+    assert 0 < tau_oc < tau_uc <= 0.5
+
+
+@pytest.mark.parametrize(("gamma", "temperature", "error"), [(9, None, 0.08), (3, 1 / (0.64 * 3 + 0.91), None)])
+def test_closest_temperature_of_three_classes_as_published(gamma, temperature, error):
+    nearest = refocal.closest_temperature(gamma, classes=3, logit_range=5)
+    if temperature is not None:
+        assert nearest.temperature == pytest.approx(temperature, rel=0.02)
+    if error is not None:
+        assert nearest.error == pytest.approx(error, abs=0.005)
+
+
 def test_gamma_star_has_a_domain():
-    with pytest.raises(ValueError, match=r"p0 must lie in \(0, 0.5\]"):
+    with pytest.raises(ValueError, match=r"p0 must lie in \[1e-300, 0.5\]"):
         refocal.gamma_star(0.51)
     with pytest.raises(ValueError, match="p0 must be positive"):
         refocal.gamma_star(0)

@@ -94,7 +94,9 @@ def test_rows_longer_than_the_chip_holds(monkeypatch):
     target[1] = -100
     compare(logits, target, fused.Settings(2.0, None, -100, 0.0, False), "mean")
     weight = torch.linspace(0.5, 2.0, 20_000, device=DEVICE)
-    compare(logits, target, fused.Settings(tuple(torch.linspace(0, 3, 20_000).tolist()), weight, -100, 0.0, True), "sum")
+    compare(
+        logits, target, fused.Settings(tuple(torch.linspace(0, 3, 20_000).tolist()), weight, -100, 0.0, True), "sum"
+    )
 
 
 @pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
@@ -170,7 +172,9 @@ def test_sigmoid(alpha, dtype, size, reduction):
     rtol, atol = TOLERANCE[dtype]
     torch.testing.assert_close(value.double(), expected, rtol=2 * rtol, atol=1e-6)
     torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=rtol, atol=atol)
-    assert torch.isfinite(sigmoid_focal_loss(torch.tensor([-1e4, 1e4], device=DEVICE), torch.ones(2, device=DEVICE))).all()
+    assert torch.isfinite(
+        sigmoid_focal_loss(torch.tensor([-1e4, 1e4], device=DEVICE), torch.ones(2, device=DEVICE))
+    ).all()
 
 
 @pytest.mark.parametrize("gamma", [-0.9, 0.0, 0.5, 2.0, 50.0])

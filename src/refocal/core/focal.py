@@ -43,6 +43,8 @@ def focal_partial(log_p: Array, log_q: Array, *, gamma: Any) -> Array:
     xp, log_p = _check.floating(log_p, "log_p")
     _, log_q = _check.floating(log_q, "log_q")
     _check.same_shape(log_p, log_q, "log_p and log_q")
+    for values, name in ((log_p, "log_p"), (log_q, "log_q")):
+        _check.log_probabilities(values, name, xp=xp)
     gamma = _check.gamma(gamma, classes=log_p.shape[-1] if log_p.ndim else None)
     wide_p, wide_q = widen(log_p, xp=xp), widen(log_q, xp=xp)
     loss = focal_partial_of(wide_p, wide_q, gamma=constant(gamma, like=wide_p, xp=xp), xp=xp)
@@ -54,12 +56,13 @@ def focal_partial_of(log_p: Array, log_q: Array, *, gamma: Any, xp: Any) -> Arra
     if isinstance(gamma, float):
         if gamma == 0.0:
             return -log_p
-        scaled = gamma * log_q
-    else:  # 0 * -inf is 0 here: without a focusing factor q does not matter
-        scaled = xp.where(gamma == 0, 0.0, gamma * xp.where(gamma == 0, 0.0, log_q))
-    # at p = 1 the loss is 0, also where gamma < 0 makes the factor infinite
-    certain = log_p == 0
-    return xp.where(certain, 0.0, -xp.exp(xp.where(certain, 0.0, scaled)) * log_p)
+        if gamma > 0.0:
+            return -xp.exp(gamma * log_q) * log_p
+        certain = log_q == -xp.inf
+        return xp.where(certain, 0.0, -xp.exp(gamma * xp.where(certain, 0.0, log_q)) * log_p)
+    # 0 * -inf is 0 here, and at p = 1 the loss is 0 also where gamma < 0 makes the factor infinite
+    unfocused = (gamma == 0) | ((log_q == -xp.inf) & (gamma < 0))
+    return -xp.exp(xp.where(unfocused, 0.0, gamma * xp.where(unfocused, 0.0, log_q))) * log_p
 
 
 def phi(p: Array, *, gamma: Any) -> Array:
@@ -73,7 +76,7 @@ def phi(p: Array, *, gamma: Any) -> Array:
         gamma: Focusing parameter > -1: a number, or one value for each entry of the last axis.
 
     Returns:
-        Array of the same shape: 1 at p = 0; at p = 1, 0 for gamma > 0 and 1 for gamma = 0.
+        Array of the same shape: 1 at p = 0; at p = 1, 0 for gamma > 0, 1 for gamma = 0 and infinite for gamma < 0.
 
     Example:
         >>> import numpy as np
@@ -95,7 +98,9 @@ def phi(p: Array, *, gamma: Any) -> Array:
     ratio = xp.where(q < _SERIES_BOUND, 1 - deficit, -wide * log_p / safe_q)
     # 1 - p is exact from 1/2 on; below, log1p keeps its rounding from being multiplied by gamma
     log_q = xp.where(wide < 0.5, xp.log1p(-xp.where(wide < 0.5, wide, 0.0)), xp.log(xp.where(q > 0, q, 1.0)))
-    factor = xp.where(q > 0, xp.exp(gamma * log_q), q**gamma)
+    exponent = gamma + xp.zeros_like(q)
+    at_one = xp.where(exponent > 0, 0.0, xp.where(exponent < 0, xp.inf, xp.ones_like(q)))
+    factor = xp.where(q > 0, xp.exp(gamma * log_q), at_one)
     return xp.astype(factor * (1 + gamma * ratio), p.dtype, copy=False)
 
 

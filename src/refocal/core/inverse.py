@@ -47,7 +47,7 @@ def minimizer(
     settings = MapSettings.checked(gamma, weight, label_smoothing, detached, classes=posterior.shape[-1], least=0.0)
     wide = widen(posterior, xp=xp)
     solution = solve(wide, settings, xp=xp)
-    return xp.astype(solution.p, posterior.dtype, copy=False)
+    return xp.astype(solution.q, posterior.dtype, copy=False)
 
 
 def proper_focal_partial(posterior: Array, labels: Array, *, gamma: Any) -> Array:
@@ -78,6 +78,8 @@ def proper_focal_partial(posterior: Array, labels: Array, *, gamma: Any) -> Arra
     settings = MapSettings.checked(gamma, None, 0.0, False, classes=posterior.shape[-1], least=0.0)
     wide = widen(posterior, xp=xp)
     solution = solve(wide, settings, xp=xp)
-    losses = focal_partial_of(solution.log_p, solution.log_q, gamma=constant(settings.gamma, like=wide, xp=xp), xp=xp)
+    losses = focal_partial_of(
+        solution.log_q, solution.log_complement, gamma=constant(settings.gamma, like=wide, xp=xp), xp=xp
+    )
     loss = xp.take_along_axis(losses, xp.expand_dims(labels, axis=-1), axis=-1)[..., 0]
     return xp.astype(loss, posterior.dtype, copy=False)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal._arrays import call_on_host, device, is_traced, namespace, stop_gradient
+from refocal._arrays import bounded_exp, call_on_host, device, is_traced, namespace, stop_gradient
 from refocal.core.focal import focus_of_top
 from refocal.core.posterior import MapSettings
 from refocal.core.simplex import softplus
@@ -34,9 +34,9 @@ _LARGEST_U = math.log(30)  # no class below the top comes so near to q = 1
 class Solution(NamedTuple):
     """The minimiser: q_i, log q_i and log(1 - q_i) of each class."""
 
-    p: Array
-    log_p: Array
+    q: Array
     log_q: Array
+    log_complement: Array
 
 
 class _Problem(NamedTuple):
@@ -78,16 +78,17 @@ def _pose(posterior: Array, settings: MapSettings, *, xp: Any) -> _Problem:
     target = posterior
     if settings.label_smoothing:
         target = (1 - settings.label_smoothing) * target + settings.label_smoothing / target.shape[-1]
-    if settings.weight is not None:
-        target = target * settings.weight
-    top_index = xp.argmax(target, axis=-1, keepdims=True)
-    classes = xp.arange(target.shape[-1], device=device(target))
-    is_top = classes == top_index
-    is_free = (target > 0) & ~is_top
-    relative = target / xp.take_along_axis(target, top_index, axis=-1)
-    log_target = xp.where(is_free, xp.log(xp.where(is_free, relative, 1.0)), 0.0)
-    zero_target = xp.where(is_free | is_top, 0.0, relative)
-    return _Problem(is_top, is_free, log_target, zero_target, settings, xp)
+    possible = target > 0
+    log_target = xp.where(possible, xp.log(xp.where(possible, target, 1.0)), -xp.inf)
+    if settings.log_weight is not None:
+        log_target = log_target + settings.log_weight
+    top_index = xp.argmax(log_target, axis=-1, keepdims=True)
+    is_top = xp.arange(target.shape[-1], device=device(target)) == top_index
+    is_free = possible & ~is_top
+    log_top = xp.take_along_axis(log_target, top_index, axis=-1)
+    zero_scale = -log_top if settings.log_weight is None else settings.log_weight - log_top
+    zero_target = xp.where(possible, 0.0, target * bounded_exp(zero_scale, xp=xp))
+    return _Problem(is_top, is_free, xp.where(is_free, log_target - log_top, 0.0), zero_target, settings, xp)
 
 
 class _NewtonStep(NamedTuple):
@@ -107,17 +108,17 @@ def _newton_step(problem: _Problem, top: Array, rest: Array) -> _NewtonStep:
     parts = _Parts.of(rest, xp=xp)
     log_h, slope = _log_h_of_rest(problem, parts)
     residual = xp.where(problem.is_free, log_h_top + problem.log_target - log_h, 0.0)
-    log_p = xp.where(problem.is_free, parts.log_p, -xp.inf)
-    largest = stop_gradient(xp.max(log_p, axis=-1, keepdims=True))
+    log_q = xp.where(problem.is_free, parts.log_q, -xp.inf)
+    largest = stop_gradient(xp.max(log_q, axis=-1, keepdims=True))
     largest = xp.where(xp.isinf(largest), 0.0, largest)  # no free class: the row is one-hot
     mass = xp.where(
-        problem.is_free, xp.exp(log_p - largest), problem.zero_target * _bounded_exp(log_h_top - largest, xp=xp)
+        problem.is_free, xp.exp(log_q - largest), problem.zero_target * bounded_exp(log_h_top - largest, xp=xp)
     )
     total = xp.sum(mass, axis=-1, keepdims=True)
     alone = ~xp.any(problem.is_free, axis=-1, keepdims=True)
     safe_total = xp.where(alone, 1.0, total)
     violation = largest + xp.log(safe_total) + softplus(top, xp=xp)
-    # d log q_j / d u_j = w / expm1(w); the share of class j in the violation's change, per unit of log h_j
+    # the share of class j in the violation's change, per unit of log h_j
     share = xp.where(problem.is_free, mass / safe_total * parts.growth / slope, 0.0)
     violation = violation + xp.sum(share * residual, axis=-1, keepdims=True)
     step = -violation / (xp.exp(-softplus(-top, xp=xp)) + slope_top * xp.sum(share, axis=-1, keepdims=True))
@@ -125,38 +126,38 @@ def _newton_step(problem: _Problem, top: Array, rest: Array) -> _NewtonStep:
 
 
 class _Parts(NamedTuple):
-    """q and its relatives for a class given by u = log w, w = -log(1 - q)."""
+    """q and its relatives for a class given by u = log v, v = -log(1 - q)."""
 
-    w: Array
-    log_p: Array  # log q of the class
-    odds: Array  # q / (1 - q) = expm1(w)
-    growth: Array  # w / expm1(w)
+    v: Array
+    log_q: Array
+    odds: Array  # q / (1 - q) = expm1(v)
+    growth: Array  # v / expm1(v) = d log q / d u
 
     @classmethod
     def of(cls, u: Array, *, xp: Any) -> _Parts:
         small = u < _SMALL
-        w = xp.exp(xp.where(small, _SMALL, u))
-        odds = xp.expm1(w)
-        above_half = w > math.log(2)
-        log_p = xp.where(
+        v = xp.exp(xp.where(small, _SMALL, u))
+        odds = xp.expm1(v)
+        above_half = v > math.log(2)
+        log_q = xp.where(
             above_half,
-            xp.log1p(-xp.exp(-xp.where(above_half, w, 1.0))),
-            xp.log(-xp.expm1(-xp.where(above_half, 1.0, w))),
+            xp.log1p(-xp.exp(-xp.where(above_half, v, 1.0))),
+            xp.log(-xp.expm1(-xp.where(above_half, 1.0, v))),
         )
-        growth = xp.where(small, 1.0, w / odds)
-        w = xp.where(small, xp.exp(u), w)
-        return cls(w, xp.where(small, u, log_p), xp.where(small, w, odds), growth)
+        growth = xp.where(small, 1.0, v / odds)
+        v = xp.where(small, xp.exp(u), v)
+        return cls(v, xp.where(small, u, log_q), xp.where(small, v, odds), growth)
 
 
 def _log_h_of_rest(problem: _Problem, parts: _Parts) -> tuple[Array, Array]:
     """Log h and its derivative in u, for the classes below the top."""
     xp, gamma = problem.xp, problem.settings.gamma
-    log_h = parts.log_p + gamma * parts.w
-    slope = parts.growth + gamma * parts.w
+    log_h = parts.log_q + gamma * parts.v
+    slope = parts.growth + gamma * parts.v
     if not problem.settings.detached:
-        ratio = -parts.odds * parts.log_p  # s(q)
+        ratio = -parts.odds * parts.log_q  # s(q)
         log_h = log_h - xp.log1p(gamma * ratio)
-        slope = slope - gamma * parts.w * ((1 + parts.odds) * -parts.log_p - 1) / (1 + gamma * ratio)
+        slope = slope - gamma * parts.v * ((1 + parts.odds) * -parts.log_q - 1) / (1 + gamma * ratio)
     return log_h, slope
 
 
@@ -164,14 +165,13 @@ def _log_h_of_top(problem: _Problem, top: Array) -> tuple[Array, Array]:
     """Log h and its derivative in the log-odds, for the top class."""
     xp, settings = problem.xp, problem.settings
     gamma, gamma_plus_one = settings.at(problem.is_top, xp=xp)
-    log_p, log_q = -softplus(-top, xp=xp), -softplus(top, xp=xp)
-    p, q = xp.exp(log_p), xp.exp(log_q)
-    log_h = log_p - gamma * log_q
-    slope = q + gamma * p
+    log_q, log_complement = -softplus(-top, xp=xp), -softplus(top, xp=xp)
+    log_h = log_q - gamma * log_complement
+    slope = xp.exp(log_complement) + gamma * xp.exp(log_q)
     if not settings.detached:
-        focus, ratio_above_p = focus_of_top(xp.exp(-top), gamma=gamma, gamma_plus_one=gamma_plus_one, xp=xp)
+        focus, ratio_above_q = focus_of_top(xp.exp(-top), gamma=gamma, gamma_plus_one=gamma_plus_one, xp=xp)
         log_h = log_h - xp.log(focus)
-        slope = slope - gamma * ratio_above_p / focus
+        slope = slope - gamma * ratio_above_q / focus
     return log_h, slope
 
 
@@ -209,6 +209,9 @@ def _search(problem: _Problem) -> Array:
             xp.minimum(rest + (step.residual + change) / step.slope, xp.full_like(rest, _LARGEST_U)),
         )
         top = new_top
+    if not bool(xp.all(xp.isfinite(step.top))):
+        msg = "the focal minimiser does not exist: the posterior has NaN or infinite values"
+        raise RuntimeError(msg)
     msg = (
         f"the focal minimiser has not converged after {_MAX_EVALUATIONS} evaluations "
         f"(last step {float(xp.max(xp.abs(step.top))):.1e}); use a smaller gamma, or float64"
@@ -220,10 +223,13 @@ def _start_top(problem: _Problem) -> tuple[Array, Array, Array]:
     """First guess of the top class's log-odds, between a lower and an upper bound."""
     xp, settings = problem.xp, problem.settings
     _, gamma_plus_one = settings.at(problem.is_top, xp=xp)
-    against = xp.sum(xp.where(problem.is_free, xp.exp(problem.log_target), 0.0), axis=-1, keepdims=True)
-    alone = against == 0
-    posterior_log_odds = -xp.log(xp.where(alone, 1.0, against))
-    # with one gamma, 1/K <= q_t, and q_t <= max(eta_t, 1/2) by Thm. 8; other gammas widen both
+    log_target = xp.where(problem.is_free, problem.log_target, -xp.inf)
+    largest = xp.max(log_target, axis=-1, keepdims=True)
+    largest = xp.where(xp.isinf(largest), 0.0, largest)
+    against = xp.sum(xp.exp(log_target - largest), axis=-1, keepdims=True)
+    posterior_log_odds = -largest - xp.log(xp.where(against == 0, 1.0, against))
+    # with one gamma, 1/K <= q_t, and q_t <= max(eta_t, 1/2) by Thm. 8; with several, h of a class with q <= 1/2 differs
+    # from q by at most a factor 2^gamma or its phi, which moves the log-odds by gamma log 2 and less than 2
     spread = 0.0 if settings.one_gamma else 2.0 + 0.7 * float(xp.max(settings.gamma))
     low = xp.full_like(posterior_log_odds, -math.log(problem.is_top.shape[-1] - 1) - spread - 1e-6)
     high = xp.maximum(posterior_log_odds, xp.zeros_like(low)) + spread + 1e-6
@@ -251,22 +257,27 @@ def _start_rest(problem: _Problem, log_h_top: Array) -> Array:
     return xp.where(problem.is_free, u, -1.0)
 
 
-def _bounded_exp(x: Array, *, xp: Any) -> Array:
-    """exp(x), held below overflow: it multiplies targets that are 0."""
-    return xp.exp(xp.minimum(x, xp.full_like(x, 80.0)))
-
-
 def _assemble(problem: _Problem, top: Array, rest: Array) -> Solution:
     xp, is_top, is_free = problem.xp, problem.is_top, problem.is_free
+    gamma_top, _ = problem.settings.at(is_top, xp=xp)
     alone = ~xp.any(is_free, axis=-1, keepdims=True)
     parts = _Parts.of(rest, xp=xp)
     log_h_top, _ = _log_h_of_top(problem, top)
+    # h is infinite at q = 1, unless gamma = 0
+    log_h_top = xp.where(alone, xp.where(gamma_top + 0.0 * top > 0, xp.inf, xp.zeros_like(top)), log_h_top)
     # a class with target 0 has q = 0; its derivative is that of h^-1 at 0, which is 1
-    p = xp.where(is_free, -xp.expm1(-parts.w), problem.zero_target * _bounded_exp(log_h_top, xp=xp))
-    log_p = xp.where(is_free, parts.log_p, -xp.inf)
-    log_q = xp.where(is_free, -parts.w, 0.0)
+    zero = problem.zero_target * bounded_exp(log_h_top, xp=xp)
+    zero_sum = xp.sum(zero, axis=-1, keepdims=True)
     return Solution(
-        xp.where(is_top, xp.where(alone, 1.0, xp.exp(-softplus(-top, xp=xp))), p),
-        xp.where(is_top, xp.where(alone, 0.0, -softplus(-top, xp=xp)), log_p),
-        xp.where(is_top, xp.where(alone, -xp.inf, -softplus(top, xp=xp)), log_q),
+        xp.where(
+            is_top,
+            xp.where(alone, 1 - zero_sum, xp.exp(-softplus(-top, xp=xp))),
+            xp.where(is_free, -xp.expm1(-parts.v), zero),
+        ),
+        xp.where(
+            is_top,
+            xp.where(alone, xp.log1p(-zero_sum), -softplus(-top, xp=xp)),
+            xp.where(is_free, parts.log_q, -xp.inf),
+        ),
+        xp.where(is_top, xp.where(alone, -xp.inf, -softplus(top, xp=xp)), xp.where(is_free, -parts.v, 0.0)),
     )

@@ -7,10 +7,11 @@ A minimiser q of the expected loss satisfies eta_i proportional to h(q_i) / w_i 
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from refocal import _check
-from refocal._arrays import constant, in_row_blocks, stop_gradient, widen
+from refocal._arrays import bounded_exp, constant, in_row_blocks, stop_gradient, widen
 from refocal.core.focal import focus_of_top
 from refocal.core.simplex import TopSplit, split_logits, split_probs
 
@@ -18,6 +19,7 @@ Array = Any
 
 # Beyond this gap between the two leading logits e^gap is no longer formed (float32 overflows at 88).
 _FAR_GAP = 40.0
+_FAINT_ODDS = 1e-30  # in float32, odds much below this lose digits or vanish
 
 
 def posterior(
@@ -120,7 +122,7 @@ class MapSettings(NamedTuple):
 
     gamma: Any
     gamma_plus_one: Any
-    weight: Any
+    log_weight: Any
     label_smoothing: float
     detached: bool
 
@@ -130,10 +132,11 @@ class MapSettings(NamedTuple):
     ) -> MapSettings:
         """The settings, each checked; `least` is the smallest gamma allowed (default: any above -1)."""
         gamma = _check.gamma(gamma, classes=classes, least=least)
+        weights = _check.weight(weight, classes=classes)
         return cls(
             gamma,
             plus_one(gamma),
-            _check.weight(weight, classes=classes),
+            None if weights is None else tuple(map(math.log, weights)),
             _check.label_smoothing(label_smoothing),
             detached,
         )
@@ -143,7 +146,7 @@ class MapSettings(NamedTuple):
         return self._replace(
             gamma=constant(self.gamma, like=rows, xp=xp),
             gamma_plus_one=constant(self.gamma_plus_one, like=rows, xp=xp),
-            weight=constant(self.weight, like=rows, xp=xp),
+            log_weight=constant(self.log_weight, like=rows, xp=xp),
         )
 
     @property
@@ -165,13 +168,22 @@ def _map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Any) -> 
     """Psi of a split row: exp(shift_j) odds_j against 1 for the top class, divided by their sum."""
     shift = log_h_shift(split, settings, xp=xp)
     shift = xp.where(split.is_top, 0.0, shift)
-    if settings.weight is not None:
-        shift = shift - xp.log(settings.weight)
-    if settings.weight is None and settings.one_gamma:
+    odds = xp.where(split.is_top, 1.0, split.odds)
+    if settings.log_weight is None and settings.one_gamma:
         scale: Any = 0.0  # the arg max is kept, so nothing exceeds 1
+        mass = odds * xp.exp(shift)
     else:
-        scale = stop_gradient(xp.max(shift, axis=-1, keepdims=True))
-    mass = xp.where(split.is_top, 1.0, split.odds) * xp.exp(shift - scale)
+        if settings.log_weight is not None:
+            shift = shift - settings.log_weight
+        log_mass = xp.where(split.is_top, 0.0, split.log_odds) + shift
+        scale = stop_gradient(xp.max(log_mass, axis=-1, keepdims=True))
+        # odds that vanish may come back by a large shift; a class that is impossible keeps its odds, for its derivative
+        faint = (odds < _FAINT_ODDS) & (split.log_odds > -xp.inf)
+        mass = xp.where(
+            faint,
+            xp.exp(xp.where(faint, log_mass - scale, 0.0)),
+            odds * bounded_exp(xp.where(faint, 0.0, shift - scale), xp=xp),
+        )
     total = xp.sum(mass, axis=-1, keepdims=True)
     if settings.label_smoothing:
         probs = _unsmooth(mass / total, settings.label_smoothing, xp=xp)
@@ -194,7 +206,7 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Any) -> Array:
       far:  gap - log rest + log1p((rest - odds_j) e^-gap), without overflow; here gap and gamma gap are added as
             (1 + gamma) gap in one product, because for gamma near -1 their sum is small.
     """
-    is_top, odds, log_odds, gap, rest = split
+    is_top, odds, log_odds, gap, rest, is_alone = split
     gamma = settings.gamma
     gamma_top, gamma_top_plus_one = settings.at(is_top, xp=xp)
     exp_minus_gap = xp.exp(-gap)
@@ -204,6 +216,8 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Any) -> Array:
     offset = xp.where(far, rest - 1, xp.expm1(xp.where(far, 0.0, gap)))
     scale = xp.where(far, exp_minus_gap, 1 / rest)
     base = xp.where(far, gamma_top * xp.log(rest) - gamma_top_plus_one * gap, -gap)
+    # beside a class of probability 1, h is infinite for gamma > 0: what is left is a derivative, and it is 0
+    base = xp.where(is_alone & (gamma_top > 0), -xp.inf, base)
     shift = base - gamma_top * xp.log1p(((1 - odds) + offset) * scale)
     if settings.one_gamma and (settings.detached or gamma == 0.0):
         return shift

@@ -50,6 +50,7 @@ def sigmoid_posterior(logits: Array, *, gamma: Any, alpha: Any = None, normalize
     gamma, offset = _settings(logits, gamma, alpha, least=None)
     if normalize:
         _check.classes_last(logits, "logits")
+        _check.some_class(logits, "logits", xp=xp)
     wide = widen(logits, xp=xp)
     log_odds = _log_odds(wide, constant(gamma, like=wide, xp=xp), constant(plus_one(gamma), like=wide, xp=xp), xp=xp)
     log_odds = log_odds - constant(offset, like=wide, xp=xp)

@@ -23,7 +23,8 @@ class TopSplit(NamedTuple):
         odds: (..., K) p_j / p_runner_up, 0 at the top class.
         log_odds: (..., K) its logarithm, -inf at the top class and at impossible classes.
         gap: (..., 1) log(p_top / p_runner_up) >= 0.
-        rest: (..., 1) the sum of `odds`; 1 instead of 0 where the top class is the only possible one.
+        rest: (..., 1) the sum of `odds`; 1 instead of 0 where the top class is alone.
+        is_alone: (..., 1) whether the top class is the only possible one; the runner-up is then the top class itself.
     """
 
     is_top: Array
@@ -31,6 +32,7 @@ class TopSplit(NamedTuple):
     log_odds: Array
     gap: Array
     rest: Array
+    is_alone: Array
 
 
 def split_logits(logits: Array, *, temperature: float, xp: Any) -> TopSplit:
@@ -44,7 +46,8 @@ def split_logits(logits: Array, *, temperature: float, xp: Any) -> TopSplit:
         log_odds, gap = log_odds / temperature, gap / temperature
     log_odds = xp.where(is_top, -xp.inf, log_odds)
     odds = xp.exp(log_odds)
-    return TopSplit(is_top, odds, log_odds, gap, _rest(odds, alone, xp=xp))
+    rest = xp.where(alone, 1.0, xp.sum(odds, axis=-1, keepdims=True))
+    return TopSplit(is_top, odds, log_odds, gap, rest, alone)
 
 
 def split_probs(probs: Array, *, xp: Any) -> TopSplit:
@@ -60,7 +63,8 @@ def split_probs(probs: Array, *, xp: Any) -> TopSplit:
     shortfall = xp.where(close, (top - runner_up) / top, 0.0)
     ratio = xp.where(close, 1.0, runner_up / top)
     gap = xp.where(close, -xp.log1p(-shortfall), -xp.log(ratio))
-    return TopSplit(is_top, odds, log_odds, gap, _rest(odds, alone, xp=xp))
+    rest = xp.where(alone, 1.0, xp.sum(odds, axis=-1, keepdims=True))
+    return TopSplit(is_top, odds, log_odds, gap, rest, alone)
 
 
 def _leaders(scores: Array, *, xp: Any) -> tuple[Array, Array, Array]:
@@ -73,22 +77,19 @@ def _leaders(scores: Array, *, xp: Any) -> tuple[Array, Array, Array]:
     return is_top, top, xp.take_along_axis(others, runner_up_index, axis=-1)
 
 
-def _rest(odds: Array, alone: Array, *, xp: Any) -> Array:
-    return xp.where(alone, 1.0, xp.sum(odds, axis=-1, keepdims=True))
-
-
 def log_p_and_q(split: TopSplit, *, xp: Any) -> tuple[Array, Array]:
     """log p and log(1 - p) of every class."""
-    alone = xp.max(split.odds, axis=-1, keepdims=True) == 0
-    odds_against_top = xp.where(alone, 0.0, split.rest * xp.exp(-split.gap))
+    odds_against_top = xp.where(split.is_alone, 0.0, split.rest * xp.exp(-split.gap))
     log_total = xp.log1p(odds_against_top)
     log_p = xp.where(split.is_top, 0.0, split.log_odds - split.gap) - log_total
     # the top class's complement is the sum of the others; any other class has p <= 1/2
-    log_q_top = xp.where(alone, -xp.inf, xp.log(split.rest) - split.gap - log_total)
+    log_q_top = xp.where(split.is_alone, -xp.inf, xp.log(split.rest) - split.gap - log_total)
     log_q = xp.where(split.is_top, log_q_top, xp.log1p(-split.odds * xp.exp(-split.gap - log_total)))
     return log_p, log_q
 
 
 def softplus(x: Array, *, xp: Any) -> Array:
     """log(1 + e^x), without overflow."""
-    return xp.logaddexp(x, xp.zeros_like(x))
+    # not logaddexp: in PyTorch its second derivative is NaN where it saturates
+    positive = x > 0
+    return xp.where(positive, x, 0.0) + xp.log1p(xp.exp(xp.where(positive, -x, x)))

@@ -55,13 +55,19 @@ def thresholds(gamma: float) -> Thresholds:
     def log_phi(log_v: float) -> float:  # divided by gamma, so that a tiny gamma loses no digits
         v = math.exp(log_v)
         ratio = -v * log_v / (1 - v)
-        return math.log1p(-v) + math.log1p(gamma * ratio) / gamma
+        return math.log1p(-v) + ratio * _log1p_ratio(gamma * ratio)
 
     log_half = math.log(0.5)
     # phi' > 0 below v = 1 / (4 (1 + gamma)) or e^-3, whichever is smaller, and < 0 at 1/2
-    log_tau_oc = brentq(slope, min(-3.0, -math.log(4 * (1 + gamma))), log_half, xtol=1e-15)
-    log_tau_uc = brentq(log_phi, log_tau_oc, log_half, xtol=1e-15)
+    log_tau_oc = brentq(slope, min(-3.0, -math.log(4) - math.log1p(gamma)), log_half, xtol=1e-15)
+    # log phi(1/2) is -gamma^2 / 4 for a small gamma: below rounding, tau_uc is 1/2
+    log_tau_uc = brentq(log_phi, log_tau_oc, log_half, xtol=1e-15) if log_phi(log_half) < 0 else log_half
     return Thresholds(math.exp(log_tau_oc), math.exp(log_tau_uc))
+
+
+def _log1p_ratio(x: float) -> float:
+    """log(1 + x) / x, 1 at x = 0."""
+    return math.log1p(x) / x if x > 1e-9 else 1 - x / 2
 
 
 class Regime(IntEnum):
@@ -99,11 +105,14 @@ def confidence_regime(probs: Array, *, gamma: float) -> Array:
     exact = xp.all((probs == 0) | (probs == xp.expand_dims(top, axis=-1)), axis=-1)
     if gamma == 0.0:
         return xp.zeros_like(exact, dtype=xp.int8)
-    split = split_probs(widen(probs, xp=xp), xp=xp)
+    wide = xp.astype(probs, xp.float64)
+    split = split_probs(wide, xp=xp)
     settings = MapSettings.checked(gamma, None, 0.0, False, classes=probs.shape[-1])
     # odds of the others against the top class, after the map minus before it: phi_top / phi_j - 1 each
     growth = xp.expm1(log_h_shift(split, settings, xp=xp) + split.gap)
     excess = xp.sum(split.odds * growth, axis=-1)
+    # outside of the thresholds the theorem decides, and no rounding can
+    top = xp.max(wide, axis=-1)
     tau_oc, tau_uc = thresholds(gamma)
     over = (top <= tau_oc) | ((top < tau_uc) & (excess > 0))
     under = (top >= tau_uc) | ((top > tau_oc) & (excess < 0))
@@ -130,20 +139,24 @@ def gamma_star(p0: float) -> float:
     Reference: 002, Prop. 2.
     """
     p0 = _check.positive(p0, "p0")
-    if p0 > 0.5:
-        msg = f"p0 must lie in (0, 0.5]: above 0.5 focal loss has the smaller gradient for every gamma > 0, got {p0}"
+    if not 1e-300 <= p0 <= 0.5:
+        msg = f"p0 must lie in [1e-300, 0.5]: above, focal loss has the smaller gradient for every gamma > 0, got {p0}"
         raise ValueError(msg)
     ratio = -p0 * math.log(p0) / (1 - p0)
-    log_q = math.log1p(-p0)
-    c = log_q / ratio
-    gamma = max(0.0, (float(lambertw(c * math.exp(c), -1).real) / c - 1) / ratio)
-    # near p0 = 1/2 the branch point costs half of the digits; Newton steps on log(phi) / gamma restore them
-    for _ in range(3):
-        if gamma > 0:
-            growth = math.log1p(gamma * ratio) / gamma
-            slope = (ratio / (1 + gamma * ratio) - growth) / gamma
-            gamma = max(0.0, gamma - (log_q + growth) / slope)
-    return gamma
+    c = math.log1p(-p0) / ratio
+    gamma = (float(lambertw(c * math.exp(c), -1).real) / c - 1) / ratio
+    if p0 < 0.4:
+        return gamma
+    # Towards the branch point at p0 = 1/2 Lambert's function loses its digits. There, solve
+    # (x - log(1 + x)) / x = surplus for x = gamma s, with surplus = (s + log(1 - p0)) / s in a form without cancellation.
+    t = 0.5 - p0
+    surplus = (math.atanh(2 * t) + t * math.log(p0 * (1 - p0))) / (1 - p0) / ratio
+    x = 2 * surplus
+    for _ in range(8):  # Newton's method on a concave function, from below: the gap shrinks at least quadratically
+        series = sum((-x) ** k / (k + 2) for k in range(60)) if x < 0.5 else (x - math.log1p(x)) / x**2
+        slope = 1 / (1 + x) - series
+        x += (surplus - x * series) / slope
+    return x / ratio
 
 
 class TemperatureBounds(NamedTuple):
@@ -207,9 +220,9 @@ def closest_temperature(gamma: float, *, classes: int, logit_range: float | tupl
     from scipy.optimize import minimize_scalar
 
     gamma = _check.scalar_gamma(gamma)
-    low, high = logit_range if isinstance(logit_range, tuple) else (-logit_range, logit_range)
+    low, high = _check.interval(logit_range, "logit_range")
     width = _check.positive(high - low, "the width of logit_range")
-    if classes not in _GRID_POINTS:
+    if not isinstance(classes, int) or classes not in _GRID_POINTS:
         msg = f"classes must be 2, 3 or 4, got {classes}"
         raise ValueError(msg)
     # both maps commute with permutations and ignore shifts: top logit 0, the others in descending order

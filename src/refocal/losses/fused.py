@@ -279,7 +279,12 @@ def _launch(
 
 
 def _launch_sigmoid(
-    logits: Tensor, target: Tensor, settings: tuple[float, float | None, int], denominator: Tensor | None, *, gradient: bool
+    logits: Tensor,
+    target: Tensor,
+    settings: tuple[float, float | None, int],
+    denominator: Tensor | None,
+    *,
+    gradient: bool,
 ) -> tuple[Tensor, Tensor | None]:
     from refocal.losses.kernels import elementwise
 

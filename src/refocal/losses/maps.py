@@ -24,9 +24,7 @@ class SoftmaxMap(nn.Module):
 class FocalMap(nn.Module):
     """Psi^gamma over dimension 1; see `refocal.posterior_from_logits`."""
 
-    def __init__(
-        self, gamma: Any, *, weight: Any = None, label_smoothing: float = 0.0, detached: bool = False
-    ) -> None:
+    def __init__(self, gamma: Any, *, weight: Any = None, label_smoothing: float = 0.0, detached: bool = False) -> None:
         super().__init__()
         self.gamma = gamma
         self.weight = None if weight is None else tuple(float(value) for value in weight)
@@ -49,9 +47,7 @@ class FocalMap(nn.Module):
 
     def extra_repr(self) -> str:
         """The settings."""
-        return (
-            f"gamma={self.gamma}, weight={self.weight}, label_smoothing={self.label_smoothing}, detached={self.detached}"
-        )
+        return f"gamma={self.gamma}, weight={self.weight}, label_smoothing={self.label_smoothing}, detached={self.detached}"
 
 
 class InverseFocalMap(nn.Module):

@@ -182,9 +182,7 @@ class InverseFocalLoss(AbstractSoftmaxLoss):
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
-        return inverse_focal_loss(
-            logits, target, gamma=self.gamma, weight=self.weight, ignore_index=self.ignore_index
-        )
+        return inverse_focal_loss(logits, target, gamma=self.gamma, weight=self.weight, ignore_index=self.ignore_index)
 
     @property
     def posterior_map(self) -> nn.Module:
@@ -341,13 +339,15 @@ class SigmoidFocalLoss(AbstractLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; in one pass with its gradient on a GPU."""
-        if self.reduction != "none" and target.shape == logits.shape and fused.serves_sigmoid(logits, self.gamma, self.alpha):
+        if (
+            self.reduction != "none"
+            and target.shape == logits.shape
+            and fused.serves_sigmoid(logits, self.gamma, self.alpha)
+        ):
             return fused.sigmoid_focal(
                 logits, target, self.gamma, self.alpha, self.ignore_index, reduction=self.reduction
             )
-        losses = sigmoid_focal_loss(
-            logits, target, gamma=self.gamma, alpha=self.alpha, ignore_index=self.ignore_index
-        )
+        losses = sigmoid_focal_loss(logits, target, gamma=self.gamma, alpha=self.alpha, ignore_index=self.ignore_index)
         if self.reduction == "none":
             return losses
         total = losses.sum()

@@ -204,7 +204,9 @@ class AdaFocal(GammaPolicy):
     def update(self, probs: Tensor, labels: Tensor) -> None:
         """Adapt to the predictions on a validation set: probabilities (N, K) and class indices (N,)."""
         if probs.ndim != 2 or labels.shape != probs.shape[:1] or not len(labels):
-            msg = f"probs and labels must have shapes (N, K) and (N,), got {tuple(probs.shape)} and {tuple(labels.shape)}"
+            msg = (
+                f"probs and labels must have shapes (N, K) and (N,), got {tuple(probs.shape)} and {tuple(labels.shape)}"
+            )
             raise ValueError(msg)
         confidence, predicted = probs.to(self.edges.device, torch.float32).max(dim=1)
         correct = (predicted == labels.to(predicted.device)).float()

@@ -69,5 +69,7 @@ def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: An
     log_p, log_q = F.logsigmoid(wide), F.logsigmoid(-wide)
     positive = -torch.exp(gamma * log_q) * log_p
     negative = -torch.exp(gamma * log_p) * log_q
-    losses = t * positive + (1 - t) * negative if alpha is None else alpha * t * positive + (1 - alpha) * (1 - t) * negative
+    losses = (
+        t * positive + (1 - t) * negative if alpha is None else alpha * t * positive + (1 - alpha) * (1 - t) * negative
+    )
     return torch.where(keep, losses, 0).to(logits.dtype)

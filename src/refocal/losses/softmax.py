@@ -13,7 +13,7 @@ from refocal import _check
 from refocal._arrays import constant
 from refocal.core.focal import focal_partial_of
 from refocal.core.inverse import proper_focal_partial
-from refocal.core.simplex import log_p_and_q, split_logits
+from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.targets import Rows, as_rows, gather_target
@@ -117,8 +117,7 @@ def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tu
         raise
     others = logits.scatter(1, safe[:, None], -torch.inf)
     log_odds_against = torch.logsumexp(others, dim=1) - score
-    zero = torch.zeros_like(score)
-    return -torch.logaddexp(log_odds_against, zero), -torch.logaddexp(-log_odds_against, zero), keep, safe
+    return -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp), keep, safe
 
 
 def _partial(log_p: Tensor, log_q: Tensor, gamma: Any, *, detached: bool) -> Tensor:
@@ -127,7 +126,9 @@ def _partial(log_p: Tensor, log_q: Tensor, gamma: Any, *, detached: bool) -> Ten
         return focal_partial_of(log_p, log_q.detach() if detached else log_q, gamma=gamma, xp=xp)
     p = torch.exp(log_p)
     chosen = torch.as_tensor(gamma(p.detach()), dtype=log_p.dtype, device=log_p.device)
-    log_factor = torch.where(chosen >= 0, chosen * log_q.clamp(min=torch.finfo(log_q.dtype).min), -chosen * torch.log1p(p))
+    log_factor = torch.where(
+        chosen >= 0, chosen * log_q.clamp(min=torch.finfo(log_q.dtype).min), -chosen * torch.log1p(p)
+    )
     factor = torch.exp(log_factor)
     return -(factor.detach() if detached else factor) * log_p
 

@@ -55,7 +55,13 @@ def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
 
 
 def reduce(
-    losses: Tensor, rows: Rows, reduction: str, *, weight: Tensor | None, ignore_index: int, scale_by_weight: bool = True
+    losses: Tensor,
+    rows: Rows,
+    reduction: str,
+    *,
+    weight: Tensor | None,
+    ignore_index: int,
+    scale_by_weight: bool = True,
 ) -> Tensor:
     """Reduce losses of shape `rows.shape` exactly as `nn.CrossEntropyLoss` does."""
     if reduction == "none":
