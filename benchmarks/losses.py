@@ -104,6 +104,7 @@ def bandwidth() -> float:
 def measure(
     name: str,
     run: Callable[[], object],
+    *,
     floor_bytes: float,
     rate: float,
     others: dict[str, Callable[[], object]],
@@ -142,7 +143,11 @@ def softmax_rows(rate: float, *, compiled: bool) -> list[str]:
             others["compiled"] = step(torch.compile(plain_focal), logits, target)
         name = f"{rows:,} x {classes:,} {str(dtype).removeprefix('torch.')}"
         unit = logits.nbytes
-        lines.append(measure(name, step(FocalLoss(GAMMA), logits, target), 2 * unit, rate, others, unit))
+        lines.append(
+            measure(
+                name, step(FocalLoss(GAMMA), logits, target), floor_bytes=2 * unit, rate=rate, others=others, unit=unit
+            )
+        )
         del logits, target, others
         torch.cuda.empty_cache()
     return lines
@@ -165,23 +170,38 @@ def variant_rows(rate: float) -> list[str]:
         ("soft targets", FocalLoss(GAMMA), soft, 3),
     ]
     for label, criterion, goal, passes in cases:
-        lines.append(measure(f"{name}, {label}", step(criterion, logits, goal), passes * unit, rate, {}, unit))
-    scores = logits.detach()
-    with torch.no_grad():
-        others = {
-            "plain": lambda: posterior_from_logits(scores, gamma=GAMMA),
-            "torch": lambda: torch.softmax(scores, dim=1),
-        }
-        lines.append(measure(f"{name}, posterior map", lambda: FocalMap(GAMMA)(scores), 2 * unit, rate, others, unit))
-    del logits, target, soft, scores
+        lines.append(
+            measure(
+                f"{name}, {label}",
+                step(criterion, logits, goal),
+                floor_bytes=passes * unit,
+                rate=rate,
+                others={},
+                unit=unit,
+            )
+        )
+    lines.append(map_row(f"{name}, posterior map", logits.detach(), rate))
+    del logits, target, soft
     torch.cuda.empty_cache()
     elements = torch.randn(51_200_000, device="cuda", requires_grad=True)
     labels = (torch.rand(51_200_000, device="cuda") < 0.05).float()
     plain = step(lambda x, t: sigmoid_focal_elements(x, t, GAMMA, 0.25, -100).mean(), elements, labels)
     others = {"plain": plain, "torch": step(F.binary_cross_entropy_with_logits, elements, labels)}
     run = step(SigmoidFocalLoss(GAMMA), elements, labels)
-    lines.append(measure("sigmoid, 51,200,000 float32", run, 3 * elements.nbytes, rate, others, elements.nbytes))
+    unit = elements.nbytes
+    lines.append(measure("sigmoid, 51,200,000 float32", run, floor_bytes=3 * unit, rate=rate, others=others, unit=unit))
     return lines
+
+
+@torch.no_grad()
+def map_row(name: str, logits: Tensor, rate: float) -> str:
+    """The table's row for the posterior map."""
+    others = {
+        "plain": lambda: posterior_from_logits(logits, gamma=GAMMA),
+        "torch": lambda: torch.softmax(logits, dim=1),
+    }
+    unit = logits.nbytes
+    return measure(name, lambda: FocalMap(GAMMA)(logits), floor_bytes=2 * unit, rate=rate, others=others, unit=unit)
 
 
 def main() -> None:

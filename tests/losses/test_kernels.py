@@ -177,7 +177,7 @@ def test_sigmoid(alpha, dtype, size, reduction):
     ).all()
 
 
-@pytest.mark.parametrize("gamma", [-0.9, 0.0, 0.5, 2.0, 50.0])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 50.0])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_posterior_map(gamma, shape):
     logits, _, _ = batch(*shape, spread=6.0)

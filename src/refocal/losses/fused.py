@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from refocal.losses.targets import Rows
+from refocal.losses.targets import Rows, reduce
 
 _LONGEST_ROW_ON_CHIP = 32_768
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -43,8 +43,8 @@ def serves_sigmoid(logits: Tensor, gamma: Any, alpha: Any) -> bool:
 
 
 def serves_map(logits: Tensor, gamma: Any) -> bool:
-    """Whether a kernel computes this posterior map: two-dimensional logits that need no gradient, one gamma."""
-    if logits.ndim != 2 or logits.requires_grad or not isinstance(gamma, (int, float)):
+    """Whether a kernel computes this posterior map: two-dimensional logits without gradient, one gamma >= 0."""
+    if logits.ndim != 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or gamma < 0:
         return False
     return 2 <= logits.shape[1] <= _LONGEST_ROW_ON_CHIP and logits.shape[0] > 0 and _runs_kernels(logits)
 
@@ -71,7 +71,7 @@ def _power_of_two(number: int) -> int:
     return 1 << max(number - 1, 1).bit_length()
 
 
-class _Tiling(NamedTuple):
+class Tiling(NamedTuple):
     """How rows are laid out over programs."""
 
     block: int
@@ -81,14 +81,19 @@ class _Tiling(NamedTuple):
     programs: int
 
 
-def _tiling(rows: int, classes: int, device: torch.device) -> _Tiling:
-    """Tiles of about 2,048 elements for short rows, one row for long ones; as many programs as run at once."""
+def tiling(rows: int, classes: int, device: torch.device) -> Tiling:
+    """Whole rows on the chip: tiles of some 1,024 elements; as many programs as run at once."""
     block = _power_of_two(classes)
-    per_tile = max(1, 2048 // block)
-    warps = min(32, max(4, block * per_tile // 1024))
-    per_processor = max(1, 64 // (2 * warps))
-    programs = min(-(-rows // per_tile), _multiprocessors(device) * per_processor)
-    return _Tiling(block, per_tile, warps, 3 if block <= 4096 else 1, programs)
+    per_tile = max(1, 1024 // block)
+    warps = min(32, max(4, block // 1024))
+    programs = min(-(-rows // per_tile), _multiprocessors(device) * max(1, 64 // warps))
+    return Tiling(block, per_tile, warps, 3, programs)
+
+
+def chunking(rows: int, classes: int, device: torch.device) -> Tiling:
+    """Long rows by chunks: as many at once as the L2 cache holds for their second reading."""
+    per_processor = 1 if classes > 65_536 else 2
+    return Tiling(8192, 1, 16, 3, min(rows, _multiprocessors(device) * per_processor))
 
 
 def focal_rows(rows: Rows, settings: Settings, *, reduction: str) -> Tensor:
@@ -110,7 +115,7 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     count, classes = logits.shape
     probs = torch.empty((count, classes), dtype=logits.dtype, device=logits.device)
-    plan = _tiling(count, classes, logits.device)
+    plan = tiling(count, classes, logits.device)
     posterior.rows_on_chip[(plan.programs,)](
         logits,
         probs,
@@ -129,11 +134,10 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
 class _FocalRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, settings: Settings, reduction: str) -> Tensor:
-        denominator = _denominator(logits, target, settings) if reduction == "mean" else None
-        losses, gradient = _launch(logits, target, settings, denominator, gradient=ctx.needs_input_grad[0])
+        loss, gradient = _launch(logits, target, settings, reduction, gradient=ctx.needs_input_grad[0])
         ctx.save_for_backward(logits, target)
-        ctx.settings, ctx.reduction, ctx.denominator, ctx.gradient = settings, reduction, denominator, gradient
-        return _reduced(losses, reduction, denominator).to(logits.dtype)
+        ctx.settings, ctx.reduction, ctx.gradient = settings, reduction, gradient
+        return loss
 
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None]:
@@ -141,14 +145,19 @@ class _FocalRows(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted: the plain formula has one
             from refocal.losses.softmax import focal_rows as plain_rows
 
-            plain = plain_rows(Rows(logits, target, ()), ctx.settings)
-            value = _reduced(plain, ctx.reduction, ctx.denominator)
-            (gradient,) = torch.autograd.grad(value, logits, incoming, create_graph=True)
+            rows = Rows(logits, target, (logits.shape[0],))
+            weight, ignore_index = ctx.settings.weight, ctx.settings.ignore_index
+            plain = reduce(
+                plain_rows(rows, ctx.settings), rows, ctx.reduction, weight=weight, ignore_index=ignore_index
+            )
+            (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
             return gradient, None, None, None
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:  # a second pass through the same graph
-            _, gradient = _launch(logits, target, ctx.settings, ctx.denominator, gradient=True)
-        return _scaled(gradient, incoming), None, None, None
+            _, gradient = _launch(logits, target, ctx.settings, ctx.reduction, gradient=True)
+        if ctx.reduction == "none":
+            return gradient * incoming[:, None], None, None, None
+        return _scaled(gradient, incoming, None), None, None, None
 
 
 class _SigmoidFocal(torch.autograd.Function):
@@ -163,11 +172,10 @@ class _SigmoidFocal(torch.autograd.Function):
         reduction: str,
     ) -> Tensor:
         settings = (gamma, alpha, ignore_index)
-        denominator = (target != ignore_index).sum().to(torch.float32) if reduction == "mean" else None
-        losses, gradient = _launch_sigmoid(logits, target, settings, denominator, gradient=ctx.needs_input_grad[0])
+        loss, gradient, ratio = _launch_sigmoid(logits, target, settings, reduction, gradient=ctx.needs_input_grad[0])
         ctx.save_for_backward(logits, target)
-        ctx.settings, ctx.reduction, ctx.denominator, ctx.gradient = settings, reduction, denominator, gradient
-        return _reduced(losses, reduction, denominator)
+        ctx.settings, ctx.reduction, ctx.gradient, ctx.ratio = settings, reduction, gradient, ratio
+        return loss
 
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None, None, None]:
@@ -176,154 +184,180 @@ class _SigmoidFocal(torch.autograd.Function):
             from refocal.losses.sigmoid import sigmoid_focal_elements
 
             plain = sigmoid_focal_elements(logits, target, *ctx.settings)
-            value = _reduced(plain, ctx.reduction, ctx.denominator)
-            (gradient,) = torch.autograd.grad(value, logits, incoming, create_graph=True)
+            if ctx.reduction != "none":
+                plain = plain.sum()
+            if ctx.reduction == "mean":
+                plain = plain / (target != ctx.settings[2]).sum()
+            (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
             return gradient, None, None, None, None, None
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:
-            _, gradient = _launch_sigmoid(logits, target, ctx.settings, ctx.denominator, gradient=True)
+            _, gradient, _ = _launch_sigmoid(logits, target, ctx.settings, ctx.reduction, gradient=True)
         if ctx.reduction == "none":
-            gradient = gradient * incoming
-        else:
-            gradient = _scaled(gradient.view(-1, 1), incoming, row_length=4096).view(gradient.shape)
-        return gradient, None, None, None, None, None
-
-
-def _reduced(losses: Tensor, reduction: str, denominator: Tensor | None) -> Tensor:
-    if reduction == "none":
-        return losses
-    total = losses.sum()
-    return total if denominator is None else total / denominator
-
-
-def _denominator(logits: Tensor, target: Tensor, settings: Settings) -> Tensor:
-    """What `nn.CrossEntropyLoss` divides by: rows, or the weights of their classes."""
-    if target.ndim == 2:
-        return torch.full((), float(logits.shape[0]), device=logits.device)
-    keep = target != settings.ignore_index
-    if settings.weight is None:
-        return keep.sum().to(torch.float32)
-    return torch.where(keep, settings.weight.float()[torch.where(keep, target, 0)], 0).sum()
+            return gradient * incoming, None, None, None, None, None
+        return _scaled(gradient, incoming, ctx.ratio), None, None, None, None, None
 
 
 def _launch(
-    logits: Tensor, target: Tensor, settings: Settings, denominator: Tensor | None, *, gradient: bool
+    logits: Tensor, target: Tensor, settings: Settings, reduction: str, *, gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Losses (N,) in float32, and the gradient divided by the denominator."""
+    """The loss, reduced, and the gradient in the logits."""
     from refocal.losses.kernels import hard, soft
 
+    device, (count, classes) = logits.device, logits.shape
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
-    count, classes = logits.shape
-    losses = torch.empty(count, dtype=torch.float32, device=logits.device)
-    result = torch.empty((count, classes), dtype=logits.dtype, device=logits.device) if gradient else None
+    weight = None if settings.weight is None else settings.weight.contiguous()
+    hard_target = target.ndim == 1 and not settings.label_smoothing
+    chunked = hard_target and classes > _LONGEST_ROW_ON_CHIP
+    plan = (chunking if chunked else tiling)(count, classes, device)
+    result = torch.empty((count, classes), dtype=logits.dtype, device=device) if gradient else None
+    parts = torch.empty(count if reduction == "none" else plan.programs, dtype=torch.float32, device=device)
+    counts = _count(target, weight, count, settings.ignore_index) if reduction == "mean" else None
     by_class = isinstance(settings.gamma, tuple)
-    gammas = torch.tensor(settings.gamma, dtype=torch.float32, device=logits.device) if by_class else losses
-    weighted = settings.weight is not None
+    gammas = torch.tensor(settings.gamma, dtype=torch.float32, device=device) if by_class else parts
+    # where a pointer is not used, any will do
     pointers = (
-        losses,
+        parts if result is None else result,
+        parts,
         gammas,
-        settings.weight.contiguous() if settings.weight is not None else losses,
-        losses if denominator is None else denominator,
+        parts if weight is None else weight,
+        parts if counts is None else counts,
     )
+    gamma = 0.0 if by_class else float(settings.gamma)
     options = {
         "CLASSES": classes,
+        "BLOCK": plan.block,
+        "COUNTS": 0 if counts is None else counts.numel(),
         "GAMMA_BY_CLASS": by_class,
-        "WEIGHTED": weighted,
-        "SCALED": denominator is not None,
+        "WEIGHTED": weight is not None,
         "DETACHED": settings.detached,
         "GRADIENT": gradient,
+        "BY_ROW": reduction == "none",
+        "STAGES": plan.stages,
+        "num_warps": plan.warps,
     }
-    gamma = 0.0 if by_class else float(settings.gamma)
-    plan = _tiling(count, classes, logits.device)
-    tile = {"BLOCK": plan.block, "ROWS": plan.rows, "STAGES": plan.stages, "num_warps": plan.warps}
-    out = losses if result is None else result
-    if target.ndim == 2 or settings.label_smoothing:
+    grid = (plan.programs,)
+    numbers = (count, logits.stride(0))
+    if hard_target:
+        kernel = hard.rows_in_chunks if chunked else hard.rows_on_chip
+        if not chunked:
+            options["ROWS"] = plan.rows
+        kernel[grid](logits, target, *pointers, *numbers, gamma, settings.ignore_index, **options)
+    else:
         indices = target.ndim == 1
         target = target if indices or target.stride(1) == 1 else target.contiguous()
-        soft.rows_on_chip[(plan.programs,)](
+        soft.rows_on_chip[grid](
             logits,
             target,
-            out,
             *pointers,
-            count,
-            logits.stride(0),
+            *numbers,
             0 if indices else target.stride(0),
             gamma,
             settings.ignore_index,
             float(settings.label_smoothing),
+            ROWS=plan.rows,
             INDICES=indices,
+            SMOOTHED=settings.label_smoothing > 0,
             **options,
-            **tile,
         )
-    elif classes <= _LONGEST_ROW_ON_CHIP:
-        hard.rows_on_chip[(plan.programs,)](
-            logits, target, out, *pointers, count, logits.stride(0), gamma, settings.ignore_index, **options, **tile
-        )
-    else:
-        programs = min(count, _multiprocessors(logits.device))
-        hard.rows_in_chunks[(programs,)](
-            logits,
-            target,
-            out,
-            *pointers,
-            count,
-            logits.stride(0),
-            gamma,
-            settings.ignore_index,
-            **options,
-            BLOCK=8192,
-            STAGES=3,
-            num_warps=16,
-        )
-    return losses, result
+    if reduction == "none":
+        return parts.to(logits.dtype), result
+    loss, _ = _add_up(parts, counts, dtype=logits.dtype, expected=1.0)
+    return loss, result
+
+
+def _count(target: Tensor, weight: Tensor | None, rows: int, ignore_index: int) -> Tensor:
+    """Partial sums of what `nn.CrossEntropyLoss` divides by: rows, or the weights of their classes."""
+    from refocal.losses.kernels import elementwise
+
+    if target.ndim == 2:
+        return torch.full((1,), float(rows), device=target.device)
+    parts = 128 if rows > 4096 else 1
+    counts = torch.empty(parts, dtype=torch.float32, device=target.device)
+    elementwise.count_targets[(parts,)](
+        target,
+        counts if weight is None else weight,
+        counts,
+        rows,
+        ignore_index,
+        BLOCK=1024,
+        WEIGHTED=weight is not None,
+    )
+    return counts
+
+
+def _add_up(
+    parts: Tensor, counts: Tensor | None, *, dtype: torch.dtype, expected: float
+) -> tuple[Tensor, Tensor | None]:
+    """The sum of partial losses, or their mean; with a mean, also the expected count divided by the true one."""
+    from refocal.losses.kernels import elementwise
+
+    loss = torch.empty((), dtype=dtype, device=parts.device)
+    ratio = None if counts is None else torch.empty((), dtype=torch.float32, device=parts.device)
+    elementwise.add_up[(1,)](
+        parts,
+        parts if counts is None else counts,
+        loss,
+        parts if ratio is None else ratio,
+        parts.numel(),
+        0 if counts is None else counts.numel(),
+        expected,
+        BLOCK=1024,
+        MEAN=counts is not None,
+    )
+    return loss, ratio
 
 
 def _launch_sigmoid(
-    logits: Tensor,
-    target: Tensor,
-    settings: tuple[float, float | None, int],
-    denominator: Tensor | None,
-    *,
-    gradient: bool,
-) -> tuple[Tensor, Tensor | None]:
+    logits: Tensor, target: Tensor, settings: tuple[float, float | None, int], reduction: str, *, gradient: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The loss, reduced; the gradient, divided by the number of scores; and the correction for ignored ones."""
     from refocal.losses.kernels import elementwise
 
     gamma, alpha, ignore_index = settings
     logits, target = logits.contiguous(), target.contiguous()
-    losses = torch.empty_like(logits)
+    size, block = logits.numel(), 2048
+    programs = -(-size // block)
     result = torch.empty_like(logits) if gradient else None
-    block = 1024
-    elementwise.sigmoid_focal[(-(-logits.numel() // block),)](
+    by_element = reduction == "none"
+    losses = torch.empty_like(logits) if by_element else torch.empty(programs, device=logits.device)
+    counts = losses if by_element else torch.empty_like(losses)
+    elementwise.sigmoid_focal[(programs,)](
         logits,
         target,
         losses if result is None else result,
         losses,
-        losses if denominator is None else denominator,
-        logits.numel(),
+        counts,
+        size,
         gamma,
         0.0 if alpha is None else alpha,
         float(ignore_index),
+        1.0 / size if reduction == "mean" else 1.0,
         BLOCK=block,
         BALANCED=alpha is not None,
-        SCALED=denominator is not None,
         GRADIENT=gradient,
-        num_warps=4,
+        BY_ELEMENT=by_element,
+        num_warps=8,
     )
-    return losses, result
+    if by_element:
+        return losses, result, None
+    loss, ratio = _add_up(losses, counts if reduction == "mean" else None, dtype=logits.dtype, expected=float(size))
+    return loss, result, ratio
 
 
-def _scaled(gradient: Tensor, incoming: Tensor, *, row_length: int | None = None) -> Tensor:
+def _scaled(gradient: Tensor, incoming: Tensor, ratio: Tensor | None) -> Tensor:
     """The stored gradient times the incoming one, in place."""
     from refocal.losses.kernels import elementwise
 
-    incoming = incoming.contiguous()
-    classes = gradient.shape[1] if row_length is None else row_length
-    rows = gradient.shape[0] if row_length is None else gradient.numel() // classes
-    if rows:
-        elementwise.scale_rows[(rows,)](
-            gradient, incoming, rows, CLASSES=classes, BLOCK=min(4096, _power_of_two(classes)), BY_ROW=incoming.ndim > 0
-        )
-    if row_length is not None and gradient.numel() % classes:
-        tail = gradient.view(-1)[rows * classes :]
-        tail.mul_(incoming)
+    block = 4096
+    programs = min(-(-gradient.numel() // block), 4 * _multiprocessors(gradient.device))
+    elementwise.scale_all[(programs,)](
+        gradient,
+        incoming,
+        incoming if ratio is None else ratio,
+        gradient.numel(),
+        BLOCK=block,
+        CORRECTED=ratio is not None,
+        num_warps=8,
+    )
     return gradient

@@ -21,9 +21,7 @@ def _row_terms(score, rest_max, rest_sum, gamma, scale, DETACHED: tl.constexpr):
     log_p = -(tl.maximum(against, 0.0) + soft)
     log_q = -(tl.maximum(-against, 0.0) + soft)
     factor = power(log_q, gamma)
-    odds = tl.exp(-against)
-    q = tl.exp(log_q)
-    pull = factor * focus(log_p, odds, gamma, DETACHED) * q * scale
+    pull = factor * focus(log_p, tl.exp(-against), gamma, DETACHED) * tl.exp(log_q) * scale
     loss = -factor * log_p
     return tl.where(alone, 0.0, loss), -pull, tl.where(alone, 0.0, pull / tl.where(alone, 1.0, rest_sum))
 
@@ -36,7 +34,7 @@ def rows_on_chip(
     loss_ptr,
     gamma_ptr,
     weight_ptr,
-    scale_ptr,
+    count_ptr,
     rows,
     stride,
     gamma,
@@ -44,25 +42,27 @@ def rows_on_chip(
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
+    COUNTS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
-    SCALED: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
+    BY_ROW: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A persistent program walks over tiles of ROWS rows, each held on the chip whole."""
     column = tl.arange(0, BLOCK)
     inside = column < CLASSES
     scale = 1.0
-    if SCALED:
-        scale = 1.0 / tl.load(scale_ptr)
+    if COUNTS > 0:
+        scale = 1.0 / tl.sum(tl.load(count_ptr + tl.arange(0, COUNTS)), axis=0)
+    total_loss = tl.zeros((ROWS,), tl.float32)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = tile * ROWS + tl.arange(0, ROWS)
         exists = row < rows
         mask = exists[:, None] & inside[None, :]
-        offset = row.to(tl.int64)[:, None] * stride + column[None, :]
-        x = tl.load(logits_ptr + offset, mask=mask, other=-float("inf")).to(tl.float32)
+        place = row.to(tl.int64)[:, None]
+        x = tl.load(logits_ptr + place * stride + column[None, :], mask=mask, other=-float("inf")).to(tl.float32)
         target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
         counted = target != ignore_index
         is_target = column[None, :] == target[:, None]
@@ -71,17 +71,24 @@ def rows_on_chip(
         top = tl.max(others, axis=1)
         top = tl.where(top == -float("inf"), 0.0, top)
         mass = tl.exp(others - top[:, None])
-        total = tl.sum(mass, axis=1)
         safe = tl.where(counted, target, 0)
-        row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * score
+        row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * top
         row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
-        loss, at_target, elsewhere = _row_terms(score, top, total, row_gamma, scale * row_weight, DETACHED)
-        tl.store(loss_ptr + row, tl.where(counted, loss * row_weight, 0.0), mask=exists)
+        row_weight = tl.where(counted, row_weight, 0.0)
+        loss, at_target, elsewhere = _row_terms(
+            score, top, tl.sum(mass, axis=1), row_gamma, scale * row_weight, DETACHED
+        )
+        loss = tl.where(counted, loss * row_weight, 0.0)
+        if BY_ROW:
+            tl.store(loss_ptr + row, loss, mask=exists)
+        else:
+            total_loss += loss
         if GRADIENT:
             gradient = tl.where(is_target, at_target[:, None], mass * elsewhere[:, None])
-            gradient = tl.where(counted[:, None], gradient, 0.0)
-            out = row.to(tl.int64)[:, None] * CLASSES + column[None, :]
-            tl.store(gradient_ptr + out, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
+            gradient = tl.where(counted[:, None], gradient, 0.0).to(gradient_ptr.dtype.element_ty)
+            tl.store(gradient_ptr + place * CLASSES + column[None, :], gradient, mask=mask)
+    if not BY_ROW:
+        tl.store(loss_ptr + tl.program_id(0), tl.sum(total_loss, axis=0))
 
 
 @triton.jit
@@ -92,53 +99,67 @@ def rows_in_chunks(
     loss_ptr,
     gamma_ptr,
     weight_ptr,
-    scale_ptr,
+    count_ptr,
     rows,
     stride,
     gamma,
     ignore_index,
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
+    COUNTS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
-    SCALED: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
+    BY_ROW: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Rows too long for the chip: one pass for the normaliser, a second, mostly from the L2 cache, for the gradient."""
+    """Long rows: one pass for the normaliser, a second, from the L2 cache, for the gradient."""
     scale = 1.0
-    if SCALED:
-        scale = 1.0 / tl.load(scale_ptr)
+    if COUNTS > 0:
+        scale = 1.0 / tl.sum(tl.load(count_ptr + tl.arange(0, COUNTS)), axis=0)
+    total_loss = tl.zeros((1,), tl.float32)
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
-        wide_row = tl.full((), 0, tl.int64) + row
-        base = logits_ptr + wide_row * stride
+        place = tl.full((), 0, tl.int64) + row
+        base = logits_ptr + place * stride
         target = tl.load(target_ptr + row)
         counted = target != ignore_index
         safe = tl.where(counted, target, 0)
         score = tl.load(base + safe).to(tl.float32)
-        tops = tl.full((BLOCK,), -float("inf"), tl.float32)
+        tops = tl.full((BLOCK,), -1e38, tl.float32)
         totals = tl.zeros((BLOCK,), tl.float32)
         for start in tl.range(0, CLASSES, BLOCK, num_stages=STAGES):
             column = start + tl.arange(0, BLOCK)
-            x = tl.load(base + column, mask=column < CLASSES, other=-float("inf")).to(tl.float32)
+            x = tl.load(base + column, mask=column < CLASSES, other=-float("inf"), eviction_policy="evict_last").to(
+                tl.float32
+            )
             x = tl.where(column == safe, -float("inf"), x)
             higher = tl.maximum(tops, x)
-            pivot = tl.where(higher == -float("inf"), 0.0, higher)
-            totals = totals * tl.exp(tops - pivot) + tl.exp(x - pivot)
+            # one of the two exponentials is exp(0)
+            shrink = tl.exp(-tl.abs(x - tops))
+            totals = tl.where(x > tops, totals * shrink + 1.0, totals + shrink)
             tops = higher
         top = tl.max(tops, axis=0)
-        top = tl.where(top == -float("inf"), 0.0, top)
+        top = tl.where(top == -1e38, 0.0, top)
         total = tl.sum(totals * tl.exp(tops - top), axis=0)
         row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * score
         row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
+        row_weight = tl.where(counted, row_weight, 0.0)
         loss, at_target, elsewhere = _row_terms(score, top, total, row_gamma, scale * row_weight, DETACHED)
-        tl.store(loss_ptr + row, tl.where(counted, loss * row_weight, 0.0))
+        loss = tl.where(counted, loss * row_weight, 0.0)
+        if BY_ROW:
+            tl.store(loss_ptr + row, loss)
+        else:
+            total_loss += loss
         if GRADIENT:
-            out = gradient_ptr + wide_row * CLASSES
+            out = gradient_ptr + place * CLASSES
             for start in tl.range(0, CLASSES, BLOCK, num_stages=STAGES):
                 column = start + tl.arange(0, BLOCK)
-                x = tl.load(base + column, mask=column < CLASSES, other=-float("inf")).to(tl.float32)
+                x = tl.load(
+                    base + column, mask=column < CLASSES, other=-float("inf"), eviction_policy="evict_first"
+                ).to(tl.float32)
                 gradient = tl.where(column == safe, at_target, tl.exp(x - top) * elsewhere)
-                gradient = tl.where(counted, gradient, 0.0)
-                tl.store(out + column, gradient.to(gradient_ptr.dtype.element_ty), mask=column < CLASSES)
+                gradient = tl.where(counted, gradient, 0.0).to(gradient_ptr.dtype.element_ty)
+                tl.store(out + column, gradient, mask=column < CLASSES, eviction_policy="evict_first")
+    if not BY_ROW:
+        tl.store(loss_ptr + tl.program_id(0), tl.sum(total_loss, axis=0))

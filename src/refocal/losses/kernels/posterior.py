@@ -32,31 +32,21 @@ def rows_on_chip(
         offset = row.to(tl.int64)[:, None] * stride + column[None, :]
         x = tl.load(logits_ptr + offset, mask=mask, other=-float("inf")).to(tl.float32)
         top = tl.max(x, axis=1)[:, None]
-        first = tl.min(tl.where(x == top, column[None, :], BLOCK), axis=1)[:, None]
-        is_top = column[None, :] == first
-        others = tl.where(is_top, -float("inf"), x)
-        runner_up = tl.max(others, axis=1)[:, None]
-        alone = runner_up == -float("inf")
-        runner_up = tl.where(alone, top, runner_up)
-        gap = top - runner_up
-        log_odds = others - runner_up
-        odds = tl.exp(log_odds)
-        rest = tl.where(alone, 1.0, tl.sum(odds, axis=1)[:, None])
-        shrink = tl.exp(-gap)
-        against = rest * shrink
-        far = (gap > 40.0) | (gamma < 0.0)
-        grown = tl.exp(tl.where(far, 0.0, gap))
-        offset_term = tl.where(far, rest - 1.0, grown - 1.0)
-        factor = tl.where(far, shrink, 1.0 / rest)
-        base = tl.where(far, gamma * tl.log(rest) - (1.0 + gamma) * gap, -gap)
-        shift = base - gamma * log1p(((1.0 - odds) + offset_term) * factor)
-        log_total = log1p(against)
-        p = odds * (shrink / (1.0 + against))
-        log_p = tl.where(p > 0.0, log_odds - (gap + log_total), 0.0)
-        top_focus = focus(-log_total, 1.0 / tl.where(against == 0.0, 1e-38, against), gamma, False)
-        shift += tl.log(top_focus / (1.0 - gamma * p * log_p / (1.0 - p)))
-        mass = tl.where(is_top, 1.0, odds * tl.exp(shift))
-        mass = tl.where(mask, mass, 0.0)
-        probs = mass / tl.sum(mass, axis=1)[:, None]
+        is_top = x == top
+        mass = tl.exp(x - top)
+        ties = tl.sum(tl.where(is_top, 1.0, 0.0), axis=1)[:, None]
+        beside = tl.sum(tl.where(is_top, 0.0, mass), axis=1)[:, None] + (ties - 1.0)
+        inverse_total = 1.0 / (1.0 + beside)
+        log_total = log1p(beside)
+        p = mass * inverse_total
+        q_top = beside * inverse_total
+        q = tl.where(is_top, q_top, 1.0 - p)
+        # q / q_top, the top class's own value being 1: a large gamma multiplies only what differs
+        log_q = tl.log(tl.where(is_top, 1.0, q / tl.where(q_top > 0.0, q_top, 1.0)))
+        bend = 1.0 - gamma * p * tl.where(p > 0.0, x - top - log_total, 0.0) / tl.where(q > 0.0, q, 1.0)
+        top_bend = focus(-log_total, 1.0 / tl.where(beside > 1e-30, beside, 1e-31), gamma, False)
+        h = mass * tl.exp(-gamma * log_q) * (top_bend / bend)
+        h = tl.where(is_top, 1.0, tl.where(q_top > 0.0, h, 0.0))
+        probs = h / tl.sum(tl.where(mask, h, 0.0), axis=1)[:, None]
         out = row.to(tl.int64)[:, None] * CLASSES + column[None, :]
         tl.store(probs_ptr + out, probs.to(probs_ptr.dtype.element_ty), mask=mask)
