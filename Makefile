@@ -4,16 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax lint types bench figures clean
+.PHONY: demo test test-jax test-peers lint types bench figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo
 
 test: $(VENV)/.test lint types
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py
 
 test-jax: $(VENV)/.jax
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --backend jax tests/core
+
+# The losses of other packages, without what else they would install.
+PEERS := absl-py fvcore h5py keras kornia kornia_rs lightgbm ml_dtypes monai namex optree pytorch_toolbelt \
+	segmentation_models_pytorch timm torch_uncertainty torchvision
+
+test-peers: $(VENV)/.test
+	$(PIP) --no-deps $(PEERS)
+	$(BIN)/python -m pytest tests/peers
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

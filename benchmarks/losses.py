@@ -217,14 +217,15 @@ def main() -> None:
         [
             "# Losses on a GPU: forward and backward",
             "",
-            "Milliseconds. Replay: median of CUDA-graph replays; wall: eager calls, one after another; memory: peak beyond "
-            "the logits, in arrays of their size (the gradient is 1). Floor: every input read once, every output written "
-            f"once, at {rate / 1e9:,.0f} GB/s, the rate of an elementwise kernel in the same run. Plain: the same loss by "
-            "tensor operations; PyTorch: `F.cross_entropy`, `F.binary_cross_entropy_with_logits` or `softmax`. "
+            "Milliseconds. Replay: median of CUDA-graph replays; wall: eager calls, one after another; memory: peak "
+            "beyond the logits, in arrays of their size (the gradient is 1). Floor: every input read once, every "
+            f"output written once, at {rate / 1e9:,.0f} GB/s, the rate of an elementwise kernel in the same run. "
+            "Plain: the same loss by tensor operations; PyTorch: `F.cross_entropy`, "
+            "`F.binary_cross_entropy_with_logits` or `softmax`. "
             f"gamma = {GAMMA:g}, mean reduction.",
             "",
-            "| case | floor | refocal, replay | x floor | refocal, wall | memory | plain, replay | torch.compile, replay "
-            "| PyTorch, replay | PyTorch, wall |",
+            "| case | floor | refocal, replay | x floor | refocal, wall | memory | plain, replay "
+            "| torch.compile, replay | PyTorch, replay | PyTorch, wall |",
             "|---|---|---|---|---|---|---|---|---|---|",
             *lines,
             "",

@@ -18,6 +18,8 @@ ROOMS = {
     "_arrays": {"array_api_compat", "numpy"},
     "_check": {"numpy", "refocal._arrays"},
     "core": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.core"},
+    "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
+    | {"refocal.core", "refocal.losses"},
     "demo": {"numpy", "rich", "refocal.core"},
     "cli": {"rich", "refocal"},
     "__main__": {"refocal.cli"},

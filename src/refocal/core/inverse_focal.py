@@ -18,7 +18,7 @@ def inverse_focal_posterior_from_logits(logits: Array, *, gamma: float, weight: 
 
     Args:
         logits: Scores before the softmax, classes last, shape (..., K) with K >= 2.
-        gamma: Exponent of the loss in [0, 1]; above 1 the loss is not convex in p, and its minimiser need not be unique.
+        gamma: Exponent of the loss in [0, 1]; above 1 the loss is not convex in p, and may have no unique minimiser.
         weight: Class weights of the loss, shape (K,), positive.
 
     Returns:

@@ -78,7 +78,7 @@ def _leaders(scores: Array, *, xp: Any) -> tuple[Array, Array, Array]:
 
 
 def log_p_and_q(split: TopSplit, *, xp: Any) -> tuple[Array, Array]:
-    """log p and log(1 - p) of every class."""
+    """Log p and log(1 - p) of every class."""
     odds_against_top = xp.where(split.is_alone, 0.0, split.rest * xp.exp(-split.gap))
     log_total = xp.log1p(odds_against_top)
     log_p = xp.where(split.is_top, 0.0, split.log_odds - split.gap) - log_total

@@ -13,7 +13,6 @@ import numpy as np
 from scipy.special import lambertw
 
 from refocal import _check
-from refocal._arrays import widen
 from refocal.core.posterior import MapSettings, log_h_shift, posterior_from_logits
 from refocal.core.simplex import split_probs
 
@@ -148,7 +147,7 @@ def gamma_star(p0: float) -> float:
     if p0 < 0.4:
         return gamma
     # Towards the branch point at p0 = 1/2 Lambert's function loses its digits. There, solve
-    # (x - log(1 + x)) / x = surplus for x = gamma s, with surplus = (s + log(1 - p0)) / s in a form without cancellation.
+    # (x - log(1 + x)) / x = surplus for x = gamma s; surplus = (s + log(1 - p0)) / s, in a form without cancellation.
     t = 0.5 - p0
     surplus = (math.atanh(2 * t) + t * math.log(p0 * (1 - p0))) / (1 - p0) / ratio
     x = 2 * surplus

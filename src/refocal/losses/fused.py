@@ -1,8 +1,8 @@
 """Which calls the fused kernels serve, how they are launched, and their place in automatic differentiation.
 
-A fused loss computes its gradient in the forward pass, already divided by what a mean divides by, so that a backward pass
-with incoming gradient 1 costs nothing. Where a second derivative, tracing or `torch.func` is asked for, the plain formulas
-of `refocal.losses.softmax` and `.sigmoid` serve instead.
+A fused loss computes its gradient in the forward pass, already divided by what a mean divides by, so that a backward
+pass with incoming gradient 1 costs nothing. Where a second derivative, tracing or `torch.func` is asked for, the plain
+formulas of `refocal.losses.softmax` and `.sigmoid` serve instead.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch import Tensor
 from refocal.losses.targets import Rows, reduce
 
 _LONGEST_ROW_ON_CHIP = 32_768
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -50,16 +52,9 @@ def serves_map(logits: Tensor, gamma: Any) -> bool:
 
 
 def _runs_kernels(tensor: Tensor) -> bool:
-    if tensor.dtype not in _DTYPES or not _has_triton():
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
-    if not tensor.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        return False
-    return not (torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor))
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    return _HAS_TRITON and tensor.dtype in _DTYPES and (tensor.is_cuda or _INTERPRETED)
 
 
 @functools.cache
@@ -98,14 +93,14 @@ def chunking(rows: int, classes: int, device: torch.device) -> Tiling:
 
 def focal_rows(rows: Rows, settings: Settings, *, reduction: str) -> Tensor:
     """Focal losses (N,), or their sum or mean, by the fused kernels."""
-    return _FocalRows.apply(rows.logits, rows.target, settings, reduction)
+    return _FocalRows.apply(rows.logits, rows.target, settings, reduction)  # type: ignore[no-untyped-call]
 
 
 def sigmoid_focal(
-    logits: Tensor, target: Tensor, gamma: float, alpha: float | None, ignore_index: int, *, reduction: str
+    logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int, *, reduction: str
 ) -> Tensor:
     """Sigmoid focal losses, or their sum or mean, by the fused kernel."""
-    return _SigmoidFocal.apply(logits, target, gamma, alpha, ignore_index, reduction)
+    return _SigmoidFocal.apply(logits, target, (gamma, alpha, ignore_index), reduction)  # type: ignore[no-untyped-call]
 
 
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
@@ -163,22 +158,15 @@ class _FocalRows(torch.autograd.Function):
 class _SigmoidFocal(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        target: Tensor,
-        gamma: float,
-        alpha: float | None,
-        ignore_index: int,
-        reduction: str,
+        ctx: Any, logits: Tensor, target: Tensor, settings: tuple[float, float | None, int], reduction: str
     ) -> Tensor:
-        settings = (gamma, alpha, ignore_index)
         loss, gradient, ratio = _launch_sigmoid(logits, target, settings, reduction, gradient=ctx.needs_input_grad[0])
         ctx.save_for_backward(logits, target)
         ctx.settings, ctx.reduction, ctx.gradient, ctx.ratio = settings, reduction, gradient, ratio
         return loss
 
     @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None]:
         logits, target = ctx.saved_tensors
         if torch.is_grad_enabled():
             from refocal.losses.sigmoid import sigmoid_focal_elements
@@ -189,13 +177,13 @@ class _SigmoidFocal(torch.autograd.Function):
             if ctx.reduction == "mean":
                 plain = plain / (target != ctx.settings[2]).sum()
             (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
-            return gradient, None, None, None, None, None
+            return gradient, None, None, None
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:
             _, gradient, _ = _launch_sigmoid(logits, target, ctx.settings, ctx.reduction, gradient=True)
         if ctx.reduction == "none":
-            return gradient * incoming, None, None, None, None, None
-        return _scaled(gradient, incoming, ctx.ratio), None, None, None, None, None
+            return gradient * incoming, None, None, None
+        return _scaled(gradient, incoming, ctx.ratio), None, None, None
 
 
 def _launch(

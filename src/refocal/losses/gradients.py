@@ -51,9 +51,11 @@ def last_layer_gradient_norms(
         Norms (N,).
 
     Example:
+        >>> import functools
         >>> from refocal.losses import focal_loss
         >>> features, logits = torch.ones(1, 3), torch.zeros(1, 2)
-        >>> norms = last_layer_gradient_norms(lambda z, y: focal_loss(z, y, gamma=0), features, logits, torch.tensor([0]))
+        >>> loss = functools.partial(focal_loss, gamma=0)
+        >>> norms = last_layer_gradient_norms(loss, features, logits, torch.tensor([0]))
         >>> round(norms.item(), 4)
         1.4142
 

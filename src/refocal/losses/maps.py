@@ -47,7 +47,8 @@ class FocalMap(nn.Module):
 
     def extra_repr(self) -> str:
         """The settings."""
-        return f"gamma={self.gamma}, weight={self.weight}, label_smoothing={self.label_smoothing}, detached={self.detached}"
+        options = f"label_smoothing={self.label_smoothing}, detached={self.detached}"
+        return f"gamma={self.gamma}, weight={self.weight}, {options}"
 
 
 class InverseFocalMap(nn.Module):

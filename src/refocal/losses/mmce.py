@@ -50,7 +50,7 @@ def mmce_loss(
         misses = ((1 - correct) * keep).sum().clamp(min=1)
         share = torch.where(correct > 0, 1 / hits, 1 / misses)
     else:
-        share = 1 / keep.sum()
+        share = 1 / keep.sum().to(confidence.dtype)
     difference = torch.where(keep, (correct - confidence) * share, 0)
     kernel = torch.exp(-(confidence[:, None] - confidence[None, :]).abs() / kernel_width)
     squared = difference @ kernel @ difference

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -152,10 +151,8 @@ class FocalLoss(AbstractSoftmaxLoss):
         gamma = self.gamma
         if isinstance(gamma, GammaPolicy):
             if gamma.closed_form_gamma is None:
-                msg = (
-                    f"focal loss with {type(gamma).__name__} has no closed-form posterior: gamma changes with the sample; "
-                    f"{_FIT_INSTEAD}"
-                )
+                reason = f"with {type(gamma).__name__}, gamma changes with the sample"
+                msg = f"focal loss has no closed-form posterior here: {reason}; {_FIT_INSTEAD}"
                 raise NoPosteriorError(msg)
             gamma = gamma.closed_form_gamma
         weight = None if self.weight is None else self.weight.tolist()
@@ -238,7 +235,7 @@ class BrierLoss(AbstractSoftmaxLoss):
 
 
 class ProperFocalLoss(AbstractSoftmaxLoss):
-    """The proper part of focal loss; see `proper_focal_loss`. Its posterior is the softmax, divided by class weights."""
+    """The proper part of focal loss; see `proper_focal_loss`. Its posterior is the softmax, over class weights."""
 
     def __init__(
         self, gamma: Any, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
@@ -284,10 +281,10 @@ class MMCELoss(AbstractLoss):
         kernel_width: float = 0.4,
         weight: Tensor | None = None,
         ignore_index: int = -100,
-        reduction: Literal["mean", "sum"] = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        if reduction == "none":  # type: ignore[comparison-overlap]
+        if reduction == "none":
             msg = "MMCE is a property of a batch: reduction must be 'mean' or 'sum'"
             raise ValueError(msg)
         self.factor, self.weighted, self.kernel_width = factor, weighted, kernel_width

@@ -6,6 +6,7 @@ loss -(1 + p)^|gamma| log p. No gradient flows through the choice of gamma.
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Literal
@@ -53,7 +54,7 @@ class SampleWise(GammaPolicy):
             msg = f"gammas must have one value more than edges, got {len(self.gammas)} and {len(self.edges)}"
             raise ValueError(msg)
         inside = (0.0, *self.edges, 1.0)
-        if any(low >= high for low, high in zip(inside, inside[1:], strict=False)):
+        if any(low >= high for low, high in itertools.pairwise(inside)):
             msg = f"edges must increase inside (0, 1), got {self.edges}"
             raise ValueError(msg)
         if closed not in ("left", "right"):
@@ -188,7 +189,8 @@ class AdaFocal(GammaPolicy):
             msg = f"bins must be at least 1, got {bins}"
             raise ValueError(msg)
         if not gamma_min < 0 < switch < gamma_max or not gamma_min <= initial_gamma <= gamma_max:
-            msg = f"need gamma_min < 0 < switch < gamma_max with initial_gamma between, got {gamma_min}, {switch}, {gamma_max}"
+            given = f"{gamma_min}, {switch}, {gamma_max}, {initial_gamma}"
+            msg = f"need gamma_min < 0 < switch < gamma_max with initial_gamma between, got {given}"
             raise ValueError(msg)
         self.bins, self.rate, self.initial_gamma = bins, rate, initial_gamma
         self.switch, self.gamma_min, self.gamma_max = switch, gamma_min, gamma_max

@@ -34,7 +34,7 @@ def focal_loss(
     Args:
         logits: Scores (N, K, ...), or (K,) for one sample.
         target: Class indices (N, ...), or class probabilities t of the shape of `logits`.
-        gamma: Focusing parameter >= 0: a number, one value a class, or a policy (`SampleWise`, `Scheduled`, `AdaFocal`).
+        gamma: Focusing parameter >= 0: a number, one value a class, or a policy (see `refocal.losses.policies`).
         weight: Class weights w (K,).
         ignore_index: Samples with this class index have loss 0.
         label_smoothing: Mixes t with the uniform distribution.
@@ -74,14 +74,14 @@ def focal_rows(rows: Rows, settings: fused.Settings) -> Tensor:
     logits = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
     weight = None if settings.weight is None else settings.weight.to(logits.dtype)
     if rows.has_indices and not settings.label_smoothing:
-        log_p, log_q, keep, safe = _target_log_p_and_q(logits, rows.target, settings.ignore_index)
+        log_p, log_q, counted, safe = _target_log_p_and_q(logits, rows.target, settings.ignore_index)
         gamma = settings.gamma
         if isinstance(gamma, tuple):
             gamma = constant(gamma, like=logits, xp=xp)[safe]
         losses = _partial(log_p, log_q, gamma, detached=settings.detached)
         if weight is not None:
             losses = losses * weight[safe]
-        losses = torch.where(keep, losses, 0)
+        losses = torch.where(counted, losses, 0)
     else:
         log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
         gamma = constant(settings.gamma, like=logits, xp=xp) if isinstance(settings.gamma, tuple) else settings.gamma
@@ -109,7 +109,7 @@ def soft_target(rows: Rows, settings: fused.Settings, *, dtype: torch.dtype) -> 
 
 
 def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """log p and log(1 - p) of each row's class, the mask of counted rows, and indices safe to use."""
+    """Log p and log(1 - p) of each row's class, the mask of counted rows, and indices safe to use."""
     try:
         score, keep, safe = gather_target(logits, target, ignore_index)
     except (RuntimeError, IndexError):

@@ -25,7 +25,7 @@ def sigmoid_focal(
     GRADIENT: tl.constexpr,
     BY_ELEMENT: tl.constexpr,
 ):
-    """t alpha l(p) + (1 - t) (1 - alpha) l(1 - p), and its derivative in the logit."""
+    """Sum of t alpha l(p) + (1 - t) (1 - alpha) l(1 - p), and its derivative in the logit."""
     program = tl.program_id(0)
     place = tl.full((), BLOCK, tl.int64) * program + tl.arange(0, BLOCK)
     mask = place < size

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from refocal.losses import (  # noqa: E402
+    FLA53,
+    FLA532,
+    FLSD53,
+    AdaFocal,
+    FocalLoss,
+    SampleWise,
+    Scheduled,
+    fls531,
+    fls532,
+    focal_loss,
+)
+
+
+def test_published_policies_at_their_edges():
+    p = torch.tensor([0.0, 0.19, 0.1901, 0.2, 0.5, 0.5001, 1.0], dtype=torch.double)
+    assert FLSD53(p).tolist() == [5, 5, 5, 3, 3, 3, 3]
+    assert FLA53(p).tolist() == [5, 5, 3, 3, 3, 3, 3]
+    assert FLA532(p).tolist() == [5, 5, 3, 3, 3, 2, 2]
+
+
+def test_sample_wise_loss_is_focal_loss_with_each_samples_gamma():
+    logits = torch.tensor([[0.0, 2.0], [0.5, 0.0]], dtype=torch.double)  # p = .119 and .622
+    losses = focal_loss(logits, torch.tensor([0, 0]), gamma=FLSD53)
+    for index, gamma in enumerate((5.0, 3.0)):
+        alone = focal_loss(logits[index : index + 1], torch.tensor([0]), gamma=gamma)
+        torch.testing.assert_close(losses[index : index + 1], alone)
+
+
+def test_schedules():
+    for policy, last in ((fls531(), 1.0), (fls532(), 2.0)):
+        seen = []
+        for _ in range(350):
+            seen.append(policy(torch.tensor(0.5)))
+            policy.step_epoch()
+        assert (seen[0], seen[99], seen[100], seen[249], seen[250], seen[349]) == (5, 5, 3, 3, last, last)
+    other = fls532()
+    other.load_state_dict(policy.state_dict())
+    assert other(torch.tensor(0.5)) == 2.0
+
+
+def test_a_scheduled_loss_has_the_posterior_of_its_present_gamma():
+    criterion = FocalLoss(Scheduled((1,), (5.0, 2.0)))
+    logits = torch.tensor([[1.0, 0.0]])
+    torch.testing.assert_close(criterion.posterior(logits), FocalLoss(5.0).posterior(logits))
+    criterion.gamma.step_epoch()
+    torch.testing.assert_close(criterion.posterior(logits), FocalLoss(2.0).posterior(logits))
+    torch.testing.assert_close(criterion(logits, torch.tensor([0])), FocalLoss(2.0)(logits, torch.tensor([0])))
+
+
+def predictions(confidence, accuracy, count=100):
+    """Two-class predictions with this confidence, right as often as `accuracy` says."""
+    probs = torch.tensor([[confidence, 1 - confidence]]).repeat(count, 1)
+    labels = (torch.arange(count) >= round(accuracy * count)).long()
+    return probs, labels
+
+
+def test_adafocal_follows_its_update_rule():
+    policy = AdaFocal(bins=1, rate=2.0)
+    policy.update(*predictions(0.8, 0.5))
+    assert policy.gammas.item() == pytest.approx(math.exp(2 * 0.3), rel=1e-5)
+    policy.gammas.fill_(0.21)
+    policy.update(*predictions(0.6, 0.9))  # underconfident: shrinks below the switch, and turns over
+    assert policy.gammas.item() == pytest.approx(-0.2)
+    policy.update(*predictions(0.6, 0.9))  # still underconfident: the inverse loss grows
+    assert policy.gammas.item() == pytest.approx(-0.2 * math.exp(2 * 0.3), rel=1e-5)
+    policy.gammas.fill_(-0.21)
+    policy.update(*predictions(0.9, 0.5))
+    assert policy.gammas.item() == pytest.approx(0.2)
+    policy.gammas.fill_(19.9)
+    policy.update(*predictions(0.9, 0.1))
+    assert policy.gammas.item() == 20
+
+
+def test_adafocal_bins_hold_equal_mass_and_keep_unseen_gammas():
+    policy = AdaFocal(bins=4)
+    confidence = torch.linspace(0.5, 1, 101)
+    probs = torch.stack([confidence, 1 - confidence], dim=1)
+    policy.update(probs, torch.zeros(101, dtype=torch.long))
+    index = torch.bucketize(confidence, policy.edges)
+    assert torch.bincount(index).tolist() == [26, 25, 25, 25]
+    before = policy.gammas.clone()
+    policy.update(*predictions(0.8, 0.5))  # ties fill one bin only
+    assert (policy.gammas == before).sum() == 3
+
+
+def test_adafocal_loss_and_its_state():
+    policy = AdaFocal(bins=2)
+    policy.edges.fill_(0.5)
+    policy.gammas.copy_(torch.tensor([3.0, -1.5]))
+    criterion = FocalLoss(policy, reduction="none")
+    logits = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # p = .269 and .731
+    p = torch.softmax(logits, dim=1)[:, 0]
+    expected = torch.stack([-((1 - p[0]) ** 3) * p[0].log(), -((1 + p[1]) ** 1.5) * p[1].log()])
+    torch.testing.assert_close(criterion(logits, torch.tensor([0, 0])), expected)
+    resumed = FocalLoss(AdaFocal(bins=2), reduction="none")
+    resumed.load_state_dict(criterion.state_dict())
+    torch.testing.assert_close(resumed(logits, torch.tensor([0, 0])), expected)
+
+
+def test_bad_policies():
+    with pytest.raises(ValueError, match="gammas must have one value more than edges, got 2 and 2"):
+        SampleWise((0.1, 0.2), (1.0, 2.0))
+    with pytest.raises(ValueError, match="edges must increase"):
+        SampleWise((0.5, 0.2), (1.0, 2.0, 3.0))
+    with pytest.raises(ValueError, match="closed must be 'left' or 'right'"):
+        SampleWise((0.5,), (1.0, 2.0), closed="both")
+    with pytest.raises(ValueError, match="milestones must be positive and increase"):
+        Scheduled((2, 1), (1.0, 2.0, 3.0))
+    with pytest.raises(ValueError, match="bins must be at least 1"):
+        AdaFocal(bins=0)
+    with pytest.raises(ValueError, match="need gamma_min < 0 < switch"):
+        AdaFocal(switch=-1.0)
+    with pytest.raises(ValueError, match=r"probs and labels must have shapes \(N, K\) and \(N,\)"):
+        AdaFocal().update(torch.zeros(3), torch.zeros(3))

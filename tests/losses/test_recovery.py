@@ -1,0 +1,110 @@
+"""The test that a wrong map cannot pass: minimise the expected loss, and recover the posterior."""
+
+from __future__ import annotations
+
+import pytest
+from scipy.optimize import root
+
+torch = pytest.importorskip("torch")
+
+from refocal import losses as L  # noqa: E402
+from refocal.losses import FocalLoss  # noqa: E402
+
+
+def posteriors(classes, rows=4):
+    generator = torch.Generator().manual_seed(classes)
+    spread = torch.tensor([0.3, 1.0, 2.0, 0.1], dtype=torch.double)[:rows, None]
+    return torch.softmax(spread * torch.randn(rows, classes, generator=generator, dtype=torch.double), dim=1)
+
+
+def gradient_of_risk(criterion, eta, logits):
+    """The gradient of the expected loss as training sees it: averaged over labels drawn from eta."""
+    leaf = logits.clone().requires_grad_()
+    classes = len(eta)
+    losses = criterion(leaf.expand(classes, -1), torch.arange(classes))
+    (gradient,) = torch.autograd.grad((eta * losses).sum(), leaf)
+    return gradient
+
+
+def stationary_point(criterion, eta):
+    """Logits at which that gradient vanishes, found by SciPy with differences of its own (the last logit is 0)."""
+
+    def field(free):
+        logits = torch.cat([torch.from_numpy(free), torch.zeros(1, dtype=torch.double)])
+        return gradient_of_risk(criterion, eta, logits)[:-1].numpy()
+
+    found = root(field, 0.5 * (torch.log(eta[:-1]) - torch.log(eta[-1])).numpy(), tol=1e-13)
+    assert abs(field(found.x)).max() < 1e-10, found.message
+    return torch.cat([torch.from_numpy(found.x), torch.zeros(1, dtype=torch.double)])
+
+
+def settings(classes):
+    weight = torch.linspace(0.5, 2.0, classes, dtype=torch.double)
+    gammas = torch.linspace(0.0, 2.0, classes).tolist()
+    plain = {
+        "focal": FocalLoss(2.0, reduction="none"),
+        "focal below 1": FocalLoss(0.5, reduction="none"),
+        "weights": FocalLoss(2.0, weight=weight, reduction="none"),
+        "smoothing": FocalLoss(2.0, label_smoothing=0.1, reduction="none"),
+        "per class": FocalLoss(gammas, reduction="none"),
+        "everything": FocalLoss(gammas, weight=weight, label_smoothing=0.05, reduction="none"),
+        "detached": FocalLoss(2.0, detached=True, reduction="none"),
+        "detached weights": FocalLoss(1.0, weight=weight, detached=True, reduction="none"),
+        "brier": L.BrierLoss(reduction="none"),
+        "inverse focal": L.InverseFocalLoss(0.7, weight=weight, reduction="none"),
+    }
+    return plain
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+@pytest.mark.parametrize("name", list(settings(2)))
+def test_softmax_losses(classes, name):
+    criterion = settings(classes)[name]
+    eta = posteriors(classes, rows=1 if classes == 100 else 4)
+    logits = torch.stack([stationary_point(criterion, row) for row in eta])
+    torch.testing.assert_close(criterion.posterior(logits), eta, rtol=0, atol=1e-6)
+    if name not in ("brier",):
+        assert (torch.softmax(logits, dim=1) - eta).abs().max() > 1e-4, (
+            "the softmax is the posterior: nothing is tested"
+        )
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_proper_part(classes):
+    criterion = L.ProperFocalLoss(2.0, reduction="none")
+    eta = posteriors(classes)
+    logits = torch.log(eta).requires_grad_()
+    labels = torch.arange(classes)
+    for row in range(len(eta)):
+        losses = criterion(logits[row].expand(classes, -1), labels)
+        (gradient,) = torch.autograd.grad((eta[row] * losses).sum(), logits)
+        assert gradient.abs().max() < 1e-9
+    torch.testing.assert_close(criterion.posterior(logits.detach()), eta)
+
+
+@pytest.mark.parametrize("alpha", [None, 0.25, [0.1, 0.5, 0.9]])
+@pytest.mark.parametrize("gamma", [0.5, 2.0, [0.0, 1.0, 3.0]])
+def test_sigmoid_losses_with_hard_and_soft_targets(alpha, gamma):
+    eta = torch.tensor([0.02, 0.5, 0.9], dtype=torch.double)
+    criterion = L.SigmoidFocalLoss(gamma, alpha=alpha, reduction="none")
+
+    def by_labels(x):
+        return (eta * criterion(x, torch.ones_like(x)) + (1 - eta) * criterion(x, torch.zeros_like(x))).sum()
+
+    def by_soft_targets(x):
+        return criterion(x, eta).sum()
+
+    for risk in (by_labels, by_soft_targets):
+        x = torch.zeros(3, dtype=torch.double)
+        for _ in range(100):
+            leaf = x.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(risk(leaf), leaf, create_graph=True)
+            (curvature,) = torch.autograd.grad(slope.sum(), leaf)
+            x = x - (slope.detach() / curvature.abs().clamp(min=1e-3)).clamp(-1, 1)
+        assert slope.abs().max() < 1e-10
+        torch.testing.assert_close(criterion.posterior(x), eta, rtol=0, atol=1e-6)
+
+
+def test_mmce_added_to_cross_entropy_leaves_the_softmax():
+    logits = torch.tensor([[1.0, 0.0, -1.0]])
+    torch.testing.assert_close(L.MMCELoss(2.0).posterior(logits), torch.softmax(logits, dim=1))
