@@ -89,6 +89,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         detached: Stop the gradient through (1 - p)^gamma.
 
     Example:
+        >>> import torch
         >>> criterion = FocalLoss(gamma=3)
         >>> loss = criterion(torch.tensor([[0.6, 0.0]], requires_grad=True), torch.tensor([0]))
         >>> round(criterion.posterior(torch.tensor([[0.6065, 0.0]]))[0, 0].item(), 3)  # p(y|x); softmax says 0.647
