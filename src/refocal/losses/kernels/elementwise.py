@@ -32,7 +32,8 @@ def sigmoid_focal(
     x = tl.load(logits_ptr + place, mask=mask, other=0.0).to(tl.float32)
     t = tl.load(target_ptr + place, mask=mask, other=ignore_index).to(tl.float32)
     counted = t != ignore_index
-    soft = log1p(tl.exp(-tl.abs(x)))
+    odds = tl.exp(-tl.abs(x))  # of the less likely outcome
+    soft = log1p(odds)
     log_p = -(tl.maximum(-x, 0.0) + soft)
     log_q = -(tl.maximum(x, 0.0) + soft)
     positive, negative = t, 1.0 - t
@@ -47,8 +48,12 @@ def sigmoid_focal(
         tl.store(count_ptr + program, tl.sum(tl.where(counted, 1.0, 0.0), axis=0))
     if GRADIENT:
         # d l(p) / dx = -phi(p) q, and the mirror image for 1 - p
-        pulled = up * focus(log_p, tl.exp(x), gamma, False) * tl.exp(log_q)
-        pushed = down * focus(log_q, tl.exp(-x), gamma, False) * tl.exp(log_p)
+        likely = 1.0 / (1.0 + odds)
+        against = 1.0 / tl.maximum(odds, 1e-38)
+        upward = x >= 0.0
+        p, q = tl.where(upward, likely, odds * likely), tl.where(upward, odds * likely, likely)
+        pulled = up * focus(log_p, tl.where(upward, against, odds), gamma, False) * q
+        pushed = down * focus(log_q, tl.where(upward, odds, against), gamma, False) * p
         gradient = tl.where(counted, (pushed - pulled) * scale, 0.0)
         tl.store(gradient_ptr + place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
 
@@ -91,7 +96,7 @@ def add_up(part_ptr, count_ptr, loss_ptr, ratio_ptr, parts, counts, expected, BL
             count += tl.load(count_ptr + place, mask=place < counts, other=0.0)
         number = tl.sum(count, axis=0)
         loss = loss / number
-        tl.store(ratio_ptr, expected / number)
+        tl.store(ratio_ptr, tl.where(number == expected, 1.0, expected / number))
     tl.store(loss_ptr, loss.to(loss_ptr.dtype.element_ty))
 
 

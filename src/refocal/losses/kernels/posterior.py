@@ -23,7 +23,7 @@ def rows_on_chip(
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A persistent program walks over tiles of ROWS rows."""
+    """A program takes tiles of ROWS rows."""
     column = tl.arange(0, BLOCK)
     inside = column < CLASSES
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):

@@ -40,7 +40,7 @@ def rows_on_chip(
     BY_ROW: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A persistent program walks over tiles of ROWS rows, each held on the chip whole."""
+    """A program takes tiles of ROWS rows, each held on the chip whole."""
     column = tl.arange(0, BLOCK)
     inside = column < CLASSES
     scale = 1.0
