@@ -62,6 +62,17 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
+@functools.lru_cache(maxsize=64)
+def _gammas(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """One gamma a class, on the device; kept, because a copy from the host would make it wait."""
+    return torch.tensor(values, dtype=torch.float32, device=device)
+
+
+def _whole(gamma: float) -> int:
+    """Gamma where it is a small whole number, whose powers are products; else 0."""
+    return int(gamma) if gamma.is_integer() and 1 <= gamma <= 8 else 0
+
+
 def _power_of_two(number: int) -> int:
     return 1 << max(number - 1, 1).bit_length()
 
@@ -79,8 +90,8 @@ class Tiling(NamedTuple):
 def tiling(rows: int, classes: int, device: torch.device) -> Tiling:
     """Whole rows on the chip; measured to be fast on an H200.
 
-    Short rows: small programs, a tile each, one warp for 1,024 elements. Long rows: as many programs as run at once, each
-    loading its next row while it works on one.
+    Short rows: small programs, a tile each, one warp for 1,024 elements. Long rows: as many programs as run at once,
+    each loading its next row while it works on one.
     """
     block = _power_of_two(classes)
     if block <= 1024:
@@ -126,6 +137,7 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
         BLOCK=plan.block,
         ROWS=plan.rows,
         STAGES=plan.stages,
+        WHOLE=_whole(gamma),
         num_warps=plan.warps,
     )
     return probs
@@ -207,7 +219,7 @@ def _launch(
     parts = torch.empty(count if reduction == "none" else plan.programs, dtype=torch.float32, device=device)
     counts = _count(target, weight, count, settings.ignore_index) if reduction == "mean" else None
     by_class = isinstance(settings.gamma, tuple)
-    gammas = torch.tensor(settings.gamma, dtype=torch.float32, device=device) if by_class else parts
+    gammas = _gammas(settings.gamma, device) if by_class else parts
     # where a pointer is not used, any will do
     pointers = (
         parts if result is None else result,
@@ -220,7 +232,7 @@ def _launch(
     options = {
         "CLASSES": classes,
         "BLOCK": plan.block,
-        "COUNTS": 0 if counts is None else counts.numel(),
+        "SCALED": counts is not None,
         "GAMMA_BY_CLASS": by_class,
         "WEIGHTED": weight is not None,
         "DETACHED": settings.detached,
@@ -249,6 +261,7 @@ def _launch(
             settings.ignore_index,
             float(settings.label_smoothing),
             ROWS=plan.rows,
+            WHOLE=0 if by_class else _whole(gamma),
             INDICES=indices,
             SMOOTHED=settings.label_smoothing > 0,
             **options,
@@ -260,7 +273,7 @@ def _launch(
 
 
 def _count(target: Tensor, weight: Tensor | None, rows: int, ignore_index: int) -> Tensor:
-    """Partial sums of what `nn.CrossEntropyLoss` divides by: rows, or the weights of their classes."""
+    """What `nn.CrossEntropyLoss` divides by: rows, or the weights of their classes."""
     from refocal.losses.kernels import elementwise
 
     if target.ndim == 2:
@@ -276,7 +289,11 @@ def _count(target: Tensor, weight: Tensor | None, rows: int, ignore_index: int) 
         BLOCK=1024,
         WEIGHTED=weight is not None,
     )
-    return counts
+    if parts == 1:
+        return counts
+    total = torch.empty(1, dtype=torch.float32, device=target.device)
+    elementwise.add_counts[(1,)](counts, total, PARTS=parts)
+    return total
 
 
 def _add_up(

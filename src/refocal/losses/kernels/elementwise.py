@@ -82,6 +82,12 @@ def count_targets(
 
 
 @triton.jit
+def add_counts(part_ptr, count_ptr, PARTS: tl.constexpr):
+    """The sum of partial counts."""
+    tl.store(count_ptr, tl.sum(tl.load(part_ptr + tl.arange(0, PARTS)), axis=0))
+
+
+@triton.jit
 def add_up(part_ptr, count_ptr, loss_ptr, ratio_ptr, parts, counts, expected, BLOCK: tl.constexpr, MEAN: tl.constexpr):
     """The sum of partial losses, divided for a mean by the sum of counts; and by how far the count was off."""
     total = tl.zeros((BLOCK,), tl.float32)

@@ -42,7 +42,7 @@ def rows_on_chip(
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
-    COUNTS: tl.constexpr,
+    SCALED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     DETACHED: tl.constexpr,
@@ -54,20 +54,21 @@ def rows_on_chip(
     column = tl.arange(0, BLOCK)
     inside = column < CLASSES
     scale = 1.0
-    if COUNTS > 0:
-        scale = 1.0 / tl.sum(tl.load(count_ptr + tl.arange(0, COUNTS)), axis=0)
+    if SCALED:
+        scale = 1.0 / tl.load(count_ptr)
     total_loss = tl.zeros((ROWS,), tl.float32)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = tile * ROWS + tl.arange(0, ROWS)
         exists = row < rows
-        mask = exists[:, None] & inside[None, :]
         place = row.to(tl.int64)[:, None]
-        x = tl.load(logits_ptr + place * stride + column[None, :], mask=mask, other=-float("inf")).to(tl.float32)
         target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
         counted = target != ignore_index
+        # an ignored row is not read: its classes weigh nothing, and its gradient is 0
+        read = counted[:, None] & inside[None, :]
+        x = tl.load(logits_ptr + place * stride + column[None, :], mask=read, other=-float("inf")).to(tl.float32)
         is_target = column[None, :] == target[:, None]
         safe = tl.where(counted, target, 0)
-        score = tl.load(logits_ptr + row.to(tl.int64) * stride + safe, mask=exists, other=0.0).to(tl.float32)
+        score = tl.load(logits_ptr + row.to(tl.int64) * stride + safe, mask=counted, other=0.0).to(tl.float32)
         top = tl.max(x, axis=1)
         top = tl.where(top == -float("inf"), 0.0, top)
         # relative to the target, classes more than 88 below it vanish: so do their losses and gradients in float32
@@ -85,8 +86,9 @@ def rows_on_chip(
             total_loss += loss
         if GRADIENT:
             gradient = tl.where(is_target, at_target[:, None], mass * elsewhere[:, None])
-            gradient = tl.where(counted[:, None], gradient, 0.0).to(gradient_ptr.dtype.element_ty)
-            tl.store(gradient_ptr + place * CLASSES + column[None, :], gradient, mask=mask)
+            written = exists[:, None] & inside[None, :]
+            out = gradient_ptr + place * CLASSES + column[None, :]
+            tl.store(out, gradient.to(gradient_ptr.dtype.element_ty), mask=written)
     if not BY_ROW:
         tl.store(loss_ptr + tl.program_id(0), tl.sum(total_loss, axis=0))
 
@@ -106,7 +108,7 @@ def rows_in_chunks(
     ignore_index,
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
-    COUNTS: tl.constexpr,
+    SCALED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     DETACHED: tl.constexpr,
@@ -116,8 +118,8 @@ def rows_in_chunks(
 ):
     """Long rows: one pass for the normaliser, a second, from the L2 cache, for the gradient."""
     scale = 1.0
-    if COUNTS > 0:
-        scale = 1.0 / tl.sum(tl.load(count_ptr + tl.arange(0, COUNTS)), axis=0)
+    if SCALED:
+        scale = 1.0 / tl.load(count_ptr)
     total_loss = tl.zeros((1,), tl.float32)
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         place = tl.full((), 0, tl.int64) + row

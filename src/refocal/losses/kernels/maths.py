@@ -25,6 +25,18 @@ def focus(log_p, odds, gamma, DETACHED: tl.constexpr):
 
 
 @triton.jit
+def reduced_power(base, gamma, WHOLE: tl.constexpr):
+    """base^(gamma - 1) for base > 0; by products where gamma is the whole number WHOLE >= 1, without log and exp."""
+    if WHOLE >= 1:
+        result = tl.full(base.shape, 1.0, tl.float32)
+        for _ in tl.static_range(WHOLE - 1):
+            result = result * base
+        return result
+    else:
+        return tl.exp((gamma - 1.0) * tl.log(base))
+
+
+@triton.jit
 def power(log_base, gamma):
     """base^gamma, with 0^0 = 1."""
     return tl.where(gamma == 0.0, 1.0, tl.exp(gamma * tl.where(gamma == 0.0, 0.0, log_base)))

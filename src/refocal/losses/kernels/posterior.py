@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.maths import focus, log1p
+from refocal.losses.kernels.maths import focus, log1p, power, reduced_power
 
 
 @triton.jit
@@ -22,10 +22,12 @@ def rows_on_chip(
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """A program takes tiles of ROWS rows."""
     column = tl.arange(0, BLOCK)
     inside = column < CLASSES
+    unfocused = tl.where(gamma == 0.0, 1.0, 0.0)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = tile * ROWS + tl.arange(0, ROWS)
         mask = (row < rows)[:, None] & inside[None, :]
@@ -40,13 +42,14 @@ def rows_on_chip(
         log_total = log1p(beside)
         p = mass * inverse_total
         q_top = beside * inverse_total
-        q = tl.where(is_top, q_top, 1.0 - p)
-        # q / q_top, the top class's own value being 1: a large gamma multiplies only what differs
-        log_q = tl.log(tl.where(is_top, 1.0, q / tl.where(q_top > 0.0, q_top, 1.0)))
-        bend = 1.0 - gamma * p * tl.where(p > 0.0, x - top - log_total, 0.0) / tl.where(q > 0.0, q, 1.0)
-        top_bend = focus(-log_total, 1.0 / tl.where(beside > 1e-30, beside, 1e-31), gamma, False)
-        h = mass * tl.exp(-gamma * log_q) * (top_bend / bend)
-        h = tl.where(is_top, 1.0, tl.where(q_top > 0.0, h, 0.0))
-        probs = h / tl.sum(tl.where(mask, h, 0.0), axis=1)[:, None]
+        q = tl.where(is_top, 1.0, 1.0 - p)
+        # h / h_top = mass (q_top / q)^gamma (1 + gamma s_top) / (1 + gamma s), in one division
+        top_focus = focus(-log_total, 1.0 / tl.where(beside > 1e-30, beside, 1e-31), gamma, False)
+        top_factor = tl.where(q_top > 0.0, power(tl.log(tl.where(q_top > 0.0, q_top, 1.0)), gamma), unfocused)
+        log_p = tl.where(p > 0.0, x - (top + log_total), 0.0)
+        h = mass * (top_factor * top_focus) / (reduced_power(q, gamma, WHOLE) * (q - gamma * p * log_p))
+        h = tl.where(is_top, 1.0, h)
+        inverse_sum = 1.0 / tl.sum(tl.where(mask, h, 0.0), axis=1)[:, None]
+        probs = h * inverse_sum
         out = row.to(tl.int64)[:, None] * CLASSES + column[None, :]
         tl.store(probs_ptr + out, probs.to(probs_ptr.dtype.element_ty), mask=mask)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.maths import log1p
+from refocal.losses.kernels.maths import log1p, reduced_power
 
 
 @triton.jit
@@ -30,7 +30,8 @@ def rows_on_chip(
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
-    COUNTS: tl.constexpr,
+    SCALED: tl.constexpr,
+    WHOLE: tl.constexpr,
     INDICES: tl.constexpr,
     SMOOTHED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
@@ -44,8 +45,8 @@ def rows_on_chip(
     column = tl.arange(0, BLOCK)
     inside = column < CLASSES
     scale = 1.0
-    if COUNTS > 0:
-        scale = 1.0 / tl.sum(tl.load(count_ptr + tl.arange(0, COUNTS)), axis=0)
+    if SCALED:
+        scale = 1.0 / tl.load(count_ptr)
     class_gamma = tl.load(gamma_ptr + column, mask=inside, other=1.0)[None, :] if GAMMA_BY_CLASS else gamma
     sum_of_losses = tl.zeros((ROWS,), tl.float32)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
@@ -76,11 +77,11 @@ def rows_on_chip(
         log_p = x - (top + log1p(beside))
         p = mass * inverse_total
         q = tl.where(is_top, beside * inverse_total, 1.0 - p)
-        # 0 log 0 = 0, and a class with q = 0 has neither loss nor pull for gamma > 0
+        # 0 log 0 = 0, and a class with q = 0 has neither loss nor pull, unless its gamma is 0
         log_p = tl.where(t > 0.0, log_p, 0.0)
-        log_q = tl.log(tl.where(q > 0.0, q, 1.0))
-        reduced = tl.where(q > 0.0, tl.exp((class_gamma - 1.0) * log_q), tl.where(class_gamma == 0.0, 1.0, 0.0))
-        base = tl.where(q > 0.0, q, tl.where(class_gamma == 0.0, 1.0, 0.0))
+        unfocused = tl.where(class_gamma == 0.0, 1.0, 0.0)
+        base = tl.where(q > 0.0, q, unfocused)
+        reduced = reduced_power(tl.where(q > 0.0, q, 1.0), class_gamma, WHOLE)
         factor = reduced * base
         loss = tl.sum(-t * factor * log_p, axis=1)
         loss = tl.where(counted, loss, 0.0)
@@ -92,8 +93,7 @@ def rows_on_chip(
             if DETACHED:
                 pull = t * factor
             else:
-                bend = class_gamma * p * tl.where(p > 0.0, log_p, 0.0)
-                pull = t * reduced * (base - bend)
+                pull = t * reduced * (base - class_gamma * p * tl.where(p > 0.0, log_p, 0.0))
             gradient = (p * tl.sum(pull, axis=1)[:, None] - pull) * tl.where(counted, scale, 0.0)[:, None]
             gradient = tl.where(counted[:, None], gradient, 0.0).to(gradient_ptr.dtype.element_ty)
             tl.store(gradient_ptr + place * CLASSES + column[None, :], gradient, mask=mask)
