@@ -245,7 +245,8 @@ def _launch(
     numbers = (count, logits.stride(0))
     if hard_target:
         kernel = hard.rows_in_chunks if chunked else hard.rows_on_chip
-        if not chunked:
+        if plan.rows > 1:
+            kernel = hard.tiles_of_rows
             options["ROWS"] = plan.rows
         kernel[grid](logits, target, *pointers, *numbers, gamma, settings.ignore_index, **options)
     else:

@@ -32,8 +32,7 @@ def sigmoid_focal(
     x = tl.load(logits_ptr + place, mask=mask, other=0.0).to(tl.float32)
     t = tl.load(target_ptr + place, mask=mask, other=ignore_index).to(tl.float32)
     counted = t != ignore_index
-    odds = tl.exp(-tl.abs(x))  # of the less likely outcome
-    soft = log1p(odds)
+    soft = log1p(tl.exp(-tl.abs(x)))
     log_p = -(tl.maximum(-x, 0.0) + soft)
     log_q = -(tl.maximum(x, 0.0) + soft)
     positive, negative = t, 1.0 - t
@@ -48,12 +47,8 @@ def sigmoid_focal(
         tl.store(count_ptr + program, tl.sum(tl.where(counted, 1.0, 0.0), axis=0))
     if GRADIENT:
         # d l(p) / dx = -phi(p) q, and the mirror image for 1 - p
-        likely = 1.0 / (1.0 + odds)
-        against = 1.0 / tl.maximum(odds, 1e-38)
-        upward = x >= 0.0
-        p, q = tl.where(upward, likely, odds * likely), tl.where(upward, odds * likely, likely)
-        pulled = up * focus(log_p, tl.where(upward, against, odds), gamma, False) * q
-        pushed = down * focus(log_q, tl.where(upward, odds, against), gamma, False) * p
+        pulled = up * focus(log_p, tl.exp(x), gamma, False) * tl.exp(log_q)
+        pushed = down * focus(log_q, tl.exp(-x), gamma, False) * tl.exp(log_p)
         gradient = tl.where(counted, (pushed - pulled) * scale, 0.0)
         tl.store(gradient_ptr + place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
 

@@ -27,7 +27,7 @@ def _row_terms(score, rest_max, rest_sum, gamma, scale, DETACHED: tl.constexpr):
 
 
 @triton.jit
-def rows_on_chip(
+def tiles_of_rows(
     logits_ptr,
     target_ptr,
     gradient_ptr,
@@ -50,47 +50,95 @@ def rows_on_chip(
     BY_ROW: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A program takes tiles of ROWS rows, each held on the chip whole."""
+    """Short rows: a program takes ROWS of them at once."""
+    column = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    exists = row < rows
+    mask = exists[:, None] & (column < CLASSES)[None, :]
+    place = row.to(tl.int64)
+    x = tl.load(logits_ptr + (place * stride)[:, None] + column[None, :], mask=mask, other=-float("inf")).to(tl.float32)
+    target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
+    counted = target != ignore_index
+    safe = tl.where(counted, target, 0)
+    score = tl.load(logits_ptr + place * stride + safe, mask=exists, other=0.0).to(tl.float32)
+    scale = 1.0
+    if SCALED:
+        scale = 1.0 / tl.load(count_ptr)
+    is_target = column[None, :] == safe[:, None]
+    top = tl.max(x, axis=1)
+    top = tl.where(top == -float("inf"), 0.0, top)
+    # relative to the target, classes more than 88 below it vanish: so do their losses and gradients in float32
+    mass = tl.where(is_target, 0.0, tl.exp(x - top[:, None]))
+    row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * top
+    row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
+    loss, at_target, elsewhere = _row_terms(score, top, tl.sum(mass, axis=1), row_gamma, scale * row_weight, DETACHED)
+    loss = tl.where(counted, loss * row_weight, 0.0)
+    if BY_ROW:
+        tl.store(loss_ptr + row, loss, mask=exists)
+    else:
+        tl.store(loss_ptr + tl.program_id(0), tl.sum(loss, axis=0))
+    if GRADIENT:
+        gradient = tl.where(is_target, at_target[:, None], mass * elsewhere[:, None])
+        gradient = tl.where(counted[:, None], gradient, 0.0).to(gradient_ptr.dtype.element_ty)
+        tl.store(gradient_ptr + (place * CLASSES)[:, None] + column[None, :], gradient, mask=mask)
+
+
+@triton.jit
+def rows_on_chip(
+    logits_ptr,
+    target_ptr,
+    gradient_ptr,
+    loss_ptr,
+    gamma_ptr,
+    weight_ptr,
+    count_ptr,
+    rows,
+    stride,
+    gamma,
+    ignore_index,
+    CLASSES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALED: tl.constexpr,
+    GAMMA_BY_CLASS: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    DETACHED: tl.constexpr,
+    GRADIENT: tl.constexpr,
+    BY_ROW: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """A program holds a row on the chip whole, and walks over the rows where there are more of them than programs."""
     column = tl.arange(0, BLOCK)
     inside = column < CLASSES
     scale = 1.0
     if SCALED:
         scale = 1.0 / tl.load(count_ptr)
-    total_loss = tl.zeros((ROWS,), tl.float32)
-    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
-        row = tile * ROWS + tl.arange(0, ROWS)
-        exists = row < rows
-        place = row.to(tl.int64)[:, None]
-        target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
+    total_loss = 0.0
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+        place = tl.full((), 0, tl.int64) + row
+        x = tl.load(logits_ptr + place * stride + column, mask=inside, other=-float("inf")).to(tl.float32)
+        target = tl.load(target_ptr + row)
         counted = target != ignore_index
-        # an ignored row is not read: its classes weigh nothing, and its gradient is 0
-        read = counted[:, None] & inside[None, :]
-        x = tl.load(logits_ptr + place * stride + column[None, :], mask=read, other=-float("inf")).to(tl.float32)
-        is_target = column[None, :] == target[:, None]
         safe = tl.where(counted, target, 0)
-        score = tl.load(logits_ptr + row.to(tl.int64) * stride + safe, mask=counted, other=0.0).to(tl.float32)
-        top = tl.max(x, axis=1)
+        score = tl.load(logits_ptr + place * stride + safe).to(tl.float32)
+        top = tl.max(x, axis=0)
         top = tl.where(top == -float("inf"), 0.0, top)
-        # relative to the target, classes more than 88 below it vanish: so do their losses and gradients in float32
-        mass = tl.where(is_target, 0.0, tl.exp(x - top[:, None]))
+        mass = tl.where(column == safe, 0.0, tl.exp(x - top))
         row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * top
         row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
-        row_weight = tl.where(counted, row_weight, 0.0)
         loss, at_target, elsewhere = _row_terms(
-            score, top, tl.sum(mass, axis=1), row_gamma, scale * row_weight, DETACHED
+            score, top, tl.sum(mass, axis=0), row_gamma, scale * row_weight, DETACHED
         )
         loss = tl.where(counted, loss * row_weight, 0.0)
         if BY_ROW:
-            tl.store(loss_ptr + row, loss, mask=exists)
+            tl.store(loss_ptr + row, loss)
         else:
             total_loss += loss
         if GRADIENT:
-            gradient = tl.where(is_target, at_target[:, None], mass * elsewhere[:, None])
-            written = exists[:, None] & inside[None, :]
-            out = gradient_ptr + place * CLASSES + column[None, :]
-            tl.store(out, gradient.to(gradient_ptr.dtype.element_ty), mask=written)
+            gradient = tl.where(column == safe, at_target, mass * elsewhere)
+            gradient = tl.where(counted, gradient, 0.0).to(gradient_ptr.dtype.element_ty)
+            tl.store(gradient_ptr + place * CLASSES + column, gradient, mask=inside)
     if not BY_ROW:
-        tl.store(loss_ptr + tl.program_id(0), tl.sum(total_loss, axis=0))
+        tl.store(loss_ptr + tl.program_id(0), total_loss)
 
 
 @triton.jit
