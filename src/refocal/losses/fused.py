@@ -216,28 +216,27 @@ def _launch(
     chunked = hard_target and classes > _LONGEST_ROW_ON_CHIP
     plan = chunking(count, device) if chunked else tiling(count, classes, device)
     result = torch.empty((count, classes), dtype=logits.dtype, device=device) if gradient else None
-    parts = torch.empty(count if reduction == "none" else plan.programs, dtype=torch.float32, device=device)
-    counts = _count(target, weight, count, settings.ignore_index) if reduction == "mean" else None
+    losses = torch.empty(count, dtype=torch.float32, device=device)
+    number = _number(target, weight, settings.ignore_index) if reduction == "mean" else None
     by_class = isinstance(settings.gamma, tuple)
-    gammas = _gammas(settings.gamma, device) if by_class else parts
+    gammas = _gammas(settings.gamma, device) if by_class else losses
     # where a pointer is not used, any will do
     pointers = (
-        parts if result is None else result,
-        parts,
+        losses if result is None else result,
+        losses,
         gammas,
-        parts if weight is None else weight,
-        parts if counts is None else counts,
+        losses if weight is None else weight,
+        losses if number is None else number,
     )
     gamma = 0.0 if by_class else float(settings.gamma)
     options = {
         "CLASSES": classes,
         "BLOCK": plan.block,
-        "SCALED": counts is not None,
+        "SCALED": number is not None,
         "GAMMA_BY_CLASS": by_class,
         "WEIGHTED": weight is not None,
         "DETACHED": settings.detached,
         "GRADIENT": gradient,
-        "BY_ROW": reduction == "none",
         "STAGES": plan.stages,
         "num_warps": plan.warps,
     }
@@ -246,8 +245,8 @@ def _launch(
     if hard_target:
         kernel = hard.rows_in_chunks if chunked else hard.rows_on_chip
         if plan.rows > 1:
-            kernel = hard.tiles_of_rows
-            options["ROWS"] = plan.rows
+            kernel, options["ROWS"] = hard.tiles_of_rows, plan.rows
+            del options["STAGES"]
         kernel[grid](logits, target, *pointers, *numbers, gamma, settings.ignore_index, **options)
     else:
         indices = target.ndim == 1
@@ -267,57 +266,18 @@ def _launch(
             SMOOTHED=settings.label_smoothing > 0,
             **options,
         )
-    if reduction == "none":
-        return parts.to(logits.dtype), result
-    loss, _ = _add_up(parts, counts, dtype=logits.dtype, expected=1.0)
-    return loss, result
+    loss = losses if reduction == "none" else losses.sum()
+    return (loss if number is None else loss / number).to(logits.dtype), result
 
 
-def _count(target: Tensor, weight: Tensor | None, rows: int, ignore_index: int) -> Tensor:
+def _number(target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
     """What `nn.CrossEntropyLoss` divides by: rows, or the weights of their classes."""
-    from refocal.losses.kernels import elementwise
-
     if target.ndim == 2:
-        return torch.full((1,), float(rows), device=target.device)
-    parts = 128 if rows > 4096 else 1
-    counts = torch.empty(parts, dtype=torch.float32, device=target.device)
-    elementwise.count_targets[(parts,)](
-        target,
-        counts if weight is None else weight,
-        counts,
-        rows,
-        ignore_index,
-        BLOCK=1024,
-        WEIGHTED=weight is not None,
-    )
-    if parts == 1:
-        return counts
-    total = torch.empty(1, dtype=torch.float32, device=target.device)
-    elementwise.add_counts[(1,)](counts, total, PARTS=parts)
-    return total
-
-
-def _add_up(
-    parts: Tensor, counts: Tensor | None, *, dtype: torch.dtype, expected: float
-) -> tuple[Tensor, Tensor | None]:
-    """The sum of partial losses, or their mean; with a mean, also the expected count divided by the true one."""
-    from refocal.losses.kernels import elementwise
-
-    loss = torch.empty((), dtype=dtype, device=parts.device)
-    ratio = None if counts is None else torch.empty((), dtype=torch.float32, device=parts.device)
-    elementwise.add_up[(1,)](
-        parts,
-        parts if counts is None else counts,
-        loss,
-        parts if ratio is None else ratio,
-        parts.numel(),
-        0 if counts is None else counts.numel(),
-        expected,
-        BLOCK=8192,
-        MEAN=counts is not None,
-        num_warps=16,
-    )
-    return loss, ratio
+        return torch.full((), float(len(target)), device=target.device)
+    keep = target != ignore_index
+    if weight is None:
+        return keep.sum(dtype=torch.float32)
+    return torch.where(keep, weight.float()[torch.where(keep, target, 0)], 0).sum()
 
 
 def _launch_sigmoid(
@@ -353,8 +313,10 @@ def _launch_sigmoid(
     )
     if by_element:
         return losses, result, None
-    loss, ratio = _add_up(losses, counts if reduction == "mean" else None, dtype=logits.dtype, expected=float(size))
-    return loss, result, ratio
+    if reduction == "sum":
+        return losses.sum().to(logits.dtype), result, None
+    number = counts.sum()
+    return (losses.sum() / number).to(logits.dtype), result, size / number
 
 
 def _scaled(gradient: Tensor, incoming: Tensor, ratio: Tensor | None) -> Tensor:

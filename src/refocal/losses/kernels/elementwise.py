@@ -1,4 +1,4 @@
-"""Sigmoid focal loss with its gradient, and the small passes around a loss: counting, adding up, scaling."""
+"""Sigmoid focal loss with its gradient, and the scaling of a stored gradient."""
 
 from __future__ import annotations
 
@@ -51,54 +51,6 @@ def sigmoid_focal(
         pushed = down * focus(log_q, tl.exp(-x), gamma, False) * tl.exp(log_p)
         gradient = tl.where(counted, (pushed - pulled) * scale, 0.0)
         tl.store(gradient_ptr + place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def count_targets(
-    target_ptr,
-    weight_ptr,
-    count_ptr,
-    rows,
-    ignore_index,
-    BLOCK: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-):
-    """Partial sums of what a mean divides by: one, or the class weight, for each counted row."""
-    total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, rows, tl.num_programs(0) * BLOCK):
-        row = start + tl.arange(0, BLOCK)
-        target = tl.load(target_ptr + row, mask=row < rows, other=ignore_index)
-        counted = target != ignore_index
-        share = tl.where(counted, 1.0, 0.0)
-        if WEIGHTED:
-            share = tl.load(weight_ptr + tl.where(counted, target, 0), mask=counted, other=0.0).to(tl.float32)
-        total += share
-    tl.store(count_ptr + tl.program_id(0), tl.sum(total, axis=0))
-
-
-@triton.jit
-def add_counts(part_ptr, count_ptr, PARTS: tl.constexpr):
-    """The sum of partial counts."""
-    tl.store(count_ptr, tl.sum(tl.load(part_ptr + tl.arange(0, PARTS)), axis=0))
-
-
-@triton.jit
-def add_up(part_ptr, count_ptr, loss_ptr, ratio_ptr, parts, counts, expected, BLOCK: tl.constexpr, MEAN: tl.constexpr):
-    """The sum of partial losses, divided for a mean by the sum of counts; and by how far the count was off."""
-    total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, parts, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        total += tl.load(part_ptr + place, mask=place < parts, other=0.0)
-    loss = tl.sum(total, axis=0)
-    if MEAN:
-        count = tl.zeros((BLOCK,), tl.float32)
-        for start in range(0, counts, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            count += tl.load(count_ptr + place, mask=place < counts, other=0.0)
-        number = tl.sum(count, axis=0)
-        loss = loss / number
-        tl.store(ratio_ptr, tl.where(number == expected, 1.0, expected / number))
-    tl.store(loss_ptr, loss.to(loss_ptr.dtype.element_ty))
 
 
 @triton.jit

@@ -47,8 +47,6 @@ def tiles_of_rows(
     WEIGHTED: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
-    BY_ROW: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
     """Short rows: a program takes ROWS of them at once."""
     column = tl.arange(0, BLOCK)
@@ -73,14 +71,52 @@ def tiles_of_rows(
     row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
     loss, at_target, elsewhere = _row_terms(score, top, tl.sum(mass, axis=1), row_gamma, scale * row_weight, DETACHED)
     loss = tl.where(counted, loss * row_weight, 0.0)
-    if BY_ROW:
-        tl.store(loss_ptr + row, loss, mask=exists)
-    else:
-        tl.store(loss_ptr + tl.program_id(0), tl.sum(loss, axis=0))
+    tl.store(loss_ptr + row, loss, mask=exists)
     if GRADIENT:
         gradient = tl.where(is_target, at_target[:, None], mass * elsewhere[:, None])
         gradient = tl.where(counted[:, None], gradient, 0.0).to(gradient_ptr.dtype.element_ty)
         tl.store(gradient_ptr + (place * CLASSES)[:, None] + column[None, :], gradient, mask=mask)
+
+
+@triton.jit
+def _one_row(
+    row,
+    logits_ptr,
+    target_ptr,
+    gradient_ptr,
+    loss_ptr,
+    gamma_ptr,
+    weight_ptr,
+    stride,
+    gamma,
+    ignore_index,
+    scale,
+    CLASSES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GAMMA_BY_CLASS: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    DETACHED: tl.constexpr,
+    GRADIENT: tl.constexpr,
+):
+    column = tl.arange(0, BLOCK)
+    inside = column < CLASSES
+    place = tl.full((), 0, tl.int64) + row
+    x = tl.load(logits_ptr + place * stride + column, mask=inside, other=-float("inf")).to(tl.float32)
+    target = tl.load(target_ptr + row)
+    counted = target != ignore_index
+    safe = tl.where(counted, target, 0)
+    score = tl.load(logits_ptr + place * stride + safe).to(tl.float32)
+    top = tl.max(x, axis=0)
+    top = tl.where(top == -float("inf"), 0.0, top)
+    mass = tl.where(column == safe, 0.0, tl.exp(x - top))
+    row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * top
+    row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
+    loss, at_target, elsewhere = _row_terms(score, top, tl.sum(mass, axis=0), row_gamma, scale * row_weight, DETACHED)
+    tl.store(loss_ptr + row, tl.where(counted, loss * row_weight, 0.0))
+    if GRADIENT:
+        gradient = tl.where(column == safe, at_target, mass * elsewhere)
+        gradient = tl.where(counted, gradient, 0.0).to(gradient_ptr.dtype.element_ty)
+        tl.store(gradient_ptr + place * CLASSES + column, gradient, mask=inside)
 
 
 @triton.jit
@@ -103,42 +139,53 @@ def rows_on_chip(
     WEIGHTED: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
-    BY_ROW: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A program holds a row on the chip whole, and walks over the rows where there are more of them than programs."""
-    column = tl.arange(0, BLOCK)
-    inside = column < CLASSES
+    """A program holds a row on the chip whole: one row where STAGES is 1, else one after another, loading ahead."""
     scale = 1.0
     if SCALED:
         scale = 1.0 / tl.load(count_ptr)
-    total_loss = 0.0
-    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
-        place = tl.full((), 0, tl.int64) + row
-        x = tl.load(logits_ptr + place * stride + column, mask=inside, other=-float("inf")).to(tl.float32)
-        target = tl.load(target_ptr + row)
-        counted = target != ignore_index
-        safe = tl.where(counted, target, 0)
-        score = tl.load(logits_ptr + place * stride + safe).to(tl.float32)
-        top = tl.max(x, axis=0)
-        top = tl.where(top == -float("inf"), 0.0, top)
-        mass = tl.where(column == safe, 0.0, tl.exp(x - top))
-        row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * top
-        row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
-        loss, at_target, elsewhere = _row_terms(
-            score, top, tl.sum(mass, axis=0), row_gamma, scale * row_weight, DETACHED
+    if STAGES == 1:
+        _one_row(
+            tl.program_id(0),
+            logits_ptr,
+            target_ptr,
+            gradient_ptr,
+            loss_ptr,
+            gamma_ptr,
+            weight_ptr,
+            stride,
+            gamma,
+            ignore_index,
+            scale,
+            CLASSES,
+            BLOCK,
+            GAMMA_BY_CLASS,
+            WEIGHTED,
+            DETACHED,
+            GRADIENT,
         )
-        loss = tl.where(counted, loss * row_weight, 0.0)
-        if BY_ROW:
-            tl.store(loss_ptr + row, loss)
-        else:
-            total_loss += loss
-        if GRADIENT:
-            gradient = tl.where(column == safe, at_target, mass * elsewhere)
-            gradient = tl.where(counted, gradient, 0.0).to(gradient_ptr.dtype.element_ty)
-            tl.store(gradient_ptr + place * CLASSES + column, gradient, mask=inside)
-    if not BY_ROW:
-        tl.store(loss_ptr + tl.program_id(0), total_loss)
+    else:
+        for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+            _one_row(
+                row,
+                logits_ptr,
+                target_ptr,
+                gradient_ptr,
+                loss_ptr,
+                gamma_ptr,
+                weight_ptr,
+                stride,
+                gamma,
+                ignore_index,
+                scale,
+                CLASSES,
+                BLOCK,
+                GAMMA_BY_CLASS,
+                WEIGHTED,
+                DETACHED,
+                GRADIENT,
+            )
 
 
 @triton.jit
@@ -161,14 +208,12 @@ def rows_in_chunks(
     WEIGHTED: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
-    BY_ROW: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Long rows: one pass for the normaliser, a second, from the L2 cache, for the gradient."""
     scale = 1.0
     if SCALED:
         scale = 1.0 / tl.load(count_ptr)
-    total_loss = tl.zeros((1,), tl.float32)
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         place = tl.full((), 0, tl.int64) + row
         base = logits_ptr + place * stride
@@ -197,10 +242,7 @@ def rows_in_chunks(
         row_weight = tl.where(counted, row_weight, 0.0)
         loss, at_target, elsewhere = _row_terms(score, top, total, row_gamma, scale * row_weight, DETACHED)
         loss = tl.where(counted, loss * row_weight, 0.0)
-        if BY_ROW:
-            tl.store(loss_ptr + row, loss)
-        else:
-            total_loss += loss
+        tl.store(loss_ptr + row, loss)
         if GRADIENT:
             out = gradient_ptr + place * CLASSES
             for start in tl.range(0, CLASSES, BLOCK, num_stages=STAGES):
@@ -211,5 +253,3 @@ def rows_in_chunks(
                 gradient = tl.where(column == safe, at_target, tl.exp(x - top) * elsewhere)
                 gradient = tl.where(counted, gradient, 0.0).to(gradient_ptr.dtype.element_ty)
                 tl.store(out + column, gradient, mask=column < CLASSES, eviction_policy="evict_first")
-    if not BY_ROW:
-        tl.store(loss_ptr + tl.program_id(0), tl.sum(total_loss, axis=0))

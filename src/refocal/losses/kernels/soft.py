@@ -38,7 +38,6 @@ def rows_on_chip(
     WEIGHTED: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
-    BY_ROW: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A program takes tiles of ROWS rows, each held on the chip whole."""
@@ -48,7 +47,6 @@ def rows_on_chip(
     if SCALED:
         scale = 1.0 / tl.load(count_ptr)
     class_gamma = tl.load(gamma_ptr + column, mask=inside, other=1.0)[None, :] if GAMMA_BY_CLASS else gamma
-    sum_of_losses = tl.zeros((ROWS,), tl.float32)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = tile * ROWS + tl.arange(0, ROWS)
         exists = row < rows
@@ -85,10 +83,7 @@ def rows_on_chip(
         factor = reduced * base
         loss = tl.sum(-t * factor * log_p, axis=1)
         loss = tl.where(counted, loss, 0.0)
-        if BY_ROW:
-            tl.store(loss_ptr + row, loss, mask=exists)
-        else:
-            sum_of_losses += loss
+        tl.store(loss_ptr + row, loss, mask=exists)
         if GRADIENT:
             if DETACHED:
                 pull = t * factor
@@ -97,5 +92,3 @@ def rows_on_chip(
             gradient = (p * tl.sum(pull, axis=1)[:, None] - pull) * tl.where(counted, scale, 0.0)[:, None]
             gradient = tl.where(counted[:, None], gradient, 0.0).to(gradient_ptr.dtype.element_ty)
             tl.store(gradient_ptr + place * CLASSES + column[None, :], gradient, mask=mask)
-    if not BY_ROW:
-        tl.store(loss_ptr + tl.program_id(0), tl.sum(sum_of_losses, axis=0))
