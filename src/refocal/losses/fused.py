@@ -276,7 +276,7 @@ def _number(target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
         return torch.full((), float(len(target)), device=target.device)
     keep = target != ignore_index
     if weight is None:
-        return keep.sum(dtype=torch.float32)
+        return keep.sum().to(torch.float32)
     return torch.where(keep, weight.float()[torch.where(keep, target, 0)], 0).sum()
 
 
@@ -315,8 +315,8 @@ def _launch_sigmoid(
         return losses, result, None
     if reduction == "sum":
         return losses.sum().to(logits.dtype), result, None
-    number = counts.sum()
-    return (losses.sum() / number).to(logits.dtype), result, size / number
+    number = counts.sum(dtype=torch.float64)  # exact, so that the correction is exactly 1 where nothing is ignored
+    return (losses.sum() / number).to(logits.dtype), result, (size / number).to(torch.float32)
 
 
 def _scaled(gradient: Tensor, incoming: Tensor, ratio: Tensor | None) -> Tensor:
