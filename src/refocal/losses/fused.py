@@ -18,6 +18,7 @@ from torch import Tensor
 from refocal.losses.targets import Rows, reduce
 
 _LONGEST_ROW_ON_CHIP = 32_768
+_PARTS = 128  # programs, and so partial sums, of a sum
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -266,18 +267,58 @@ def _launch(
             SMOOTHED=settings.label_smoothing > 0,
             **options,
         )
-    loss = losses if reduction == "none" else losses.sum()
-    return (loss if number is None else loss / number).to(logits.dtype), result
+    if reduction == "none":
+        return losses.to(logits.dtype), result
+    return _finish(losses, number, dtype=logits.dtype, expected=1.0)[0], result
 
 
 def _number(target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
     """What `nn.CrossEntropyLoss` divides by: rows, or the weights of their classes."""
+    from refocal.losses.kernels import elementwise
+
     if target.ndim == 2:
-        return torch.full((), float(len(target)), device=target.device)
-    keep = target != ignore_index
-    if weight is None:
-        return keep.sum().to(torch.float32)
-    return torch.where(keep, weight.float()[torch.where(keep, target, 0)], 0).sum()
+        return torch.full((1,), float(len(target)), device=target.device)
+    parts = torch.empty(_PARTS, dtype=torch.float32, device=target.device)
+    elementwise.count_targets[(_PARTS,)](
+        target,
+        parts if weight is None else weight,
+        parts,
+        len(target),
+        ignore_index,
+        BLOCK=1024,
+        WEIGHTED=weight is not None,
+    )
+    return _add(parts, programs=1)
+
+
+def _add(values: Tensor, *, programs: int) -> Tensor:
+    """Partial sums of a vector, one a program."""
+    from refocal.losses.kernels import elementwise
+
+    sums = torch.empty(programs, dtype=torch.float32, device=values.device)
+    elementwise.add_parts[(programs,)](values, sums, values.numel(), BLOCK=1024)
+    return sums
+
+
+def _finish(
+    losses: Tensor, counts: Tensor | None, *, dtype: torch.dtype, expected: float
+) -> tuple[Tensor, Tensor | None]:
+    """The sum of losses, or their mean; with a mean, also the expected count divided by the true one."""
+    from refocal.losses.kernels import elementwise
+
+    parts = _add(losses, programs=_PARTS)
+    loss = torch.empty((), dtype=dtype, device=losses.device)
+    ratio = None if counts is None else torch.empty((), dtype=torch.float32, device=losses.device)
+    elementwise.finish[(1,)](
+        parts,
+        parts if counts is None else counts,
+        loss,
+        parts if ratio is None else ratio,
+        expected,
+        PARTS=_PARTS,
+        COUNTS=0 if counts is None else counts.numel(),
+    )
+    return loss, ratio
 
 
 def _launch_sigmoid(
@@ -313,10 +354,9 @@ def _launch_sigmoid(
     )
     if by_element:
         return losses, result, None
-    if reduction == "sum":
-        return losses.sum().to(logits.dtype), result, None
-    number = counts.sum(dtype=torch.float64)  # exact, so that the correction is exactly 1 where nothing is ignored
-    return (losses.sum() / number).to(logits.dtype), result, (size / number).to(torch.float32)
+    counts = _add(counts, programs=_PARTS) if reduction == "mean" else None
+    loss, ratio = _finish(losses, counts, dtype=logits.dtype, expected=float(size))
+    return loss, result, ratio
 
 
 def _scaled(gradient: Tensor, incoming: Tensor, ratio: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sigmoid focal loss with its gradient, and the scaling of a stored gradient."""
+"""Sigmoid focal loss with its gradient, and the small passes around a loss: counting, adding up, scaling."""
 
 from __future__ import annotations
 
@@ -51,6 +51,42 @@ def sigmoid_focal(
         pushed = down * focus(log_q, tl.exp(-x), gamma, False) * tl.exp(log_p)
         gradient = tl.where(counted, (pushed - pulled) * scale, 0.0)
         tl.store(gradient_ptr + place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def count_targets(target_ptr, weight_ptr, count_ptr, rows, ignore_index, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr):
+    """Partial sums of what a mean divides by: one, or the class weight, for each counted row."""
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(tl.program_id(0) * BLOCK, rows, tl.num_programs(0) * BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        target = tl.load(target_ptr + row, mask=row < rows, other=ignore_index)
+        counted = target != ignore_index
+        share = tl.where(counted, 1.0, 0.0)
+        if WEIGHTED:
+            share = tl.load(weight_ptr + tl.where(counted, target, 0), mask=counted, other=0.0).to(tl.float32)
+        total += share
+    tl.store(count_ptr + tl.program_id(0), tl.sum(total, axis=0))
+
+
+@triton.jit
+def add_parts(part_ptr, sum_ptr, size, BLOCK: tl.constexpr):
+    """Sums of every num_programs-th block of values."""
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(tl.program_id(0) * BLOCK, size, tl.num_programs(0) * BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        total += tl.load(part_ptr + place, mask=place < size, other=0.0)
+    tl.store(sum_ptr + tl.program_id(0), tl.sum(total, axis=0))
+
+
+@triton.jit
+def finish(part_ptr, count_ptr, loss_ptr, ratio_ptr, expected, PARTS: tl.constexpr, COUNTS: tl.constexpr):
+    """The sum of PARTS losses, divided for a mean by the sum of COUNTS counts; and how far those were off."""
+    loss = tl.sum(tl.load(part_ptr + tl.arange(0, PARTS)), axis=0)
+    if COUNTS > 0:
+        number = tl.sum(tl.load(count_ptr + tl.arange(0, COUNTS)), axis=0)
+        loss = loss / number
+        tl.store(ratio_ptr, tl.where(number == expected, 1.0, expected / number))
+    tl.store(loss_ptr, loss.to(loss_ptr.dtype.element_ty))
 
 
 @triton.jit
