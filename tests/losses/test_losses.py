@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -304,3 +305,10 @@ def test_representations_show_the_settings():
     assert "edges=(0.2,), gammas=(5.0, 3.0)" in repr(FocalLoss(L.FLSD53))
     assert "factor=2" in repr(L.MMCELoss(2))
     assert "alpha=0.25" in repr(L.SigmoidFocalLoss())
+
+
+def test_readme_example_runs(capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    block = readme.split("## Training")[1].split("```python\n", 1)[1].split("```", 1)[0]
+    exec(block, {})
+    assert "0.92" in capsys.readouterr().out

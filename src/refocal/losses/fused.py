@@ -354,8 +354,8 @@ def _launch_sigmoid(
     )
     if by_element:
         return losses, result, None
-    counts = _add(counts, programs=_PARTS) if reduction == "mean" else None
-    loss, ratio = _finish(losses, counts, dtype=logits.dtype, expected=float(size))
+    numbers = _add(counts, programs=_PARTS) if reduction == "mean" else None
+    loss, ratio = _finish(losses, numbers, dtype=logits.dtype, expected=float(size))
     return loss, result, ratio
 
 
