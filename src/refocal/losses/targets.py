@@ -42,11 +42,6 @@ def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, label_smoo
     return Rows(rows, target.reshape(-1).long(), positions)
 
 
-def kept(rows: Rows, ignore_index: int) -> Tensor | None:
-    """Mask of the rows that count, or None where all do."""
-    return rows.target != ignore_index if rows.has_indices else None
-
-
 def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
     """The value at each row's target (N,), the mask of counted rows, and targets that are safe to index with."""
     keep = target != ignore_index
@@ -54,24 +49,16 @@ def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
     return values.gather(1, safe[:, None])[:, 0], keep, safe
 
 
-def reduce(
-    losses: Tensor,
-    rows: Rows,
-    reduction: str,
-    *,
-    weight: Tensor | None,
-    ignore_index: int,
-    scale_by_weight: bool = True,
-) -> Tensor:
+def reduce(losses: Tensor, rows: Rows, reduction: str, *, weight: Tensor | None, ignore_index: int) -> Tensor:
     """Reduce losses of shape `rows.shape` exactly as `nn.CrossEntropyLoss` does."""
     if reduction == "none":
         return losses
     if reduction == "sum":
         return losses.sum()
     if not rows.has_indices:
-        return losses.sum() / max(losses.numel(), 1) if losses.numel() else losses.sum() / 0
+        return losses.sum() / losses.numel()
     keep = rows.target != ignore_index
-    if weight is None or not scale_by_weight:
+    if weight is None:
         return losses.sum() / keep.sum()
     counted = torch.where(keep, weight[torch.where(keep, rows.target, 0)], 0)
     return losses.sum() / counted.sum()
