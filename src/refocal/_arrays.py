@@ -5,6 +5,7 @@ No array library but NumPy is imported here: another one's arrays only come in a
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -95,13 +96,23 @@ def call_on_host(function: Callable[..., Any], result_like: Array, *arrays: Arra
 
 
 def in_row_blocks(function: Callable[[Array], Array], array: Array) -> Array:
-    """Apply a row-wise function to a NumPy array block by block; other arrays go through in one piece."""
+    """Apply a row-wise function block by block where results may be written in place; elsewhere in one piece.
+
+    That is so for NumPy arrays, and for PyTorch tensors in main memory that no gradient or tracing follows.
+    """
     classes = array.shape[-1]
-    if not isinstance(array, np.ndarray) or array.size <= _BLOCK_ELEMENTS:
+    if math.prod(array.shape) <= _BLOCK_ELEMENTS or not _is_writable_in_blocks(array):
         return function(array)
     rows = array.reshape(-1, classes)
-    result = np.empty_like(rows)
+    result = np.empty_like(rows) if isinstance(rows, np.ndarray) else sys.modules["torch"].empty_like(rows)
     step = max(1, _BLOCK_ELEMENTS // classes)
     for start in range(0, rows.shape[0], step):
         result[start : start + step] = function(rows[start : start + step])
     return result.reshape(array.shape)
+
+
+def _is_writable_in_blocks(array: Array) -> bool:
+    if is_torch(array):
+        follows = array.requires_grad and sys.modules["torch"].is_grad_enabled()
+        return values_are_free(array) and not follows
+    return isinstance(array, np.ndarray)

@@ -160,6 +160,18 @@ def test_equal_weights_and_equal_gammas_change_nothing(xp):
     np.testing.assert_array_equal(to_numpy(same), plain)
 
 
+def test_torch_rows_go_in_blocks_unless_a_gradient_follows():
+    torch = pytest.importorskip("torch")
+    logits = torch.randn(700, 100, generator=torch.Generator().manual_seed(0))
+    expected = refocal.posterior_from_logits(logits.numpy(), gamma=2)
+    np.testing.assert_allclose(refocal.posterior_from_logits(logits, gamma=2).numpy(), expected, rtol=1e-5, atol=1e-12)
+    leaf = logits.clone().requires_grad_()
+    probs = refocal.posterior_from_logits(leaf, gamma=2)
+    probs[:, 0].sum().backward()
+    np.testing.assert_allclose(probs.detach().numpy(), expected, rtol=1e-5, atol=1e-12)
+    assert (leaf.grad.abs().sum(dim=1) > 0).all()
+
+
 def test_extreme_weights_in_float32(xp):
     logits = xp.asarray(np.float32([0, 0, -104]))
     probs = to_numpy(refocal.posterior_from_logits(logits, gamma=2, weight=[1, 1, 1e-8]))
