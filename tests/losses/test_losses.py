@@ -217,6 +217,23 @@ def test_half_precision_under_autocast(dtype, gamma):
     assert torch.isfinite(logits.grad).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_proper_focal_loss_at_saturated_logits(dtype, gamma):
+    for gap in (50.0, 92.0, 200.0, 720.0):
+        logits = torch.tensor([[gap, 0.0, 0.5]] * 3, dtype=dtype, requires_grad=True)
+        loss = L.proper_focal_loss(logits, torch.tensor([0, 1, 2]), gamma=gamma)
+        (gradient,) = torch.autograd.grad(loss.sum(), logits)
+        assert torch.isfinite(loss).all()
+        assert torch.isfinite(gradient).all()
+        step = torch.zeros_like(logits, dtype=torch.double)
+        step[:, 1] = 1e-4
+        exact = logits.detach().double()
+        ends = [L.proper_focal_loss(exact + d, torch.tensor([0, 1, 2]), gamma=gamma) for d in (-step, step)]
+        slopes = (ends[1] - ends[0]) / 2e-4
+        torch.testing.assert_close(gradient[:, 1].double(), slopes, rtol=2e-3, atol=1e-6)
+
+
 def test_transformations():
     logits, target, _ = batch(4, dtype=torch.float32)
     criterion = FocalLoss(2.0, reduction="none")

@@ -75,9 +75,14 @@ def proper_focal_partial(posterior: Array, labels: Array, *, gamma: Any) -> Arra
     _check.classes_last(posterior, "posterior")
     _check.simplex(posterior, "posterior", xp=xp)
     labels = _check.labels(labels, posterior, "labels", xp=xp)
+    return proper_partial_of(posterior, labels, gamma=gamma, in_logs=False, xp=xp)
+
+
+def proper_partial_of(posterior: Array, labels: Array, *, gamma: Any, in_logs: bool, xp: Any) -> Array:
+    """`proper_focal_partial` without its checks of data; `in_logs`: from log-probabilities, which cannot underflow."""
     settings = MapSettings.checked(gamma, None, 0.0, False, classes=posterior.shape[-1], least=0.0)
     wide = widen(posterior, xp=xp)
-    solution = solve(wide, settings, xp=xp)
+    solution = solve(wide, settings, in_logs=in_logs, xp=xp)
     losses = focal_partial_of(
         solution.log_q, solution.log_complement, gamma=constant(settings.gamma, like=wide, xp=xp), xp=xp
     )

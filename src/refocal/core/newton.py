@@ -50,21 +50,22 @@ class _Problem(NamedTuple):
     xp: Any
 
 
-def solve(posterior: Array, settings: MapSettings, *, xp: Any) -> Solution:
-    """The minimiser of the expected loss for each row of `posterior`, differentiable."""
+def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp: Any) -> Solution:
+    """The minimiser of the expected loss for each row of `posterior` (or of its logarithms), differentiable."""
+    pose = _pose_logs if in_logs else _pose
     local = settings.like(posterior, xp=xp)
-    problem = _pose(posterior, local, xp=xp)
+    problem = pose(posterior, local, xp=xp)
     if posterior.size == 0:
         return Solution(posterior, posterior, posterior)
     if is_traced(posterior):
 
         def on_host(values: Any) -> Any:
             values = np.asarray(values)
-            return _search(_pose(values, settings.like(values, xp=namespace(values)), xp=namespace(values)))
+            return _search(pose(values, settings.like(values, xp=namespace(values)), xp=namespace(values)))
 
         packed = stop_gradient(call_on_host(on_host, posterior, stop_gradient(posterior)))
     else:
-        packed = _search(_pose(stop_gradient(posterior), local, xp=xp))
+        packed = _search(pose(stop_gradient(posterior), local, xp=xp))
     top = xp.sum(xp.where(problem.is_top, packed, 0.0), axis=-1, keepdims=True)
     rest = xp.where(problem.is_free, packed, -1.0)
     for _ in range(2):
@@ -79,16 +80,25 @@ def _pose(posterior: Array, settings: MapSettings, *, xp: Any) -> _Problem:
     if settings.label_smoothing:
         target = (1 - settings.label_smoothing) * target + settings.label_smoothing / target.shape[-1]
     possible = target > 0
-    log_target = xp.where(possible, xp.log(xp.where(possible, target, 1.0)), -xp.inf)
+    problem = _pose_logs(xp.where(possible, xp.log(xp.where(possible, target, 1.0)), -xp.inf), settings, xp=xp)
+    top = xp.sum(xp.where(problem.is_top, target, 0.0), axis=-1, keepdims=True)
+    zero_scale = -xp.log(top)
+    if settings.log_weight is not None:
+        top_weight = xp.sum(xp.where(problem.is_top, settings.log_weight, 0.0), axis=-1, keepdims=True)
+        zero_scale = zero_scale + (settings.log_weight - top_weight)
+    return problem._replace(zero_target=xp.where(possible, 0.0, target * bounded_exp(zero_scale, xp=xp)))
+
+
+def _pose_logs(log_target: Array, settings: MapSettings, *, xp: Any) -> _Problem:
+    """The same from logarithms of the posterior, without label smoothing."""
     if settings.log_weight is not None:
         log_target = log_target + settings.log_weight
     top_index = xp.argmax(log_target, axis=-1, keepdims=True)
-    is_top = xp.arange(target.shape[-1], device=device(target)) == top_index
-    is_free = possible & ~is_top
-    log_top = xp.take_along_axis(log_target, top_index, axis=-1)
-    zero_scale = -log_top if settings.log_weight is None else settings.log_weight - log_top
-    zero_target = xp.where(possible, 0.0, target * bounded_exp(zero_scale, xp=xp))
-    return _Problem(is_top, is_free, xp.where(is_free, log_target - log_top, 0.0), zero_target, settings, xp)
+    is_top = xp.arange(log_target.shape[-1], device=device(log_target)) == top_index
+    is_free = (log_target > -xp.inf) & ~is_top
+    relative = xp.where(is_free, log_target, 0.0) - xp.take_along_axis(log_target, top_index, axis=-1)
+    log_target = xp.where(is_free, relative, 0.0)
+    return _Problem(is_top, is_free, log_target, xp.zeros_like(log_target), settings, xp)
 
 
 class _NewtonStep(NamedTuple):

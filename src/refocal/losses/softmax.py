@@ -12,7 +12,7 @@ from torch import Tensor
 from refocal import _check
 from refocal._arrays import constant
 from refocal.core.focal import focal_partial_of
-from refocal.core.inverse import proper_focal_partial
+from refocal.core.inverse import proper_partial_of
 from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
 from refocal.losses.policies import GammaPolicy
@@ -244,7 +244,7 @@ def proper_focal_loss(
     rows = _index_rows(logits, target, weight=weight)
     keep = rows.target != ignore_index
     safe = torch.where(keep, rows.target, 0)
-    losses = proper_focal_partial(torch.softmax(rows.logits, dim=1), safe, gamma=gamma)
+    losses = proper_partial_of(F.log_softmax(rows.logits, dim=1), safe, gamma=gamma, in_logs=True, xp=xp)
     return _masked(losses, keep, safe, weight).reshape(rows.shape)
 
 
