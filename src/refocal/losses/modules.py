@@ -169,14 +169,22 @@ class NoPosteriorError(ValueError):
     """A loss was asked for a posterior map that has no closed form."""
 
 
-class InverseFocalLoss(AbstractSoftmaxLoss):
-    """Inverse focal loss -(1 + p)^gamma log p; see `inverse_focal_loss`."""
+class AbstractGammaLoss(AbstractSoftmaxLoss):
+    """Abstract: a softmax loss with one number gamma >= 0."""
 
     def __init__(
         self, gamma: float, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(weight, ignore_index, reduction)
         self.gamma = _check.scalar_gamma(gamma, least=0.0)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"gamma={self.gamma}, {super().extra_repr()}"
+
+
+class InverseFocalLoss(AbstractGammaLoss):
+    """Inverse focal loss -(1 + p)^gamma log p; see `inverse_focal_loss`."""
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
@@ -184,25 +192,15 @@ class InverseFocalLoss(AbstractSoftmaxLoss):
 
     @property
     def posterior_map(self) -> nn.Module:
-        """The map for gamma up to 1, without class weights."""
+        """The map for gamma up to 1, with the loss's class weights."""
         if self.gamma > 1:
             msg = f"inverse focal loss with gamma > 1 has no closed-form posterior, got {self.gamma}; {_FIT_INSTEAD}"
             raise NoPosteriorError(msg)
         return InverseFocalMap(self.gamma, weight=None if self.weight is None else self.weight.tolist())
 
-    def extra_repr(self) -> str:
-        """The settings."""
-        return f"gamma={self.gamma}, {super().extra_repr()}"
 
-
-class DualFocalLoss(AbstractSoftmaxLoss):
+class DualFocalLoss(AbstractGammaLoss):
     """Dual focal loss; see `dual_focal_loss`. It has no closed-form posterior."""
-
-    def __init__(
-        self, gamma: float, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__(weight, ignore_index, reduction)
-        self.gamma = _check.scalar_gamma(gamma, least=0.0)
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
@@ -213,10 +211,6 @@ class DualFocalLoss(AbstractSoftmaxLoss):
         """There is none."""
         msg = f"dual focal loss has no closed-form posterior: it looks at two probabilities; {_FIT_INSTEAD}"
         raise NoPosteriorError(msg)
-
-    def extra_repr(self) -> str:
-        """The settings."""
-        return f"gamma={self.gamma}, {super().extra_repr()}"
 
 
 class BrierLoss(AbstractSoftmaxLoss):
