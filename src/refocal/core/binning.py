@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Bins(NamedTuple):
-    """Sums over equal-width bins (a, b] of the confidence; each sample is in one bin, 0 in the first."""
+    """Sums over right-closed bins (a, b] of the confidence; each sample is in one bin, 0 in the first."""
 
     samples: np.ndarray
     confidence: np.ndarray
@@ -23,7 +23,18 @@ class Bins(NamedTuple):
 def equal_width_bins(confidence: np.ndarray, correct: np.ndarray, *, bins: int) -> Bins:
     """Sum confidence and correctness over `bins` bins of equal width, in float64."""
     confidence = confidence.astype(np.float64)
-    index = np.clip(np.ceil(confidence * bins).astype(np.intp) - 1, 0, bins - 1)
+    return _sums(np.clip(np.ceil(confidence * bins).astype(np.intp) - 1, 0, bins - 1), confidence, correct, bins)
+
+
+def equal_mass_bins(confidence: np.ndarray, correct: np.ndarray, *, bins: int) -> Bins:
+    """Sum over `bins` bins of equally many samples; equal confidences stay together, in the lower of their bins."""
+    confidence = confidence.astype(np.float64)
+    last = -(-np.arange(1, bins) * len(confidence) // bins) - 1
+    upper_edges = np.partition(confidence, last)[last]
+    return _sums(np.searchsorted(upper_edges, confidence, side="left"), confidence, correct, bins)
+
+
+def _sums(index: np.ndarray, confidence: np.ndarray, correct: np.ndarray, bins: int) -> Bins:
     return Bins(
         np.bincount(index, minlength=bins),
         np.bincount(index, weights=confidence, minlength=bins),
