@@ -18,7 +18,7 @@ from torch import Tensor
 from refocal.losses.targets import Rows, reduce
 
 _LONGEST_ROW_ON_CHIP = 32_768
-_PARTS = 128  # programs, and so partial sums, of a sum
+_LONGEST_RAGGED_ROW_ON_CHIP = 65_536  # rows that start at odd addresses are read slowly, and better only once
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -79,7 +79,7 @@ def _power_of_two(number: int) -> int:
 
 
 class Tiling(NamedTuple):
-    """How rows are laid out over programs."""
+    """How rows are laid out over programs: block columns of each of `rows` rows, in that many warps."""
 
     block: int
     rows: int
@@ -88,24 +88,19 @@ class Tiling(NamedTuple):
     programs: int
 
 
-def tiling(rows: int, classes: int, device: torch.device) -> Tiling:
+def tiling(count: int, classes: int) -> Tiling:
     """Whole rows on the chip; measured to be fast on an H200.
 
-    Short rows: small programs, a tile each, one warp for 1,024 elements. Long rows: as many programs as run at once,
-    each loading its next row while it works on one.
+    Short rows: a warp for some 512 elements. Middling rows: a program each, a warp for 1,024 elements. Long rows, which
+    leave room for one program at a time: each loads its next row while it works on one.
     """
     block = _power_of_two(classes)
-    if block <= 1024:
-        per_tile = max(1, 512 // block)
-        return Tiling(block, per_tile, 1 if per_tile == 1 else 2, 1, -(-rows // per_tile))
-    if block <= 8192:
-        return Tiling(block, 1, block // 1024, 1, rows)
-    return Tiling(block, 1, min(32, block // 1024), 3, min(rows, 2 * _multiprocessors(device)))
-
-
-def chunking(rows: int, device: torch.device) -> Tiling:
-    """Long rows by chunks: no more at once than the L2 cache holds for their second reading."""
-    return Tiling(16_384, 1, 32, 1, min(rows, _multiprocessors(device)))
+    if block <= 512:
+        rows = max(1, (1024 if block in (32, 512) else 512) // block)
+        return Tiling(block, rows, 1, 1, -(-count // rows))
+    if block <= 16_384:
+        return Tiling(block, 1, block // 1024, 1, count)
+    return Tiling(block, 1, 32, 3 if block == 32_768 else 1, count)
 
 
 def focal_rows(rows: Rows, settings: Settings, *, reduction: str) -> Tensor:
@@ -127,7 +122,7 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     count, classes = logits.shape
     probs = torch.empty((count, classes), dtype=logits.dtype, device=logits.device)
-    plan = tiling(count, classes, logits.device)
+    plan = tiling(count, classes)
     posterior.rows_on_chip[(plan.programs,)](
         logits,
         probs,
@@ -137,7 +132,6 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
         CLASSES=classes,
         BLOCK=plan.block,
         ROWS=plan.rows,
-        STAGES=plan.stages,
         WHOLE=_whole(gamma),
         num_warps=plan.warps,
     )
@@ -154,10 +148,10 @@ class _FocalRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None]:
-        logits, target = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: the plain formula has one
             from refocal.losses.softmax import focal_rows as plain_rows
 
+            logits, target = ctx.saved_tensors
             rows = Rows(logits, target, (logits.shape[0],))
             weight, ignore_index = ctx.settings.weight, ctx.settings.ignore_index
             plain = reduce(
@@ -167,6 +161,7 @@ class _FocalRows(torch.autograd.Function):
             return gradient, None, None, None
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:  # a second pass through the same graph
+            logits, target = ctx.saved_tensors
             _, gradient = _launch(logits, target, ctx.settings, ctx.reduction, gradient=True)
         if ctx.reduction == "none":
             return gradient * incoming[:, None], None, None, None
@@ -178,17 +173,17 @@ class _SigmoidFocal(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, target: Tensor, settings: tuple[float, float | None, int], reduction: str
     ) -> Tensor:
-        loss, gradient, ratio = _launch_sigmoid(logits, target, settings, reduction, gradient=ctx.needs_input_grad[0])
+        loss, gradient, work = _launch_sigmoid(logits, target, settings, reduction, gradient=ctx.needs_input_grad[0])
         ctx.save_for_backward(logits, target)
-        ctx.settings, ctx.reduction, ctx.gradient, ctx.ratio = settings, reduction, gradient, ratio
+        ctx.settings, ctx.reduction, ctx.gradient, ctx.work = settings, reduction, gradient, work
         return loss
 
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None]:
-        logits, target = ctx.saved_tensors
         if torch.is_grad_enabled():
             from refocal.losses.sigmoid import sigmoid_focal_elements
 
+            logits, target = ctx.saved_tensors
             plain = sigmoid_focal_elements(logits, target, *ctx.settings)
             if ctx.reduction != "none":
                 plain = plain.sum()
@@ -198,169 +193,155 @@ class _SigmoidFocal(torch.autograd.Function):
             return gradient, None, None, None
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:
+            logits, target = ctx.saved_tensors
             _, gradient, _ = _launch_sigmoid(logits, target, ctx.settings, ctx.reduction, gradient=True)
         if ctx.reduction == "none":
             return gradient * incoming, None, None, None
-        return _scaled(gradient, incoming, ctx.ratio), None, None, None
+        return _scaled(gradient, incoming, ctx.work), None, None, None
 
 
 def _launch(
     logits: Tensor, target: Tensor, settings: Settings, reduction: str, *, gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The loss, reduced, and the gradient in the logits."""
-    from refocal.losses.kernels import hard, soft
+    from refocal.losses.kernels import elementwise, soft
 
-    device, (count, classes) = logits.device, logits.shape
+    count, classes = logits.shape
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     weight = None if settings.weight is None else settings.weight.contiguous()
-    hard_target = target.ndim == 1 and not settings.label_smoothing
-    chunked = hard_target and classes > _LONGEST_ROW_ON_CHIP
-    plan = chunking(count, device) if chunked else tiling(count, classes, device)
-    result = torch.empty((count, classes), dtype=logits.dtype, device=device) if gradient else None
-    losses = torch.empty(count, dtype=torch.float32, device=device)
-    number = _number(target, weight, settings.ignore_index) if reduction == "mean" else None
+    indices = target.ndim == 1
+    counted = reduction == "mean" and indices
+    work = logits.new_empty(elementwise.LOSSES.value + count, dtype=torch.float32)
+    if counted:
+        elementwise.count_targets[(elementwise.COUNTS.value,)](
+            target,
+            work if weight is None else weight,
+            work,
+            count,
+            settings.ignore_index,
+            BLOCK=1024,
+            WEIGHTED=weight is not None,
+            num_warps=8,
+        )
+    result = torch.empty((count, classes), dtype=logits.dtype, device=logits.device) if gradient else None
     by_class = isinstance(settings.gamma, tuple)
-    gammas = _gammas(settings.gamma, device) if by_class else losses
+    gamma = 0.0 if by_class else settings.gamma
     # where a pointer is not used, any will do
     pointers = (
-        losses if result is None else result,
-        losses,
-        gammas,
-        losses if weight is None else weight,
-        losses if number is None else number,
+        work if result is None else result,
+        work,
+        _gammas(settings.gamma, logits.device) if by_class else work,
+        work if weight is None else weight,
     )
-    gamma = 0.0 if by_class else float(settings.gamma)
     options = {
         "CLASSES": classes,
-        "BLOCK": plan.block,
-        "SCALED": number is not None,
+        "SCALED": counted,
         "GAMMA_BY_CLASS": by_class,
         "WEIGHTED": weight is not None,
+        "WHOLE": 0 if by_class else _whole(gamma),
         "DETACHED": settings.detached,
         "GRADIENT": gradient,
-        "STAGES": plan.stages,
-        "num_warps": plan.warps,
     }
-    grid = (plan.programs,)
-    numbers = (count, logits.stride(0))
-    if hard_target:
-        kernel = hard.rows_in_chunks if chunked else hard.rows_on_chip
-        if plan.rows > 1:
-            kernel, options["ROWS"] = hard.tiles_of_rows, plan.rows
-            del options["STAGES"]
-        kernel[grid](logits, target, *pointers, *numbers, gamma, settings.ignore_index, **options)
+    if indices and not settings.label_smoothing:
+        _launch_hard((logits, target, *pointers), gamma, settings.ignore_index, options)
     else:
-        indices = target.ndim == 1
         target = target if indices or target.stride(1) == 1 else target.contiguous()
-        soft.rows_on_chip[grid](
+        plan = tiling(count, classes)
+        soft.rows_on_chip[(plan.programs,)](
             logits,
             target,
             *pointers,
-            *numbers,
+            count,
+            logits.stride(0),
             0 if indices else target.stride(0),
             gamma,
             settings.ignore_index,
             float(settings.label_smoothing),
+            1.0 / count if reduction == "mean" else 1.0,
+            BLOCK=plan.block,
             ROWS=plan.rows,
-            WHOLE=0 if by_class else _whole(gamma),
             INDICES=indices,
             SMOOTHED=settings.label_smoothing > 0,
+            num_warps=min(32, 2 * plan.warps),  # it holds twice as much of each row
             **options,
         )
     if reduction == "none":
-        return losses.to(logits.dtype), result
-    return _finish(losses, number, dtype=logits.dtype, expected=1.0)[0], result
+        return work[elementwise.LOSSES.value :].to(logits.dtype), result
+    return _finished(work, count, expected=count if reduction == "mean" else 1, counted=counted, like=logits), result
 
 
-def _number(target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
-    """What `nn.CrossEntropyLoss` divides by: rows, or the weights of their classes."""
-    from refocal.losses.kernels import elementwise
+def _launch_hard(pointers: tuple[Tensor, ...], gamma: float, ignore_index: int, options: dict[str, Any]) -> None:
+    from refocal.losses.kernels import hard
 
-    if target.ndim == 2:
-        return torch.full((1,), float(len(target)), device=target.device)
-    parts = torch.empty(_PARTS, dtype=torch.float32, device=target.device)
-    elementwise.count_targets[(_PARTS,)](
-        target,
-        parts if weight is None else weight,
-        parts,
-        len(target),
-        ignore_index,
-        BLOCK=1024,
-        WEIGHTED=weight is not None,
+    logits = pointers[0]
+    count, classes = logits.shape
+    numbers = (count, logits.stride(0), gamma, ignore_index)
+    longest = _LONGEST_ROW_ON_CHIP if classes % 8 == 0 else _LONGEST_RAGGED_ROW_ON_CHIP
+    if classes > longest:
+        # no more rows at once than the L2 cache holds for their second reading
+        programs = min(count, _multiprocessors(logits.device))
+        hard.rows_in_chunks[(programs,)](*pointers, *numbers, LANES=2048, WIDTH=8, num_warps=32, **options)
+        return
+    plan = tiling(count, classes)
+    programs = plan.programs if plan.stages == 1 else min(count, _multiprocessors(logits.device))
+    hard.rows_on_chip[(programs,)](
+        *pointers, *numbers, BLOCK=plan.block, ROWS=plan.rows, STAGES=plan.stages, num_warps=plan.warps, **options
     )
-    return _add(parts, programs=1)
 
 
-def _add(values: Tensor, *, programs: int) -> Tensor:
-    """Partial sums of a vector, one a program."""
+def _finished(
+    work: Tensor, size: int, *, expected: float, counted: bool, like: Tensor, counted_beside: bool = False
+) -> Tensor:
+    """The sum of the losses in `work`, divided by their count where they were counted, else by what is expected."""
     from refocal.losses.kernels import elementwise
 
-    sums = torch.empty(programs, dtype=torch.float32, device=values.device)
-    elementwise.add_parts[(programs,)](values, sums, values.numel(), BLOCK=1024)
-    return sums
-
-
-def _finish(
-    losses: Tensor, counts: Tensor | None, *, dtype: torch.dtype, expected: float
-) -> tuple[Tensor, Tensor | None]:
-    """The sum of losses, or their mean; with a mean, also the expected count divided by the true one."""
-    from refocal.losses.kernels import elementwise
-
-    parts = _add(losses, programs=_PARTS)
-    loss = torch.empty((), dtype=dtype, device=losses.device)
-    ratio = None if counts is None else torch.empty((), dtype=torch.float32, device=losses.device)
-    elementwise.finish[(1,)](
-        parts,
-        parts if counts is None else counts,
-        loss,
-        parts if ratio is None else ratio,
-        expected,
-        PARTS=_PARTS,
-        COUNTS=0 if counts is None else counts.numel(),
+    loss = torch.empty((), dtype=like.dtype, device=like.device)
+    elementwise.finish[(elementwise.COUNTS.value,)](
+        work, loss, size, float(expected), COUNTED=counted, COUNTED_BESIDE=counted_beside, BLOCK=2048, num_warps=8
     )
-    return loss, ratio
+    return loss
 
 
 def _launch_sigmoid(
     logits: Tensor, target: Tensor, settings: tuple[float, float | None, int], reduction: str, *, gradient: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The loss, reduced; the gradient, divided by the number of scores; and the correction for ignored ones."""
+    """The loss, reduced; the gradient, divided by the number of scores; and the buffer with its correction, if any."""
     from refocal.losses.kernels import elementwise
 
     gamma, alpha, ignore_index = settings
     logits, target = logits.contiguous(), target.contiguous()
-    size, block = logits.numel(), 2048
+    size, block = logits.numel(), 4096
     programs = -(-size // block)
     result = torch.empty_like(logits) if gradient else None
-    by_element = reduction == "none"
-    losses = torch.empty_like(logits) if by_element else torch.empty(programs, device=logits.device)
-    counts = losses if by_element else torch.empty_like(losses)
+    by_element, mean = reduction == "none", reduction == "mean"
+    losses = torch.empty_like(logits) if by_element else None
+    work = logits.new_empty(elementwise.LOSSES.value + 2 * programs, dtype=torch.float32)
     elementwise.sigmoid_focal[(programs,)](
         logits,
         target,
-        losses if result is None else result,
-        losses,
-        counts,
+        work if result is None else result,
+        work,
+        work if losses is None else losses,
         size,
         gamma,
         0.0 if alpha is None else alpha,
         float(ignore_index),
-        1.0 / size if reduction == "mean" else 1.0,
+        1.0 / size if mean else 1.0,
         BLOCK=block,
         BALANCED=alpha is not None,
+        WHOLE=_whole(gamma),
         GRADIENT=gradient,
         BY_ELEMENT=by_element,
         num_warps=8,
     )
-    if by_element:
+    if losses is not None:
         return losses, result, None
-    numbers = _add(counts, programs=_PARTS) if reduction == "mean" else None
-    loss, ratio = _finish(losses, numbers, dtype=logits.dtype, expected=float(size))
-    return loss, result, ratio
+    loss = _finished(work, programs, expected=size if mean else 1, counted=mean, like=logits, counted_beside=mean)
+    return loss, result, work if mean else None
 
 
-def _scaled(gradient: Tensor, incoming: Tensor, ratio: Tensor | None) -> Tensor:
-    """The stored gradient times the incoming one, in place."""
+def _scaled(gradient: Tensor, incoming: Tensor, work: Tensor | None) -> Tensor:
+    """The stored gradient times the incoming one, and the correction in `work` where there is one, in place."""
     from refocal.losses.kernels import elementwise
 
     block = 4096
@@ -368,10 +349,10 @@ def _scaled(gradient: Tensor, incoming: Tensor, ratio: Tensor | None) -> Tensor:
     elementwise.scale_all[(programs,)](
         gradient,
         incoming,
-        incoming if ratio is None else ratio,
+        incoming if work is None else work,
         gradient.numel(),
+        CORRECTED=work is not None,
         BLOCK=block,
-        CORRECTED=ratio is not None,
         num_warps=8,
     )
     return gradient

@@ -35,6 +35,8 @@ def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, label_smoo
         F.cross_entropy(logits, target, weight=weight, label_smoothing=label_smoothing)  # raises, with its own words
         msg = f"logits of shape {tuple(logits.shape)} and target of shape {tuple(target.shape)} do not fit"
         raise ValueError(msg)
+    if logits.ndim == 2 and target.dtype != torch.uint8:
+        return Rows(logits, target, positions)
     classes = logits.shape[class_dim]
     rows = logits.movedim(class_dim, -1).reshape(-1, classes)
     if target.is_floating_point():

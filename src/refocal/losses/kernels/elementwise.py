@@ -1,11 +1,21 @@
-"""Sigmoid focal loss with its gradient, and the small passes around a loss: counting, adding up, scaling."""
+"""Sigmoid focal loss with its gradient, and the small passes around a loss: counting, adding up, scaling.
+
+The losses share one float32 buffer, `work`: COUNTS partial sums of what a mean divides by, as many of the losses, a
+ticket that tells the last program of `finish`, the correction that a backward pass applies, and from LOSSES on the
+losses themselves. A kernel that fills it sets the ticket to 0.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.maths import focus, log1p, power
+from refocal.losses.kernels.maths import LOG2_E, log1p, reciprocal, whole_power
+
+COUNTS = tl.constexpr(32)
+TICKET = tl.constexpr(64)
+CORRECTION = tl.constexpr(65)
+LOSSES = tl.constexpr(80)
 
 
 @triton.jit
@@ -13,8 +23,8 @@ def sigmoid_focal(
     logits_ptr,
     target_ptr,
     gradient_ptr,
+    work_ptr,
     loss_ptr,
-    count_ptr,
     size,
     gamma,
     alpha,
@@ -22,42 +32,54 @@ def sigmoid_focal(
     scale,
     BLOCK: tl.constexpr,
     BALANCED: tl.constexpr,
+    WHOLE: tl.constexpr,
     GRADIENT: tl.constexpr,
     BY_ELEMENT: tl.constexpr,
 ):
-    """Sum of t alpha l(p) + (1 - t) (1 - alpha) l(1 - p), and its derivative in the logit."""
+    """t alpha l(p) + (1 - t) (1 - alpha) l(1 - p) and its derivative in the logit.
+
+    dl(p)/dx = -q^gamma (q - gamma p log p). Losses are stored by element, or summed over each program together with
+    the number of scores that count.
+    """
     program = tl.program_id(0)
     place = tl.full((), BLOCK, tl.int64) * program + tl.arange(0, BLOCK)
     mask = place < size
     x = tl.load(logits_ptr + place, mask=mask, other=0.0).to(tl.float32)
     t = tl.load(target_ptr + place, mask=mask, other=ignore_index).to(tl.float32)
     counted = t != ignore_index
-    soft = log1p(tl.exp(-tl.abs(x)))
-    log_p = -(tl.maximum(-x, 0.0) + soft)
-    log_q = -(tl.maximum(x, 0.0) + soft)
+    odds = tl.exp2(-tl.abs(x) * LOG2_E)
+    larger = reciprocal(1.0 + odds)
+    smaller = odds * larger
+    p, q = tl.where(x < 0.0, smaller, larger), tl.where(x < 0.0, larger, smaller)
+    minus_log_p = tl.maximum(-x, 0.0) + log1p(odds)
+    minus_log_q = minus_log_p + x
     positive, negative = t, 1.0 - t
     if BALANCED:
-        positive, negative = alpha * t, (1.0 - alpha) * (1.0 - t)
-    up, down = positive * power(log_q, gamma), negative * power(log_p, gamma)
-    loss = tl.where(counted, -(up * log_p + down * log_q), 0.0)
+        positive, negative = alpha * positive, (1.0 - alpha) * negative
+    if WHOLE > 0:
+        up, down = positive * whole_power(q, WHOLE), negative * whole_power(p, WHOLE)
+    else:
+        exponent = -gamma * LOG2_E
+        up, down = positive * tl.exp2(exponent * minus_log_q), negative * tl.exp2(exponent * minus_log_p)
+    loss = tl.where(counted, up * minus_log_p + down * minus_log_q, 0.0)
     if BY_ELEMENT:
         tl.store(loss_ptr + place, loss.to(loss_ptr.dtype.element_ty), mask=mask)
     else:
-        tl.store(loss_ptr + program, tl.sum(loss, axis=0))
-        tl.store(count_ptr + program, tl.sum(tl.where(counted, 1.0, 0.0), axis=0))
+        if program == 0:
+            tl.store(work_ptr + TICKET, 0.0)
+        tl.store(work_ptr + LOSSES + program, tl.sum(loss, axis=0))
+        tl.store(work_ptr + LOSSES + tl.num_programs(0) + program, tl.sum(tl.where(counted, 1.0, 0.0), axis=0))
     if GRADIENT:
-        # d l(p) / dx = -phi(p) q, and the mirror image for 1 - p
-        pulled = up * focus(log_p, tl.exp(x), gamma, False) * tl.exp(log_q)
-        pushed = down * focus(log_q, tl.exp(-x), gamma, False) * tl.exp(log_p)
-        gradient = tl.where(counted, (pushed - pulled) * scale, 0.0)
+        gradient = down * (p + gamma * (q * minus_log_q)) - up * (q + gamma * (p * minus_log_p))
+        gradient = tl.where(counted, gradient * scale, 0.0)
         tl.store(gradient_ptr + place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def count_targets(target_ptr, weight_ptr, count_ptr, rows, ignore_index, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr):
-    """Partial sums of what a mean divides by: one, or the class weight, for each counted row."""
+def count_targets(target_ptr, weight_ptr, work_ptr, rows, ignore_index, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr):
+    """COUNTS partial sums of what a mean divides by: one, or the class weight, for each counted row."""
     total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, rows, tl.num_programs(0) * BLOCK):
+    for start in range(tl.program_id(0) * BLOCK, rows, COUNTS * BLOCK):
         row = start + tl.arange(0, BLOCK)
         target = tl.load(target_ptr + row, mask=row < rows, other=ignore_index)
         counted = target != ignore_index
@@ -65,36 +87,55 @@ def count_targets(target_ptr, weight_ptr, count_ptr, rows, ignore_index, BLOCK: 
         if WEIGHTED:
             share = tl.load(weight_ptr + tl.where(counted, target, 0), mask=counted, other=0.0).to(tl.float32)
         total += share
-    tl.store(count_ptr + tl.program_id(0), tl.sum(total, axis=0))
+    tl.store(work_ptr + tl.program_id(0), tl.sum(total, axis=0))
 
 
 @triton.jit
-def add_parts(part_ptr, sum_ptr, size, BLOCK: tl.constexpr):
-    """Sums of every num_programs-th block of values."""
+def inverse_count(work_ptr):
+    """One over what a mean divides by."""
+    return 1.0 / tl.sum(tl.load(work_ptr + tl.arange(0, COUNTS)), axis=0)
+
+
+@triton.jit
+def _sum_share(value_ptr, size, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, size, tl.num_programs(0) * BLOCK):
+    for start in range(tl.program_id(0) * BLOCK, size, COUNTS * BLOCK):
         place = start + tl.arange(0, BLOCK)
-        total += tl.load(part_ptr + place, mask=place < size, other=0.0)
-    tl.store(sum_ptr + tl.program_id(0), tl.sum(total, axis=0))
+        total += tl.load(value_ptr + place, mask=place < size, other=0.0)
+    return tl.sum(total, axis=0)
 
 
 @triton.jit
-def finish(part_ptr, count_ptr, loss_ptr, ratio_ptr, expected, PARTS: tl.constexpr, COUNTS: tl.constexpr):
-    """The sum of PARTS losses, divided for a mean by the sum of COUNTS counts; and how far those were off."""
-    loss = tl.sum(tl.load(part_ptr + tl.arange(0, PARTS)), axis=0)
-    if COUNTS > 0:
-        number = tl.sum(tl.load(count_ptr + tl.arange(0, COUNTS)), axis=0)
-        loss = loss / number
-        tl.store(ratio_ptr, tl.where(number == expected, 1.0, expected / number))
-    tl.store(loss_ptr, loss.to(loss_ptr.dtype.element_ty))
+def finish(
+    work_ptr, result_ptr, size, expected, COUNTED: tl.constexpr, COUNTED_BESIDE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The sum of the losses over their count, or over the expected one, by COUNTS programs; the last of them adds up.
+
+    Counts may have been made before, or stand beside the losses. The correction is what the gradient, if it was
+    divided by the expected count, has to be multiplied by.
+    """
+    program = tl.program_id(0)
+    tl.store(work_ptr + COUNTS + program, _sum_share(work_ptr + LOSSES, size, BLOCK))
+    if COUNTED_BESIDE:
+        tl.store(work_ptr + program, _sum_share(work_ptr + LOSSES + size, size, BLOCK))
+    tl.debug_barrier()
+    if tl.atomic_add(work_ptr + TICKET, 1.0) == COUNTS - 1:
+        part = tl.arange(0, COUNTS)
+        number = expected
+        if COUNTED:
+            number = tl.sum(tl.load(work_ptr + part, volatile=True), axis=0)
+            as_expected = tl.abs(number - expected) <= 2.5e-7 * expected  # equal, up to the rounding of large sums
+            tl.store(work_ptr + CORRECTION, tl.where(as_expected, 1.0, expected / number))
+        result = tl.sum(tl.load(work_ptr + COUNTS + part, volatile=True), axis=0) / number
+        tl.store(result_ptr, result.to(result_ptr.dtype.element_ty))
 
 
 @triton.jit
-def scale_all(gradient_ptr, factor_ptr, ratio_ptr, size, BLOCK: tl.constexpr, CORRECTED: tl.constexpr):
+def scale_all(gradient_ptr, factor_ptr, work_ptr, size, CORRECTED: tl.constexpr, BLOCK: tl.constexpr):
     """Multiply in place by an incoming gradient; a factor of 1, the usual one, touches no memory."""
     factor = tl.load(factor_ptr).to(tl.float32)
     if CORRECTED:
-        factor = factor * tl.load(ratio_ptr)
+        factor = factor * tl.load(work_ptr + CORRECTION)
     if factor != 1.0:
         for start in range(tl.program_id(0), tl.cdiv(size, BLOCK), tl.num_programs(0)):
             place = tl.full((), BLOCK, tl.int64) * start + tl.arange(0, BLOCK)

@@ -1,7 +1,9 @@
-"""Focal loss of class-index targets: losses and the gradient in the logits, one pass over each row.
+"""Focal loss of class-index targets: losses and the gradient in the logits.
 
-With u = logsumexp of the other classes minus the target's logit, log p = -softplus(u) and log q = -softplus(-u);
-the gradient is phi (p_j - [j = y]) with phi = q^gamma (1 + gamma s).
+With m_j = exp(x_j - max x), p = m_y / sum(m) and q = sum of the others / sum(m), so that neither is taken from the
+other by subtraction. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
+
+`work` is laid out as `elementwise` says: it brings the counts for a mean and takes one loss a row.
 """
 
 from __future__ import annotations
@@ -9,32 +11,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.maths import focus, log1p, power
+from refocal.losses.kernels.elementwise import LOSSES, TICKET, inverse_count
+from refocal.losses.kernels.maths import LN_2, LOG2_E, log1p, log2, reciprocal, reduced_power
 
 
 @triton.jit
-def _row_terms(score, rest_max, rest_sum, gamma, scale, DETACHED: tl.constexpr):
-    """Loss, gradient at the target, and the gradient's factor on exp(x_j - rest_max) elsewhere."""
-    alone = rest_sum == 0.0
-    against = tl.where(alone, -float("inf"), rest_max + tl.log(tl.where(alone, 1.0, rest_sum)) - score)
-    soft = log1p(tl.exp(-tl.abs(against)))
-    log_p = -(tl.maximum(against, 0.0) + soft)
-    log_q = -(tl.maximum(-against, 0.0) + soft)
-    factor = power(log_q, gamma)
-    pull = factor * focus(log_p, tl.exp(-against), gamma, DETACHED) * tl.exp(log_q) * scale
-    loss = -factor * log_p
-    return tl.where(alone, 0.0, loss), -pull, tl.where(alone, 0.0, pull / tl.where(alone, 1.0, rest_sum))
+def _row_terms(log_mass, mass, rest, gamma, WHOLE: tl.constexpr, DETACHED: tl.constexpr):
+    """Loss, phi, q and 1 / (mass + rest) of a target with this mass, whose log2 is exact where it underflows."""
+    inverse = reciprocal(mass + rest)
+    p, q = mass * inverse, rest * inverse
+    soft = log1p(tl.minimum(mass, rest) * reciprocal(tl.maximum(mass, rest)))
+    log_p = tl.where(mass < rest, (log_mass - log2(rest)) * LN_2, 0.0) - soft
+    alone = rest == 0.0  # the others are below the float range, and so are loss and gradient
+    reduced = reduced_power(tl.where(alone, 1.0, q), gamma, WHOLE)
+    phi = reduced * q if DETACHED else reduced * (q - gamma * (p * log_p))
+    return tl.where(alone, 0.0, -reduced * q * log_p), tl.where(alone, 0.0, phi), q, inverse
 
 
 @triton.jit
-def tiles_of_rows(
+def _tile(
+    tile,
+    scale,
     logits_ptr,
     target_ptr,
     gradient_ptr,
-    loss_ptr,
+    work_ptr,
     gamma_ptr,
     weight_ptr,
-    count_ptr,
     rows,
     stride,
     gamma,
@@ -42,81 +45,39 @@ def tiles_of_rows(
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
-    SCALED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
 ):
-    """Short rows: a program takes ROWS of them at once."""
-    column = tl.arange(0, BLOCK)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tile * ROWS + tl.arange(0, ROWS)
     exists = row < rows
-    mask = exists[:, None] & (column < CLASSES)[None, :]
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = exists[:, None] & (column < CLASSES)
     place = row.to(tl.int64)
-    x = tl.load(logits_ptr + (place * stride)[:, None] + column[None, :], mask=mask, other=-float("inf")).to(tl.float32)
+    x = tl.load(logits_ptr + (place * stride)[:, None] + column, mask=mask, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
     counted = target != ignore_index
-    safe = tl.where(counted, target, 0)
+    safe = tl.where(counted, target, 0).to(tl.int32)
     score = tl.load(logits_ptr + place * stride + safe, mask=exists, other=0.0).to(tl.float32)
-    scale = 1.0
-    if SCALED:
-        scale = 1.0 / tl.load(count_ptr)
-    is_target = column[None, :] == safe[:, None]
-    top = tl.max(x, axis=1)
-    top = tl.where(top == -float("inf"), 0.0, top)
-    # relative to the target, classes more than 88 below it vanish: so do their losses and gradients in float32
-    mass = tl.where(is_target, 0.0, tl.exp(x - top[:, None]))
-    row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * top
-    row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
-    loss, at_target, elsewhere = _row_terms(score, top, tl.sum(mass, axis=1), row_gamma, scale * row_weight, DETACHED)
-    loss = tl.where(counted, loss * row_weight, 0.0)
-    tl.store(loss_ptr + row, loss, mask=exists)
+    shift = tl.max(x, axis=1) * LOG2_E
+    shift = tl.where(shift == -float("inf"), 0.0, shift)
+    is_target = column == safe[:, None]
+    mass = tl.where(is_target, 0.0, tl.exp2(x * LOG2_E - shift[:, None]))
+    log_mass = score * LOG2_E - shift
+    row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
+    loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), tl.sum(mass, axis=1), row_gamma, WHOLE, DETACHED)
+    if WEIGHTED:
+        weight = tl.load(weight_ptr + safe).to(tl.float32)
+        loss, phi = loss * weight, phi * weight
+    tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0), mask=exists)
     if GRADIENT:
-        gradient = tl.where(is_target, at_target[:, None], mass * elsewhere[:, None])
-        gradient = tl.where(counted[:, None], gradient, 0.0).to(gradient_ptr.dtype.element_ty)
-        tl.store(gradient_ptr + (place * CLASSES)[:, None] + column[None, :], gradient, mask=mask)
-
-
-@triton.jit
-def _one_row(
-    row,
-    logits_ptr,
-    target_ptr,
-    gradient_ptr,
-    loss_ptr,
-    gamma_ptr,
-    weight_ptr,
-    stride,
-    gamma,
-    ignore_index,
-    scale,
-    CLASSES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    GAMMA_BY_CLASS: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    DETACHED: tl.constexpr,
-    GRADIENT: tl.constexpr,
-):
-    column = tl.arange(0, BLOCK)
-    inside = column < CLASSES
-    place = tl.full((), 0, tl.int64) + row
-    x = tl.load(logits_ptr + place * stride + column, mask=inside, other=-float("inf")).to(tl.float32)
-    target = tl.load(target_ptr + row)
-    counted = target != ignore_index
-    safe = tl.where(counted, target, 0)
-    score = tl.load(logits_ptr + place * stride + safe).to(tl.float32)
-    top = tl.max(x, axis=0)
-    top = tl.where(top == -float("inf"), 0.0, top)
-    mass = tl.where(column == safe, 0.0, tl.exp(x - top))
-    row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * top
-    row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
-    loss, at_target, elsewhere = _row_terms(score, top, tl.sum(mass, axis=0), row_gamma, scale * row_weight, DETACHED)
-    tl.store(loss_ptr + row, tl.where(counted, loss * row_weight, 0.0))
-    if GRADIENT:
-        gradient = tl.where(column == safe, at_target, mass * elsewhere)
-        gradient = tl.where(counted, gradient, 0.0).to(gradient_ptr.dtype.element_ty)
-        tl.store(gradient_ptr + place * CLASSES + column, gradient, mask=inside)
+        phi = tl.where(counted, phi * scale, 0.0)
+        gradient = tl.where(is_target, (-phi * q)[:, None], mass * (phi * inverse)[:, None])
+        tl.store(
+            gradient_ptr + (place * CLASSES)[:, None] + column, gradient.to(gradient_ptr.dtype.element_ty), mask=mask
+        )
 
 
 @triton.jit
@@ -124,68 +85,83 @@ def rows_on_chip(
     logits_ptr,
     target_ptr,
     gradient_ptr,
-    loss_ptr,
+    work_ptr,
     gamma_ptr,
     weight_ptr,
-    count_ptr,
     rows,
     stride,
     gamma,
     ignore_index,
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
     SCALED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
-    """A program holds a row on the chip whole: one row where STAGES is 1, else one after another, loading ahead."""
-    scale = 1.0
-    if SCALED:
-        scale = 1.0 / tl.load(count_ptr)
-    if STAGES == 1:
-        _one_row(
+    """A program holds ROWS rows on the chip whole: once where STAGES is 1, else again and again, loading ahead."""
+    if tl.program_id(0) == 0:
+        tl.store(work_ptr + TICKET, 0.0)
+    scale = inverse_count(work_ptr) if SCALED else 1.0
+    if STAGES == 1:  # without a loop, which would cost a quarter more
+        _tile(
             tl.program_id(0),
+            scale,
             logits_ptr,
             target_ptr,
             gradient_ptr,
-            loss_ptr,
+            work_ptr,
             gamma_ptr,
             weight_ptr,
+            rows,
             stride,
             gamma,
             ignore_index,
-            scale,
             CLASSES,
             BLOCK,
+            ROWS,
             GAMMA_BY_CLASS,
             WEIGHTED,
+            WHOLE,
             DETACHED,
             GRADIENT,
         )
     else:
-        for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
-            _one_row(
-                row,
+        for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+            _tile(
+                tile,
+                scale,
                 logits_ptr,
                 target_ptr,
                 gradient_ptr,
-                loss_ptr,
+                work_ptr,
                 gamma_ptr,
                 weight_ptr,
+                rows,
                 stride,
                 gamma,
                 ignore_index,
-                scale,
                 CLASSES,
                 BLOCK,
+                ROWS,
                 GAMMA_BY_CLASS,
                 WEIGHTED,
+                WHOLE,
                 DETACHED,
                 GRADIENT,
             )
+
+
+@triton.jit
+def _add_chunk(x, tops, totals):
+    """Running maximum and sum of exponentials of each lane, in base 2, with a chunk (LANES, WIDTH) added."""
+    higher = tl.maximum(tops, tl.max(x, axis=1) * LOG2_E)
+    sums = tl.sum(tl.exp2(x * LOG2_E - higher[:, None]), axis=1)
+    return higher, totals * tl.exp2(tops - higher) + sums
 
 
 @triton.jit
@@ -193,63 +169,74 @@ def rows_in_chunks(
     logits_ptr,
     target_ptr,
     gradient_ptr,
-    loss_ptr,
+    work_ptr,
     gamma_ptr,
     weight_ptr,
-    count_ptr,
     rows,
     stride,
     gamma,
     ignore_index,
     CLASSES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDTH: tl.constexpr,
     SCALED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
-    """Long rows: one pass for the normaliser, a second, from the L2 cache, for the gradient."""
-    scale = 1.0
-    if SCALED:
-        scale = 1.0 / tl.load(count_ptr)
+    """Long rows: one pass for the normaliser, a second, from the L2 cache, for the gradient.
+
+    A lane takes WIDTH neighbouring classes of each chunk, so that maxima and sums stay within a thread.
+    """
+    CHUNK: tl.constexpr = LANES * WIDTH
+    FULL: tl.constexpr = CLASSES // CHUNK * CHUNK
+    if tl.program_id(0) == 0:
+        tl.store(work_ptr + TICKET, 0.0)
+    scale = inverse_count(work_ptr) if SCALED else 1.0
+    offset = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    tail = FULL + offset
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         place = tl.full((), 0, tl.int64) + row
         base = logits_ptr + place * stride
         target = tl.load(target_ptr + row)
         counted = target != ignore_index
-        safe = tl.where(counted, target, 0)
-        score = tl.load(base + safe).to(tl.float32)
-        tops = tl.full((BLOCK,), -1e38, tl.float32)
-        totals = tl.zeros((BLOCK,), tl.float32)
-        for start in tl.range(0, CLASSES, BLOCK, num_stages=STAGES):
-            column = start + tl.arange(0, BLOCK)
-            x = tl.load(base + column, mask=column < CLASSES, other=-float("inf"), eviction_policy="evict_last").to(
-                tl.float32
-            )
-            x = tl.where(column == safe, -float("inf"), x)
-            higher = tl.maximum(tops, x)
-            # one of the two exponentials is exp(0)
-            shrink = tl.exp(-tl.abs(x - tops))
-            totals = tl.where(x > tops, totals * shrink + 1.0, totals + shrink)
-            tops = higher
+        safe = tl.where(counted, target, 0).to(tl.int32)
+        score = tl.load(base + safe).to(tl.float32) * LOG2_E
+        tops = tl.full((LANES,), -1e38, tl.float32)
+        totals = tl.zeros((LANES,), tl.float32)
+        for start in tl.range(0, FULL, CHUNK):
+            x = tl.load(base + start + offset, eviction_policy="evict_last").to(tl.float32)
+            if (safe >= start) & (safe < start + CHUNK):
+                x = tl.where(start + offset == safe, -float("inf"), x)
+            tops, totals = _add_chunk(x, tops, totals)
+        if FULL < CLASSES:
+            last = tl.load(base + tail, mask=tail < CLASSES, other=-float("inf"), eviction_policy="evict_last")
+            tops, totals = _add_chunk(tl.where(tail == safe, -float("inf"), last.to(tl.float32)), tops, totals)
         top = tl.max(tops, axis=0)
-        top = tl.where(top == -1e38, 0.0, top)
-        total = tl.sum(totals * tl.exp(tops - top), axis=0)
-        row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma + 0.0 * score
-        row_weight = tl.load(weight_ptr + safe).to(tl.float32) if WEIGHTED else 1.0 + 0.0 * top
-        row_weight = tl.where(counted, row_weight, 0.0)
-        loss, at_target, elsewhere = _row_terms(score, top, total, row_gamma, scale * row_weight, DETACHED)
-        loss = tl.where(counted, loss * row_weight, 0.0)
-        tl.store(loss_ptr + row, loss)
+        shift = tl.maximum(top, score)
+        rest = tl.sum(totals * tl.exp2(tops - shift), axis=0)
+        log_mass = score - shift
+        row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
+        loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), rest, row_gamma, WHOLE, DETACHED)
+        if WEIGHTED:
+            weight = tl.load(weight_ptr + safe).to(tl.float32)
+            loss, phi = loss * weight, phi * weight
+        tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0))
         if GRADIENT:
+            phi = tl.where(counted, phi * scale, 0.0)
+            factor = phi * inverse
             out = gradient_ptr + place * CLASSES
-            for start in tl.range(0, CLASSES, BLOCK, num_stages=STAGES):
-                column = start + tl.arange(0, BLOCK)
-                x = tl.load(
-                    base + column, mask=column < CLASSES, other=-float("inf"), eviction_policy="evict_first"
-                ).to(tl.float32)
-                gradient = tl.where(column == safe, at_target, tl.exp(x - top) * elsewhere)
-                gradient = tl.where(counted, gradient, 0.0).to(gradient_ptr.dtype.element_ty)
-                tl.store(out + column, gradient, mask=column < CLASSES, eviction_policy="evict_first")
+            for start in tl.range(0, FULL, CHUNK):
+                x = tl.load(base + start + offset, eviction_policy="evict_first").to(tl.float32)
+                gradient = tl.exp2(x * LOG2_E - shift) * factor
+                if (safe >= start) & (safe < start + CHUNK):
+                    gradient = tl.where(start + offset == safe, -phi * q, gradient)
+                rounded = gradient.to(gradient_ptr.dtype.element_ty)
+                tl.store(out + start + offset, rounded, eviction_policy="evict_first")
+            if FULL < CLASSES:
+                last = tl.load(base + tail, mask=tail < CLASSES, other=-float("inf"), eviction_policy="evict_first")
+                at_tail = tl.exp2(last.to(tl.float32) * LOG2_E - shift) * factor
+                at_tail = tl.where(tail == safe, -phi * q, at_tail).to(gradient_ptr.dtype.element_ty)
+                tl.store(out + tail, at_tail, mask=tail < CLASSES, eviction_policy="evict_first")

@@ -1,6 +1,6 @@
 """The posterior map from logits with one gamma: one read, one write.
 
-The formulas are those of `refocal.core.posterior.log_h_shift`, on rows held on the chip.
+Psi_j = h_j / sum(h), h = p / phi, phi = q^(gamma - 1) (q - gamma p log p), relative to h of the top class.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.maths import focus, log1p, power, reduced_power
+from refocal.losses.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
+from refocal.losses.kernels.soft import beside_top
 
 
 @triton.jit
@@ -21,35 +22,28 @@ def rows_on_chip(
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
-    """A program takes tiles of ROWS rows."""
-    column = tl.arange(0, BLOCK)
-    inside = column < CLASSES
-    unfocused = tl.where(gamma == 0.0, 1.0, 0.0)
-    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
-        row = tile * ROWS + tl.arange(0, ROWS)
-        mask = (row < rows)[:, None] & inside[None, :]
-        offset = row.to(tl.int64)[:, None] * stride + column[None, :]
-        x = tl.load(logits_ptr + offset, mask=mask, other=-float("inf")).to(tl.float32)
-        top = tl.max(x, axis=1)[:, None]
-        is_top = x == top
-        mass = tl.exp(x - top)
-        ties = tl.sum(tl.where(is_top, 1.0, 0.0), axis=1)[:, None]
-        beside = tl.sum(tl.where(is_top, 0.0, mass), axis=1)[:, None] + (ties - 1.0)
-        inverse_total = 1.0 / (1.0 + beside)
-        log_total = log1p(beside)
-        p = mass * inverse_total
-        q_top = beside * inverse_total
-        q = tl.where(is_top, 1.0, 1.0 - p)
-        # h / h_top = mass (q_top / q)^gamma (1 + gamma s_top) / (1 + gamma s), in one division
-        top_focus = focus(-log_total, 1.0 / tl.where(beside > 1e-30, beside, 1e-31), gamma, False)
-        top_factor = tl.where(q_top > 0.0, power(tl.log(tl.where(q_top > 0.0, q_top, 1.0)), gamma), unfocused)
-        log_p = tl.where(p > 0.0, x - (top + log_total), 0.0)
-        h = mass * (top_factor * top_focus) / (reduced_power(q, gamma, WHOLE) * (q - gamma * p * log_p))
-        h = tl.where(is_top, 1.0, h)
-        inverse_sum = 1.0 / tl.sum(tl.where(mask, h, 0.0), axis=1)[:, None]
-        probs = h * inverse_sum
-        out = row.to(tl.int64)[:, None] * CLASSES + column[None, :]
-        tl.store(probs_ptr + out, probs.to(probs_ptr.dtype.element_ty), mask=mask)
+    """A program takes a tile of ROWS rows."""
+    column = tl.arange(0, BLOCK)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    mask = (row < rows)[:, None] & (column < CLASSES)
+    place = row.to(tl.int64)[:, None]
+    x = tl.load(logits_ptr + place * stride + column, mask=mask, other=-float("inf")).to(tl.float32)
+    # the bound stands for -inf, so that 0 log 0 = 0
+    exponent = (x - tl.max(x, axis=1)[:, None]) * LOG2_E
+    exponent = tl.maximum(exponent, -1e30, propagate_nan=tl.PropagateNan.ALL)
+    mass = tl.exp2(exponent)
+    total = tl.sum(mass, axis=1)[:, None]
+    inverse = reciprocal(total)
+    beside = beside_top(exponent, mass, total)
+    log_total = log2_of_total(beside)
+    weighted_gamma = gamma * LN_2
+    q_top = tl.maximum(beside * inverse, 1e-37)
+    phi_top = reduced_power(q_top, gamma, WHOLE) * (q_top + weighted_gamma * (inverse * log_total))
+    p = mass * inverse
+    q = 1.0 - p
+    phi = reduced_power(q, gamma, WHOLE) * (q - weighted_gamma * (p * (exponent - log_total)))
+    h = tl.where(exponent == 0.0, 1.0, (mass * phi_top) * reciprocal(phi))
+    probs = h * reciprocal(tl.sum(h, axis=1)[:, None])
+    tl.store(probs_ptr + place * CLASSES + column, probs.to(probs_ptr.dtype.element_ty), mask=mask)

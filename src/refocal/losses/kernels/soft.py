@@ -9,7 +9,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.maths import log1p, reduced_power
+from refocal.losses.kernels.elementwise import LOSSES, TICKET, inverse_count
+from refocal.losses.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
+
+
+@triton.jit
+def beside_top(exponent, mass, total):
+    """What stands beside one top class, whose exponent is 0 and mass 1, without cancellation when it is small."""
+    beside = total - 1.0
+    if tl.min(tl.min(beside, axis=1), axis=0) < 1.0:
+        summed = tl.sum(tl.where(exponent == 0.0, 0.0, mass), axis=1)[:, None]
+        beside = tl.where(beside < 1.0, summed, beside)
+    return beside
 
 
 @triton.jit
@@ -17,78 +28,73 @@ def rows_on_chip(
     logits_ptr,
     target_ptr,
     gradient_ptr,
-    loss_ptr,
+    work_ptr,
     gamma_ptr,
     weight_ptr,
-    count_ptr,
     rows,
     stride,
     target_stride,
     gamma,
     ignore_index,
     smoothing,
+    scale,
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     SCALED: tl.constexpr,
-    WHOLE: tl.constexpr,
     INDICES: tl.constexpr,
     SMOOTHED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
-    """A program takes tiles of ROWS rows, each held on the chip whole."""
-    column = tl.arange(0, BLOCK)
-    inside = column < CLASSES
-    scale = 1.0
+    """A program takes a tile of ROWS rows, held on the chip whole; `scale` is 1 / N for a mean over soft targets."""
+    if tl.program_id(0) == 0:
+        tl.store(work_ptr + TICKET, 0.0)
     if SCALED:
-        scale = 1.0 / tl.load(count_ptr)
-    class_gamma = tl.load(gamma_ptr + column, mask=inside, other=1.0)[None, :] if GAMMA_BY_CLASS else gamma
-    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
-        row = tile * ROWS + tl.arange(0, ROWS)
-        exists = row < rows
-        mask = exists[:, None] & inside[None, :]
-        place = row.to(tl.int64)[:, None]
-        x = tl.load(logits_ptr + place * stride + column[None, :], mask=mask, other=-float("inf")).to(tl.float32)
-        if INDICES:
-            index = tl.load(target_ptr + row, mask=exists, other=ignore_index)
-            counted = index != ignore_index
-            t = tl.where(column[None, :] == index[:, None], 1.0, 0.0)
+        scale = inverse_count(work_ptr)
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = column < CLASSES
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    exists = row < rows
+    mask = exists[:, None] & inside
+    place = row.to(tl.int64)[:, None]
+    x = tl.load(logits_ptr + place * stride + column, mask=mask, other=-float("inf")).to(tl.float32)
+    if INDICES:
+        index = tl.load(target_ptr + row, mask=exists, other=ignore_index)
+        counted = index != ignore_index
+        t = tl.where(column == index.to(tl.int32)[:, None], 1.0, 0.0)
+    else:
+        counted = exists
+        t = tl.load(target_ptr + place * target_stride + column, mask=mask, other=0.0).to(tl.float32)
+    if SMOOTHED:
+        t = tl.where(inside, (1.0 - smoothing) * t + smoothing / CLASSES, 0.0)
+    if WEIGHTED:
+        t = t * tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    class_gamma = tl.load(gamma_ptr + column, mask=inside, other=1.0) if GAMMA_BY_CLASS else gamma
+    top = tl.max(x, axis=1)[:, None]
+    # the difference comes first: a fused multiply-add would leave the top class a rounding error away from 0
+    exponent = (x - tl.where(top == -float("inf"), 0.0, top)) * LOG2_E
+    mass = tl.exp2(exponent)
+    total = tl.sum(mass, axis=1)[:, None]
+    inverse = reciprocal(total)
+    p = mass * inverse
+    # a top class with q = 0 has neither loss nor pull: any small number serves
+    beside = beside_top(exponent, mass, total)
+    q_top = tl.maximum(beside * inverse, 1e-37)
+    q = tl.where(exponent == 0.0, q_top, 1.0 - p)
+    log_p = tl.where(t > 0.0, exponent - log2_of_total(beside), 0.0)
+    reduced = t * reduced_power(q, class_gamma, WHOLE)
+    loss = tl.sum(reduced * q * log_p, axis=1) * -LN_2
+    tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0), mask=exists)
+    if GRADIENT:
+        if DETACHED:
+            pull = reduced * q
         else:
-            counted = exists
-            t = tl.load(target_ptr + place * target_stride + column[None, :], mask=mask, other=0.0).to(tl.float32)
-        if SMOOTHED:
-            t = tl.where(inside[None, :], (1.0 - smoothing) * t + smoothing / CLASSES, 0.0)
-        if WEIGHTED:
-            t = t * tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)[None, :]
-        top = tl.max(x, axis=1)[:, None]
-        top = tl.where(top == -float("inf"), 0.0, top)
-        is_top = x == top
-        mass = tl.exp(x - top)
-        ties = tl.sum(tl.where(is_top, 1.0, 0.0), axis=1)[:, None]
-        # what stands beside one top class: summed without it, so that nothing cancels when it is near 1
-        beside = tl.sum(tl.where(is_top, 0.0, mass), axis=1)[:, None] + (ties - 1.0)
-        inverse_total = 1.0 / (1.0 + beside)
-        log_p = x - (top + log1p(beside))
-        p = mass * inverse_total
-        q = tl.where(is_top, beside * inverse_total, 1.0 - p)
-        # 0 log 0 = 0, and a class with q = 0 has neither loss nor pull, unless its gamma is 0
-        log_p = tl.where(t > 0.0, log_p, 0.0)
-        unfocused = tl.where(class_gamma == 0.0, 1.0, 0.0)
-        base = tl.where(q > 0.0, q, unfocused)
-        reduced = reduced_power(tl.where(q > 0.0, q, 1.0), class_gamma, WHOLE)
-        factor = reduced * base
-        loss = tl.sum(-t * factor * log_p, axis=1)
-        loss = tl.where(counted, loss, 0.0)
-        tl.store(loss_ptr + row, loss, mask=exists)
-        if GRADIENT:
-            if DETACHED:
-                pull = t * factor
-            else:
-                pull = t * reduced * (base - class_gamma * p * tl.where(p > 0.0, log_p, 0.0))
-            gradient = (p * tl.sum(pull, axis=1)[:, None] - pull) * tl.where(counted, scale, 0.0)[:, None]
-            gradient = tl.where(counted[:, None], gradient, 0.0).to(gradient_ptr.dtype.element_ty)
-            tl.store(gradient_ptr + place * CLASSES + column[None, :], gradient, mask=mask)
+            # 0 log 0 = 0
+            pull = reduced * (q - (class_gamma * LN_2) * (p * tl.maximum(log_p, -1e30)))
+        row_scale = tl.where(counted, scale, 0.0)[:, None]
+        gradient = (p * tl.sum(pull, axis=1)[:, None] - pull) * row_scale
+        tl.store(gradient_ptr + place * CLASSES + column, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
