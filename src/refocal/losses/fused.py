@@ -211,7 +211,8 @@ def _launch(
     weight = None if settings.weight is None else settings.weight.contiguous()
     indices = target.ndim == 1
     counted = reduction == "mean" and indices
-    work = logits.new_empty(elementwise.LOSSES.value + count, dtype=torch.float32)
+    empty = logits.new_empty if counted or reduction == "none" else logits.new_zeros  # counting sets the ticket
+    work = empty(elementwise.LOSSES.value + count, dtype=torch.float32)
     if counted:
         elementwise.count_targets[(elementwise.COUNTS.value,)](
             target,
@@ -315,7 +316,7 @@ def _launch_sigmoid(
     result = torch.empty_like(logits) if gradient else None
     by_element, mean = reduction == "none", reduction == "mean"
     losses = torch.empty_like(logits) if by_element else None
-    work = logits.new_empty(elementwise.LOSSES.value + 2 * programs, dtype=torch.float32)
+    work = logits.new_zeros(elementwise.LOSSES.value + 2 * programs, dtype=torch.float32)
     elementwise.sigmoid_focal[(programs,)](
         logits,
         target,

@@ -2,7 +2,7 @@
 
 The losses share one float32 buffer, `work`: COUNTS partial sums of what a mean divides by, as many of the losses, a
 ticket that tells the last program of `finish`, the correction that a backward pass applies, and from LOSSES on the
-losses themselves. A kernel that fills it sets the ticket to 0.
+losses themselves. The ticket is 0 before `finish`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,6 @@ def sigmoid_focal(
     if BY_ELEMENT:
         tl.store(loss_ptr + place, loss.to(loss_ptr.dtype.element_ty), mask=mask)
     else:
-        if program == 0:
-            tl.store(work_ptr + TICKET, 0.0)
         tl.store(work_ptr + LOSSES + program, tl.sum(loss, axis=0))
         tl.store(work_ptr + LOSSES + tl.num_programs(0) + program, tl.sum(tl.where(counted, 1.0, 0.0), axis=0))
     if GRADIENT:
@@ -77,7 +75,9 @@ def sigmoid_focal(
 
 @triton.jit
 def count_targets(target_ptr, weight_ptr, work_ptr, rows, ignore_index, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr):
-    """COUNTS partial sums of what a mean divides by: one, or the class weight, for each counted row."""
+    """COUNTS partial sums of what a mean divides by: one, or the class weight, for each counted row; a new ticket."""
+    if tl.program_id(0) == 0:
+        tl.store(work_ptr + TICKET, 0.0)
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(tl.program_id(0) * BLOCK, rows, COUNTS * BLOCK):
         row = start + tl.arange(0, BLOCK)

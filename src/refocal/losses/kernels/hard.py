@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.elementwise import LOSSES, TICKET, inverse_count
+from refocal.losses.kernels.elementwise import LOSSES, inverse_count
 from refocal.losses.kernels.maths import LN_2, LOG2_E, log1p, log2, reciprocal, reduced_power
 
 
@@ -54,7 +54,9 @@ def _tile(
     row = tile * ROWS + tl.arange(0, ROWS)
     exists = row < rows
     column = tl.arange(0, BLOCK)[None, :]
-    mask = exists[:, None] & (column < CLASSES)
+    mask = column < CLASSES
+    if ROWS > 1:  # the last tile may reach beyond the rows
+        mask = mask & exists[:, None]
     place = row.to(tl.int64)
     x = tl.load(logits_ptr + (place * stride)[:, None] + column, mask=mask, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
@@ -104,8 +106,6 @@ def rows_on_chip(
     GRADIENT: tl.constexpr,
 ):
     """A program holds ROWS rows on the chip whole: once where STAGES is 1, else again and again, loading ahead."""
-    if tl.program_id(0) == 0:
-        tl.store(work_ptr + TICKET, 0.0)
     scale = inverse_count(work_ptr) if SCALED else 1.0
     if STAGES == 1:  # without a loop, which would cost a quarter more
         _tile(
@@ -192,8 +192,6 @@ def rows_in_chunks(
     """
     CHUNK: tl.constexpr = LANES * WIDTH
     FULL: tl.constexpr = CLASSES // CHUNK * CHUNK
-    if tl.program_id(0) == 0:
-        tl.store(work_ptr + TICKET, 0.0)
     scale = inverse_count(work_ptr) if SCALED else 1.0
     offset = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     tail = FULL + offset

@@ -27,7 +27,9 @@ def rows_on_chip(
     """A program takes a tile of ROWS rows."""
     column = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    mask = (row < rows)[:, None] & (column < CLASSES)
+    mask = column < CLASSES
+    if ROWS > 1:
+        mask = mask & (row < rows)[:, None]
     place = row.to(tl.int64)[:, None]
     x = tl.load(logits_ptr + place * stride + column, mask=mask, other=-float("inf")).to(tl.float32)
     # the bound stands for -inf, so that 0 log 0 = 0

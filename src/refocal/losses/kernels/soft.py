@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.elementwise import LOSSES, TICKET, inverse_count
+from refocal.losses.kernels.elementwise import LOSSES, inverse_count
 from refocal.losses.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
 
 
@@ -51,15 +51,15 @@ def rows_on_chip(
     GRADIENT: tl.constexpr,
 ):
     """A program takes a tile of ROWS rows, held on the chip whole; `scale` is 1 / N for a mean over soft targets."""
-    if tl.program_id(0) == 0:
-        tl.store(work_ptr + TICKET, 0.0)
     if SCALED:
         scale = inverse_count(work_ptr)
     column = tl.arange(0, BLOCK)[None, :]
     inside = column < CLASSES
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     exists = row < rows
-    mask = exists[:, None] & inside
+    mask = inside
+    if ROWS > 1:
+        mask = mask & exists[:, None]
     place = row.to(tl.int64)[:, None]
     x = tl.load(logits_ptr + place * stride + column, mask=mask, other=-float("inf")).to(tl.float32)
     if INDICES:
