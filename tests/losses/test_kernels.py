@@ -99,6 +99,22 @@ def test_rows_longer_than_the_chip_holds(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 5] if INTERPRETED else [1, 300])
+def test_rows_that_fill_the_chip(dtype, rows):
+    logits, target, _ = batch(rows, 20_000, dtype=dtype)
+    target[1::2] = -100
+    compare(logits, target, fused.Settings(2.0, None, -100, 0.0, False), "mean")
+
+
+@pytest.mark.parametrize("classes", [100, 1000, 20_000, 70_000])
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_a_confident_target(classes, gamma):
+    logits, target, _ = batch(4, classes)
+    logits[torch.arange(4), target] += torch.tensor([5.0, 10.0, 20.0, 40.0], device=DEVICE)
+    compare(logits, target, fused.Settings(gamma, None, -100, 0.0, False), "none")
+
+
 @pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
 def test_a_large_vocabulary():
     logits, target, _ = batch(65, 128_256, dtype=torch.bfloat16)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from refocal.losses.targets import Rows, reduce
 
+_LONGEST_TILED_ROW = 512
 _LONGEST_ROW_ON_CHIP = 32_768
 _LONGEST_RAGGED_ROW_ON_CHIP = 65_536  # rows that start at odd addresses are read slowly, and better only once
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -79,28 +80,21 @@ def _power_of_two(number: int) -> int:
 
 
 class Tiling(NamedTuple):
-    """How rows are laid out over programs: block columns of each of `rows` rows, in that many warps."""
+    """How rows are laid out over programs: `block` columns of each of `rows` rows, in that many warps."""
 
     block: int
     rows: int
     warps: int
-    stages: int
     programs: int
 
 
 def tiling(count: int, classes: int) -> Tiling:
-    """Whole rows on the chip; measured to be fast on an H200.
-
-    Short rows: a warp for some 512 elements. Middling rows: a program each, a warp for 1,024 elements. Long rows, which
-    leave room for one program at a time: each loads its next row while it works on one.
-    """
+    """Whole rows on the chip; measured to be fast on an H200: short rows, some 512 elements a warp; others, 1,024."""
     block = _power_of_two(classes)
-    if block <= 512:
-        rows = max(1, (1024 if block in (32, 512) else 512) // block)
-        return Tiling(block, rows, 1, 1, -(-count // rows))
-    if block <= 16_384:
-        return Tiling(block, 1, block // 1024, 1, count)
-    return Tiling(block, 1, 32, 3 if block == 32_768 else 1, count)
+    if block <= _LONGEST_TILED_ROW:
+        rows = (1024 if block in (32, 512) else 512) // block
+        return Tiling(block, rows, 1, -(-count // rows))
+    return Tiling(block, 1, min(block // 1024, 16 if block <= 32_768 else 32), count)
 
 
 def focal_rows(rows: Rows, settings: Settings, *, reduction: str) -> Tensor:
@@ -220,9 +214,9 @@ def _launch(
             work,
             count,
             settings.ignore_index,
-            BLOCK=1024,
+            BLOCK=4096,
             WEIGHTED=weight is not None,
-            num_warps=8,
+            num_warps=16,
         )
     result = torch.empty((count, classes), dtype=logits.dtype, device=logits.device) if gradient else None
     by_class = isinstance(settings.gamma, tuple)
@@ -284,10 +278,15 @@ def _launch_hard(pointers: tuple[Tensor, ...], gamma: float, ignore_index: int, 
         hard.rows_in_chunks[(programs,)](*pointers, *numbers, LANES=2048, WIDTH=8, num_warps=32, **options)
         return
     plan = tiling(count, classes)
-    programs = plan.programs if plan.stages == 1 else min(count, _multiprocessors(logits.device))
-    hard.rows_on_chip[(programs,)](
-        *pointers, *numbers, BLOCK=plan.block, ROWS=plan.rows, STAGES=plan.stages, num_warps=plan.warps, **options
-    )
+    options |= {"BLOCK": plan.block, "num_warps": plan.warps}
+    if plan.block <= _LONGEST_TILED_ROW:
+        hard.tiles_of_rows[(plan.programs,)](*pointers, *numbers, ROWS=plan.rows, **options)
+    elif plan.block == _LONGEST_ROW_ON_CHIP and logits.itemsize == 2:
+        # one program fills a multiprocessor, and its memory has room for the next rows
+        programs = min(count, _multiprocessors(logits.device))
+        hard.whole_rows[(programs,)](*pointers, *numbers, STAGES=3, **options)
+    else:
+        hard.whole_rows[(plan.programs,)](*pointers, *numbers, STAGES=1, **options)
 
 
 def _finished(
@@ -298,7 +297,7 @@ def _finished(
 
     loss = torch.empty((), dtype=like.dtype, device=like.device)
     elementwise.finish[(elementwise.COUNTS.value,)](
-        work, loss, size, float(expected), COUNTED=counted, COUNTED_BESIDE=counted_beside, BLOCK=2048, num_warps=8
+        work, loss, size, float(expected), COUNTED=counted, COUNTED_BESIDE=counted_beside, BLOCK=8192, num_warps=16
     )
     return loss
 

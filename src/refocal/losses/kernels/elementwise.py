@@ -62,15 +62,15 @@ def sigmoid_focal(
         exponent = -gamma * LOG2_E
         up, down = positive * tl.exp2(exponent * minus_log_q), negative * tl.exp2(exponent * minus_log_p)
     loss = tl.where(counted, up * minus_log_p + down * minus_log_q, 0.0)
-    if BY_ELEMENT:
-        tl.store(loss_ptr + place, loss.to(loss_ptr.dtype.element_ty), mask=mask)
-    else:
-        tl.store(work_ptr + LOSSES + program, tl.sum(loss, axis=0))
-        tl.store(work_ptr + LOSSES + tl.num_programs(0) + program, tl.sum(tl.where(counted, 1.0, 0.0), axis=0))
     if GRADIENT:
         gradient = down * (p + gamma * (q * minus_log_q)) - up * (q + gamma * (p * minus_log_p))
         gradient = tl.where(counted, gradient * scale, 0.0)
         tl.store(gradient_ptr + place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
+    if BY_ELEMENT:
+        tl.store(loss_ptr + place, loss.to(loss_ptr.dtype.element_ty), mask=mask)
+    else:  # last, because a program waits for its threads here
+        tl.store(work_ptr + LOSSES + program, tl.sum(loss, axis=0))
+        tl.store(work_ptr + LOSSES + tl.num_programs(0) + program, tl.sum(tl.where(counted, 1.0, 0.0), axis=0))
 
 
 @triton.jit

@@ -29,9 +29,7 @@ def _row_terms(log_mass, mass, rest, gamma, WHOLE: tl.constexpr, DETACHED: tl.co
 
 
 @triton.jit
-def _tile(
-    tile,
-    scale,
+def tiles_of_rows(
     logits_ptr,
     target_ptr,
     gradient_ptr,
@@ -45,18 +43,19 @@ def _tile(
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
+    SCALED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
 ):
-    row = tile * ROWS + tl.arange(0, ROWS)
+    """Short rows: a program takes ROWS of them at once."""
+    scale = inverse_count(work_ptr) if SCALED else 1.0
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     exists = row < rows
     column = tl.arange(0, BLOCK)[None, :]
-    mask = column < CLASSES
-    if ROWS > 1:  # the last tile may reach beyond the rows
-        mask = mask & exists[:, None]
+    mask = exists[:, None] & (column < CLASSES)
     place = row.to(tl.int64)
     x = tl.load(logits_ptr + (place * stride)[:, None] + column, mask=mask, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
@@ -77,13 +76,67 @@ def _tile(
     if GRADIENT:
         phi = tl.where(counted, phi * scale, 0.0)
         gradient = tl.where(is_target, (-phi * q)[:, None], mass * (phi * inverse)[:, None])
-        tl.store(
-            gradient_ptr + (place * CLASSES)[:, None] + column, gradient.to(gradient_ptr.dtype.element_ty), mask=mask
-        )
+        place = gradient_ptr + (place * CLASSES)[:, None] + column
+        tl.store(place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def rows_on_chip(
+def _whole_row(
+    row,
+    scale,
+    logits_ptr,
+    target_ptr,
+    gradient_ptr,
+    work_ptr,
+    gamma_ptr,
+    weight_ptr,
+    stride,
+    gamma,
+    ignore_index,
+    CLASSES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GAMMA_BY_CLASS: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    WHOLE: tl.constexpr,
+    DETACHED: tl.constexpr,
+    GRADIENT: tl.constexpr,
+):
+    """Loss and gradient of a row, but for the gradient at the target: where it belongs and what it is are returned.
+
+    To tell the target from the other classes would cost two instructions at every one of them.
+    """
+    column = tl.arange(0, BLOCK)
+    inside = column < CLASSES
+    place = tl.full((), 0, tl.int64) + row
+    start = logits_ptr + place * stride
+    x = tl.load(start + column, mask=inside, other=-float("inf")).to(tl.float32)
+    target = tl.load(target_ptr + row)
+    counted = target != ignore_index
+    safe = tl.where(counted, target, 0).to(tl.int32)
+    score = tl.load(start + safe).to(tl.float32)
+    shift = tl.max(x, axis=0) * LOG2_E
+    shift = tl.where(shift == -float("inf"), 0.0, shift)
+    masses = tl.exp2(x * LOG2_E - shift)
+    log_mass = score * LOG2_E - shift
+    mass = tl.exp2(log_mass)
+    rest = tl.sum(masses, axis=0) - mass
+    if rest < mass:  # the difference has lost digits
+        rest = tl.sum(tl.where(column == safe, 0.0, masses), axis=0)
+    row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
+    loss, phi, q, inverse = _row_terms(log_mass, mass, rest, row_gamma, WHOLE, DETACHED)
+    if WEIGHTED:
+        weight = tl.load(weight_ptr + safe).to(tl.float32)
+        loss, phi = loss * weight, phi * weight
+    tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0))
+    phi = tl.where(counted, phi * scale, 0.0)
+    out = gradient_ptr + place * CLASSES
+    if GRADIENT:
+        tl.store(out + column, (masses * (phi * inverse)).to(gradient_ptr.dtype.element_ty), mask=inside)
+    return out + safe, -phi * q
+
+
+@triton.jit
+def whole_rows(
     logits_ptr,
     target_ptr,
     gradient_ptr,
@@ -96,7 +149,6 @@ def rows_on_chip(
     ignore_index,
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
     STAGES: tl.constexpr,
     SCALED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
@@ -105,35 +157,34 @@ def rows_on_chip(
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
 ):
-    """A program holds ROWS rows on the chip whole: once where STAGES is 1, else again and again, loading ahead."""
+    """A program holds a row on the chip: one where STAGES is 1, else one after another, loading ahead."""
     scale = inverse_count(work_ptr) if SCALED else 1.0
-    if STAGES == 1:  # without a loop, which would cost a quarter more
-        _tile(
-            tl.program_id(0),
-            scale,
-            logits_ptr,
-            target_ptr,
-            gradient_ptr,
-            work_ptr,
-            gamma_ptr,
-            weight_ptr,
-            rows,
-            stride,
-            gamma,
-            ignore_index,
-            CLASSES,
-            BLOCK,
-            ROWS,
-            GAMMA_BY_CLASS,
-            WEIGHTED,
-            WHOLE,
-            DETACHED,
-            GRADIENT,
-        )
-    else:
-        for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
-            _tile(
-                tile,
+    first = tl.program_id(0)
+    target_place, at_target = _whole_row(
+        first,
+        scale,
+        logits_ptr,
+        target_ptr,
+        gradient_ptr,
+        work_ptr,
+        gamma_ptr,
+        weight_ptr,
+        stride,
+        gamma,
+        ignore_index,
+        CLASSES,
+        BLOCK,
+        GAMMA_BY_CLASS,
+        WEIGHTED,
+        WHOLE,
+        DETACHED,
+        GRADIENT,
+    )
+    if STAGES > 1:
+        for row in tl.range(first + tl.num_programs(0), rows, tl.num_programs(0), num_stages=STAGES):
+            place_before, before = target_place, at_target
+            target_place, at_target = _whole_row(
+                row,
                 scale,
                 logits_ptr,
                 target_ptr,
@@ -141,19 +192,22 @@ def rows_on_chip(
                 work_ptr,
                 gamma_ptr,
                 weight_ptr,
-                rows,
                 stride,
                 gamma,
                 ignore_index,
                 CLASSES,
                 BLOCK,
-                ROWS,
                 GAMMA_BY_CLASS,
                 WEIGHTED,
                 WHOLE,
                 DETACHED,
                 GRADIENT,
             )
+            if GRADIENT:  # the sums of this row have made all threads wait for the stores of the one before
+                tl.store(place_before, before.to(gradient_ptr.dtype.element_ty))
+    if GRADIENT:
+        tl.debug_barrier()
+        tl.store(target_place, at_target.to(gradient_ptr.dtype.element_ty))
 
 
 @triton.jit
