@@ -121,9 +121,9 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
         logits,
         probs,
         count,
-        logits.stride(0),
         gamma,
         CLASSES=classes,
+        STRIDE=logits.stride(0),
         BLOCK=plan.block,
         ROWS=plan.rows,
         WHOLE=_whole(gamma),
@@ -230,6 +230,7 @@ def _launch(
     )
     options = {
         "CLASSES": classes,
+        "STRIDE": logits.stride(0),
         "SCALED": counted,
         "GAMMA_BY_CLASS": by_class,
         "WEIGHTED": weight is not None,
@@ -247,12 +248,11 @@ def _launch(
             target,
             *pointers,
             count,
-            logits.stride(0),
-            0 if indices else target.stride(0),
             gamma,
             settings.ignore_index,
             float(settings.label_smoothing),
             1.0 / count if reduction == "mean" else 1.0,
+            TARGET_STRIDE=0 if indices else target.stride(0),
             BLOCK=plan.block,
             ROWS=plan.rows,
             INDICES=indices,
@@ -270,7 +270,7 @@ def _launch_hard(pointers: tuple[Tensor, ...], gamma: float, ignore_index: int, 
 
     logits = pointers[0]
     count, classes = logits.shape
-    numbers = (count, logits.stride(0), gamma, ignore_index)
+    numbers = (count, gamma, ignore_index)
     longest = _LONGEST_ROW_ON_CHIP if classes % 8 == 0 else _LONGEST_RAGGED_ROW_ON_CHIP
     if classes > longest:
         # no more rows at once than the L2 cache holds for their second reading

@@ -17,9 +17,9 @@ def rows_on_chip(
     logits_ptr,
     probs_ptr,
     rows,
-    stride,
     gamma,
     CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -31,7 +31,7 @@ def rows_on_chip(
     if ROWS > 1:
         mask = mask & (row < rows)[:, None]
     place = row.to(tl.int64)[:, None]
-    x = tl.load(logits_ptr + place * stride + column, mask=mask, other=-float("inf")).to(tl.float32)
+    x = tl.load(logits_ptr + place * STRIDE + column, mask=mask, other=-float("inf")).to(tl.float32)
     # the bound stands for -inf, so that 0 log 0 = 0
     exponent = (x - tl.max(x, axis=1)[:, None]) * LOG2_E
     exponent = tl.maximum(exponent, -1e30, propagate_nan=tl.PropagateNan.ALL)

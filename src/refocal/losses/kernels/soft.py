@@ -32,13 +32,13 @@ def rows_on_chip(
     gamma_ptr,
     weight_ptr,
     rows,
-    stride,
-    target_stride,
     gamma,
     ignore_index,
     smoothing,
     scale,
     CLASSES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    TARGET_STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     SCALED: tl.constexpr,
@@ -61,14 +61,14 @@ def rows_on_chip(
     if ROWS > 1:
         mask = mask & exists[:, None]
     place = row.to(tl.int64)[:, None]
-    x = tl.load(logits_ptr + place * stride + column, mask=mask, other=-float("inf")).to(tl.float32)
+    x = tl.load(logits_ptr + place * STRIDE + column, mask=mask, other=-float("inf")).to(tl.float32)
     if INDICES:
         index = tl.load(target_ptr + row, mask=exists, other=ignore_index)
         counted = index != ignore_index
         t = tl.where(column == index.to(tl.int32)[:, None], 1.0, 0.0)
     else:
         counted = exists
-        t = tl.load(target_ptr + place * target_stride + column, mask=mask, other=0.0).to(tl.float32)
+        t = tl.load(target_ptr + place * TARGET_STRIDE + column, mask=mask, other=0.0).to(tl.float32)
     if SMOOTHED:
         t = tl.where(inside, (1.0 - smoothing) * t + smoothing / CLASSES, 0.0)
     if WEIGHTED:
