@@ -1,6 +1,7 @@
 """Forward and backward time of the losses on a GPU, beside PyTorch's own and the floor that memory bandwidth sets.
 
-Times are medians of CUDA-graph replays, so that the host's launch cost stays out; eager wall time stands beside them.
+Times are medians of CUDA-graph replays with eight calls each, so that the host's launch cost stays out; eager wall time
+stands beside them.
 The floor reads each input once and writes each output once, at the bandwidth of an elementwise kernel in the same run.
 
     python benchmarks/losses.py --out benchmarks/results/losses.md
@@ -9,10 +10,13 @@ The floor reads each input once and writes each output once, at the bandwidth of
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # its worker processes would take time from the eager calls
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +24,8 @@ import triton
 from torch import Tensor
 
 from refocal.core.posterior import posterior_from_logits
-from refocal.losses import FocalLoss, SigmoidFocalLoss, fused
+from refocal.losses import FocalLoss, SigmoidFocalLoss
+from refocal.losses.launches import Settings
 from refocal.losses.maps import FocalMap
 from refocal.losses.sigmoid import sigmoid_focal_elements
 from refocal.losses.softmax import focal_rows
@@ -92,7 +97,7 @@ def step(criterion: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: 
 
 def plain_focal(logits: Tensor, target: Tensor) -> Tensor:
     """Focal loss by tensor operations."""
-    return focal_rows(Rows(logits, target, ()), fused.Settings(GAMMA, None, -100, 0.0, False)).mean()
+    return focal_rows(Rows(logits, target, ()), Settings(GAMMA, None, -100, 0.0, False)).mean()
 
 
 def bandwidth() -> float:
@@ -218,10 +223,10 @@ def main() -> None:
         [
             "# Losses on a GPU: forward and backward",
             "",
-            "Milliseconds. Replay: median of CUDA-graph replays; wall: eager calls, one after another; memory: peak "
-            "beyond the logits, in arrays of their size (the gradient is 1). Floor: every input read once, every "
-            f"output written once, at {rate / 1e9:,.0f} GB/s, the rate of an elementwise kernel in the same run. "
-            "Plain: the same loss by tensor operations; PyTorch: `F.cross_entropy`, "
+            "Milliseconds. Replay: median of CUDA-graph replays of eight calls; wall: eager calls, one after another; "
+            "memory: peak beyond the logits, in arrays of their size (the gradient is 1). Floor: every input read "
+            f"once, every output written once, at {rate / 1e9:,.0f} GB/s, that of an elementwise kernel in the same "
+            "run. Plain: the same loss by tensor operations; PyTorch: `F.cross_entropy`, "
             "`F.binary_cross_entropy_with_logits` or `softmax`. "
             f"gamma = {GAMMA:g}, mean reduction.",
             "",

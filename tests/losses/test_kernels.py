@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from refocal.core.posterior import posterior_from_logits  # noqa: E402
-from refocal.losses import FocalLoss, SigmoidFocalLoss, fused, sigmoid_focal_loss  # noqa: E402
+from refocal.losses import FocalLoss, SigmoidFocalLoss, fused, launches, sigmoid_focal_loss  # noqa: E402
+from refocal.losses.launches import Settings  # noqa: E402
 from refocal.losses.maps import FocalMap  # noqa: E402
 from refocal.losses.sigmoid import sigmoid_focal_elements  # noqa: E402
 from refocal.losses.softmax import focal_rows  # noqa: E402
@@ -64,14 +65,14 @@ def compare(logits, target, settings, reduction, *, incoming=1.0):
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
 def test_class_indices(shape, reduction, gamma):
     logits, target, _ = batch(*shape)
-    compare(logits, target, fused.Settings(gamma, None, -100, 0.0, False), reduction)
+    compare(logits, target, Settings(gamma, None, -100, 0.0, False), reduction)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     logits, target, soft = batch(9, 130, dtype=dtype)
-    compare(logits, target, fused.Settings(2.0, None, -100, 0.0, False), "mean", incoming=64.0)
-    compare(logits, soft, fused.Settings(2.0, None, -100, 0.0, False), "sum")
+    compare(logits, target, Settings(2.0, None, -100, 0.0, False), "mean", incoming=64.0)
+    compare(logits, soft, Settings(2.0, None, -100, 0.0, False), "sum")
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -83,20 +84,18 @@ def test_everything_the_loss_may_have(smoothing, detached, by_class, soft_target
     target[::3] = -100
     weight = torch.linspace(0.5, 2.0, 23, device=DEVICE)
     gamma = tuple(torch.linspace(0, 3, 23).tolist()) if by_class else 1.5
-    settings = fused.Settings(gamma, weight, -100, smoothing, detached)
+    settings = Settings(gamma, weight, -100, smoothing, detached)
     for reduction in ("none", "mean", "sum"):
         compare(logits, soft if soft_target else target, settings, reduction, incoming=0.7)
 
 
 def test_rows_longer_than_the_chip_holds(monkeypatch):
-    monkeypatch.setattr(fused, "_LONGEST_ROW_ON_CHIP", 64)
+    monkeypatch.setattr(launches, "LONGEST_ROW_ON_CHIP", 64)
     logits, target, _ = batch(3, 20_000)
     target[1] = -100
-    compare(logits, target, fused.Settings(2.0, None, -100, 0.0, False), "mean")
+    compare(logits, target, Settings(2.0, None, -100, 0.0, False), "mean")
     weight = torch.linspace(0.5, 2.0, 20_000, device=DEVICE)
-    compare(
-        logits, target, fused.Settings(tuple(torch.linspace(0, 3, 20_000).tolist()), weight, -100, 0.0, True), "sum"
-    )
+    compare(logits, target, Settings(tuple(torch.linspace(0, 3, 20_000).tolist()), weight, -100, 0.0, True), "sum")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -104,7 +103,7 @@ def test_rows_longer_than_the_chip_holds(monkeypatch):
 def test_rows_that_fill_the_chip(dtype, rows):
     logits, target, _ = batch(rows, 20_000, dtype=dtype)
     target[1::2] = -100
-    compare(logits, target, fused.Settings(2.0, None, -100, 0.0, False), "mean")
+    compare(logits, target, Settings(2.0, None, -100, 0.0, False), "mean")
 
 
 @pytest.mark.parametrize("classes", [100, 1000, 20_000, 70_000])
@@ -112,13 +111,13 @@ def test_rows_that_fill_the_chip(dtype, rows):
 def test_a_confident_target(classes, gamma):
     logits, target, _ = batch(4, classes)
     logits[torch.arange(4), target] += torch.tensor([5.0, 10.0, 20.0, 40.0], device=DEVICE)
-    compare(logits, target, fused.Settings(gamma, None, -100, 0.0, False), "none")
+    compare(logits, target, Settings(gamma, None, -100, 0.0, False), "none")
 
 
 @pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
 def test_a_large_vocabulary():
     logits, target, _ = batch(65, 128_256, dtype=torch.bfloat16)
-    compare(logits, target, fused.Settings(2.0, None, -100, 0.0, False), "mean")
+    compare(logits, target, Settings(2.0, None, -100, 0.0, False), "mean")
 
 
 @pytest.mark.parametrize("gamma", [0.3, 1.0, 2.0, 10.0])
@@ -126,8 +125,8 @@ def test_extreme_logits(gamma):
     rows = [[100.0, -100, 0], [-100, 100, 0], [80, 80, -80], [1e4, 0, 0], [0, 0, 0], [5.0, -torch.inf, -torch.inf]]
     logits = torch.tensor(rows, device=DEVICE)
     target = torch.zeros(len(rows), dtype=torch.long, device=DEVICE)
-    compare(logits[:5], target[:5], fused.Settings(gamma, None, -100, 0.0, False), "none")
-    compare(logits[:5], target[:5], fused.Settings(gamma, None, -100, 0.1, False), "none")
+    compare(logits[:5], target[:5], Settings(gamma, None, -100, 0.0, False), "none")
+    compare(logits[:5], target[:5], Settings(gamma, None, -100, 0.1, False), "none")
     leaf = logits.clone().requires_grad_()
     FocalLoss(gamma)(leaf, target).backward()
     assert torch.isfinite(leaf.grad).all()
@@ -137,7 +136,7 @@ def test_strided_and_trailing_dimensions():
     logits, target, _ = batch(24, 6)
     wide = torch.stack([logits, logits], dim=2)[..., 0]
     assert wide.stride(1) != 1
-    compare(wide, target, fused.Settings(2.0, None, -100, 0.0, False), "mean")
+    compare(wide, target, Settings(2.0, None, -100, 0.0, False), "mean")
     image, mask = logits.reshape(2, 3, 4, 6).movedim(-1, 1), target.reshape(2, 3, 4)
     torch.testing.assert_close(FocalLoss(2.0)(image, mask), FocalLoss(2.0)(logits, target))
 

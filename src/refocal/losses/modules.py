@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal.losses import fused
+from refocal.losses.launches import Settings
 from refocal.losses.maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap
 from refocal.losses.mmce import mmce_loss
 from refocal.losses.policies import GammaPolicy
@@ -118,7 +119,9 @@ class FocalLoss(AbstractSoftmaxLoss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; in one pass with its gradient on a GPU."""
         rows = as_rows(logits, target, weight=self.weight, label_smoothing=self.label_smoothing)
-        gamma = resolve_gamma(self.gamma, classes=rows.logits.shape[1])
+        classes = rows.logits.shape[1]
+        checked = isinstance(self.gamma, tuple) and len(self.gamma) == classes
+        gamma = self.gamma if checked else resolve_gamma(self.gamma, classes=classes)
         if gamma == 0.0:
             return F.cross_entropy(
                 logits,
@@ -129,7 +132,7 @@ class FocalLoss(AbstractSoftmaxLoss):
                 label_smoothing=self.label_smoothing,
             )
         if self.reduction != "none" and fused.serves(rows, gamma):
-            settings = fused.Settings(gamma, self.weight, self.ignore_index, self.label_smoothing, self.detached)
+            settings = Settings(gamma, self.weight, self.ignore_index, self.label_smoothing, self.detached)
             return fused.focal_rows(rows, settings, reduction=self.reduction)
         losses = self.per_sample(logits, target)
         return reduce(losses, rows, self.reduction, weight=self.weight, ignore_index=self.ignore_index)

@@ -15,6 +15,7 @@ from refocal.core.focal import focal_partial_of
 from refocal.core.inverse import proper_partial_of
 from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
+from refocal.losses.launches import Settings
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.targets import Rows, as_rows, gather_target
 
@@ -56,7 +57,7 @@ def focal_loss(
         return F.cross_entropy(
             logits, target, weight=weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
         )
-    settings = fused.Settings(exponent, weight, ignore_index, label_smoothing, detached)
+    settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
     if fused.serves(rows, exponent):
         return fused.focal_rows(rows, settings, reduction="none").reshape(rows.shape)
     return focal_rows(rows, settings).reshape(rows.shape)
@@ -69,7 +70,7 @@ def resolve_gamma(gamma: Any, *, classes: int) -> Any:
     return _check.gamma(gamma, classes=classes, least=0.0)
 
 
-def focal_rows(rows: Rows, settings: fused.Settings) -> Tensor:
+def focal_rows(rows: Rows, settings: Settings) -> Tensor:
     """Focal losses (N,) by plain tensor operations: differentiable twice, traceable, on any device."""
     logits = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
     weight = None if settings.weight is None else settings.weight.to(logits.dtype)
@@ -95,7 +96,7 @@ def focal_rows(rows: Rows, settings: fused.Settings) -> Tensor:
     return losses.to(rows.logits.dtype)
 
 
-def soft_target(rows: Rows, settings: fused.Settings, *, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """Class probabilities (N, K), smoothed, and the mask of counted rows (None: all)."""
     classes = rows.logits.shape[1]
     if rows.has_indices:
@@ -213,7 +214,7 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> T
     """
     rows = as_rows(logits, target, weight=None)
     wide = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
-    target, keep = soft_target(rows, fused.Settings(0.0, None, ignore_index, 0.0, False), dtype=wide.dtype)
+    target, keep = soft_target(rows, Settings(0.0, None, ignore_index, 0.0, False), dtype=wide.dtype)
     losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
     if keep is not None:
         losses = torch.where(keep, losses, 0)
