@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from refocal.core.posterior import posterior_from_logits  # noqa: E402
-from refocal.losses import FocalLoss, SigmoidFocalLoss, fused, launches, sigmoid_focal_loss  # noqa: E402
+from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, fused, launches, sigmoid_focal_loss  # noqa: E402
 from refocal.losses.launches import Settings  # noqa: E402
 from refocal.losses.maps import FocalMap  # noqa: E402
 from refocal.losses.sigmoid import sigmoid_focal_elements  # noqa: E402
@@ -45,7 +45,7 @@ def batch(rows, classes, *, dtype=torch.float32, seed=0, spread=3.0):
 def compare(logits, target, settings, reduction, *, incoming=1.0):
     """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
     rows = as_rows(logits, target, weight=settings.weight)
-    assert fused.serves(rows, settings.gamma)
+    assert fused.serves(rows, settings)
     leaf = logits.clone().requires_grad_()
     value = fused.focal_rows(rows._replace(logits=leaf), settings, reduction=reduction)
     assert value.dtype == logits.dtype
@@ -141,7 +141,7 @@ def test_strided_and_trailing_dimensions():
     torch.testing.assert_close(FocalLoss(2.0)(image, mask), FocalLoss(2.0)(logits, target))
 
 
-def test_nan_propagates_and_ignored_rows_do_not():
+def test_nan_propagates():
     logits, target, _ = batch(4, 5)
     logits[1, 2] = torch.nan
     leaf = logits.clone().requires_grad_()
@@ -190,6 +190,137 @@ def test_sigmoid(alpha, dtype, size, reduction):
     assert torch.isfinite(
         sigmoid_focal_loss(torch.tensor([-1e4, 1e4], device=DEVICE), torch.ones(2, device=DEVICE))
     ).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16])
+def test_sigmoid_with_targets_of_any_type(dtype):
+    logits, target = torch.linspace(-3, 3, 7, device=DEVICE), torch.tensor([0, 1, 1, 0, 1, 0, 0], device=DEVICE)
+    exact = sigmoid_focal_elements(logits.double(), target.double(), 2.0, 0.25, -100)
+    for reduction in ("sum", "mean"):
+        value = SigmoidFocalLoss(2.0, reduction=reduction)(logits, target.to(dtype)).item()
+        assert value == pytest.approx(getattr(exact, reduction)().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_sigmoid_of_easy_scores_keeps_its_digits(gamma):
+    logits = torch.tensor([-30.0, -15.1, -8.0, 8.0, 15.1, 30.0], device=DEVICE)
+    target = (logits > 0).float()
+    leaf = logits.clone().requires_grad_()
+    losses = fused.sigmoid_focal(leaf, target, gamma, None, -100, reduction="none")
+    losses.sum().backward()
+    exact = logits.double().requires_grad_()
+    expected = sigmoid_focal_elements(exact, target.double(), gamma, None, -100)
+    expected.sum().backward()
+    torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=1e-5, atol=0)
+
+
+def test_sigmoid_with_every_score_ignored():
+    leaf = torch.zeros(5, device=DEVICE, requires_grad=True)
+    loss = SigmoidFocalLoss(2.0, reduction="mean")(leaf, torch.full((5,), -100.0, device=DEVICE))
+    loss.backward()
+    assert loss.isnan()
+    assert (leaf.grad == 0).all()
+
+
+@pytest.mark.parametrize("classes", [5, 600, 70_000])
+@pytest.mark.parametrize("wrong", [-1, 0, 7])
+def test_a_class_that_does_not_exist_is_nan_and_harms_no_other_row(classes, wrong):
+    logits, target, _ = batch(3, classes)
+    target[0] = classes + wrong if wrong >= 0 else wrong
+    settings = Settings(2.0, torch.ones(classes, device=DEVICE), -100, 0.0, False)
+    for smoothing in (0.0,) if classes > 1000 else (0.0, 0.1):
+        settings = settings._replace(label_smoothing=smoothing)
+        leaf = logits.clone().requires_grad_()
+        losses = fused.focal_rows(as_rows(leaf, target, weight=None), settings, reduction="none")
+        losses.sum().backward()
+        assert losses.isnan().tolist() == [True, False, False]
+        assert leaf.grad[0].isnan().any()
+        others = logits[1:].clone().requires_grad_()
+        fused.focal_rows(as_rows(others, target[1:], weight=None), settings, reduction="none").sum().backward()
+        torch.testing.assert_close(leaf.grad[1:], others.grad)
+
+
+@pytest.mark.parametrize("classes", [3, 600])
+def test_masked_logits(classes):
+    logits, _, _ = batch(3, classes)
+    logits[0] = -torch.inf
+    logits[1, 0] = -torch.inf
+    target = torch.tensor([0, 0, 1], device=DEVICE)
+    leaf, reference = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    losses = FocalLoss(2.0, reduction="none")(leaf, target)
+    expected = torch.nn.functional.cross_entropy(reference, target, reduction="none")
+    assert torch.equal(losses.isnan(), expected.isnan())
+    assert torch.equal(losses.isinf(), expected.isinf())
+    losses[1].backward()
+    expected[1].backward()
+    torch.testing.assert_close(leaf.grad[1], reference.grad[1])  # where p = 0 the factor is 1
+
+
+def test_loss_scaling_in_float16():
+    logits, target, soft = batch(256, 100, dtype=torch.float16)
+    scaler = 32752.0
+    for goal in (target, soft):
+        leaf, exact = logits.clone().requires_grad_(), logits.double().requires_grad_()
+        (FocalLoss(2.0)(leaf, goal).float() * scaler).backward()
+        (FocalLoss(2.0)(exact, goal) * scaler).backward()
+        assert (leaf.grad == 0).float().mean() < 0.01
+        torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=4e-3, atol=1e-6)
+    scores, labels = torch.linspace(-6, 6, 4096, device=DEVICE), torch.ones(4096, device=DEVICE)
+    leaf, exact = scores.half().requires_grad_(), scores.half().double().requires_grad_()
+    (SigmoidFocalLoss(2.0, reduction="mean")(leaf, labels).float() * scaler).backward()
+    (SigmoidFocalLoss(2.0, reduction="mean")(exact, labels) * scaler).backward()
+    torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=4e-3, atol=1e-6)
+
+
+def test_losses_under_autocast_are_float32():
+    logits, target, _ = batch(4, 5, dtype=torch.bfloat16)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert FocalLoss(2.0)(logits, target).dtype == torch.nn.CrossEntropyLoss()(logits, target).dtype
+        assert focal_loss(logits, target, gamma=2.0).dtype == torch.float32
+        assert sigmoid_focal_loss(logits, logits.sigmoid()).dtype == torch.float32
+    assert FocalLoss(2.0)(logits, target).dtype == torch.bfloat16
+
+
+def test_per_sample_losses_can_be_changed_in_place():
+    logits, target, _ = batch(4, 5)
+    losses = focal_loss(logits.requires_grad_(), target, gamma=2.0)
+    losses[0] = 0.0
+    losses.sum().backward()
+    assert (logits.grad[0] == 0).all()
+
+
+def test_what_the_kernels_leave_to_the_plain_formula():
+    logits, target, soft = batch(4, 5)
+    plain = Settings(2.0, None, -100, 0.0, False)
+    assert fused.serves(as_rows(logits, target, weight=None), plain)
+    assert not fused.serves(as_rows(logits, soft.clone().requires_grad_(), weight=None), plain)
+    weight = torch.ones(5, device=DEVICE, requires_grad=True)
+    assert not fused.serves(as_rows(logits, target, weight=weight), plain._replace(weight=weight))
+    long = torch.zeros(1, 40_000, device=DEVICE)
+    assert fused.serves(as_rows(long, target[:1], weight=None), plain)
+    assert not fused.serves(as_rows(long, target[:1], weight=None), plain._replace(label_smoothing=0.1))
+    assert not fused.serves_map(logits, 200.0)
+    losses = torch.func.vmap(lambda one: focal_loss(logits[:1], one, gamma=2.0), in_dims=0)(target[:, None])
+    assert losses.shape == (4, 1)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(logits, torch.ones_like(logits))
+        assert focal_loss(dual, target, gamma=2.0).shape == (4,)
+
+
+def test_no_gradient_is_computed_without_need(monkeypatch):
+    logits, target, _ = batch(4, 5)
+    asked = []
+    compute = launches.focal_rows
+    monkeypatch.setattr(
+        launches, "focal_rows", lambda *data, **wanted: (asked.append(wanted["gradient"]), compute(*data, **wanted))[1]
+    )
+    leaf = logits.clone().requires_grad_()
+    with torch.no_grad():
+        FocalLoss(2.0)(leaf, target)
+    FocalLoss(2.0)(logits, target)
+    FocalLoss(2.0)(leaf, target)
+    assert asked == [False, False, True]
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 50.0])

@@ -1,23 +1,24 @@
 """How the fused kernels are laid out over a GPU and launched.
 
 What depends on shapes and settings alone is worked out once and kept: the host's time is what small batches wait for.
+Batches of ever new sizes gain nothing by it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.metadata
-import os
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from refocal.losses.compiled import Launch, kind_of, multiprocessors
+from refocal.losses.targets import loss_dtype
+
 LONGEST_ROW_ON_CHIP = 32_768
 _LONGEST_RAGGED_ROW_ON_CHIP = 65_536  # rows that start at odd addresses are read slowly, and better only once
 _LONGEST_TILED_ROW = 512
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
+_SIGMOID_BLOCK = 4096
 
 
 class Settings(NamedTuple):
@@ -30,48 +31,12 @@ class Settings(NamedTuple):
     detached: bool
 
 
-class _Launch:
-    """A kernel with its grid and constants, for arguments of one kind: types, alignments and whole numbers.
+class SigmoidSettings(NamedTuple):
+    """Everything a sigmoid focal loss depends on beside its data."""
 
-    Triton looks for the compiled kernel at each launch, which takes as long as the launch; this remembers it.
-    """
-
-    def __init__(self, kernel: Any, programs: int, *, warps: int, **constants: Any) -> None:
-        self._kernel, self._programs, self._warps, self._constants = kernel, programs, warps, constants
-        self._compiled: Any = None
-
-    def __call__(self, *arguments: Any) -> None:
-        if self._compiled is not None:
-            self._compiled(*arguments, *self._constants.values())
-            return
-        compiled = self._kernel[(self._programs,)](*arguments, num_warps=self._warps, **self._constants)
-        if _remembers_kernels():
-            self._constants = {name: self._constants[name] for name in self._kernel.arg_names[len(arguments) :]}
-            self._compiled = compiled[(self._programs, 1, 1)]
-
-
-@functools.cache
-def _remembers_kernels() -> bool:
-    """Whether a compiled kernel is called with all its arguments, constants included: so it is from Triton 3.6 on."""
-    version = tuple(int(part) for part in importlib.metadata.version("triton").split(".")[:2])
-    return not INTERPRETED and version >= (3, 6)
-
-
-def _kind(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """What Triton compiles for: type, and whether the address is a multiple of 16; and the device."""
-    kinds = ((None, True) if tensor is None else (tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors)
-    return (torch.cuda.current_device() if torch.cuda.is_available() else None, *kinds)
-
-
-def on_device_of(tensor: Tensor) -> Any:
-    """Kernels are launched on the current device: make it the tensor's."""
-    here = not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device()
-    return contextlib.nullcontext() if here else torch.cuda.device(tensor.device)
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    gamma: float
+    alpha: float | None
+    ignore_index: int
 
 
 @functools.lru_cache(maxsize=64)
@@ -120,6 +85,8 @@ class _Case(NamedTuple):
     whole: int
     detached: bool
     gradient: bool
+    incoming: int  # as the kernels take it: 0, 1 or 2
+    itemsize: int
 
     @property
     def counted(self) -> bool:
@@ -133,17 +100,17 @@ class _Case(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _row_launches(case: _Case, device: torch.device) -> tuple[_Launch, _Launch, _Launch]:
+def _row_launches(case: _Case, device: torch.device) -> tuple[Launch, Launch, Launch]:
     """The kernels that count targets, compute losses and gradient, and add up."""
     from refocal.losses.kernels import elementwise
 
     parts = elementwise.COUNTS.value
-    count_targets = _Launch(elementwise.count_targets, parts, warps=16, BLOCK=4096, WEIGHTED=case.weighted)
-    finish = _Launch(elementwise.finish, parts, warps=16, COUNTED=case.counted, COUNTED_BESIDE=False, BLOCK=8192)
+    count_targets = Launch(elementwise.count_targets, parts, warps=16, BLOCK=4096, WEIGHTED=case.weighted)
+    finish = Launch(elementwise.finish, parts, warps=16, COUNTED=case.counted, COUNTED_BESIDE=False, BLOCK=8192)
     return count_targets, _row_launch(case, device), finish
 
 
-def _row_launch(case: _Case, device: torch.device) -> _Launch:
+def _row_launch(case: _Case, device: torch.device) -> Launch:
     from refocal.losses.kernels import hard, soft
 
     constants: dict[str, Any] = {
@@ -155,29 +122,39 @@ def _row_launch(case: _Case, device: torch.device) -> _Launch:
         "WHOLE": case.whole,
         "DETACHED": case.detached,
         "GRADIENT": case.gradient,
+        "INCOMING": case.incoming,
     }
     plan = tiling(case.rows, case.classes)
-    at_once = min(case.rows, _multiprocessors(device))
+    at_once = min(case.rows, multiprocessors(device))
     if case.hard and case.classes > (_LONGEST_RAGGED_ROW_ON_CHIP if case.classes % 8 else LONGEST_ROW_ON_CHIP):
         # no more rows at once than the L2 cache holds for their second reading
-        return _Launch(hard.rows_in_chunks, at_once, warps=32, LANES=2048, WIDTH=8, **constants)
+        return Launch(hard.rows_in_chunks, at_once, warps=32, LANES=2048, WIDTH=8, **constants)
     constants["BLOCK"] = plan.block
     if not case.hard:
         constants |= {"TARGET_STRIDE": case.target_stride, "INDICES": case.has_indices, "SMOOTHED": case.smoothed}
         warps = min(32, 2 * plan.warps)  # it holds twice as much of each row
-        return _Launch(soft.rows_on_chip, plan.programs, warps=warps, ROWS=plan.rows, **constants)
+        return Launch(soft.rows_on_chip, plan.programs, warps=warps, ROWS=plan.rows, **constants)
     if plan.block <= _LONGEST_TILED_ROW:
-        return _Launch(hard.tiles_of_rows, plan.programs, warps=plan.warps, ROWS=plan.rows, **constants)
-    if plan.block == LONGEST_ROW_ON_CHIP and case.kind[1][0].itemsize == 2:
+        return Launch(hard.tiles_of_rows, plan.programs, warps=plan.warps, ROWS=plan.rows, **constants)
+    if plan.block == LONGEST_ROW_ON_CHIP and case.itemsize == 2:
         # one program fills a multiprocessor, whose memory has room for the next rows
-        return _Launch(hard.whole_rows, at_once, warps=plan.warps, STAGES=3, **constants)
-    return _Launch(hard.whole_rows, plan.programs, warps=plan.warps, STAGES=1, **constants)
+        return Launch(hard.whole_rows, at_once, warps=plan.warps, STAGES=3, **constants)
+    return Launch(hard.whole_rows, plan.programs, warps=plan.warps, STAGES=1, **constants)
 
 
 def focal_rows(
-    logits: Tensor, target: Tensor, settings: Settings, reduction: str, *, gradient: bool
-) -> tuple[Tensor, Tensor | None]:
-    """The focal loss of rows, reduced, and its gradient in the logits."""
+    logits: Tensor,
+    target: Tensor,
+    settings: Settings,
+    reduction: str,
+    *,
+    gradient: bool,
+    incoming: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The focal loss of rows, reduced, and its gradient in the logits; given the incoming gradient, the latter alone.
+
+    Without an incoming gradient the gradient is that of an incoming 1.
+    """
     from refocal.losses.kernels.elementwise import LOSSES
 
     count, classes = logits.shape
@@ -185,10 +162,11 @@ def focal_rows(
     has_indices = target.ndim == 1
     target = target.contiguous() if has_indices or target.stride(1) != 1 else target
     weight = None if settings.weight is None else settings.weight.contiguous()
+    incoming = None if incoming is None else incoming.contiguous()
     by_class = isinstance(settings.gamma, tuple)
     gamma = 0.0 if by_class else settings.gamma
     case = _Case(
-        kind=_kind(logits, target, weight),
+        kind=(loss_dtype(logits), *kind_of(logits, target, weight, incoming)),
         rows=count,
         classes=classes,
         stride=logits.stride(0),
@@ -202,6 +180,8 @@ def focal_rows(
         whole=0 if by_class else _whole(gamma),
         detached=settings.detached,
         gradient=gradient,
+        incoming=0 if incoming is None else 1 + incoming.ndim,
+        itemsize=logits.itemsize,
     )
     count_targets, compute, finish = _row_launches(case, logits.device)
     empty = logits.new_empty if case.counted or reduction == "none" else logits.new_zeros  # counting sets the ticket
@@ -209,106 +189,186 @@ def focal_rows(
     result = torch.empty((count, classes), dtype=logits.dtype, device=logits.device) if gradient else None
     # where a pointer is not used, any will do
     weight = work if weight is None else weight
-    gammas = _gammas(settings.gamma, logits.device) if by_class else work
     soft_numbers = (settings.label_smoothing + 0.0, 1.0 / count if reduction == "mean" else 1.0)
     if case.counted:
-        count_targets(target, weight, work, count, settings.ignore_index)
+        count_targets(target, weight, work, count, classes, settings.ignore_index)
     compute(
         logits,
         target,
         work if result is None else result,
         work,
-        gammas,
+        _gammas(settings.gamma, logits.device) if by_class else work,
         weight,
+        work if incoming is None else incoming,
         count,
         gamma,
         settings.ignore_index,
         *(() if case.hard else soft_numbers),
     )
+    if incoming is not None:
+        return None, result
     if reduction == "none":
-        return work[LOSSES.value :].to(logits.dtype), result
-    loss = torch.empty((), dtype=logits.dtype, device=logits.device)
+        return work[LOSSES.value :].to(loss_dtype(logits), copy=True), result
+    loss = torch.empty((), dtype=loss_dtype(logits), device=logits.device)
     finish(work, loss, count, float(count) if reduction == "mean" else 1.0)
     return loss, result
 
 
+class _SigmoidCase(NamedTuple):
+    """What decides on the kernels of a sigmoid loss, and on how they are compiled."""
+
+    kind: tuple[Any, ...]
+    size: int
+    ignore_index: int
+    whole: int
+    balanced: bool
+    reduction: str
+    loss: bool
+    gradient: bool
+
+
 @functools.lru_cache(maxsize=256)
-def _sigmoid_launches(
-    _kind: Any, size: int, whole: int, reduction: str, balanced: bool, gradient: bool
-) -> tuple[_Launch, _Launch, int]:
-    """The kernels that compute losses and gradient, and add up; and the number of programs of the first."""
+def _sigmoid_launches(case: _SigmoidCase) -> tuple[Launch, Launch]:
+    """The kernels that compute losses and gradient, and add up."""
     from refocal.losses.kernels import elementwise
 
-    block = 4096
-    programs = -(-size // block)
-    constants = {"BLOCK": block, "BALANCED": balanced, "WHOLE": whole, "GRADIENT": gradient}
-    compute = _Launch(elementwise.sigmoid_focal, programs, warps=8, BY_ELEMENT=reduction == "none", **constants)
-    mean = reduction == "mean"
-    finish = _Launch(
-        elementwise.finish, elementwise.COUNTS.value, warps=16, COUNTED=mean, COUNTED_BESIDE=mean, BLOCK=8192
+    compute = Launch(
+        elementwise.sigmoid_focal,
+        -(-case.size // _SIGMOID_BLOCK),
+        warps=8,
+        BLOCK=_SIGMOID_BLOCK,
+        BALANCED=case.balanced,
+        WHOLE=case.whole,
+        LOSS=case.loss,
+        GRADIENT=case.gradient,
+        INCOMING=not case.loss,
+        BY_ELEMENT=case.reduction == "none",
     )
-    return compute, finish, programs
+    mean = case.reduction == "mean"
+    parts = elementwise.COUNTS.value
+    return compute, Launch(elementwise.finish, parts, warps=16, COUNTED=mean, COUNTED_BESIDE=mean, BLOCK=8192)
 
 
 def sigmoid_focal(
-    logits: Tensor, target: Tensor, settings: tuple[float, float | None, int], reduction: str, *, gradient: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The loss, reduced; the gradient, divided by the number of scores; and the buffer with its correction, if any."""
+    logits: Tensor, target: Tensor, settings: SigmoidSettings, reduction: str, *, gradient: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The loss, reduced; the gradient of an incoming 1, over the number of scores; the buffer with its correction."""
     from refocal.losses.kernels.elementwise import LOSSES
 
+    size = logits.numel()
+    programs = -(-size // _SIGMOID_BLOCK)
+    work = logits.new_zeros(LOSSES.value + 2 * programs, dtype=torch.float32)
+    result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if gradient else None
+    by_element, mean = reduction == "none", reduction == "mean"
+    loss = torch.empty(logits.shape if by_element else (), dtype=loss_dtype(logits), device=logits.device)
+    finish = _run_sigmoid(logits, target, settings, reduction, work=work, loss=loss, result=result, incoming=None)
+    if not by_element:
+        finish(work, loss, programs, float(size) if mean else 1.0)
+    return loss, result, work
+
+
+def sigmoid_gradient(
+    logits: Tensor,
+    target: Tensor,
+    settings: SigmoidSettings,
+    reduction: str,
+    *,
+    incoming: Tensor,
+    work: Tensor,
+) -> Tensor:
+    """The gradient, times the incoming one and the correction in `work`."""
+    result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    incoming = incoming.contiguous()
+    _run_sigmoid(logits, target, settings, reduction, work=work, loss=None, result=result, incoming=incoming)
+    return result
+
+
+def _run_sigmoid(
+    logits: Tensor,
+    target: Tensor,
+    settings: SigmoidSettings,
+    reduction: str,
+    *,
+    work: Tensor,
+    loss: Tensor | None,
+    result: Tensor | None,
+    incoming: Tensor | None,
+) -> Launch:
     gamma, alpha, ignore_index = settings
     logits, target = logits.contiguous(), target.contiguous()
     size = logits.numel()
-    by_element, mean = reduction == "none", reduction == "mean"
-    compute, finish, programs = _sigmoid_launches(
-        _kind(logits, target), size, _whole(gamma), reduction, alpha is not None, gradient
+    case = _SigmoidCase(
+        kind=(loss_dtype(logits), *kind_of(logits, target, incoming)),
+        size=size,
+        ignore_index=ignore_index,
+        whole=_whole(gamma),
+        balanced=alpha is not None,
+        reduction=reduction,
+        loss=loss is not None,
+        gradient=result is not None,
     )
-    result = torch.empty_like(logits) if gradient else None
-    losses = torch.empty_like(logits) if by_element else None
-    work = logits.new_zeros(LOSSES.value + 2 * programs, dtype=torch.float32)
+    compute, finish = _sigmoid_launches(case)
     compute(
         logits,
         target,
         work if result is None else result,
         work,
-        work if losses is None else losses,
+        work if loss is None else loss,
+        work if incoming is None else incoming,
         size,
         gamma,
         0.0 if alpha is None else alpha,
         float(ignore_index),
-        1.0 / size if mean else 1.0,
+        1.0 / size if reduction == "mean" else 1.0,
     )
-    if losses is not None:
-        return losses, result, None
-    loss = torch.empty((), dtype=logits.dtype, device=logits.device)
-    finish(work, loss, programs, float(size) if mean else 1.0)
-    return loss, result, work if mean else None
+    return finish
+
+
+class _ScaleCase(NamedTuple):
+    """What decides on the kernel that scales a gradient, and on how it is compiled."""
+
+    kind: tuple[Any, ...]
+    size: int
+    corrected: bool
+    device: torch.device
 
 
 @functools.lru_cache(maxsize=256)
-def _scale_launch(_kind: Any, size: int, corrected: bool, device: torch.device) -> _Launch:
+def _scale_launch(case: _ScaleCase) -> Launch:
     from refocal.losses.kernels import elementwise
 
     block = 4096
-    programs = min(-(-size // block), 4 * _multiprocessors(device))
-    return _Launch(elementwise.scale_all, programs, warps=8, CORRECTED=corrected, BLOCK=block)
+    programs = min(-(-case.size // block), 4 * multiprocessors(case.device))
+    return Launch(elementwise.scale_all, programs, warps=8, CORRECTED=case.corrected, BLOCK=block)
 
 
 def scale(gradient: Tensor, incoming: Tensor, work: Tensor | None) -> Tensor:
     """The stored gradient times the incoming one, and the correction in `work` where there is one, in place."""
     size = gradient.numel()
-    launch = _scale_launch(_kind(gradient, incoming), size, work is not None, gradient.device)
+    launch = _scale_launch(_ScaleCase(kind_of(gradient, incoming), size, work is not None, gradient.device))
     launch(gradient, incoming, incoming if work is None else work, size)
     return gradient
 
 
+class _MapCase(NamedTuple):
+    """What decides on the kernel of a posterior map, and on how it is compiled."""
+
+    kind: tuple[Any, ...]
+    rows: int
+    classes: int
+    stride: int
+    whole: int
+
+
 @functools.lru_cache(maxsize=256)
-def _map_launch(_kind: Any, count: int, classes: int, stride: int, whole: int) -> _Launch:
+def _map_launch(case: _MapCase) -> Launch:
     from refocal.losses.kernels import posterior
 
-    plan = tiling(count, classes)
-    constants = {"CLASSES": classes, "STRIDE": stride, "BLOCK": plan.block, "ROWS": plan.rows, "WHOLE": whole}
-    return _Launch(posterior.rows_on_chip, plan.programs, warps=plan.warps, **constants)
+    plan = tiling(case.rows, case.classes)
+    constants = {"CLASSES": case.classes, "STRIDE": case.stride, "WHOLE": case.whole}
+    return Launch(
+        posterior.rows_on_chip, plan.programs, warps=plan.warps, BLOCK=plan.block, ROWS=plan.rows, **constants
+    )
 
 
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
@@ -316,6 +376,6 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     count, classes = logits.shape
     probs = torch.empty((count, classes), dtype=logits.dtype, device=logits.device)
-    launch = _map_launch(_kind(logits), count, classes, logits.stride(0), _whole(gamma))
+    launch = _map_launch(_MapCase(kind_of(logits), count, classes, logits.stride(0), _whole(gamma)))
     launch(logits, probs, count, gamma)
     return probs

@@ -120,7 +120,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         """The loss, reduced; in one pass with its gradient on a GPU."""
         rows = as_rows(logits, target, weight=self.weight, label_smoothing=self.label_smoothing)
         classes = rows.logits.shape[1]
-        checked = isinstance(self.gamma, tuple) and len(self.gamma) == classes
+        checked = isinstance(self.gamma, tuple) and len(self.gamma) == classes  # once more would take long
         gamma = self.gamma if checked else resolve_gamma(self.gamma, classes=classes)
         if gamma == 0.0:
             return F.cross_entropy(
@@ -131,8 +131,8 @@ class FocalLoss(AbstractSoftmaxLoss):
                 reduction=self.reduction,
                 label_smoothing=self.label_smoothing,
             )
-        if self.reduction != "none" and fused.serves(rows, gamma):
-            settings = Settings(gamma, self.weight, self.ignore_index, self.label_smoothing, self.detached)
+        settings = Settings(gamma, self.weight, self.ignore_index, self.label_smoothing, self.detached)
+        if self.reduction != "none" and fused.serves(rows, settings):
             return fused.focal_rows(rows, settings, reduction=self.reduction)
         losses = self.per_sample(logits, target)
         return reduce(losses, rows, self.reduction, weight=self.weight, ignore_index=self.ignore_index)
@@ -337,7 +337,7 @@ class SigmoidFocalLoss(AbstractLoss):
         if (
             self.reduction != "none"
             and target.shape == logits.shape
-            and fused.serves_sigmoid(logits, self.gamma, self.alpha)
+            and fused.serves_sigmoid(logits, target, self.gamma, self.alpha)
         ):
             return fused.sigmoid_focal(
                 logits, target, self.gamma, self.alpha, self.ignore_index, reduction=self.reduction

@@ -12,6 +12,7 @@ from torch import Tensor
 from refocal import _check
 from refocal._arrays import constant
 from refocal.losses import fused
+from refocal.losses.targets import loss_dtype
 
 
 def sigmoid_focal_loss(
@@ -54,7 +55,7 @@ def sigmoid_focal_loss(
     classes = logits.shape[-1] if logits.ndim else None
     exponent = _check.gamma(gamma, classes=classes, least=0.0)
     balance = _check.alpha(alpha, classes=classes)
-    if fused.serves_sigmoid(logits, exponent, balance):
+    if fused.serves_sigmoid(logits, target, exponent, balance):
         return fused.sigmoid_focal(logits, target, exponent, balance, ignore_index, reduction="none")
     return sigmoid_focal_elements(logits, target, exponent, balance, ignore_index)
 
@@ -72,4 +73,4 @@ def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: An
     losses = (
         t * positive + (1 - t) * negative if alpha is None else alpha * t * positive + (1 - alpha) * (1 - t) * negative
     )
-    return torch.where(keep, losses, 0).to(logits.dtype)
+    return torch.where(keep, losses, 0).to(loss_dtype(logits))

@@ -17,7 +17,7 @@ from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
 from refocal.losses.launches import Settings
 from refocal.losses.policies import GammaPolicy
-from refocal.losses.targets import Rows, as_rows, gather_target
+from refocal.losses.targets import Rows, as_rows, gather_target, loss_dtype
 
 
 def focal_loss(
@@ -58,7 +58,7 @@ def focal_loss(
             logits, target, weight=weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
         )
     settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
-    if fused.serves(rows, exponent):
+    if fused.serves(rows, settings):
         return fused.focal_rows(rows, settings, reduction="none").reshape(rows.shape)
     return focal_rows(rows, settings).reshape(rows.shape)
 
@@ -93,7 +93,7 @@ def focal_rows(rows: Rows, settings: Settings) -> Tensor:
         losses = torch.where(target > 0, target * torch.where(target > 0, terms, 0), 0).sum(dim=1)
         if keep is not None:
             losses = torch.where(keep, losses, 0)
-    return losses.to(rows.logits.dtype)
+    return losses.to(loss_dtype(rows.logits))
 
 
 def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:

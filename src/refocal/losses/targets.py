@@ -44,6 +44,11 @@ def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, label_smoo
     return Rows(rows, target.reshape(-1).long(), positions)
 
 
+def loss_dtype(logits: Tensor) -> torch.dtype:
+    """The type of the loss: that of the logits, or float32 under autocast, as for PyTorch's own losses."""
+    return torch.float32 if torch.is_autocast_enabled(logits.device.type) else logits.dtype
+
+
 def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
     """The value at each row's target (N,), the mask of counted rows, and targets that are safe to index with."""
     keep = target != ignore_index

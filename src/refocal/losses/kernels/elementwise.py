@@ -2,7 +2,7 @@
 
 The losses share one float32 buffer, `work`: COUNTS partial sums of what a mean divides by, as many of the losses, a
 ticket that tells the last program of `finish`, the correction that a backward pass applies, and from LOSSES on the
-losses themselves. The ticket is 0 before `finish`.
+losses themselves. The ticket is 0 before `finish`: `count_targets` sets it, or who makes the buffer.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def sigmoid_focal(
     gradient_ptr,
     work_ptr,
     loss_ptr,
+    incoming_ptr,
     size,
     gamma,
     alpha,
@@ -33,7 +34,9 @@ def sigmoid_focal(
     BLOCK: tl.constexpr,
     BALANCED: tl.constexpr,
     WHOLE: tl.constexpr,
+    LOSS: tl.constexpr,
     GRADIENT: tl.constexpr,
+    INCOMING: tl.constexpr,
     BY_ELEMENT: tl.constexpr,
 ):
     """t alpha l(p) + (1 - t) (1 - alpha) l(1 - p) and its derivative in the logit.
@@ -45,14 +48,14 @@ def sigmoid_focal(
     place = tl.full((), BLOCK, tl.int64) * program + tl.arange(0, BLOCK)
     mask = place < size
     x = tl.load(logits_ptr + place, mask=mask, other=0.0).to(tl.float32)
-    t = tl.load(target_ptr + place, mask=mask, other=ignore_index).to(tl.float32)
-    counted = t != ignore_index
+    t = tl.load(target_ptr + place, mask=mask, other=0).to(tl.float32)
+    counted = mask & (t != ignore_index)
     odds = tl.exp2(-tl.abs(x) * LOG2_E)
     larger = reciprocal(1.0 + odds)
     smaller = odds * larger
     p, q = tl.where(x < 0.0, smaller, larger), tl.where(x < 0.0, larger, smaller)
-    minus_log_p = tl.maximum(-x, 0.0) + log1p(odds)
-    minus_log_q = minus_log_p + x
+    soft = log1p(odds)
+    minus_log_p, minus_log_q = tl.maximum(-x, 0.0) + soft, tl.maximum(x, 0.0) + soft
     positive, negative = t, 1.0 - t
     if BALANCED:
         positive, negative = alpha * positive, (1.0 - alpha) * negative
@@ -64,17 +67,36 @@ def sigmoid_focal(
     loss = tl.where(counted, up * minus_log_p + down * minus_log_q, 0.0)
     if GRADIENT:
         gradient = down * (p + gamma * (q * minus_log_q)) - up * (q + gamma * (p * minus_log_p))
+        if INCOMING:
+            if BY_ELEMENT:
+                scale = scale * tl.load(incoming_ptr + place, mask=mask, other=0.0).to(tl.float32)
+            else:
+                scale = scale * tl.load(incoming_ptr).to(tl.float32) * tl.load(work_ptr + CORRECTION)
         gradient = tl.where(counted, gradient * scale, 0.0)
         tl.store(gradient_ptr + place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
-    if BY_ELEMENT:
-        tl.store(loss_ptr + place, loss.to(loss_ptr.dtype.element_ty), mask=mask)
-    else:  # last, because a program waits for its threads here
-        tl.store(work_ptr + LOSSES + program, tl.sum(loss, axis=0))
-        tl.store(work_ptr + LOSSES + tl.num_programs(0) + program, tl.sum(tl.where(counted, 1.0, 0.0), axis=0))
+    if LOSS:
+        if BY_ELEMENT:
+            tl.store(loss_ptr + place, loss.to(loss_ptr.dtype.element_ty), mask=mask)
+        else:  # last, because a program waits for its threads here
+            tl.store(work_ptr + LOSSES + program, tl.sum(loss, axis=0))
+            tl.store(work_ptr + LOSSES + tl.num_programs(0) + program, tl.sum(tl.where(counted, 1.0, 0.0), axis=0))
 
 
 @triton.jit
-def count_targets(target_ptr, weight_ptr, work_ptr, rows, ignore_index, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr):
+def incoming_gradient(incoming_ptr, row, INCOMING: tl.constexpr):
+    """The gradient that comes from behind: 1 where INCOMING is 0, one for all rows where it is 1, one a row where 2."""
+    if INCOMING == 0:
+        return 1.0
+    elif INCOMING == 1:
+        return tl.load(incoming_ptr).to(tl.float32)
+    else:
+        return tl.load(incoming_ptr + row).to(tl.float32)
+
+
+@triton.jit
+def count_targets(
+    target_ptr, weight_ptr, work_ptr, rows, classes, ignore_index, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr
+):
     """COUNTS partial sums of what a mean divides by: one, or the class weight, for each counted row; a new ticket."""
     if tl.program_id(0) == 0:
         tl.store(work_ptr + TICKET, 0.0)
@@ -85,7 +107,8 @@ def count_targets(target_ptr, weight_ptr, work_ptr, rows, ignore_index, BLOCK: t
         counted = target != ignore_index
         share = tl.where(counted, 1.0, 0.0)
         if WEIGHTED:
-            share = tl.load(weight_ptr + tl.where(counted, target, 0), mask=counted, other=0.0).to(tl.float32)
+            known = counted & (target >= 0) & (target < classes)
+            share = tl.load(weight_ptr + tl.where(known, target, 0), mask=known, other=0.0).to(tl.float32)
         total += share
     tl.store(work_ptr + tl.program_id(0), tl.sum(total, axis=0))
 
@@ -122,10 +145,12 @@ def finish(
     if tl.atomic_add(work_ptr + TICKET, 1.0) == COUNTS - 1:
         part = tl.arange(0, COUNTS)
         number = expected
+        correction = 1.0
         if COUNTED:
             number = tl.sum(tl.load(work_ptr + part, volatile=True), axis=0)
             as_expected = tl.abs(number - expected) <= 2.5e-7 * expected  # equal, up to the rounding of large sums
-            tl.store(work_ptr + CORRECTION, tl.where(as_expected, 1.0, expected / number))
+            correction = tl.where(as_expected | (number == 0.0), 1.0, expected / number)
+        tl.store(work_ptr + CORRECTION, correction)
         result = tl.sum(tl.load(work_ptr + COUNTS + part, volatile=True), axis=0) / number
         tl.store(result_ptr, result.to(result_ptr.dtype.element_ty))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.elementwise import LOSSES, inverse_count
+from refocal.losses.kernels.elementwise import LOSSES, incoming_gradient, inverse_count
 from refocal.losses.kernels.maths import LN_2, LOG2_E, log1p, log2, reciprocal, reduced_power
 
 
@@ -23,10 +23,22 @@ def _row_terms(log_mass, mass, rest, gamma, WHOLE: tl.constexpr, DETACHED: tl.co
     p, q = mass * inverse, rest * inverse
     soft = log1p(tl.minimum(mass, rest) * reciprocal(tl.maximum(mass, rest)))
     log_p = tl.where(mass < rest, (log_mass - log2(rest)) * LN_2, 0.0) - soft
-    alone = rest == 0.0  # the others are below the float range, and so are loss and gradient
+    alone = (rest == 0.0) & (mass > 0.0)  # the others are below the float range, and so are loss and gradient
     reduced = reduced_power(tl.where(alone, 1.0, q), gamma, WHOLE)
-    phi = reduced * q if DETACHED else reduced * (q - gamma * (p * log_p))
+    # 0 log 0 = 0
+    phi = reduced * q if DETACHED else reduced * (q - gamma * (p * tl.maximum(log_p, -1e30)))
     return tl.where(alone, 0.0, -reduced * q * log_p), tl.where(alone, 0.0, phi), q, inverse
+
+
+@triton.jit
+def _checked(target, ignore_index, CLASSES: tl.constexpr):
+    """Which rows count, and which have a class that exists; and classes that are safe to look up.
+
+    A class that does not exist gives NaN: a kernel cannot raise as PyTorch does, but must not read or write elsewhere.
+    """
+    counted = target != ignore_index
+    exists = (target >= 0) & (target < CLASSES)
+    return counted, exists | ~counted, tl.where(counted & exists, target, 0).to(tl.int32)
 
 
 @triton.jit
@@ -37,6 +49,7 @@ def tiles_of_rows(
     work_ptr,
     gamma_ptr,
     weight_ptr,
+    incoming_ptr,
     rows,
     gamma,
     ignore_index,
@@ -50,6 +63,7 @@ def tiles_of_rows(
     WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
+    INCOMING: tl.constexpr,
 ):
     """Short rows: a program takes ROWS of them at once."""
     scale = inverse_count(work_ptr) if SCALED else 1.0
@@ -60,8 +74,7 @@ def tiles_of_rows(
     place = row.to(tl.int64)
     x = tl.load(logits_ptr + (place * STRIDE)[:, None] + column, mask=mask, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
-    counted = target != ignore_index
-    safe = tl.where(counted, target, 0).to(tl.int32)
+    counted, sound, safe = _checked(target, ignore_index, CLASSES)
     score = tl.load(logits_ptr + place * STRIDE + safe, mask=exists, other=0.0).to(tl.float32)
     shift = tl.max(x, axis=1) * LOG2_E
     shift = tl.where(shift == -float("inf"), 0.0, shift)
@@ -70,12 +83,13 @@ def tiles_of_rows(
     log_mass = score * LOG2_E - shift
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
     loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), tl.sum(mass, axis=1), row_gamma, WHOLE, DETACHED)
+    loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
     if WEIGHTED:
         weight = tl.load(weight_ptr + safe).to(tl.float32)
         loss, phi = loss * weight, phi * weight
     tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0), mask=exists)
     if GRADIENT:
-        phi = tl.where(counted, phi * scale, 0.0)
+        phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, tl.where(exists, row, 0), INCOMING), 0.0)
         gradient = tl.where(is_target, (-phi * q)[:, None], mass * (phi * inverse)[:, None])
         place = gradient_ptr + (place * CLASSES)[:, None] + column
         tl.store(place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
@@ -91,6 +105,7 @@ def _whole_row(
     work_ptr,
     gamma_ptr,
     weight_ptr,
+    incoming_ptr,
     gamma,
     ignore_index,
     CLASSES: tl.constexpr,
@@ -101,6 +116,7 @@ def _whole_row(
     WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
+    INCOMING: tl.constexpr,
 ):
     """Loss and gradient of a row, but for the gradient at the target: where it belongs and what it is are returned.
 
@@ -112,8 +128,7 @@ def _whole_row(
     start = logits_ptr + place * STRIDE
     x = tl.load(start + column, mask=inside, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row)
-    counted = target != ignore_index
-    safe = tl.where(counted, target, 0).to(tl.int32)
+    counted, sound, safe = _checked(target, ignore_index, CLASSES)
     score = tl.load(start + safe).to(tl.float32)
     shift = tl.max(x, axis=0) * LOG2_E
     shift = tl.where(shift == -float("inf"), 0.0, shift)
@@ -125,11 +140,12 @@ def _whole_row(
         rest = tl.sum(tl.where(column == safe, 0.0, masses), axis=0)
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
     loss, phi, q, inverse = _row_terms(log_mass, mass, rest, row_gamma, WHOLE, DETACHED)
+    loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
     if WEIGHTED:
         weight = tl.load(weight_ptr + safe).to(tl.float32)
         loss, phi = loss * weight, phi * weight
     tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0))
-    phi = tl.where(counted, phi * scale, 0.0)
+    phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, row, INCOMING), 0.0)
     out = gradient_ptr + place * CLASSES
     if GRADIENT:
         tl.store(out + column, (masses * (phi * inverse)).to(gradient_ptr.dtype.element_ty), mask=inside)
@@ -144,6 +160,7 @@ def whole_rows(
     work_ptr,
     gamma_ptr,
     weight_ptr,
+    incoming_ptr,
     rows,
     gamma,
     ignore_index,
@@ -157,6 +174,7 @@ def whole_rows(
     WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
+    INCOMING: tl.constexpr,
 ):
     """A program holds a row on the chip: one where STAGES is 1, else one after another, loading ahead."""
     scale = inverse_count(work_ptr) if SCALED else 1.0
@@ -170,6 +188,7 @@ def whole_rows(
         work_ptr,
         gamma_ptr,
         weight_ptr,
+        incoming_ptr,
         gamma,
         ignore_index,
         CLASSES,
@@ -180,6 +199,7 @@ def whole_rows(
         WHOLE,
         DETACHED,
         GRADIENT,
+        INCOMING,
     )
     if STAGES > 1:
         for row in tl.range(first + tl.num_programs(0), rows, tl.num_programs(0), num_stages=STAGES):
@@ -193,6 +213,7 @@ def whole_rows(
                 work_ptr,
                 gamma_ptr,
                 weight_ptr,
+                incoming_ptr,
                 gamma,
                 ignore_index,
                 CLASSES,
@@ -203,6 +224,7 @@ def whole_rows(
                 WHOLE,
                 DETACHED,
                 GRADIENT,
+                INCOMING,
             )
             if GRADIENT:  # the sums of this row have made all threads wait for the stores of the one before
                 tl.store(place_before, before.to(gradient_ptr.dtype.element_ty))
@@ -227,6 +249,7 @@ def rows_in_chunks(
     work_ptr,
     gamma_ptr,
     weight_ptr,
+    incoming_ptr,
     rows,
     gamma,
     ignore_index,
@@ -240,6 +263,7 @@ def rows_in_chunks(
     WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
+    INCOMING: tl.constexpr,
 ):
     """Long rows: one pass for the normaliser, a second, from the L2 cache, for the gradient.
 
@@ -254,8 +278,7 @@ def rows_in_chunks(
         place = tl.full((), 0, tl.int64) + row
         base = logits_ptr + place * STRIDE
         target = tl.load(target_ptr + row)
-        counted = target != ignore_index
-        safe = tl.where(counted, target, 0).to(tl.int32)
+        counted, sound, safe = _checked(target, ignore_index, CLASSES)
         score = tl.load(base + safe).to(tl.float32) * LOG2_E
         tops = tl.full((LANES,), -1e38, tl.float32)
         totals = tl.zeros((LANES,), tl.float32)
@@ -273,12 +296,13 @@ def rows_in_chunks(
         log_mass = score - shift
         row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
         loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), rest, row_gamma, WHOLE, DETACHED)
+        loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
         if WEIGHTED:
             weight = tl.load(weight_ptr + safe).to(tl.float32)
             loss, phi = loss * weight, phi * weight
         tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0))
         if GRADIENT:
-            phi = tl.where(counted, phi * scale, 0.0)
+            phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, row, INCOMING), 0.0)
             factor = phi * inverse
             out = gradient_ptr + place * CLASSES
             for start in tl.range(0, FULL, CHUNK):

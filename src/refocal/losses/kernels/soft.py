@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.elementwise import LOSSES, inverse_count
+from refocal.losses.kernels.elementwise import LOSSES, incoming_gradient, inverse_count
 from refocal.losses.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
 
 
@@ -31,6 +31,7 @@ def rows_on_chip(
     work_ptr,
     gamma_ptr,
     weight_ptr,
+    incoming_ptr,
     rows,
     gamma,
     ignore_index,
@@ -49,6 +50,7 @@ def rows_on_chip(
     WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
+    INCOMING: tl.constexpr,
 ):
     """A program takes a tile of ROWS rows, held on the chip whole; `scale` is 1 / N for a mean over soft targets."""
     if SCALED:
@@ -66,6 +68,7 @@ def rows_on_chip(
         index = tl.load(target_ptr + row, mask=exists, other=ignore_index)
         counted = index != ignore_index
         t = tl.where(column == index.to(tl.int32)[:, None], 1.0, 0.0)
+        t = tl.where((counted & ((index < 0) | (index >= CLASSES)))[:, None], float("nan"), t)  # no such class
     else:
         counted = exists
         t = tl.load(target_ptr + place * TARGET_STRIDE + column, mask=mask, other=0.0).to(tl.float32)
@@ -85,7 +88,7 @@ def rows_on_chip(
     beside = beside_top(exponent, mass, total)
     q_top = tl.maximum(beside * inverse, 1e-37)
     q = tl.where(exponent == 0.0, q_top, 1.0 - p)
-    log_p = tl.where(t > 0.0, exponent - log2_of_total(beside), 0.0)
+    log_p = tl.where(t != 0.0, exponent - log2_of_total(beside), 0.0)
     reduced = t * reduced_power(q, class_gamma, WHOLE)
     loss = tl.sum(reduced * q * log_p, axis=1) * -LN_2
     tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0), mask=exists)
@@ -95,6 +98,7 @@ def rows_on_chip(
         else:
             # 0 log 0 = 0
             pull = reduced * (q - (class_gamma * LN_2) * (p * tl.maximum(log_p, -1e30)))
-        row_scale = tl.where(counted, scale, 0.0)[:, None]
+        incoming = incoming_gradient(incoming_ptr, tl.where(exists, row, 0), INCOMING)
+        row_scale = tl.where(counted, scale * incoming, 0.0)[:, None]
         gradient = (p * tl.sum(pull, axis=1)[:, None] - pull) * row_scale
         tl.store(gradient_ptr + place * CLASSES + column, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
