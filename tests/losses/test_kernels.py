@@ -290,6 +290,8 @@ def test_per_sample_losses_can_be_changed_in_place():
     assert (logits.grad[0] == 0).all()
 
 
+# forward-mode differentiation in PyTorch calls what it deprecates
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")
 def test_what_the_kernels_leave_to_the_plain_formula():
     logits, target, soft = batch(4, 5)
     plain = Settings(2.0, None, -100, 0.0, False)
