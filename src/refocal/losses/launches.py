@@ -18,7 +18,7 @@ from refocal.losses.targets import loss_dtype
 LONGEST_ROW_ON_CHIP = 32_768
 _LONGEST_RAGGED_ROW_ON_CHIP = 65_536  # rows that start at odd addresses are read slowly, and better only once
 _LONGEST_TILED_ROW = 512
-_SIGMOID_BLOCK = 4096
+_SIGMOID_BLOCK = 2048
 
 
 class Settings(NamedTuple):
@@ -235,7 +235,7 @@ def _sigmoid_launches(case: _SigmoidCase) -> tuple[Launch, Launch]:
     compute = Launch(
         elementwise.sigmoid_focal,
         -(-case.size // _SIGMOID_BLOCK),
-        warps=8,
+        warps=4,
         BLOCK=_SIGMOID_BLOCK,
         BALANCED=case.balanced,
         WHOLE=case.whole,
