@@ -68,9 +68,15 @@ def mass_edges(confidence: np.ndarray, weights: np.ndarray | None, *, bins: int)
     return confidence[order][np.searchsorted(total, wanted, side="left")]
 
 
-def bin_index(
-    confidence: np.ndarray, weights: np.ndarray | None, *, bins: int, binning: str
-) -> tuple[np.ndarray, int]:
+def mass_index_of_counts(counts: np.ndarray, *, bins: int) -> np.ndarray:
+    """The equal-mass bin of each cell of a histogram; a cell's samples stay together, in the lower of their bins."""
+    total = np.cumsum(counts)
+    wanted = np.arange(1, bins) * (total[-1] / bins) * (1 - 1e-12)
+    upper_edges = np.searchsorted(total, wanted, side="left")
+    return np.searchsorted(upper_edges, np.arange(len(counts)), side="left")
+
+
+def bin_index(confidence: np.ndarray, weights: np.ndarray | None, *, bins: int, binning: str) -> tuple[np.ndarray, int]:
     """The bin of each confidence, and how many there are; what a convention drops has the last one.
 
     "equal_width" and "equal_mass" drop nothing. The others repeat what published numbers were computed with:

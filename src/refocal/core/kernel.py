@@ -10,8 +10,8 @@ _BLOCK_ELEMENTS = 1 << 20
 def laplacian_pairs(places: np.ndarray, residuals: np.ndarray, *, width: float) -> float:
     """sum over i, j of r_i r_j exp(-|x_i - x_j| / width), in O(n log n).
 
-    For sorted x the kernel factors into exp(x_j / width) exp(-x_i / width): a running sum does. The exponents are counted
-    from the start of segments so short that nothing overflows; what earlier segments carry over decays.
+    For sorted x the kernel factors into exp(x_j / width) exp(-x_i / width): a running sum does. The exponents are
+    counted from the start of segments so short that nothing overflows; what earlier segments carry over decays.
     """
     order = np.argsort(places, kind="stable")
     x, r = places[order].astype(np.float64) / width, residuals[order]

@@ -1,7 +1,7 @@
 """Resampling of gaps: what noise does to a calibration error, and what a perfectly calibrated model would show.
 
-A calibration error is a norm of sums D over samples, D_b = sum of the residuals in bin b. The norm of a noisy sum is too
-large in the mean, so neither the error nor the percentiles of its bootstrap are where the truth is. Everything here
+A calibration error is a norm of sums D over samples, D_b = sum of the residuals in bin b. The norm of a noisy sum is
+too large in the mean, so neither the error nor the percentiles of its bootstrap are where the truth is. Everything here
 works with the noise itself: bootstrap sums less the observed ones.
 """
 
@@ -21,10 +21,14 @@ _LEVELS = 1 << 11  # of confidence, within which samples count as equal to a boo
 _CHUNK_ELEMENTS = 1 << 21
 
 
+def _itself(sums: np.ndarray) -> np.ndarray:
+    return sums
+
+
 class Cells(NamedTuple):
     """Samples that count as one another: how many, and the mean of each one's weight and values."""
 
-    count: np.ndarray  # (C,)
+    copies: np.ndarray  # (C,)
     weight: np.ndarray  # (C,)
     confidence: np.ndarray  # (C,)
     correct: np.ndarray  # (C,)
@@ -32,12 +36,14 @@ class Cells(NamedTuple):
 
 
 class Gaps(NamedTuple):
-    """Residuals as rows of a sparse matrix, and the norm of their sums' share of the total weight."""
+    """Residuals as rows of a sparse matrix; the error is the norm of a linear map of their weighted mean."""
 
     residuals: Any  # csr (C, M)
     weight: np.ndarray  # (C,)
-    count: np.ndarray  # (C,)
-    norm: Norm  # (..., M) -> (...)
+    copies: np.ndarray  # (C,)
+    norm: Norm  # (..., L) -> (...)
+    through: Norm = _itself  # (..., M) -> (..., L)
+    most: float = 1.0  # no error can be larger
 
 
 def as_cells(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, index: np.ndarray) -> Cells:
@@ -60,24 +66,24 @@ def residual_matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, s
 
 
 def observed(gaps: Gaps) -> np.ndarray:
-    """The sums' share of the total weight, (M,)."""
-    return (gaps.residuals.T @ gaps.count) / float(gaps.weight @ gaps.count)
+    """The sums, (L,)."""
+    return gaps.through((gaps.residuals.T @ gaps.copies) / float(gaps.weight @ gaps.copies))
 
 
 def noise(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Bootstrap sums less the observed ones, (resamples, M) each; all with the same resamples of the same samples.
+    """Bootstrap sums less the observed ones, (resamples, L) each; all with the same resamples of the same samples.
 
     A resample gives each sample a Poisson(1) number of places, so a cell of n samples has Poisson(n) of them (Hanley,
     MacGibbon 2006).
     """
-    count = several[0].count
+    count = several[0].copies
     parts: list[list[np.ndarray]] = [[] for _ in several]
     centres = [observed(gaps) for gaps in several]
     for size in _chunks(resamples, len(count)):
         drawn = rng.poisson(count, size=(size, len(count))).astype(np.float64)
         for part, gaps, centre in zip(parts, several, centres, strict=True):
-            sums = (gaps.residuals.T @ drawn.T).T
-            part.append(sums / (drawn @ gaps.weight)[:, None] - centre)
+            sums = (gaps.residuals.T @ drawn.T).T / (drawn @ gaps.weight)[:, None]
+            part.append(gaps.through(sums) - centre)
     return [np.concatenate(part) for part in parts]
 
 
@@ -90,22 +96,36 @@ def resampled_weights(count: int, *, resamples: int, rng: np.random.Generator) -
 def interval_of_norm(centre: np.ndarray, deviations: np.ndarray, *, norm: Norm, level: float) -> tuple[float, float]:
     """Confidence limits for the norm of true sums, by inverting a bootstrap test (Carpenter 1999).
 
-    Suppose the true sums are t times the observed ones, and the noise is as resampled: the limits are those t for which a
-    norm as large as (as small as) the observed one has a probability of (1 - level) / 2. The norm's upward bias is part of
-    this comparison, so it cancels; where no gap at all explains what was observed, the lower limit is 0.
+    Suppose the true sums are t d for a direction d, and the noise is as resampled: the limits are the norms of those t
+    d for which a norm as large as (as small as) the observed one has a probability of (1 - level) / 2. The norm's
+    upward bias is part of this comparison, so it cancels; where no gap at all explains what was observed, the lower
+    limit is 0. How large the bias is depends on d, which is not known. Two directions are tried and the wider limits
+    taken: all the observed sums, and only those beyond two standard errors, the rest being noise.
     """
+    clear = np.where(np.abs(centre) > 2 * deviations.std(axis=0), centre, 0.0)
+    if not clear.any():
+        clear = np.where(np.abs(centre) == np.abs(centre).max(), centre, 0.0)
     found = float(norm(centre))
+    limits = [_limits(found, direction, deviations, norm=norm, level=level) for direction in (centre, clear)]
+    return min(low for low, _ in limits), max(high for _, high in limits)
+
+
+def _limits(
+    found: float, direction: np.ndarray, deviations: np.ndarray, *, norm: Norm, level: float
+) -> tuple[float, float]:
+    size = float(norm(direction))
+    if size == 0:
+        return 0.0, 0.0
     tail = (1 - level) / 2
 
     def share_above(t: float) -> float:
-        return float(np.mean(norm(t * centre + deviations) >= found))
+        return float(np.mean(norm(t * direction + deviations) >= found))
 
-    low = 0.0 if share_above(0.0) > tail else _crossing(share_above, tail, 0.0, 1.0)
     top = 1.0
-    while share_above(top) < 1 - tail and top < 2**20:
+    while share_above(top) < 1 - tail:
         top *= 2
-    high = _crossing(share_above, 1 - tail, 0.0, top)
-    return low * found, high * found
+    low = 0.0 if share_above(0.0) > tail else _crossing(share_above, tail, 0.0, top)
+    return low * size, _crossing(share_above, 1 - tail, 0.0, top) * size
 
 
 def paired_null(
@@ -137,8 +157,8 @@ def calibrated_hits(cells: Cells, *, resamples: int, bins: int, rng: np.random.G
     """Weighted hits in each bin if every confidence were right, (resamples, bins)."""
     parts = []
     which = residual_matrix(np.arange(len(cells.bin)), cells.bin, cells.weight, (len(cells.bin), bins))
-    for size in _chunks(resamples, len(cells.count)):
-        drawn = rng.binomial(cells.count.astype(np.int64), cells.confidence, size=(size, len(cells.count)))
+    for size in _chunks(resamples, len(cells.copies)):
+        drawn = rng.binomial(cells.copies.astype(np.int64), cells.confidence, size=(size, len(cells.copies)))
         parts.append((which.T @ drawn.T.astype(np.float64)).T)
     return np.concatenate(parts)
 

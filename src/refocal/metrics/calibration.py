@@ -56,8 +56,8 @@ def ece(
         debias: Subtract the plug-in estimate of the bias that noise in a_b causes (l1, l2). Unbiased for the square of
             l2; for l1 less biased, and perhaps slightly negative.
         weights: One weight for each label.
-        task: "multiclass" compares the top label's probability with accuracy; "binary" and "multilabel" compare P(y = 1)
-            with the frequency of 1, over all events together.
+        task: "multiclass" compares the top label's probability with accuracy; "binary" and "multilabel" compare P(y =
+            1) with the frequency of 1, over all events together.
         ignore_index: Labels with this value do not count.
 
     Example:
@@ -65,8 +65,8 @@ def ece(
         >>> round(ece(np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]]), np.array([0, 1, 0])), 6)
         0.333333
 
-    Reference: 002, Eqs. 1-3; Naeini, Cooper, Hauskrecht: Obtaining well calibrated probabilities using Bayesian binning.
-        AAAI 2015. Debiasing: Kumar, Liang, Ma: Verified uncertainty calibration. NeurIPS 2019.
+    Reference: 002, Eqs. 1-3; Naeini, Cooper, Hauskrecht: Obtaining well calibrated probabilities using Bayesian
+        binning. AAAI 2015. Debiasing: Kumar, Liang, Ma: Verified uncertainty calibration. NeurIPS 2019.
     """
     sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
     return _ece(sample, bins=bins, binning=binning, norm=norm, debias=debias)
@@ -183,9 +183,7 @@ def _ece(sample: Sample, *, bins: int, binning: str, norm: str, debias: bool) ->
     return event_error(events, bins=bins, binning=binning, norm=norm, debias=debias)
 
 
-def event_error(
-    events: Iterable[Events], *, bins: int, binning: str, norm: str = "l1", debias: bool = False
-) -> float:
+def event_error(events: Iterable[Events], *, bins: int, binning: str, norm: str = "l1", debias: bool = False) -> float:
     """The calibration error of events; bins that depend on the data need them all at once."""
     _check.count(bins, "bins")
     _check.one_of(binning, "binning", BINNINGS)

@@ -34,17 +34,17 @@ class BrierDecomposition(NamedTuple):
 def brier_decomposition(
     probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
 ) -> BrierDecomposition:
-    """Brier score = calibration + refinement, the refinement being the score after isotonic recalibration of each class.
+    """Brier score = calibration + refinement, what is left after isotonic recalibration of each class.
 
-    The parts are exact and need no bins. The map is fitted to the sample itself, so a calibrated model has a small positive
-    calibration part, which goes to 0 with growing samples.
+    The parts are exact and need no bins. The map is fitted to the sample itself, so a calibrated model has a small
+    positive calibration part, which goes to 0 with growing samples.
 
     Args:
         probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
         labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
         weights: One weight for each label.
-        task: "multiclass" adds up the classes; "binary" and "multilabel" score P(y = 1) alone, as `brier` does, each label
-            with a map of its own.
+        task: "multiclass" adds up the classes; "binary" and "multilabel" score P(y = 1) alone, as `brier` does, each
+            label with a map of its own.
         ignore_index: Labels with this value do not count.
 
     Example:

@@ -66,8 +66,8 @@ class Sample:
             yield block
 
     def _raw_blocks(self) -> Iterator[tuple[int, Block]]:
-        for start, scores in self._slices():
-            stop = start + len(scores)
+        for start, slice_of_rows in self._slices():
+            scores, stop = slice_of_rows, start + len(slice_of_rows)
             labels = self.labels[start:stop]
             weights = None if self.weights is None else self.weights[start:stop]
             rows = None

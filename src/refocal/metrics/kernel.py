@@ -40,8 +40,8 @@ def kernel_calibration_error(
         labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
         kernel_width: Width of the kernel.
         unbiased: Estimate the square without bias, instead of the root with it.
-        classes: "top": r = confidence - correct at x = confidence, in time O(N log N). "all": r = p - onehot(y) at x = p,
-            |.| Euclidean, which sees every class, in time O(N^2 K).
+        classes: "top": r = confidence - correct at x = confidence, in time O(N log N). "all": r = p - onehot(y) at x =
+            p, |.| Euclidean, which sees every class, in time O(N^2 K).
         weights: One weight for each label.
         task: As for `ece`.
         ignore_index: Labels with this value do not count.
@@ -51,8 +51,9 @@ def kernel_calibration_error(
         >>> kernel_calibration_error(np.array([[0.5, 0.5], [0.5, 0.5]]), np.array([0, 0]))
         0.5
 
-    Reference: Kumar, Sarawagi, Jain: Trainable calibration measures for neural networks from kernel mean embeddings. ICML
-        2018 (MMCE); Widmann, Lindsten, Zachariah: Calibration tests in multi-class classification. NeurIPS 2019 (SKCE).
+    Reference: Kumar, Sarawagi, Jain: Trainable calibration measures for neural networks from kernel mean embeddings.
+        ICML 2018 (MMCE); Widmann, Lindsten, Zachariah: Calibration tests in multi-class classification. NeurIPS 2019
+        (SKCE).
     """
     width = _check.positive(kernel_width, "kernel_width")
     _check.one_of(classes, "classes", ("top", "all"))

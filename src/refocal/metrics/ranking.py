@@ -34,7 +34,8 @@ def auroc(
 
     Reference: Hendrycks, Gimpel: A baseline for detecting misclassified and out-of-distribution examples. ICLR 2017.
     """
-    return auroc_of(sorted_decisions(read(probs, labels, weights, task=task, ignore_index=ignore_index)))
+    events = all_decisions(read(probs, labels, weights, task=task, ignore_index=ignore_index))
+    return auroc_of(by_falling_confidence(events)[0])
 
 
 def aurc(
@@ -58,18 +59,24 @@ def aurc(
 
     Reference: Geifman, Uziel, El-Yaniv: Bias-reduced uncertainty estimation for deep neural classifiers. ICLR 2019.
     """
-    return aurc_of(sorted_decisions(read(probs, labels, weights, task=task, ignore_index=ignore_index)))
+    events = all_decisions(read(probs, labels, weights, task=task, ignore_index=ignore_index))
+    return aurc_of(by_falling_confidence(events)[0])
 
 
-def sorted_decisions(sample: Sample) -> Events:
-    """Decisions by falling confidence."""
+def all_decisions(sample: Sample) -> Events:
+    """Confidence, correctness and weight of every decision."""
     parts = [
         Events(confidence, correct, np.broadcast_to(scale, correct.shape))
         for confidence, correct, scale in decisions(sample)
     ]
-    confidence, correct, weights = joined(parts)
+    return joined(parts)
+
+
+def by_falling_confidence(events: Events) -> tuple[Events, np.ndarray]:
+    """Decisions by falling confidence, and that order."""
+    confidence, correct, weights = events
     order = np.argsort(-confidence, kind="stable")
-    return Events(confidence[order], correct[order], None if weights is None else weights[order])
+    return Events(confidence[order], correct[order], None if weights is None else weights[order]), order
 
 
 def auroc_of(events: Events) -> float:
@@ -85,8 +92,8 @@ def auroc_of(events: Events) -> float:
 def aurc_of(events: Events) -> float:
     """The area for decisions by falling confidence.
 
-    In a group of g equal confidences the m-th decision comes, in the mean over orders, after the same share of the group's
-    errors and of its weight.
+    In a group of g equal confidences the m-th decision comes, in the mean over orders, after the same share of the
+    group's errors and of its weight.
     """
     right, wrong, size = _tie_sums(events)
     weight = right + wrong

@@ -265,9 +265,7 @@ def nll_scores(sample: Sample) -> tuple[np.ndarray, np.ndarray | None]:
 def focal_scores(sample: Sample, *, gamma: float) -> tuple[np.ndarray, np.ndarray | None]:
     """-(1 - p)^gamma log p of each row, and its weights."""
     truth = truth_of_logits if sample.is_logits else truth_of_probs
-    return _rows(
-        sample, lambda block: focal_partial_of(*truth(block.scores, block.labels), gamma=gamma, xp=np)
-    )
+    return _rows(sample, lambda block: focal_partial_of(*truth(block.scores, block.labels), gamma=gamma, xp=np))
 
 
 def brier_score_rows(sample: Sample) -> tuple[np.ndarray, np.ndarray | None]:
@@ -315,4 +313,3 @@ def mean(values: np.ndarray, weights: np.ndarray | None) -> float:
 def _rows(sample: Sample, score: PerRow) -> tuple[np.ndarray, np.ndarray | None]:
     parts = [score(block) for block in sample.blocks()]
     return np.concatenate(parts), kept_weights(sample)
-

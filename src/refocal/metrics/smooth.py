@@ -74,19 +74,29 @@ def error_at(events: Events, bandwidth: float) -> float:
     """Smooth ECE at a given bandwidth."""
     confidence, correct, weights = events
     scale = np.ones(len(confidence)) if weights is None else weights
-    residual = on_grid(confidence, scale * (confidence - correct.astype(np.float64)), bandwidth=bandwidth)
-    mass = smooth(on_grid(confidence, scale, bandwidth=bandwidth), bandwidth=bandwidth)
-    return float(np.sum(np.abs(smooth(residual, bandwidth=bandwidth))) / np.sum(mass))
+    points = grid_points(bandwidth)
+    residual = on_grid(confidence, scale * (confidence - correct.astype(np.float64)), points=points)
+    mass = on_grid(confidence, scale, points=points)
+    return float(np.sum(np.abs(smooth(residual, bandwidth=bandwidth))) / np.sum(smooth(mass, bandwidth=bandwidth)))
 
 
-def on_grid(confidence: np.ndarray, values: np.ndarray, *, bandwidth: float) -> np.ndarray:
-    """Sums over a grid on [0, 1], each value split between its two neighbours."""
-    points = max(2000, round(20 / bandwidth)) // 2 + 1
+def grid_points(bandwidth: float) -> int:
+    """How many points the grid for a bandwidth has."""
+    return max(2000, round(20 / bandwidth)) // 2 + 1
+
+
+def neighbours(confidence: np.ndarray, *, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """The grid point at or below each confidence, and the share of the next one."""
     position = confidence.astype(np.float64) * (points - 1)
     lower = np.minimum(position.astype(np.intp), points - 2)
-    upper_share = position - lower
-    grid = np.bincount(lower, weights=(1 - upper_share) * values, minlength=points)
-    grid += np.bincount(lower + 1, weights=upper_share * values, minlength=points)
+    return lower, position - lower
+
+
+def on_grid(confidence: np.ndarray, values: np.ndarray, *, points: int) -> np.ndarray:
+    """Sums over a grid on [0, 1], each value split between its two neighbours."""
+    lower, share = neighbours(confidence, points=points)
+    grid = np.bincount(lower, weights=(1 - share) * values, minlength=points)
+    grid += np.bincount(lower + 1, weights=share * values, minlength=points)
     return grid
 
 
@@ -101,7 +111,5 @@ def smooth(grid: np.ndarray, *, bandwidth: float) -> np.ndarray:
     product = irfft(rfft(reflected, axis=-1) * rfft(kernel, period), period, axis=-1)
     # the kernel's centre is its entry (m - 1) / 2
     values = np.roll(product, -(points // 2), axis=-1)[..., :points]
-    position = np.linspace(0, points - 1, max(200, round(10 / bandwidth)))
-    lower = np.minimum(position.astype(np.intp), points - 2)
-    share = position - lower
+    lower, share = neighbours(np.linspace(0, 1, max(200, round(10 / bandwidth))), points=points)
     return values[..., lower] * (1 - share) + values[..., lower + 1] * share
