@@ -12,7 +12,19 @@ import pytest
 import refocal
 
 PACKAGE = Path(refocal.__file__).parent
-EXTRAS = {"torch", "torchmetrics", "triton", "matplotlib", "plotly", "ray", "pandas", "jax", "onnx", "onnxruntime", "pyarrow"}
+EXTRAS = {
+    "torch",
+    "torchmetrics",
+    "triton",
+    "matplotlib",
+    "plotly",
+    "ray",
+    "pandas",
+    "jax",
+    "onnx",
+    "onnxruntime",
+    "pyarrow",
+}
 # room -> what it may import; a file's room is its path inside the package, or the first part of it
 ROOMS = {
     "_arrays": {"array_api_compat", "numpy"},

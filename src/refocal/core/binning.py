@@ -162,7 +162,10 @@ def pair_sums(
 
 
 def _float32_edges(bins: int) -> np.ndarray:
-    """Edges as torch.linspace(0, 1, bins + 1) rounds them: from 0 up in the first half, from 1 down in the second."""
-    step = np.float32(1) / np.float32(bins)
-    count = np.arange(bins + 1, dtype=np.float32)
-    return np.where(count < (bins + 1) // 2, step * count, np.float32(1) - step * (np.float32(bins) - count))
+    """Edges as torch.linspace(0, 1, bins + 1) rounds them: from 0 up in the first half, from 1 down in the second.
+
+    The step is rounded to float32; product and difference are rounded once, together.
+    """
+    step = np.float64(np.float32(1) / np.float32(bins))
+    count = np.arange(bins + 1)
+    return np.where(count < (bins + 1) // 2, step * count, 1 - step * (bins - count)).astype(np.float32)

@@ -141,13 +141,14 @@ class Sample:
     def _check(self, scores: np.ndarray, start: int, rows: np.ndarray | None) -> None:
         """Look at a block as a whole; only where something is wrong, row by row."""
         if self.is_logits:
-            if np.isfinite(scores.sum()):
+            if np.isfinite(scores.max()) and np.isfinite(scores.min()):
                 return
-            largest = scores if scores.ndim == 1 else scores.max(axis=1)
             if scores.ndim == 1:
-                self._reject(np.isnan(largest), largest, f"{self.name} must not be NaN", start, rows)
+                self._reject(np.isnan(scores), scores, f"{self.name} must not be NaN", start, rows)
+                return
+            largest = scores.max(axis=1)
             message = f"{self.name} must be finite or -inf (masked), with one finite value a row"
-            self._reject(~np.isfinite(largest) & (scores.ndim > 1), largest, message, start, rows)
+            self._reject(~np.isfinite(largest), largest, message, start, rows)
         elif scores.ndim == 1:
             if not (scores.min() >= 0 and scores.max() <= 1):
                 bad = ~((scores >= 0) & (scores <= 1))
