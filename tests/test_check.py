@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from arrays import spoiled
 
 import refocal
+from arrays import spoiled
 
 LOGITS = np.array([[1.0, 0.0, -1.0], [0.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
 PROBS = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
-from arrays import calibrated, random_simplex, sharpened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import loop_ece, loop_top
 from sklearn.calibration import calibration_curve
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
+from arrays import calibrated, random_simplex, sharpened
+from reference import loop_ece, loop_top
 from refocal import metrics
 from refocal.core.binning import bin_index, bin_sums, equal_mass_bins, pair_sums, width_index
 from refocal.core.calibration import debiased_squares
@@ -118,9 +120,7 @@ def test_mukhoti_convention_against_a_loop():
     y = (rng.random(101) < p).astype(int)
     ordered = np.sort(p)
     edges = np.interp(np.linspace(0, 101, 16), np.arange(101), ordered)
-    expected = sum(
-        abs(np.sum((p - y)[(p > low) & (p <= high)])) for low, high in zip(edges[:-1], edges[1:], strict=True)
-    )
+    expected = sum(abs(np.sum((p - y)[(p > low) & (p <= high)])) for low, high in pairwise(edges))
     found = metrics.adaptive_ece(p, y, task="binary", binning="mukhoti2020")
     assert found == pytest.approx(expected / 101, rel=1e-9)
     index, size = bin_index(p, None, bins=15, binning="mukhoti2020")
@@ -150,8 +150,8 @@ def test_edges_belong_to_the_bin_below():
 def test_calibration_error_falls_like_one_over_the_root_of_n(norm):
     """For calibrated labels every bin's gap is noise: n times four halves the error.
 
-    A mean over 60 seeds has a relative standard error below .03 for each size, so a false alarm beyond .85 ... 1.15 has a
-    probability below 1e-3.
+    A mean over 60 seeds has a relative standard error below .03 for each size, so a false alarm beyond .85 ... 1.15 has
+    a probability below 1e-3.
     """
     means = []
     for count in (1000, 4000):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from arrays import calibrated, random_simplex, sharpened, spoiled
-
 from reference import loop_ece
-
 from refocal import metrics
 from refocal.metrics import inputs
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sklearn.metrics
-from arrays import calibrated
 from scipy.special import log_softmax, softmax
 
+from arrays import calibrated
 from refocal import metrics
 
 

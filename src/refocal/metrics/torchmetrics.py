@@ -79,4 +79,4 @@ class CalibrationMetric(Metric):
         total = CalibrationAccumulator(**self.settings)
         total.sums, total.grid = self.sums.cpu().numpy(), self.grid.cpu().numpy()
         total.classes = self.by_class.cpu().numpy() if total.classwise else None
-        return {name: torch.tensor(value) for name, value in total.compute()._asdict().items()}
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in total.compute()._asdict().items()}
