@@ -14,7 +14,7 @@ test: $(VENV)/.test lint types
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py
 
 test-jax: $(VENV)/.jax
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --backend jax tests/core
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --backend jax tests/core tests/metrics/test_inputs.py
 
 # Other packages, without what else they would install: losses and metrics to compare with, and what draws.
 DRAWING := contourpy cycler fonttools kiwisolver matplotlib pillow pyparsing python-dateutil

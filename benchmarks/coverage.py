@@ -79,7 +79,7 @@ def main() -> None:
         [
             f"# Intervals of level {LEVEL} for ECE, and the test of calibration at {1 - LEVEL:.2f}",
             "",
-            f"Shares of {REPEATS} samples (standard error .013 at .95), {RESAMPLES} resamples each, 15 equal-width bins: "
+            f"Shares of {REPEATS} samples (standard error .013 at .95), {RESAMPLES} resamples each, 15 bins: "
             "how often the interval covers the true ECE, its mean length, how often the percentile interval of a plain "
             "bootstrap would, and how often the test of calibration rejects.",
             "",

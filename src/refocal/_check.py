@@ -263,12 +263,18 @@ def _number(value: Any, name: str) -> float:
     return number
 
 
-def reject_rows(bad: np.ndarray, values: np.ndarray, message: str, rows: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise with the first bad row, if there is one, of a block whose rows have these flat indices into `shape`."""
+def reject_rows(
+    bad: np.ndarray, values: np.ndarray, message: str, *, shape: tuple[int, ...], rows: np.ndarray | int = 0
+) -> None:
+    """Raise with the first bad row, if there is one, of a block of the rows of an array.
+
+    `rows` has their flat indices into `shape`, or is the first of consecutive ones.
+    """
     if not bad.any():
         return
     first = int(np.argmax(bad))
-    index = tuple(int(i) for i in np.unravel_index(int(rows[first]), shape))
+    flat = rows + first if isinstance(rows, int) else int(rows[first])
+    index = tuple(int(i) for i in np.unravel_index(flat, shape))
     msg = f"{message}, got {values[first]} in row {index[0] if len(index) == 1 else index}"
     raise ValueError(msg)
 

@@ -160,6 +160,8 @@ def test_dense_predictions_are_rows_with_classes_on_axis_one():
         metrics.ece(dense, ignored.reshape(2, 4, 5))
     with pytest.raises(ValueError, match="labels must not all be ignore_index=1"):
         metrics.ece(PROBS, [1, 1, 1], ignore_index=1)
+    with pytest.raises(ValueError, match="weights must not all be 0"):
+        metrics.ece(PROBS, [0, 1, 2], ignore_index=1, weights=[0.0, 1.0, 0.0])
     with pytest.raises(ValueError, match=r"got nan in row \(1, 2, 3\)"):
         metrics.ece(spoiled(dense, (1, 0, 2, 3), np.nan), labels.reshape(2, 4, 5))
     # what is ignored is not looked at

@@ -164,8 +164,7 @@ class Sample:
             self._reject(~(np.abs(sums - 1) <= tolerance), sums, message, start, rows)
 
     def _reject(self, bad: np.ndarray, values: np.ndarray, message: str, start: int, rows: np.ndarray | None) -> None:
-        rows = np.arange(start, start + len(bad)) if rows is None else rows
-        _check.reject_rows(bad, values, message, rows, self.shape)
+        _check.reject_rows(bad, values, message, shape=self.shape, rows=start if rows is None else rows)
 
 
 def read(
@@ -218,11 +217,14 @@ def read(
         msg = f"{name} must have at least one row, got shape {_shape(scores)}"
         raise ValueError(msg)
     flat = answers.reshape(-1)
-    if ignore_index is not None and (flat == ignore_index).all():
+    counts: Any = slice(None) if ignore_index is None else flat != ignore_index
+    if len(flat[counts]) == 0:
         msg = f"labels must not all be ignore_index={ignore_index}"
         raise ValueError(msg)
     _check_labels(flat, view.shape[1] if view.ndim > 1 else 2, ignore_index, answers.shape)
-    return Sample(view, flat, _weights(weights, answers.shape, task), name, logits, ignore_index, answers.shape, bits)
+    return Sample(
+        view, flat, _weights(weights, answers.shape, task, counts), name, logits, ignore_index, answers.shape, bits
+    )
 
 
 def _integers(labels: Any) -> np.ndarray:
@@ -242,10 +244,10 @@ def _check_labels(labels: np.ndarray, classes: int, ignore_index: int | None, sh
     bad = (labels < 0) | (labels >= classes)
     if ignore_index is not None:
         bad &= labels != ignore_index
-    _check.reject_rows(bad, labels, f"labels must lie in 0 ... {classes - 1}", np.arange(len(labels)), shape)
+    _check.reject_rows(bad, labels, f"labels must lie in 0 ... {classes - 1}", shape=shape)
 
 
-def _weights(weights: Any, shape: tuple[int, ...], task: str) -> np.ndarray | None:
+def _weights(weights: Any, shape: tuple[int, ...], task: str, counts: Any) -> np.ndarray | None:
     if weights is None:
         return None
     array = np.asarray(weights) if isinstance(weights, (list, tuple)) else _as_numpy(_view(weights), floats=False)
@@ -256,8 +258,8 @@ def _weights(weights: Any, shape: tuple[int, ...], task: str) -> np.ndarray | No
         raise ValueError(msg)
     flat = array.reshape(-1).astype(np.float64, copy=False)
     bad = ~((flat >= 0) & (flat < np.inf))
-    _check.reject_rows(bad, flat, "weights must be finite and not negative", np.arange(len(flat)), shape)
-    if not flat.any():
+    _check.reject_rows(bad, flat, "weights must be finite and not negative", shape=shape)
+    if not flat[counts].any():
         msg = "weights must not all be 0"
         raise ValueError(msg)
     return flat
@@ -277,7 +279,7 @@ def _view(array: Any) -> Array:
 def _as_numpy(part: Array, *, floats: bool = True) -> np.ndarray:
     """A block in NumPy; floats in at least float32."""
     if is_torch(part):
-        part = (part.float() if floats else part).cpu().numpy()
+        part = (part.float() if str(part.dtype) == "torch.bfloat16" else part).cpu().numpy()
     return part.astype(np.float32) if floats and part.dtype not in (np.float32, np.float64) else part
 
 
