@@ -17,6 +17,8 @@ MEASURES = [
     (metrics.mce, {"bins": 5, "binning": "equal_mass"}),
     (metrics.top_k_ece, {"k": 2}),
     (metrics.classwise_ece, {"reduction": "sum"}),
+    (metrics.classwise_ece, {"binning": "equal_mass", "norm": "l2"}),
+    (metrics.thresholded_ece, {"threshold": 0.1}),
     (metrics.smooth_ece, {}),
     (metrics.kernel_calibration_error, {}),
     (metrics.nll, {}),
@@ -102,6 +104,20 @@ def test_smooth_interval_covers_zero_gap_and_constant_gap():
             _, low, high = metrics.interval(metrics.smooth_ece, p, y, task="binary", resamples=200, seed=seed)
             hits += low <= gap <= high
         assert hits >= 88
+
+
+@pytest.mark.parametrize("measure", [metrics.ece, metrics.mce, metrics.smooth_ece, metrics.aurc, metrics.error])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_samples_have_an_interval(measure, count):
+    probs, labels = calibrated(np.random.default_rng(0), (count, 3))
+    value, low, high = metrics.interval(measure, probs, labels, resamples=200)
+    assert 0 <= low <= high <= 1
+    assert 0 <= value <= 1
+
+
+def test_no_noise_no_length():
+    found = metrics.interval(metrics.ece, np.ones(50), np.ones(50, dtype=int), task="binary")
+    assert found == (0, 0, 0)
 
 
 def test_analytic_intervals_are_the_textbook_ones():
@@ -191,6 +207,8 @@ def test_bad_requests(monkeypatch):
             function(metrics.kernel_calibration_error, probs, labels, unbiased=True)
         with pytest.raises(ValueError, match="take task='multiclass', got 'multilabel'"):
             function(metrics.classwise_ece, probs, np.array([[0, 1], [1, 1]]), task="multilabel")
+        with pytest.raises(ValueError, match=r"some probability must be above the threshold 0.9, got none"):
+            function(metrics.thresholded_ece, probs, labels, threshold=0.9)
         with pytest.raises(ValueError, match="needs two samples or more, got 1"):
             function(metrics.nll, probs[:1], labels[:1])
     with pytest.raises(ValueError, match="level must lie strictly between 0 and 1, got 95"):

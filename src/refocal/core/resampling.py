@@ -76,21 +76,19 @@ def noise(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> l
     A resample gives each sample a Poisson(1) number of places, so a cell of n samples has Poisson(n) of them (Hanley,
     MacGibbon 2006).
     """
-    count = several[0].copies
     parts: list[list[np.ndarray]] = [[] for _ in several]
     centres = [observed(gaps) for gaps in several]
-    for size in _chunks(resamples, len(count)):
-        drawn = rng.poisson(count, size=(size, len(count))).astype(np.float64)
+    for drawn in _draws(several[0].copies, several[0].weight, resamples=resamples, rng=rng):
         for part, gaps, centre in zip(parts, several, centres, strict=True):
             sums = (gaps.residuals.T @ drawn.T).T / (drawn @ gaps.weight)[:, None]
             part.append(gaps.through(sums) - centre)
     return [np.concatenate(part) for part in parts]
 
 
-def resampled_weights(count: int, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Numbers of places of each of `count` samples, one resample after another."""
-    for size in _chunks(resamples, count):
-        yield from rng.poisson(1.0, size=(size, count)).astype(np.float64)
+def resampled_weights(weight: np.ndarray, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Numbers of places of each sample, one resample after another."""
+    for drawn in _draws(np.ones(len(weight)), weight, resamples=resamples, rng=rng):
+        yield from drawn
 
 
 def interval_of_norm(centre: np.ndarray, deviations: np.ndarray, *, norm: Norm, level: float) -> tuple[float, float]:
@@ -161,6 +159,15 @@ def calibrated_hits(cells: Cells, *, resamples: int, bins: int, rng: np.random.G
         drawn = rng.binomial(cells.copies.astype(np.int64), cells.confidence, size=(size, len(cells.copies)))
         parts.append((which.T @ drawn.T.astype(np.float64)).T)
     return np.concatenate(parts)
+
+
+def _draws(copies: np.ndarray, weight: np.ndarray, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Poisson numbers of places, several resamples at a time."""
+    for size in _chunks(resamples, len(copies)):
+        drawn = rng.poisson(copies, size=(size, len(copies))).astype(np.float64)
+        # a few samples may all be left out: such a resample is the sample itself
+        drawn[drawn @ weight == 0] = copies
+        yield drawn
 
 
 def _crossing(function: Callable[[float], float], wanted: float, low: float, high: float) -> float:

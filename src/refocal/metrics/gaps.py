@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
-from refocal.core.binning import bin_index, dropped_bin, width_index
+from refocal.core.binning import bin_index, dropped_bin
 from refocal.core.calibration import calibration_error
 from refocal.core.resampling import Cells, Gaps, as_cells, residual_matrix
 from refocal.metrics import calibration, classwise, kernel, smooth
@@ -77,34 +77,64 @@ def _classwise(
     *,
     compress: bool,  # noqa: ARG001 a sample is in one bin of every class: none are equal
     bins: int = 15,
+    binning: str = "equal_width",
     norm: str = "l1",
     reduction: str = "mean",
 ) -> Gaps:
-    if sample.classes == 1:
-        msg = "interval and paired_test of classwise_ece take task='multiclass', got 'multilabel'"
-        raise ValueError(msg)
-    _check.count(bins, "bins")
     _check.one_of(norm, "norm", calibration.NORMS)
     _check.one_of(reduction, "reduction", ("mean", "sum"))
-    blocks = list(sample.blocks())
-    probs = np.concatenate([block.scores for block in blocks])
-    labels = np.concatenate([block.labels for block in blocks])
-    count, classes = probs.shape
-    weight = np.ones(count) if blocks[0].weights is None else np.concatenate([block.weights for block in blocks])
-    columns = width_index(probs, bins=bins) + np.arange(0, classes * bins, bins)
-    residual = probs.astype(np.float64)
-    residual[np.arange(count), labels] -= 1
-    residual *= weight[:, None]
-    size = classes * bins
-    rows = np.repeat(np.arange(count), classes)
-    matrix = residual_matrix(rows, columns.reshape(-1), residual.reshape(-1), (count, size))
-    shares = np.bincount(columns.reshape(-1), weights=np.repeat(weight, classes), minlength=size).reshape(classes, bins)
+    return _class_gaps(sample, bins=bins, binning=binning, norm=norm, reduction=reduction, above=-1.0)
+
+
+def _thresholded(
+    sample: Sample,
+    *,
+    compress: bool,  # noqa: ARG001 as for `_classwise`
+    threshold: float = 0.01,
+    bins: int = 15,
+    binning: str = "equal_mass",
+) -> Gaps:
+    above = _check.share(threshold, "threshold")
+    return _class_gaps(sample, bins=bins, binning=binning, norm="l1", reduction="mean", above=above)
+
+
+def _class_gaps(sample: Sample, *, bins: int, binning: str, norm: str, reduction: str, above: float) -> Gaps:
+    """One column for each bin of each class that has probabilities above the threshold."""
+    if sample.classes == 1:
+        msg = "interval and paired_test of a classwise error take task='multiclass', got 'multilabel'"
+        raise ValueError(msg)
+    _check.count(bins, "bins")
+    _check.one_of(binning, "binning", calibration.BINNINGS)
+    rows, columns, values = [], [], []
+    shares: list[np.ndarray] = []
+    weight = np.ones(0)
+    drop = dropped_bin(bins=bins, binning=binning)
+    for events in classwise.class_events(sample):
+        weight = np.ones(len(events.correct)) if events.weights is None else events.weights
+        keep = np.flatnonzero(events.confidence > above)
+        if len(keep) == 0:
+            continue
+        confidence, scale = events.confidence[keep], weight[keep]
+        index, size = bin_index(confidence, None if events.weights is None else scale, bins=bins, binning=binning)
+        residual = scale * (confidence - events.correct[keep].astype(np.float64))
+        residual[index == drop] = 0.0
+        rows.append(keep)
+        columns.append(index + len(shares) * size)
+        values.append(residual)
+        shares.append(np.bincount(index, weights=scale, minlength=size) / weight.sum())
+    if not shares:
+        msg = f"some probability must be above the threshold {above:g}, got none"
+        raise ValueError(msg)
+    mass = np.array(shares)
+    shape = (len(weight), mass.size)
+    matrix = residual_matrix(np.concatenate(rows), np.concatenate(columns), np.concatenate(values), shape)
 
     def error(gaps: np.ndarray) -> np.ndarray:
-        of_classes = calibration_error(gaps.reshape(*gaps.shape[:-1], classes, bins), shares / weight.sum(), norm=norm)
+        of_classes = calibration_error(gaps.reshape(*gaps.shape[:-1], *mass.shape), mass, norm=norm)
         return of_classes.mean(axis=-1) if reduction == "mean" else of_classes.sum(axis=-1)
 
-    return Gaps(matrix, weight, np.ones(count), error, most=1.0 if reduction == "mean" else float(classes))
+    most = 1.0 if reduction == "mean" else float(sample.classes)
+    return Gaps(matrix, weight, np.ones(len(weight)), error, most=most)
 
 
 def _smooth(sample: Sample, *, compress: bool) -> Gaps:
@@ -175,6 +205,7 @@ GAPS: dict[Callable[..., float], Callable[..., Gaps]] = {
     calibration.mce: _largest,
     calibration.top_k_ece: _top_k,
     classwise.classwise_ece: _classwise,
+    classwise.thresholded_ece: _thresholded,
     smooth.smooth_ece: _smooth,
     kernel.kernel_calibration_error: _kernel,
 }

@@ -66,12 +66,12 @@ def interval(
 ) -> Interval:
     """A measure with its confidence interval.
 
-    - `nll`, `brier`, `focal_score`, `kl_to_posterior`, `error`: from the central limit theorem (for `error`, Wilson's).
-    - `ece`, `adaptive_ece`, `mce`, `top_k_ece`, `classwise_ece`, `smooth_ece`, `kernel_calibration_error`: these are
-      norms, which noise can only enlarge, and so are the percentiles of their bootstrap. The limits here invert a
-      bootstrap test
-      instead: those true errors for which an estimate as large, or as small, as the observed one is not too rare. The
-      bins (the bandwidth) stay those of the sample; with debias=True only the value changes.
+    - `nll`, `brier`, `focal_score`, `kl_to_posterior`, `error`: the central limit theorem (for `error`, Wilson's).
+    - `ece`, `adaptive_ece`, `mce`, `top_k_ece`, `classwise_ece`, `thresholded_ece`, `smooth_ece`,
+      `kernel_calibration_error`: these are norms, which noise enlarges, and the percentiles of their bootstrap are
+      enlarged twice. The limits here invert a bootstrap test instead: those true errors for which an estimate as large,
+      or as small, as the observed one is not too rare. The bins (the bandwidth) stay those of the sample; with
+      debias=True only the value changes.
     - `auroc`, `aurc`: percentiles of a bootstrap.
 
     Args:
@@ -112,7 +112,7 @@ def interval(
         compute = _RANKINGS[measure]
         _no_settings(settings)
         events, _ = by_falling_confidence(all_decisions(read(probs, labels, **common)))
-        drawn = resampled_weights(len(events.correct), resamples=resamples, rng=rng)
+        drawn = resampled_weights(_weight(events), resamples=resamples, rng=rng)
         found = [compute(_reweighted(events, times)) for times in drawn]
         low, high = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])
         return Interval(compute(events), float(low), float(high))
@@ -135,9 +135,8 @@ def paired_test(
     """Test whether two models differ in a measure, on the same samples.
 
     Means of scores are compared by the central limit theorem on their differences, `auroc` and `aurc` by the bootstrap
-    of theirs. Calibration errors are compared with what equally miscalibrated models, with the noise of these two,
-    would
-    show: the one that uses more bins has the larger bias, and that alone is no difference.
+    of theirs. Calibration errors are compared with what two equally miscalibrated models, with the noise of these two,
+    would show: the one that uses more bins has the larger bias, and that alone is no difference.
 
     Args:
         measure: As for `interval`.
@@ -181,11 +180,12 @@ def paired_test(
         return PairedTest(a, b, _two_sided(found, null))
     if measure in _RANKINGS:
         _no_settings(settings)
-        both_ranked = [by_falling_confidence(all_decisions(read(part, labels, **common))) for part in (first, second)]
+        decided = [all_decisions(read(part, labels, **common)) for part in (first, second)]
+        both_ranked = [by_falling_confidence(events) for events in decided]
         compute = _RANKINGS[measure]
         a, b = (compute(events) for events, _ in both_ranked)
         differences = []
-        for times in resampled_weights(len(both_ranked[0][1]), resamples=resamples, rng=rng):
+        for times in resampled_weights(_weight(decided[0]), resamples=resamples, rng=rng):
             resampled = [compute(_reweighted(events, times[order])) for events, order in both_ranked]
             differences.append(resampled[0] - resampled[1])
         null = np.array(differences) - (a - b)
@@ -242,8 +242,12 @@ def _value(measure: Measure, probs: Array, labels: Array, common: dict[str, Any]
     return measure(probs, labels, **taken, **settings)
 
 
+def _weight(events: Events) -> np.ndarray:
+    return np.ones(len(events.correct)) if events.weights is None else events.weights
+
+
 def _reweighted(events: Events, times: np.ndarray) -> Events:
-    return events._replace(weights=times if events.weights is None else events.weights * times)
+    return events._replace(weights=_weight(events) * times)
 
 
 def _no_settings(settings: dict[str, Any]) -> None:
