@@ -53,6 +53,20 @@ def test_sixteen_bits_are_read_as_they_are():
     assert metrics.ece(half, labels) == metrics.ece(torch.tensor(half), torch.tensor(labels))
 
 
+@pytest.mark.parametrize("classes", [3, 40])
+def test_a_probability_above_one_by_rounding_is_one(classes):
+    probs = np.zeros((40, classes), dtype=np.float32)
+    probs[:, 0] = 1.00005
+    labels = np.arange(40) % 2
+    for measure in (metrics.ece, metrics.adaptive_ece, metrics.smooth_ece):
+        assert measure(probs, labels) == pytest.approx(0.5, abs=1e-6)
+    assert metrics.classwise_ece(probs, labels) == pytest.approx(1 / classes, abs=1e-4)
+    assert metrics.calibration_test(probs, labels).p_value < 0.01
+    accumulator = metrics.CalibrationAccumulator()
+    accumulator.update(probs, labels)
+    assert accumulator.compute().ece == pytest.approx(0.5, abs=1e-9)
+
+
 def test_a_gradient_or_a_list_is_no_obstacle():
     torch = pytest.importorskip("torch")
     probs = torch.tensor(PROBS, requires_grad=True)

@@ -29,7 +29,7 @@ def test_bands_hold_a_calibrated_model():
 
 
 def test_p_values_of_calibrated_models_are_uniform_and_of_others_small():
-    """Kolmogorov-Smirnov at 1e-3 over 200 calibrated samples, with and without joined cells."""
+    """Kolmogorov-Smirnov at 1e-3 over calibrated samples, without and with joined cells."""
     for count, repeats in ((300, 150), (5000, 60)):
         values = [
             metrics.calibration_test(*calibrated(np.random.default_rng(seed), (count, 3)), resamples=200).p_value

@@ -48,7 +48,7 @@ def width_index(confidence: np.ndarray, *, bins: int) -> np.ndarray:
     scaled *= bins
     index = np.ceil(scaled, out=scaled).astype(np.int32)
     index -= 1
-    np.maximum(index, 0, out=index)
+    np.clip(index, 0, bins - 1, out=index)
     if confidence.dtype == np.float64:  # the product of two float64 is rounded, and may cross an edge
         edges = np.arange(bins + 1) / bins
         index -= (confidence <= edges[index]) & (index > 0)
