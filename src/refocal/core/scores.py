@@ -70,12 +70,6 @@ def brier_scores(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.einsum("ij,ij->i", wide, wide)
 
 
-def errors(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Whether the most probable class (the first of equals) is the wrong one, (N,)."""
-    wrong: np.ndarray = np.argmax(probs, axis=-1) != labels
-    return wrong
-
-
 def divergences(posterior: np.ndarray, probs: np.ndarray) -> np.ndarray:
     """KL(posterior || probs) of each row, (N,): what is lost by predicting `probs`."""
     terms: np.ndarray = rel_entr(posterior.astype(np.float64), probs.astype(np.float64))
