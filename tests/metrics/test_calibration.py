@@ -14,7 +14,7 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 from arrays import calibrated, random_simplex, sharpened
 from reference import loop_ece, loop_top
 from refocal import metrics
-from refocal.core.binning import bin_index, bin_sums, equal_mass_bins, pair_sums, width_index
+from refocal.core.binning import bin_index, bin_sums, equal_mass_bins, equal_width_bins, pair_sums, width_index
 from refocal.core.calibration import debiased_squares
 
 events = st.integers(1, 60).flatmap(
@@ -200,6 +200,12 @@ def test_debiasing_takes_bias_away():
     probs, labels = calibrated(np.random.default_rng(0), (20_000, 3))
     wrong = sharpened(probs, power=1.5)
     assert metrics.ece(wrong, labels, debias=True) == pytest.approx(metrics.ece(wrong, labels), rel=0.02)
+
+
+def test_bins_take_frequencies_as_well_as_outcomes():
+    sums = equal_width_bins(np.array([0.1, 0.9, 0.9]), np.array([0.25, 0.5, 1.0]), bins=2)
+    assert sums.correct.tolist() == [0.25, 1.5]
+    assert sums.samples.tolist() == [1, 2]
 
 
 def test_equal_mass_bins_hold_equal_shares_and_keep_ties():

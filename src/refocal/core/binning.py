@@ -116,15 +116,16 @@ def bin_sums(
     size: int,
 ) -> Bins:
     """Sums over the samples of each bin."""
-    if weights is None:
+    if weights is None and correct.dtype == bool:
         # one count of (bin, correct) gives both sums; a weighted count is several times as slow
         both = np.bincount(index + size * correct.astype(index.dtype), minlength=2 * size).reshape(2, size)
         samples, hits = (both[0] + both[1]).astype(np.float64), both[1].astype(np.float64)
         return Bins(samples, np.bincount(index, weights=confidence, minlength=size), hits)
+    scale = np.float64(1.0) if weights is None else weights
     return Bins(
-        np.bincount(index, weights=weights, minlength=size),
-        np.bincount(index, weights=weights * confidence, minlength=size),
-        np.bincount(index, weights=weights * correct, minlength=size),
+        np.bincount(index, weights=weights, minlength=size).astype(np.float64),
+        np.bincount(index, weights=scale * confidence, minlength=size),
+        np.bincount(index, weights=scale * correct, minlength=size),
     )
 
 
