@@ -14,11 +14,14 @@ test: $(VENV)/.test lint types
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py
 
 test-jax: $(VENV)/.jax
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --backend jax tests/core
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --backend jax tests/core tests/metrics/test_inputs.py
 
-# The losses of other packages, without what else they would install.
+# Other packages, without what else they would install: losses and metrics to compare with, and what draws.
+DRAWING := contourpy cycler fonttools kiwisolver matplotlib pillow pyparsing python-dateutil
 PEERS := absl-py fvcore h5py keras kornia kornia_rs lightgbm ml_dtypes monai namex optree pytorch_toolbelt \
-	segmentation_models_pytorch timm torch_uncertainty torchvision
+	segmentation_models_pytorch timm torch_uncertainty torchvision \
+	deprecation pandas relplot seaborn tzdata $(DRAWING)
+BENCH := MAPIE netcal tqdm uncertainty-calibration $(DRAWING)
 
 test-peers: $(VENV)/.test
 	$(PIP) --no-deps $(PEERS)
@@ -33,6 +36,9 @@ types: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
+	$(PIP) --no-deps $(BENCH)
+	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
+	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.md
 
 figures: $(VENV)/.figures
 	$(BIN)/python docs/figures/psi.py docs/figures/psi.svg

@@ -18,3 +18,23 @@ def random_simplex(rng, shape, *, spread=1.0):
     scores = spread * rng.standard_normal(shape)
     mass = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return mass / mass.sum(axis=-1, keepdims=True)
+
+
+def calibrated(rng, shape, *, spread=2.0):
+    """Rows of the simplex, and labels drawn from them."""
+    probs = random_simplex(rng, shape, spread=spread)
+    labels = (probs.cumsum(axis=1) < rng.random((shape[0], 1))).sum(axis=1).clip(0, shape[1] - 1)
+    return probs, labels
+
+
+def sharpened(probs, *, power):
+    """Overconfident probabilities, for power > 1."""
+    mass = probs**power
+    return mass / mass.sum(axis=1, keepdims=True)
+
+
+def spoiled(array, index, value):
+    """A copy with one value changed."""
+    copy = np.array(array)
+    copy[index] = value
+    return copy

@@ -59,3 +59,53 @@ def relative_errors(log_probs: Any, reference: list[mp.mpf]) -> np.ndarray:
         for value, exact in zip(log_probs, reference, strict=True)
     ]
     return np.array(errors)
+
+
+def loop_ece(confidence: Any, correct: Any, *, bins: int = 15, norm: str = "l1", weights: Any = None) -> float:
+    """Calibration error over (a, b] bins of equal width, sample by sample; 0 is in the first bin."""
+    totals = [[0.0, 0.0, 0.0] for _ in range(bins)]
+    for i, (c, hit) in enumerate(zip(confidence, correct, strict=True)):
+        w = 1.0 if weights is None else float(weights[i])
+        index = next(b for b in range(bins) if c <= (b + 1) / bins)
+        totals[index][0] += w
+        totals[index][1] += w * float(c)
+        totals[index][2] += w * float(hit)
+    count = sum(n for n, _, _ in totals)
+    gaps = [(n / count, abs(c - h) / n) for n, c, h in totals if n > 0]
+    if norm == "max":
+        return max(gap for _, gap in gaps)
+    power = 1 if norm == "l1" else 2
+    return sum(share * gap**power for share, gap in gaps) ** (1 / power)
+
+
+def loop_top(probs: Any, labels: Any) -> tuple[list[float], list[bool]]:
+    """Confidence and correctness of the most probable class, the first of equals."""
+    tops = [max(range(len(row)), key=lambda k, row=row: row[k]) for row in probs]
+    return [float(row[top]) for row, top in zip(probs, tops, strict=True)], [
+        top == label for top, label in zip(tops, labels, strict=True)
+    ]
+
+
+def loop_kernel_error(places: Any, residuals: Any, *, width: float, unbiased: bool, weights: Any = None) -> float:
+    """MMCE, or the unbiased estimate of its square, over all pairs; places and residuals are vectors."""
+    count = len(places)
+    w = np.ones(count) if weights is None else np.asarray(weights, dtype=float)
+    total = mass = 0.0
+    for i in range(count):
+        for j in range(count):
+            if unbiased and i == j:
+                continue
+            near = np.exp(-np.linalg.norm(np.subtract(places[i], places[j])) / width)
+            total += w[i] * w[j] * float(np.dot(residuals[i], residuals[j])) * near
+            mass += w[i] * w[j]
+    return total / mass if unbiased else float(np.sqrt(max(0.0, total / mass)))
+
+
+def loop_aurc(confidence: Any, correct: Any) -> float:
+    """Mean over k of the error rate of the k most confident decisions, for distinct confidences."""
+    order = sorted(range(len(confidence)), key=lambda i: -confidence[i])
+    wrong, risks = 0, []
+    for k, i in enumerate(order, start=1):
+        wrong += not correct[i]
+        risks.append(wrong / k)
+    return sum(risks) / len(risks)

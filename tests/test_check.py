@@ -4,15 +4,10 @@ import numpy as np
 import pytest
 
 import refocal
+from arrays import spoiled
 
 LOGITS = np.array([[1.0, 0.0, -1.0], [0.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
 PROBS = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
-
-
-def spoiled(array, index, value):
-    copy = array.copy()
-    copy[index] = value
-    return copy
 
 
 BAD_LOGITS = [

@@ -95,14 +95,49 @@ def simplex(array: Array, name: str, *, xp: Any) -> None:
     _reject_rows(~(smallest >= 0), smallest, f"{name} must be non-negative and not NaN", xp)
     bits = xp.finfo(array.dtype).bits
     sums = xp.sum(xp.astype(array, xp.float32) if bits < 32 else array, axis=-1)
-    # wide enough for a softmax of that precision over 100,000 classes, narrow enough to catch other scores
-    wrong = ~(xp.abs(sums - 1) <= (1e-4 if bits >= 32 else 0.02))
     _reject_rows(
-        wrong,
+        ~(xp.abs(sums - 1) <= sum_tolerance(bits)),
         sums,
         f"rows of {name} must sum to 1 (logits have a function of their own)",
         xp,
     )
+
+
+def sum_tolerance(bits: int) -> float:
+    """How far from 1 the sum of a row of probabilities of this precision may be.
+
+    Wide enough for a softmax of that precision over 100,000 classes, narrow enough to catch other scores.
+    """
+    return 1e-4 if bits >= 32 else 0.02
+
+
+def one_of(value: Any, name: str, allowed: tuple[str, ...]) -> str:
+    """One of a few names."""
+    if value not in allowed:
+        msg = f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}"
+        raise ValueError(msg)
+    return str(value)
+
+
+def count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:
+    """A whole number within bounds."""
+    bounds = f"at least {least}" if most is None else f"{least} to {most}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        msg = f"{name} must be a whole number, {bounds}, got {value!r}"
+        raise TypeError(msg)
+    if value < least or (most is not None and value > most):
+        msg = f"{name} must be {bounds}, got {value}"
+        raise ValueError(msg)
+    return int(value)
+
+
+def share(value: Any, name: str) -> float:
+    """A number strictly between 0 and 1."""
+    number = _number(value, name)
+    if not 0 < number < 1:
+        msg = f"{name} must lie strictly between 0 and 1, got {number}"
+        raise ValueError(msg)
+    return number
 
 
 def labels(array: Any, like: Array, name: str, *, xp: Any) -> Array:
@@ -226,6 +261,22 @@ def _number(value: Any, name: str) -> float:
     number = _numbers(value, name, None)
     assert isinstance(number, float)
     return number
+
+
+def reject_rows(
+    bad: np.ndarray, values: np.ndarray, message: str, *, shape: tuple[int, ...], rows: np.ndarray | int = 0
+) -> None:
+    """Raise with the first bad row, if there is one, of a block of the rows of an array.
+
+    `rows` has their flat indices into `shape`, or is the first of consecutive ones.
+    """
+    if not bad.any():
+        return
+    first = int(np.argmax(bad))
+    flat = rows + first if isinstance(rows, int) else int(rows[first])
+    index = tuple(int(i) for i in np.unravel_index(flat, shape))
+    msg = f"{message}, got {values[first]} in row {index[0] if len(index) == 1 else index}"
+    raise ValueError(msg)
 
 
 def _reject_rows(bad: Array, values: Array, message: str, xp: Any) -> None:

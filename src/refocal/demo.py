@@ -10,10 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from refocal.core.binning import equal_width_bins
 from refocal.core.posterior import posterior_from_logits
-from refocal.core.scores import divergences, errors, log_scores
 from refocal.core.theory import Regime, confidence_regime
+from refocal.metrics import ece, error, kl_to_posterior, nll
 
 _BINS = 15
 
@@ -46,13 +45,11 @@ def load() -> DemoData:
 
 def measure(probs: np.ndarray, data: DemoData) -> Quality:
     """Error rate, mean NLL, top-label ECE over 15 equal-width bins, and mean KL to the true posterior."""
-    wrong = errors(probs, data.labels)
-    bins = equal_width_bins(np.max(probs, axis=-1), ~wrong, bins=_BINS)
     return Quality(
-        float(np.mean(wrong)),
-        float(np.mean(log_scores(probs, data.labels))),
-        bins.expected_calibration_error,
-        float(np.mean(divergences(data.posterior, probs))),
+        error(probs, data.labels),
+        nll(probs, data.labels),
+        ece(probs, data.labels, bins=_BINS),
+        kl_to_posterior(probs, data.posterior),
     )
 
 

@@ -3,23 +3,85 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import rel_entr
+from scipy.special import expit, log_expit, rel_entr
 
 
 def log_scores(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """-log p of the true class, (N,); infinite where it was given probability 0."""
+    return -truth_of_probs(probs, labels)[0]
+
+
+def truth_of_probs(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log p and log(1 - p) of the true class of rows (N, K), or of events with probabilities (N,)."""
+    if probs.ndim == 1:
+        wide = probs.astype(np.float64)
+        p = np.where(labels == 1, wide, 1 - wide)
+        q = np.where(labels == 1, 1 - wide, wide)
+    else:
+        p = probs[np.arange(len(probs)), labels].astype(np.float64)
+        q = np.maximum(0.0, 1 - p)
     with np.errstate(divide="ignore"):
-        return -np.log(np.take_along_axis(probs.astype(np.float64), labels[:, None], axis=-1)[:, 0])
+        return np.log(p), np.log(q)
 
 
-def errors(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Whether the most probable class (the first of equals) is the wrong one, (N,)."""
-    wrong: np.ndarray = np.argmax(probs, axis=-1) != labels
-    return wrong
+def truth_of_logits(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same from logits, for a softmax (N, K) or a sigmoid (N,): nothing saturates."""
+    wide = logits.astype(np.float64)
+    if wide.ndim == 1:
+        signed = np.where(labels == 1, wide, -wide)
+        return log_expit(signed), log_expit(-signed)
+    rows = np.arange(len(wide))
+    wide -= wide.max(axis=1, keepdims=True)
+    own = wide[rows, labels]
+    odds = np.exp(wide, out=wide)
+    odds[rows, labels] = 0.0
+    others = odds.sum(axis=1)
+    with np.errstate(divide="ignore"):
+        log_total = np.where(own == 0.0, np.log1p(others), np.log(others + np.exp(own)))
+        return own - log_total, np.log(others) - log_total
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities in float64, of rows (N, K), or of events (N,) by the sigmoid."""
+    wide = logits.astype(np.float64)
+    if wide.ndim == 1:
+        return expit(wide)
+    wide -= wide.max(axis=1, keepdims=True)
+    np.exp(wide, out=wide)
+    wide /= wide.sum(axis=1, keepdims=True)
+    return wide
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities in float64 of rows (N, K)."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    return wide
+
+
+def brier_scores(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """sum_k (p_k - [y = k])^2 of rows (N, K); (p - y)^2 of events (N,)."""
+    wide = probs.astype(np.float64)
+    if wide.ndim == 1:
+        return (wide - labels) ** 2
+    p = wide[np.arange(len(wide)), labels]
+    wide[np.arange(len(wide)), labels] = 1 - p
+    return np.einsum("ij,ij->i", wide, wide)
 
 
 def divergences(posterior: np.ndarray, probs: np.ndarray) -> np.ndarray:
     """KL(posterior || probs) of each row, (N,): what is lost by predicting `probs`."""
     terms: np.ndarray = rel_entr(posterior.astype(np.float64), probs.astype(np.float64))
     totals: np.ndarray = terms.sum(axis=-1)
+    return totals
+
+
+def divergences_of_logits(posterior: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """KL(posterior || softmax(logits)) of each row: finite wherever logits are."""
+    wide = posterior.astype(np.float64)
+    possible = wide > 0
+    with np.errstate(divide="ignore"):
+        log_ratio = np.where(possible, np.log(np.where(possible, wide, 1.0)) - log_softmax(logits), 0.0)
+    totals: np.ndarray = (wide * log_ratio).sum(axis=-1)
     return totals

@@ -1,0 +1,37 @@
+"""The most probable class of each row of a block: its probability, and whether it is the label."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Up to this many classes, columns are compared with each other; beyond, NumPy's arg max of a row is faster.
+_FEW = 24
+
+
+def top_label(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Confidence (n,) of the top class (the first of equals) of rows (n, K), and whether it is the label."""
+    confidence, correct = _largest(probs, labels)
+    return np.minimum(confidence, 1, out=confidence), correct  # rows sum to 1 only up to rounding
+
+
+def _largest(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.arange(len(scores))
+    if scores.shape[1] > _FEW:
+        top = scores.argmax(axis=1)
+        return scores[rows, top], top == labels
+    columns = np.ascontiguousarray(scores.T)
+    largest = columns.max(axis=0)
+    correct: np.ndarray = scores[rows, labels] == largest
+    is_top = columns == largest
+    if np.count_nonzero(is_top) > len(scores):  # rows with several top classes: only the first counts
+        tied = np.flatnonzero(is_top.sum(axis=0) > 1)
+        correct[tied] = is_top[:, tied].argmax(axis=0) == labels[tied]
+    return largest, correct
+
+
+def top_label_of_logits(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same for softmax(logits)."""
+    largest, correct = _largest(logits, labels)
+    odds = logits - largest[:, None]
+    np.exp(odds, out=odds)
+    return 1 / (odds @ np.ones(odds.shape[1], dtype=odds.dtype)), correct

@@ -1,0 +1,217 @@
+"""Expected calibration error and its relatives: gaps between confidence and frequency, over bins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from refocal import _check
+from refocal.core.binning import (
+    ADAPTIVE,
+    FIXED,
+    Bins,
+    PairSums,
+    bin_index,
+    bin_sums,
+    dropped_bin,
+    pair_sums,
+)
+from refocal.core.calibration import calibration_error, debiased_error
+from refocal.metrics.inputs import Events, Sample, joined, read
+
+Array = Any
+
+NORMS = ("l1", "l2", "max")
+BINNINGS = FIXED + ADAPTIVE
+
+
+def ece(
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    binning: str = "equal_width",
+    norm: str = "l1",
+    debias: bool = False,
+    weights: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+) -> float:
+    """Expected calibration error of the top label.
+
+    With n_b of n samples in bin b, mean confidence c_b and accuracy a_b,
+
+        l1: sum_b (n_b / n) |c_b - a_b|,    l2: sqrt(sum_b (n_b / n) (c_b - a_b)^2),    max: max_b |c_b - a_b|.
+
+    Args:
+        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
+        bins: Number of bins.
+        binning: "equal_width": (a, b], 0 in the first, nothing dropped. "equal_mass": equally many samples a bin, equal
+            confidences in one bin. "guo2017", "torchmetrics" and "mukhoti2020" repeat the conventions of published
+            numbers, faults included: docs/metrics.md.
+        norm: "l1", "l2" or "max".
+        debias: Subtract the plug-in estimate of the bias that noise in a_b causes (l1, l2). Unbiased for the square of
+            l2; for l1 less biased, and perhaps slightly negative.
+        weights: One weight for each label.
+        task: "multiclass" compares the top label's probability with accuracy; "binary" and "multilabel" compare P(y =
+            1) with the frequency of 1, over all events together.
+        ignore_index: Labels with this value do not count.
+
+    Example:
+        >>> import numpy as np
+        >>> round(ece(np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]]), np.array([0, 1, 0])), 6)
+        0.333333
+
+    Reference: 002, Eqs. 1-3; Naeini, Cooper, Hauskrecht: Obtaining well calibrated probabilities using Bayesian
+        binning. AAAI 2015. Debiasing: Kumar, Liang, Ma: Verified uncertainty calibration. NeurIPS 2019.
+    """
+    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    return _ece(sample, bins=bins, binning=binning, norm=norm, debias=debias)
+
+
+def ece_from_logits(
+    logits: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    binning: str = "equal_width",
+    norm: str = "l1",
+    debias: bool = False,
+    weights: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+) -> float:
+    """`ece` of softmax(logits) (of sigmoid(logits) for the other tasks), in one pass over the logits.
+
+    Example:
+        >>> import numpy as np
+        >>> ece_from_logits(np.zeros((4, 2)), np.array([0, 1, 0, 1]))
+        0.0
+    """
+    sample = read(logits, labels, weights, task=task, ignore_index=ignore_index, logits=True)
+    return _ece(sample, bins=bins, binning=binning, norm=norm, debias=debias)
+
+
+def adaptive_ece(
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    binning: str = "equal_mass",
+    norm: str = "l1",
+    debias: bool = False,
+    weights: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+) -> float:
+    """`ece` with bins of equally many samples (AdaECE); "mukhoti2020" repeats the numbers of 002.
+
+    Example:
+        >>> import numpy as np
+        >>> round(adaptive_ece(np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]]), np.array([0, 1, 0]), bins=3), 6)
+        0.333333
+
+    Reference: 002, Eq. 3.
+    """
+    _check.one_of(binning, "binning", ADAPTIVE)
+    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    return _ece(sample, bins=bins, binning=binning, norm=norm, debias=debias)
+
+
+def mce(
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    binning: str = "equal_width",
+    weights: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+) -> float:
+    """Maximum calibration error: the largest gap of a bin, `ece` with norm="max".
+
+    Example:
+        >>> import numpy as np
+        >>> round(mce(np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]]), np.array([0, 1, 0])), 6)
+        0.7
+
+    Reference: 002, Eq. 2.
+    """
+    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    return _ece(sample, bins=bins, binning=binning, norm="max", debias=False)
+
+
+def top_k_ece(
+    probs: Array,
+    labels: Array,
+    *,
+    k: int,
+    bins: int = 15,
+    binning: str = "equal_width",
+    norm: str = "l1",
+    weights: Array = None,
+    ignore_index: int | None = None,
+) -> float:
+    """`ece` of the claim that the label is among the k most probable classes, made with their summed probability.
+
+    Args:
+        probs: (N, K), or (N, K, ...) with classes on axis 1.
+        labels: (N,) or (N, ...), class indices.
+        k: How many classes; 1 gives `ece`. Of equal probabilities the first classes count as the more probable.
+        bins: Number of bins.
+        binning: As for `ece`.
+        norm: "l1", "l2" or "max".
+        weights: One weight for each label.
+        ignore_index: Labels with this value do not count.
+
+    Example:
+        >>> import numpy as np
+        >>> round(top_k_ece(np.array([[0.5, 0.3, 0.2], [0.1, 0.3, 0.6]]), np.array([1, 0]), k=2), 6)
+        0.55
+    """
+    sample = read(probs, labels, weights, ignore_index=ignore_index)
+    k = _check.count(k, "k", most=sample.classes)
+    return event_error([top_k_events(sample, k=k)], bins=bins, binning=binning, norm=norm)
+
+
+def _ece(sample: Sample, *, bins: int, binning: str, norm: str, debias: bool) -> float:
+    _check.one_of(binning, "binning", BINNINGS)
+    events: Iterable[Events] = sample.events() if binning in FIXED else [sample.all_events()]
+    return event_error(events, bins=bins, binning=binning, norm=norm, debias=debias)
+
+
+def event_error(events: Iterable[Events], *, bins: int, binning: str, norm: str = "l1", debias: bool = False) -> float:
+    """The calibration error of events; bins that depend on the data need them all at once."""
+    _check.count(bins, "bins")
+    _check.one_of(binning, "binning", BINNINGS)
+    _check.one_of(norm, "norm", NORMS)
+    if debias and norm == "max":
+        msg = "debias must be False for norm='max', got True: its bias has no plug-in estimate"
+        raise ValueError(msg)
+    total: list[np.ndarray] = []
+    for confidence, correct, weights in events:
+        index, size = bin_index(confidence, weights, bins=bins, binning=binning)
+        sums = [*bin_sums(index, confidence, correct, weights, size=size)]
+        if debias:
+            sums += pair_sums(index, confidence, correct, weights, size=size)
+        total = [a + b for a, b in zip(total, sums, strict=True)] if total else sums
+    drop = dropped_bin(bins=bins, binning=binning)
+    if drop is not None:  # what a convention drops still counts in its denominator
+        total[2][drop] = total[1][drop]
+    if debias:
+        return debiased_error(Bins(*total[:3]), PairSums(*total[3:]), norm=norm)
+    return float(calibration_error(total[1] - total[2], total[0], norm=norm))
+
+
+def top_k_events(sample: Sample, *, k: int) -> Events:
+    """Summed probability of the k most probable classes of each row, and whether the label is one of them."""
+    parts = []
+    for block in sample.blocks():
+        order = np.argsort(-block.scores, axis=1, kind="stable")[:, :k]
+        largest = np.take_along_axis(block.scores, order, axis=1).astype(np.float64)
+        inside = np.any(order == block.labels[:, None], axis=1)
+        parts.append(Events(np.minimum(1.0, largest.sum(axis=1)), inside, block.weights))
+    return joined(parts)

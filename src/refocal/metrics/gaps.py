@@ -1,0 +1,211 @@
+"""Calibration errors as norms of summed residuals, the form in which they are resampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refocal import _check
+from refocal.core.binning import bin_index, dropped_bin
+from refocal.core.calibration import calibration_error
+from refocal.core.resampling import Cells, Gaps, as_cells, residual_matrix
+from refocal.metrics import calibration, classwise, kernel, smooth
+from refocal.metrics.inputs import Events, Sample, read
+
+Array = Any
+
+
+def gaps_of(
+    measure: Callable[..., float],
+    probs: Array,
+    labels: Array,
+    common: dict[str, Any],
+    settings: dict[str, Any],
+    *,
+    compress: bool = True,
+) -> Gaps:
+    """The residuals of a measure with its settings; without `compress`, one row for each sample."""
+    sample = read(probs, labels, **common, logits=measure is calibration.ece_from_logits)
+    return GAPS[measure](sample, compress=compress, **settings)
+
+
+def _binned(
+    sample: Sample,
+    *,
+    compress: bool,
+    bins: int = 15,
+    binning: str = "equal_width",
+    norm: str = "l1",
+    debias: bool = False,  # noqa: ARG001 the truth that an interval is for has no bias
+) -> Gaps:
+    return _event_gaps(sample.all_events(), compress=compress, bins=bins, binning=binning, norm=norm)
+
+
+def _adaptive(sample: Sample, *, compress: bool, binning: str = "equal_mass", **settings: Any) -> Gaps:
+    return _binned(sample, compress=compress, binning=binning, **settings)
+
+
+def _largest(sample: Sample, *, compress: bool, bins: int = 15, binning: str = "equal_width") -> Gaps:
+    return _binned(sample, compress=compress, bins=bins, binning=binning, norm="max")
+
+
+def _top_k(
+    sample: Sample, *, compress: bool, k: int, bins: int = 15, binning: str = "equal_width", norm: str = "l1"
+) -> Gaps:
+    events = calibration.top_k_events(sample, k=_check.count(k, "k", most=sample.classes))
+    return _event_gaps(events, compress=compress, bins=bins, binning=binning, norm=norm)
+
+
+def _event_gaps(events: Events, *, compress: bool, bins: int, binning: str, norm: str) -> Gaps:
+    _check.count(bins, "bins")
+    _check.one_of(binning, "binning", calibration.BINNINGS)
+    _check.one_of(norm, "norm", calibration.NORMS)
+    index, size = bin_index(events.confidence, events.weights, bins=bins, binning=binning)
+    cells = _cells(events, index, compress=compress)
+    mass = cells.copies * cells.weight
+    shares = np.bincount(cells.bin, weights=mass, minlength=size) / mass.sum()
+    residual = cells.weight * (cells.confidence - cells.correct)
+    residual[cells.bin == dropped_bin(bins=bins, binning=binning)] = 0.0
+    matrix = residual_matrix(np.arange(len(mass)), cells.bin, residual, (len(mass), size))
+    return Gaps(matrix, cells.weight, cells.copies, lambda gaps: calibration_error(gaps, shares, norm=norm))
+
+
+def _classwise(
+    sample: Sample,
+    *,
+    compress: bool,  # noqa: ARG001 a sample is in one bin of every class: none are equal
+    bins: int = 15,
+    binning: str = "equal_width",
+    norm: str = "l1",
+    reduction: str = "mean",
+) -> Gaps:
+    _check.one_of(norm, "norm", calibration.NORMS)
+    _check.one_of(reduction, "reduction", ("mean", "sum"))
+    return _class_gaps(sample, bins=bins, binning=binning, norm=norm, reduction=reduction, above=-1.0)
+
+
+def _thresholded(
+    sample: Sample,
+    *,
+    compress: bool,  # noqa: ARG001 as for `_classwise`
+    threshold: float = 0.01,
+    bins: int = 15,
+    binning: str = "equal_mass",
+) -> Gaps:
+    above = _check.share(threshold, "threshold")
+    return _class_gaps(sample, bins=bins, binning=binning, norm="l1", reduction="mean", above=above)
+
+
+def _class_gaps(sample: Sample, *, bins: int, binning: str, norm: str, reduction: str, above: float) -> Gaps:
+    """One column for each bin of each class that has probabilities above the threshold."""
+    if sample.classes == 1:
+        msg = "interval and paired_test of a classwise error take task='multiclass', got 'multilabel'"
+        raise ValueError(msg)
+    _check.count(bins, "bins")
+    _check.one_of(binning, "binning", calibration.BINNINGS)
+    rows, columns, values = [], [], []
+    shares: list[np.ndarray] = []
+    weight = np.ones(0)
+    drop = dropped_bin(bins=bins, binning=binning)
+    for events in classwise.class_events(sample):
+        weight = np.ones(len(events.correct)) if events.weights is None else events.weights
+        keep = np.flatnonzero(events.confidence > above)
+        if len(keep) == 0:
+            continue
+        confidence, scale = events.confidence[keep], weight[keep]
+        index, size = bin_index(confidence, None if events.weights is None else scale, bins=bins, binning=binning)
+        residual = scale * (confidence - events.correct[keep].astype(np.float64))
+        residual[index == drop] = 0.0
+        rows.append(keep)
+        columns.append(index + len(shares) * size)
+        values.append(residual)
+        shares.append(np.bincount(index, weights=scale, minlength=size) / weight.sum())
+    if not shares:
+        msg = f"some probability must be above the threshold {above:g}, got none"
+        raise ValueError(msg)
+    mass = np.array(shares)
+    shape = (len(weight), mass.size)
+    matrix = residual_matrix(np.concatenate(rows), np.concatenate(columns), np.concatenate(values), shape)
+
+    def error(gaps: np.ndarray) -> np.ndarray:
+        of_classes = calibration_error(gaps.reshape(*gaps.shape[:-1], *mass.shape), mass, norm=norm)
+        return of_classes.mean(axis=-1) if reduction == "mean" else of_classes.sum(axis=-1)
+
+    most = 1.0 if reduction == "mean" else float(sample.classes)
+    return Gaps(matrix, weight, np.ones(len(weight)), error, most=most)
+
+
+def _smooth(sample: Sample, *, compress: bool) -> Gaps:
+    events = sample.all_events()
+    bandwidth = smooth.smoothed(events).bandwidth
+    cells = _cells(events, np.zeros(len(events.correct), dtype=np.int32), compress=compress)
+    points = smooth.grid_points(bandwidth)
+    matrix = _spread(cells, points)
+    mass = smooth.smooth(
+        smooth.on_grid(cells.confidence, cells.copies * cells.weight, points=points), bandwidth=bandwidth
+    )
+    scale = float(mass.sum() / (cells.copies @ cells.weight))
+    return Gaps(
+        matrix,
+        cells.weight,
+        cells.copies,
+        lambda gaps: np.sum(np.abs(gaps), axis=-1) / scale,
+        lambda sums: smooth.smooth(sums, bandwidth=bandwidth),
+    )
+
+
+def _kernel(
+    sample: Sample, *, compress: bool, kernel_width: float = 0.4, unbiased: bool = False, classes: str = "top"
+) -> Gaps:
+    if unbiased or classes != "top":
+        msg = "interval and paired_test of kernel_calibration_error take unbiased=False and classes='top'"
+        raise ValueError(msg)
+    width = _check.positive(kernel_width, "kernel_width")
+    events = sample.all_events()
+    cells = _cells(events, np.zeros(len(events.correct), dtype=np.int32), compress=compress)
+    points = int(np.clip(np.ceil(50 / width), 200, 2000))
+    places = np.linspace(0, 1, points)
+    values, vectors = np.linalg.eigh(np.exp(-np.abs(places[:, None] - places) / width))
+    root = vectors * np.sqrt(np.maximum(values, 0.0))  # the quadratic form of the kernel as a sum of squares
+    return Gaps(
+        _spread(cells, points),
+        cells.weight,
+        cells.copies,
+        lambda gaps: np.sqrt(np.sum(gaps**2, axis=-1)),
+        lambda sums: sums @ root,
+    )
+
+
+def _cells(events: Events, index: np.ndarray, *, compress: bool) -> Cells:
+    weights = events.weights
+    if not compress and weights is None:
+        weights = np.ones(len(events.correct))
+    return as_cells(events.confidence, events.correct, weights, index)
+
+
+def _spread(cells: Cells, points: int) -> Any:
+    """Residuals split between their neighbours on a grid, as `smooth.on_grid` does."""
+    lower, share = smooth.neighbours(cells.confidence, points=points)
+    residual = cells.weight * (cells.confidence - cells.correct)
+    rows = np.arange(len(residual))
+    return residual_matrix(
+        np.concatenate([rows, rows]),
+        np.concatenate([lower, lower + 1]),
+        np.concatenate([(1 - share) * residual, share * residual]),
+        (len(residual), points),
+    )
+
+
+GAPS: dict[Callable[..., float], Callable[..., Gaps]] = {
+    calibration.ece: _binned,
+    calibration.ece_from_logits: _binned,
+    calibration.adaptive_ece: _adaptive,
+    calibration.mce: _largest,
+    calibration.top_k_ece: _top_k,
+    classwise.classwise_ece: _classwise,
+    classwise.thresholded_ece: _thresholded,
+    smooth.smooth_ece: _smooth,
+    kernel.kernel_calibration_error: _kernel,
+}

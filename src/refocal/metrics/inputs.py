@@ -1,0 +1,304 @@
+"""The one door of the metrics: arrays of any library, as checked blocks of rows in NumPy.
+
+A block is small enough to stay in a core's cache while it is checked and summed, so that the data come from the
+main memory once and no temporary grows with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refocal import _check
+from refocal._arrays import is_torch
+from refocal.core.top import top_label, top_label_of_logits
+
+Array = Any
+
+TASKS = ("multiclass", "binary", "multilabel")
+_BLOCK_ELEMENTS = 1 << 17
+_EVENT_ROWS = 1 << 16  # (confidence, correct) pairs that are binned at once
+
+
+class Block(NamedTuple):
+    """Rows in float32 or float64: (n, K) for classes, (n,) for events of probability P(y = 1)."""
+
+    scores: np.ndarray
+    labels: np.ndarray  # (n,) in 0 ... K - 1; 0 or 1 for events
+    weights: np.ndarray | None  # (n,) float64
+    rows: np.ndarray | None  # where these rows stand in the input; None for all of them, in order
+
+
+class Events(NamedTuple):
+    """What calibration of the top label is about: claimed probabilities, and whether they came true."""
+
+    confidence: np.ndarray
+    correct: np.ndarray
+    weights: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Predictions, labels and weights, of matching shapes; values are checked as blocks are read."""
+
+    scores: Array  # (N, K, S) for classes, (N,) for events
+    labels: np.ndarray  # (N * S,)
+    weights: np.ndarray | None
+    name: str
+    is_logits: bool
+    ignore_index: int | None
+    shape: tuple[int, ...]  # of the labels, to name rows
+    bits: int
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; 1 for events."""
+        return int(self.scores.shape[1]) if self.scores.ndim > 1 else 1
+
+    def blocks(self) -> Iterator[Block]:
+        """The rows that count, in order, checked."""
+        for start, block in self._raw_blocks():
+            self._check(block.scores, start, block.rows)
+            yield block
+
+    def _raw_blocks(self) -> Iterator[tuple[int, Block]]:
+        for start, slice_of_rows in self._slices():
+            scores, stop = slice_of_rows, start + len(slice_of_rows)
+            labels = self.labels[start:stop]
+            weights = None if self.weights is None else self.weights[start:stop]
+            rows = None
+            if self.ignore_index is not None and not (keep := labels != self.ignore_index).all():
+                rows = start + np.flatnonzero(keep)
+                scores, labels = scores[keep], labels[keep]
+                weights = None if weights is None else weights[keep]
+            if len(labels):
+                yield start, Block(scores, labels, weights, rows)
+
+    def events(self) -> Iterator[Events]:
+        """Confidence and correctness of the top label (P(y = 1) and y for events), many rows at a time."""
+        pending: list[Events] = []
+        size = 0
+        for start, block in self._raw_blocks():
+            if self.is_logits:
+                self._check(block.scores, start, block.rows)
+                pending.append(self._events_of(block))
+            else:  # the arg max brings the block into the cache faster than the checks do
+                pending.append(self._events_of(block))
+                self._check(block.scores, start, block.rows)
+            size += len(block.labels)
+            if size >= _EVENT_ROWS:
+                yield joined(pending)
+                pending, size = [], 0
+        if pending:
+            yield joined(pending)
+
+    def all_events(self) -> Events:
+        """All of `events` at once."""
+        return joined(list(self.events()))
+
+    def column(self, index: int) -> Sample:
+        """The events of one label of a multi-label task."""
+        width = self.shape[1]
+        weights = None if self.weights is None else self.weights[index::width]
+        return replace(
+            self,
+            scores=self.scores[index::width],
+            labels=self.labels[index::width],
+            weights=weights,
+            shape=self.shape[:1],
+        )
+
+    def _events_of(self, block: Block) -> Events:
+        if block.scores.ndim == 1:
+            probs = _sigmoid(block.scores) if self.is_logits else block.scores
+            return Events(probs, block.labels == 1, block.weights)
+        top = top_label_of_logits if self.is_logits else top_label
+        confidence, correct = top(block.scores, block.labels)
+        return Events(confidence, correct, block.weights)
+
+    def _slices(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Slices of rows (n, K) or (n,), with the flat index of the first."""
+        if self.scores.ndim == 1:
+            for start in range(0, self.scores.shape[0], _BLOCK_ELEMENTS):
+                yield start, _as_numpy(self.scores[start : start + _BLOCK_ELEMENTS])
+            return
+        count, classes = int(self.scores.shape[0]), int(self.scores.shape[1])
+        step = max(1, _BLOCK_ELEMENTS // classes)
+        if self.scores.ndim == 2:
+            for start in range(0, count, step):
+                yield start, _as_numpy(self.scores[start : start + step])
+            return
+        places = int(self.scores.shape[2])
+        for image in range(count):
+            for start in range(0, places, step):
+                part = _as_numpy(self.scores[image, :, start : start + step])
+                yield image * places + start, np.ascontiguousarray(part.T)
+
+    def _check(self, scores: np.ndarray, start: int, rows: np.ndarray | None) -> None:
+        """Look at a block as a whole; only where something is wrong, row by row."""
+        if self.is_logits:
+            if np.isfinite(scores.max()) and np.isfinite(scores.min()):
+                return
+            if scores.ndim == 1:
+                self._reject(np.isnan(scores), scores, f"{self.name} must not be NaN", start, rows)
+                return
+            largest = scores.max(axis=1)
+            message = f"{self.name} must be finite or -inf (masked), with one finite value a row"
+            self._reject(~np.isfinite(largest), largest, message, start, rows)
+        elif scores.ndim == 1:
+            if not (scores.min() >= 0 and scores.max() <= 1):
+                bad = ~((scores >= 0) & (scores <= 1))
+                self._reject(bad, scores, f"{self.name} must lie in [0, 1]", start, rows)
+        else:
+            sums = scores @ np.ones(scores.shape[1], dtype=scores.dtype)
+            tolerance = _check.sum_tolerance(self.bits)
+            if scores.min() >= 0 and max(sums.max() - 1, 1 - sums.min()) <= tolerance:
+                return
+            smallest = scores.min(axis=1)
+            self._reject(~(smallest >= 0), smallest, f"{self.name} must be non-negative and not NaN", start, rows)
+            message = f"rows of {self.name} must sum to 1 (logits have a function of their own)"
+            self._reject(~(np.abs(sums - 1) <= tolerance), sums, message, start, rows)
+
+    def _reject(self, bad: np.ndarray, values: np.ndarray, message: str, start: int, rows: np.ndarray | None) -> None:
+        _check.reject_rows(bad, values, message, shape=self.shape, rows=start if rows is None else rows)
+
+
+def read(
+    scores: Any,
+    labels: Any,
+    weights: Any = None,
+    *,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+    logits: bool = False,
+    name: str | None = None,
+) -> Sample:
+    """Check the shapes and kinds of what a metric was given.
+
+    Args:
+        scores: multiclass: (N, K), or (N, K, ...) with the classes on axis 1. binary: P(y = 1), of the labels' shape or
+            with one column more. multilabel: (N, L).
+        labels: multiclass: (N,) or (N, ...), class indices. binary: 0 or 1. multilabel: (N, L) of 0 or 1.
+        weights: None, or one weight for each label; for multilabel also one for each of N rows.
+        task: How to read `scores`; it is never guessed.
+        ignore_index: Labels with this value do not count.
+        logits: Whether `scores` are logits.
+        name: What to call `scores` in messages.
+    """
+    name = name or ("logits" if logits else "probs")
+    _check.one_of(task, "task", TASKS)
+    xp, scores = _check.floating(scores, name)
+    bits = int(xp.finfo(scores.dtype).bits)
+    view = _view(scores)
+    answers = _integers(labels)
+    if task == "multiclass":
+        if view.ndim < 2 or view.shape[1] < 2:
+            msg = f"{name} must have shape (N, classes) or (N, classes, ...), two classes or more, got {_shape(view)}"
+            raise ValueError(msg + (" (task='binary' takes P(y = 1))" if view.ndim < 2 or view.shape[1] == 1 else ""))
+        shape = (view.shape[0], *view.shape[2:])
+        if view.ndim > 3:
+            view = view.reshape(view.shape[0], view.shape[1], math.prod(view.shape[2:]))
+    else:
+        if view.ndim == answers.ndim + 1 and view.shape[-1] == 1 and task == "binary":
+            view = view[..., 0]
+        if task == "multilabel" and view.ndim != 2:
+            msg = f"{name} must have shape (N, labels) for task='multilabel', got {_shape(view)}"
+            raise ValueError(msg)
+        shape = tuple(view.shape)
+        view = view.reshape(math.prod(shape))
+    if answers.shape != shape:
+        msg = f"labels must have shape {tuple(map(int, shape))}, got {answers.shape}"
+        raise ValueError(msg)
+    if math.prod(shape) == 0:
+        msg = f"{name} must have at least one row, got shape {_shape(scores)}"
+        raise ValueError(msg)
+    flat = answers.reshape(-1)
+    counts: Any = slice(None) if ignore_index is None else flat != ignore_index
+    if len(flat[counts]) == 0:
+        msg = f"labels must not all be ignore_index={ignore_index}"
+        raise ValueError(msg)
+    _check_labels(flat, view.shape[1] if view.ndim > 1 else 2, ignore_index, answers.shape)
+    return Sample(
+        view, flat, _weights(weights, answers.shape, task, counts), name, logits, ignore_index, answers.shape, bits
+    )
+
+
+def _integers(labels: Any) -> np.ndarray:
+    """Labels as NumPy integers."""
+    array = _as_numpy(_view(labels), floats=False) if not isinstance(labels, (list, tuple)) else np.asarray(labels)
+    if array.dtype == bool:
+        return array.astype(np.int8)
+    if not np.issubdtype(array.dtype, np.integer):
+        msg = f"labels must have an integer dtype, got {array.dtype}"
+        raise TypeError(msg)
+    return array
+
+
+def _check_labels(labels: np.ndarray, classes: int, ignore_index: int | None, shape: tuple[int, ...]) -> None:
+    if labels.min() >= 0 and labels.max() < classes:
+        return
+    bad = (labels < 0) | (labels >= classes)
+    if ignore_index is not None:
+        bad &= labels != ignore_index
+    _check.reject_rows(bad, labels, f"labels must lie in 0 ... {classes - 1}", shape=shape)
+
+
+def _weights(weights: Any, shape: tuple[int, ...], task: str, counts: Any) -> np.ndarray | None:
+    if weights is None:
+        return None
+    array = np.asarray(weights) if isinstance(weights, (list, tuple)) else _as_numpy(_view(weights), floats=False)
+    if task == "multilabel" and array.shape == shape[:1]:
+        array = np.broadcast_to(array[:, None], shape)
+    if array.shape != tuple(shape):
+        msg = f"weights must have shape {tuple(map(int, shape))}, one a label, got {array.shape}"
+        raise ValueError(msg)
+    flat = array.reshape(-1).astype(np.float64, copy=False)
+    bad = ~((flat >= 0) & (flat < np.inf))
+    _check.reject_rows(bad, flat, "weights must be finite and not negative", shape=shape)
+    if not flat[counts].any():
+        msg = "weights must not all be 0"
+        raise ValueError(msg)
+    return flat
+
+
+def _view(array: Any) -> Array:
+    """A NumPy array without a copy where the memory allows it; else a PyTorch tensor, copied block by block."""
+    if is_torch(array):
+        array = array.detach()
+        in_memory = array.device.type == "cpu" and str(array.dtype) != "torch.bfloat16"
+        return array.numpy() if in_memory else array
+    if isinstance(array, np.ndarray):
+        return array
+    return np.from_dlpack(array) if type(array).__module__.startswith("array_api_strict") else np.asarray(array)
+
+
+def _as_numpy(part: Array, *, floats: bool = True) -> np.ndarray:
+    """A block in NumPy; floats in at least float32."""
+    if is_torch(part):
+        part = (part.float() if str(part.dtype) == "torch.bfloat16" else part).cpu().numpy()
+    return part.astype(np.float32) if floats and part.dtype not in (np.float32, np.float64) else part
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-logits))
+
+
+def joined(parts: list[Events]) -> Events:
+    """Events one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    weights = [part.weights for part in parts if part.weights is not None]
+    return Events(
+        np.concatenate([part.confidence for part in parts]),
+        np.concatenate([part.correct for part in parts]),
+        np.concatenate(weights) if weights else None,
+    )
+
+
+def _shape(array: Array) -> tuple[int, ...]:
+    return tuple(int(size) for size in array.shape)

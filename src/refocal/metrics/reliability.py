@@ -1,0 +1,159 @@
+"""Reliability diagrams as numbers, and what a calibrated model of the same size would show."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refocal import _check
+from refocal.core.binning import Bins, bin_index, dropped_bin
+from refocal.core.calibration import calibration_error
+from refocal.core.resampling import as_cells, calibrated_hits
+from refocal.metrics.calibration import BINNINGS, NORMS
+from refocal.metrics.inputs import Sample, read
+
+Array = Any
+
+
+class ReliabilityDiagram(NamedTuple):
+    """Bins from low to high confidence, those with samples only.
+
+    Attributes:
+        samples: Number (or weight) of samples.
+        confidence: Mean confidence.
+        accuracy: Share of correct ones (frequency of 1 for events).
+        low: Lower limit of the consistency band.
+        high: Upper limit: a calibrated model's accuracy lies between the two with probability `level`, bin by bin.
+    """
+
+    samples: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+class CalibrationTest(NamedTuple):
+    """An observed calibration error, its mean if the model were calibrated, and how rarely it would be as large."""
+
+    value: float
+    expected: float
+    p_value: float
+
+
+def reliability_diagram(
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    binning: str = "equal_width",
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int | np.random.Generator = 0,
+    weights: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+) -> ReliabilityDiagram:
+    """Accuracy against confidence, with consistency bands: what a perfectly calibrated model of this size would show.
+
+    Args:
+        probs: As for `ece`.
+        labels: As for `ece`.
+        bins: As for `ece`.
+        binning: As for `ece`.
+        level: Probability of each bin's band.
+        resamples: Number of simulated label sets.
+        seed: Seed or generator of the simulation.
+        weights: As for `ece`.
+        task: As for `ece`.
+        ignore_index: As for `ece`.
+
+    Example:
+        >>> import numpy as np
+        >>> diagram = reliability_diagram(np.array([0.2] * 50 + [0.8] * 50), np.array([0, 1] * 50), task="binary")
+        >>> diagram.accuracy.tolist(), bool(diagram.high[0] < 0.5)
+        ([0.5, 0.5], True)
+
+    Reference: Brocker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
+    """
+    level = _check.share(level, "level")
+    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    sums, drawn = _simulated(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
+    used = sums.samples > 0
+    drop = dropped_bin(bins=bins, binning=binning)
+    if drop is not None:
+        used[drop] = False
+    samples = sums.samples[used]
+    low, high = np.quantile(drawn[:, used] / samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return ReliabilityDiagram(samples, sums.confidence[used] / samples, sums.correct[used] / samples, low, high)
+
+
+def calibration_test(
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    binning: str = "equal_width",
+    norm: str = "l1",
+    resamples: int = 1000,
+    seed: int | np.random.Generator = 0,
+    weights: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+) -> CalibrationTest:
+    """Test the hypothesis that the top label's confidence is the probability of being right.
+
+    Labels are drawn anew with the predicted confidences as their probabilities, and the calibration error of these is
+    compared with the observed one (consistency resampling).
+
+    Args:
+        probs: As for `ece`.
+        labels: As for `ece`.
+        bins: As for `ece`.
+        binning: As for `ece`.
+        norm: As for `ece`.
+        resamples: Number of simulated label sets; the least p-value is 1 / (resamples + 1).
+        seed: Seed or generator of the simulation.
+        weights: As for `ece`.
+        task: As for `ece`.
+        ignore_index: As for `ece`.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(1)
+        >>> p = rng.random(1000)
+        >>> calibration_test(p, rng.random(1000) < p, task="binary").p_value > 0.05
+        True
+        >>> calibration_test(p, rng.random(1000) < p**2, task="binary").p_value < 0.01
+        True
+
+    Reference: Brocker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
+    """
+    _check.one_of(norm, "norm", NORMS)
+    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    sums, drawn = _simulated(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
+    gaps = sums.confidence - np.concatenate([sums.correct[None], drawn])
+    drop = dropped_bin(bins=bins, binning=binning)
+    if drop is not None:
+        gaps[:, drop] = 0.0
+    errors = calibration_error(gaps, sums.samples, norm=norm)
+    # a simulated error that differs from the observed one by rounding equals it
+    above = int(np.count_nonzero(errors[1:] >= errors[0] * (1 - 1e-12)))
+    return CalibrationTest(float(errors[0]), float(errors[1:].mean()), (1 + above) / (resamples + 1))
+
+
+def _simulated(
+    sample: Sample, *, bins: int, binning: str, resamples: int, seed: int | np.random.Generator
+) -> tuple[Bins, np.ndarray]:
+    """Sums over bins, and hits (resamples, bins) of labels drawn with the confidences as probabilities."""
+    _check.count(bins, "bins")
+    _check.one_of(binning, "binning", BINNINGS)
+    _check.count(resamples, "resamples", least=100)
+    confidence, correct, weights = sample.all_events()
+    index, size = bin_index(confidence, weights, bins=bins, binning=binning)
+    cells = as_cells(confidence, correct, weights, index)
+    mass = cells.copies * cells.weight
+    parts = (mass, mass * cells.confidence, mass * cells.correct)
+    sums = Bins(*(np.bincount(cells.bin, weights=part, minlength=size) for part in parts))
+    return sums, calibrated_hits(cells, resamples=resamples, bins=size, rng=np.random.default_rng(seed))

@@ -1,0 +1,315 @@
+"""Means over samples: proper scores, focal loss, divergence from a known posterior, error rate, confident share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refocal import _check
+from refocal.core.focal import focal_partial_of
+from refocal.core.scores import (
+    brier_scores,
+    divergences,
+    divergences_of_logits,
+    softmax,
+    truth_of_logits,
+    truth_of_probs,
+)
+from refocal.metrics.inputs import Block, Sample, read
+
+Array = Any
+PerRow = Callable[[Block], np.ndarray]
+
+
+class ConfidenceShare(NamedTuple):
+    """How many predictions are very confident, and how many of those are right (NaN where there are none)."""
+
+    share: float
+    accuracy: float
+
+
+def nll(
+    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+) -> float:
+    """Negative log-likelihood: the mean of -log p of the true class.
+
+    Args:
+        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
+        weights: One weight for each label.
+        task: "multiclass", "binary" or "multilabel"; binary and multilabel take the mean over all events.
+        ignore_index: Labels with this value do not count.
+
+    Returns:
+        A number >= 0; infinite where a true class had probability 0.
+
+    Example:
+        >>> import numpy as np
+        >>> round(nll(np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([0, 1])), 6)
+        0.458145
+
+    Reference: 002, section 2.
+    """
+    return mean(*nll_scores(read(probs, labels, weights, task=task, ignore_index=ignore_index)))
+
+
+def nll_from_logits(
+    logits: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+) -> float:
+    """`nll` of softmax(logits) (of sigmoid(logits) for the other tasks); no logit is too large for it.
+
+    Example:
+        >>> import numpy as np
+        >>> nll_from_logits(np.array([[0.0, 800.0]]), np.array([0]))
+        800.0
+    """
+    return mean(*nll_scores(read(logits, labels, weights, task=task, ignore_index=ignore_index, logits=True)))
+
+
+def brier(
+    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+) -> float:
+    """Brier score: the mean of sum_k (p_k - [y = k])^2.
+
+    The sum runs over all K classes, so two columns give twice what task="binary" gives for P(y = 1), the mean of
+    (p - y)^2, which is the convention of scikit-learn's `brier_score_loss` for two classes.
+
+    Args:
+        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
+        weights: One weight for each label.
+        task: "multiclass", "binary" or "multilabel"; binary and multilabel take the mean over all events.
+        ignore_index: Labels with this value do not count.
+
+    Example:
+        >>> import numpy as np
+        >>> round(brier(np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([0, 1])), 6)
+        0.29
+        >>> round(brier(np.array([0.5, 0.8]), np.array([0, 1]), task="binary"), 6)
+        0.145
+
+    Reference: Brier: Verification of forecasts expressed in terms of probability. 1950; 002, section 5.
+    """
+    return mean(*brier_score_rows(read(probs, labels, weights, task=task, ignore_index=ignore_index)))
+
+
+def brier_from_logits(
+    logits: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+) -> float:
+    """`brier` of softmax(logits) (of sigmoid(logits) for the other tasks).
+
+    Example:
+        >>> import numpy as np
+        >>> brier_from_logits(np.zeros((1, 2)), np.array([0]))
+        0.5
+    """
+    return mean(*brier_score_rows(read(logits, labels, weights, task=task, ignore_index=ignore_index, logits=True)))
+
+
+def focal_score(
+    probs: Array,
+    labels: Array,
+    *,
+    gamma: float,
+    weights: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+) -> float:
+    """Focal loss: the mean of -(1 - p)^gamma log p of the true class.
+
+    Args:
+        probs: As for `nll`.
+        labels: As for `nll`.
+        gamma: Focusing parameter > -1; 0 gives `nll`.
+        weights: One weight for each label.
+        task: "multiclass", "binary" or "multilabel".
+        ignore_index: Labels with this value do not count.
+
+    Example:
+        >>> import numpy as np
+        >>> round(focal_score(np.array([[0.2, 0.8]]), np.array([1]), gamma=2.0), 6)
+        0.008926
+
+    Reference: 001, Eq. 5.
+    """
+    gamma = _check.scalar_gamma(gamma)
+    return mean(*focal_scores(read(probs, labels, weights, task=task, ignore_index=ignore_index), gamma=gamma))
+
+
+def focal_score_from_logits(
+    logits: Array,
+    labels: Array,
+    *,
+    gamma: float,
+    weights: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+) -> float:
+    """`focal_score` of softmax(logits); 1 - p is summed over the other classes, so that it is right near p = 1.
+
+    Example:
+        >>> import numpy as np
+        >>> focal_score_from_logits(np.array([[100.0, 0.0]]), np.array([0]), gamma=1.0) > 0
+        True
+    """
+    gamma = _check.scalar_gamma(gamma)
+    sample = read(logits, labels, weights, task=task, ignore_index=ignore_index, logits=True)
+    return mean(*focal_scores(sample, gamma=gamma))
+
+
+def kl_to_posterior(probs: Array, posterior: Array, *, weights: Array = None) -> float:
+    """Mean over rows of KL(posterior || probs), where the true posterior or the distribution of human labels is known.
+
+    Args:
+        probs: Predicted probabilities (N, K).
+        posterior: True probabilities (N, K).
+        weights: One weight for each row.
+
+    Example:
+        >>> import numpy as np
+        >>> round(kl_to_posterior(np.array([[0.5, 0.5]]), np.array([[0.9, 0.1]])), 6)
+        0.368064
+
+    Reference: 001, section 5.2.
+    """
+    return mean(*kl_scores(probs, posterior, weights, logits=False))
+
+
+def kl_to_posterior_from_logits(logits: Array, posterior: Array, *, weights: Array = None) -> float:
+    """`kl_to_posterior` of softmax(logits): finite, however small a probability.
+
+    Example:
+        >>> import numpy as np
+        >>> kl_to_posterior_from_logits(np.array([[0.0, 900.0]]), np.array([[1.0, 0.0]]))
+        900.0
+    """
+    return mean(*kl_scores(logits, posterior, weights, logits=True))
+
+
+def error(
+    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+) -> float:
+    """Error rate: how often the most probable class (the first of equals) is not the label.
+
+    Args:
+        probs: As for `nll`; logits do too only after softmax, for rows must sum to 1.
+        labels: As for `nll`.
+        weights: One weight for each label.
+        task: "multiclass"; "binary" and "multilabel" decide for 1 from probability 1/2 up.
+        ignore_index: Labels with this value do not count.
+
+    Example:
+        >>> import numpy as np
+        >>> error(np.array([[0.6, 0.4], [0.2, 0.8]]), np.array([1, 1]))
+        0.5
+
+    Reference: 001, Eq. 1.
+    """
+    return mean(*error_scores(read(probs, labels, weights, task=task, ignore_index=ignore_index)))
+
+
+def confidence_share(
+    probs: Array,
+    labels: Array,
+    *,
+    threshold: float = 0.99,
+    weights: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
+) -> ConfidenceShare:
+    """The share of predictions with confidence >= threshold, |S99| for .99, and the accuracy inside.
+
+    Args:
+        probs: As for `nll`.
+        labels: As for `nll`.
+        threshold: The least confidence that counts as high.
+        weights: One weight for each label.
+        task: "multiclass"; for "binary" and "multilabel" the confidence is max(p, 1 - p).
+        ignore_index: Labels with this value do not count.
+
+    Example:
+        >>> import numpy as np
+        >>> confidence_share(np.array([[0.995, 0.005], [0.4, 0.6]]), np.array([0, 0]))
+        ConfidenceShare(share=0.5, accuracy=1.0)
+
+    Reference: 002, Table 6.
+    """
+    threshold = _check.share(threshold, "threshold")
+    total = inside = right = 0.0
+    for confidence, correct, scale in decisions(read(probs, labels, weights, task=task, ignore_index=ignore_index)):
+        counts = scale * (confidence >= threshold)
+        total += float(np.sum(scale * np.ones(len(correct))))
+        inside += float(np.sum(counts))
+        right += float(np.sum(counts * correct))
+    return ConfidenceShare(inside / total, right / inside if inside else float("nan"))
+
+
+def decisions(sample: Sample) -> Any:
+    """Confidence, correctness and weight of each decision; an event's decision is the likelier of 1 and 0."""
+    for confidence, correct, weights in sample.events():
+        scale = np.float64(1.0) if weights is None else weights
+        if sample.classes > 1:
+            yield confidence, correct, scale
+        else:
+            yield np.maximum(confidence, 1 - confidence), (confidence >= 0.5) == correct, scale
+
+
+def nll_scores(sample: Sample) -> tuple[np.ndarray, np.ndarray | None]:
+    """-log p of each row, and its weights."""
+    truth = truth_of_logits if sample.is_logits else truth_of_probs
+    return _rows(sample, lambda block: -truth(block.scores, block.labels)[0])
+
+
+def focal_scores(sample: Sample, *, gamma: float) -> tuple[np.ndarray, np.ndarray | None]:
+    """-(1 - p)^gamma log p of each row, and its weights."""
+    truth = truth_of_logits if sample.is_logits else truth_of_probs
+    return _rows(sample, lambda block: focal_partial_of(*truth(block.scores, block.labels), gamma=gamma, xp=np))
+
+
+def brier_score_rows(sample: Sample) -> tuple[np.ndarray, np.ndarray | None]:
+    """The Brier score of each row, and its weights."""
+    return _rows(
+        sample,
+        lambda block: brier_scores(softmax(block.scores) if sample.is_logits else block.scores, block.labels),
+    )
+
+
+def error_scores(sample: Sample) -> tuple[np.ndarray, np.ndarray | None]:
+    """1 for each wrong decision, and weights."""
+    parts = [~correct for _, correct, _ in decisions(sample)]
+    return np.concatenate(parts).astype(np.float64), kept_weights(sample)
+
+
+def kl_scores(scores: Array, posterior: Array, weights: Array, *, logits: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """KL(posterior || prediction) of each row, and its weights."""
+    _, scores = _check.floating(scores, "logits" if logits else "probs")
+    _, posterior = _check.floating(posterior, "posterior")
+    _check.same_shape(scores, posterior, "logits and posterior" if logits else "probs and posterior")
+    nothing = np.zeros(scores.shape[:1], dtype=np.int8)
+    sample = read(scores, nothing, weights, logits=logits)
+    truth = read(posterior, nothing, name="posterior")
+    compare = divergences_of_logits if logits else divergences
+    pairs = zip(sample.blocks(), truth.blocks(), strict=True)
+    return np.concatenate([compare(other.scores, block.scores) for block, other in pairs]), sample.weights
+
+
+def kept_weights(sample: Sample) -> np.ndarray | None:
+    """The weights of the rows that count."""
+    if sample.weights is None or sample.ignore_index is None:
+        return sample.weights
+    return sample.weights[sample.labels != sample.ignore_index]
+
+
+def mean(values: np.ndarray, weights: np.ndarray | None) -> float:
+    """The weighted mean; a weight of 0 takes a row out, even one of infinite score."""
+    if weights is None:
+        return float(np.mean(values))
+    used = weights > 0
+    return float(np.sum(weights[used] * values[used]) / np.sum(weights))
+
+
+def _rows(sample: Sample, score: PerRow) -> tuple[np.ndarray, np.ndarray | None]:
+    parts = [score(block) for block in sample.blocks()]
+    return np.concatenate(parts), kept_weights(sample)

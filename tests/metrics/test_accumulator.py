@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+from itertools import permutations
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from arrays import calibrated, random_simplex, sharpened
+from refocal import metrics
+from refocal.metrics import CalibrationAccumulator
+
+
+def fed(batches, **settings):
+    accumulator = CalibrationAccumulator(**settings)
+    for batch in batches:
+        accumulator.update(*batch[:2], weights=batch[2] if len(batch) > 2 else None)
+    return accumulator
+
+
+def functions(probs, labels, **rest):
+    """What the accumulator's fields should be, from the functions."""
+    share = metrics.confidence_share(probs, labels, **rest)
+    return {
+        "ece": metrics.ece(probs, labels, **rest),
+        "rms": metrics.ece(probs, labels, norm="l2", **rest),
+        "mce": metrics.mce(probs, labels, **rest),
+        "nll": metrics.nll(probs, labels, **rest),
+        "brier": metrics.brier(probs, labels, **rest),
+        "error": metrics.error(probs, labels, **rest),
+        "confidence_share": share.share,
+        "share_accuracy": share.accuracy,
+    }
+
+
+@pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel"])
+def test_batches_give_what_all_at_once_gives(task):
+    rng = np.random.default_rng(0)
+    probs, labels = calibrated(rng, (1000, 4), spread=4)
+    weights = rng.random(1000)
+    if task == "binary":
+        probs, labels = probs[:, 0], labels % 2
+    elif task == "multilabel":
+        labels = (rng.random(probs.shape) < probs).astype(int)
+    pieces = [slice(0, 10), slice(10, 11), slice(11, 700), slice(700, 1000)]
+    found = fed([(probs[piece], labels[piece], weights[piece]) for piece in pieces], task=task).compute()
+    for name, value in functions(probs, labels, task=task, weights=weights).items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-12), name
+    if task == "multiclass":
+        expected = metrics.classwise_ece(probs, labels, weights=weights)
+        assert found.classwise_ece == pytest.approx(expected, rel=1e-12)
+        assert found.confidence == pytest.approx(np.average(probs.max(axis=1), weights=weights), rel=1e-12)
+    else:
+        assert np.isnan(found.classwise_ece)
+
+
+@pytest.mark.parametrize("bins", [1, 7, 15])
+@pytest.mark.parametrize("spread", [0.3, 2.0, 20.0])
+def test_equal_mass_bins_from_the_grid_are_within_one_thousandth(bins, spread):
+    """Flat, spread and saturated confidences, calibrated or not, 10,000 samples."""
+    rng = np.random.default_rng(1)
+    for power in (0.7, 1.0, 2.0):
+        probs, labels = calibrated(rng, (10_000, 5), spread=spread)
+        probs = sharpened(probs, power=power)
+        found = fed([(probs, labels)], bins=bins).compute().adaptive_ece
+        assert found == pytest.approx(metrics.adaptive_ece(probs, labels, bins=bins), abs=1e-3)
+
+
+def test_merging_in_any_order_gives_the_same():
+    rng = np.random.default_rng(2)
+    batches = [calibrated(rng, (50 * (i + 1), 3)) for i in range(4)]
+    whole = fed(batches).compute()
+    for order in permutations(range(4)):
+        total = CalibrationAccumulator()
+        for index in order:
+            assert total.merge(fed([batches[index]])) is total
+        assert total.compute() == pytest.approx(whole, rel=1e-12)
+    pair = fed(batches[:2]).merge(fed(batches[2:]))
+    assert pair.compute() == pytest.approx(whole, rel=1e-12)
+    empty = fed(batches).merge(CalibrationAccumulator())
+    assert empty.compute() == pytest.approx(whole, rel=1e-12)
+
+
+def test_merge_leaves_the_other_alone():
+    batch = calibrated(np.random.default_rng(3), (50, 3))
+    other, target = fed([batch]), CalibrationAccumulator()
+    before = other.compute()
+    target.merge(other)
+    target.update(*batch)
+    assert other.compute() == before
+
+
+@pytest.mark.parametrize("suffix", ["npz", "json"])
+@pytest.mark.parametrize("settings", [{}, {"bins": 7, "classwise": False, "threshold": 0.9, "ignore_index": -1}])
+def test_state_is_saved_and_loaded(tmp_path, suffix, settings):
+    accumulator = fed([calibrated(np.random.default_rng(4), (200, 3))], **settings)
+    path = tmp_path / f"state.{suffix}"
+    accumulator.save(path)
+    loaded = CalibrationAccumulator.load(path)
+    assert loaded.settings() == accumulator.settings()
+    np.testing.assert_equal(loaded.compute()._asdict(), accumulator.compute()._asdict())
+    assert loaded.merge(accumulator).compute().samples == 400
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_an_empty_state_is_saved_too(tmp_path):
+    CalibrationAccumulator().save(tmp_path / "empty.npz")
+    with pytest.raises(ValueError, match=r"must have seen a sample before compute\(\), got none"):
+        CalibrationAccumulator.load(tmp_path / "empty.npz").compute()
+
+
+def test_states_of_other_kinds_are_refused(tmp_path):
+    path = tmp_path / "state.json"
+    CalibrationAccumulator().save(path)
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "schema": 99}))
+    with pytest.raises(ValueError, match="path must hold a state of schema 1, got 99"):
+        CalibrationAccumulator.load(path)
+    with pytest.raises(ValueError, match=r"path must end in .npz or .json, got 'state.pkl'"):
+        CalibrationAccumulator().save("state.pkl")
+
+
+@pytest.mark.parametrize("task", ["multiclass", "binary"])
+def test_logits_are_added_as_their_probabilities(task):
+    rng = np.random.default_rng(5)
+    logits, labels = 5 * rng.standard_normal((500, 3)), rng.integers(0, 3, 500)
+    probs = softmax(logits, axis=1)
+    if task == "binary":
+        logits, labels = logits[:, 0], labels % 2
+        probs = 1 / (1 + np.exp(-logits))
+    accumulator = CalibrationAccumulator(task=task)
+    accumulator.update_logits(logits, labels)
+    expected = fed([(probs, labels)], task=task).compute()
+    np.testing.assert_allclose(accumulator.compute(), expected, rtol=1e-9)
+
+
+def test_dense_batches_with_ignored_places():
+    rng = np.random.default_rng(6)
+    dense = np.moveaxis(random_simplex(rng, (2, 6, 5, 3)), -1, 1)
+    labels = rng.integers(0, 3, (2, 6, 5))
+    labels[0] = 255
+    accumulator = CalibrationAccumulator(ignore_index=255)
+    accumulator.update(dense, labels)
+    assert accumulator.compute().samples == 30
+    assert accumulator.compute().ece == pytest.approx(metrics.ece(dense[1:], labels[1:]), rel=1e-12)
+
+
+def test_a_refused_batch_leaves_nothing_behind():
+    good = calibrated(np.random.default_rng(7), (60_000, 3))
+    accumulator = fed([good])
+    before = accumulator.compute()
+    bad = good[0].copy()
+    bad[-1, 0] = np.nan
+    with pytest.raises(ValueError, match="got nan in row 59999"):
+        accumulator.update(bad, good[1])
+    assert accumulator.compute() == before
+
+
+def test_what_does_not_fit_is_refused():
+    accumulator = fed([calibrated(np.random.default_rng(8), (20, 3))])
+    with pytest.raises(ValueError, match="probs must have 3 classes as before, got 4"):
+        accumulator.update(*calibrated(np.random.default_rng(9), (20, 4)))
+    with pytest.raises(ValueError, match="other must have 3 classes, got 4"):
+        accumulator.merge(fed([calibrated(np.random.default_rng(9), (20, 4))]))
+    with pytest.raises(ValueError, match=r"other must have the same settings .*'bins': 15.*got .*'bins': 10"):
+        accumulator.merge(CalibrationAccumulator(bins=10))
+    with pytest.raises(ValueError, match="bins must be at least 1"):
+        CalibrationAccumulator(bins=0)
+
+
+def test_memory_does_not_grow():
+    accumulator = fed([calibrated(np.random.default_rng(10), (10, 3))])
+    before = sum(part.nbytes for part in (accumulator.sums, accumulator.grid, accumulator.classes))
+    for seed in range(3):
+        accumulator.update(*calibrated(np.random.default_rng(seed), (5000, 3)))
+    assert sum(part.nbytes for part in (accumulator.sums, accumulator.grid, accumulator.classes)) == before

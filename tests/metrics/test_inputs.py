@@ -1,0 +1,237 @@
+"""What may come in, in which kind and shape, and what is said of the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from arrays import calibrated, random_simplex, sharpened, spoiled
+from reference import loop_ece
+from refocal import metrics
+from refocal.metrics import inputs
+
+PROBS = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1]])
+LABELS = np.array([0, 2, 1])
+MEASURES = [
+    metrics.ece,
+    metrics.adaptive_ece,
+    metrics.mce,
+    metrics.classwise_ece,
+    metrics.thresholded_ece,
+    metrics.smooth_ece,
+    metrics.kernel_calibration_error,
+    metrics.nll,
+    metrics.brier,
+    metrics.error,
+    metrics.auroc,
+    metrics.aurc,
+]
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_every_library_and_precision_gives_the_float64_value(measure, xp):
+    rng = np.random.default_rng(0)
+    probs, labels = calibrated(rng, (200, 4))
+    exact = measure(probs.astype(np.float32).astype(np.float64), labels)
+    kinds = [xp.float32, xp.float64]
+    for kind in kinds:
+        given = xp.asarray(probs.astype(np.float32), dtype=kind)
+        result = measure(given, xp.asarray(labels))
+        assert isinstance(result, float)
+        assert result == pytest.approx(exact, rel=1e-6, abs=1e-9)
+
+
+def test_sixteen_bits_are_read_as_they_are():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    probs, labels = calibrated(rng, (500, 5))
+    for given in (torch.tensor(probs).half(), torch.tensor(probs).to(torch.bfloat16)):
+        wide = given.double().numpy()
+        confidence, correct = wide.max(axis=1), wide.argmax(axis=1) == labels
+        assert metrics.ece(given, torch.tensor(labels)) == pytest.approx(loop_ece(confidence, correct), rel=1e-9)
+    half = probs.astype(np.float16)
+    assert metrics.ece(half, labels) == metrics.ece(torch.tensor(half), torch.tensor(labels))
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+def test_a_probability_above_one_by_rounding_is_one(classes):
+    probs = np.zeros((40, classes), dtype=np.float32)
+    probs[:, 0] = 1.00005
+    labels = np.arange(40) % 2
+    for measure in (metrics.ece, metrics.adaptive_ece, metrics.smooth_ece):
+        assert measure(probs, labels) == pytest.approx(0.5, abs=1e-6)
+    assert metrics.classwise_ece(probs, labels) == pytest.approx(1 / classes, abs=1e-4)
+    assert metrics.calibration_test(probs, labels).p_value < 0.01
+    accumulator = metrics.CalibrationAccumulator()
+    accumulator.update(probs, labels)
+    assert accumulator.compute().ece == pytest.approx(0.5, abs=1e-9)
+
+
+def test_a_gradient_or_a_list_is_no_obstacle():
+    torch = pytest.importorskip("torch")
+    probs = torch.tensor(PROBS, requires_grad=True)
+    assert metrics.nll(probs, torch.tensor(LABELS)) == metrics.nll(PROBS.tolist(), LABELS.tolist())
+
+
+@pytest.mark.parametrize(
+    ("probs", "labels", "error", "message"),
+    [
+        (
+            spoiled(PROBS, (1, 0), np.nan),
+            LABELS,
+            ValueError,
+            "probs must be non-negative and not NaN, got nan in row 1",
+        ),
+        (spoiled(PROBS, (2, 0), -0.1), LABELS, ValueError, "non-negative and not NaN, got -0.1 in row 2"),
+        (spoiled(PROBS, (1, 0), 0.45), LABELS, ValueError, r"rows of probs must sum to 1 .*got 1\.25 in row 1"),
+        (spoiled(PROBS, (1, 0), np.inf), LABELS, ValueError, "rows of probs must sum to 1 .*got inf in row 1"),
+        (PROBS, [0, 3, 1], ValueError, r"labels must lie in 0 \.\.\. 2, got 3 in row 1"),
+        (PROBS, [0, 1, -1], ValueError, r"labels must lie in 0 \.\.\. 2, got -1 in row 2"),
+        (PROBS, [0.0, 1.0, 2.0], TypeError, "labels must have an integer dtype, got float64"),
+        (PROBS, [0, 1], ValueError, r"labels must have shape \(3,\), got \(2,\)"),
+        (PROBS[:, 0], LABELS, ValueError, r"probs must have shape \(N, classes\).*task='binary'"),
+        (PROBS[:, :1], LABELS, ValueError, r"two classes or more, got \(3, 1\) \(task='binary' takes P\(y = 1\)\)"),
+        (PROBS.astype(int), LABELS, TypeError, "probs must have a floating-point dtype"),
+        ("probs", LABELS, TypeError, "probs must be an array"),
+        (PROBS[:0], LABELS[:0], ValueError, r"probs must have at least one row, got shape \(0, 3\)"),
+    ],
+)
+def test_bad_rows_and_labels_are_named(probs, labels, error, message):
+    for measure in MEASURES:
+        with pytest.raises(error, match=message):
+            measure(probs, labels)
+
+
+def test_a_bad_row_is_named_wherever_it_stands():
+    rng = np.random.default_rng(2)
+    probs = random_simplex(rng, (100_000, 3)).astype(np.float32)
+    probs[98_765, 1] = np.nan
+    for measure in (metrics.ece, metrics.nll, metrics.classwise_ece):
+        with pytest.raises(ValueError, match="got nan in row 98765"):
+            measure(probs, np.zeros(100_000, dtype=int))
+    logits = np.zeros((50_000, 4))
+    logits[43_210, 2] = np.inf
+    with pytest.raises(ValueError, match=r"logits must be finite or -inf \(masked\).* got inf in row 43210"):
+        metrics.ece_from_logits(logits, np.zeros(50_000, dtype=int))
+    with pytest.raises(ValueError, match="got nan in row 1"):
+        metrics.nll_from_logits(spoiled(np.zeros((3, 2)), (1, 1), np.nan), [0, 0, 0])
+    with pytest.raises(ValueError, match="logits must not be NaN, got nan in row 2"):
+        metrics.nll_from_logits(np.array([0.0, 1.0, np.nan]), [0, 0, 0], task="binary")
+
+
+def test_masked_and_huge_logits_are_no_error():
+    logits = np.array([[0.0, -np.inf, 800.0], [-np.inf, 3.0, -900.0]])
+    assert metrics.nll_from_logits(logits, [2, 1]) == 0.0
+    assert metrics.ece_from_logits(logits, [2, 1]) == 0.0
+    assert metrics.nll_from_logits(np.array([np.inf, -np.inf]), [1, 0], task="binary") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, -1.0, 1.0], "weights must be finite and not negative, got -1.0 in row 1"),
+        ([1.0, 1.0, np.nan], "weights must be finite and not negative, got nan in row 2"),
+        ([1.0, 1.0], r"weights must have shape \(3,\), one a label, got \(2,\)"),
+        ([0.0, 0.0, 0.0], "weights must not all be 0"),
+    ],
+)
+def test_bad_weights_are_named(weights, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.ece(PROBS, LABELS, weights=weights)
+
+
+@pytest.mark.parametrize("measure", [*MEASURES, metrics.brier_decomposition])
+def test_whole_weights_repeat_samples(measure):
+    rng = np.random.default_rng(3)
+    probs, labels = calibrated(rng, (60, 3))
+    probs = sharpened(probs, power=1.5)
+    times = rng.integers(0, 4, 60)
+    if measure is metrics.aurc:  # a repeated sample is a tie, in random order; a heavy one comes as a whole
+        times = np.full(60, 2)
+    repeated = measure(np.repeat(probs, times, axis=0), np.repeat(labels, times))
+    assert measure(probs, labels, weights=times.astype(float)) == pytest.approx(
+        repeated, rel=1e-9, abs=0.01 if measure is metrics.aurc else 1e-12
+    )
+
+
+def test_dense_predictions_are_rows_with_classes_on_axis_one():
+    rng = np.random.default_rng(4)
+    rows = random_simplex(rng, (2 * 4 * 5, 3))
+    labels = rng.integers(0, 3, 2 * 4 * 5)
+    weights = rng.random(2 * 4 * 5)
+    dense = np.moveaxis(rows.reshape(2, 4, 5, 3), -1, 1)
+    for measure in MEASURES:
+        given = measure(dense, labels.reshape(2, 4, 5), weights=weights.reshape(2, 4, 5))
+        assert given == pytest.approx(measure(rows, labels, weights=weights), rel=1e-12)
+    ignored = labels.copy()
+    ignored[::3] = 255
+    keep = ignored != 255
+    for measure in MEASURES:
+        assert measure(dense, ignored.reshape(2, 4, 5), ignore_index=255) == pytest.approx(
+            measure(rows[keep], labels[keep]), rel=1e-12
+        )
+    with pytest.raises(ValueError, match=r"got 255 in row \(0, 0, 0\)"):
+        metrics.ece(dense, ignored.reshape(2, 4, 5))
+    with pytest.raises(ValueError, match="labels must not all be ignore_index=1"):
+        metrics.ece(PROBS, [1, 1, 1], ignore_index=1)
+    with pytest.raises(ValueError, match="weights must not all be 0"):
+        metrics.ece(PROBS, [0, 1, 2], ignore_index=1, weights=[0.0, 1.0, 0.0])
+    with pytest.raises(ValueError, match=r"got nan in row \(1, 2, 3\)"):
+        metrics.ece(spoiled(dense, (1, 0, 2, 3), np.nan), labels.reshape(2, 4, 5))
+    # what is ignored is not looked at
+    metrics.ece(spoiled(PROBS, (1, 0), np.nan), [0, 9, 1], ignore_index=9)
+
+
+def test_binary_input_is_the_probability_of_one():
+    p, y = np.array([0.1, 0.7, 0.9, 0.4]), np.array([0, 1, 1, 1])
+    assert metrics.ece(p, y, task="binary") == metrics.ece(p[:, None], y, task="binary")
+    assert metrics.nll(p, y, task="binary") == pytest.approx(metrics.nll(np.stack([1 - p, p], axis=1), y))
+    assert metrics.error(p, y, task="binary") == 0.25
+    assert metrics.auroc(p, y, task="binary") == metrics.auroc(np.stack([1 - p, p], axis=1), y)
+    assert metrics.nll(p, y.astype(bool), task="binary") == metrics.nll(p, y, task="binary")
+    with pytest.raises(ValueError, match=r"probs must lie in \[0, 1\], got 1.5 in row 2"):
+        metrics.ece(spoiled(p, 2, 1.5), y, task="binary")
+    with pytest.raises(ValueError, match=r"labels must lie in 0 \.\.\. 1, got 2 in row 0"):
+        metrics.ece(p, spoiled(y, 0, 2), task="binary")
+
+
+def test_multilabel_input_pools_the_labels_and_classwise_takes_their_mean():
+    rng = np.random.default_rng(5)
+    probs, labels = rng.random((50, 4)), rng.integers(0, 2, (50, 4))
+    weights = rng.random(50)
+    for measure in (metrics.ece, metrics.nll, metrics.brier, metrics.smooth_ece):
+        pooled = measure(probs.ravel(), labels.ravel(), task="binary", weights=np.repeat(weights, 4))
+        assert measure(probs, labels, task="multilabel", weights=weights) == pytest.approx(pooled, rel=1e-12)
+    by_label = [metrics.ece(probs[:, k], labels[:, k], task="binary") for k in range(4)]
+    assert metrics.classwise_ece(probs, labels, task="multilabel") == pytest.approx(np.mean(by_label), rel=1e-12)
+    with pytest.raises(ValueError, match=r"shape \(N, labels\) for task='multilabel', got \(50,\)"):
+        metrics.ece(probs[:, 0], labels[:, 0], task="multilabel")
+    with pytest.raises(ValueError, match="task must be one of 'multiclass', 'binary', 'multilabel', got 'multi'"):
+        metrics.ece(probs, labels, task="multi")
+    with pytest.raises(ValueError, match="task must be one of 'multiclass', 'multilabel', got 'binary'"):
+        metrics.classwise_ece(probs[:, 0], labels[:, 0], task="binary")
+
+
+def test_blocks_do_not_change_sums(monkeypatch):
+    rng = np.random.default_rng(6)
+    probs, labels = calibrated(rng, (1000, 7))
+    weights = rng.random(1000)
+    whole = [measure(probs, labels, weights=weights) for measure in MEASURES]
+    monkeypatch.setattr(inputs, "_BLOCK_ELEMENTS", 100)
+    monkeypatch.setattr(inputs, "_EVENT_ROWS", 33)
+    for measure, expected in zip(MEASURES, whole, strict=True):
+        assert measure(probs, labels, weights=weights) == pytest.approx(expected, rel=1e-12)
+
+
+def test_input_is_not_changed():
+    rng = np.random.default_rng(7)
+    probs, labels = calibrated(rng, (100, 3))
+    logits = np.log(probs)
+    before = probs.copy(), labels.copy(), logits.copy()
+    for measure in MEASURES:
+        measure(probs, labels)
+    for measure in (metrics.nll_from_logits, metrics.brier_from_logits, metrics.ece_from_logits):
+        measure(logits, labels)
+    metrics.interval(metrics.ece, probs, labels, resamples=100)
+    for array, copy in zip((probs, labels, logits), before, strict=True):
+        np.testing.assert_array_equal(array, copy)

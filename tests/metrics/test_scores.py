@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sklearn.metrics
+from scipy.special import log_softmax, softmax
+
+from arrays import calibrated
+from refocal import metrics
+
+
+def test_proper_scores_equal_scikit_learn():
+    rng = np.random.default_rng(0)
+    probs, labels = calibrated(rng, (500, 4))
+    weights = rng.random(500)
+    classes = list(range(4))
+    for scale in (None, weights):
+        expected = sklearn.metrics.log_loss(labels, probs, sample_weight=scale, labels=classes)
+        assert metrics.nll(probs, labels, weights=scale) == pytest.approx(expected, rel=1e-12)
+        expected = sklearn.metrics.brier_score_loss(labels, probs, sample_weight=scale, labels=classes)
+        assert metrics.brier(probs, labels, weights=scale) == pytest.approx(expected, rel=1e-12)
+        expected = 1 - sklearn.metrics.accuracy_score(labels, probs.argmax(axis=1), sample_weight=scale)
+        assert metrics.error(probs, labels, weights=scale) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_binary_brier_score_is_half_of_the_two_class_one():
+    rng = np.random.default_rng(1)
+    probs, labels = calibrated(rng, (300, 2))
+    binary = metrics.brier(probs[:, 1], labels, task="binary")
+    assert binary == pytest.approx(sklearn.metrics.brier_score_loss(labels, probs[:, 1]), rel=1e-12)
+    assert metrics.brier(probs, labels) == pytest.approx(2 * binary, rel=1e-12)
+
+
+def test_scores_against_loops():
+    rng = np.random.default_rng(2)
+    probs, labels = calibrated(rng, (100, 3))
+    posterior, _ = calibrated(rng, (100, 3))
+    focal = np.mean([-((1 - row[y]) ** 1.5) * np.log(row[y]) for row, y in zip(probs, labels, strict=True)])
+    assert metrics.focal_score(probs, labels, gamma=1.5) == pytest.approx(focal, rel=1e-12)
+    assert metrics.focal_score(probs, labels, gamma=0) == pytest.approx(metrics.nll(probs, labels), rel=1e-12)
+    kl = np.mean(
+        [sum(t * np.log(t / p) for t, p in zip(a, b, strict=True)) for a, b in zip(posterior, probs, strict=True)]
+    )
+    assert metrics.kl_to_posterior(probs, posterior) == pytest.approx(kl, rel=1e-12)
+    inside = probs.max(axis=1) >= 0.8
+    share = metrics.confidence_share(probs, labels, threshold=0.8)
+    assert share.share == pytest.approx(inside.mean())
+    assert share.accuracy == pytest.approx((probs.argmax(axis=1) == labels)[inside].mean())
+    nobody = metrics.confidence_share(np.array([[0.5, 0.5]]), [0])
+    assert nobody.share == 0
+    assert np.isnan(nobody.accuracy)
+
+
+@pytest.mark.parametrize("task", ["multiclass", "binary"])
+def test_logits_give_what_their_probabilities_give(task):
+    rng = np.random.default_rng(3)
+    logits = 3 * rng.standard_normal((200, 4))
+    labels = rng.integers(0, 4, 200)
+    probs = softmax(logits, axis=1)
+    if task == "binary":
+        logits, labels = logits[:, 0], labels % 2
+        probs = 1 / (1 + np.exp(-logits))
+    for name, settings in (("nll", {}), ("brier", {}), ("focal_score", {"gamma": 2.0}), ("ece", {})):
+        from_logits = getattr(metrics, f"{name}_from_logits")(logits, labels, task=task, **settings)
+        assert from_logits == pytest.approx(getattr(metrics, name)(probs, labels, task=task, **settings), rel=1e-9)
+
+
+def test_nothing_saturates_from_logits():
+    logits = np.array([[60.0, 0.0, -5.0]])
+    assert metrics.nll_from_logits(logits, [0]) == pytest.approx(np.exp(-60) + np.exp(-65), rel=1e-12)
+    exact = (np.exp(-60) + np.exp(-65)) ** 3
+    assert metrics.focal_score_from_logits(logits, [0], gamma=2.0) == pytest.approx(exact, rel=1e-12)
+    assert metrics.nll_from_logits(np.array([800.0]), [0], task="binary") == pytest.approx(800.0)
+    posterior = np.array([[0.5, 0.5]])
+    expected = np.sum(posterior * (np.log(posterior) - log_softmax([[2000.0, 0.0]], axis=1)))
+    assert metrics.kl_to_posterior_from_logits(np.array([[2000.0, 0.0]]), posterior) == pytest.approx(expected)
+    assert metrics.kl_to_posterior_from_logits(np.array([[0.0, -np.inf]]), np.array([[1.0, 0.0]])) == 0
+
+
+def test_impossible_labels_cost_infinity_unless_they_weigh_nothing():
+    probs = np.array([[1.0, 0.0], [0.5, 0.5]])
+    assert metrics.nll(probs, [1, 0]) == np.inf
+    assert metrics.nll(probs, [1, 0], weights=[0.0, 1.0]) == pytest.approx(np.log(2))
+    assert metrics.kl_to_posterior(probs, np.array([[0.5, 0.5], [0.5, 0.5]])) == np.inf
+
+
+def test_ties_go_to_the_first_class():
+    probs = np.array([[0.4, 0.4, 0.2], [0.2, 0.4, 0.4]])
+    wide = np.concatenate([probs, np.zeros((2, 40))], axis=1)
+    for rows in (probs, wide):
+        assert metrics.error(rows, [0, 1]) == 0
+        assert metrics.error(rows, [1, 2]) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda p: metrics.focal_score(p, [0], gamma=-1), ValueError, "gamma must be greater than -1"),
+        (lambda p: metrics.confidence_share(p, [0], threshold=1), ValueError, "threshold must lie strictly between"),
+        (lambda p: metrics.kl_to_posterior(p, p[:, :1]), ValueError, "probs and posterior must have the same shape"),
+        (lambda p: metrics.kl_to_posterior(p, 2 * p), ValueError, "rows of posterior must sum to 1"),
+    ],
+)
+def test_bad_settings(call, error, message):
+    with pytest.raises(error, match=message):
+        call(np.array([[0.5, 0.5]]))
