@@ -20,6 +20,8 @@ ROOMS = {
     "core": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.core"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
     | {"refocal.core", "refocal.losses"},
+    "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
+    | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators"},
     "demo": {"numpy", "rich", "refocal.core"},
     "cli": {"rich", "refocal"},
     "__main__": {"refocal.cli"},

@@ -1,0 +1,138 @@
+"""Minimisers for one and for two parameters, safeguarded so that they end at an optimum or at a stated bound.
+
+A function to be minimised takes the point and whether to be exact: far from the optimum the precision of the data
+is enough, the last evaluations are in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+_MAX_EVALUATIONS = 100
+_COARSE_STEP = 1e-3  # relative; from steps of this size on, evaluations are exact
+_LAST_STEP = 1e-5  # a Newton step of this size leaves an error of about its square
+
+
+class Slope(NamedTuple):
+    """A function of one variable: value, first and second derivative."""
+
+    value: float
+    slope: float
+    curvature: float
+
+
+class Root(NamedTuple):
+    """Where a convex function is least; `at` is the last evaluation, within rounding of the optimum."""
+
+    x: float
+    at: Slope
+    at_bound: bool
+    evaluations: int
+
+
+def convex_minimum(function: Callable[[float, bool], Slope], start: float, *, low: float, high: float) -> Root:
+    """The minimum of a convex function over [low, high], 0 < low, by Newton's method inside a shrinking bracket.
+
+    Steps are taken in 1/x: the slope of a likelihood in an inverse temperature is nearly straight in the temperature.
+    """
+    left, right = low, high
+    x, exact = start, False
+    for evaluation in range(1, _MAX_EVALUATIONS + 1):
+        at = function(x, exact)
+        if (x == low and at.slope >= 0) or (x == high and at.slope <= 0):
+            return Root(x, at, True, evaluation)
+        left, right = (left, x) if at.slope > 0 else (x, right)
+        inverse = 1 / x + at.slope / at.curvature / x / x if at.curvature > 0 else math.inf * at.slope
+        following = 1 / inverse if inverse > 0 else math.inf
+        if not left < following < right:
+            edge = left if at.slope > 0 else right
+            # a bound of the search is tried itself; a bracket that came from an evaluation is halved
+            following = edge if edge in (low, high) and edge != x else math.sqrt(left * right)
+        step = abs(following / x - 1)
+        if exact and step < _LAST_STEP:
+            return Root(following, at, False, evaluation)
+        exact = exact or step < _COARSE_STEP
+        x = following
+    msg = f"no minimum found in {_MAX_EVALUATIONS} evaluations; it lies between {left:g} and {right:g}"
+    raise RuntimeError(msg)
+
+
+class Quadratic(NamedTuple):
+    """A function's value, gradient (d,) and Hessian (d, d), where one was asked for, at a point."""
+
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray | None
+
+
+class Minimum(NamedTuple):
+    """A local minimum within a box; value and Hessian are within rounding, and 1e-3, of those at the optimum."""
+
+    x: np.ndarray
+    value: float
+    hessian: np.ndarray
+    at_bound: bool
+    evaluations: int
+
+
+def trust_region_minimum(
+    function: Callable[[np.ndarray, bool, bool], Quadratic], start: np.ndarray, *, low: np.ndarray, high: np.ndarray
+) -> Minimum:
+    """A local minimum within a box, by Newton's method in a trust region that starts with radius 1.
+
+    Args:
+        function: The function, of a point, whether to be exact, and whether the Hessian is wanted. Near the optimum
+            the last Hessian serves on.
+        start: First guess (d,).
+        low: Lower bounds (d,).
+        high: Upper bounds (d,).
+    """
+    x, exact = start, False
+    at = function(x, exact, True)
+    assert at.hessian is not None
+    hessian = at.hessian
+    radius, evaluation = 1.0, 1
+    while evaluation < _MAX_EVALUATIONS:
+        step = _newton_step(at.gradient, hessian, free=~_pressed(x, at.gradient, low, high), radius=radius)
+        step = np.clip(x + step, low, high) - x
+        size = float(np.max(np.abs(step)))
+        if exact and size < _LAST_STEP:
+            x = x + step
+            return Minimum(x, at.value, hessian, bool(np.any((x <= low) | (x >= high))), evaluation)
+        near = size < _COARSE_STEP
+        there, evaluation = function(x + step, exact or near, not near), evaluation + 1
+        expected = -float(at.gradient @ step + step @ hessian @ step / 2)
+        # the first exact value cannot be compared with the one before, nor need it be: the step was short
+        rounding = math.inf if near and not exact else (1e-13 if exact else 1e-6) * abs(at.value)
+        exact = exact or near
+        if at.value - there.value >= 0.1 * expected - rounding:
+            radius = max(radius, 2 * size) if size > 0.9 * radius else radius
+            x, at = x + step, there
+            hessian = hessian if there.hessian is None else there.hessian
+        else:
+            radius = size / 4
+    msg = f"no minimum found in {_MAX_EVALUATIONS} evaluations; the last step had size {size:.1e}"
+    raise RuntimeError(msg)
+
+
+def _pressed(x: np.ndarray, gradient: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Which coordinates are at a bound that a descent would cross."""
+    pressed: np.ndarray = (x <= low) & (gradient > 0) | (x >= high) & (gradient < 0)
+    return pressed
+
+
+def _newton_step(gradient: np.ndarray, hessian: np.ndarray, *, free: np.ndarray, radius: float) -> np.ndarray:
+    """Newton's step in the free coordinates, no longer than the radius."""
+    step = np.zeros_like(gradient)
+    if np.any(free):
+        curvature, axes = np.linalg.eigh(hessian[np.ix_(free, free)])
+        # where the function bends down, Newton's step would climb: it keeps its size and descends
+        steepness = np.maximum(np.abs(curvature), 1e-12 * np.max(np.abs(curvature)) + 1e-300)
+        along = axes.T @ gradient[free] / steepness
+        length = float(np.linalg.norm(along))
+        step[free] = -axes @ along * min(1.0, radius / max(length, 1e-300))
+    return step

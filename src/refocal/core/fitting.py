@@ -1,0 +1,111 @@
+"""The maximum-likelihood temperature, and focal temperature, of labelled logits."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from refocal.core.descent import Minimum, Quadratic, Root, Slope, convex_minimum, trust_region_minimum
+from refocal.core.likelihood import Labelled, focal_likelihood, temperature_likelihood
+
+# beta = 1/T times the scale of the logits stays within these: beyond, probabilities are uniform or one-hot
+_LEAST_SCALED_BETA, _LARGEST_SCALED_BETA = 1e-4, 1e4
+GAMMA_BOUNDS = (-0.97, 50.0)  # where the map is tested against exact arithmetic
+
+_LARGE = 1 << 21  # logits; above this, the first guess comes from some of the rows
+_ROWS_FOR_A_GUESS = 4096
+
+
+class Temperature(NamedTuple):
+    """A fitted inverse temperature."""
+
+    beta: float
+    nll: float
+    relative_error: float  # standard error of log T; infinite where the data do not determine T
+    at_bound: bool
+    evaluations: int
+
+
+def fit_temperature(data: Labelled) -> Temperature:
+    """The inverse temperature with the least NLL; 1 where the logits of each row are all equal."""
+    scale = data.scale
+    if not scale > 0:
+        return Temperature(1.0, math.log(data.logits.shape[1]), math.inf, False, 0)
+    low, high = _LEAST_SCALED_BETA / scale, _LARGEST_SCALED_BETA / scale
+    start = 2 * math.log(data.logits.shape[1]) / scale
+    if data.logits.size > _LARGE and len(data.logits) >= 2 * _ROWS_FOR_A_GUESS:
+        guess = _descend(data.thin(len(data.logits) // _ROWS_FOR_A_GUESS), start, low, high)
+        start = start if guess.at_bound else guess.x
+    root = _descend(data, start, low, high)
+    information = root.x**2 * root.at.curvature
+    error = math.inf if root.at_bound else 1 / math.sqrt(information * data.samples)
+    return Temperature(root.x, root.at.value, error, root.at_bound, root.evaluations)
+
+
+def _descend(data: Labelled, start: float, low: float, high: float) -> Root:
+    def nll(beta: float, exact: bool) -> Slope:
+        return temperature_likelihood(data, beta, exact=exact)
+
+    return convex_minimum(nll, start, low=low, high=high)
+
+
+class FocalTemperature(NamedTuple):
+    """A fitted focal parameter and inverse temperature."""
+
+    gamma: float
+    beta: float
+    nll: float
+    gamma_error: float  # standard errors of gamma and of log T; infinite where the data do not determine them
+    relative_error: float
+    at_bound: bool
+    evaluations: int
+
+
+def fit_focal_temperature(data: Labelled) -> FocalTemperature:
+    """The (gamma, beta) with the least NLL that a descent from temperature scaling reaches; never worse than that.
+
+    The NLL is convex in beta for gamma = 0 but not in gamma; where the descent ends at a bound, it starts again
+    from the other side, and the better end is taken.
+    """
+    plain = fit_temperature(data)
+    if plain.evaluations == 0 or plain.at_bound:  # nothing more can be learned than that
+        return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, math.inf, plain.at_bound, plain.evaluations)
+    scale = data.scale
+    low = np.array([math.log1p(GAMMA_BOUNDS[0]), math.log(_LEAST_SCALED_BETA / scale)])
+    high = np.array([math.log1p(GAMMA_BOUNDS[1]), math.log(_LARGEST_SCALED_BETA / scale)])
+
+    def descend(rows: Labelled, start: np.ndarray) -> Minimum:
+        def nll(point: np.ndarray, exact: bool, curvature: bool) -> Quadratic:
+            """In log(1 + gamma) and log beta, which no step can take out of their domain."""
+            gamma, beta = math.expm1(point[0]), math.exp(point[1])
+            at = focal_likelihood(rows, gamma, beta, exact=exact, curvature=curvature)
+            factor = np.array([1 + gamma, beta])
+            gradient = factor * at.gradient
+            hessian = None if at.hessian is None else at.hessian * np.outer(factor, factor) + np.diag(gradient)
+            return Quadratic(at.value, gradient, hessian)
+
+        return trust_region_minimum(nll, start, low=low, high=high)
+
+    start = np.array([0.0, math.log(plain.beta)])
+    if data.logits.size > _LARGE and len(data.logits) >= 2 * _ROWS_FOR_A_GUESS:
+        guess = descend(data.thin(len(data.logits) // _ROWS_FOR_A_GUESS), start)
+        start = start if guess.at_bound else guess.x
+    best = descend(data, start)
+    evaluations = plain.evaluations + best.evaluations
+    if best.at_bound:
+        # gamma steepens the map about as 1 + gamma, hence the start on the other side
+        side = -1.0 if best.x[0] > 0 else 1.0
+        other = descend(data, np.clip([side, math.log(plain.beta) - 0.7 * side], low, high))
+        evaluations += other.evaluations
+        best = other if other.value < best.value else best
+    if not best.value <= plain.nll:
+        return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, plain.relative_error, False, evaluations)
+    gamma, beta = math.expm1(best.x[0]), math.exp(best.x[1])
+    errors = np.full(2, math.inf)
+    if not best.at_bound and np.all(np.linalg.eigvalsh(best.hessian) > 0):
+        errors = np.sqrt(np.diag(np.linalg.inv(best.hessian)) / data.samples)
+    return FocalTemperature(
+        gamma, beta, best.value, float((1 + gamma) * errors[0]), float(errors[1]), best.at_bound, evaluations
+    )
