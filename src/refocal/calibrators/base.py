@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
@@ -60,6 +61,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         logits = self._logits(X, reset=True)
         labels = self._encode(y, len(logits), logits.shape[1])
         weights = _weights(sample_weight, len(logits))
+        if weights is not None and not np.all(weights):  # a sample of weight 0 is none
+            logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
         self._fit(logits, labels, weights)
         return self
 
@@ -131,7 +134,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         if self.input not in _INPUTS:
             msg = f"input must be one of {_INPUTS}, got {self.input!r}"
             raise ValueError(msg)
-        if getattr(X, "ndim", None) == 1 or (isinstance(X, list | tuple) and X and np.ndim(X[0]) == 0):
+        one_column = reset or getattr(self, "n_features_in_", 1) == 1
+        if one_column and (getattr(X, "ndim", None) == 1 or (isinstance(X, list | tuple) and X and np.ndim(X[0]) == 0)):
             X = np.asarray(X).reshape(-1, 1)
         dtypes = (np.float64, np.float32)
         if reset or hasattr(self, "n_features_in_"):
@@ -152,6 +156,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
             msg = f"{type(self).__name__} requires y to be passed, but the target y is None"
             raise ValueError(msg)
         y = column_or_1d(y, warn=True)
+        if y.dtype.kind == "f":
+            assert_all_finite(y, input_name="y")
         if len(y) != rows:
             msg = f"X and y must have one row a sample, got {rows} and {len(y)}"
             raise ValueError(msg)
@@ -212,8 +218,8 @@ def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
     if weights.shape != (rows,):
         msg = f"sample_weight must have shape ({rows},), one weight a row, got {weights.shape}"
         raise ValueError(msg)
-    if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and weights.sum() > 0):
-        msg = "sample_weight must be finite and non-negative, with a positive sum"
+    if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and np.any(weights)):
+        msg = "sample_weight must be finite, non-negative and not zero everywhere"
         raise ValueError(msg)
     return weights
 

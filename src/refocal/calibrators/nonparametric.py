@@ -43,7 +43,7 @@ class IsotonicCalibration(Calibrator):
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         top_label = choice(self.method, "method", ("one_vs_rest", "top_label")) == "top_label"
-        floor = 1 / (len(logits) + 2)
+        floor = 1 / (2 + (len(logits) if weights is None else weights.sum()))
         tables = []
         for scores, positive in _problems(logits, labels, top_label=top_label):
             regression = IsotonicRegression(y_min=floor, y_max=1 - floor, out_of_bounds="clip")
@@ -98,8 +98,11 @@ class HistogramBinning(Calibrator):
             order = np.argsort(scores, kind="stable")
             shares = np.cumsum(counts[order]) / counts.sum()
             last = np.searchsorted(shares, np.arange(1, self.bins) / self.bins - 1e-12)
-            edges = np.unique(scores[order][last])
-            edges = edges[edges < scores.max()]
+            distinct = np.unique(scores)
+            ends = np.searchsorted(distinct, np.unique(scores[order][last]))
+            ends = ends[ends < len(distinct) - 1]
+            # halfway to the next score, so that rounding moves no sample to another bin
+            edges = distinct[ends] + (distinct[ends + 1] - distinct[ends]) / 2
             index = np.searchsorted(edges, scores, side="left")
             size = np.bincount(index, weights=counts, minlength=len(edges) + 1)
             own = np.bincount(index, weights=counts * positive, minlength=len(edges) + 1)

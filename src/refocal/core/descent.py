@@ -14,6 +14,7 @@ import numpy as np
 
 _MAX_EVALUATIONS = 100
 _COARSE_STEP = 1e-3  # relative; from steps of this size on, evaluations are exact
+_LEAST_RADIUS = 1e-9  # a trust region that shrinks below this has derivatives that do not match its values
 _LAST_STEP = 1e-5  # a Newton step of this size leaves an error of about its square
 
 
@@ -43,6 +44,9 @@ def convex_minimum(function: Callable[[float, bool], Slope], start: float, *, lo
     x, exact = start, False
     for evaluation in range(1, _MAX_EVALUATIONS + 1):
         at = function(x, exact)
+        if not (math.isfinite(at.slope) and math.isfinite(at.curvature)):
+            msg = f"the function to be minimised is not finite at {x:g}"
+            raise RuntimeError(msg)
         if (x == low and at.slope >= 0) or (x == high and at.slope <= 0):
             return Root(x, at, True, evaluation)
         left, right = (left, x) if at.slope > 0 else (x, right)
@@ -96,14 +100,14 @@ def trust_region_minimum(
     assert at.hessian is not None
     hessian = at.hessian
     radius, evaluation = 1.0, 1
-    while evaluation < _MAX_EVALUATIONS:
+    while evaluation < _MAX_EVALUATIONS and radius > _LEAST_RADIUS:
         step = _newton_step(at.gradient, hessian, free=~_pressed(x, at.gradient, low, high), radius=radius)
         step = np.clip(x + step, low, high) - x
-        size = float(np.max(np.abs(step)))
-        if exact and size < _LAST_STEP:
+        size = float(np.linalg.norm(step))
+        if exact and size < min(_LAST_STEP, 0.9 * radius):
             x = x + step
             return Minimum(x, at.value, hessian, bool(np.any((x <= low) | (x >= high))), evaluation)
-        near = size < _COARSE_STEP
+        near = size < min(_COARSE_STEP, 0.9 * radius)
         there, evaluation = function(x + step, exact or near, not near), evaluation + 1
         expected = -float(at.gradient @ step + step @ hessian @ step / 2)
         # the first exact value cannot be compared with the one before, nor need it be: the step was short
@@ -115,7 +119,7 @@ def trust_region_minimum(
             hessian = hessian if there.hessian is None else there.hessian
         else:
             radius = size / 4
-    msg = f"no minimum found in {_MAX_EVALUATIONS} evaluations; the last step had size {size:.1e}"
+    msg = f"no minimum found in {evaluation} evaluations; the last step had size {size:.1e}"
     raise RuntimeError(msg)
 
 
