@@ -35,8 +35,8 @@ class TemperatureScaling(Calibrator):
 
     Attributes:
         temperature_: T. Where one-hot or uniform predictions are best (separable data, predictions all wrong), 1/T
-            is held at 1e4 or 1e-4 over the typical distance of a logit from its row's largest; 1 if all logits of
-            each row are equal.
+            is held at 1e4 or 1e-4 over the mean distance of a logit from its row's largest; 1 if all logits of each
+            row are equal.
         temperature_error_: Standard error of T, from the curvature of the NLL; infinite where the data do not
             determine T, and for other objectives, which have no such theory.
         at_bound_: Whether T was held.

@@ -13,56 +13,98 @@ from typing import NamedTuple
 import numpy as np
 
 _MAX_EVALUATIONS = 100
+_CLOSE_STEP = 0.1  # two points so near to each other determine a cubic well
 _COARSE_STEP = 1e-3  # relative; from steps of this size on, evaluations are exact
 _LEAST_RADIUS = 1e-9  # a trust region that shrinks below this has derivatives that do not match its values
 _LAST_STEP = 1e-5  # a Newton step of this size leaves an error of about its square
 
 
 class Slope(NamedTuple):
-    """A function of one variable: value, first and second derivative."""
+    """A function of one variable: value, first and, where it was asked for, second derivative."""
 
     value: float
     slope: float
-    curvature: float
+    curvature: float | None
 
 
 class Root(NamedTuple):
-    """Where a convex function is least; `at` is the last evaluation, within rounding of the optimum."""
+    """Where a convex function is least; value and curvature are within rounding, and 1e-3, of those there."""
 
     x: float
-    at: Slope
+    value: float
+    curvature: float
     at_bound: bool
     evaluations: int
 
 
-def convex_minimum(function: Callable[[float, bool], Slope], start: float, *, low: float, high: float) -> Root:
+def convex_minimum(
+    function: Callable[[float, bool, bool], Slope],
+    start: float,
+    *,
+    low: float,
+    high: float,
+    last_step: float = _LAST_STEP,
+    sharpen: bool = True,
+) -> Root:
     """The minimum of a convex function over [low, high], 0 < low, by Newton's method inside a shrinking bracket.
 
     Steps are taken in 1/x: the slope of a likelihood in an inverse temperature is nearly straight in the temperature.
+
+    Args:
+        function: The function, of a point, whether to be exact, and whether the curvature is wanted. Near the
+            optimum the last curvature serves on.
+        start: First guess.
+        low: Lower bound.
+        high: Upper bound.
+        last_step: Relative size of a Newton step after which the search ends, at an error of about its square.
+        sharpen: Whether the last evaluations have to be exact.
     """
     left, right = low, high
-    x, exact = start, False
+    x, exact, near, curvature = start, False, False, 0.0
+    before: tuple[float, float, float] | None = None
     for evaluation in range(1, _MAX_EVALUATIONS + 1):
-        at = function(x, exact)
-        if not (math.isfinite(at.slope) and math.isfinite(at.curvature)):
+        at = function(x, exact, not near)
+        curvature = curvature if at.curvature is None else at.curvature
+        if not (math.isfinite(at.slope) and math.isfinite(curvature)):
             msg = f"the function to be minimised is not finite at {x:g}"
             raise RuntimeError(msg)
         if (x == low and at.slope >= 0) or (x == high and at.slope <= 0):
-            return Root(x, at, True, evaluation)
+            return Root(x, at.value, curvature, True, evaluation)
         left, right = (left, x) if at.slope > 0 else (x, right)
-        inverse = 1 / x + at.slope / at.curvature / x / x if at.curvature > 0 else math.inf * at.slope
+        here = (at.slope, 1 / x, -1 / (x * x * curvature)) if curvature > 0 else None
+        inverse = _inverse_root(here, before) if here else math.inf * at.slope
         following = 1 / inverse if inverse > 0 else math.inf
         if not left < following < right:
             edge = left if at.slope > 0 else right
             # a bound of the search is tried itself; a bracket that came from an evaluation is halved
             following = edge if edge in (low, high) and edge != x else math.sqrt(left * right)
         step = abs(following / x - 1)
-        if exact and step < _LAST_STEP:
-            return Root(following, at, False, evaluation)
-        exact = exact or step < _COARSE_STEP
-        x = following
+        if step < last_step and (exact or not sharpen):
+            return Root(following, at.value, curvature, False, evaluation)
+        near = step < _COARSE_STEP
+        exact = exact or (near and sharpen)
+        x, before = following, here if at.curvature is not None and step < _CLOSE_STEP else None
     msg = f"no minimum found in {_MAX_EVALUATIONS} evaluations; it lies between {left:g} and {right:g}"
     raise RuntimeError(msg)
+
+
+def _inverse_root(here: tuple[float, float, float], before: tuple[float, float, float] | None) -> float:
+    """Where t is when the slope g is 0, from (g, t, dt/dg) at one point, or by cubic interpolation at two.
+
+    One point gives Newton's step; two that are close give an error of about the product of both errors squared.
+    """
+    slope, t, rate = here
+    if before is None or before[0] == slope:
+        return t - slope * rate
+    first, t_first, rate_first = before
+    width = slope - first
+    u = -first / width
+    return (
+        (1 + 2 * u) * (1 - u) ** 2 * t_first
+        + u * (1 - u) ** 2 * width * rate_first
+        + u * u * (3 - 2 * u) * t
+        + u * u * (u - 1) * width * rate
+    )
 
 
 class Quadratic(NamedTuple):

@@ -14,8 +14,9 @@ from refocal.core.likelihood import Labelled, focal_likelihood, temperature_like
 _LEAST_SCALED_BETA, _LARGEST_SCALED_BETA = 1e-4, 1e4
 GAMMA_BOUNDS = (-0.97, 50.0)  # where the map is tested against exact arithmetic
 
-_LARGE = 1 << 21  # logits; above this, the first guess comes from some of the rows
-_ROWS_FOR_A_GUESS = 4096
+# a first guess comes from about so many of the rows, where there are at least four times as many
+_ROWS_FOR_A_GUESS = 1024
+_ROWS_FOR_A_FOCAL_GUESS = 4096
 
 
 class Temperature(NamedTuple):
@@ -28,27 +29,35 @@ class Temperature(NamedTuple):
     evaluations: int
 
 
-def fit_temperature(data: Labelled) -> Temperature:
-    """The inverse temperature with the least NLL; 1 where the logits of each row are all equal."""
+def fit_temperature(data: Labelled, *, exact: bool = False) -> Temperature:
+    """The inverse temperature with the least NLL; 1 where the logits of each row are all equal.
+
+    Args:
+        data: The logits and labels.
+        exact: Whether the NLL has to be in float64 although the logits are not. It makes a difference of about 1e-8
+            to the temperature, less than the rounding of the logits.
+    """
     scale = data.scale
     if not scale > 0:
         return Temperature(1.0, math.log(data.logits.shape[1]), math.inf, False, 0)
     low, high = _LEAST_SCALED_BETA / scale, _LARGEST_SCALED_BETA / scale
     start = 2 * math.log(data.logits.shape[1]) / scale
-    if data.logits.size > _LARGE and len(data.logits) >= 2 * _ROWS_FOR_A_GUESS:
-        guess = _descend(data.thin(len(data.logits) // _ROWS_FOR_A_GUESS), start, low, high)
+    if len(data.logits) >= 4 * _ROWS_FOR_A_GUESS:
+        guess = _descend(
+            data.thin(len(data.logits) // _ROWS_FOR_A_GUESS), start, low, high, last_step=0.05, sharpen=False
+        )
         start = start if guess.at_bound else guess.x
-    root = _descend(data, start, low, high)
-    information = root.x**2 * root.at.curvature
+    root = _descend(data, start, low, high, last_step=1e-5 if exact else 1e-3, sharpen=exact)
+    information = root.x**2 * root.curvature
     error = math.inf if root.at_bound else 1 / math.sqrt(information * data.samples)
-    return Temperature(root.x, root.at.value, error, root.at_bound, root.evaluations)
+    return Temperature(root.x, root.value, error, root.at_bound, root.evaluations)
 
 
-def _descend(data: Labelled, start: float, low: float, high: float) -> Root:
-    def nll(beta: float, exact: bool) -> Slope:
-        return temperature_likelihood(data, beta, exact=exact)
+def _descend(data: Labelled, start: float, low: float, high: float, *, last_step: float, sharpen: bool) -> Root:
+    def nll(beta: float, exact: bool, curvature: bool) -> Slope:
+        return temperature_likelihood(data, beta, exact=exact, curvature=curvature)
 
-    return convex_minimum(nll, start, low=low, high=high)
+    return convex_minimum(nll, start, low=low, high=high, last_step=last_step, sharpen=sharpen)
 
 
 class FocalTemperature(NamedTuple):
@@ -69,7 +78,7 @@ def fit_focal_temperature(data: Labelled) -> FocalTemperature:
     The NLL is convex in beta for gamma = 0 but not in gamma; where the descent ends at a bound, it starts again
     from the other side, and the better end is taken.
     """
-    plain = fit_temperature(data)
+    plain = fit_temperature(data, exact=True)
     if plain.evaluations == 0 or plain.at_bound:  # nothing more can be learned than that
         return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, math.inf, plain.at_bound, plain.evaluations)
     scale = data.scale
@@ -89,8 +98,8 @@ def fit_focal_temperature(data: Labelled) -> FocalTemperature:
         return trust_region_minimum(nll, start, low=low, high=high)
 
     start = np.array([0.0, math.log(plain.beta)])
-    if data.logits.size > _LARGE and len(data.logits) >= 2 * _ROWS_FOR_A_GUESS:
-        guess = descend(data.thin(len(data.logits) // _ROWS_FOR_A_GUESS), start)
+    if len(data.logits) >= 4 * _ROWS_FOR_A_FOCAL_GUESS:
+        guess = descend(data.thin(len(data.logits) // _ROWS_FOR_A_FOCAL_GUESS), start)
         start = start if guess.at_bound else guess.x
     best = descend(data, start)
     evaluations = plain.evaluations + best.evaluations

@@ -19,6 +19,8 @@ _BLOCK_BYTES = 1 << 18  # of one temporary, so that a few of them stay in a core
 _FOCAL_BLOCK_BYTES = 1 << 19  # the focal derivatives amortise some work a row over the classes
 _BLOCK_ROWS = 8192  # so that columns stay in the cache, too
 
+_FEW_CLASSES = 64
+_ROWS_FOR_SCALE = 1000
 _VANISHING = -80.0  # e^-80 beside 1 is nothing, in float64 too
 _FAINT = -40.0  # where products of such masses are taken, they end here: beside 1, e^-40 is below rounding
 _FAINT_P = 1e-18  # up to here h(p) = p to the last digit, while p^2 may be subnormal
@@ -34,7 +36,7 @@ class Labelled(NamedTuple):
         samples: How many samples the rows stand for: their number, or the sum of their weights.
         top: (N,) the largest logit of each row.
         label_gap: (N,) logit of the true class minus `top`, <= 0, in float64.
-        scale: Typical distance of a logit below its row's largest; 0 if every row is constant.
+        scale: Mean distance of a logit below its row's largest, in up to 2,000 rows; 0 if every row is constant.
     """
 
     logits: np.ndarray
@@ -52,11 +54,16 @@ class Labelled(NamedTuple):
         samples = float(rows if weights is None else weights.sum())
         share = np.full(rows, 1 / rows) if weights is None else weights / samples
         top = np.empty(rows, logits.dtype)
-        scale = 0.0
         for block in _blocks(logits, _BLOCK_BYTES, logits.dtype):
-            columns = np.ascontiguousarray(logits[block].T)  # sums over whole vectors, also for few classes
-            np.max(columns, axis=0, out=top[block])
-            scale += float(share[block] @ np.mean(top[block] - columns, axis=0))
+            part = logits[block]
+            if logits.shape[1] < _FEW_CLASSES:  # along whole vectors
+                np.max(np.ascontiguousarray(part.T), axis=0, out=top[block])
+            else:
+                np.max(part, axis=1, out=top[block])
+        some = slice(None, None, max(1, rows // _ROWS_FOR_SCALE))
+        scale = float(np.mean(top[some, None] - logits[some], dtype=np.float64))
+        if scale == 0:
+            scale = float(np.mean(top[:, None] - logits, dtype=np.float64))
         chosen = np.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
         gap = chosen.astype(np.float64) - top.astype(np.float64)
         return cls(logits, labels, share, samples, top, gap, scale)
@@ -69,28 +76,30 @@ class Labelled(NamedTuple):
         return kept._replace(top=self.top[rows], label_gap=self.label_gap[rows])
 
 
-def temperature_likelihood(data: Labelled, beta: float, *, exact: bool = True) -> Slope:
+def temperature_likelihood(data: Labelled, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
     """NLL in beta = 1 / T: E[log sum e^(beta d) - beta d_y], E[<d> - d_y] and E[Var d], means under the softmax.
 
     Args:
         data: The logits and labels.
         beta: The inverse temperature, > 0.
         exact: Whether to compute in float64; else in the precision of the logits, which is faster in float32.
+        curvature: Whether the second derivative is wanted; else it is None.
     """
     dtype = np.dtype(np.float64) if exact else data.logits.dtype
-    value = slope = curvature = 0.0
+    value = slope = bend = 0.0
     for block in _blocks(data.logits, _BLOCK_BYTES, dtype):
         distance = _distances(data, block, dtype)
         mass = _exp(distance * beta, below=_VANISHING)
         total = np.einsum("ij->i", mass)
-        mean = np.einsum("ij,ij->i", mass, distance) / total
-        mass *= distance
-        square = np.einsum("ij,ij->i", mass, distance) / total
+        mean = np.vecdot(mass, distance) / total
         share = data.share[block]
         value += float(share @ (np.log(total) - beta * data.label_gap[block]))
         slope += float(share @ (mean - data.label_gap[block]))
-        curvature += float(share @ (square - mean * mean))
-    return Slope(value, slope, curvature)
+        if curvature:
+            mass *= distance
+            square = np.vecdot(mass, distance) / total
+            bend += float(share @ (square - mean * mean))
+    return Slope(value, slope, bend if curvature else None)
 
 
 def focal_likelihood(
@@ -156,7 +165,8 @@ def _room(work: np.ndarray | None, arrays: int, rows: np.ndarray, dtype: np.dtyp
 
 def _exp(exponent: np.ndarray, *, below: float) -> np.ndarray:
     """e^x in place, exactly 0 below a bound: what is left of subnormal numbers takes a hundred times as long."""
-    np.putmask(exponent, exponent < below, -np.inf)
+    if exponent.min() < below:
+        np.putmask(exponent, exponent < below, -np.inf)
     return np.exp(exponent, out=exponent)
 
 
