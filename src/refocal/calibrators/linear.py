@@ -2,7 +2,7 @@
 
 All three are one penalised multinomial logistic regression. Its penalty is least for the likeliest temperature and
 fades with the number of samples, as a prior does, so that many classes and few samples give temperature scaling, and
-many samples the likeliest map.
+many samples the likeliest map. Where the likeliest temperature is 0 or infinite, 1 takes its place.
 """
 
 from __future__ import annotations
@@ -185,6 +185,8 @@ def _fit(
     relative: dict[str, Any] = {
         name: None if value is None else value / data.samples for name, value in penalties.items()
     }
+    temperature = fit_temperature(data)
+    beta = 1.0 if temperature.at_bound else temperature.beta
     # one thread is as fast for matrices of this size, and many times faster where other programs use the cores
     with threadpool_limits(1, "blas"):
-        return fit_affine(features, labels, data.share, fit_temperature(data).beta, **relative)
+        return fit_affine(features, labels, data.share, beta, **relative)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 _MAX_EVALUATIONS = 100
+_PATIENCE = 20  # evaluations; after so many, all are exact
 _CLOSE_STEP = 0.1  # two points so near to each other determine a cubic well
 _COARSE_STEP = 1e-3  # relative; from steps of this size on, evaluations are exact
 _LEAST_RADIUS = 1e-9  # a trust region that shrinks below this has derivatives that do not match its values
@@ -150,6 +151,9 @@ def trust_region_minimum(
             x = x + step
             return Minimum(x, at.value, hessian, bool(np.any((x <= low) | (x >= high))), evaluation)
         near = size < min(_COARSE_STEP, 0.9 * radius)
+        if evaluation == _PATIENCE and not exact:  # rounding may be what holds it up
+            exact, at, evaluation = True, function(x, True, False), evaluation + 1
+            continue
         there, evaluation = function(x + step, exact or near, not near), evaluation + 1
         expected = -float(at.gradient @ step + step @ hessian @ step / 2)
         # the first exact value cannot be compared with the one before, nor need it be: the step was short
