@@ -72,8 +72,9 @@ def test_single_and_double_precision_give_one_fit():
     logits, labels = focal(3000, 10, gamma=1.0)
     logits = logits.astype(np.float32)
     single, double = (FocalTemperatureScaling().fit(logits.astype(t), labels) for t in (np.float32, np.float64))
-    assert single.gamma_ == pytest.approx(double.gamma_, abs=1e-7)
-    assert single.temperature_ == pytest.approx(double.temperature_, rel=1e-7)
+    assert single.gamma_ == pytest.approx(double.gamma_, abs=1e-4)
+    assert single.temperature_ == pytest.approx(double.temperature_, rel=1e-4)
+    assert abs(single.gamma_ - double.gamma_) < 1e-3 * double.gamma_error_
 
 
 def test_weights_count_as_repetitions():

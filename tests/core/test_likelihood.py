@@ -161,3 +161,11 @@ def test_a_large_problem_has_the_same_optimum_as_all_its_rows():
     assert abs(temperature_likelihood(data, fit_temperature(data, exact=True).beta).slope) < 1e-8
     focal = fit_focal_temperature(data)
     assert focal.nll <= fitted.nll
+
+
+def test_an_optimum_that_is_hit_exactly_ends_the_search():
+    found = convex_minimum(lambda x, *_: Slope(0.0, x - 2.0, 1.0), 2.0, low=0.1, high=9.0)
+    assert found.x == 2.0
+    assert found.evaluations <= 3
+    flat = convex_minimum(lambda *_: Slope(0.0, 0.0, 1.0), 0.3, low=0.1, high=9.0)
+    assert flat.x == 0.3

@@ -75,7 +75,7 @@ def convex_minimum(
         here = (at.slope, 1 / x, -1 / (x * x * curvature)) if curvature > 0 else None
         inverse = _inverse_root(here, before) if here else math.inf * at.slope
         following = 1 / inverse if inverse > 0 else math.inf
-        if not left < following < right:
+        if not left <= following <= right:
             edge = left if at.slope > 0 else right
             # a bound of the search is tried itself; a bracket that came from an evaluation is halved
             following = edge if edge in (low, high) and edge != x else math.sqrt(left * right)
@@ -127,7 +127,13 @@ class Minimum(NamedTuple):
 
 
 def trust_region_minimum(
-    function: Callable[[np.ndarray, bool, bool], Quadratic], start: np.ndarray, *, low: np.ndarray, high: np.ndarray
+    function: Callable[[np.ndarray, bool, bool], Quadratic],
+    start: np.ndarray,
+    *,
+    low: np.ndarray,
+    high: np.ndarray,
+    last_step: float = _LAST_STEP,
+    sharpen: bool = True,
 ) -> Minimum:
     """A local minimum within a box, by Newton's method in a trust region that starts with radius 1.
 
@@ -137,6 +143,8 @@ def trust_region_minimum(
         start: First guess (d,).
         low: Lower bounds (d,).
         high: Upper bounds (d,).
+        last_step: Size of a Newton step after which the search ends, at an error of about its square.
+        sharpen: Whether the last evaluations have to be exact.
     """
     x, exact = start, False
     at = function(x, exact, True)
@@ -147,7 +155,7 @@ def trust_region_minimum(
         step = _newton_step(at.gradient, hessian, free=~_pressed(x, at.gradient, low, high), radius=radius)
         step = np.clip(x + step, low, high) - x
         size = float(np.linalg.norm(step))
-        if exact and size < min(_LAST_STEP, 0.9 * radius):
+        if size < min(last_step, 0.9 * radius) and (exact or not sharpen):
             x = x + step
             return Minimum(x, at.value, hessian, bool(np.any((x <= low) | (x >= high))), evaluation)
         near = size < min(_COARSE_STEP, 0.9 * radius)

@@ -78,7 +78,8 @@ def fit_focal_temperature(data: Labelled) -> FocalTemperature:
     The NLL is convex in beta for gamma = 0 but not in gamma; where the descent ends at a bound, it starts again
     from the other side, and the better end is taken.
     """
-    plain = fit_temperature(data, exact=True)
+    single = data.logits.dtype == np.float32
+    plain = fit_temperature(data, exact=not single)
     if plain.evaluations == 0 or plain.at_bound:  # nothing more can be learned than that
         return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, math.inf, plain.at_bound, plain.evaluations)
     scale = data.scale
@@ -95,7 +96,9 @@ def fit_focal_temperature(data: Labelled) -> FocalTemperature:
             hessian = None if at.hessian is None else at.hessian * np.outer(factor, factor) + np.diag(gradient)
             return Quadratic(at.value, gradient, hessian)
 
-        return trust_region_minimum(nll, start, low=low, high=high)
+        # a last step of 1e-3 leaves an error of about 1e-6, as the rounding of single precision does
+        last_step = 1e-3 if single else 1e-5
+        return trust_region_minimum(nll, start, low=low, high=high, last_step=last_step, sharpen=not single)
 
     start = np.array([0.0, math.log(plain.beta)])
     if len(data.logits) >= 4 * _ROWS_FOR_A_FOCAL_GUESS:
@@ -109,12 +112,20 @@ def fit_focal_temperature(data: Labelled) -> FocalTemperature:
         other = descend(data, np.clip([side, math.log(plain.beta) - 0.7 * side], low, high))
         evaluations += other.evaluations
         best = other if other.value < best.value else best
-    if not best.value <= plain.nll:
-        return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, plain.relative_error, False, evaluations)
     gamma, beta = math.expm1(best.x[0]), math.exp(best.x[1])
+    if not _is_better(data, gamma, beta, gain=plain.nll - best.value, plain=plain):
+        return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, plain.relative_error, False, evaluations)
     errors = np.full(2, math.inf)
     if not best.at_bound and np.all(np.linalg.eigvalsh(best.hessian) > 0):
         errors = np.sqrt(np.diag(np.linalg.inv(best.hessian)) / data.samples)
     return FocalTemperature(
         gamma, beta, best.value, float((1 + gamma) * errors[0]), float(errors[1]), best.at_bound, evaluations
     )
+
+
+def _is_better(data: Labelled, gamma: float, beta: float, *, gain: float, plain: Temperature) -> bool:
+    """Whether (gamma, beta) is no worse than temperature scaling; a gain that could be rounding is computed again."""
+    if abs(gain) < 1e-6 * abs(plain.nll):
+        gain = temperature_likelihood(data, plain.beta, curvature=False).value
+        gain -= focal_likelihood(data, gamma, beta, curvature=False).value
+    return gain >= 0
