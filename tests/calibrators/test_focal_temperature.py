@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from problems import calibrated, focal, mean_nll
+from labelled_logits import calibrated, focal, mean_nll
 from scipy.optimize import minimize
 
 from refocal import posterior_from_logits

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from problems import calibrated, mean_nll
+from labelled_logits import calibrated, mean_nll
 from scipy.special import log_softmax
 
 from refocal.calibrators import (

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from problems import calibrated, focal, mean_nll
+from labelled_logits import calibrated, focal, mean_nll
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.calibration import _TemperatureScaling

@@ -6,7 +6,7 @@ from unittest import SkipTest
 
 import numpy as np
 import pytest
-from problems import EVERY, calibrated
+from labelled_logits import EVERY, calibrated
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
