@@ -214,7 +214,8 @@ def main() -> None:
             "",
             f"{len(networks)} published networks, all trained with cross-entropy; calibrators are fitted to 5,000 "
             "validation samples and measured on the test samples. ECE and adaptive ECE: 15 bins of equal width and of "
-            "equal mass, in percent. One thread.",
+            "equal mass, in percent. One thread. The default penalties of vector, matrix and Dirichlet scaling were "
+            "chosen, one value for all networks, by a look at this test NLL, which flatters the three a little.",
             "",
             "## Means over networks",
             "",
