@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax test-peers lint types bench figures clean
+.PHONY: demo test test-jax test-peers lint types bench bench-calibrators figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo
@@ -40,6 +40,14 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
 	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.md
 
+# Other packages' calibrators, without what else they would install.
+CALIBRATOR_PEERS := absl-py llvmlite netcal numba opt_einsum pandas probmetrics pyro-ppl python-dateutil \
+	pytorch-minimize pytz PyYAML tensorboard tqdm
+
+bench-calibrators: $(VENV)/.test
+	$(PIP) --no-deps $(CALIBRATOR_PEERS)
+	$(BIN)/python benchmarks/calibrators.py --out benchmarks/results/calibrators.md
+
 figures: $(VENV)/.figures
 	$(BIN)/python docs/figures/psi.py docs/figures/psi.svg
 
@@ -53,7 +61,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
-	$(PIP) --editable '.[torch,test]'
+	$(PIP) --editable '.[torch,onnx,test]'
 	touch $@
 
 $(VENV)/.jax: $(VENV)/.test

@@ -49,7 +49,8 @@ assert "site-packages" in refocal.__file__, refocal.__file__
 for extra in ("torch", "jax", "matplotlib", "ray", "onnx", "pandas"):
     assert importlib.util.find_spec(extra) is None, f"{extra} is installed: this is not the base alone"
 for module in pkgutil.walk_packages(refocal.__path__, "refocal.", onerror=lambda name: None):
-    if not module.name.endswith("__main__") and not module.name.startswith(("refocal.losses", "refocal.metrics.torch")):
+    needs_extra = module.name.startswith("refocal.losses") or module.name.endswith(("torchmetrics", "torch_export"))
+    if not needs_extra and not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 eta = np.array([[0.55, 0.30, 0.10, 0.05]])
 scores = refocal.minimizer(eta, gamma=3)

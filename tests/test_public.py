@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import refocal
+from refocal import calibrators
+from refocal.calibrators import Calibrator
 
 PACKAGE = Path(refocal.__file__).parent
 EXTRAS = {
@@ -34,6 +36,8 @@ ROOMS = {
     "metrics/torchmetrics": {"torch", "torchmetrics", "refocal.metrics"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
     | {"refocal.core", "refocal.losses"},
+    "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
+    | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators"},
     "demo": {"numpy", "rich", "refocal.core", "refocal.metrics"},
     "cli": {"rich", "refocal"},
     "__main__": {"refocal.cli"},
@@ -63,9 +67,18 @@ def test_a_file_imports_only_what_its_room_may(path):
 
 
 def test_import_brings_in_no_extra():
-    code = f"import sys, refocal, refocal.metrics; print(sorted({EXTRAS!r} & set(sys.modules)))"
+    slow = {"sklearn", "refocal.calibrators"}
+    code = f"import sys, refocal, refocal.metrics; print(sorted({EXTRAS | slow!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_public_calibrators_are_documented():
+    for name in calibrators.__all__:
+        assert len(getattr(calibrators, name).__doc__) > 200, name
+    for cls in Calibrator.__subclasses__():
+        for part in ("Args:", "Attributes:", "Reference: "):
+            assert part in cls.__doc__, cls.__name__
 
 
 def test_public_names_exist_and_are_documented():

@@ -62,6 +62,13 @@ def values_are_free(array: Array) -> bool:
     return True
 
 
+def pick(array: Array, index: Array, *, xp: Any) -> Array:
+    """The entries that `index` (..., 1) names along the last axis."""
+    if is_torch(array):  # `take_along_dim` would fix the batch size of an exported program
+        return array.gather(-1, index)
+    return xp.take_along_axis(array, index, axis=-1)
+
+
 def widen(array: Array, *, xp: Any) -> Array:
     """The array in the precision it is computed in: float32 for 16-bit input, else its own."""
     return xp.astype(array, xp.float32) if xp.finfo(array.dtype).bits < 32 else array

@@ -55,7 +55,7 @@ def posterior(
 
     def block(rows: Array) -> Array:
         wide = widen(rows, xp=xp)
-        result = _map_rows(split_probs(wide, xp=xp), settings.like(wide, xp=xp), log=False, xp=xp)
+        result = map_rows(split_probs(wide, xp=xp), settings.like(wide, xp=xp), log=False, xp=xp)
         return xp.astype(result, rows.dtype, copy=False)
 
     return in_row_blocks(block, probs)
@@ -106,7 +106,7 @@ def posterior_from_logits(
     def block(rows: Array) -> Array:
         wide = widen(rows, xp=xp)
         split = split_logits(wide, temperature=temperature, xp=xp)
-        result = _map_rows(split, settings.like(wide, xp=xp), log=log, xp=xp)
+        result = map_rows(split, settings.like(wide, xp=xp), log=log, xp=xp)
         return xp.astype(result, rows.dtype, copy=False)
 
     return in_row_blocks(block, logits)
@@ -164,7 +164,7 @@ class MapSettings(NamedTuple):
         return pick[0], pick[1]
 
 
-def _map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Any) -> Array:
+def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Any) -> Array:
     """Psi of a split row: exp(shift_j) odds_j against 1 for the top class, divided by their sum."""
     shift = log_h_shift(split, settings, xp=xp)
     shift = xp.where(split.is_top, 0.0, shift)

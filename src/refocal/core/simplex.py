@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from refocal._arrays import device
+from refocal._arrays import device, pick
 
 Array = Any
 
@@ -73,8 +73,7 @@ def _leaders(scores: Array, *, xp: Any) -> tuple[Array, Array, Array]:
     is_top = xp.arange(scores.shape[-1], device=device(scores)) == top_index
     others = xp.where(is_top, -xp.inf, scores)
     runner_up_index = xp.argmax(others, axis=-1, keepdims=True)
-    top = xp.take_along_axis(scores, top_index, axis=-1)
-    return is_top, top, xp.take_along_axis(others, runner_up_index, axis=-1)
+    return is_top, pick(scores, top_index, xp=xp), pick(others, runner_up_index, xp=xp)
 
 
 def log_p_and_q(split: TopSplit, *, xp: Any) -> tuple[Array, Array]:

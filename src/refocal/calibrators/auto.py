@@ -1,0 +1,157 @@
+"""Choosing a calibrator by cross-validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import KFold, check_cv
+
+from refocal.calibrators.base import Calibrator, Head, choice
+from refocal.calibrators.ensemble import EnsembleTemperatureScaling
+from refocal.calibrators.focal_temperature import FocalTemperatureScaling
+from refocal.calibrators.linear import MatrixScaling, VectorScaling
+from refocal.calibrators.posterior import FocalPosterior
+from refocal.calibrators.temperature import TemperatureScaling
+from refocal.core.scores import log_scores
+
+_FLOOR = 700.0  # a probability of 0 for the true class costs as much as one of e^-700, so that means stay comparable
+
+
+class AutoCalibrator(Calibrator):
+    """The calibrator with the fewest parameters among those that cross-validation cannot tell from the best.
+
+    Each candidate is fitted on all folds but one and scored on that one. The best mean score wins, but for the
+    one-standard-error rule: of the candidates whose scores are worse by no more than the standard error of that
+    difference, sample by sample, the one with the fewest parameters is taken and fitted to all data.
+
+    Args:
+        candidates: Unfitted calibrators, whose `input` and `classes` are set to those given here; None for no change
+            (`FocalPosterior(gamma=0)`), `TemperatureScaling`, `FocalTemperatureScaling`,
+            `EnsembleTemperatureScaling`, `VectorScaling` and `MatrixScaling`.
+        scoring: A proper score: "nll" or "brier".
+        cv: The number of folds, or a scikit-learn splitter.
+        random_state: Seed of the shuffle into folds, where `cv` is a number.
+        input: "logits" or "probs".
+        classes: Labels of the columns, see `Calibrator`.
+
+    Attributes:
+        best_: The chosen calibrator, fitted.
+        results_: What was tried, best first: dicts of name, mean score, difference to the best and its standard
+            error, parameters.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> logits = 2 * rng.standard_normal((3000, 4))
+        >>> labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+        >>> type(AutoCalibrator().fit(3 * logits, labels).best_).__name__
+        'TemperatureScaling'
+
+    Reference: the one-standard-error rule: Breiman et al., "Classification and Regression Trees", 1984.
+    """
+
+    _learned: ClassVar[tuple[str, ...]] = ("best_", "results_")
+
+    def __init__(
+        self,
+        *,
+        candidates: Sequence[Calibrator] | None = None,
+        scoring: str = "nll",
+        cv: Any = 5,
+        random_state: int = 0,
+        input: str = "logits",
+        classes: Any = None,
+    ) -> None:
+        self.candidates = candidates
+        self.scoring = scoring
+        self.cv = cv
+        self.random_state = random_state
+        self.input = input
+        self.classes = classes
+
+    def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        scoring = choice(self.scoring, "scoring", ("nll", "brier"))
+        candidates = [clone(candidate) for candidate in (_defaults() if self.candidates is None else self.candidates)]
+        if not candidates or not all(isinstance(candidate, Calibrator) for candidate in candidates):
+            msg = f"candidates must be a sequence of calibrators, got {self.candidates!r}"
+            raise ValueError(msg)
+        columns = np.arange(logits.shape[1])
+        for candidate in candidates:
+            candidate.set_params(input="logits", classes=columns)
+        folds = self._folds(logits, labels)
+        data = (logits, labels, weights)
+        scores = np.array([_held_out(each, data, folds=folds, scoring=scoring) for each in candidates])
+        for candidate in candidates:
+            candidate.fit(logits, labels, weights)
+        rows = np.concatenate([test for _, test in folds])
+        counts = np.ones(len(rows)) if weights is None else weights[rows]
+        share = counts / counts.sum()
+        means = scores @ share
+        away = scores - scores[np.argmin(means)]
+        behind = away @ share
+        errors = np.sqrt((away - behind[:, None]) ** 2 @ share / max(1, len(rows) - 1))
+        parameters = [candidate.n_parameters_ for candidate in candidates]
+        eligible = np.flatnonzero(behind <= errors)
+        chosen = min(eligible, key=lambda index: (parameters[index], means[index]))
+        self.best_ = candidates[chosen]
+        self.results_ = [
+            {
+                "name": type(candidates[index]).__name__,
+                "score": float(means[index]),
+                "behind": float(behind[index]),
+                "error": float(errors[index]),
+                "parameters": parameters[index],
+                "chosen": bool(index == chosen),
+            }
+            for index in np.argsort(means, kind="stable")
+        ]
+
+    def _folds(self, logits: np.ndarray, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        if isinstance(self.cv, int | np.integer):
+            if not 2 <= self.cv <= len(logits):
+                msg = f"cv must be a splitter or a number of folds from 2 to the number of samples, got {self.cv}"
+                raise ValueError(msg)
+            splitter: Any = KFold(int(self.cv), shuffle=True, random_state=self.random_state)
+        else:
+            splitter = check_cv(self.cv, labels, classifier=True)
+        return list(splitter.split(logits, labels))
+
+    def _head(self, classes: int) -> Head:
+        return self.best_._head(classes)
+
+    def _count(self) -> int:
+        return self.best_._count()
+
+
+def _defaults() -> list[Calibrator]:
+    return [
+        FocalPosterior(gamma=0.0),
+        TemperatureScaling(),
+        FocalTemperatureScaling(),
+        EnsembleTemperatureScaling(),
+        VectorScaling(),
+        MatrixScaling(),
+    ]
+
+
+def _held_out(
+    candidate: Calibrator,
+    data: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    *,
+    folds: list[tuple[np.ndarray, np.ndarray]],
+    scoring: str,
+) -> np.ndarray:
+    """The score of each sample while it was held out, fold after fold."""
+    logits, labels, weights = data
+    parts = []
+    for train, test in folds:
+        candidate.fit(logits[train], labels[train], None if weights is None else weights[train])
+        probs = candidate.predict_proba(logits[test])
+        if scoring == "nll":
+            parts.append(np.minimum(log_scores(probs, labels[test]), _FLOOR))
+        else:
+            parts.append(np.sum((probs - np.eye(probs.shape[1])[labels[test]]) ** 2, axis=1))
+    return np.concatenate(parts)

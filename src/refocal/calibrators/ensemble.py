@@ -1,0 +1,53 @@
+"""Ensemble temperature scaling: a mixture of calibrated, original and uniform probabilities."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from refocal.calibrators.base import Calibrator, Head
+from refocal.core.fitting import fit_temperature
+from refocal.core.heads import mixture_head
+from refocal.core.likelihood import Labelled
+from refocal.core.logistic import fit_mixture
+from refocal.core.scores import log_scores
+
+
+class EnsembleTemperatureScaling(Calibrator):
+    """w_1 softmax(z / T) + w_2 softmax(z) + w_3 / K, w on the simplex. The arg max never changes.
+
+    T is the likeliest temperature; the weights maximise the likelihood given T, which is a convex problem.
+
+    Args:
+        input: "logits" or "probs".
+        classes: Labels of the columns, see `Calibrator`.
+
+    Attributes:
+        temperature_: T.
+        weights_: w, (3,).
+
+    Reference: Zhang, Kailkhura and Han, "Mix-n-Match", ICML 2020.
+    """
+
+    _learned: ClassVar[tuple[str, ...]] = ("temperature_", "weights_")
+
+    def __init__(self, *, input: str = "logits", classes: Any = None) -> None:
+        self.input = input
+        self.classes = classes
+
+    def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        data = Labelled.of(logits, labels, weights)
+        self.temperature_ = 1 / fit_temperature(data).beta
+        rows = logits.astype(np.float64, copy=False)
+        parts = [
+            np.exp(-log_scores(mixture_head(rows, part, temperature=self.temperature_, log=False, xp=np), labels))
+            for part in np.eye(3)
+        ]
+        self.weights_ = fit_mixture(np.stack(parts, axis=1), data.share)
+
+    def _head(self, classes: int) -> Head:  # noqa: ARG002
+        return Head(mixture_head, {"weights": self.weights_}, {"temperature": self.temperature_})
+
+    def _count(self) -> int:
+        return 3

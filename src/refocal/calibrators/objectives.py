@@ -1,0 +1,66 @@
+"""Objectives without derivatives, and a search for their least value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refocal.core.binning import equal_mass_bins, equal_width_bins
+from refocal.core.focal import focal_partial_of
+from refocal.core.likelihood import Labelled, top_confidences
+from refocal.core.simplex import log_p_and_q, split_logits
+
+BINS = 15  # 002, section 6; 003, section 5.1
+_BLOCK = 1 << 16
+
+
+def calibration_error(data: Labelled, *, equal_mass: bool) -> Callable[[float, float], float]:
+    """The calibration error of Psi^gamma(softmax(logits / T)) as a function of (gamma, T); decisions never change."""
+    correct = np.argmax(data.logits, axis=1) == data.labels
+    bins = equal_mass_bins if equal_mass else equal_width_bins
+
+    def error(gamma: float, temperature: float) -> float:
+        confidence = top_confidences(data, 1 / temperature, gamma=gamma)
+        return bins(confidence, correct, bins=BINS).expected_calibration_error
+
+    return error
+
+
+def focal_risk(data: Labelled, gamma: float, temperature: float) -> float:
+    """The mean focal loss of softmax(logits / T)."""
+    total = 0.0
+    step = max(1, _BLOCK // data.logits.shape[1])
+    for start in range(0, len(data.logits), step):
+        rows = slice(start, start + step)
+        split = split_logits(data.logits[rows].astype(np.float64), temperature=temperature, xp=np)
+        label = data.labels[rows, None]
+        log_p, log_q = (np.take_along_axis(part, label, axis=1)[:, 0] for part in log_p_and_q(split, xp=np))
+        total += float(data.share[rows] @ focal_partial_of(log_p, log_q, gamma=gamma, xp=np))
+    return total
+
+
+class Least(NamedTuple):
+    """Where a search found the least value."""
+
+    x: float
+    value: float
+
+
+def line_search(function: Callable[[float], float], centre: float, *, width: float, points: int, rounds: int) -> Least:
+    """The least value on `points` points within `width` of the centre, then between the neighbours of the best."""
+    best = Least(centre, np.inf)
+    for _ in range(rounds):
+        for x in best.x + width * np.linspace(-1, 1, points):
+            value = function(float(x))
+            best = Least(float(x), value) if value < best.value else best
+        width = 2 * width / (points - 1)
+    return best
+
+
+def refuse_weights(weights: np.ndarray | None, objective: str) -> None:
+    """Calibration errors count samples."""
+    if weights is not None:
+        msg = f'sample_weight needs an objective that is a mean over samples, "nll" or "focal"; got {objective!r}'
+        raise ValueError(msg)

@@ -1,0 +1,257 @@
+"""A fitted calibrator as an ONNX graph.
+
+The graph comes from the same functions that predict: they run on symbols instead of arrays, and a symbol writes down
+what is done to it. It computes in float64 between a float32 input and a float32 output, so that jumps of a map and
+saturated logits come out as they do here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refocal.core.heads import to_logits
+
+if TYPE_CHECKING:
+    from refocal.calibrators.base import Calibrator
+
+_OPSET = 20
+_IR_VERSION = 10
+Shape = tuple[int | None, ...]
+
+
+def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
+    """Write the fitted map to a file, under a temporary name first."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    columns = calibrator._columns()
+    classes = max(2, columns)
+    head = calibrator._head(classes)
+    graph = Graph()
+    scores = graph.cast(Symbol(graph, calibrator.input, (None, columns), np.dtype(np.float32)), np.float64)
+    limits = np.finfo(np.float32)
+    logits = to_logits(
+        scores, probs=calibrator.input == "probs", least=float(limits.tiny), gap=float(limits.epsneg) / 2, xp=graph
+    )
+    arrays = {name: graph.constant(array) for name, array in head.arrays.items()}
+    probs = head.function(logits, **arrays, **head.settings, log=False, xp=graph)
+    result = graph.cast(probs, np.float32)
+    graph.nodes.append(helper.make_node("Identity", [result.name], ["probabilities"]))
+    used = {name for node in graph.nodes for name in node.input}
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            type(calibrator).__name__,
+            [helper.make_tensor_value_info(calibrator.input, TensorProto.FLOAT, ["batch", columns])],
+            [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", classes])],
+            initializer=[constant for constant in graph.constants if constant.name in used],
+        ),
+        opset_imports=[helper.make_opsetid("", _OPSET)],
+        ir_version=_IR_VERSION,
+        producer_name="refocal",
+    )
+    onnx.checker.check_model(model, full_check=True)
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(model.SerializeToString())
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+class Symbol:
+    """An array that will exist when the graph runs; the batch dimension has length None."""
+
+    device = "cpu"
+
+    def __init__(self, graph: Graph, name: str, shape: Shape, dtype: np.dtype, value: np.ndarray | None = None) -> None:
+        self.graph, self.name, self.shape, self.dtype, self.value = graph, name, shape, dtype, value
+        self.ndim = len(shape)
+
+    def __getitem__(self, key: Any) -> Symbol:
+        if isinstance(key, int):
+            assert self.value is not None
+            return self.graph.constant(self.value[key])
+        _, last = key  # [..., start:]
+        bounds = [self.graph.constant(np.array([number])) for number in (last.start, np.iinfo(np.int64).max, -1)]
+        length = self.shape[-1]
+        assert length is not None
+        return self.graph.node("Slice", [self, *bounds], (*self.shape[:-1], length - last.start), self.dtype)
+
+    def __neg__(self) -> Symbol:
+        return self.graph.node("Neg", [self], self.shape, self.dtype)
+
+    def __invert__(self) -> Symbol:
+        return self.graph.node("Not", [self], self.shape, self.dtype)
+
+    def __add__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("Add", self, other)
+
+    def __mul__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("Mul", self, other)
+
+    def __sub__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("Sub", self, other)
+
+    def __rsub__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("Sub", other, self)
+
+    def __truediv__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("Div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("Div", other, self)
+
+    def __and__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("And", self, other)
+
+    def __or__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("Or", self, other)
+
+    def __lt__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("Less", self, other, dtype=bool)
+
+    def __gt__(self, other: Any) -> Symbol:
+        return self.graph.pairwise("Greater", self, other, dtype=bool)
+
+    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
+        return self.graph.pairwise("Equal", self, other, dtype=bool)
+
+    __hash__ = None  # type: ignore[assignment]
+    __radd__, __rmul__ = __add__, __mul__
+
+
+class Graph:
+    """The part of the array-API namespace that heads use, on symbols; it keeps the nodes and constants it needed."""
+
+    inf = math.inf
+    float64, int64 = np.dtype(np.float64), np.dtype(np.int64)
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def constant(self, value: Any) -> Symbol:
+        """Numbers that are stored in the graph."""
+        from onnx import numpy_helper
+
+        array = np.ascontiguousarray(value).reshape(np.shape(value))
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(array, name))
+        return Symbol(self, name, array.shape, array.dtype, array)
+
+    def node(self, operation: str, inputs: list[Symbol], shape: Shape, dtype: Any, **attributes: Any) -> Symbol:
+        """One step of the computation."""
+        from onnx import helper
+
+        name = f"n{len(self.nodes)}"
+        names = [symbol.name for symbol in inputs]
+        self.nodes.append(helper.make_node(operation, names, [name], **attributes))
+        return Symbol(self, name, shape, np.dtype(dtype))
+
+    def pairwise(self, operation: str, first: Any, second: Any, *, dtype: Any = None) -> Symbol:
+        """An operation on two arrays, or on an array and a number of its kind."""
+        kind = next(each.dtype for each in (first, second) if isinstance(each, Symbol))
+        pair = [each if isinstance(each, Symbol) else self.constant(kind.type(each)) for each in (first, second)]
+        return self.node(operation, pair, _broadcast(pair[0].shape, pair[1].shape), dtype or kind)
+
+    def cast(self, x: Symbol, dtype: Any) -> Symbol:
+        """The same values in another dtype."""
+        from onnx import helper
+
+        code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.node("Cast", [x], x.shape, dtype, to=code)
+
+    def asarray(self, value: Any, *, dtype: Any, device: Any) -> Symbol:  # noqa: ARG002, D102
+        return self.constant(np.asarray(value, dtype=dtype))
+
+    def arange(self, stop: int, *, device: Any) -> Symbol:  # noqa: ARG002, D102
+        return self.constant(np.arange(stop))
+
+    def full_like(self, x: Symbol, value: float) -> Symbol:  # noqa: D102
+        return self.constant(x.dtype.type(value))
+
+    def astype(self, x: Symbol, dtype: Any, *, copy: bool = True) -> Symbol:  # noqa: ARG002, D102
+        return x if x.dtype == dtype else self.cast(x, dtype)
+
+    def exp(self, x: Symbol) -> Symbol:  # noqa: D102
+        return self.node("Exp", [x], x.shape, x.dtype)
+
+    def log(self, x: Symbol) -> Symbol:  # noqa: D102
+        return self.node("Log", [x], x.shape, x.dtype)
+
+    def log1p(self, x: Symbol) -> Symbol:
+        """The standard has no log1p; in float64 its absolute error stays far below float32."""
+        return self.log(1 + x)
+
+    def expm1(self, x: Symbol) -> Symbol:  # noqa: D102
+        return self.exp(x) - 1
+
+    def isinf(self, x: Symbol) -> Symbol:  # noqa: D102
+        return self.node("IsInf", [x], x.shape, bool)
+
+    def minimum(self, x: Symbol, y: Symbol) -> Symbol:  # noqa: D102
+        return self.pairwise("Min", x, y)
+
+    def where(self, condition: Symbol, x: Any, y: Any) -> Symbol:  # noqa: D102
+        kind = next((each.dtype for each in (x, y) if isinstance(each, Symbol)), self.float64)
+        pair = [each if isinstance(each, Symbol) else self.constant(kind.type(each)) for each in (x, y)]
+        shape = _broadcast(condition.shape, _broadcast(pair[0].shape, pair[1].shape))
+        return self.node("Where", [condition, *pair], shape, kind)
+
+    def sum(self, x: Symbol, *, axis: int, keepdims: bool) -> Symbol:  # noqa: D102
+        return self._reduce("ReduceSum", x, axis, keepdims)
+
+    def max(self, x: Symbol, *, axis: int, keepdims: bool) -> Symbol:  # noqa: D102
+        return self._reduce("ReduceMax", x, axis, keepdims)
+
+    def mean(self, x: Symbol, *, axis: int, keepdims: bool) -> Symbol:  # noqa: D102
+        return self._reduce("ReduceMean", x, axis, keepdims)
+
+    def _reduce(self, operation: str, x: Symbol, axis: int, keepdims: bool) -> Symbol:
+        assert axis == -1
+        assert keepdims
+        return self.node(operation, [x, self.constant(np.array([-1]))], (*x.shape[:-1], 1), x.dtype, keepdims=1)
+
+    def argmax(self, x: Symbol, *, axis: int, keepdims: bool) -> Symbol:  # noqa: D102
+        return self.node("ArgMax", [x], (*x.shape[:-1], 1), np.int64, axis=axis, keepdims=int(keepdims))
+
+    def take_along_axis(self, x: Symbol, index: Symbol, *, axis: int) -> Symbol:  # noqa: D102
+        return self.node("GatherElements", [x, index], index.shape, x.dtype, axis=axis)
+
+    def take(self, x: Symbol, index: Symbol, *, axis: int) -> Symbol:  # noqa: D102
+        return self.node("Gather", [x, index], index.shape, x.dtype, axis=axis)
+
+    def concat(self, parts: list[Symbol], *, axis: int) -> Symbol:  # noqa: D102
+        lengths = [part.shape[-1] for part in parts]
+        total = sum(length for length in lengths if length is not None)
+        return self.node("Concat", parts, (*parts[0].shape[:-1], total), parts[0].dtype, axis=axis)
+
+    def reshape(self, x: Symbol, shape: Shape) -> Symbol:  # noqa: D102
+        if x.value is not None:
+            return self.constant(x.value.reshape([-1 if length is None else length for length in shape]))
+        sizes = self.constant(np.array([-1 if length is None else length for length in shape]))
+        return self.node("Reshape", [x, sizes], tuple(None if length == -1 else length for length in shape), x.dtype)
+
+    def permute_dims(self, x: Symbol, axes: tuple[int, ...]) -> Symbol:  # noqa: D102
+        assert x.value is not None
+        return self.constant(np.transpose(x.value, axes))
+
+    def matmul(self, x: Symbol, y: Symbol) -> Symbol:  # noqa: D102
+        return self.node("MatMul", [x, y], (*x.shape[:-1], y.shape[-1]), x.dtype)
+
+
+def _broadcast(first: Shape, second: Shape) -> Shape:
+    """The shape of a pairwise operation; a batch of unknown length goes with itself and with 1."""
+    length = max(len(first), len(second))
+    padded = [(1,) * (length - len(shape)) + shape for shape in (first, second)]
+    return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))

@@ -1,0 +1,133 @@
+"""Temperature scaling: one number that all logits are divided by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from refocal import _check
+from refocal.calibrators.base import Calibrator, Head, choice
+from refocal.calibrators.objectives import calibration_error, focal_risk, line_search, refuse_weights
+from refocal.core.fitting import fit_temperature
+from refocal.core.heads import focal_head
+from refocal.core.likelihood import Labelled
+from refocal.core.posterior import MapSettings
+
+PUBLISHED_TEMPERATURES = np.arange(1, 101) / 10  # 002, section 6: up to 10 in steps of 0.1
+
+
+class TemperatureScaling(Calibrator):
+    """softmax(logits / T), T > 0.
+
+    Args:
+        objective: What T minimises on the fit data: "nll", the negative log-likelihood, which is convex in 1/T, so
+            that its one minimum is found exactly; "focal", the focal loss with `gamma` (TS_FL of 001); "ece" or
+            "adaptive_ece", the calibration error over 15 bins of equal width or equal mass.
+        gamma: Focal parameter >= 0 of the objective "focal"; 0 for every other.
+        apply_posterior: Follow "focal" by its posterior map: Psi^gamma(softmax(logits / T)).
+        temperature_grid: For the calibration errors, the temperatures to try: an array, None for 0.1, 0.2, ..., 10 as
+            in 002, or "continuous" for a search from coarse to fine around the likeliest temperature.
+        input: "logits" or "probs".
+        classes: Labels of the columns, see `Calibrator`.
+
+    Attributes:
+        temperature_: T. Where one-hot or uniform predictions are best (separable data, predictions all wrong), 1/T
+            is held at 1e4 or 1e-4 over the mean distance of a logit from its row's largest; 1 if all logits of each
+            row are equal.
+        temperature_error_: Standard error of T, from the curvature of the NLL; infinite where the data do not
+            determine T, and for other objectives, which have no such theory.
+        at_bound_: Whether T was held.
+
+    Example:
+        >>> import numpy as np
+        >>> logits = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+        >>> calibrator = TemperatureScaling().fit(logits, np.array([0, 0, 1, 1]))
+        >>> round(calibrator.temperature_, 4)  # right in 3 of 4 cases: a log-odds of log 3
+        3.641
+
+    Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017; 001, section 6.1; 002, section 6.
+    """
+
+    _learned: ClassVar[tuple[str, ...]] = ("temperature_", "temperature_error_", "at_bound_")
+
+    def __init__(
+        self,
+        *,
+        objective: str = "nll",
+        gamma: float = 0.0,
+        apply_posterior: bool = False,
+        temperature_grid: Any = None,
+        input: str = "logits",
+        classes: Any = None,
+    ) -> None:
+        self.objective = objective
+        self.gamma = gamma
+        self.apply_posterior = apply_posterior
+        self.temperature_grid = temperature_grid
+        self.input = input
+        self.classes = classes
+
+    def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        objective = choice(self.objective, "objective", ("nll", "focal", "ece", "adaptive_ece"))
+        gamma = _check.scalar_gamma(self.gamma, least=0.0)
+        if objective != "focal" and (gamma != 0 or self.apply_posterior):
+            msg = f'gamma and apply_posterior belong to objective="focal", got objective={objective!r}'
+            raise ValueError(msg)
+        data = Labelled.of(logits, labels, weights)
+        fitted = fit_temperature(data)
+        self.temperature_, self.at_bound_ = 1 / fitted.beta, fitted.at_bound
+        self.temperature_error_ = self.temperature_ * fitted.relative_error
+        if objective == "nll":
+            return
+        self.temperature_error_ = math.inf
+        if objective == "focal":
+            if fitted.evaluations and not fitted.at_bound and gamma > 0:
+                self.temperature_ = least_focal_risk(data, gamma, self.temperature_)
+            return
+        refuse_weights(weights, objective)
+        error = calibration_error(data, equal_mass=objective == "adaptive_ece")
+        self.temperature_ = least_error(lambda T: error(0.0, T), self.temperature_grid, self.temperature_)
+
+    def _head(self, classes: int) -> Head:
+        gamma = self.gamma if self.apply_posterior else 0.0
+        settings = MapSettings.checked(gamma, None, 0.0, False, classes=classes)
+        return Head(focal_head, {}, {"temperature": self.temperature_, "settings": settings})
+
+    def _count(self) -> int:
+        return 1
+
+
+def least_focal_risk(data: Labelled, gamma: float, start: float) -> float:
+    """The temperature with the least focal loss, which need not be convex: from coarse to fine in log T."""
+    from scipy.optimize import minimize_scalar
+
+    def risk(log_temperature: float) -> float:
+        return focal_risk(data, gamma, math.exp(log_temperature))
+
+    # a larger gamma flattens: its optimum lies at lower temperatures, by up to a factor 1 + gamma
+    grid = math.log(start) + np.linspace(-math.log1p(gamma) - 1, 1, 24)
+    best = int(np.argmin([risk(point) for point in grid]))
+    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    return math.exp(minimize_scalar(risk, bounds=bounds, method="bounded", options={"xatol": 1e-9}).x)
+
+
+def least_error(error: Callable[[float], float], grid: Any, likeliest: float) -> float:
+    """The temperature with the least calibration error: of a grid, or of a range around the likeliest."""
+    if isinstance(grid, str):
+        choice(grid, "temperature_grid", ("continuous",))
+        centre = math.log(likeliest)
+        return math.exp(line_search(lambda x: error(math.exp(x)), centre, width=1.0, points=41, rounds=4).x)
+    values = temperatures(grid, PUBLISHED_TEMPERATURES)
+    return float(values[int(np.argmin([error(float(T)) for T in values]))])
+
+
+def temperatures(grid: Any, default: np.ndarray) -> np.ndarray:
+    """A checked grid of temperatures."""
+    values = default if grid is None else np.asarray(grid, dtype=np.float64)
+    if values.ndim != 1 or not len(values) or not (np.all(values > 0) and np.all(np.isfinite(values))):
+        msg = f"temperature_grid must be a sequence of positive numbers, got {grid!r}"
+        raise ValueError(msg)
+    return values

@@ -1,0 +1,51 @@
+"""A fitted calibrator as a PyTorch module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from array_api_compat import torch as xp
+from torch import Tensor, nn
+
+from refocal.core.heads import to_logits
+
+if TYPE_CHECKING:
+    from refocal.calibrators.base import Calibrator
+
+
+class CalibratedHead(nn.Module):
+    """Maps what the calibrator was fitted on to probabilities: same shape (one column becomes two), same dtype.
+
+    Parameters are buffers, so that the module moves between devices; there is nothing to train.
+    """
+
+    def __init__(self, calibrator: Calibrator) -> None:
+        super().__init__()
+        columns = calibrator._columns()
+        head = calibrator._head(max(2, columns))
+        self.function, self.settings, self.wide = head.function, head.settings, head.wide
+        self.probs = calibrator.input == "probs"
+        self.names = tuple(head.arrays)
+        for name, array in head.arrays.items():
+            self.register_buffer(name, torch.as_tensor(array.copy(), dtype=torch.float64))
+        self.description = type(calibrator).__name__
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Calibrated probabilities."""
+        limits = torch.finfo(scores.dtype)
+        dtype = torch.float64 if self.wide else torch.promote_types(scores.dtype, torch.float32)
+        work = scores.to(dtype)
+        logits = to_logits(work, probs=self.probs, least=limits.tiny, gap=limits.eps / 4, xp=xp)
+        arrays = {name: getattr(self, name).to(dtype) for name in self.names}
+        result: Tensor = self.function(logits, **arrays, **self.settings, log=False, xp=xp)
+        return result.to(scores.dtype)
+
+    def extra_repr(self) -> str:
+        """The calibrator."""
+        return self.description
+
+
+def to_torch(calibrator: Calibrator) -> CalibratedHead:
+    """The fitted map of a calibrator."""
+    return CalibratedHead(calibrator).eval()

@@ -1,0 +1,196 @@
+"""Minimisers for one and for two parameters, safeguarded so that they end at an optimum or at a stated bound.
+
+A function to be minimised takes the point and whether to be exact: far from the optimum the precision of the data
+is enough, the last evaluations are in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+_MAX_EVALUATIONS = 100
+_PATIENCE = 20  # evaluations; after so many, all are exact
+_CLOSE_STEP = 0.1  # two points so near to each other determine a cubic well
+_COARSE_STEP = 1e-3  # relative; from steps of this size on, evaluations are exact
+_LEAST_RADIUS = 1e-9  # a trust region that shrinks below this has derivatives that do not match its values
+_LAST_STEP = 1e-5  # a Newton step of this size leaves an error of about its square
+
+
+class Slope(NamedTuple):
+    """A function of one variable: value, first and, where it was asked for, second derivative."""
+
+    value: float
+    slope: float
+    curvature: float | None
+
+
+class Root(NamedTuple):
+    """Where a convex function is least; value and curvature are within rounding, and 1e-3, of those there."""
+
+    x: float
+    value: float
+    curvature: float
+    at_bound: bool
+    evaluations: int
+
+
+def convex_minimum(
+    function: Callable[[float, bool, bool], Slope],
+    start: float,
+    *,
+    low: float,
+    high: float,
+    last_step: float = _LAST_STEP,
+    sharpen: bool = True,
+) -> Root:
+    """The minimum of a convex function over [low, high], 0 < low, by Newton's method inside a shrinking bracket.
+
+    Steps are taken in 1/x: the slope of a likelihood in an inverse temperature is nearly straight in the temperature.
+
+    Args:
+        function: The function, of a point, whether to be exact, and whether the curvature is wanted. Near the
+            optimum the last curvature serves on.
+        start: First guess.
+        low: Lower bound.
+        high: Upper bound.
+        last_step: Relative size of a Newton step after which the search ends, at an error of about its square.
+        sharpen: Whether the last evaluations have to be exact.
+    """
+    left, right = low, high
+    x, exact, near, curvature = start, False, False, 0.0
+    before: tuple[float, float, float] | None = None
+    for evaluation in range(1, _MAX_EVALUATIONS + 1):
+        at = function(x, exact, not near)
+        curvature = curvature if at.curvature is None else at.curvature
+        if not (math.isfinite(at.slope) and math.isfinite(curvature)):
+            msg = f"the function to be minimised is not finite at {x:g}"
+            raise RuntimeError(msg)
+        if (x == low and at.slope >= 0) or (x == high and at.slope <= 0):
+            return Root(x, at.value, curvature, True, evaluation)
+        left, right = (left, x) if at.slope > 0 else (x, right)
+        here = (at.slope, 1 / x, -1 / (x * x * curvature)) if curvature > 0 else None
+        inverse = _inverse_root(here, before) if here else math.inf * at.slope
+        following = 1 / inverse if inverse > 0 else math.inf
+        if not left <= following <= right:
+            edge = left if at.slope > 0 else right
+            # a bound of the search is tried itself; a bracket that came from an evaluation is halved
+            following = edge if edge in (low, high) and edge != x else math.sqrt(left * right)
+        step = abs(following / x - 1)
+        if step < last_step and (exact or not sharpen):
+            return Root(following, at.value, curvature, False, evaluation)
+        near = step < _COARSE_STEP
+        exact = exact or (near and sharpen)
+        x, before = following, here if at.curvature is not None and step < _CLOSE_STEP else None
+    msg = f"no minimum found in {_MAX_EVALUATIONS} evaluations; it lies between {left:g} and {right:g}"
+    raise RuntimeError(msg)
+
+
+def _inverse_root(here: tuple[float, float, float], before: tuple[float, float, float] | None) -> float:
+    """Where t is when the slope g is 0, from (g, t, dt/dg) at one point, or by cubic interpolation at two.
+
+    One point gives Newton's step; two that are close give an error of about the product of both errors squared.
+    """
+    slope, t, rate = here
+    if before is None or before[0] == slope:
+        return t - slope * rate
+    first, t_first, rate_first = before
+    width = slope - first
+    u = -first / width
+    return (
+        (1 + 2 * u) * (1 - u) ** 2 * t_first
+        + u * (1 - u) ** 2 * width * rate_first
+        + u * u * (3 - 2 * u) * t
+        + u * u * (u - 1) * width * rate
+    )
+
+
+class Quadratic(NamedTuple):
+    """A function's value, gradient (d,) and Hessian (d, d), where one was asked for, at a point."""
+
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray | None
+
+
+class Minimum(NamedTuple):
+    """A local minimum within a box; value and Hessian are within rounding, and 1e-3, of those at the optimum."""
+
+    x: np.ndarray
+    value: float
+    hessian: np.ndarray
+    at_bound: bool
+    evaluations: int
+
+
+def trust_region_minimum(
+    function: Callable[[np.ndarray, bool, bool], Quadratic],
+    start: np.ndarray,
+    *,
+    low: np.ndarray,
+    high: np.ndarray,
+    last_step: float = _LAST_STEP,
+    sharpen: bool = True,
+) -> Minimum:
+    """A local minimum within a box, by Newton's method in a trust region that starts with radius 1.
+
+    Args:
+        function: The function, of a point, whether to be exact, and whether the Hessian is wanted. Near the optimum
+            the last Hessian serves on.
+        start: First guess (d,).
+        low: Lower bounds (d,).
+        high: Upper bounds (d,).
+        last_step: Size of a Newton step after which the search ends, at an error of about its square.
+        sharpen: Whether the last evaluations have to be exact.
+    """
+    x, exact = start, False
+    at = function(x, exact, True)
+    assert at.hessian is not None
+    hessian = at.hessian
+    radius, evaluation = 1.0, 1
+    while evaluation < _MAX_EVALUATIONS and radius > _LEAST_RADIUS:
+        step = _newton_step(at.gradient, hessian, free=~_pressed(x, at.gradient, low, high), radius=radius)
+        step = np.clip(x + step, low, high) - x
+        size = float(np.linalg.norm(step))
+        if size < min(last_step, 0.9 * radius) and (exact or not sharpen):
+            x = x + step
+            return Minimum(x, at.value, hessian, bool(np.any((x <= low) | (x >= high))), evaluation)
+        near = size < min(_COARSE_STEP, 0.9 * radius)
+        if evaluation == _PATIENCE and not exact:  # rounding may be what holds it up
+            exact, at, evaluation = True, function(x, True, False), evaluation + 1
+            continue
+        there, evaluation = function(x + step, exact or near, not near), evaluation + 1
+        expected = -float(at.gradient @ step + step @ hessian @ step / 2)
+        # the first exact value cannot be compared with the one before, nor need it be: the step was short
+        rounding = math.inf if near and not exact else (1e-13 if exact else 1e-6) * abs(at.value)
+        exact = exact or near
+        if at.value - there.value >= 0.1 * expected - rounding:
+            radius = max(radius, 2 * size) if size > 0.9 * radius else radius
+            x, at = x + step, there
+            hessian = hessian if there.hessian is None else there.hessian
+        else:
+            radius = size / 4
+    msg = f"no minimum found in {evaluation} evaluations; the last step had size {size:.1e}"
+    raise RuntimeError(msg)
+
+
+def _pressed(x: np.ndarray, gradient: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Which coordinates are at a bound that a descent would cross."""
+    pressed: np.ndarray = (x <= low) & (gradient > 0) | (x >= high) & (gradient < 0)
+    return pressed
+
+
+def _newton_step(gradient: np.ndarray, hessian: np.ndarray, *, free: np.ndarray, radius: float) -> np.ndarray:
+    """Newton's step in the free coordinates, no longer than the radius."""
+    step = np.zeros_like(gradient)
+    if np.any(free):
+        curvature, axes = np.linalg.eigh(hessian[np.ix_(free, free)])
+        # where the function bends down, Newton's step would climb: it keeps its size and descends
+        steepness = np.maximum(np.abs(curvature), 1e-12 * np.max(np.abs(curvature)) + 1e-300)
+        along = axes.T @ gradient[free] / steepness
+        length = float(np.linalg.norm(along))
+        step[free] = -axes @ along * min(1.0, radius / max(length, 1e-300))
+    return step

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from labelled_logits import calibrated, focal, mean_nll
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from refocal.calibrators import (
+    AutoCalibrator,
+    Calibrated,
+    FocalPosterior,
+    FocalTemperatureScaling,
+    MatrixScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
+
+# --- choosing
+
+
+@pytest.mark.parametrize(("scale", "chosen"), [(1.0, "FocalPosterior"), (3.0, "TemperatureScaling")])
+def test_the_simplest_sufficient_calibrator_is_chosen(scale, chosen):
+    logits, labels = calibrated(3000, 4)
+    auto = AutoCalibrator().fit(scale * logits, labels)
+    assert type(auto.best_).__name__ == chosen
+    assert auto.n_parameters_ == auto.best_.n_parameters_
+    names = [result["name"] for result in auto.results_]
+    assert len(names) == 6
+    assert [result["name"] for result in auto.results_ if result["chosen"]] == [chosen]
+    scores = [result["score"] for result in auto.results_]
+    assert scores == sorted(scores)
+    assert auto.results_[0]["behind"] == auto.results_[0]["error"] == 0
+
+
+def test_a_focal_network_gets_focal_temperature_scaling():
+    logits, labels = focal(20_000, 5, gamma=5.0, temperature=2.0)
+    auto = AutoCalibrator(cv=3).fit(logits, labels)
+    assert isinstance(auto.best_, FocalTemperatureScaling)
+    np.testing.assert_array_equal(auto.predict_proba(logits), auto.best_.predict_proba(logits))
+
+
+def test_scores_are_those_of_held_out_folds():
+    logits, labels = calibrated(200, 3)
+    folds = KFold(4)
+    auto = AutoCalibrator(candidates=[VectorScaling()], cv=folds).fit(2 * logits, labels)
+    parts = []
+    for train, test in folds.split(logits):
+        fitted = VectorScaling().fit(2 * logits[train], labels[train])
+        parts.append(mean_nll(fitted, 2 * logits[test], labels[test]))
+    assert auto.results_[0]["score"] == pytest.approx(np.mean(parts))
+    brier = AutoCalibrator(candidates=[FocalPosterior(gamma=0)], cv=folds, scoring="brier").fit(logits, labels)
+    probs = FocalPosterior(gamma=0).predict_proba(logits)
+    assert brier.results_[0]["score"] == pytest.approx(np.mean(np.sum((probs - np.eye(3)[labels]) ** 2, axis=1)))
+
+
+def test_the_seed_decides_the_folds():
+    logits, labels = calibrated(300, 3)
+    first, again, other = (AutoCalibrator(random_state=seed).fit(logits, labels).results_ for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_auto_takes_probabilities_weights_and_names():
+    logits, labels = calibrated(300, 3)
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    names = np.array(["a", "b", "c"])
+    auto = AutoCalibrator(input="probs", candidates=[TemperatureScaling(), MatrixScaling()], cv=2)
+    auto.fit(probs, names[labels], np.ones(300))
+    assert set(auto.predict(probs)) <= {"a", "b", "c"}
+    plain = AutoCalibrator(candidates=[TemperatureScaling(), MatrixScaling()], cv=2).fit(logits, labels)
+    assert auto.results_[0]["score"] == pytest.approx(plain.results_[0]["score"], rel=1e-6)
+
+
+def test_auto_errors():
+    logits, labels = calibrated(20, 3)
+    for options, message in [
+        ({"scoring": "ece"}, "scoring must be one of"),
+        ({"candidates": []}, "candidates must be a sequence of calibrators"),
+        ({"candidates": [GaussianNB()]}, "candidates must be a sequence of calibrators"),
+        ({"cv": 1}, "cv must be a splitter or a number of folds from 2"),
+        ({"cv": 21}, "cv must be a splitter or a number of folds from 2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            AutoCalibrator(**options).fit(logits, labels)
+
+
+# --- wrapping
+
+X, Y = load_digits(return_X_y=True)
+X = X / 16
+
+
+def test_a_fitted_classifier_and_its_calibrator():
+    model = LogisticRegression(C=100, max_iter=300).fit(X[:500], Y[:500])
+    wrapped = Calibrated(model, TemperatureScaling()).fit(X[500:1100], Y[500:1100])
+    assert wrapped.estimator_ is model
+    alone = TemperatureScaling().fit(model.decision_function(X[500:1100]), Y[500:1100])
+    np.testing.assert_allclose(wrapped.predict_proba(X[1100:]), alone.predict_proba(model.decision_function(X[1100:])))
+    assert np.array_equal(wrapped.predict(X[1100:]), model.predict(X[1100:]))
+    np.testing.assert_allclose(np.exp(wrapped.predict_log_proba(X[:5])), wrapped.predict_proba(X[:5]))
+    ready = Calibrated(model, alone)  # nothing left to fit
+    np.testing.assert_allclose(ready.predict_proba(X[1100:]), wrapped.predict_proba(X[1100:]))
+    with pytest.raises(NotFittedError):
+        Calibrated(model, TemperatureScaling()).predict_proba(X)
+    with pytest.raises(NotFittedError):
+        Calibrated(LogisticRegression(), alone).predict_proba(X)
+
+
+def test_cross_fitting_in_a_pipeline_and_a_search():
+    wrapped = Calibrated(LinearSVC(), TemperatureScaling(), cv=3)
+    pipeline = make_pipeline(StandardScaler(), wrapped)
+    scores = cross_val_score(pipeline, X[:600], Y[:600], cv=2, scoring="neg_log_loss")
+    assert np.all(scores > -1.5)
+    search = GridSearchCV(wrapped, {"estimator__C": [0.01, 1.0]}, cv=2, scoring="neg_log_loss")
+    assert search.fit(X[:300], Y[:300]).predict_proba(X[:3]).shape == (3, 10)
+    assert repr(clone(wrapped)) == repr(wrapped)
+
+
+def test_probabilities_and_two_classes():
+    binary = Y < 5
+    bayes = Calibrated(GaussianNB(), TemperatureScaling(input="probs"), cv=3).fit(X[:800], binary[:800])
+    raw = GaussianNB().fit(X[:800], binary[:800]).predict_proba(X[800:])
+    labels = binary[800:].astype(int)
+    nll = [
+        -np.mean(np.log(np.maximum(p[np.arange(len(p)), labels], 1e-12))) for p in (raw, bayes.predict_proba(X[800:]))
+    ]
+    assert nll[1] < nll[0]
+    svc = Calibrated(LinearSVC(), TemperatureScaling(), cv=3).fit(X[:800], binary[:800])
+    assert svc.classes_.tolist() == [False, True]
+    assert np.array_equal(svc.predict(X[800:]), svc.estimator_.predict(X[800:]))
+    weighted = Calibrated(LinearSVC(), TemperatureScaling(), cv=3).fit(X[:300], binary[:300], np.ones(300))
+    assert np.isfinite(weighted.calibrator_.temperature_)
+
+
+def test_a_torch_module_and_its_calibrator():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(32, 10)
+    )
+    network.train()
+    network[0].eval()
+    wrapped = Calibrated(network, TemperatureScaling()).fit(X[:300], Y[:300])
+    assert [part.training for part in network.modules()] == [True, False, True, True, True]
+    network.eval()
+    with torch.no_grad():
+        logits = network(torch.tensor(X, dtype=torch.float32)).numpy()
+    np.testing.assert_allclose(wrapped.predict_proba(X), wrapped.calibrator_.predict_proba(logits), atol=1e-6)
+    ready = Calibrated(network, wrapped.calibrator_)
+    np.testing.assert_allclose(ready.predict_proba(X[:9]), wrapped.predict_proba(X[:9]))
+    with pytest.raises(TypeError, match="cv needs a scikit-learn classifier"):
+        Calibrated(network, TemperatureScaling(), cv=3).fit(X, Y)
+
+
+def test_scores_that_a_classifier_does_not_have():
+    with pytest.raises(TypeError, match="GaussianNB has no decision_function: give the calibrator input='probs'"):
+        Calibrated(GaussianNB().fit(X, Y), TemperatureScaling()).fit(X, Y)
+    with pytest.raises(TypeError, match="LinearSVC has no predict_proba: give the calibrator input='logits'"):
+        Calibrated(LinearSVC().fit(X, Y), TemperatureScaling(input="probs")).fit(X, Y)

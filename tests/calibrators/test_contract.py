@@ -1,0 +1,165 @@
+"""The contract that all calibrators share."""
+
+from __future__ import annotations
+
+from unittest import SkipTest
+
+import numpy as np
+import pytest
+from labelled_logits import EVERY, calibrated
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling, VectorScaling
+
+every = pytest.mark.parametrize("name", list(EVERY))
+
+# scikit-learn's checks give features instead of scores; these cannot pass, each for its reason.
+_FEATURES = "gives two features and labels of three classes, or labels that number no columns: those are no scores"
+EXCLUDED = {
+    "check_estimators_overwrite_params": _FEATURES,
+    "check_estimators_fit_returns_self": _FEATURES,
+    "check_readonly_memmap_input": _FEATURES,
+    "check_estimators_nan_inf": _FEATURES,
+    "check_classifiers_classes": _FEATURES,
+    "check_classifiers_train": _FEATURES + "; it also wants an error for one-dimensional X, which is one column here",
+}
+
+
+@pytest.mark.parametrize("name", ["temperature", "focal-temperature", "vector", "platt", "histogram", "ensemble"])
+def test_scikit_learn_s_checks(name):
+    run, failed = 0, {}
+    for estimator, check in estimator_checks_generator(clone(EVERY[name])):
+        title = getattr(check, "func", check).__name__
+        try:
+            check(estimator)
+            run += 1
+        except Exception as error:
+            if not isinstance(error, SkipTest):  # which asks for an environment variable or a package
+                failed[title] = error
+    unexpected = {title: error for title, error in failed.items() if title not in EXCLUDED}
+    assert not unexpected
+    assert run >= 50
+
+
+@every
+def test_probabilities_of_all_classes(name):
+    logits, labels = calibrated(300, 4)
+    calibrator = clone(EVERY[name])
+    assert calibrator.fit(logits, labels) is calibrator
+    probs, logs = calibrator.predict_proba(logits), calibrator.predict_log_proba(logits)
+    assert probs.shape == logs.shape == (300, 4)
+    assert probs.dtype == logs.dtype == np.float64
+    np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
+    np.testing.assert_allclose(np.exp(logs), probs, rtol=1e-9, atol=1e-300)
+    assert np.array_equal(calibrator.predict(logits), np.argmax(probs, axis=1))
+    assert calibrator.predict_proba(logits.astype(np.float32)).dtype == np.float64
+    assert calibrator.score(logits, labels) > 0.4
+    assert calibrator.n_parameters_ >= 0
+    blocks = np.concatenate([calibrator.predict_proba(part) for part in np.array_split(np.tile(logits, (40, 1)), 7)])
+    np.testing.assert_array_equal(calibrator.predict_proba(np.tile(logits, (40, 1))), blocks)
+
+
+@every
+def test_clone_and_parameters(name):
+    calibrator = EVERY[name]
+    copy = clone(calibrator)
+    assert repr(copy) == repr(calibrator)
+    assert not [attribute for attribute in vars(copy) if attribute.endswith("_")]
+
+
+@every
+def test_labels_of_any_kind(name):
+    logits, labels = calibrated(200, 3)
+    names = np.array(["cat", "dog", "eel"])
+    plain = clone(EVERY[name]).fit(logits, labels)
+    named = clone(EVERY[name]).fit(logits, names[labels])
+    assert named.classes_.tolist() == names.tolist()
+    np.testing.assert_allclose(named.predict_proba(logits), plain.predict_proba(logits))
+    assert np.array_equal(named.predict(logits), names[plain.predict(logits)])
+    order = np.array(["eel", "cat", "dog"])  # columns in an order of their own
+    moved = clone(EVERY[name]).set_params(classes=order).fit(logits, order[labels])
+    np.testing.assert_allclose(moved.predict_proba(logits), plain.predict_proba(logits))
+
+
+@every
+def test_a_class_that_is_missing(name):
+    logits, labels = calibrated(200, 4)
+    kept = labels != 2
+    calibrator = clone(EVERY[name]).fit(logits[kept], labels[kept])
+    assert calibrator.classes_.tolist() == [0, 1, 2, 3]
+    assert np.all(np.isfinite(calibrator.predict_proba(logits)))
+
+
+@every
+def test_one_sample(name):
+    if name == "auto":
+        pytest.skip("cross-validation needs two samples")
+    probs = clone(EVERY[name]).fit(np.array([[1.0, 2.0, 0.5]]), [2]).predict_proba(np.array([[1.0, 2.0, 0.5]]))
+    assert np.all(np.isfinite(probs))
+
+
+@every
+def test_extreme_scores(name):
+    logits, labels = calibrated(300, 3)
+    calibrator = clone(EVERY[name]).fit(logits, labels)
+    far = np.array([[1e3, 0, -1e3], [1e-300, 0, 0], [0, 0, 0], [-1e6, 1e6, 0]])
+    probs = calibrator.predict_proba(far)
+    assert np.all(np.isfinite(probs))
+    np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
+
+
+def test_labels_and_scores_that_do_not_fit():
+    logits, labels = calibrated(20, 3)
+    calibrator = TemperatureScaling()
+    for X, y, options, message in [
+        (logits, labels + 1, {"classes": [0, 1, 2]}, "labels in y must be among classes, got"),
+        (logits, labels, {"classes": [0, 1]}, "classes must be 3 different labels, one for each column of X"),
+        (logits, np.minimum(labels, 1) + 4, {}, "X has scores of 3 classes, but y has 2 different labels"),
+        (logits, labels[:5], {}, "X and y must have one row a sample, got 20 and 5"),
+        (logits, None, {}, "requires y to be passed"),
+        (logits[:, 0], labels, {}, "X has scores of 2 classes, but y has 3 different labels"),
+        (np.where(logits > 3, np.nan, logits), labels, {}, "contains NaN"),
+        (np.where(logits > 3, -np.inf, logits), labels, {}, "contains infinity"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            clone(calibrator).set_params(**options).fit(X, y)
+    for weights, message in [
+        (np.ones(3), r"sample_weight must have shape \(20,\)"),
+        (np.zeros(20), "sample_weight must be finite, non-negative and not zero everywhere"),
+        (-np.ones(20), "sample_weight must be finite, non-negative"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            clone(calibrator).fit(logits, labels, weights)
+    with pytest.raises(NotFittedError):
+        TemperatureScaling().predict_proba(logits)
+    with pytest.raises(ValueError, match="expecting 3 features"):
+        TemperatureScaling().fit(logits, labels).predict_proba(logits[:, :2])
+
+
+def test_pipeline_and_grid_search():
+    logits, labels = calibrated(400, 3)
+    pipeline = make_pipeline(FunctionTransformer(lambda z: 2 * z), FocalTemperatureScaling())
+    assert pipeline.fit(logits, labels).predict_proba(logits).shape == (400, 3)
+    search = GridSearchCV(VectorScaling(), {"scale_penalty": [1.0, 100.0]}, scoring="neg_log_loss", cv=3)
+    assert search.fit(logits, labels).best_params_["scale_penalty"] in (1.0, 100.0)
+
+
+def test_a_real_classifier_gets_better():
+    X, y = load_digits(return_X_y=True)
+    model = LogisticRegression(C=100.0, max_iter=300).fit(X[:600] / 16, y[:600])
+    logits = model.decision_function(X[600:] / 16)
+    raw, fitted = (
+        calibrator.fit(logits[:600], y[600:1200])
+        for calibrator in (EVERY["posterior"].set_params(gamma=0.0), FocalTemperatureScaling())
+    )
+    EVERY["posterior"].set_params(gamma=2.0)
+    test, labels = logits[600:], y[1200:]
+    nll = [-np.mean(c.predict_log_proba(test)[np.arange(len(labels)), labels]) for c in (raw, fitted)]
+    assert nll[1] < nll[0]

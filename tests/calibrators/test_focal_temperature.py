@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from labelled_logits import calibrated, focal, mean_nll
+from scipy.optimize import minimize
+
+from refocal import posterior_from_logits
+from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
+from refocal.calibrators.focal_temperature import PUBLISHED_GAMMAS, PUBLISHED_TEMPERATURES
+from refocal.core.binning import equal_mass_bins
+
+
+def nll_at(logits, labels, gamma, temperature):
+    logs = posterior_from_logits(logits.astype(np.float64), gamma=gamma, temperature=temperature, log=True)
+    return float(-np.mean(logs[np.arange(len(labels)), labels]))
+
+
+@pytest.mark.parametrize(("gamma", "temperature"), [(3.0, 1.0), (1.0, 2.5), (0.5, 0.2), (0.0, 1.0)])
+def test_known_parameters_are_found_within_their_standard_errors(gamma, temperature):
+    logits, labels = focal(20_000, 6, gamma=gamma, temperature=temperature)
+    fitted = FocalTemperatureScaling().fit(logits, labels)
+    assert abs(fitted.gamma_ - gamma) < 3 * fitted.gamma_error_
+    assert abs(fitted.temperature_ - temperature) < 3 * fitted.temperature_error_
+    assert fitted.temperature_error_ < 0.1 * temperature
+    assert fitted.n_parameters_ == 2
+
+
+def test_standard_errors_are_the_spread_of_estimates():
+    fits = [FocalTemperatureScaling().fit(*calibrated(4000, 5, seed=seed)) for seed in range(100)]
+    for name in ("gamma", "temperature"):
+        spread = np.std([getattr(fit, f"{name}_") for fit in fits])
+        assert np.mean([getattr(fit, f"{name}_error_") for fit in fits]) == pytest.approx(spread, rel=0.25)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 20])
+@pytest.mark.parametrize("scale", [0.5, 1.0, 4.0])
+def test_the_optimum_is_one_and_never_worse_than_temperature_scaling(classes, scale):
+    logits, labels = calibrated(600, classes)
+    logits = scale * np.sign(logits) * np.abs(logits) ** 1.3  # no member of the family
+    fitted = FocalTemperatureScaling().fit(logits, labels)
+    here = nll_at(logits, labels, fitted.gamma_, fitted.temperature_)
+    plain = TemperatureScaling().fit(logits, labels)
+    assert here <= mean_nll(plain, logits, labels) + 1e-14
+    if not fitted.at_bound_:
+        for gamma_step in (-1e-3, 0, 1e-3):
+            for factor in (0.999, 1, 1.001):
+                other = nll_at(logits, labels, fitted.gamma_ + gamma_step, fitted.temperature_ * factor)
+                assert here <= other + 1e-13
+    for gamma in PUBLISHED_GAMMAS:
+        for temperature in PUBLISHED_TEMPERATURES[4::25]:
+            assert here <= nll_at(logits, labels, gamma, temperature) + 1e-12
+
+
+def test_a_general_optimiser_finds_nothing_better():
+    logits, labels = focal(2000, 4, gamma=2.0, temperature=1.5)
+    fitted = FocalTemperatureScaling().fit(logits, labels)
+    found = minimize(
+        lambda x: nll_at(logits, labels, np.expm1(x[0]), np.exp(x[1])),
+        [0.5, 0.0],
+        method="Nelder-Mead",
+        options={"xatol": 1e-7, "fatol": 1e-13, "maxiter": 2000},
+    )
+    assert fitted.gamma_ == pytest.approx(np.expm1(found.x[0]), rel=1e-3)
+    assert nll_at(logits, labels, fitted.gamma_, fitted.temperature_) <= found.fun + 1e-12
+
+
+def test_single_and_double_precision_give_one_fit():
+    logits, labels = focal(3000, 10, gamma=1.0)
+    logits = logits.astype(np.float32)
+    single, double = (FocalTemperatureScaling().fit(logits.astype(t), labels) for t in (np.float32, np.float64))
+    assert single.gamma_ == pytest.approx(double.gamma_, abs=1e-4)
+    assert single.temperature_ == pytest.approx(double.temperature_, rel=1e-4)
+    assert abs(single.gamma_ - double.gamma_) < 1e-3 * double.gamma_error_
+
+
+def test_weights_count_as_repetitions():
+    logits, labels = focal(500, 4, gamma=1.0)
+    counts = np.random.default_rng(0).integers(0, 4, 500)
+    weighted = FocalTemperatureScaling().fit(logits, labels, counts)
+    repeated = FocalTemperatureScaling().fit(np.repeat(logits, counts, axis=0), np.repeat(labels, counts))
+    assert weighted.gamma_ == pytest.approx(repeated.gamma_, abs=1e-6)
+    assert weighted.gamma_error_ == pytest.approx(repeated.gamma_error_, rel=1e-3)
+
+
+# --- grid and line
+
+
+def adaptive_error(logits, labels, gamma, temperature):
+    confidence = posterior_from_logits(logits, gamma=gamma, temperature=temperature).max(axis=1)
+    return equal_mass_bins(confidence, logits.argmax(axis=1) == labels, bins=15).expected_calibration_error
+
+
+def test_grid_is_the_paper_s():
+    assert PUBLISHED_GAMMAS.tolist() == [-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1, 5]
+    assert len(PUBLISHED_TEMPERATURES) == 500
+    assert (PUBLISHED_TEMPERATURES[0], PUBLISHED_TEMPERATURES[-1]) == (0.01, 5.0)
+    np.testing.assert_allclose(np.diff(PUBLISHED_TEMPERATURES), 0.01)
+    logits, labels = focal(80, 3, gamma=1.0)
+    fitted = FocalTemperatureScaling(objective="adaptive_ece", search="grid").fit(logits, labels)
+    assert fitted.evaluations_ == 4500
+    least = min(
+        (adaptive_error(logits, labels, gamma, temperature), gamma, temperature)
+        for gamma in PUBLISHED_GAMMAS
+        for temperature in PUBLISHED_TEMPERATURES
+    )
+    found = adaptive_error(logits, labels, fitted.gamma_, fitted.temperature_)
+    assert found == pytest.approx(least[0], abs=1e-12)
+    assert fitted.gamma_ in PUBLISHED_GAMMAS
+    assert fitted.temperature_ in PUBLISHED_TEMPERATURES
+
+
+def test_grids_of_one_s_own():
+    logits, labels = focal(200, 3, gamma=1.0)
+    fitted = FocalTemperatureScaling(search="grid", gamma_grid=[0.0, 1.0], temperature_grid=[0.9, 1.1])
+    fitted.fit(logits, labels)
+    pairs = {(g, t): nll_at(logits, labels, g, t) for g in (0.0, 1.0) for t in (0.9, 1.1)}
+    assert (fitted.gamma_, fitted.temperature_) == min(pairs, key=pairs.get)
+    assert fitted.evaluations_ == 4
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 4.0])
+def test_line_comes_within_a_tenth_of_a_point_of_the_grid(gamma):
+    logits, labels = focal(3000, 5, gamma=gamma, temperature=1.4)
+    line = FocalTemperatureScaling(objective="adaptive_ece", search="line").fit(logits, labels)
+    coarse = {"gamma_grid": PUBLISHED_GAMMAS, "temperature_grid": PUBLISHED_TEMPERATURES[50::3]}
+    grid = FocalTemperatureScaling(objective="adaptive_ece", search="grid", **coarse).fit(logits, labels)
+    errors = [adaptive_error(logits, labels, fit.gamma_, fit.temperature_) for fit in (line, grid)]
+    assert errors[0] <= errors[1] + 0.001
+    assert line.evaluations_ < 4500 / 50
+
+
+def test_line_by_likelihood_is_close_to_newton():
+    logits, labels = focal(3000, 5, gamma=1.0)
+    line, newton = (FocalTemperatureScaling(search=search).fit(logits, labels) for search in ("line", "newton"))
+    assert mean_nll(newton, logits, labels) <= mean_nll(line, logits, labels) + 1e-12
+    assert mean_nll(line, logits, labels) <= mean_nll(newton, logits, labels) + 1e-3
+
+
+# --- decisions
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    arrays(np.float64, (4, 5), elements=st.floats(-1000, 1000)),
+    st.floats(-0.96, 50),
+    st.floats(0.01, 100),
+)
+def test_arg_max_never_changes(logits, gamma, temperature):
+    calibrator = FocalTemperatureScaling().fit(*calibrated(50, 5))
+    calibrator.gamma_, calibrator.temperature_ = gamma, temperature
+    logs = calibrator.predict_log_proba(logits)
+    top = np.take_along_axis(logs, logits.argmax(axis=1)[:, None], axis=1)[:, 0]
+    # up to ties by rounding
+    assert np.all(top >= logs.max(axis=1) - 1e-12 * (1 + np.abs(top)))
+    probs = calibrator.predict_proba(logits)
+    assert np.all(np.isfinite(probs))
+    np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-12)
+
+
+def test_the_doors_of_the_domain():
+    logits, labels = calibrated(30, 3)
+    held = FocalTemperatureScaling().fit(logits, logits.argmax(axis=1))  # separable
+    assert held.at_bound_
+    assert held.gamma_ == 0
+    flat = FocalTemperatureScaling().fit(np.zeros((6, 3)), [0, 1, 2, 0, 1, 2])
+    assert (flat.gamma_, flat.temperature_) == (0, 1)
+    one = FocalTemperatureScaling().fit(np.array([[1.0, 2.0, 0.0]]), [0])
+    assert np.isfinite(one.gamma_)
+    assert np.isfinite(one.temperature_)
+    for options, message in [
+        ({"objective": "ece"}, 'search="newton" needs objective="nll"'),
+        ({"search": "random"}, "search must be one of"),
+        ({"gamma_grid": [0.0]}, 'gamma_grid and temperature_grid belong to search="grid"'),
+        ({"search": "grid", "gamma_grid": [-1.0]}, "gamma must be greater than -1"),
+        ({"search": "grid", "gamma_grid": []}, "gamma_grid must be a sequence"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            FocalTemperatureScaling(**options).fit(logits, labels)
+
+
+# --- the posterior map alone
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_posterior_with_a_fitted_gamma(gamma):
+    logits, labels = focal(20_000, 5, gamma=gamma)
+    fitted = FocalPosterior(gamma="fit").fit(logits, labels)
+    assert abs(fitted.gamma_ - gamma) < 3 * fitted.gamma_error_
+    assert 0 < fitted.gamma_error_ < 0.2
+    assert fitted.n_parameters_ == 1
+    given_gamma = FocalPosterior(gamma=fitted.gamma_)
+    np.testing.assert_allclose(given_gamma.predict_proba(logits[:9]), fitted.predict_proba(logits[:9]), rtol=1e-12)
+
+
+def test_posterior_needs_no_fit_and_takes_every_setting():
+    logits, _ = calibrated(10, 3)
+    settings = {"weight": [1.0, 2.0, 3.0], "label_smoothing": 0.1, "detached": True}
+    calibrator = FocalPosterior(gamma=[0.5, 1.0, 2.0], **settings)
+    expected = posterior_from_logits(logits, gamma=[0.5, 1.0, 2.0], **settings)
+    np.testing.assert_allclose(calibrator.predict_proba(logits), expected, rtol=1e-12)
+    assert calibrator.predict(logits).tolist() == expected.argmax(axis=1).tolist()
+    assert FocalPosterior(gamma=1.0, classes=["a", "b", "c"]).predict(logits)[0] in ("a", "b", "c")
+    with pytest.raises(ValueError, match='gamma must be a number greater than -1, one a class, or "fit"'):
+        FocalPosterior(gamma="guess").predict_proba(logits)
+
+
+def test_posterior_fit_at_the_end_of_the_range_says_so():
+    logits, _ = calibrated(200, 3)
+    fitted = FocalPosterior(gamma="fit").fit(logits, logits.argmax(axis=1))
+    assert fitted.gamma_ == 50
+    assert np.isinf(fitted.gamma_error_)

@@ -1,0 +1,172 @@
+"""Fitted calibrators as JSON files, PyTorch modules and ONNX graphs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from labelled_logits import EVERY, calibrated
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+
+from refocal.calibrators import AutoCalibrator, Calibrated, FocalPosterior, TemperatureScaling, VectorScaling, load
+
+SHIPPED = {
+    **EVERY,
+    "posterior-all": FocalPosterior(gamma=[0.0, 1.0, 3.0], weight=[1.0, 2.0, 5.0], label_smoothing=0.05),
+    "posterior-detached": FocalPosterior(gamma=-0.5, detached=True),
+}
+every = pytest.mark.parametrize("name", list(SHIPPED))
+SATURATED = np.array([[300, 0, 0], [0, 1000, 999], [-2000, 0, 2000], [0, 0, 0], [7, 7, 1]], dtype=np.float32)
+
+
+def fitted(name, *, columns=3, seed=0):
+    logits, labels = calibrated(400, columns, seed=seed, dtype=np.float32)
+    return clone(SHIPPED[name]).fit(1.5 * logits, labels), np.concatenate([logits[:40], SATURATED[:, :columns]])
+
+
+@every
+def test_json_round_trip(name, tmp_path):
+    calibrator, logits = fitted(name)
+    calibrator.save(tmp_path / "calibrator.json")
+    same = load(tmp_path / "calibrator.json")
+    assert type(same) is type(calibrator)
+    np.testing.assert_array_equal(same.predict_proba(logits), calibrator.predict_proba(logits))
+    assert same.n_parameters_ == calibrator.n_parameters_
+    assert [path.name for path in tmp_path.iterdir()] == ["calibrator.json"]
+    content = json.loads((tmp_path / "calibrator.json").read_text())
+    assert content["schema"] == 1
+
+
+def test_json_keeps_names_and_settings(tmp_path):
+    logits, labels = calibrated(50, 3)
+    names = np.array(["cat", "dog", "eel"], dtype=object)
+    calibrator = VectorScaling(bias_penalty=7.0, classes=list(names)).fit(logits, names[labels])
+    calibrator.save(tmp_path / "a.json")
+    same = load(tmp_path / "a.json")
+    assert same.get_params() == calibrator.get_params()
+    assert same.predict(logits).tolist() == calibrator.predict(logits).tolist()
+    auto = AutoCalibrator(candidates=[TemperatureScaling(), VectorScaling()], cv=2).fit(logits, labels)
+    auto.save(tmp_path / "b.json")
+    assert load(tmp_path / "b.json").results_ == auto.results_
+
+
+def test_damaged_and_foreign_files(tmp_path):
+    logits, labels = calibrated(50, 3)
+    path = tmp_path / "calibrator.json"
+    TemperatureScaling().fit(logits, labels).save(path)
+    text = path.read_text()
+    content = json.loads(text)
+
+    def check(changed, message):
+        path.write_text(changed if isinstance(changed, str) else json.dumps(changed))
+        with pytest.raises(ValueError, match=message):
+            load(path)
+
+    check(text[: len(text) // 2], "is not a calibrator file")
+    check("[]", 'is not a calibrator file: "format" must be')
+    check({**content, "schema": 2}, "has schema 2; this version of refocal reads 1 to 1: update refocal")
+    check({**content, "schema": "1"}, "has schema '1'")
+    check(text.replace('"temperature_": ', '"temperature_": 9'), "damaged: its content does not match its digest")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="is not a calibrator file"):
+        load(path)
+    from refocal.calibrators.files import _digest
+
+    for change, message in [
+        ({"kind": "os.system"}, "the kind of calibrator must be one of"),
+        ({"learned": {"_head": 1}}, "damaged: KeyError"),
+        ({"parameters": {"nonsense": 1}}, "damaged: TypeError"),
+    ]:
+        body = {**content["calibrator"], **change}
+        check({**content, "calibrator": body, "digest": _digest(body)}, message)
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "nothing.json")
+
+
+def test_what_cannot_be_saved(tmp_path):
+    logits, labels = calibrated(50, 3)
+    with pytest.raises(NotFittedError):
+        TemperatureScaling().save(tmp_path / "a.json")
+    odd = FocalPosterior(gamma=1.0, classes=[complex(k) for k in range(3)])
+    with pytest.raises(TypeError, match="a complex cannot be saved as JSON"):
+        odd.save(tmp_path / "a.json")
+    assert not list(tmp_path.iterdir())
+    assert not hasattr(Calibrated(LogisticRegression(), TemperatureScaling()), "save")
+    auto = AutoCalibrator(candidates=[TemperatureScaling()], cv=__import__("sklearn").model_selection.KFold(2))
+    with pytest.raises(TypeError, match="a KFold cannot be saved as JSON"):
+        auto.fit(logits, labels).save(tmp_path / "a.json")
+
+
+@every
+def test_torch_module_gives_the_same_numbers(name):
+    calibrator, logits = fitted(name)
+    module = calibrator.to_torch()
+    expected = calibrator.predict_proba(logits)
+    found = module(torch.tensor(logits))
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(module(torch.tensor(logits, dtype=torch.float64)).numpy(), expected, atol=1e-12)
+    assert module(torch.tensor(logits, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    images = torch.tensor(logits).reshape(9, 5, 3)
+    np.testing.assert_allclose(module(images).reshape(-1, 3).numpy(), expected, atol=1e-6)
+    assert type(calibrator).__name__ in repr(module)
+
+
+@pytest.mark.parametrize("name", ["focal-temperature", "matrix", "ensemble", "beta", "isotonic", "isotonic-top"])
+def test_torch_module_compiles_and_exports(name):
+    calibrator, logits = fitted(name)
+    module, batch = calibrator.to_torch(), torch.tensor(logits)
+    expected = module(batch)
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(batch), expected)
+    exported = torch.export.export(module, (batch,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},))
+    torch.testing.assert_close(exported.module()(batch[:7]), expected[:7])
+
+
+def run_onnx(path, name, scores):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(["probabilities"], {name: scores.astype(np.float32)})[0]
+
+
+@every
+def test_onnx_graph_gives_the_same_numbers(name, tmp_path):
+    calibrator, logits = fitted(name)
+    path = tmp_path / "head.onnx"
+    calibrator.to_onnx(path)
+    found = run_onnx(path, "logits", logits)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, calibrator.predict_proba(logits), atol=1e-6)
+    np.testing.assert_array_equal(run_onnx(path, "logits", logits[:1]), found[:1])  # any batch size
+    assert [part.name for part in tmp_path.iterdir()] == ["head.onnx"]
+    model = onnx.load(path)
+    assert model.producer_name == "refocal"
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+@pytest.mark.parametrize("name", ["temperature", "focal-temperature", "platt", "histogram", "matrix"])
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+def test_one_column_and_probabilities_ship_too(name, kind, tmp_path):
+    rng = np.random.default_rng(0)
+    scores = (3 * rng.standard_normal(300)).astype(np.float32)
+    labels = rng.random(300) < 1 / (1 + np.exp(-scores / 2))
+    if kind == "probs":
+        scores = np.concatenate([1 / (1 + np.exp(-scores[:-2])), [0.0, 1.0]]).astype(np.float32)
+    calibrator = clone(SHIPPED[name]).set_params(input=kind).fit(scores, labels)
+    expected = calibrator.predict_proba(scores)
+    calibrator.to_onnx(tmp_path / "head.onnx")
+    np.testing.assert_allclose(run_onnx(tmp_path / "head.onnx", kind, scores[:, None]), expected, atol=1e-6)
+    np.testing.assert_allclose(calibrator.to_torch()(torch.tensor(scores)[:, None]).numpy(), expected, atol=2e-6)
+
+
+def test_an_export_needs_the_number_of_classes(tmp_path):
+    for export in (lambda c: c.to_torch(), lambda c: c.to_onnx(tmp_path / "head.onnx")):
+        with pytest.raises(NotFittedError, match="fit this FocalPosterior first: an export needs"):
+            export(FocalPosterior(gamma=2.0))
+        with pytest.raises(NotFittedError):
+            export(TemperatureScaling())
