@@ -1,0 +1,25 @@
+"""Code on the pages: it runs as it stands, block after block, and prints what the comments say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+# the losses on docs/which-map.md are other packages': tests/peers runs them
+PAGES = [
+    REPOSITORY / "README.md",
+    *sorted(set((REPOSITORY / "docs").glob("*.md")) - {REPOSITORY / "docs/which-map.md"}),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(compile(block, page.name, "exec"), names)
+        said = [line.split("  # ", 1)[-1] for line in block.splitlines() if line.lstrip().startswith("print(")]
+        assert capsys.readouterr().out.splitlines() == said
