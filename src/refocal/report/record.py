@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -11,7 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from refocal import _check
+
 SCHEMA = 1
+SLIDER_LOGITS = 400_000  # rows x classes; as text they take 2.2 MB of a page
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,58 @@ class Change:
 
 @dataclass(frozen=True)
 class Slider:
-    """Test rows that the page recomputes for any gamma and T: a part of them where all would make it too large."""
+    """Test rows that the page recomputes for any gamma and T: a part of them where all would make it too large.
 
-    logits: tuple[tuple[float, ...], ...]
+    Attributes:
+        logits: Row after row as little-endian float32, in base64; the largest of each row is 0.
+        labels: One a row.
+        gamma: The fitted value.
+        temperature: The fitted value.
+    """
+
+    logits: str
     labels: tuple[int, ...]
     gamma: float
     temperature: float
+
+    @classmethod
+    def pack(cls, logits: np.ndarray, labels: np.ndarray, *, gamma: float, temperature: float) -> Slider:
+        """Pack the rows that were chosen.
+
+        Args:
+            logits: Shape (N, K) with N >= 1, at most 400,000 numbers; -inf masks a class.
+            labels: Shape (N,), integers below K.
+            gamma: Fitted focusing parameter, > -1.
+            temperature: Fitted temperature, > 0.
+        """
+        _, logits = _check.floating(logits, "logits")
+        _check.classes_last(logits, "logits")
+        _check.logits(logits, "logits", xp=np)
+        labels = np.asarray(labels)
+        if logits.ndim != 2 or labels.shape != logits.shape[:1] or len(labels) == 0:
+            msg = f"logits must have shape (N, K) and labels (N,) with N >= 1, got {logits.shape} and {labels.shape}"
+            raise ValueError(msg)
+        if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= logits.shape[1]:
+            msg = f"labels must be integers from 0 to {logits.shape[1] - 1}"
+            raise ValueError(msg)
+        if logits.size > SLIDER_LOGITS:
+            msg = f"logits must hold at most {SLIDER_LOGITS:,} numbers, got {logits.size:,}: choose fewer rows"
+            raise ValueError(msg)
+        # only differences matter: those from the largest lose the fewest digits in float32
+        wide = logits.astype(np.float64)
+        shifted = np.maximum(wide - wide.max(axis=1, keepdims=True), np.finfo(np.float32).min)
+        narrow = np.where(np.isneginf(wide), -np.inf, shifted).astype("<f4")
+        return cls(
+            base64.b64encode(narrow.tobytes()).decode("ascii"),
+            tuple(labels.tolist()),
+            _check.scalar_gamma(gamma),
+            _check.positive(temperature, "temperature"),
+        )
+
+    def rows(self) -> np.ndarray:
+        """The logits in float64, (N, K)."""
+        numbers = np.frombuffer(base64.b64decode(self.logits), dtype="<f4")
+        return numbers.reshape(len(self.labels), -1).astype(np.float64)
 
 
 @dataclass(frozen=True)
