@@ -20,6 +20,8 @@ ROOMS = {
     "core": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.core"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
     | {"refocal.core", "refocal.losses"},
+    "report": {"numpy", "rich", "matplotlib", "refocal.core", "refocal.metrics", "refocal.calibrators"}
+    | {"refocal._check", "refocal.report"},
     "demo": {"numpy", "rich", "refocal.core"},
     "cli": {"rich", "refocal"},
     "__main__": {"refocal.cli"},

@@ -14,7 +14,7 @@ from refocal.report.record import Change, Diagram, Measured, Method, Report, Sli
 
 NASTY = (
     "<script>window.injected = 'class'</script>",
-    "\"><img src=x onerror=\"window.injected='attribute'\">",
+    '"><img src=x onerror="window.injected=\'attribute\'">',
     "'; window.injected = 'quote'; '",
     "</script><script>window.injected='end'</script>",
     "🦊 fox & <b>friends</b>",
@@ -86,7 +86,7 @@ def sample_report(
 ) -> Report:
     """Scores of a network that minimises the focal risk but for a temperature, and what was found about them."""
     rng = np.random.default_rng(seed)
-    scores = rng.normal(size=(rows, classes)) * rng.gamma(3.0, 0.9 * sharpness, size=(rows, 1))
+    scores = rng.normal(size=(rows, classes)) * rng.gamma(3.0, 1.6 * sharpness, size=(rows, 1))
     posterior = posterior_from_logits(scores, gamma=0.0)
     labels = (posterior.cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1).clip(max=classes - 1)
     logits = TEMPERATURE * np.log(minimizer(posterior, gamma=GAMMA) + 1e-300)
@@ -114,7 +114,7 @@ def sample_report(
     largest = np.argsort(-np.abs(after[pick] - before[pick]), kind="stable")[:12]
     kept = slice(0, slider_rows)
     return Report(
-        source="predictions/<i>val</i> & \"test\".npz",
+        source='predictions/<i>val</i> & "test".npz',
         samples=rows,
         classes=classes,
         class_names=tuple(NASTY[k % len(NASTY)] if k < len(NASTY) else f"class {k}" for k in range(classes)),
@@ -123,8 +123,8 @@ def sample_report(
             "underconfident",
             (
                 "These scores are underconfident; focal temperature scaling makes them probabilities that you can use.",
-                "On average they are 66.0% sure and 80.9% right: the network was trained with focal loss (γ = 3), "
-                "which in theory does that.",
+                f"On average they are {before.max(axis=1).mean():.1%} sure and {np.mean(predicted == labels):.1%} "
+                "right: the network was trained with focal loss (γ = 3), which in theory does that.",
                 "After the fit, no sign of miscalibration is left (p = 0.42).",
             ),
         ),

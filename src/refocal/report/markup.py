@@ -14,6 +14,8 @@ from refocal.report.record import Diagram, Method, Report
 # Characters that no page can hold: controls, and the halves of surrogate pairs that undecodable file names bring.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
+_SORTS = "<span class='on-screen'>Choose a heading to sort.</span>"
+
 
 def text(value: str) -> str:
     """A user's words as HTML text."""
@@ -34,7 +36,7 @@ def methods_table(report: Report) -> str:
     rows = []
     for method in report.methods:
         tags = "".join(
-            f"<span class='tag'>{tag}</span>"
+            f" <span class='tag'>{tag}</span>"
             for tag, holds in (("recommended", method.chosen), ("as given", method.given))
             if holds
         )
@@ -53,7 +55,7 @@ def methods_table(report: Report) -> str:
         cells.append(_cell(escape(words.seconds(method.fit_seconds)), fit))
         of = " class='chosen'" if method.chosen else ""
         rows.append(f"<tr{of}>{''.join(cells)}</tr>")
-    caption = f"{len(report.methods)} ways to turn the scores into probabilities. Choose a heading to sort."
+    caption = f"{len(report.methods)} ways to turn the scores into probabilities. {_SORTS}"
     return _table(caption, head, rows, name="Methods")
 
 
@@ -86,7 +88,7 @@ def changes_table(report: Report) -> str:
             _cell(f"{100 * shift:+.1f}".replace("-", "−"), shift),
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")
-    caption = "Confidence in the predicted class, before and after; the change in percentage points."
+    caption = "Confidence in the predicted class, before and after; the change in percentage points. " + _SORTS
     return _table(caption, head, rows, name="Changed most")
 
 
@@ -134,12 +136,13 @@ def live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
 def tiles(given: Method, chosen: Method) -> str:
     """The headline numbers, before and after."""
     parts = []
-    for name in ("ece", "nll", "error"):
+    for name in ("ece", "nll"):
         if name in given.measures and name in chosen.measures:
             before, after = (words.measured(name, method.measures[name].value) for method in (given, chosen))
-            parts.append(_tile(f"{words.wording(name).label}, before and after", before, after))
-    sure, right = words.sure_and_right(chosen.diagram)
-    parts.append(_tile("Now sure, and right", words.percent(sure), words.percent(right), classes=("after", "after")))
+            parts.append(_tile(words.wording(name).label, before, after))
+    (sure, right), (sure_after, right_after) = (words.sure_and_right(method.diagram) for method in (given, chosen))
+    parts.append(_tile("Mean confidence", words.percent(sure), words.percent(sure_after)))
+    parts.append(_tile("Accuracy", words.percent(right), words.percent(right_after)))
     return "".join(parts)
 
 
@@ -148,11 +151,11 @@ def confidence_words(given: Method, chosen: Method) -> str:
     lines = []
     for label, series, method in (("Before", "before", given), ("After", "after", chosen)):
         sure, right = words.sure_and_right(method.diagram)
-        gap = abs(100 * (sure - right))
-        verb = "too sure" if sure > right else "not sure enough"
+        gap = f"{abs(100 * (sure - right)):.1f}"
+        off = f"{gap} points {'too sure' if sure > right else 'not sure enough'}" if gap != "0.0" else "as it should be"
         lines.append(
             f"<p class='lead'><b class='{series}'>{label}</b>, it is on average <b>{words.percent(sure)}</b> sure and "
-            f"<b>{words.percent(right)}</b> right: {gap:.1f} points {verb}.</p>"
+            f"<b>{words.percent(right)}</b> right: {off}.</p>"
         )
     return (
         "".join(lines) + "<p class='note'>Samples by the confidence in their predicted class, in 20 equal parts; "
@@ -160,10 +163,11 @@ def confidence_words(given: Method, chosen: Method) -> str:
     )
 
 
-def _tile(label: str, first: str, second: str, classes: tuple[str, str] = ("before", "after")) -> str:
+def _tile(label: str, before: str, after: str) -> str:
     return (
-        f"<div><dt>{label}</dt><dd><span class='{classes[0]}'>{first}</span><span class='arrow' aria-hidden='true'>→"
-        f"</span><span class='unseen'> to </span><span class='{classes[1]}'>{second}</span></dd></div>"
+        f"<div><dt>{label}</dt><dd><span class='unseen'>before </span><span class='before'>{before}</span>"
+        f"<span class='arrow' aria-hidden='true'>→</span><span class='unseen'>, after </span>"
+        f"<span class='after'>{after}</span></dd></div>"
     )
 
 

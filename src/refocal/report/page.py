@@ -17,7 +17,7 @@ from refocal.report import markup, svg, words
 from refocal.report.live import BINS, Live, measure_rows
 from refocal.report.record import Diagram, Report
 
-_AXES = ("confidence (%)", "right (%)")
+_AXES = ("confidence (%)", "correct (%)")
 _CLASS_AXES = ("predicted probability (%)", "came true (%)")
 # The ranges of the two sliders; a fitted value outside widens them.
 _GAMMA_RANGE = (-0.9, 10.0)
@@ -42,8 +42,8 @@ def render(report: Report) -> str:
     script = "\n".join(assets.joinpath(name).read_text("utf-8") for name in ("psi.js", "page.js"))
     answer, *reasons = report.verdict.sentences
     meta = (
-        f"{markup.isolated(report.source)} · {report.samples:,} test samples · {report.classes:,} classes · "
-        f"{markup.text(report.verdict.regime)}"
+        f"<span class='tag'>{markup.text(report.verdict.regime)}</span> {markup.isolated(report.source)} · "
+        f"{report.samples:,} test samples · {report.classes:,} classes"
     )
     return Template(assets.joinpath("page.html").read_text("utf-8")).substitute(
         title=f"{markup.text(report.source)} – calibration report",
@@ -124,7 +124,8 @@ def _by_class(report: Report) -> str:
     return (
         f"<p>When it gives a class some probability, does that class come true so often? The list has {part}.</p>"
         f"<p class='picker'><label for='class'>Class</label><select id='class'>{options}</select></p>"
-        f"<p>Shown: <bdi id='class-now'>{markup.text(first)}</bdi></p><div class='pair'>{''.join(diagrams)}</div>"
+        f"<p class='shown'>Shown: <bdi id='class-now'>{markup.text(first)}</bdi></p>"
+        f"<div class='pair'>{''.join(diagrams)}</div>"
     )
 
 
@@ -140,21 +141,26 @@ def _controls(report: Report, fitted: Live) -> dict[str, str]:
     return {
         "fitted": where,
         "recomputed": f"Move either: this page recomputes {part}.",
-        "gamma": repr(gamma),
+        "gamma": _exact(gamma),
         "gamma_short": f"{gamma:.4g}",
-        "gamma_min": f"{min(_GAMMA_RANGE[0], gamma)!r}",
-        "gamma_max": f"{max(_GAMMA_RANGE[1], gamma)!r}",
-        "temperature": repr(temperature),
+        "gamma_min": _exact(min(_GAMMA_RANGE[0], gamma)),
+        "gamma_max": _exact(max(_GAMMA_RANGE[1], gamma)),
+        "temperature": _exact(temperature),
         "temperature_short": f"{temperature:.4g}",
-        "t_min": repr(low_t),
-        "t_max": repr(high_t),
-        "log_t": repr(math.log10(temperature)),
-        "log_t_min": repr(math.log10(low_t)),
-        "log_t_max": repr(math.log10(high_t)),
+        "t_min": _exact(low_t),
+        "t_max": _exact(high_t),
+        "log_t": _exact(math.log10(temperature)),
+        "log_t_min": _exact(math.log10(low_t)),
+        "log_t_max": _exact(math.log10(high_t)),
         "live_table": markup.live_table(
             (("Softmax", "γ = 0, T = 1", softmax), ("Fitted", where, fitted), ("Now", where, fitted))
         ),
     }
+
+
+def _exact(value: float) -> str:
+    """A number that reads back as itself, whole numbers without their ".0"."""
+    return repr(float(value)).removesuffix(".0")
 
 
 def _data(report: Report) -> dict[str, Any]:

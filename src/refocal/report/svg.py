@@ -15,7 +15,8 @@ from refocal.report.record import Diagram
 # The square that a probability is drawn against a probability in, and the strip of sample counts below it.
 LEFT, TOP, SIZE = 46, 10, 300
 STRIP_TOP, STRIP_BOTTOM = 322, 362
-_MIRROR = {"left": 46, "width": 340, "middle": 132, "height": 112}
+# Where the bars of the histogram may stand.
+_BARS_LEFT, _BARS_WIDTH, _BARS_TOP, _BARS_HEIGHT = 46, 340, 22, 216
 
 
 def reliability(diagram: Diagram, *, name: str, series: str, title: str, axes: tuple[str, str]) -> str:
@@ -33,44 +34,45 @@ def reliability(diagram: Diagram, *, name: str, series: str, title: str, axes: t
 
 def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
     """Samples by confidence: before upwards, after downwards, on one scale."""
-    left, width, middle, height = _MIRROR.values()
-    most = max(*before, *after, 1)
+    left, width, bottom = _BARS_LEFT, _BARS_WIDTH, _BARS_TOP + _BARS_HEIGHT
+    highest = max(before), max(after)
+    scale = _BARS_HEIGHT / max(sum(highest), 1)
+    middle = _BARS_TOP + highest[0] * scale
     step = width / len(before)
     bars = []
-    for series, counts, sign in (("before", before, -1), ("after", after, 1)):
+    for series, counts, up in (("before", before, True), ("after", after, False)):
         for index, value in enumerate(counts):
-            tall = height * value / most
             share = f"{100 * index / len(counts):g}% to {100 * (index + 1) / len(counts):g}%"
             bars.append(
                 f"<rect class='{series}' x='{left + index * step + 1:.1f}' width='{step - 2:.1f}' "
-                f"y='{middle + (sign - 1) / 2 * tall + sign:.1f}' height='{tall:.1f}'>"
+                f"y='{middle - value * scale if up else middle:.1f}' height='{value * scale:.1f}'>"
                 f"<title>{series}, confidence {share}: {words.count(value)} samples</title></rect>"
             )
     ticks = "".join(
-        f"<text class='label' x='{left + width * tick / 100:g}' y='{middle + height + 20}' "
-        f"text-anchor='middle'>{tick}</text>"
+        f"<text class='label' x='{left + width * tick / 100:g}' y='{bottom + 18}' text-anchor='middle'>{tick}</text>"
         for tick in range(0, 101, 20)
     )
+    limits = "".join(
+        f"<text class='label' x='{left - 8}' y='{y + 4:.1f}' text-anchor='end'>{short_count(value)}</text>"
+        for value, y in ((highest[0], _BARS_TOP), (0, middle), (highest[1], bottom))
+    )
     inner = (
-        f"<line class='axis' x1='{left}' x2='{left + width}' y1='{middle}' y2='{middle}'/>{''.join(bars)}"
-        f"<text class='name before' x='{left + 6}' y='{middle - height + 12}'>before ↑</text>"
-        f"<text class='name after' x='{left + 6}' y='{middle + height - 4}'>after ↓</text>"
-        f"<text class='label' x='{left - 8}' y='{middle - height + 9}' text-anchor='end'>{words.count(most)}</text>"
-        f"<text class='label' x='{left - 8}' y='{middle + 4}' text-anchor='end'>0</text>"
-        f"<text class='label' x='{left - 8}' y='{middle + height}' text-anchor='end'>{words.count(most)}</text>"
-        f"{ticks}<text class='label' x='{left + width / 2:g}' y='{middle + height + 38}' "
+        f"{''.join(bars)}<line class='axis' x1='{left}' x2='{left + width}' y1='{middle:.1f}' y2='{middle:.1f}'/>"
+        f"<text class='name before' x='{left}' y='{_BARS_TOP - 8}'>before ↑</text>"
+        f"<text class='name after' x='{left}' y='{bottom}'>after ↓</text>"
+        f"{limits}{ticks}<text class='label' x='{left + width / 2:g}' y='{bottom + 36}' "
         "text-anchor='middle'>confidence (%)</text>"
     )
-    highest = [words.percent(_mode(counts), 0) for counts in (before, after)]
+    modes = [words.percent(_mode(counts), 0) for counts in (before, after)]
     description = (
-        f"Bars of {len(before)} equal parts of the confidence. Most samples lie near {highest[0]} before and near "
-        f"{highest[1]} after; the largest bar holds {words.count(most)} samples."
+        f"Bars of {len(before)} equal parts of the confidence. Most samples lie near {modes[0]} before and near "
+        f"{modes[1]} after; the largest bars hold {words.count(highest[0])} and {words.count(highest[1])} samples."
     )
     return _svg(
         inner,
         name="histogram",
         series="pair",
-        size=(400, 288),
+        size=(400, 280),
         title="Histogram of confidence, before and after",
         description=description,
     )
@@ -159,7 +161,7 @@ def _shapes(diagram: Diagram) -> str:
         parts.append(
             f"<line class='gap' x1='{x}' x2='{x}' y1='{_y(confidence):.1f}' y2='{y}'/>"
             f"<circle class='{where}' cx='{x}' cy='{y}' r='4.5'><title>{text}</title></circle>"
-            f"<rect class='count' x='{_x(confidence) - 5:.1f}' y='{STRIP_BOTTOM - tall:.1f}' width='10' "
+            f"<rect class='count' x='{_x(confidence) - 4:.1f}' y='{STRIP_BOTTOM - tall:.1f}' width='8' "
             f"height='{tall:.1f}'/>"
         )
     return "".join(parts)

@@ -55,8 +55,8 @@
         shape("line", { class: "gap", x1: x, x2: x, y1: yOf(confidence[i]), y2: y }),
         shape("circle", { class: inside ? "inside" : "outside", cx: x, cy: y, r: 4.5 }, text),
         shape("rect", {
-          class: "count", x: (left + size * confidence[i] - 5).toFixed(1), y: (stripBottom - tall).toFixed(1),
-          width: 10, height: tall.toFixed(1),
+          class: "count", x: (left + size * confidence[i] - 4).toFixed(1), y: (stripBottom - tall).toFixed(1),
+          width: 8, height: tall.toFixed(1),
         }),
       ];
     });

@@ -1,0 +1,48 @@
+"""The report in the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from refocal.report import words
+from refocal.report.record import Report
+
+
+def table(report: Report) -> RenderableType:
+    """The verdict and the methods with their intervals, for `rich.print`.
+
+    Args:
+        report: What was measured.
+
+    Returns:
+        A renderable; names of users are shown as they are, never read as markup.
+    """
+    names = words.measure_names(report)
+    methods = Table(title=Text(f"{report.source}: {report.samples:,} samples, {report.classes:,} classes"))
+    methods.add_column("method")
+    for name in names:
+        methods.add_column(Text(words.wording(name).label), justify="right")
+    methods.add_column("p-value", justify="right")
+    for method in report.methods:
+        cells = [_with_small(method.title + (" ←" if method.chosen else ""), words.parameters(method.parameters))]
+        for name in names:
+            value = method.measures.get(name)
+            if value is None:
+                cells.append(Text(words.MISSING))
+            else:
+                cells.append(_with_small(words.measured(name, value.value), words.interval(name, value)))
+        cells.append(Text(words.p_value(method.p_value)))
+        methods.add_row(*cells, style="bold" if method.chosen else None)
+    answer, *reasons = report.verdict.sentences
+    return Group(
+        Text(answer, style="bold"),
+        *(Text(sentence) for sentence in reasons),
+        methods,
+        Text(f"← recommended: {report.chosen.title}"),
+    )
+
+
+def _with_small(first: str, second: str) -> Text:
+    return Text.assemble(first, ("\n" + second, "not bold dim")) if second else Text(first)
