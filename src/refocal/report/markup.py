@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from html import escape
 
@@ -11,15 +10,12 @@ from refocal.report import words
 from refocal.report.live import Live
 from refocal.report.record import Diagram, Method, Report
 
-# Characters that no page can hold: controls, and the halves of surrogate pairs that undecodable file names bring.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
 _SORTS = "<span class='on-screen'>Choose a heading to sort.</span>"
 
 
 def text(value: str) -> str:
     """A user's words as HTML text."""
-    return escape(_UNPRINTABLE.sub("\ufffd", value))
+    return escape(words.printable(value))
 
 
 def isolated(value: str) -> str:
@@ -146,6 +142,13 @@ def tiles(given: Method, chosen: Method) -> str:
     return "".join(parts)
 
 
+def legend(given: Method, chosen: Method) -> str:
+    """Which method is before and which after."""
+    if given.chosen:
+        return f"Recommended as given: <b class='after'>{isolated(given.title)}</b>"
+    return f"<b class='before'>{isolated(given.title)}</b> → <b class='after'>{isolated(chosen.title)}</b>"
+
+
 def confidence_words(given: Method, chosen: Method) -> str:
     """Mean confidence against accuracy, before and after."""
     lines = []
@@ -166,7 +169,7 @@ def confidence_words(given: Method, chosen: Method) -> str:
 def _tile(label: str, before: str, after: str) -> str:
     return (
         f"<div><dt>{label}</dt><dd><span class='unseen'>before </span><span class='before'>{before}</span>"
-        f"<span class='arrow' aria-hidden='true'>→</span><span class='unseen'>, after </span>"
+        f"<span class='arrow' aria-hidden='true'>→</span><wbr><span class='unseen'>, after </span>"
         f"<span class='after'>{after}</span></dd></div>"
     )
 

@@ -46,7 +46,7 @@ def render(report: Report) -> str:
         f"{report.samples:,} test samples · {report.classes:,} classes"
     )
     return Template(assets.joinpath("page.html").read_text("utf-8")).substitute(
-        title=f"{markup.text(report.source)} – calibration report",
+        title=f"{markup.text(report.source)}: calibration report",
         style=style,
         style_hash=_hash(style),
         script=script,
@@ -54,6 +54,7 @@ def render(report: Report) -> str:
         data=_inline_json(_data(report)),
         answer=markup.text(answer),
         reasons="".join(f"<p>{markup.text(sentence)}</p>" for sentence in reasons),
+        legend=markup.legend(given, chosen),
         tiles=markup.tiles(given, chosen),
         meta=meta,
         methods=markup.methods_table(report),
@@ -123,7 +124,8 @@ def _by_class(report: Report) -> str:
     )
     return (
         f"<p>When it gives a class some probability, does that class come true so often? The list has {part}.</p>"
-        f"<p class='picker'><label for='class'>Class</label><select id='class'>{options}</select></p>"
+        f"<p class='picker'><label for='class'>Class</label>"
+        f"<select id='class' autocomplete='off'>{options}</select></p>"
         f"<p class='shown'>Shown: <bdi id='class-now'>{markup.text(first)}</bdi></p>"
         f"<div class='pair'>{''.join(diagrams)}</div>"
     )

@@ -196,8 +196,8 @@ class Report:
         return next(method for method in self.methods if method.chosen)
 
     def to_json(self) -> str:
-        """The whole report, with its schema version; NaN and infinite numbers are null."""
-        return json.dumps({"schema": SCHEMA, **_plain(self)}, allow_nan=False, ensure_ascii=False)
+        """The whole report in ASCII, with its schema version; NaN and infinite numbers are null."""
+        return json.dumps({"schema": SCHEMA, **_plain(self)}, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

@@ -100,8 +100,8 @@ def fitted_map(*, gamma: float, temperature: float) -> str:
 def _svg(inner: str, *, name: str, series: str, size: tuple[int, int], title: str, description: str) -> str:
     return (
         f"<svg id='{name}' class='chart {series}' viewBox='0 0 {size[0]} {size[1]}' role='img' "
-        f"aria-labelledby='{name}-title {name}-desc'><title id='{name}-title'>{as_text(title)}</title>"
-        f"<desc id='{name}-desc'>{as_text(description)}</desc>{inner}</svg>"
+        f"aria-labelledby='{name}-title' aria-describedby='{name}-desc'>"
+        f"<title id='{name}-title'>{as_text(title)}</title><desc id='{name}-desc'>{as_text(description)}</desc>{inner}</svg>"
     )
 
 

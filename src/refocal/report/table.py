@@ -20,29 +20,27 @@ def table(report: Report) -> RenderableType:
         A renderable; names of users are shown as they are, never read as markup.
     """
     names = words.measure_names(report)
-    methods = Table(title=Text(f"{report.source}: {report.samples:,} samples, {report.classes:,} classes"))
+    methods = Table(title=_text(f"{report.source}: {report.samples:,} samples, {report.classes:,} classes"))
     methods.add_column("method")
     for name in names:
-        methods.add_column(Text(words.wording(name).label), justify="right")
+        methods.add_column(_text(words.wording(name).label), justify="right")
     methods.add_column("p-value", justify="right")
     for method in report.methods:
-        cells = [_with_small(method.title + (" ←" if method.chosen else ""), words.parameters(method.parameters))]
+        cells = [_text(method.title + (" ←" if method.chosen else ""), words.parameters(method.parameters))]
         for name in names:
             value = method.measures.get(name)
             if value is None:
-                cells.append(Text(words.MISSING))
+                cells.append(_text(words.MISSING))
             else:
-                cells.append(_with_small(words.measured(name, value.value), words.interval(name, value)))
-        cells.append(Text(words.p_value(method.p_value)))
+                cells.append(_text(words.measured(name, value.value), words.interval(name, value)))
+        cells.append(_text(words.p_value(method.p_value)))
         methods.add_row(*cells, style="bold" if method.chosen else None)
-    answer, *reasons = report.verdict.sentences
-    return Group(
-        Text(answer, style="bold"),
-        *(Text(sentence) for sentence in reasons),
-        methods,
-        Text(f"← recommended: {report.chosen.title}"),
-    )
+    answer, *reasons = (_text(sentence) for sentence in report.verdict.sentences)
+    answer.stylize("bold")
+    return Group(answer, *reasons, methods, _text(f"← recommended: {report.chosen.title}"))
 
 
-def _with_small(first: str, second: str) -> Text:
-    return Text.assemble(first, ("\n" + second, "not bold dim")) if second else Text(first)
+def _text(first: str, small: str = "") -> Text:
+    """Words, and small print below them."""
+    text = Text(words.printable(first))
+    return text.append("\n" + words.printable(small), style="not bold dim") if small else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -31,6 +32,9 @@ _MEASURES = {
 }
 _SYMBOLS = {"gamma": "γ", "temperature": "T"}
 MISSING = "–"
+# What neither a page nor a terminal should get: controls (an escape would command the terminal), and the halves of
+# surrogate pairs that undecodable file names bring.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def wording(measure: str) -> Wording:
@@ -41,6 +45,11 @@ def wording(measure: str) -> Wording:
 def measure_names(report: Report) -> tuple[str, ...]:
     """The measures of any method, each once, in the order of the first method that has it."""
     return tuple(dict.fromkeys(name for method in report.methods for name in method.measures))
+
+
+def printable(value: str) -> str:
+    """A user's words, with a sign in place of each character that cannot be shown."""
+    return _UNPRINTABLE.sub("\ufffd", value)
 
 
 def percent(value: float, digits: int = 1) -> str:
