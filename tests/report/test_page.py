@@ -122,8 +122,8 @@ def test_largest_slider_keeps_the_page_below_its_bound():
 
 
 def test_page_says_how_many_rows_it_recomputes(page):
-    assert "recomputes all 1,000 test rows" in page
-    assert "recomputes 300 of the 1,000 test rows" in render(sample.sample_report(1000, slider_rows=300))
+    assert "The numbers are of all 1,000 test rows" in page
+    assert "The numbers are of 300 of the 1,000 test rows" in render(sample.sample_report(1000, slider_rows=300))
 
 
 def test_a_fit_outside_the_sliders_widens_them(report):

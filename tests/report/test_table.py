@@ -23,7 +23,7 @@ def test_table_says_the_verdict_first_then_methods_with_intervals():
     nll = report.given.measures["nll"]
     assert f"{nll.value:.4f}" in text
     assert f"{nll.low:.4f} to {nll.high:.4f}" in text
-    assert "Focal temperature scaling ←" in text
+    assert "Focal temperature scaling\u00a0←" in text
     assert "γ = 3, T = 1.2" in text
     assert "500 samples, 10 classes" in text
 

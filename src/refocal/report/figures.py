@@ -36,7 +36,8 @@ def draw_reliability(ax: Axes, diagram: Diagram, *, color: str = AFTER, label: s
     inside = (low <= accuracy) & (accuracy <= high)
     area = 20 + 100 * count / max(count.max(initial=0), 1)
     faces = [ax.get_facecolor() if held else color for held in inside]
-    ax.scatter(confidence, accuracy, s=area, c=faces, edgecolors=color, linewidths=1.6, zorder=4, label=label)
+    dots = ax.scatter(confidence, accuracy, s=area, c=faces, edgecolors=color, linewidths=1.6, zorder=4, label=label)
+    dots.set_clip_on(False)  # those at 0 and 1 stay whole
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     ax.set(xlabel="predicted probability", ylabel="came true")
 

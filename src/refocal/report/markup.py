@@ -191,5 +191,5 @@ def _table(caption: str, head: list[tuple[str, str, str]], rows: list[str], *, n
     )
     return (
         f"<div class='scroll' tabindex='0' role='region' aria-label='{name}'><table class='sortable'>"
-        f"<caption>{caption}</caption><thead><tr>{headings}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"<caption><span>{caption}</span></caption><thead><tr>{headings}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

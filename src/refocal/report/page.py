@@ -142,7 +142,7 @@ def _controls(report: Report, fitted: Live) -> dict[str, str]:
     softmax = measure_rows(slider, gamma=0.0, temperature=1.0)
     return {
         "fitted": where,
-        "recomputed": f"Move either: this page recomputes {part}.",
+        "rows": part,
         "gamma": _exact(gamma),
         "gamma_short": f"{gamma:.4g}",
         "gamma_min": _exact(min(_GAMMA_RANGE[0], gamma)),

@@ -101,7 +101,8 @@ def _svg(inner: str, *, name: str, series: str, size: tuple[int, int], title: st
     return (
         f"<svg id='{name}' class='chart {series}' viewBox='0 0 {size[0]} {size[1]}' role='img' "
         f"aria-labelledby='{name}-title' aria-describedby='{name}-desc'>"
-        f"<title id='{name}-title'>{as_text(title)}</title><desc id='{name}-desc'>{as_text(description)}</desc>{inner}</svg>"
+        f"<title id='{name}-title'>{as_text(title)}</title>"
+        f"<desc id='{name}-desc'>{as_text(description)}</desc>{inner}</svg>"
     )
 
 

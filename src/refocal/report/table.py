@@ -26,7 +26,7 @@ def table(report: Report) -> RenderableType:
         methods.add_column(_text(words.wording(name).label), justify="right")
     methods.add_column("p-value", justify="right")
     for method in report.methods:
-        cells = [_text(method.title + (" ←" if method.chosen else ""), words.parameters(method.parameters))]
+        cells = [_text(method.title + ("\u00a0←" if method.chosen else ""), words.parameters(method.parameters))]
         for name in names:
             value = method.measures.get(name)
             if value is None:
