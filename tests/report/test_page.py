@@ -109,7 +109,7 @@ def test_user_strings_are_text_wherever_they_stand(report, string):
 def test_data_holds_no_character_that_could_end_it(page):
     data = re.search('<script type="application/json" id="data">(.*?)</script>', page, flags=re.S)[1]
     assert not set("<>&\u2028\u2029") & set(data)
-    assert json.loads(data)["live"]["classes"] == 10
+    assert len(json.loads(data)["live"]["labels"]) == 1000
 
 
 def test_page_is_small_enough_to_send():
@@ -160,7 +160,7 @@ def test_a_missing_measure_is_a_dash_and_an_infinite_one_a_sign(report):
     first, *others = report.methods
     uneven = dataclasses.replace(first, measures=frozen({"nll": Measured(float("inf"), 1.0, float("inf"))}))
     page = render(dataclasses.replace(report, methods=(uneven, *others)))
-    assert "1.0000 to ∞" in page
+    assert "<td data-value='Infinity'>∞<small>1.0000 to ∞</small></td>" in page
     assert "<td data-value='nan'>–</td>" in page
 
 
@@ -174,6 +174,11 @@ def test_saved_page_is_whole_and_not_overwritten_unasked(report, page, tmp_path)
     save_page(report, str(path), overwrite=True)
     assert path.read_bytes().decode() == page
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_not_there_is_named(report, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"path must be in a folder that exists, got '.*none.report\.html'"):
+        save_page(report, tmp_path / "none" / "report.html")
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing(report, tmp_path, monkeypatch):

@@ -180,7 +180,8 @@ def _name(identity: str) -> str:
 
 def _cell(content: str, value: float, series: str = "") -> str:
     of = f" class='{series}'" if series else ""
-    return f"<td{of} data-value='{value!r}'>{content}</td>"
+    key = repr(float(value)).replace("inf", "Infinity")  # as a script reads it
+    return f"<td{of} data-value='{key}'>{content}</td>"
 
 
 def _table(caption: str, head: list[tuple[str, str, str]], rows: list[str], *, name: str) -> str:

@@ -87,6 +87,9 @@ def save_page(report: Report, path: str | os.PathLike[str], *, overwrite: bool =
         overwrite: Whether a file that is there may be replaced.
     """
     target = Path(path)
+    if not target.parent.is_dir():
+        msg = f"path must be in a folder that exists, got {str(target)!r}"
+        raise FileNotFoundError(msg)
     if target.exists() and not overwrite:
         msg = f"path {str(target)!r} exists: choose another, or pass overwrite=True"
         raise FileExistsError(msg)
@@ -180,7 +183,6 @@ def _data(report: Report) -> dict[str, Any]:
         "classes": [[_rounded(diagram) for diagram in pair] for pair in pairs],
         "live": {
             "bins": BINS,
-            "classes": report.classes,
             "logits": slider.logits,
             "labels": slider.labels,
             "fitted": {"gamma": slider.gamma, "temperature": slider.temperature},

@@ -113,6 +113,11 @@ class Slider:
             labels: Shape (N,), integers below K.
             gamma: Fitted focusing parameter, > -1.
             temperature: Fitted temperature, > 0.
+
+        Example:
+            >>> slider = Slider.pack(np.array([[2.0, 0.0, 1.0]]), np.array([0]), gamma=3.0, temperature=1.2)
+            >>> slider.rows().tolist()
+            [[0.0, -2.0, -1.0]]
         """
         _, logits = _check.floating(logits, "logits")
         _check.classes_last(logits, "logits")

@@ -85,7 +85,7 @@
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", falling ? "descending" : "ascending");
     byId("status").textContent =
-      `Sorted by ${header.textContent.trim()}, ${falling ? "largest first" : "smallest first"}.`;
+      `Sorted by ${header.textContent.trim()}, in ${falling ? "falling" : "rising"} order.`;
   }
 
   for (const table of document.querySelectorAll("table.sortable")) {
@@ -112,10 +112,11 @@
 
   // Live -------------------------------------------------------------------------------------------------------------
 
-  const { classes, labels, fitted } = data.live;
+  const { labels, fitted } = data.live;
   const bytes = Uint8Array.from(atob(data.live.logits), (character) => character.charCodeAt(0));
   const view = new DataView(bytes.buffer);
   const logits = Float64Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+  const classes = logits.length / labels.length;
   const controls = {
     gamma: { slider: byId("gamma"), box: byId("gamma-number"), toSlider: (g) => g, fromSlider: (s) => s },
     temperature: {
