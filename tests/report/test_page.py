@@ -146,14 +146,16 @@ def test_a_report_without_classes_changes_or_measures_still_renders(report):
     page = render(bare)
     Outline(page)
     assert "No confidence changed" in page
+    assert "nan" not in "".join(Outline(page).shown)
     assert "holds no diagrams of single classes" in page
 
 
 def test_scores_that_need_no_change_are_recommended_as_given(report):
     kept = tuple(dataclasses.replace(method, chosen=method.given) for method in report.methods)
-    assert "Recommended as given: <b class='after'><bdi>Softmax, as given" in render(
-        dataclasses.replace(report, methods=kept)
-    )
+    page = render(dataclasses.replace(report, methods=kept))
+    assert "Recommended as given: <b class='after'><bdi>Softmax, as given" in page
+    assert "<b class='after'>As given</b>, it is on average" in page
+    assert "→" not in page.split("</header>")[0].split("</style>")[1]
 
 
 def test_a_missing_measure_is_a_dash_and_an_infinite_one_a_sign(report):

@@ -130,15 +130,16 @@ def live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
 
 
 def tiles(given: Method, chosen: Method) -> str:
-    """The headline numbers, before and after."""
-    parts = []
-    for name in ("ece", "nll"):
-        if name in given.measures and name in chosen.measures:
-            before, after = (words.measured(name, method.measures[name].value) for method in (given, chosen))
-            parts.append(_tile(words.wording(name).label, before, after))
-    (sure, right), (sure_after, right_after) = (words.sure_and_right(method.diagram) for method in (given, chosen))
-    parts.append(_tile("Mean confidence", words.percent(sure), words.percent(sure_after)))
-    parts.append(_tile("Accuracy", words.percent(right), words.percent(right_after)))
+    """The headline numbers, before and after; once where nothing changes."""
+    methods = (chosen,) if given.chosen else (given, chosen)
+    parts = [
+        _tile(words.wording(name).label, *(words.measured(name, method.measures[name].value) for method in methods))
+        for name in ("ece", "nll")
+        if all(name in method.measures for method in methods)
+    ]
+    pairs = [words.sure_and_right(method.diagram) for method in methods]
+    parts.append(_tile("Mean confidence", *(words.percent(sure) for sure, _ in pairs)))
+    parts.append(_tile("Accuracy", *(words.percent(right) for _, right in pairs)))
     return "".join(parts)
 
 
@@ -152,8 +153,11 @@ def legend(given: Method, chosen: Method) -> str:
 def confidence_words(given: Method, chosen: Method) -> str:
     """Mean confidence against accuracy, before and after."""
     lines = []
-    for label, series, method in (("Before", "before", given), ("After", "after", chosen)):
+    both = (("Before", "before", given), ("After", "after", chosen))
+    for label, series, method in (("As given", "after", given),) if given.chosen else both:
         sure, right = words.sure_and_right(method.diagram)
+        if math.isnan(sure):
+            continue
         gap = f"{abs(100 * (sure - right)):.1f}"
         off = f"{gap} points {'too sure' if sure > right else 'not sure enough'}" if gap != "0.0" else "as it should be"
         lines.append(
@@ -166,12 +170,14 @@ def confidence_words(given: Method, chosen: Method) -> str:
     )
 
 
-def _tile(label: str, before: str, after: str) -> str:
-    return (
-        f"<div><dt>{label}</dt><dd><span class='unseen'>before </span><span class='before'>{before}</span>"
-        f"<span class='arrow' aria-hidden='true'>→</span><wbr><span class='unseen'>, after </span>"
-        f"<span class='after'>{after}</span></dd></div>"
-    )
+def _tile(label: str, *values: str) -> str:
+    after = f"<span class='after'>{values[-1]}</span>"
+    if len(values) > 1:
+        after = (
+            f"<span class='unseen'>before </span><span class='before'>{values[0]}</span>"
+            f"<span class='arrow' aria-hidden='true'>→</span><wbr><span class='unseen'>, after </span>{after}"
+        )
+    return f"<div><dt>{label}</dt><dd>{after}</dd></div>"
 
 
 def _name(identity: str) -> str:
