@@ -42,7 +42,7 @@ def run(python, code, folder):
 
 def test_every_module_of_the_base_works_without_extras(base_python, tmp_path):
     code = """
-import importlib, pkgutil, sys
+import importlib.resources, pkgutil, sys
 import numpy as np
 import refocal
 assert "site-packages" in refocal.__file__, refocal.__file__
@@ -52,6 +52,8 @@ for module in pkgutil.walk_packages(refocal.__path__, "refocal.", onerror=lambda
     needs_extra = module.name.startswith("refocal.losses") or module.name.endswith(("torchmetrics", "torch_export"))
     if not needs_extra and not module.name.endswith("__main__"):
         importlib.import_module(module.name)
+assets = importlib.resources.files("refocal.report").joinpath("assets")
+assert sorted(file.name for file in assets.iterdir()) == ["page.css", "page.html", "page.js", "psi.js"]
 eta = np.array([[0.55, 0.30, 0.10, 0.05]])
 scores = refocal.minimizer(eta, gamma=3)
 assert np.allclose(refocal.posterior(scores, gamma=3), eta, atol=1e-13)

@@ -38,6 +38,8 @@ ROOMS = {
     | {"refocal.core", "refocal.losses"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
     | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators"},
+    "report": {"numpy", "rich", "matplotlib", "refocal.core", "refocal.metrics", "refocal.calibrators"}
+    | {"refocal._check", "refocal.report"},
     "demo": {"numpy", "rich", "refocal.core", "refocal.metrics"},
     "cli": {"rich", "refocal"},
     "__main__": {"refocal.cli"},

@@ -1,0 +1,63 @@
+"""The numbers that the page recomputes, as Python computes them: they stand on the page before anything is moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from refocal.core.binning import equal_width_bins
+from refocal.core.posterior import posterior_from_logits
+from refocal.core.scores import errors
+from refocal.report.record import Diagram, Slider
+
+BINS = 15
+_TWO_SIDED_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Live:
+    """What the page shows of its rows for one gamma and T."""
+
+    ece: float
+    nll: float
+    error: float
+    confidence: float
+    diagram: Diagram
+
+
+def measure_rows(slider: Slider, *, gamma: float, temperature: float) -> Live:
+    """Measure Psi^gamma(softmax(logits / T)) on the slider's rows: ECE over 15 equal-width bins, NLL, error."""
+    rows, labels = slider.rows(), np.asarray(slider.labels)
+    log_probs = posterior_from_logits(rows, gamma=gamma, temperature=temperature, log=True)
+    probs = np.exp(log_probs)
+    wrong = errors(rows, labels)  # the map keeps the most probable class
+    confidence = probs.max(axis=1)
+    bins = equal_width_bins(confidence, ~wrong, bins=BINS)
+    variance = equal_width_bins(confidence, confidence * (1 - confidence), bins=BINS).correct
+    held = bins.samples > 0
+    count = bins.samples[held]
+    mean, accuracy = bins.confidence[held] / count, bins.correct[held] / count
+    # calibrated, the number right in a bin is a sum of independent trials: its variance is the sum of p (1 - p)
+    half = _TWO_SIDED_95 * np.sqrt(variance[held]) / count
+    return Live(
+        bins.expected_calibration_error,
+        float(-np.mean(np.take_along_axis(log_probs, labels[:, None], axis=1))),
+        float(np.mean(wrong)),
+        float(np.mean(confidence)),
+        Diagram(
+            *(
+                tuple(values.tolist())
+                for values in (count, mean, accuracy, np.maximum(mean - half, 0), np.minimum(mean + half, 1))
+            )
+        ),
+    )
+
+
+def binary_map(*, gamma: float, temperature: float, points: int = 201) -> tuple[np.ndarray, np.ndarray]:
+    """The map for two classes on an even grid of softmax scores: (p, Psi^gamma(softmax(logits / T)))."""
+    p = np.linspace(0.0, 1.0, points)
+    inner = p[1:-1]
+    logits = np.stack([np.log(inner), np.log1p(-inner)], axis=1)
+    mapped = posterior_from_logits(logits, gamma=gamma, temperature=temperature)[:, 0]
+    return p, np.concatenate([[0.0], mapped, [1.0]])

@@ -1,0 +1,202 @@
+"""Tables and paragraphs of the page as HTML text; what comes from users is escaped here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from html import escape
+
+from refocal.report import words
+from refocal.report.live import Live
+from refocal.report.record import Diagram, Method, Report
+
+_SORTS = "<span class='on-screen'>Choose a heading to sort.</span>"
+
+
+def text(value: str) -> str:
+    """A user's words as HTML text."""
+    return escape(words.printable(value))
+
+
+def isolated(value: str) -> str:
+    """A user's words between other words, whatever direction they are written in."""
+    return f"<bdi>{text(value)}</bdi>"
+
+
+def methods_table(report: Report) -> str:
+    """Methods with their measures and intervals."""
+    names = words.measure_names(report)
+    head = [("Method", "words", "")]
+    head += [(words.wording(name).label, "number", words.wording(name).meaning) for name in names]
+    head += [("p-value", "number", "of the hypothesis that the confidence is calibrated"), ("Fit", "number", "")]
+    rows = []
+    for method in report.methods:
+        tags = "".join(
+            f" <span class='tag'>{tag}</span>"
+            for tag, holds in (("recommended", method.chosen), ("as given", method.given))
+            if holds
+        )
+        settings = f"<small>{text(words.parameters(method.parameters))}</small>" if method.parameters else ""
+        cells = [f"<th scope='row'>{isolated(method.title)}{tags}{settings}</th>"]
+        for name in names:
+            value = method.measures.get(name)
+            if value is None:
+                cells.append(_cell(words.MISSING, math.nan))
+                continue
+            limits = words.interval(name, value)
+            small = f"<small>{limits}</small>" if limits else ""
+            cells.append(_cell(words.measured(name, value.value) + small, value.value))
+        cells.append(_cell(escape(words.p_value(method.p_value)), method.p_value))
+        fit = math.nan if method.fit_seconds is None else method.fit_seconds
+        cells.append(_cell(escape(words.seconds(method.fit_seconds)), fit))
+        of = " class='chosen'" if method.chosen else ""
+        rows.append(f"<tr{of}>{''.join(cells)}</tr>")
+    caption = f"{len(report.methods)} ways to turn the scores into probabilities. {_SORTS}"
+    return _table(caption, head, rows, name="Methods")
+
+
+def glossary(report: Report) -> str:
+    """What the measures mean."""
+    entries = [words.wording(name) for name in words.measure_names(report)]
+    terms = "".join(f"<dt>{text(entry.label)}</dt><dd>{text(entry.meaning)}</dd>" for entry in entries)
+    last = "<dt>p-value</dt><dd>small where calibrated probabilities would hardly look like this</dd>"
+    return f"<details class='glossary'><summary>What the columns mean</summary><dl>{terms}{last}</dl></details>"
+
+
+def changes_table(report: Report) -> str:
+    """The samples whose confidence changed most."""
+    if not report.changes:
+        return "<p>No confidence changed.</p>"
+    head = [("Row", "number", ""), ("Predicted", "words", ""), ("True class", "words", ""), ("Right", "words", "")]
+    head += [("Before", "number", ""), ("After", "number", ""), ("Change", "number", "")]
+    rows = []
+    for change in report.changes:
+        shift = change.after - change.before
+        cells = [
+            f"<th scope='row' data-value='{change.row}'>{change.row}</th>",
+            *(
+                f"<td class='words'>{isolated(report.class_names[label])}</td>"
+                for label in (change.predicted, change.label)
+            ),
+            f"<td class='words'>{'yes' if change.predicted == change.label else 'no'}</td>",
+            _cell(words.percent(change.before), change.before, "before"),
+            _cell(words.percent(change.after), change.after, "after"),
+            _cell(f"{100 * shift:+.1f}".replace("-", "−"), shift),
+        ]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    caption = "Confidence in the predicted class, before and after; the change in percentage points. " + _SORTS
+    return _table(caption, head, rows, name="Changed most")
+
+
+def bins_table(diagram: Diagram, *, name: str) -> str:
+    """The numbers of a diagram, for those who want them or do not see it."""
+    columns = (diagram.count, diagram.confidence, diagram.accuracy, diagram.low, diagram.high)
+    rows = "".join(
+        f"<tr><td>{words.percent(confidence)}</td><td>{words.percent(accuracy)}</td>"
+        f"<td>{words.percent(low)} to {words.percent(high)}</td><td>{words.count(n)}</td></tr>"
+        for n, confidence, accuracy, low, high in zip(*columns, strict=True)
+    )
+    return (
+        f"<details><summary>Numbers, {name}</summary><div class='scroll' tabindex='0' role='region' "
+        f"aria-label='Bins, {name}'><table><caption>Bins, {name}</caption><thead><tr><th scope='col'>Confidence</th>"
+        "<th scope='col'>Came true</th><th scope='col'>If calibrated</th><th scope='col'>Samples</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></div></details>"
+    )
+
+
+def live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
+    """ECE, NLL, error and mean confidence of the rows that the page recomputes; the last line is the one it changes."""
+    lines = []
+    settings = list(rows)
+    for index, (title, where, live) in enumerate(settings):
+        now = index == len(settings) - 1
+        values = (("ece", live.ece), ("nll", live.nll), ("error", live.error), ("confidence", live.confidence))
+        cells = "".join(
+            f"<td{_name(f'now-{key}' if now else '')} data-value='{value!r}'>"
+            f"{words.number(value) if key == 'nll' else words.percent(value, 2)}</td>"
+            for key, value in values
+        )
+        small = f"<small{_name('now-where' if now else '')}>{where}</small>"
+        row = " id='now-row' class='now'" if now else ""
+        lines.append(f"<tr{row}><th scope='row'>{title}{small}</th>{cells}</tr>")
+    headings = "".join(
+        f"<th scope='col'>{label}</th>" for label in ("Setting", "ECE, 15 bins", "NLL", "Error", "Mean confidence")
+    )
+    return (
+        "<div class='scroll live-table' tabindex='0' role='region' aria-label='Measured on these rows'><table>"
+        f"<caption>Measured on these rows.</caption><thead><tr>{headings}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def tiles(given: Method, chosen: Method) -> str:
+    """The headline numbers, before and after; once where nothing changes."""
+    methods = (chosen,) if given.chosen else (given, chosen)
+    parts = [
+        _tile(words.wording(name).label, *(words.measured(name, method.measures[name].value) for method in methods))
+        for name in ("ece", "nll")
+        if all(name in method.measures for method in methods)
+    ]
+    pairs = [words.sure_and_right(method.diagram) for method in methods]
+    parts.append(_tile("Mean confidence", *(words.percent(sure) for sure, _ in pairs)))
+    parts.append(_tile("Accuracy", *(words.percent(right) for _, right in pairs)))
+    return "".join(parts)
+
+
+def legend(given: Method, chosen: Method) -> str:
+    """Which method is before and which after."""
+    if given.chosen:
+        return f"Recommended as given: <b class='after'>{isolated(given.title)}</b>"
+    return f"<b class='before'>{isolated(given.title)}</b> → <b class='after'>{isolated(chosen.title)}</b>"
+
+
+def confidence_words(given: Method, chosen: Method) -> str:
+    """Mean confidence against accuracy, before and after."""
+    lines = []
+    both = (("Before", "before", given), ("After", "after", chosen))
+    for label, series, method in (("As given", "after", given),) if given.chosen else both:
+        sure, right = words.sure_and_right(method.diagram)
+        if math.isnan(sure):
+            continue
+        gap = f"{abs(100 * (sure - right)):.1f}"
+        off = f"{gap} points {'too sure' if sure > right else 'not sure enough'}" if gap != "0.0" else "as it should be"
+        lines.append(
+            f"<p class='lead'><b class='{series}'>{label}</b>, it is on average <b>{words.percent(sure)}</b> sure and "
+            f"<b>{words.percent(right)}</b> right: {off}.</p>"
+        )
+    return (
+        "".join(lines) + "<p class='note'>Samples by the confidence in their predicted class, in 20 equal parts; "
+        "both halves have the same scale.</p>"
+    )
+
+
+def _tile(label: str, *values: str) -> str:
+    after = f"<span class='after'>{values[-1]}</span>"
+    if len(values) > 1:
+        after = (
+            f"<span class='unseen'>before </span><span class='before'>{values[0]}</span>"
+            f"<span class='arrow' aria-hidden='true'>→</span><wbr><span class='unseen'>, after </span>{after}"
+        )
+    return f"<div><dt>{label}</dt><dd>{after}</dd></div>"
+
+
+def _name(identity: str) -> str:
+    return f" id='{identity}'" if identity else ""
+
+
+def _cell(content: str, value: float, series: str = "") -> str:
+    of = f" class='{series}'" if series else ""
+    key = repr(float(value)).replace("inf", "Infinity")  # as a script reads it
+    return f"<td{of} data-value='{key}'>{content}</td>"
+
+
+def _table(caption: str, head: list[tuple[str, str, str]], rows: list[str], *, name: str) -> str:
+    headings = "".join(
+        f"<th scope='col' class='{kind}' data-kind='{kind}'><button type='button' title='{text(meaning)}'>"
+        f"{text(label)}</button></th>"
+        for label, kind, meaning in head
+    )
+    return (
+        f"<div class='scroll' tabindex='0' role='region' aria-label='{name}'><table class='sortable'>"
+        f"<caption><span>{caption}</span></caption><thead><tr>{headings}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )

@@ -1,0 +1,184 @@
+"""The page's charts as SVG text, so that they show and print without a script.
+
+A script that redraws a chart replaces the path `.band` and what is inside `.shapes`, in the same coordinates.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from refocal.report import words
+from refocal.report.live import binary_map
+from refocal.report.markup import text as as_text
+from refocal.report.record import Diagram
+
+# The square that a probability is drawn against a probability in, and the strip of sample counts below it.
+LEFT, TOP, SIZE = 46, 10, 300
+STRIP_TOP, STRIP_BOTTOM = 322, 362
+# Where the bars of the histogram may stand.
+_BARS_LEFT, _BARS_WIDTH, _BARS_TOP, _BARS_HEIGHT = 46, 340, 22, 216
+
+
+def reliability(diagram: Diagram, *, name: str, series: str, title: str, axes: tuple[str, str]) -> str:
+    """A reliability diagram with its consistency band and sample counts; `name` begins its element ids."""
+    inner = (
+        f"{_grid()}<path class='band' d='{_band(diagram)}'/>{_diagonal()}"
+        f"<line class='axis' x1='{LEFT}' x2='{LEFT + SIZE}' y1='{STRIP_BOTTOM}' y2='{STRIP_BOTTOM}'/>"
+        f"<g class='shapes'>{_shapes(diagram)}</g>"
+        f"<text class='label' x='{LEFT - 8}' y='{STRIP_BOTTOM}' text-anchor='end'>0</text>"
+        f"<text class='label most' x='{LEFT - 8}' y='{STRIP_TOP + 9}' text-anchor='end'>{_most(diagram)}</text>"
+        f"{_ticks_below(STRIP_BOTTOM + 16)}{_axis_titles(*axes, y=STRIP_BOTTOM + 34)}"
+    )
+    return _svg(inner, name=name, series=series, size=(360, 404), title=title, description=words.describe(diagram))
+
+
+def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
+    """Samples by confidence: before upwards, after downwards, on one scale."""
+    left, width, bottom = _BARS_LEFT, _BARS_WIDTH, _BARS_TOP + _BARS_HEIGHT
+    highest = max(before), max(after)
+    scale = _BARS_HEIGHT / max(sum(highest), 1)
+    middle = _BARS_TOP + highest[0] * scale
+    step = width / len(before)
+    bars = []
+    for series, counts, up in (("before", before, True), ("after", after, False)):
+        for index, value in enumerate(counts):
+            share = f"{100 * index / len(counts):g}% to {100 * (index + 1) / len(counts):g}%"
+            bars.append(
+                f"<rect class='{series}' x='{left + index * step + 1:.1f}' width='{step - 2:.1f}' "
+                f"y='{middle - value * scale if up else middle:.1f}' height='{value * scale:.1f}'>"
+                f"<title>{series}, confidence {share}: {words.count(value)} samples</title></rect>"
+            )
+    ticks = "".join(
+        f"<text class='label' x='{left + width * tick / 100:g}' y='{bottom + 18}' text-anchor='middle'>{tick}</text>"
+        for tick in range(0, 101, 20)
+    )
+    limits = "".join(
+        f"<text class='label' x='{left - 8}' y='{y + 4:.1f}' text-anchor='end'>{short_count(value)}</text>"
+        for value, y in ((highest[0], _BARS_TOP), (0, middle), (highest[1], bottom))
+    )
+    inner = (
+        f"{''.join(bars)}<line class='axis' x1='{left}' x2='{left + width}' y1='{middle:.1f}' y2='{middle:.1f}'/>"
+        f"<text class='name before' x='{left}' y='{_BARS_TOP - 8}'>before ↑</text>"
+        f"<text class='name after' x='{left}' y='{bottom}'>after ↓</text>"
+        f"{limits}{ticks}<text class='label' x='{left + width / 2:g}' y='{bottom + 36}' "
+        "text-anchor='middle'>confidence (%)</text>"
+    )
+    modes = [words.percent(_mode(counts), 0) for counts in (before, after)]
+    description = (
+        f"Bars of {len(before)} equal parts of the confidence. Most samples lie near {modes[0]} before and near "
+        f"{modes[1]} after; the largest bars hold {words.count(highest[0])} and {words.count(highest[1])} samples."
+    )
+    return _svg(
+        inner,
+        name="histogram",
+        series="pair",
+        size=(400, 280),
+        title="Histogram of confidence, before and after",
+        description=description,
+    )
+
+
+def fitted_map(*, gamma: float, temperature: float) -> str:
+    """The map for two classes, softmax score to probability, twice: as fitted, and the one that a script moves."""
+    x, y = binary_map(gamma=gamma, temperature=temperature)
+    curve = "M" + "L".join(f"{_x(a):.1f} {_y(b):.1f}" for a, b in zip(x, y, strict=True))
+    at = [words.percent(float(np.interp(p, x, y))) for p in (0.6, 0.8, 0.95)]
+    inner = (
+        f"{_grid()}{_diagonal()}<path class='fitted' d='{curve}'/><path class='now' d='{curve}'/>"
+        f"{_ticks_below(TOP + SIZE + 16)}{_axis_titles('softmax score (%)', 'probability (%)', y=TOP + SIZE + 34)}"
+    )
+    return _svg(
+        inner,
+        name="map",
+        series="live",
+        size=(360, 352),
+        title="From softmax score to probability, for two classes",
+        description=f"As fitted, 60% becomes {at[0]}, 80% becomes {at[1]} and 95% becomes {at[2]}.",
+    )
+
+
+def _svg(inner: str, *, name: str, series: str, size: tuple[int, int], title: str, description: str) -> str:
+    return (
+        f"<svg id='{name}' class='chart {series}' viewBox='0 0 {size[0]} {size[1]}' role='img' "
+        f"aria-labelledby='{name}-title' aria-describedby='{name}-desc'>"
+        f"<title id='{name}-title'>{as_text(title)}</title>"
+        f"<desc id='{name}-desc'>{as_text(description)}</desc>{inner}</svg>"
+    )
+
+
+def _x(value: float) -> float:
+    return LEFT + SIZE * value
+
+
+def _y(value: float) -> float:
+    return TOP + SIZE * (1 - value)
+
+
+def _grid() -> str:
+    lines = []
+    for tick in range(0, 101, 20):
+        at = _y(tick / 100)
+        lines.append(f"<line class='grid' x1='{LEFT}' x2='{LEFT + SIZE}' y1='{at:g}' y2='{at:g}'/>")
+        lines.append(f"<text class='label' x='{LEFT - 8}' y='{at + 4:g}' text-anchor='end'>{tick}</text>")
+    return "".join(lines)
+
+
+def _diagonal() -> str:
+    return f"<line class='diagonal' x1='{LEFT}' y1='{TOP + SIZE}' x2='{LEFT + SIZE}' y2='{TOP}'/>"
+
+
+def _ticks_below(y: int) -> str:
+    return "".join(
+        f"<text class='label' x='{_x(tick / 100):g}' y='{y}' text-anchor='middle'>{tick}</text>"
+        for tick in range(0, 101, 20)
+    )
+
+
+def _axis_titles(across: str, up: str, *, y: int) -> str:
+    return (
+        f"<text class='label' x='{LEFT + SIZE / 2:g}' y='{y}' text-anchor='middle'>{across}</text>"
+        f"<text class='label' transform='translate(11 {TOP + SIZE / 2:g}) rotate(-90)' text-anchor='middle'>{up}</text>"
+    )
+
+
+def _band(diagram: Diagram) -> str:
+    along = list(zip(diagram.confidence, diagram.low, strict=True))
+    back = list(zip(diagram.confidence, diagram.high, strict=True))[::-1]
+    return "M" + "L".join(f"{_x(p):.1f} {_y(limit):.1f}" for p, limit in along + back) + "Z" if along else ""
+
+
+def _shapes(diagram: Diagram) -> str:
+    most = max(diagram.count, default=1)
+    parts = []
+    columns = (diagram.count, diagram.confidence, diagram.accuracy, diagram.low, diagram.high)
+    for n, confidence, accuracy, low, high in zip(*columns, strict=True):
+        x, y = f"{_x(confidence):.1f}", f"{_y(accuracy):.1f}"
+        tall = (STRIP_BOTTOM - STRIP_TOP) * n / most
+        where = "inside" if low <= accuracy <= high else "outside"
+        text = (
+            f"{words.count(n)} samples: predicted {words.percent(confidence)}, came true {words.percent(accuracy)}; "
+            f"calibrated: {words.percent(low)} to {words.percent(high)}"
+        )
+        parts.append(
+            f"<line class='gap' x1='{x}' x2='{x}' y1='{_y(confidence):.1f}' y2='{y}'/>"
+            f"<circle class='{where}' cx='{x}' cy='{y}' r='4.5'><title>{text}</title></circle>"
+            f"<rect class='count' x='{_x(confidence) - 4:.1f}' y='{STRIP_BOTTOM - tall:.1f}' width='8' "
+            f"height='{tall:.1f}'/>"
+        )
+    return "".join(parts)
+
+
+def _most(diagram: Diagram) -> str:
+    return short_count(max(diagram.count, default=0))
+
+
+def short_count(value: float) -> str:
+    """A count in at most five characters, for an axis."""
+    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if value >= limit:
+            return f"{value / divisor:.3g}{unit}"
+    return f"{value:.0f}"
+
+
+def _mode(counts: tuple[int, ...]) -> float:
+    return (int(np.argmax(counts)) + 0.5) / len(counts)

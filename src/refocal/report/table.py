@@ -1,0 +1,46 @@
+"""The report in the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from refocal.report import words
+from refocal.report.record import Report
+
+
+def table(report: Report) -> RenderableType:
+    """The verdict and the methods with their intervals, for `rich.print`.
+
+    Args:
+        report: What was measured.
+
+    Returns:
+        A renderable; names of users are shown as they are, never read as markup.
+    """
+    names = words.measure_names(report)
+    methods = Table(title=_text(f"{report.source}: {report.samples:,} samples, {report.classes:,} classes"))
+    methods.add_column("method")
+    for name in names:
+        methods.add_column(_text(words.wording(name).label), justify="right")
+    methods.add_column("p-value", justify="right")
+    for method in report.methods:
+        cells = [_text(method.title + ("\u00a0←" if method.chosen else ""), words.parameters(method.parameters))]
+        for name in names:
+            value = method.measures.get(name)
+            if value is None:
+                cells.append(_text(words.MISSING))
+            else:
+                cells.append(_text(words.measured(name, value.value), words.interval(name, value)))
+        cells.append(_text(words.p_value(method.p_value)))
+        methods.add_row(*cells, style="bold" if method.chosen else None)
+    answer, *reasons = (_text(sentence) for sentence in report.verdict.sentences)
+    answer.stylize("bold")
+    return Group(answer, *reasons, methods, _text(f"← recommended: {report.chosen.title}"))
+
+
+def _text(first: str, small: str = "") -> Text:
+    """Words, and small print below them."""
+    text = Text(words.printable(first))
+    return text.append("\n" + words.printable(small), style="not bold dim") if small else text

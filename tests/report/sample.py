@@ -1,0 +1,159 @@
+"""A report made from random numbers, with the class names that nobody should choose."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from refocal.core.binning import equal_mass_bins, equal_width_bins
+from refocal.core.inverse import minimizer
+from refocal.core.posterior import posterior_from_logits
+from refocal.core.scores import errors, log_scores
+from refocal.report.record import Change, Diagram, Measured, Method, Report, Slider, Verdict, frozen
+
+NASTY = (
+    "<script>window.injected = 'class'</script>",
+    '"><img src=x onerror="window.injected=\'attribute\'">',
+    "'; window.injected = 'quote'; '",
+    "</script><script>window.injected='end'</script>",
+    "🦊 fox & <b>friends</b>",
+    "שלום עולם \u202eevil",
+    "a very long name " * 12,
+    "line\u2028break ${window.injected} $title",
+    "nul\x00 and half \ud800 pair",
+    "plain",
+)
+GAMMA, TEMPERATURE = 3.0, 1.2
+
+
+def diagram(scores: np.ndarray, hits: np.ndarray, *, bins: int = 15, by_mass: bool = False) -> Diagram:
+    sums = (equal_mass_bins if by_mass else equal_width_bins)(scores, hits, bins=bins)
+    held = sums.samples > 0
+    count = sums.samples[held]
+    mean, accuracy = sums.confidence[held] / count, sums.correct[held] / count
+    half = 1.96 * np.sqrt(mean * (1 - mean) / count)
+    columns = (count, mean, accuracy, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1))
+    return Diagram(*(tuple(column.tolist()) for column in columns))
+
+
+def interval(values: np.ndarray, at: float | None = None) -> Measured:
+    value = float(np.mean(values)) if at is None else at
+    half = 1.96 * float(np.std(values)) / len(values) ** 0.5
+    return Measured(value, value - half, value + half)
+
+
+def method(
+    name: str,
+    title: str,
+    log_probs: np.ndarray,
+    labels: np.ndarray,
+    *,
+    parameters: dict[str, float],
+    seconds: float | None,
+) -> Method:
+    probs = np.exp(log_probs)
+    confidence, wrong = probs.max(axis=1), errors(probs, labels)
+    truth = np.eye(probs.shape[1])[labels]
+    top = equal_width_bins(confidence, ~wrong, bins=15)
+    return Method(
+        name=name,
+        title=title,
+        parameters=frozen(parameters),
+        chosen=name == "focal_temperature",
+        given=name == "given",
+        measures=frozen(
+            {
+                "nll": interval(log_scores(probs, labels)),
+                "brier": interval(np.sum((probs - truth) ** 2, axis=1)),
+                "ece": interval(np.abs(confidence - ~wrong) / 12, top.expected_calibration_error),
+                "error": interval(wrong),
+                "own_measure": Measured(0.25, float("nan"), float("nan")),
+            }
+        ),
+        p_value=1e-9 if name == "given" else 0.42 if name == "focal_temperature" else float("nan"),
+        fit_seconds=seconds,
+        diagram=diagram(confidence, ~wrong),
+        histogram=tuple(equal_width_bins(confidence, ~wrong, bins=20).samples.tolist()),
+        class_diagrams=tuple(
+            diagram(probs[:, k], labels == k, bins=10, by_mass=True) for k in range(min(probs.shape[1], 10))
+        ),
+    )
+
+
+def sample_report(
+    rows: int = 4000, classes: int = 10, *, seed: int = 0, sharpness: float = 1.0, slider_rows: int | None = None
+) -> Report:
+    """Scores of a network that minimises the focal risk but for a temperature, and what was found about them."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(rows, classes)) * rng.gamma(3.0, 1.6 * sharpness, size=(rows, 1))
+    posterior = posterior_from_logits(scores, gamma=0.0)
+    labels = (posterior.cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1).clip(max=classes - 1)
+    logits = TEMPERATURE * np.log(minimizer(posterior, gamma=GAMMA) + 1e-300)
+    settings = (
+        ("given", "Softmax, as given", 0.0, 1.0, None),
+        ("focal_temperature", "Focal temperature scaling", GAMMA, TEMPERATURE, 0.31),
+        ("temperature", "Temperature scaling", 0.0, 0.55, 0.05),
+        ("posterior", "Closed-form posterior", GAMMA, 1.0, 0.001),
+    )
+    methods = [
+        method(
+            name,
+            title,
+            posterior_from_logits(logits, gamma=gamma, temperature=temperature, log=True),
+            labels,
+            parameters={} if name == "given" else {"gamma": gamma, "temperature": temperature},
+            seconds=seconds,
+        )
+        for name, title, gamma, temperature, seconds in settings
+    ]
+    before = posterior_from_logits(logits, gamma=0.0)
+    after = posterior_from_logits(logits, gamma=GAMMA, temperature=TEMPERATURE)
+    predicted = logits.argmax(axis=1)
+    pick = np.arange(rows), predicted
+    largest = np.argsort(-np.abs(after[pick] - before[pick]), kind="stable")[:12]
+    kept = slice(0, slider_rows)
+    return Report(
+        source='predictions/<i>val</i> & "test".npz',
+        samples=rows,
+        classes=classes,
+        class_names=tuple(NASTY[k % len(NASTY)] if k < len(NASTY) else f"class {k}" for k in range(classes)),
+        shown_classes=tuple(range(min(classes, 10))),
+        verdict=Verdict(
+            "underconfident",
+            (
+                "These scores are underconfident; focal temperature scaling makes them probabilities that you can use.",
+                f"On average they are {before.max(axis=1).mean():.1%} sure and {np.mean(predicted == labels):.1%} "
+                "right: the network was trained with focal loss (γ = 3), which in theory does that.",
+                "After the fit, no sign of miscalibration is left (p = 0.42).",
+            ),
+        ),
+        methods=tuple(methods),
+        changes=tuple(
+            Change(int(i), int(labels[i]), int(predicted[i]), float(before[i].max()), float(after[i, predicted[i]]))
+            for i in largest
+        ),
+        slider=Slider.pack(logits[kept], labels[kept], gamma=GAMMA, temperature=TEMPERATURE),
+        versions=frozen({"refocal": "0.1.0", "numpy": np.__version__}),
+    )
+
+
+def poisoned(report: Report, string: str) -> Report:
+    """The report with the string at every place that a user can fill."""
+    return dataclasses.replace(
+        report,
+        source=string,
+        class_names=(string,) * report.classes,
+        verdict=Verdict(string, (string, string)),
+        methods=tuple(
+            dataclasses.replace(
+                method,
+                name=f"{string}{index}",
+                title=string,
+                parameters=frozen({string: 1.0}),
+                measures=frozen({string: Measured(1.0, 0.5, 1.5)}),
+            )
+            for index, method in enumerate(report.methods)
+        ),
+        versions=frozen({string: string}),
+    )

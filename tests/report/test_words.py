@@ -1,0 +1,54 @@
+"""How numbers are written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from refocal.report import words
+from refocal.report.record import Diagram, Measured
+from refocal.report.svg import short_count
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (words.number(0.25), "0.2500"),
+        (words.number(2e-6), "2.0e−06"),
+        (words.number(-0.5), "−0.5000"),
+        (words.number(0.0), "0.0000"),
+        (words.number(math.inf), "∞"),
+        (words.number(math.nan), "–"),
+        (words.percent(0.1234), "12.3%"),
+        (words.percent(math.nan), "–"),
+        (words.measured("ece", 0.01234), "1.23%"),
+        (words.measured("nll", 0.01234), "0.0123"),
+        (words.interval("error", Measured(0.2, 0.1, 0.3)), "10.00% to 30.00%"),
+        (words.interval("error", Measured(0.2, math.nan, math.nan)), ""),
+        (words.p_value(0.0004), "< 0.001"),
+        (words.p_value(0.04), "0.040"),
+        (words.p_value(math.nan), "–"),
+        (words.seconds(None), "–"),
+        (words.seconds(0.001), "< 0.01 s"),
+        (words.seconds(2.0), "2.00 s"),
+        (words.count(1234), "1,234"),
+        (words.count(1234.56), "1,234.6"),
+        (words.parameters({"gamma": -0.5, "temperature": 1.23456, "bias": 2.0}), "γ = −0.5, T = 1.235, bias = 2"),
+        (words.wording("own_measure").label, "own measure"),
+        (short_count(9999), "9999"),
+        (short_count(12_345), "12.3k"),
+        (short_count(4_000_000), "4M"),
+        (short_count(2.5e9), "2.5G"),
+    ],
+)
+def test_numbers_are_written_for_people(written, expected):
+    assert written == expected
+
+
+def test_a_diagram_is_told_in_a_sentence():
+    diagram = Diagram((100, 300), (0.5, 0.9), (0.8, 0.9), (0.4, 0.85), (0.6, 0.95))
+    assert words.describe(diagram) == (
+        "400 samples in 2 bins, 1 outside the consistency band. Mean predicted probability 80.0%, came true 87.5%."
+    )
+    assert words.sure_and_right(diagram) == pytest.approx((0.8, 0.875))
