@@ -9,7 +9,7 @@ import numpy as np
 from refocal.core.binning import equal_mass_bins, equal_width_bins
 from refocal.core.inverse import minimizer
 from refocal.core.posterior import posterior_from_logits
-from refocal.core.scores import errors, log_scores
+from refocal.core.scores import log_scores
 from refocal.report.record import Change, Diagram, Measured, Method, Report, Slider, Verdict, frozen
 
 NASTY = (
@@ -53,7 +53,7 @@ def method(
     seconds: float | None,
 ) -> Method:
     probs = np.exp(log_probs)
-    confidence, wrong = probs.max(axis=1), errors(probs, labels)
+    confidence, wrong = probs.max(axis=1), np.argmax(probs, axis=1) != labels
     truth = np.eye(probs.shape[1])[labels]
     top = equal_width_bins(confidence, ~wrong, bins=15)
     return Method(

@@ -8,7 +8,6 @@ import numpy as np
 
 from refocal.core.binning import equal_width_bins
 from refocal.core.posterior import posterior_from_logits
-from refocal.core.scores import errors
 from refocal.report.record import Diagram, Slider
 
 BINS = 15
@@ -31,7 +30,7 @@ def measure_rows(slider: Slider, *, gamma: float, temperature: float) -> Live:
     rows, labels = slider.rows(), np.asarray(slider.labels)
     log_probs = posterior_from_logits(rows, gamma=gamma, temperature=temperature, log=True)
     probs = np.exp(log_probs)
-    wrong = errors(rows, labels)  # the map keeps the most probable class
+    wrong = np.argmax(rows, axis=1) != labels  # the map keeps the most probable class
     confidence = probs.max(axis=1)
     bins = equal_width_bins(confidence, ~wrong, bins=BINS)
     variance = equal_width_bins(confidence, confidence * (1 - confidence), bins=BINS).correct
