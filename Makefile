@@ -47,7 +47,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
-	$(PIP) --editable '.[torch,test]'
+	$(PIP) --editable '.[torch,arrow,test]'
 	touch $@
 
 $(VENV)/.jax: $(VENV)/.test

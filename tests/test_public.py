@@ -20,6 +20,7 @@ ROOMS = {
     "core": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.core"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
     | {"refocal.core", "refocal.losses"},
+    "predictions": {"numpy", "pyarrow", "refocal._check", "refocal.predictions"},
     "demo": {"numpy", "rich", "refocal.core"},
     "cli": {"rich", "refocal"},
     "__main__": {"refocal.cli"},

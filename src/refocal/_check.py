@@ -95,14 +95,19 @@ def simplex(array: Array, name: str, *, xp: Any) -> None:
     _reject_rows(~(smallest >= 0), smallest, f"{name} must be non-negative and not NaN", xp)
     bits = xp.finfo(array.dtype).bits
     sums = xp.sum(xp.astype(array, xp.float32) if bits < 32 else array, axis=-1)
-    # wide enough for a softmax of that precision over 100,000 classes, narrow enough to catch other scores
-    wrong = ~(xp.abs(sums - 1) <= (1e-4 if bits >= 32 else 0.02))
+    wrong = ~(xp.abs(sums - 1) <= simplex_tolerance(bits))
     _reject_rows(
         wrong,
         sums,
         f"rows of {name} must sum to 1 (logits have a function of their own)",
         xp,
     )
+
+
+def simplex_tolerance(bits: int) -> float:
+    """How far a row of probabilities may be from a sum of 1, by the bits of its floats."""
+    # wide enough for a softmax of that precision over 100,000 classes, narrow enough to catch other scores
+    return 1e-4 if bits >= 32 else 0.02
 
 
 def labels(array: Any, like: Array, name: str, *, xp: Any) -> Array:

@@ -1,0 +1,175 @@
+"""csv files, by pyarrow's reader and writer; a row is a line, so that errors can name it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from refocal.predictions import header, tables, values
+from refocal.predictions.errors import Place, PredictionsError
+from refocal.predictions.record import Predictions
+from refocal.predictions.source import BLOCK_SCORES, Source
+from refocal.predictions.values import Columns
+
+_LONGEST_LINE = 1 << 25  # bytes: a million columns
+_BLOCK_BYTES = BLOCK_SCORES * 4
+
+
+@contextmanager
+def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blocks come one by one in any case)
+    """Open a csv file."""
+    tables.require_arrow()
+    place = Place(path, labels="label", weights="weight", lines=True)
+    with open(path, "rb") as file:
+        first = file.readline(_LONGEST_LINE)
+        names = _cells(first.removeprefix(b"\xef\xbb\xbf"), "the header", place)
+        if not names:
+            message = "the file is empty: a header with the names of the columns must stand on line 1"
+            raise place.error(message)
+        columns = header.table(names, place)
+        place = replace(place, numbered=columns.numbered)
+        lists = False
+        if not columns.numbered:
+            row = _cells(file.readline(_LONGEST_LINE), "row 0 (line 2)", place)
+            index = names.index(columns.kind)
+            lists = len(row) > index and row[index].lstrip().startswith("[")
+        file.seek(0)
+        block_size = max(
+            _BLOCK_BYTES, 16 * len(first)
+        )  # a row with numbers is longer than their names, but not so long
+        yield Source(
+            columns.kind, None, None, place, _blocks(file, names, columns, place, lists=lists, block_size=block_size)
+        )
+
+
+def _cells(line: bytes, what: str, place: Place) -> list[str]:
+    with place.parsing(what):
+        text = line.decode().splitlines()
+        return next(csv.reader(text[:1], strict=True), [])
+
+
+def _blocks(
+    file: BinaryIO, names: list[str], columns: header.Header, place: Place, *, lists: bool, block_size: int
+) -> Iterator[Columns]:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    types = {name: pa.string() if name == "split" else pa.float64() for name in names}
+    if lists:
+        types[columns.kind] = pa.string()
+    reader = None
+    while True:
+        try:
+            with place.parsing("the text"):
+                if reader is None:
+                    reader = arrow_csv.open_csv(
+                        file,
+                        # one thread: only then are rows counted, and messages name them
+                        arrow_csv.ReadOptions(
+                            use_threads=False, block_size=block_size, skip_rows=1, column_names=names
+                        ),
+                        arrow_csv.ParseOptions(ignore_empty_lines=False),
+                        arrow_csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False),
+                    )
+                batch = next(reader, None)
+        except PredictionsError as error:
+            raise _with_line(error, names, place) from error
+        if batch is None:
+            return
+        if batch.num_rows:
+            if lists:
+                batch = _with_lists(batch, columns.kind, place)
+            yield tables.from_arrow(batch, columns, place)
+            place = replace(place, first_row=place.first_row + batch.num_rows)
+
+
+_ARROW_MESSAGE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): (.*)", re.DOTALL)
+
+
+def _with_line(error: PredictionsError, names: list[str], place: Place) -> PredictionsError:
+    """The error with its place, where pyarrow's message says which line and column it is about."""
+    found = _ARROW_MESSAGE.search(str(error.__cause__))
+    if found is None:
+        return error
+    column, line, reason = found.groups()
+    reason = reason[:200].replace("CSV conversion error to double: invalid value", "must be a number, got")
+    at = replace(place, first_row=int(line) - 2)
+    return at.error(reason, column=names[int(column)] if column else None, row=0)
+
+
+def _with_lists(batch: Any, kind: str, place: Place) -> Any:
+    """The batch with texts such as "[0.5, 0.25, 0.25]" made lists of numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = batch.column(kind)
+    form = pc.match_substring_regex(texts, r"^\s*\[[^\[\]]*\]\s*$").to_numpy(zero_copy_only=False)
+    if not form.all():
+        row = int(np.argmin(form))
+        message = f"must be a list [a, b, ...], got {texts[row].as_py()[:50]!r}"
+        raise place.error(message, column=kind, row=row)
+    parts = pc.split_pattern(pc.utf8_trim(texts, " \t[]"), ",")
+    words = pc.utf8_trim_whitespace(parts.flatten())
+    try:
+        numbers = words.cast(pa.float64())
+    except pa.ArrowInvalid:
+        raise _no_number(parts, kind, place) from None
+    lists = pa.ListArray.from_arrays(parts.offsets, numbers)
+    return batch.set_column(batch.schema.get_field_index(kind), kind, lists)
+
+
+def _no_number(parts: Any, kind: str, place: Place) -> PredictionsError:
+    """The error of the first word that is no number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for row, words in enumerate(parts):
+        for word in words.values:
+            try:
+                pc.utf8_trim_whitespace(word).cast(pa.float64())
+            except pa.ArrowInvalid:
+                return place.error(f"must be a list of numbers, got {word.as_py()[:50]!r}", column=kind, row=row)
+    raise AssertionError
+
+
+@contextmanager
+def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
+    """Write a csv file, a column a class; numbers are the shortest that give the same float back."""
+    tables.require_arrow()
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    place = Place(path, labels="label", weights="weight", numbered=first.scores.ndim == 2, lines=True)
+    if first.class_names is not None:
+        message = "a csv file has no place for class names: leave them out, or write npz or parquet"
+        raise place.error(message)
+    names = list(_table(pa, first, place).schema.names)
+    file.write((",".join(names) + "\n").encode())
+    options = arrow_csv.WriteOptions(include_header=False, quoting_style="needed")
+    with arrow_csv.CSVWriter(file, _table(pa, first, place).schema, write_options=options) as writer:
+
+        def write(block: Predictions) -> None:
+            nonlocal place
+            writer.write_table(_table(pa, block, place))
+            place = replace(place, first_row=place.first_row + len(block))
+
+        yield write
+
+
+def _table(pa: Any, block: Predictions, place: Place) -> Any:
+    scores = block.scores
+    if scores.dtype == np.float16:
+        # text has no dtype: what is read back is float64, with the tolerance of float64 for sums
+        scores = values.check(Columns(scores.astype(np.float64)), block.kind, place).scores
+    columns = tables.optional_columns(block)
+    if scores.ndim == 1:
+        return pa.table({block.kind: pa.array(scores), **columns})
+    classes = {place.scores(block.kind, k): pa.array(scores[:, k]) for k in range(scores.shape[1])}
+    return pa.table({**classes, **columns})
