@@ -156,39 +156,42 @@ def _take(member: _Member, rows: int, place: Place) -> np.ndarray:
 class _Spool:
     """Values of one array on disk: the number of rows, which its header needs, is known at the end only."""
 
-    def __init__(self, file: IO[bytes], dtype: np.dtype, row: tuple[int, ...]) -> None:
-        self._file, self._dtype, self._row = file, dtype, row
-        self._rows = 0
-        self._width = 1  # of text, in characters
+    def __init__(self, file: IO[bytes], row: tuple[int, ...]) -> None:
+        self._file, self._row = file, row
+        self._written: list[tuple[int, np.dtype]] = []  # rows and dtype of each block: text is as wide as its longest
 
     def add(self, array: np.ndarray) -> None:
-        if self._dtype.kind == "U":
-            self._width = max(self._width, array.dtype.itemsize // 4)
-        self._file.write(np.ascontiguousarray(array, dtype=self._dtype).data.cast("B"))
-        self._rows += len(array)
+        self._file.write(_bytes(array))
+        self._written.append((len(array), array.dtype))
 
     def copy_to(self, target: IO[bytes]) -> None:
-        dtype = np.dtype(f"<U{self._width}") if self._dtype.kind == "U" else self._dtype
-        shape = (self._rows, *self._row)
+        dtype = max((dtype for _, dtype in self._written), key=lambda dtype: dtype.itemsize)
+        shape = (sum(rows for rows, _ in self._written), *self._row)
         description = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(target, description)
         self._file.seek(0)
-        step = max(1, _PIECE // self._dtype.itemsize) * self._dtype.itemsize
-        while piece := self._file.read(step):
-            target.write(np.frombuffer(piece, dtype=self._dtype).astype(dtype, copy=False).data.cast("B"))
+        for rows, narrow in self._written:
+            left = rows * math.prod(self._row)
+            while left:
+                count = min(left, max(1, _PIECE // narrow.itemsize))
+                piece = np.frombuffer(self._file.read(count * narrow.itemsize), dtype=narrow)
+                target.write(_bytes(piece.astype(dtype, copy=False)))
+                left -= count
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @contextmanager
 def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
     """Write an npz file: arrays grow in nameless files of the same folder, and are put into the archive at the end."""
-    forms: dict[str, tuple[np.dtype, tuple[int, ...]]] = {first.kind: (first.scores.dtype, first.scores.shape[1:])}
-    for name, dtype in (("labels", "<i8"), ("split", f"<U{SPLIT_LENGTH}"), ("weights", "<f8")):
-        if getattr(first, name) is not None:
-            forms[name] = np.dtype(dtype), ()
+    rows: dict[str, tuple[int, ...]] = {first.kind: first.scores.shape[1:]}
+    rows.update({name: () for name in ("labels", "split", "weights") if getattr(first, name) is not None})
     with ExitStack() as stack:
         spools = {
-            name: _Spool(stack.enter_context(tempfile.TemporaryFile(dir=path.parent)), *form)
-            for name, form in forms.items()
+            name: _Spool(stack.enter_context(tempfile.TemporaryFile(dir=path.parent)), row)
+            for name, row in rows.items()
         }
 
         def write(block: Predictions) -> None:

@@ -79,8 +79,9 @@ def _classes(table: Any, columns: header.Header) -> int:
     if not metadata.num_row_groups:
         return 1
     group = metadata.row_group(0)
-    scores = next(i for i in range(group.num_columns) if group.column(i).path_in_schema.startswith(columns.kind))
-    return int(group.column(scores).num_values // max(1, group.num_rows))
+    chunks = (group.column(index) for index in range(group.num_columns))
+    scores = [chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] == columns.kind]
+    return int(max(scores, default=1) // max(1, group.num_rows))
 
 
 @contextmanager
