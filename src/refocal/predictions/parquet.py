@@ -18,6 +18,7 @@ from refocal.predictions.values import Columns
 
 _MAGIC = b"PAR1"
 _CLASS_NAMES = b"refocal.class_names"  # key of the file's metadata, a JSON list of strings
+_LIKELY_CLASSES = 256  # of lists whose length the schema does not tell: it only sets how many are read at once
 
 
 @contextmanager
@@ -57,8 +58,7 @@ def _class_names(metadata: dict[bytes, bytes], place: Place) -> tuple[str, ...] 
 
 def _blocks(table: Any, columns: header.Header, place: Place) -> Iterator[Columns]:
     with place.parsing("the footer"):
-        batch_rows = block_rows(_classes(table, columns))
-        batches = table.iter_batches(batch_size=batch_rows, use_threads=False)
+        batches = table.iter_batches(batch_size=_batch_rows(table.schema_arrow, columns), use_threads=False)
     first = 0
     while True:
         with place.parsing(f"the rows from {first} on"):
@@ -71,17 +71,16 @@ def _blocks(table: Any, columns: header.Header, place: Place) -> Iterator[Column
             first += batch.num_rows
 
 
-def _classes(table: Any, columns: header.Header) -> int:
-    """Scores a row, as the footer has it: it only sets the size of a batch."""
+def _batch_rows(schema: Any, columns: header.Header) -> int:
+    """Rows of a batch. The schema alone tells: pyarrow aborts the process on some damaged metadata of row groups."""
+    import pyarrow as pa
+
     if columns.numbered:
-        return len(columns.columns)
-    metadata = table.metadata
-    if not metadata.num_row_groups:
-        return 1
-    group = metadata.row_group(0)
-    chunks = (group.column(index) for index in range(group.num_columns))
-    scores = [chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] == columns.kind]
-    return int(max(scores, default=1) // max(1, group.num_rows))
+        return block_rows(len(columns.columns))
+    scores = schema.field(columns.kind).type
+    if pa.types.is_fixed_size_list(scores):
+        return block_rows(scores.list_size)
+    return block_rows(_LIKELY_CLASSES if pa.types.is_nested(scores) else 1)
 
 
 @contextmanager

@@ -166,8 +166,12 @@ def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[P
 def _table(pa: Any, block: Predictions, place: Place) -> Any:
     scores = block.scores
     if scores.dtype == np.float16:
-        # text has no dtype: what is read back is float64, with the tolerance of float64 for sums
-        scores = values.check(Columns(scores.astype(np.float64)), block.kind, place).scores
+        # text has no dtype: the reader, which knows float64 only, must not refuse what was written
+        try:
+            scores = values.check(Columns(scores.astype(np.float64)), block.kind, place).scores
+        except PredictionsError as error:
+            message = f"{error}; a csv file is read as float64: normalize in float64, or write npz or parquet"
+            raise PredictionsError(message) from None
     columns = tables.optional_columns(block)
     if scores.ndim == 1:
         return pa.table({block.kind: pa.array(scores), **columns})
