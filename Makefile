@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax test-peers lint types bench figures clean
+.PHONY: demo test test-jax test-peers test-slow lint types bench figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo
@@ -24,6 +24,9 @@ test-peers: $(VENV)/.test
 	$(PIP) --no-deps $(PEERS)
 	$(BIN)/python -m pytest tests/peers
 
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
+
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,6 +36,7 @@ types: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
+	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
 
 figures: $(VENV)/.figures
 	$(BIN)/python docs/figures/psi.py docs/figures/psi.svg

@@ -77,7 +77,7 @@ VALUES = [
     ({"class_names": ("a",)}, r"class_names: must name each of 2 classes, got shape \(1,\)"),
     ({"class_names": ()}, r"class_names: must name each of 2 classes, got shape \(0,\)"),
     ({"class_names": ("a", "a")}, "class_names: must be different, got 'a' twice"),
-    ({"class_names": (1, 2)}, "class_names: must be text, got int64"),
+    ({"class_names": (1, 2)}, r"class_names: must be text, got \(1, 2\)"),
     ({"class_names": ("a", "b\x1b[31m")}, "class_names, row 1: must be printable text"),
     ({"kind": "scores"}, "kind must be 'logits' or 'probs', got 'scores'"),
 ]
@@ -96,7 +96,7 @@ def test_values_in_npz(given, message, tmp_path):
     arrays = {arguments.pop("kind"): arguments.pop("scores")}
     arrays |= {name: np.asarray(value, dtype=None if len(value) else str) for name, value in arguments.items()}
     np.savez(tmp_path / "a.npz", **arrays)
-    rejected(tmp_path / "a.npz", message)
+    rejected(tmp_path / "a.npz", message.replace(r"got \(1, 2\)", "got int64"))
 
 
 def test_rows_are_counted_over_blocks(tmp_path, monkeypatch):
@@ -185,13 +185,13 @@ LIST = 'logits,label\n"[1, 2, 3]",0\n'
         ('logit_0,split\n1,a\n1,""\n', r"split, row 1 \(line 3\): must be printable text, not empty"),
         ('logit_0,split\n1,a\n1,"a\nb"\n', r"split, row 1 \(line 3\): must be printable text"),
         (f"logit_0,split\n1,a\n1,{'b' * 65}\n", r"split, row 1 \(line 3\): must be printable text of 1 to 64"),
-        (b"logit_0,split\n1,a\n1,\xff\n", r"split, row 1 \(line 3\): .*invalid UTF8"),
+        (b"logit_0,split\n1,a\n1,\xff\n", r"split, row 1 \(line 3\): must be UTF-8 text"),
         (b"logit_\xff\n1\n", "the header cannot be read"),
         (LIST + '"[1, 2]",0\n', r"logits, row 1 \(line 3\): must have 3 values a row as in the rows before, got 2"),
-        (LIST + '"[1, 2, b]",0\n', r"logits, row 1 \(line 3\): must be a list of numbers, got ' b'"),
-        (LIST + '"[1, , 3]",0\n', r"logits, row 1 \(line 3\): must be a list of numbers, got ' '"),
+        (LIST + '"[1, 2, b]",0\n', r"logits, row 1 \(line 3\): must be a number, got 'b'"),
+        (LIST + '"[1, , 3]",0\n', r"logits, row 1 \(line 3\): must be a number, got ''"),
         (LIST + '"1, 2, 3",0\n', r"logits, row 1 \(line 3\): must be a list \[a, b, ...\], got '1, 2, 3'"),
-        ("logits\n[]\n", r"logits, row 0 \(line 2\): must be a list of numbers, got ''"),
+        ("logits\n[]\n", r"logits, row 0 \(line 2\): must be a number, got ''"),
         ("logits\n1\n[1]\n", r"logits, row 1 \(line 3\): must be a number, got '\[1\]'"),
     ],
 )

@@ -219,6 +219,12 @@ def test_csv_layouts(tmp_path):
         assert_same(Predictions.read(path), expected)
 
 
+def test_csv_of_long_lists(tmp_path):
+    scores = np.random.default_rng(0).standard_normal((3, 20_000))
+    (tmp_path / "a.csv").write_text("\n".join(["logits", *(f'"{row.tolist()}"' for row in scores)]))
+    assert_same(Predictions.read(tmp_path / "a.csv"), Predictions(scores, kind="logits"))
+
+
 def test_selecting_a_split():
     predictions = sample()
     chosen = predictions.select("val")
@@ -236,10 +242,10 @@ def test_suffix_in_capitals(tmp_path):
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_streaming_takes_the_memory_of_a_block(suffix, tmp_path):
-    """Copy a file of 48 MB or more of scores, read and written in blocks, in a process that holds much less."""
+    """Copy 80 MB of scores in a process that grows by less: by what allocators keep, which does not grow on."""
     path, copy = tmp_path / f"large{suffix}", tmp_path / f"copy{suffix}"
     with PredictionsWriter(path) as writer:
-        for seed in range(12):
+        for seed in range(20):
             writer.write(sample(rows=50_000, classes=10, dtype=np.float64, seed=seed))
     program = """
 import resource, sys
@@ -257,7 +263,7 @@ print(count, peak() - start)
     command = [sys.executable, "-c", program, path, copy]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent)
     count, grown = map(int, done.stdout.split())
-    assert count == 600_000
-    assert path.stat().st_size > 40e6
-    assert grown < 30, f"{grown} MB more than after the first block"
+    assert count == 1_000_000
+    assert path.stat().st_size > 80e6
+    assert grown < 60, f"{grown} MB more than after the first block"
     assert abs(copy.stat().st_size - path.stat().st_size) < 1e6

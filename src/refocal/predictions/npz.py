@@ -139,18 +139,17 @@ def _blocks(members: dict[str, _Member], kind: str, step: int, place: Place) -> 
 def _take(member: _Member, rows: int, place: Place) -> np.ndarray:
     """The next rows of a stream. The end of the stream checks the sum (CRC-32) of all of it."""
     shape = (rows, *member.shape[1:])
-    array = np.empty(shape, dtype=member.dtype, order="F" if member.fortran else "C")
-    flat = array.reshape(-1, order="A").view(np.uint8)
-    filled = 0
-    while filled < len(flat):
+    size = math.prod(shape) * member.dtype.itemsize
+    buffer = bytearray()  # grows with what is there: a deflated array may claim a thousand times the file
+    while len(buffer) < size:
         with place.parsing(member.name):
-            piece = member.stream.read(min(_PIECE, len(flat) - filled))
+            piece = member.stream.read(min(_PIECE, size - len(buffer)))
         if not piece:
             message = "ends too early: the file is truncated"
             raise place.error(message, column=member.name)
-        flat[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-        filled += len(piece)
-    return np.ascontiguousarray(array)
+        buffer += piece
+    array = np.frombuffer(buffer, dtype=member.dtype)
+    return np.ascontiguousarray(array.reshape(shape, order="F" if member.fortran else "C"))
 
 
 class _Spool:

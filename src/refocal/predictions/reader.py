@@ -43,25 +43,25 @@ class PredictionsReader:
         self.path = Path(path)
         self._format = formats.of(self.path)
         self._stack = ExitStack()
-        self._source: Source | None = None
+        self._blocks: Iterator[Predictions] | None = None
 
     def __enter__(self) -> Self:
         source = self._stack.enter_context(self._format.source(self.path, whole=False))
         self.kind, self.rows, self.class_names = source.kind, source.rows, source.class_names
-        self._source = source
+        self._blocks = _checked_blocks(source)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._source = None
+        self._blocks = None
         self._stack.close()
 
     def __iter__(self) -> Iterator[Predictions]:
-        if self._source is None:
+        if self._blocks is None:
             msg = "the blocks of a PredictionsReader can be read inside its `with` only"
             raise ValueError(msg)
-        return _checked_blocks(self._source)
+        return self._blocks
 
 
 def read(path: Path) -> Predictions:

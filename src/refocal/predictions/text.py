@@ -29,65 +29,60 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blo
     place = Place(path, labels="label", weights="weight", lines=True)
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
-        names = _cells(first.removeprefix(b"\xef\xbb\xbf"), "the header", place)
-        if not names:
-            message = "the file is empty: a header with the names of the columns must stand on line 1"
-            raise place.error(message)
+        names = _names(first, place)
         columns = header.table(names, place)
         place = replace(place, numbered=columns.numbered)
-        lists = False
-        if not columns.numbered:
-            row = _cells(file.readline(_LONGEST_LINE), "row 0 (line 2)", place)
-            index = names.index(columns.kind)
-            lists = len(row) > index and row[index].lstrip().startswith("[")
         file.seek(0)
-        block_size = max(
-            _BLOCK_BYTES, 16 * len(first)
-        )  # a row with numbers is longer than their names, but not so long
-        yield Source(
-            columns.kind, None, None, place, _blocks(file, names, columns, place, lists=lists, block_size=block_size)
-        )
+        block_size = max(_BLOCK_BYTES, 16 * len(first))  # more than a row: numbers are not so much longer than names
+        yield Source(columns.kind, None, None, place, _blocks(file, names, columns, place, block_size=block_size))
 
 
-def _cells(line: bytes, what: str, place: Place) -> list[str]:
-    with place.parsing(what):
-        text = line.decode().splitlines()
-        return next(csv.reader(text[:1], strict=True), [])
+def _names(line: bytes, place: Place) -> list[str]:
+    with place.parsing("the header"):
+        text = re.split(rb"[\r\n]", line.removeprefix(b"\xef\xbb\xbf"), maxsplit=1)[0].decode()
+        names = next(csv.reader([text], strict=True), [])
+    if not names:
+        message = "the file is empty: a header with the names of the columns must stand on line 1"
+        raise place.error(message)
+    return names
 
 
 def _blocks(
-    file: BinaryIO, names: list[str], columns: header.Header, place: Place, *, lists: bool, block_size: int
+    file: BinaryIO, names: list[str], columns: header.Header, place: Place, *, block_size: int
 ) -> Iterator[Columns]:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    types = {name: pa.string() if name == "split" else pa.float64() for name in names}
-    if lists:
-        types[columns.kind] = pa.string()
-    reader = None
+    # one column of scores may hold numbers or lists: its first value tells
+    texts = {"split", columns.kind}
+    types = {name: pa.string() if name in texts else pa.float64() for name in names}
+    # in one thread: only then are rows counted, and messages name them
+    reading = arrow_csv.ReadOptions(use_threads=False, block_size=block_size, skip_rows=1, column_names=names)
+    parsing = arrow_csv.ParseOptions(ignore_empty_lines=False)
+    converting = arrow_csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False)
+    batches: Iterator[Any] | None = None
+    lists: bool | None = None
     while True:
         try:
             with place.parsing("the text"):
-                if reader is None:
-                    reader = arrow_csv.open_csv(
-                        file,
-                        # one thread: only then are rows counted, and messages name them
-                        arrow_csv.ReadOptions(
-                            use_threads=False, block_size=block_size, skip_rows=1, column_names=names
-                        ),
-                        arrow_csv.ParseOptions(ignore_empty_lines=False),
-                        arrow_csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False),
-                    )
-                batch = next(reader, None)
+                if batches is None:
+                    batches = arrow_csv.open_csv(file, reading, parsing, converting)
+                batch = next(batches, None)
         except PredictionsError as error:
             raise _with_line(error, names, place) from error
         if batch is None:
             return
-        if batch.num_rows:
-            if lists:
-                batch = _with_lists(batch, columns.kind, place)
-            yield tables.from_arrow(batch, columns, place)
-            place = replace(place, first_row=place.first_row + batch.num_rows)
+        if not batch.num_rows:
+            continue
+        if not columns.numbered:
+            if lists is None:
+                lists = batch.column(columns.kind)[0].as_py().lstrip().startswith("[")
+            index = batch.schema.get_field_index(columns.kind)
+            batch = batch.set_column(
+                index, columns.kind, _parsed(batch.column(index), columns.kind, place, lists=lists)
+            )
+        yield tables.from_arrow(batch, columns, place)
+        place = replace(place, first_row=place.first_row + batch.num_rows)
 
 
 _ARROW_MESSAGE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): (.*)", re.DOTALL)
@@ -100,43 +95,47 @@ def _with_line(error: PredictionsError, names: list[str], place: Place) -> Predi
         return error
     column, line, reason = found.groups()
     reason = reason[:200].replace("CSV conversion error to double: invalid value", "must be a number, got")
+    reason = reason.replace("CSV conversion error to string: invalid UTF8 data", "must be UTF-8 text")
     at = replace(place, first_row=int(line) - 2)
     return at.error(reason, column=names[int(column)] if column else None, row=0)
 
 
-def _with_lists(batch: Any, kind: str, place: Place) -> Any:
-    """The batch with texts such as "[0.5, 0.25, 0.25]" made lists of numbers."""
+def _parsed(texts: Any, kind: str, place: Place, *, lists: bool) -> Any:
+    """Numbers, or lists of numbers, of texts such as "[0.5, 0.25, 0.25]"."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    texts = batch.column(kind)
+    if not lists:
+        return _floats(texts, np.arange(len(texts) + 1), kind, place)
     form = pc.match_substring_regex(texts, r"^\s*\[[^\[\]]*\]\s*$").to_numpy(zero_copy_only=False)
     if not form.all():
         row = int(np.argmin(form))
         message = f"must be a list [a, b, ...], got {texts[row].as_py()[:50]!r}"
         raise place.error(message, column=kind, row=row)
     parts = pc.split_pattern(pc.utf8_trim(texts, " \t[]"), ",")
-    words = pc.utf8_trim_whitespace(parts.flatten())
-    try:
-        numbers = words.cast(pa.float64())
-    except pa.ArrowInvalid:
-        raise _no_number(parts, kind, place) from None
-    lists = pa.ListArray.from_arrays(parts.offsets, numbers)
-    return batch.set_column(batch.schema.get_field_index(kind), kind, lists)
+    return pa.ListArray.from_arrays(parts.offsets, _floats(parts.flatten(), parts.offsets.to_numpy(), kind, place))
 
 
-def _no_number(parts: Any, kind: str, place: Place) -> PredictionsError:
-    """The error of the first word that is no number."""
+def _floats(words: Any, offsets: np.ndarray, kind: str, place: Place) -> Any:
+    """The words as float64; row r has those from offsets[r] to offsets[r + 1]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for row, words in enumerate(parts):
-        for word in words.values:
-            try:
-                pc.utf8_trim_whitespace(word).cast(pa.float64())
-            except pa.ArrowInvalid:
-                return place.error(f"must be a list of numbers, got {word.as_py()[:50]!r}", column=kind, row=row)
-    raise AssertionError
+    words = pc.utf8_trim_whitespace(words)
+    try:
+        return words.cast(pa.float64())
+    except pa.ArrowInvalid:
+        first, end = 0, len(words)
+    while end - first > 1:  # the first word that is no number lies in words[first:end]
+        middle = (first + end) // 2
+        try:
+            words[first:middle].cast(pa.float64())
+            first = middle
+        except pa.ArrowInvalid:
+            end = middle
+    row = int(np.searchsorted(offsets, first, side="right")) - 1
+    message = f"must be a number, got {words[first].as_py()[:50]!r}"
+    raise place.error(message, column=kind, row=row)
 
 
 @contextmanager

@@ -94,6 +94,9 @@ def class_names(names: Any, classes: int, place: Place) -> tuple[str, ...]:
     """A different name for each class."""
     column = "class_names"
     array = np.asarray(names) if len(names) else np.empty(0, dtype="U1")
+    if not all(isinstance(name, str) for name in names):
+        message = f"must be text, got {names!r}"
+        raise place.error(message, column=column)
     if array.shape != (classes,):
         message = f"must name each of {classes} classes, got shape {array.shape}"
         raise place.error(message, column=column)
