@@ -15,11 +15,11 @@ import numpy as np
 from refocal.predictions import header, tables, values
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.record import Predictions
-from refocal.predictions.source import BLOCK_SCORES, Source
+from refocal.predictions.source import Source
 from refocal.predictions.values import Columns
 
 _LONGEST_LINE = 1 << 25  # bytes: a million columns
-_BLOCK_BYTES = BLOCK_SCORES * 4
+_BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
 
 
 @contextmanager
@@ -32,8 +32,9 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blo
         names = _names(first, place)
         columns = header.table(names, place)
         place = replace(place, numbered=columns.numbered)
+        # a block must hold a row: numbers are not so much longer than their names, and lists are as long as the first
+        block_size = max(_BLOCK_BYTES, 4 * len(first), 4 * len(file.readline(_LONGEST_LINE)))
         file.seek(0)
-        block_size = max(_BLOCK_BYTES, 16 * len(first))  # more than a row: numbers are not so much longer than names
         yield Source(columns.kind, None, None, place, _blocks(file, names, columns, place, block_size=block_size))
 
 
@@ -69,7 +70,7 @@ def _blocks(
                     batches = arrow_csv.open_csv(file, reading, parsing, converting)
                 batch = next(batches, None)
         except PredictionsError as error:
-            raise _with_line(error, names, place) from error
+            raise _with_line(error, names, place) from error.__cause__
         if batch is None:
             return
         if not batch.num_rows:
