@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from refocal.predictions import Predictions, PredictionsError, PredictionsReader, PredictionsWriter
+from refocal.predictions.errors import Place
+from refocal.predictions.reader import checked_blocks
+from refocal.predictions.source import Source
+from refocal.predictions.values import Columns
 
 GOOD = np.array([[2.0, 1.0], [0.5, 1.5], [1.0, 0.0]])
 HALF = np.full((3, 2), 0.5)
@@ -77,7 +82,12 @@ VALUES = [
     ({"class_names": ("a",)}, r"class_names: must name each of 2 classes, got shape \(1,\)"),
     ({"class_names": ()}, r"class_names: must name each of 2 classes, got shape \(0,\)"),
     ({"class_names": ("a", "a")}, "class_names: must be different, got 'a' twice"),
-    ({"class_names": (1, 2)}, r"class_names: must be text, got \(1, 2\)"),
+    ({"class_names": (1, 2)}, "class_names, row 0: must be text of 1 to 256 characters, got 1"),
+    ({"class_names": ("a", "b" * 257)}, "class_names, row 1: must be text of 1 to 256 characters, got 'bbb"),
+    (
+        {"scores": np.full((3, 2), 3e38, dtype=np.float32), "kind": "probs"},
+        "probs, row 0: must sum to 1 a row, got inf",
+    ),
     ({"class_names": ("a", "b\x1b[31m")}, "class_names, row 1: must be printable text"),
     ({"kind": "scores"}, "kind must be 'logits' or 'probs', got 'scores'"),
 ]
@@ -96,7 +106,7 @@ def test_values_in_npz(given, message, tmp_path):
     arrays = {arguments.pop("kind"): arguments.pop("scores")}
     arrays |= {name: np.asarray(value, dtype=None if len(value) else str) for name, value in arguments.items()}
     np.savez(tmp_path / "a.npz", **arrays)
-    rejected(tmp_path / "a.npz", message.replace(r"got \(1, 2\)", "got int64"))
+    rejected(tmp_path / "a.npz", re.sub("class_names, row .: must be text.*", "class_names: must be text", message))
 
 
 def test_rows_are_counted_over_blocks(tmp_path, monkeypatch):
@@ -261,6 +271,13 @@ def test_class_names_of_parquet(names, message, tmp_path):
     rejected(tmp_path / "a.parquet", message)
 
 
+def test_rows_that_the_header_does_not_know():
+    place = Place(Path("a.parquet"))
+    source = Source("logits", None, 5, place, iter([Columns(GOOD)]))
+    with pytest.raises(PredictionsError, match=r"a\.parquet: holds 3 rows, its header says 5: the file is damaged"):
+        list(checked_blocks(source))
+
+
 # Damage
 
 
@@ -347,7 +364,7 @@ def test_shapes_are_compared_before_anything_is_read(tmp_path):
     archive(tmp_path / "a.npz", [("logits.npy", npy(GOOD)), ("labels.npy", npy([0, 1]))])
     rejected(tmp_path / "a.npz", r"labels: must have shape \(3,\), one value a row, got \(2,\)")
     archive(tmp_path / "a.npz", [("logits.npy", npy(GOOD)), ("class_names.npy", npy([["a", "b"]]))])
-    rejected(tmp_path / "a.npz", r"class_names: must have shape \(classes,\), got \(1, 2\)")
+    rejected(tmp_path / "a.npz", r"class_names: must name each of 2 classes, got shape \(1, 2\)")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

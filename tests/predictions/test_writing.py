@@ -95,6 +95,18 @@ def test_no_block_no_file(path):
     assert names(path.parent) == []
 
 
+def test_a_block_that_failed_is_not_forgotten(path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(PredictionsError, match="a block was not written whole"), PredictionsWriter(path) as writer:
+        writer.write(NEW)
+        monkeypatch.setattr(writer, "_write", fail)
+        with pytest.raises(OSError, match="No space left"):
+            writer.write(NEW)
+    assert names(path.parent) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

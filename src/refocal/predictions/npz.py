@@ -23,7 +23,7 @@ from refocal.predictions import header, values
 from refocal.predictions.errors import Place
 from refocal.predictions.record import Predictions
 from refocal.predictions.source import Source, block_rows
-from refocal.predictions.values import SPLIT_LENGTH, Columns
+from refocal.predictions.values import NAME_LENGTH, SPLIT_LENGTH, Columns
 
 _PIECE = 1 << 20
 _DEFLATE_RATIO = 1032  # the most that deflate can expand: 258 bytes from 2 bits
@@ -51,10 +51,10 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:
             raise place.error(message)
         with place.parsing("the zip archive"):
             archive = stack.enter_context(zipfile.ZipFile(file))
-        infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        kind = header.arrays([info.filename.removesuffix(".npy") for info in archive.infolist()], place).kind
+        infos = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
+        kind = header.arrays([name for name, _ in infos], place).kind
         members = {}
-        for name, info in infos.items():
+        for name, info in infos:
             _check_size(info, name, size, place)
             with place.parsing(name):
                 stream = stack.enter_context(archive.open(info))
@@ -62,8 +62,11 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:
         scores = members[kind]
         _check_forms(members, kind, place)
         names = members.pop("class_names", None)
-        class_names = None if names is None else tuple(str(name) for name in _names(names, place))
         rows = scores.shape[0]
+        class_names = None
+        if names is not None:
+            texts = values.check_text(_take(names, names.shape[0], place), names.name, place, longest=NAME_LENGTH)
+            class_names = tuple(str(name) for name in texts)
         step = rows if whole or scores.fortran else block_rows(math.prod(scores.shape[1:]))
         yield Source(kind, class_names, rows, place, _blocks(members, kind, step, place))
 
@@ -111,21 +114,15 @@ def _check_forms(members: dict[str, _Member], kind: str, place: Place) -> None:
     values.check_scores_form(scores.dtype, scores.shape, kind, place)
     for name in ("labels", "weights", "split"):
         if name in members:
-            member = members[name]
-            values.check_rows(member.shape, scores.shape[0], name, place)
-            if name == "split":
-                values.check_text(np.empty(0, dtype=member.dtype), name, place, longest=SPLIT_LENGTH)
-            else:
-                values.check_numbers(member.dtype, name, place)
-
-
-def _names(member: _Member, place: Place) -> np.ndarray:
-    classes = math.prod(member.shape)
-    if len(member.shape) != 1:
-        message = f"must have shape (classes,), got {member.shape}"
-        raise place.error(message, column=member.name)
-    values.check_text(np.empty(0, dtype=member.dtype), member.name, place, longest=values.NAME_LENGTH)
-    return values.check_text(_take(member, classes, place), member.name, place, longest=values.NAME_LENGTH)
+            values.check_rows(members[name].shape, scores.shape[0], name, place)
+    for name in ("labels", "weights"):
+        if name in members:
+            values.check_numbers(members[name].dtype, name, place)
+    for name, longest in (("split", SPLIT_LENGTH), ("class_names", NAME_LENGTH)):
+        if name in members:
+            values.check_text(np.empty(0, dtype=members[name].dtype), name, place, longest=longest)
+    if "class_names" in members:
+        values.check_names_shape(members["class_names"].shape, values.number_of_classes(scores.shape), place)
 
 
 def _blocks(members: dict[str, _Member], kind: str, step: int, place: Place) -> Iterator[Columns]:

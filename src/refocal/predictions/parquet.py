@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,7 +41,7 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (row
             schema = table.schema_arrow
             rows = table.metadata.num_rows
         columns = header.table(schema.names, place)
-        place = Place(path, labels="label", weights="weight", numbered=columns.numbered)
+        place = replace(place, numbered=columns.numbered)
         class_names = _class_names(schema.metadata or {}, place)
         yield Source(columns.kind, class_names, rows, place, _blocks(table, columns, place))
 
@@ -59,16 +60,14 @@ def _class_names(metadata: dict[bytes, bytes], place: Place) -> tuple[str, ...] 
 def _blocks(table: Any, columns: header.Header, place: Place) -> Iterator[Columns]:
     with place.parsing("the footer"):
         batches = table.iter_batches(batch_size=_batch_rows(table.schema_arrow, columns), use_threads=False)
-    first = 0
     while True:
-        with place.parsing(f"the rows from {first} on"):
+        with place.parsing(f"the rows from {place.first_row} on"):
             batch = next(batches, None)
         if batch is None:
             return
         if batch.num_rows:
-            at = Place(place.source, place.labels, place.weights, place.numbered, first_row=first)
-            yield tables.from_arrow(batch, columns, at)
-            first += batch.num_rows
+            yield tables.from_arrow(batch, columns, place)
+            place = replace(place, first_row=place.first_row + batch.num_rows)
 
 
 def _batch_rows(schema: Any, columns: header.Header) -> int:

@@ -48,7 +48,7 @@ class PredictionsReader:
     def __enter__(self) -> Self:
         source = self._stack.enter_context(self._format.source(self.path, whole=False))
         self.kind, self.rows, self.class_names = source.kind, source.rows, source.class_names
-        self._blocks = _checked_blocks(source)
+        self._blocks = checked_blocks(source)
         return self
 
     def __exit__(
@@ -67,10 +67,11 @@ class PredictionsReader:
 def read(path: Path) -> Predictions:
     """The whole of a file."""
     with formats.of(path).source(path, whole=True) as source:
-        return Predictions._joined(list(_checked_blocks(source)))
+        return Predictions._joined(list(checked_blocks(source)))
 
 
-def _checked_blocks(source: Source) -> Iterator[Predictions]:
+def checked_blocks(source: Source) -> Iterator[Predictions]:
+    """The blocks of a source, each checked, and all of one form."""
     place = source.place
     assert place.source is not None
     class_names, form = source.class_names, None
@@ -86,5 +87,8 @@ def _checked_blocks(source: Source) -> Iterator[Predictions]:
         yield Predictions._trusted(checked, source.kind, class_names, place.source)
         place = replace(place, first_row=place.first_row + len(checked.scores))
     if form is None:
-        msg = "there are no rows"
-        raise place.error(msg)
+        message = "there are no rows"
+        raise place.error(message)
+    if source.rows not in (None, place.first_row):
+        message = f"holds {place.first_row} rows, its header says {source.rows}: the file is damaged"
+        raise place.error(message)

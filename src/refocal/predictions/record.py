@@ -54,8 +54,8 @@ class Predictions:
     def __post_init__(self) -> None:
         place = Place()
         if self.kind not in values.KINDS:
-            msg = f"kind must be 'logits' or 'probs', got {self.kind!r}"
-            raise place.error(msg)
+            message = f"kind must be 'logits' or 'probs', got {self.kind!r}"
+            raise place.error(message)
         self._store(values.check(self._columns().map(np.asarray), self.kind, place))
         if self.class_names is not None:
             names = values.class_names(self.class_names, self.classes, place)
@@ -98,13 +98,13 @@ class Predictions:
         """
         place = Place(self.source)
         if self.split is None:
-            msg = f"there is no split, {split!r} was asked for"
-            raise place.error(msg, column="split")
+            message = f"there is no split, {split!r} was asked for"
+            raise place.error(message, column="split")
         rows = self.split == split
         if not rows.any():
             found = ", ".join(repr(str(name)) for name in np.unique(self.split)[:10])
-            msg = f"must be one of {found}, {split!r} was asked for"
-            raise place.error(msg, column="split")
+            message = f"must be one of {found}, {split!r} was asked for"
+            raise place.error(message, column="split")
         chosen = self._columns().map(lambda column: column[rows])
         return self._trusted(chosen, self.kind, self.class_names, self.source)
 

@@ -100,7 +100,8 @@ def _text(array: Any, place: Place) -> np.ndarray:
             found = name if name is None else name[: SPLIT_LENGTH + 1]
             message = f"must be printable text of 1 to {SPLIT_LENGTH} characters, got {found!r}"
             raise place.error(message, column="split", row=row)
-    return np.array([(name or "")[:SPLIT_LENGTH] for name in names])[codes]
+    with place.parsing("split"):  # codes of a damaged dictionary may point beyond it
+        return np.array([(name or "")[:SPLIT_LENGTH] for name in names])[codes]
 
 
 def _reject_null(array: Any, name: str, place: Place, classes: int = 1) -> None:

@@ -90,17 +90,23 @@ def check_text(array: np.ndarray, name: str, place: Place, *, longest: int) -> n
     return native
 
 
+def check_names_shape(shape: tuple[int, ...], classes: int, place: Place) -> None:
+    """One name a class."""
+    if shape != (classes,):
+        message = f"must name each of {classes} classes, got shape {shape}"
+        raise place.error(message, column="class_names")
+
+
 def class_names(names: Any, classes: int, place: Place) -> tuple[str, ...]:
     """A different name for each class."""
     column = "class_names"
-    array = np.asarray(names) if len(names) else np.empty(0, dtype="U1")
-    if not all(isinstance(name, str) for name in names):
-        message = f"must be text, got {names!r}"
-        raise place.error(message, column=column)
-    if array.shape != (classes,):
-        message = f"must name each of {classes} classes, got shape {array.shape}"
-        raise place.error(message, column=column)
-    found = tuple(str(name) for name in check_text(array, column, place, longest=NAME_LENGTH))
+    check_names_shape(np.shape(names), classes, place)
+    for index, name in enumerate(names):
+        # before NumPy makes every name as long as the longest
+        if not isinstance(name, str) or len(name) > NAME_LENGTH:
+            message = f"must be text of 1 to {NAME_LENGTH} characters, got {name!r:.50}"
+            raise place.error(message, column=column, row=index)
+    found = tuple(str(name) for name in check_text(np.array(names), column, place, longest=NAME_LENGTH))
     if len(set(found)) < classes:
         twice = next(name for name in found if found.count(name) > 1)
         message = f"must be different, got {twice!r} twice"
@@ -134,11 +140,12 @@ def _logits(matrix: np.ndarray, place: Place) -> None:
 
 
 def _probs(matrix: np.ndarray, place: Place) -> None:
-    _reject(~((matrix >= 0) & (matrix <= np.inf)), matrix, "must be non-negative and not NaN", "probs", place)
+    _reject(~(matrix >= 0), matrix, "must be non-negative and not NaN", "probs", place)
     if matrix.shape[1] == 1:
         _reject(matrix > 1, matrix, "must lie in [0, 1]", "probs", place)
         return
-    sums = matrix.sum(axis=1, dtype=np.promote_types(matrix.dtype, np.float32))
+    with np.errstate(over="ignore"):  # an infinite sum is not 1 either
+        sums = matrix.sum(axis=1, dtype=np.promote_types(matrix.dtype, np.float32))
     wrong = ~(np.abs(sums - 1) <= _check.simplex_tolerance(matrix.dtype.itemsize * 8))
     if wrong.any():
         row = int(np.argmax(wrong))

@@ -44,6 +44,7 @@ class PredictionsWriter:
         self._stack = ExitStack()
         self._file: BinaryIO | None = None
         self._form: dict[str, object] = {}
+        self._trouble = "there are no rows, no block was written"
 
     def __enter__(self) -> Self:
         self._file = self._stack.enter_context(_replacing(self.path, overwrite=self._overwrite))
@@ -52,14 +53,12 @@ class PredictionsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        empty = error is None and not self._form
         self._file = None
-        if empty:
-            error = Place(self.path).error("there are no rows, no block was written")
-            kind = PredictionsError
+        if error is None and self._trouble:
+            refusal = Place(self.path).error(self._trouble)
+            self._stack.__exit__(PredictionsError, refusal, None)
+            raise refusal
         self._stack.__exit__(kind, error, traceback)
-        if empty and error is not None:
-            raise error
 
     def write(self, block: Predictions) -> None:
         """Append the rows of a block."""
@@ -75,7 +74,9 @@ class PredictionsWriter:
             if value != self._form[name]:
                 message = f"{name} must be that of the first block, {self._form[name]}, got {value}"
                 raise Place(self.path).error(message)
+        self._trouble = "a block was not written whole"  # also where the caller goes on after the exception
         self._write(block)
+        self._trouble = ""
 
 
 def _form(block: Predictions) -> dict[str, object]:
