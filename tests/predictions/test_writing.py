@@ -104,6 +104,8 @@ def test_a_block_that_failed_is_not_forgotten(path, monkeypatch):
         monkeypatch.setattr(writer, "_write", fail)
         with pytest.raises(OSError, match="No space left"):
             writer.write(NEW)
+        with pytest.raises(PredictionsError, match="a block was not written whole"):
+            writer.write(NEW)
     assert names(path.parent) == []
 
 

@@ -14,6 +14,8 @@ from refocal.predictions import formats
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.record import Predictions
 
+_HALF = "a block was not written whole"
+
 
 class PredictionsWriter:
     """Takes blocks of predictions one after another, with the memory of one block.
@@ -65,6 +67,8 @@ class PredictionsWriter:
         if self._file is None:
             msg = "a PredictionsWriter can be written to inside its `with` only"
             raise ValueError(msg)
+        if self._trouble == _HALF:
+            raise Place(self.path).error(_HALF)
         form = _form(block)
         if not self._form:
             sink = self._format.sink(self._file, self.path, block)
@@ -74,7 +78,7 @@ class PredictionsWriter:
             if value != self._form[name]:
                 message = f"{name} must be that of the first block, {self._form[name]}, got {value}"
                 raise Place(self.path).error(message)
-        self._trouble = "a block was not written whole"  # also where the caller goes on after the exception
+        self._trouble = _HALF  # until the block is written, also where the caller goes on after an exception
         self._write(block)
         self._trouble = ""
 
