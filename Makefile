@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax test-peers lint types bench bench-calibrators figures clean
+.PHONY: demo test test-jax test-peers test-slow lint types bench bench-calibrators figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo
@@ -27,6 +27,9 @@ test-peers: $(VENV)/.test
 	$(PIP) --no-deps $(PEERS)
 	$(BIN)/python -m pytest tests/peers
 
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
+
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,6 +39,7 @@ types: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
+	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
 	$(PIP) --no-deps $(BENCH)
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
 	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.md
@@ -61,7 +65,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
-	$(PIP) --editable '.[torch,onnx,test]'
+	$(PIP) --editable '.[torch,onnx,arrow,test]'
 	touch $@
 
 $(VENV)/.jax: $(VENV)/.test

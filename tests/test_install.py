@@ -46,7 +46,7 @@ import importlib.resources, pkgutil, sys
 import numpy as np
 import refocal
 assert "site-packages" in refocal.__file__, refocal.__file__
-for extra in ("torch", "jax", "matplotlib", "ray", "onnx", "pandas"):
+for extra in ("torch", "jax", "matplotlib", "ray", "onnx", "pandas", "pyarrow"):
     assert importlib.util.find_spec(extra) is None, f"{extra} is installed: this is not the base alone"
 for module in pkgutil.walk_packages(refocal.__path__, "refocal.", onerror=lambda name: None):
     needs_extra = module.name.startswith("refocal.losses") or module.name.endswith(("torchmetrics", "torch_export"))

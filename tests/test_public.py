@@ -40,6 +40,7 @@ ROOMS = {
     | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators"},
     "report": {"numpy", "rich", "matplotlib", "refocal.core", "refocal.metrics", "refocal.calibrators"}
     | {"refocal._check", "refocal.report"},
+    "predictions": {"numpy", "pyarrow", "refocal._check", "refocal.predictions"},
     "demo": {"numpy", "rich", "refocal.core", "refocal.metrics"},
     "cli": {"rich", "refocal"},
     "__main__": {"refocal.cli"},

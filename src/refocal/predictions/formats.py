@@ -1,0 +1,20 @@
+"""The format of a file, by its suffix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from refocal.predictions import npz, parquet, text
+from refocal.predictions.errors import Place
+from refocal.predictions.source import Format
+
+_FORMATS: dict[str, Format] = {".npz": npz, ".parquet": parquet, ".csv": text}
+
+
+def of(path: Path) -> Format:
+    """The module that reads and writes files of this suffix."""
+    try:
+        return _FORMATS[path.suffix.lower()]
+    except KeyError:
+        message = f"the suffix must be one of {', '.join(_FORMATS)}, got {path.suffix!r}"
+        raise Place(path).error(message) from None

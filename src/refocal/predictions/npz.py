@@ -1,0 +1,209 @@
+"""npz files: arrays in a zip archive, read as streams, never as pickles.
+
+Nothing is allocated by what a header claims: sizes must first agree with those of the archive, and those with what
+the file can hold.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from refocal.predictions import header, values
+from refocal.predictions.errors import Place
+from refocal.predictions.record import Predictions
+from refocal.predictions.source import Source, block_rows
+from refocal.predictions.values import NAME_LENGTH, SPLIT_LENGTH, Columns
+
+_PIECE = 1 << 20
+_DEFLATE_RATIO = 1032  # the most that deflate can expand: 258 bytes from 2 bits
+
+
+class _Member(NamedTuple):
+    """An array of the archive, its stream at the first value."""
+
+    name: str
+    stream: IO[bytes]
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    fortran: bool
+
+
+@contextmanager
+def source(path: Path, *, whole: bool) -> Iterator[Source]:
+    """Open an npz file."""
+    place = Place(path)
+    with ExitStack() as stack:
+        file = stack.enter_context(open(path, "rb"))
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            message = "the file is empty"
+            raise place.error(message)
+        with place.parsing("the zip archive"):
+            archive = stack.enter_context(zipfile.ZipFile(file))
+        infos = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
+        kind = header.arrays([name for name, _ in infos], place).kind
+        members = {}
+        for name, info in infos:
+            _check_size(info, name, size, place)
+            with place.parsing(name):
+                stream = stack.enter_context(archive.open(info))
+            members[name] = _member(name, stream, info.file_size, place)
+        scores = members[kind]
+        _check_forms(members, kind, place)
+        names = members.pop("class_names", None)
+        rows = scores.shape[0]
+        class_names = None
+        if names is not None:
+            texts = values.check_text(_take(names, names.shape[0], place), names.name, place, longest=NAME_LENGTH)
+            class_names = tuple(str(name) for name in texts)
+        step = rows if whole or scores.fortran else block_rows(math.prod(scores.shape[1:]))
+        yield Source(kind, class_names, rows, place, _blocks(members, kind, step, place))
+
+
+def _check_size(info: zipfile.ZipInfo, name: str, size: int, place: Place) -> None:
+    if info.flag_bits & 1:
+        message = "is encrypted"
+        raise place.error(message, column=name)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        message = f"must be stored or deflated, got compression method {info.compress_type}"
+        raise place.error(message, column=name)
+    most = size * (1 if info.compress_type == zipfile.ZIP_STORED else _DEFLATE_RATIO)
+    if info.file_size > most or info.compress_size > size:
+        message = f"claims {info.file_size} bytes, more than the file can hold"
+        raise place.error(message, column=name)
+
+
+def _member(name: str, stream: IO[bytes], size: int, place: Place) -> _Member:
+    with place.parsing(f"the header of {name}"), warnings.catch_warnings():
+        warnings.simplefilter("error")  # NumPy warns of headers that it has to mend: they are not NumPy's
+        version = npy.read_magic(stream)
+        if version == (1, 0):
+            shape, fortran, dtype = npy.read_array_header_1_0(stream)
+        elif version == (2, 0):
+            shape, fortran, dtype = npy.read_array_header_2_0(stream)
+        else:
+            message = f"must be of npy format 1.0 or 2.0, got {version}"
+            raise place.error(message, column=name)
+        left = size - stream.tell()
+    if dtype.hasobject:
+        message = "is an array of Python objects, which is a pickle: these are never read"
+        raise place.error(message, column=name)
+    if dtype.names is not None or dtype.subdtype is not None or dtype.itemsize == 0:
+        message = f"must be of a plain dtype, got {dtype}"
+        raise place.error(message, column=name)
+    if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize != left:
+        message = f"shape {shape} and dtype {dtype} do not fit the {left} bytes of its data: the file is damaged"
+        raise place.error(message, column=name)
+    return _Member(name, stream, dtype, shape, fortran and len(shape) == 2)
+
+
+def _check_forms(members: dict[str, _Member], kind: str, place: Place) -> None:
+    """All shapes and dtypes, before any array is read."""
+    scores = members[kind]
+    values.check_scores_form(scores.dtype, scores.shape, kind, place)
+    for name in ("labels", "weights", "split"):
+        if name in members:
+            values.check_rows(members[name].shape, scores.shape[0], name, place)
+    for name in ("labels", "weights"):
+        if name in members:
+            values.check_numbers(members[name].dtype, name, place)
+    for name, longest in (("split", SPLIT_LENGTH), ("class_names", NAME_LENGTH)):
+        if name in members:
+            values.check_text(np.empty(0, dtype=members[name].dtype), name, place, longest=longest)
+    if "class_names" in members:
+        values.check_names_shape(members["class_names"].shape, values.number_of_classes(scores.shape), place)
+
+
+def _blocks(members: dict[str, _Member], kind: str, step: int, place: Place) -> Iterator[Columns]:
+    rows = members[kind].shape[0]
+    for start in range(0, rows, step):
+        count = min(step, rows - start)
+        taken = {name: _take(member, count, place) for name, member in members.items()}
+        yield Columns(taken[kind], taken.get("labels"), taken.get("split"), taken.get("weights"))
+
+
+def _take(member: _Member, rows: int, place: Place) -> np.ndarray:
+    """The next rows of a stream. The end of the stream checks the sum (CRC-32) of all of it."""
+    shape = (rows, *member.shape[1:])
+    size = math.prod(shape) * member.dtype.itemsize
+    buffer = bytearray()  # grows with what is there: a deflated array may claim a thousand times the file
+    while len(buffer) < size:
+        with place.parsing(member.name):
+            piece = member.stream.read(min(_PIECE, size - len(buffer)))
+        if not piece:
+            message = "ends too early: the file is truncated"
+            raise place.error(message, column=member.name)
+        buffer += piece
+    array = np.frombuffer(buffer, dtype=member.dtype)
+    return np.ascontiguousarray(array.reshape(shape, order="F" if member.fortran else "C"))
+
+
+class _Spool:
+    """Values of one array on disk: the number of rows, which its header needs, is known at the end only."""
+
+    def __init__(self, file: IO[bytes], row: tuple[int, ...]) -> None:
+        self._file, self._row = file, row
+        self._written: list[tuple[int, np.dtype]] = []  # rows and dtype of each block: text is as wide as its longest
+
+    def add(self, array: np.ndarray) -> None:
+        self._file.write(_bytes(array))
+        self._written.append((len(array), array.dtype))
+
+    def copy_to(self, target: IO[bytes]) -> None:
+        dtype = max((dtype for _, dtype in self._written), key=lambda dtype: dtype.itemsize)
+        shape = (sum(rows for rows, _ in self._written), *self._row)
+        description = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(target, description)
+        self._file.seek(0)
+        for rows, narrow in self._written:
+            left = rows * math.prod(self._row)
+            while left:
+                count = min(left, max(1, _PIECE // narrow.itemsize))
+                piece = np.frombuffer(self._file.read(count * narrow.itemsize), dtype=narrow)
+                target.write(_bytes(piece.astype(dtype, copy=False)))
+                left -= count
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+@contextmanager
+def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
+    """Write an npz file: arrays grow in nameless files of the same folder, and are put into the archive at the end."""
+    rows: dict[str, tuple[int, ...]] = {first.kind: first.scores.shape[1:]}
+    rows.update({name: () for name in ("labels", "split", "weights") if getattr(first, name) is not None})
+    with ExitStack() as stack:
+        spools = {
+            name: _Spool(stack.enter_context(tempfile.TemporaryFile(dir=path.parent)), row)
+            for name, row in rows.items()
+        }
+
+        def write(block: Predictions) -> None:
+            for name, spool in spools.items():
+                spool.add(block.scores if name == block.kind else getattr(block, name))
+
+        yield write
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, spool in spools.items():
+                with _entry(archive, name) as entry:
+                    spool.copy_to(entry)
+            if first.class_names is not None:
+                with _entry(archive, "class_names") as entry:
+                    npy.write_array(entry, np.array(first.class_names), allow_pickle=False)
+
+
+def _entry(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    # a fixed date (1980, zip's first), so that the same predictions give the same bytes
+    return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)

@@ -1,0 +1,108 @@
+"""Parquet files, by pyarrow, one row group in memory at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from refocal.predictions import header, tables
+from refocal.predictions.errors import Place
+from refocal.predictions.record import Predictions
+from refocal.predictions.source import Source, block_rows
+from refocal.predictions.values import Columns
+
+_MAGIC = b"PAR1"
+_CLASS_NAMES = b"refocal.class_names"  # key of the file's metadata, a JSON list of strings
+_LIKELY_CLASSES = 256  # of lists whose length the schema does not tell: it only sets how many are read at once
+
+
+@contextmanager
+def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (row groups come one by one in any case)
+    """Open a parquet file."""
+    tables.require_arrow()
+    import pyarrow.parquet as pq
+
+    place = Place(path, labels="label", weights="weight")
+    with open(path, "rb") as file:
+        start = file.read(len(_MAGIC))
+        if start != _MAGIC:
+            what = f"begins with {start!r}" if start else "is empty"
+            message = f"is no parquet file: it must begin with {_MAGIC!r}, it {what}"
+            raise place.error(message)
+        with place.parsing("the footer"):
+            # read as the pages are needed: reading ahead would hold more than one row group
+            table = pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+            schema = table.schema_arrow
+            rows = table.metadata.num_rows
+        columns = header.table(schema.names, place)
+        place = replace(place, numbered=columns.numbered)
+        class_names = _class_names(schema.metadata or {}, place)
+        yield Source(columns.kind, class_names, rows, place, _blocks(table, columns, place))
+
+
+def _class_names(metadata: dict[bytes, bytes], place: Place) -> tuple[str, ...] | None:
+    if _CLASS_NAMES not in metadata:
+        return None
+    with place.parsing("class_names"):
+        names = json.loads(metadata[_CLASS_NAMES])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        message = "must be a JSON list of strings"
+        raise place.error(message, column="class_names")
+    return tuple(names)
+
+
+def _blocks(table: Any, columns: header.Header, place: Place) -> Iterator[Columns]:
+    with place.parsing("the footer"):
+        batches = table.iter_batches(batch_size=_batch_rows(table.schema_arrow, columns), use_threads=False)
+    while True:
+        with place.parsing(f"the rows from {place.first_row} on"):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        if batch.num_rows:
+            yield tables.from_arrow(batch, columns, place)
+            place = replace(place, first_row=place.first_row + batch.num_rows)
+
+
+def _batch_rows(schema: Any, columns: header.Header) -> int:
+    """Rows of a batch. The schema alone tells: pyarrow aborts the process on some damaged metadata of row groups."""
+    import pyarrow as pa
+
+    if columns.numbered:
+        return block_rows(len(columns.columns))
+    scores = schema.field(columns.kind).type
+    if pa.types.is_fixed_size_list(scores):
+        return block_rows(scores.list_size)
+    return block_rows(_LIKELY_CLASSES if pa.types.is_nested(scores) else 1)
+
+
+@contextmanager
+def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:  # noqa: ARG001
+    """Write a parquet file, scores as one column of lists, row groups of a block or less."""
+    tables.require_arrow()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = first.class_names
+    metadata = None if names is None else {_CLASS_NAMES: json.dumps(names).encode()}
+    schema = _table(pa, first).schema.with_metadata(metadata)
+    rows = block_rows(int(np.prod(first.scores.shape[1:])))
+    # scores hardly repeat: a dictionary of them only costs time
+    with pq.ParquetWriter(file, schema, use_dictionary=["split"], write_page_checksum=True) as writer:
+
+        def write(block: Predictions) -> None:
+            writer.write_table(_table(pa, block).replace_schema_metadata(metadata), row_group_size=rows)
+
+        yield write
+
+
+def _table(pa: Any, block: Predictions) -> Any:
+    flat = pa.array(np.ascontiguousarray(block.scores).reshape(-1))
+    scores = flat if block.scores.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, block.scores.shape[1])
+    return pa.table({block.kind: scores, **tables.optional_columns(block)})

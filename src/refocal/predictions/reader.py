@@ -1,0 +1,94 @@
+"""Reading a file of predictions block by block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from refocal.predictions import formats, values
+from refocal.predictions.record import Predictions
+from refocal.predictions.source import Source
+
+
+class PredictionsReader:
+    """The blocks of a file of predictions, as `Predictions`, with the memory of one block (parquet: one row group).
+
+    Inside `with`, iterate over it once; `kind`, `class_names` and `rows` (None for csv, which does not say) are known
+    before the first block. The blocks are checked as they are read, with the errors of `Predictions.read`.
+
+    Args:
+        path: .npz, .parquet or .csv.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> import numpy as np
+        >>> from refocal.predictions import Predictions, PredictionsReader
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "val.npz")
+        >>> Predictions(np.zeros((5, 3)), kind="logits").write(path)
+        >>> with PredictionsReader(path) as blocks:
+        ...     print(blocks.kind, blocks.rows, sum(len(block) for block in blocks))
+        logits 5 5
+    """
+
+    kind: str
+    class_names: tuple[str, ...] | None
+    rows: int | None
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._format = formats.of(self.path)
+        self._stack = ExitStack()
+        self._blocks: Iterator[Predictions] | None = None
+
+    def __enter__(self) -> Self:
+        source = self._stack.enter_context(self._format.source(self.path, whole=False))
+        self.kind, self.rows, self.class_names = source.kind, source.rows, source.class_names
+        self._blocks = checked_blocks(source)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._blocks = None
+        self._stack.close()
+
+    def __iter__(self) -> Iterator[Predictions]:
+        if self._blocks is None:
+            msg = "the blocks of a PredictionsReader can be read inside its `with` only"
+            raise ValueError(msg)
+        return self._blocks
+
+
+def read(path: Path) -> Predictions:
+    """The whole of a file."""
+    with formats.of(path).source(path, whole=True) as source:
+        return Predictions._joined(list(checked_blocks(source)))
+
+
+def checked_blocks(source: Source) -> Iterator[Predictions]:
+    """The blocks of a source, each checked, and all of one form."""
+    place = source.place
+    assert place.source is not None
+    class_names, form = source.class_names, None
+    for columns in source.blocks:
+        checked = values.check(columns, source.kind, place)
+        classes = checked.scores.shape[1:]
+        if form is None and class_names is not None:
+            class_names = values.class_names(class_names, values.number_of_classes(checked.scores.shape), place)
+        if form is not None and classes != form:
+            message = f"must have {form[0]} values a row as in the rows before, got {classes[0]}"
+            raise place.error(message, column=place.scores(source.kind), row=0)
+        form = classes
+        yield Predictions._trusted(checked, source.kind, class_names, place.source)
+        place = replace(place, first_row=place.first_row + len(checked.scores))
+    if form is None:
+        message = "there are no rows"
+        raise place.error(message)
+    if source.rows not in (None, place.first_row):
+        message = f"holds {place.first_row} rows, its header says {source.rows}: the file is damaged"
+        raise place.error(message)

@@ -1,0 +1,179 @@
+"""csv files, by pyarrow's reader and writer; a row is a line, so that errors can name it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from refocal.predictions import header, tables, values
+from refocal.predictions.errors import Place, PredictionsError
+from refocal.predictions.record import Predictions
+from refocal.predictions.source import Source
+from refocal.predictions.values import Columns
+
+_LONGEST_LINE = 1 << 25  # bytes: a million columns
+_BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
+
+
+@contextmanager
+def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blocks come one by one in any case)
+    """Open a csv file."""
+    tables.require_arrow()
+    place = Place(path, labels="label", weights="weight", lines=True)
+    with open(path, "rb") as file:
+        first = file.readline(_LONGEST_LINE)
+        names = _names(first, place)
+        columns = header.table(names, place)
+        place = replace(place, numbered=columns.numbered)
+        # a block must hold a row: numbers are not so much longer than their names, and lists are as long as the first
+        block_size = max(_BLOCK_BYTES, 4 * len(first), 4 * len(file.readline(_LONGEST_LINE)))
+        file.seek(0)
+        yield Source(columns.kind, None, None, place, _blocks(file, names, columns, place, block_size=block_size))
+
+
+def _names(line: bytes, place: Place) -> list[str]:
+    with place.parsing("the header"):
+        text = re.split(rb"[\r\n]", line.removeprefix(b"\xef\xbb\xbf"), maxsplit=1)[0].decode()
+        names = next(csv.reader([text], strict=True), [])
+    if not names:
+        message = "the file is empty: a header with the names of the columns must stand on line 1"
+        raise place.error(message)
+    return names
+
+
+def _blocks(
+    file: BinaryIO, names: list[str], columns: header.Header, place: Place, *, block_size: int
+) -> Iterator[Columns]:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    # one column of scores may hold numbers or lists: its first value tells
+    texts = {"split", columns.kind}
+    types = {name: pa.string() if name in texts else pa.float64() for name in names}
+    # in one thread: only then are rows counted, and messages name them
+    reading = arrow_csv.ReadOptions(use_threads=False, block_size=block_size, skip_rows=1, column_names=names)
+    parsing = arrow_csv.ParseOptions(ignore_empty_lines=False)
+    converting = arrow_csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False)
+    batches: Iterator[Any] | None = None
+    lists: bool | None = None
+    while True:
+        try:
+            with place.parsing("the text"):
+                if batches is None:
+                    batches = arrow_csv.open_csv(file, reading, parsing, converting)
+                batch = next(batches, None)
+        except PredictionsError as error:
+            raise _with_line(error, names, place) from error.__cause__
+        if batch is None:
+            return
+        if not batch.num_rows:
+            continue
+        if not columns.numbered:
+            if lists is None:
+                lists = batch.column(columns.kind)[0].as_py().lstrip().startswith("[")
+            index = batch.schema.get_field_index(columns.kind)
+            batch = batch.set_column(
+                index, columns.kind, _parsed(batch.column(index), columns.kind, place, lists=lists)
+            )
+        yield tables.from_arrow(batch, columns, place)
+        place = replace(place, first_row=place.first_row + batch.num_rows)
+
+
+_ARROW_MESSAGE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): (.*)", re.DOTALL)
+
+
+def _with_line(error: PredictionsError, names: list[str], place: Place) -> PredictionsError:
+    """The error with its place, where pyarrow's message says which line and column it is about."""
+    found = _ARROW_MESSAGE.search(str(error.__cause__))
+    if found is None:
+        return error
+    column, line, reason = found.groups()
+    reason = reason[:200].replace("CSV conversion error to double: invalid value", "must be a number, got")
+    reason = reason.replace("CSV conversion error to string: invalid UTF8 data", "must be UTF-8 text")
+    at = replace(place, first_row=int(line) - 2)
+    return at.error(reason, column=names[int(column)] if column else None, row=0)
+
+
+def _parsed(texts: Any, kind: str, place: Place, *, lists: bool) -> Any:
+    """Numbers, or lists of numbers, of texts such as "[0.5, 0.25, 0.25]"."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not lists:
+        return _floats(texts, np.arange(len(texts) + 1), kind, place)
+    form = pc.match_substring_regex(texts, r"^\s*\[[^\[\]]*\]\s*$").to_numpy(zero_copy_only=False)
+    if not form.all():
+        row = int(np.argmin(form))
+        message = f"must be a list [a, b, ...], got {texts[row].as_py()[:50]!r}"
+        raise place.error(message, column=kind, row=row)
+    parts = pc.split_pattern(pc.utf8_trim(texts, " \t[]"), ",")
+    return pa.ListArray.from_arrays(parts.offsets, _floats(parts.flatten(), parts.offsets.to_numpy(), kind, place))
+
+
+def _floats(words: Any, offsets: np.ndarray, kind: str, place: Place) -> Any:
+    """The words as float64; row r has those from offsets[r] to offsets[r + 1]."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = pc.utf8_trim_whitespace(words)
+    try:
+        return words.cast(pa.float64())
+    except pa.ArrowInvalid:
+        first, end = 0, len(words)
+    while end - first > 1:  # the first word that is no number lies in words[first:end]
+        middle = (first + end) // 2
+        try:
+            words[first:middle].cast(pa.float64())
+            first = middle
+        except pa.ArrowInvalid:
+            end = middle
+    row = int(np.searchsorted(offsets, first, side="right")) - 1
+    message = f"must be a number, got {words[first].as_py()[:50]!r}"
+    raise place.error(message, column=kind, row=row)
+
+
+@contextmanager
+def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
+    """Write a csv file, a column a class; numbers are the shortest that give the same float back."""
+    tables.require_arrow()
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    place = Place(path, labels="label", weights="weight", numbered=first.scores.ndim == 2, lines=True)
+    if first.class_names is not None:
+        message = "a csv file has no place for class names: leave them out, or write npz or parquet"
+        raise place.error(message)
+    names = list(_table(pa, first, place).schema.names)
+    file.write((",".join(names) + "\n").encode())
+    options = arrow_csv.WriteOptions(include_header=False, quoting_style="needed")
+    with arrow_csv.CSVWriter(file, _table(pa, first, place).schema, write_options=options) as writer:
+
+        def write(block: Predictions) -> None:
+            nonlocal place
+            writer.write_table(_table(pa, block, place))
+            place = replace(place, first_row=place.first_row + len(block))
+
+        yield write
+
+
+def _table(pa: Any, block: Predictions, place: Place) -> Any:
+    scores = block.scores
+    if scores.dtype == np.float16:
+        # text has no dtype: the reader, which knows float64 only, must not refuse what was written
+        try:
+            scores = values.check(Columns(scores.astype(np.float64)), block.kind, place).scores
+        except PredictionsError as error:
+            message = f"{error}; a csv file is read as float64: normalize in float64, or write npz or parquet"
+            raise PredictionsError(message) from None
+    columns = tables.optional_columns(block)
+    if scores.ndim == 1:
+        return pa.table({block.kind: pa.array(scores), **columns})
+    classes = {place.scores(block.kind, k): pa.array(scores[:, k]) for k in range(scores.shape[1])}
+    return pa.table({**classes, **columns})

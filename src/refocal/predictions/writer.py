@@ -1,0 +1,117 @@
+"""Writing a file of predictions block by block, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from refocal.predictions import formats
+from refocal.predictions.errors import Place, PredictionsError
+from refocal.predictions.record import Predictions
+
+_HALF = "a block was not written whole"
+
+
+class PredictionsWriter:
+    """Takes blocks of predictions one after another, with the memory of one block.
+
+    The file appears under its name when `with` is left without an exception; else nothing of it is left. All blocks
+    have the form of the first: kind, dtype, classes, class names, and which of labels, split and weights there are.
+
+    Args:
+        path: .npz, .parquet or .csv.
+        overwrite: replace a file of that name.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> import numpy as np
+        >>> from refocal.predictions import Predictions, PredictionsWriter
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "val.npz")
+        >>> with PredictionsWriter(path) as writer:
+        ...     for rows in (2, 3):
+        ...         writer.write(Predictions(np.zeros((rows, 4)), kind="logits"))
+        >>> Predictions.read(path).scores.shape
+        (5, 4)
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        self.path = Path(path)
+        self._overwrite = overwrite
+        self._format = formats.of(self.path)
+        self._stack = ExitStack()
+        self._file: BinaryIO | None = None
+        self._form: dict[str, object] = {}
+        self._trouble = "there are no rows, no block was written"
+
+    def __enter__(self) -> Self:
+        self._file = self._stack.enter_context(_replacing(self.path, overwrite=self._overwrite))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file = None
+        if error is None and self._trouble:
+            refusal = Place(self.path).error(self._trouble)
+            self._stack.__exit__(PredictionsError, refusal, None)
+            raise refusal
+        self._stack.__exit__(kind, error, traceback)
+
+    def write(self, block: Predictions) -> None:
+        """Append the rows of a block."""
+        if self._file is None:
+            msg = "a PredictionsWriter can be written to inside its `with` only"
+            raise ValueError(msg)
+        if self._trouble == _HALF:
+            raise Place(self.path).error(_HALF)
+        form = _form(block)
+        if not self._form:
+            sink = self._format.sink(self._file, self.path, block)
+            self._write: Callable[[Predictions], None] = self._stack.enter_context(sink)
+            self._form = form
+        for name, value in form.items():
+            if value != self._form[name]:
+                message = f"{name} must be that of the first block, {self._form[name]}, got {value}"
+                raise Place(self.path).error(message)
+        self._trouble = _HALF  # until the block is written, also where the caller goes on after an exception
+        self._write(block)
+        self._trouble = ""
+
+
+def _form(block: Predictions) -> dict[str, object]:
+    """What all blocks of a file have in common, by the name that an error gives it."""
+    optional = {"labels": block.labels, "split": block.split, "weights": block.weights}
+    return {
+        "kind": block.kind,
+        "dtype of scores": block.scores.dtype,
+        "shape of a row": block.scores.shape[1:],
+        "class_names": block.class_names,
+        **{f"presence of {name}": array is not None for name, array in optional.items()},
+    }
+
+
+@contextmanager
+def _replacing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """A new file under another name in the same folder, renamed to `path` at the end, removed on any exception."""
+    _check_free(path, overwrite=overwrite)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine could keep the new name and lose the content
+        _check_free(path, overwrite=overwrite)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _check_free(path: Path, *, overwrite: bool) -> None:
+    if not overwrite and os.path.lexists(path):
+        msg = f"{path} exists, overwrite=True replaces it"
+        raise FileExistsError(msg)

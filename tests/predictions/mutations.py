@@ -1,0 +1,221 @@
+"""Damaged files of predictions: `python mutations.py FORMAT SEED COUNT FOLDER` reads COUNT of them.
+
+It runs in a process of its own, so that a hang, a crash and the use of memory can be told from outside: the address
+space may grow by GROWTH bytes only, and a file that takes longer than LIMIT seconds ends the process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import re
+import resource
+import struct
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from refocal.predictions import Predictions, PredictionsError, PredictionsReader
+
+GROWTH = 1 << 30
+LIMIT = 20
+NUMBERS = [0, 1, 2, 7, 127, 128, 255, 256, 0x7FFF, 0xFFFF, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
+NUMBERS += [1 << 33, (1 << 62) // 7, (1 << 63) - 1, (1 << 64) - 1]
+WORDS = ["logits", "probs", "label", "labels", "split", "weight", "<f4", "|O", "<U3", "<U99999999", ">f8", "|V8", "()"]
+WORDS += [
+    "(99999999999,)",
+    "(-1, 3)",
+    "(1, 99999999999)",
+    "True",
+    "nan",
+    "-inf",
+    "1e999",
+    '"',
+    "[",
+    "]",
+    ",",
+    "\n",
+    "\0",
+]
+
+
+def corpus(form, folder):
+    """Small valid files: kinds, shapes, dtypes, layouts, compression."""
+    rng = np.random.default_rng(1)
+    rows = 40
+    logits = rng.standard_normal((rows, 3))
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    optional = {"labels": rng.integers(0, 2, rows), "split": np.array(["val", "test"])[rng.integers(0, 2, rows)]}
+    names = {} if form == "csv" else {"class_names": ("cat", "dog", "owl")}
+    for predictions in (
+        Predictions(logits, kind="logits", weights=rng.random(rows), **optional, **names),
+        Predictions(probs.astype(np.float32), kind="probs", **optional),
+        Predictions(logits[:, 0].astype(np.float16), kind="logits", labels=optional["labels"]),
+        Predictions(logits.astype(np.float32), kind="logits"),
+    ):
+        path = folder / f"seed.{form}"
+        predictions.write(path, overwrite=True)
+        yield path.read_bytes()
+        if form == "npz":
+            arrays = {predictions.kind: np.asfortranarray(predictions.scores), "labels": optional["labels"]}
+            np.savez_compressed(path, **arrays)
+            yield path.read_bytes()
+        if form == "parquet":
+            yield plain_parquet(predictions)
+        if form == "csv":
+            cells = [f'"{row.tolist()}",{label}' for row, label in zip(logits, optional["labels"], strict=True)]
+            yield "\n".join(["logits,label", *cells, ""]).encode()
+
+
+def plain_parquet(predictions):
+    """The same with lists of any length or a column a class, without checksums: damage gets as far as the decoders."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if predictions.scores.ndim == 2 and predictions.kind == "logits":
+        table = pa.table({f"logit_{k}": predictions.scores[:, k] for k in range(3)})
+    else:
+        table = pa.table({predictions.kind: predictions.scores.tolist(), "label": predictions.labels})
+    file = io.BytesIO()
+    compression = "gzip" if predictions.kind == "probs" else "none"
+    pq.write_table(table, file, row_group_size=16, compression=compression)
+    return file.getvalue()
+
+
+def mutate(data, others, form, rng):
+    """One to three changes of a file."""
+    for _ in range(max(1, int(rng.integers(-3, 4)))):
+        change = CHANGES[int(rng.integers(len(CHANGES)))]
+        if form == "npz" and rng.random() < 0.5:
+            data = inside_the_archive(data, others, change, rng)
+        elif form == "parquet" and rng.random() < 0.7:
+            data = inside_the_pages(data, others, change, rng)
+        else:
+            data = change(data, others, rng)
+    return data
+
+
+def flip(data, others, rng):  # noqa: ARG001
+    """Flip one to eight bits."""
+    changed = bytearray(data)
+    for _ in range(int(rng.integers(1, 9)) if changed else 0):
+        changed[int(rng.integers(len(changed)))] ^= 1 << int(rng.integers(8))
+    return bytes(changed)
+
+
+def truncate(data, others, rng):  # noqa: ARG001
+    """Cut off the end, or the start."""
+    at = int(rng.integers(len(data) + 1))
+    return data[:at] if rng.random() < 0.8 else data[at:]
+
+
+def splice(data, others, rng):
+    """Put a piece of another file in, over or between."""
+    other = others[int(rng.integers(len(others)))]
+    start, at = int(rng.integers(len(other))), int(rng.integers(len(data) + 1))
+    piece = other[start : start + int(rng.integers(1, 200))]
+    return data[:at] + piece + data[at + (len(piece) if rng.random() < 0.5 else 0) :]
+
+
+def remove(data, others, rng):  # noqa: ARG001
+    """Leave a piece out."""
+    at = int(rng.integers(len(data) + 1))
+    return data[:at] + data[at + int(rng.integers(1, 50)) :]
+
+
+def length(data, others, rng):  # noqa: ARG001
+    """Write a number over a length: anywhere, or where zip and parquet have theirs."""
+    marks = [m.start() for m in re.finditer(rb"PK\x01\x02|PK\x03\x04|PK\x05\x06|PK\x06\x06|NUMPY|PAR1", data)]
+    if marks and rng.random() < 0.7:
+        at = marks[int(rng.integers(len(marks)))] + int(rng.integers(-8, 48))
+    else:
+        at = int(rng.integers(len(data) + 1))
+    at = max(0, at)
+    size, code = [(1, "B"), (2, "<H"), (4, "<I"), (8, "<Q")][int(rng.integers(4))]
+    number = NUMBERS[int(rng.integers(len(NUMBERS)))] % (1 << (8 * size))
+    return data[:at] + struct.pack(code, number) + data[at + size :]
+
+
+def word(data, others, rng):  # noqa: ARG001
+    """Replace a word of a header, or of the text."""
+    found = list(re.finditer(rb"[A-Za-z_<>|]+[0-9]*|\([0-9, ]*\)|[-0-9.]+", data[:4096]))
+    if not found:
+        return data
+    match = found[int(rng.integers(len(found)))]
+    new = WORDS[int(rng.integers(len(WORDS)))].encode()
+    if rng.random() < 0.5:  # of the same length: what lies behind stays in its place
+        new = new.ljust(match.end() - match.start())[: match.end() - match.start()]
+    return data[: match.start()] + new + data[match.end() :]
+
+
+CHANGES = [flip, truncate, splice, remove, length, word]
+
+
+def inside_the_archive(data, others, change, rng):
+    """Change one array of an npz file and make the sums of the archive right again: damage behind the checksum."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            arrays = {name: archive.read(name) for name in archive.namelist()}
+    except Exception:  # an earlier change left no archive
+        return change(data, others, rng)
+    chosen = sorted(arrays)[int(rng.integers(len(arrays)))] if arrays else None
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED][int(rng.integers(2))]) as archive:
+        for name, array in arrays.items():
+            archive.writestr(name, change(array, others, rng) if name == chosen else array)
+    return file.getvalue()
+
+
+def inside_the_pages(data, others, change, rng):
+    """Change the pages of a parquet file where they lie, or its footer, with the length of the footer made right."""
+    size = struct.unpack("<I", data[-8:-4])[0] if len(data) > 12 else len(data)
+    if size + 12 > len(data):  # an earlier change left no footer
+        return change(data, others, rng)
+    pages, footer = data[4 : -8 - size], data[-8 - size : -8]
+    if rng.random() < 0.7:
+        pages = change(pages, others, rng).ljust(len(pages), b"\0")[: len(pages)]
+    else:
+        footer = change(footer, others, rng)
+    return b"PAR1" + pages + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
+def read(path):
+    """Read in both ways; whether the file was accepted."""
+    try:
+        whole = Predictions.read(path)
+    except PredictionsError as error:
+        assert str(path) in str(error), error
+        return False
+    with PredictionsReader(path) as blocks:
+        scores = np.concatenate([block.scores for block in blocks])
+    np.testing.assert_array_equal(scores, whole.scores)
+    return True
+
+
+def main(form, seed, count, folder):
+    files = list(corpus(form, folder))
+    path = folder / f"mutated.{form}"
+    for data in files:
+        path.write_bytes(data)
+        assert read(path), "the corpus must be valid"
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + GROWTH, size + GROWTH))
+    accepted = 0
+    for index in range(count):
+        rng = np.random.default_rng([seed, index])
+        path.write_bytes(mutate(files[int(rng.integers(len(files)))], files, form, rng))
+        faulthandler.dump_traceback_later(LIMIT, exit=True)
+        try:
+            accepted += read(path)
+        except BaseException:
+            print(f"{form} {seed} {index}", file=sys.stderr, flush=True)
+            raise
+        faulthandler.cancel_dump_traceback_later()
+    print(count, accepted)
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

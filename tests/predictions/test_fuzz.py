@@ -1,0 +1,32 @@
+"""Damaged files give PredictionsError, or predictions that pass every check: no crash, no hang, no flood of memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FORMATS = ["npz", "parquet", "csv"]
+
+
+def read_mutated(form, folder, *, seed, count):
+    program = Path(__file__).with_name("mutations.py")
+    command = [sys.executable, "-W", "error", str(program), form, str(seed), str(count), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr  # it begins with format, seed and index of the file
+    read, accepted = map(int, done.stdout.split())
+    assert read == count
+    assert 0 < accepted < count // 4, "the damage must be neither nothing nor all that is found"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_few_hundred_damaged_files(form, tmp_path):
+    read_mutated(form, tmp_path, seed=0, count=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_many_thousand_damaged_files(form, tmp_path):
+    read_mutated(form, tmp_path, seed=1, count=20_000)
