@@ -31,16 +31,25 @@ EXTRAS = {
 ROOMS = {
     "_arrays": {"array_api_compat", "numpy"},
     "_check": {"numpy", "refocal._arrays"},
+    "_files": set(),
     "core": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.core"},
-    "metrics": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.core", "refocal.metrics"},
+    "metrics": {
+        "numpy",
+        "scipy",
+        "refocal._arrays",
+        "refocal._check",
+        "refocal.core",
+        "refocal.metrics",
+        "refocal._files",
+    },
     "metrics/torchmetrics": {"torch", "torchmetrics", "refocal.metrics"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
     | {"refocal.core", "refocal.losses"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
-    | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators"},
+    | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators", "refocal._files"},
     "report": {"numpy", "rich", "matplotlib", "refocal.core", "refocal.metrics", "refocal.calibrators"}
-    | {"refocal._check", "refocal.report"},
-    "predictions": {"numpy", "pyarrow", "refocal._check", "refocal.predictions"},
+    | {"refocal._check", "refocal._files", "refocal.report", "refocal"},
+    "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
     "demo": {"numpy", "rich", "refocal.core", "refocal.metrics"},
     "cli": {"rich", "refocal"},
     "__main__": {"refocal.cli"},

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from refocal._files import write_text
 from refocal.calibrators.base import Calibrator
 
 FORMAT = "refocal calibrator"
@@ -25,15 +24,7 @@ def save(calibrator: Calibrator, path: str | Path) -> None:
         raise TypeError(msg)
     body = _record(calibrator)
     content = {"format": FORMAT, "schema": SCHEMA, "digest": _digest(body), "calibrator": body}
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, allow_nan=False, indent=1)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_text(path, json.dumps(content, allow_nan=False, indent=1), overwrite=True)
 
 
 def load(path: str | Path) -> Calibrator:

@@ -8,13 +8,12 @@ saturated logits come out as they do here.
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from refocal._files import replacing
 from refocal.core.heads import to_logits
 
 if TYPE_CHECKING:
@@ -57,15 +56,8 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
         producer_name="refocal",
     )
     onnx.checker.check_model(model, full_check=True)
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(model.SerializeToString())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path, overwrite=True) as file:
+        file.write(model.SerializeToString())
 
 
 class Symbol:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refocal import _check
+from refocal._files import replacing
 from refocal.core.binning import Bins, bin_sums, class_sums, mass_index_of_counts, width_index
 from refocal.core.calibration import calibration_error
 from refocal.core.scores import brier_scores, softmax, truth_of_logits, truth_of_probs
@@ -167,19 +167,12 @@ class CalibrationAccumulator:
         if self.classes is not None:
             arrays["classes"] = self.classes
         header = {"schema": _SCHEMA, "settings": self.settings()}
-        # renamed when whole: a reader never meets half a file
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=path.suffix, delete=False) as file:
-            try:
-                if path.suffix == ".npz":
-                    np.savez(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
-                else:
-                    plain = {name: array.tolist() for name, array in arrays.items()}
-                    file.write(json.dumps({**header, **plain}).encode())
-                file.close()
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        with replacing(path, overwrite=True) as file:
+            if path.suffix == ".npz":
+                np.savez(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+            else:
+                plain = {name: array.tolist() for name, array in arrays.items()}
+                file.write(json.dumps({**header, **plain}).encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CalibrationAccumulator:

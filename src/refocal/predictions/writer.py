@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from refocal._files import replacing
 from refocal.predictions import formats
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.record import Predictions
@@ -49,7 +49,7 @@ class PredictionsWriter:
         self._trouble = "there are no rows, no block was written"
 
     def __enter__(self) -> Self:
-        self._file = self._stack.enter_context(_replacing(self.path, overwrite=self._overwrite))
+        self._file = self._stack.enter_context(replacing(self.path, overwrite=self._overwrite))
         return self
 
     def __exit__(
@@ -93,25 +93,3 @@ def _form(block: Predictions) -> dict[str, object]:
         "class_names": block.class_names,
         **{f"presence of {name}": array is not None for name, array in optional.items()},
     }
-
-
-@contextmanager
-def _replacing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """A new file under another name in the same folder, renamed to `path` at the end, removed on any exception."""
-    _check_free(path, overwrite=overwrite)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # else a crash of the machine could keep the new name and lose the content
-        _check_free(path, overwrite=overwrite)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _check_free(path: Path, *, overwrite: bool) -> None:
-    if not overwrite and os.path.lexists(path):
-        msg = f"{path} exists, overwrite=True replaces it"
-        raise FileExistsError(msg)

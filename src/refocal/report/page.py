@@ -7,12 +7,11 @@ import hashlib
 import json
 import math
 import os
-import secrets
 from importlib import resources
-from pathlib import Path
 from string import Template
 from typing import Any
 
+from refocal._files import write_text
 from refocal.report import markup, svg, words
 from refocal.report.live import BINS, Live, measure_rows
 from refocal.report.record import Diagram, Report
@@ -86,20 +85,7 @@ def save_page(report: Report, path: str | os.PathLike[str], *, overwrite: bool =
         path: Where to write; its folder must exist.
         overwrite: Whether a file that is there may be replaced.
     """
-    target = Path(path)
-    if not target.parent.is_dir():
-        msg = f"path must be in a folder that exists, got {str(target)!r}"
-        raise FileNotFoundError(msg)
-    if target.exists() and not overwrite:
-        msg = f"path {str(target)!r} exists: choose another, or pass overwrite=True"
-        raise FileExistsError(msg)
-    page = render(report)
-    temporary = target.with_name(f".refocal-{secrets.token_hex(8)}.tmp")
-    try:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, render(report), overwrite=overwrite)
 
 
 def _reliability(diagram: Diagram, when: str) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from refocal import _check
+from refocal._files import write_text
 
 SCHEMA = 1
 SLIDER_LOGITS = 400_000  # rows x classes; as text they take 2.2 MB of a page
@@ -199,6 +202,19 @@ class Report:
     def chosen(self) -> Method:
         """The recommended ones."""
         return next(method for method in self.methods if method.chosen)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the page (.html) or the record (.json), whole or not at all."""
+        suffix = Path(path).suffix
+        if suffix == ".html":
+            from refocal.report.page import save_page
+
+            save_page(self, path, overwrite=overwrite)
+        elif suffix == ".json":
+            write_text(path, self.to_json(), overwrite=overwrite)
+        else:
+            msg = f"path must end in .html or .json, got {str(path)!r}"
+            raise ValueError(msg)
 
     def to_json(self) -> str:
         """The whole report in ASCII, with its schema version; NaN and infinite numbers are null."""

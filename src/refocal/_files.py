@@ -1,0 +1,42 @@
+"""Writing a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[BinaryIO]:
+    """A new file under another name in the same folder, renamed to `path` at the end, removed on any exception."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        msg = f"path must be in a folder that exists, got {str(target)!r}"
+        raise FileNotFoundError(msg)
+    _check_free(target, overwrite=overwrite)
+    temporary = target.with_name(f".refocal-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine could keep the new name and lose the content
+        _check_free(target, overwrite=overwrite)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool) -> None:
+    """Write UTF-8 text."""
+    with replacing(path, overwrite=overwrite) as file:
+        file.write(text.encode())
+
+
+def _check_free(path: Path, *, overwrite: bool) -> None:
+    if not overwrite and os.path.lexists(path):
+        msg = f"{path} exists, overwrite=True replaces it"
+        raise FileExistsError(msg)

@@ -1,0 +1,90 @@
+"""Measuring probabilities for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from refocal import metrics
+from refocal.report.record import Change, Diagram, Measured, Method, frozen
+
+_HISTOGRAM_BINS = 20
+_CLASSES_FOR_CLASSWISE = 100  # beyond, classwise intervals take longer than all the rest
+_CLASSES_SHOWN = 20
+_CHANGES = 12
+_CLASS_RESAMPLES = 200
+
+
+@dataclass(frozen=True)
+class TestData:
+    """What every method is measured on.
+
+    Attributes:
+        scores: As they came, (N, K), or (N,) or (N, 1) for two classes.
+        labels: Class indices (N,).
+        weights: One a row, or None.
+    """
+
+    scores: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+
+
+def shown_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:
+    """The most frequent classes, in their own order."""
+    frequent = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:_CLASSES_SHOWN]
+    return tuple(sorted(frequent.tolist()))
+
+
+def measured_method(
+    probs: np.ndarray, data: TestData, shown: tuple[int, ...], *, seconds: float | None = None, **named: Any
+) -> Method:
+    """A method with everything that the report says about it; `named` are its name, title, parameters and roles."""
+    confidence = probs.max(axis=1)
+    histogram = np.histogram(confidence, bins=_HISTOGRAM_BINS, range=(0.0, 1.0))[0]
+    return Method(
+        measures=frozen(_measures(probs, data)),
+        p_value=metrics.calibration_test(probs, data.labels, weights=data.weights).p_value,
+        fit_seconds=seconds,
+        diagram=_diagram(metrics.reliability_diagram(probs, data.labels, weights=data.weights)),
+        histogram=tuple(histogram.tolist()),
+        class_diagrams=tuple(_class_diagram(probs[:, k], data.labels == k, data.weights) for k in shown),
+        **named,
+    )
+
+
+def _measures(probs: np.ndarray, data: TestData) -> Mapping[str, Measured]:
+    wanted: list[Callable[..., float]] = [metrics.nll, metrics.brier, metrics.ece, metrics.adaptive_ece]
+    wanted.append(metrics.smooth_ece)
+    if probs.shape[1] <= _CLASSES_FOR_CLASSWISE:
+        wanted.append(metrics.classwise_ece)
+    wanted.append(metrics.error)
+    return {
+        measure.__name__: Measured(*metrics.interval(measure, probs, data.labels, weights=data.weights))
+        for measure in wanted
+    }
+
+
+def _diagram(bins: metrics.ReliabilityDiagram) -> Diagram:
+    return Diagram(*(tuple(part.tolist()) for part in bins))
+
+
+def _class_diagram(probs: np.ndarray, came_true: np.ndarray, weights: np.ndarray | None) -> Diagram:
+    return _diagram(
+        metrics.reliability_diagram(probs, came_true, weights=weights, task="binary", resamples=_CLASS_RESAMPLES)
+    )
+
+
+def largest_changes(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[Change, ...]:
+    """The samples whose predicted class gained or lost the most probability."""
+    predicted = np.argmax(after, axis=1)
+    rows = np.arange(len(labels))
+    change = after[rows, predicted] - before[rows, predicted]
+    first = np.argsort(-np.abs(change), kind="stable")[:_CHANGES]
+    return tuple(
+        Change(int(i), int(labels[i]), int(predicted[i]), float(before[i, predicted[i]]), float(after[i, predicted[i]]))
+        for i in first
+    )
