@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --q
 .PHONY: demo test test-jax test-peers test-slow lint types bench bench-calibrators figures clean
 
 demo: $(VENV)/.base
-	$(BIN)/refocal demo
+	$(BIN)/refocal demo --report refocal-demo.html --force
 
 test: $(VENV)/.test lint types
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -47,13 +47,21 @@ ROOMS = {
     | {"refocal.core", "refocal.losses"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
     | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators", "refocal._files"},
-    "report": {"numpy", "rich", "matplotlib", "refocal.core", "refocal.metrics", "refocal.calibrators"}
+    "report": {
+        "numpy",
+        "rich",
+        "matplotlib",
+        "refocal._arrays",
+        "refocal.core",
+        "refocal.metrics",
+        "refocal.calibrators",
+    }
     | {"refocal._check", "refocal._files", "refocal.report", "refocal"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
-    "demo": {"numpy", "rich", "refocal.core", "refocal.metrics"},
-    "cli": {"rich", "refocal"},
+    "demo": {"refocal.predictions"},
+    "cli": {"numpy", "rich", "refocal"},
     "__main__": {"refocal.cli"},
-    "__init__": {"refocal.core"},
+    "__init__": {"refocal.core", "refocal.report"},
 }
 
 

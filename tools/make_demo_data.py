@@ -47,7 +47,9 @@ def main(path: str) -> None:
     noisy = images + NOISE * torch.tensor(rng.standard_normal(images.shape), dtype=torch.float32)
     labels = torch.tensor(data.target)
     logits = np.zeros((len(labels), 10), np.float32)
-    for seed, (seen, held_out) in enumerate(StratifiedKFold(5, shuffle=True, random_state=0).split(images, data.target)):
+    for seed, (seen, held_out) in enumerate(
+        StratifiedKFold(5, shuffle=True, random_state=0).split(images, data.target)
+    ):
         network = train(images[seen], labels[seen], seed=seed)
         with torch.no_grad():
             logits[held_out] = network(noisy[held_out]).numpy()

@@ -19,10 +19,23 @@ from refocal.core.theory import (
 
 __version__ = "0.1.0"
 
+
+def __getattr__(name: str) -> object:
+    """`calibrate` and `evaluate` bring in scikit-learn: only when they are asked for."""
+    if name in {"calibrate", "evaluate"}:
+        from refocal import report
+
+        return getattr(report, name)
+    msg = f"module 'refocal' has no attribute {name!r}"
+    raise AttributeError(msg)
+
+
 __all__ = [
     "Regime",
+    "calibrate",
     "closest_temperature",
     "confidence_regime",
+    "evaluate",
     "focal_partial",
     "gamma_star",
     "minimizer",

@@ -218,3 +218,24 @@ def test_bad_requests(monkeypatch):
             function(metrics.nll, probs[:1], labels[:1])
     with pytest.raises(ValueError, match="level must lie strictly between 0 and 1, got 95"):
         metrics.interval(metrics.ece, probs, labels, level=95)
+
+
+def test_noise_of_many_cells_is_that_of_few(monkeypatch):
+    """Gaussian noise has the covariance of the resampled one, within the error of 4,000 resamples (z < 5)."""
+    from refocal.core import resampling
+    from refocal.metrics.gaps import gaps_of
+
+    rng = np.random.default_rng(3)
+    probs = rng.dirichlet(np.ones(4), 3000)
+    labels = rng.integers(0, 4, 3000)
+    weights = rng.uniform(0.5, 2.0, 3000)
+    common = {"weights": weights, "task": "multiclass", "ignore_index": None}
+    both = [gaps_of(metrics.classwise_ece, p, labels, common, {"bins": 5}) for p in (probs, probs[:, ::-1])]
+    drawn = {}
+    for many in (10**6, 0):
+        monkeypatch.setattr(resampling, "_MANY_CELLS", many)
+        parts = resampling.noise(both, resamples=4000, rng=np.random.default_rng(4))
+        drawn[many] = np.cov(np.concatenate(parts, axis=1).T)
+    scale = np.sqrt(np.diag(drawn[0]))
+    correlations = [drawn[many] / np.outer(scale, scale) for many in drawn]
+    assert np.nanmax(np.abs(correlations[0] - correlations[1])) < 5 * np.sqrt(2 * 2 / 4000)

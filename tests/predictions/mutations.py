@@ -97,7 +97,7 @@ def mutate(data, others, form, rng):
     return data
 
 
-def flip(data, others, rng):  # noqa: ARG001
+def flip(data, others, rng):
     """Flip one to eight bits."""
     changed = bytearray(data)
     for _ in range(int(rng.integers(1, 9)) if changed else 0):
@@ -105,7 +105,7 @@ def flip(data, others, rng):  # noqa: ARG001
     return bytes(changed)
 
 
-def truncate(data, others, rng):  # noqa: ARG001
+def truncate(data, others, rng):
     """Cut off the end, or the start."""
     at = int(rng.integers(len(data) + 1))
     return data[:at] if rng.random() < 0.8 else data[at:]
@@ -119,13 +119,13 @@ def splice(data, others, rng):
     return data[:at] + piece + data[at + (len(piece) if rng.random() < 0.5 else 0) :]
 
 
-def remove(data, others, rng):  # noqa: ARG001
+def remove(data, others, rng):
     """Leave a piece out."""
     at = int(rng.integers(len(data) + 1))
     return data[:at] + data[at + int(rng.integers(1, 50)) :]
 
 
-def length(data, others, rng):  # noqa: ARG001
+def length(data, others, rng):
     """Write a number over a length: anywhere, or where zip and parquet have theirs."""
     marks = [m.start() for m in re.finditer(rb"PK\x01\x02|PK\x03\x04|PK\x05\x06|PK\x06\x06|NUMPY|PAR1", data)]
     if marks and rng.random() < 0.7:
@@ -138,7 +138,7 @@ def length(data, others, rng):  # noqa: ARG001
     return data[:at] + struct.pack(code, number) + data[at + size :]
 
 
-def word(data, others, rng):  # noqa: ARG001
+def word(data, others, rng):
     """Replace a word of a header, or of the text."""
     found = list(re.finditer(rb"[A-Za-z_<>|]+[0-9]*|\([0-9, ]*\)|[-0-9.]+", data[:4096]))
     if not found:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack
 
 from refocal.core.binning import width_index
 
@@ -19,6 +19,7 @@ Norm = Callable[[np.ndarray], np.ndarray]
 
 _LEVELS = 1 << 11  # of confidence, within which samples count as equal to a bootstrap
 _CHUNK_ELEMENTS = 1 << 21
+_MANY_CELLS = 100_000
 
 
 def _itself(sums: np.ndarray) -> np.ndarray:
@@ -74,8 +75,10 @@ def noise(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> l
     """Bootstrap sums less the observed ones, (resamples, L) each; all with the same resamples of the same samples.
 
     A resample gives each sample a Poisson(1) number of places, so a cell of n samples has Poisson(n) of them (Hanley,
-    MacGibbon 2006).
+    MacGibbon 2006). Of very many cells the sums are Gaussian, and are drawn as such.
     """
+    if len(several[0].copies) > _MANY_CELLS:
+        return _gaussian_noise(several, resamples=resamples, rng=rng)
     parts: list[list[np.ndarray]] = [[] for _ in several]
     centres = [observed(gaps) for gaps in several]
     for drawn in _draws(several[0].copies, several[0].weight, resamples=resamples, rng=rng):
@@ -83,6 +86,20 @@ def noise(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> l
             sums = (gaps.residuals.T @ drawn.T).T / (drawn @ gaps.weight)[:, None]
             part.append(gaps.through(sums) - centre)
     return [np.concatenate(part) for part in parts]
+
+
+def _gaussian_noise(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """The same from the covariance of resampled means: the sum of (r - c w)(r - c w)^T, c being the observed mean."""
+    copies, weight = several[0].copies, several[0].weight
+    total = float(weight @ copies)
+    residuals = hstack([gaps.residuals for gaps in several], format="csr")
+    centre = (residuals.T @ copies) / total
+    squares = (residuals.T @ residuals.multiply(copies[:, None])).toarray()
+    shift = np.outer(residuals.T @ (copies * weight), centre)
+    covariance = (squares - shift - shift.T + float(copies @ weight**2) * np.outer(centre, centre)) / total**2
+    drawn = rng.multivariate_normal(np.zeros(len(centre)), covariance, size=resamples, method="eigh")
+    edges = np.cumsum([gaps.residuals.shape[1] for gaps in several])[:-1]
+    return [gaps.through(part) for gaps, part in zip(several, np.split(drawn, edges, axis=1), strict=True)]
 
 
 def resampled_weights(weight: np.ndarray, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import refocal
 from refocal import _check
 from refocal.calibrators import (
     AutoCalibrator,
@@ -30,9 +27,9 @@ from refocal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from refocal.report.measure import TestData, largest_changes, measured_method, shown_classes
-from refocal.report.record import SLIDER_LOGITS, Report, Slider, frozen
-from refocal.report.verdict import verdict
+from refocal.report.evaluation import GIVEN, Contender, Step, as_given, compare
+from refocal.report.measure import TestData
+from refocal.report.record import Report
 
 _METHODS: dict[str, tuple[str, type[Calibrator]]] = {
     "temperature": ("Temperature scaling", TemperatureScaling),
@@ -49,8 +46,6 @@ _METHODS: dict[str, tuple[str, type[Calibrator]]] = {
 _AUTO = ("temperature", "focal-temperature", "ensemble", "vector", "matrix")
 _BESIDE = ("temperature", "focal-temperature")  # what a chosen method is compared with
 METHODS = ("auto", "posterior", *_METHODS)
-
-Step = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -84,11 +79,13 @@ class Calibration:
         chosen: The recommended one; "given" where nothing beat the scores as they came.
         tried: All of them, the scores as they came first.
         gamma: The focal parameter of the training loss, where it was told.
+        input: "logits" or "probs".
     """
 
     chosen: Fitted
     tried: tuple[Fitted, ...]
     gamma: float | None
+    input: str
 
     def predict_proba(self, scores: Any) -> np.ndarray:
         """Calibrated probabilities (N, K) of scores of the kind that was fitted to."""
@@ -105,6 +102,7 @@ class Calibration:
         *,
         weights: Any = None,
         class_names: Sequence[str] | None = None,
+        by_class: bool = True,
         source: str = "test data",
         progress: Step = lambda _: None,
     ) -> Report:
@@ -115,58 +113,30 @@ class Calibration:
             labels: Class indices (N,).
             weights: One a row, or None.
             class_names: One a class; numbers where they are not given.
+            by_class: Whether to measure each class, too.
             source: What to call the data.
             progress: Is told what is being done.
         """
         data = TestData(np.asarray(scores), np.asarray(labels), None if weights is None else np.asarray(weights))
-        given = self.tried[0].calibrator.predict_proba(data.scores)
-        classes = given.shape[1]
-        names = tuple(map(str, range(classes))) if class_names is None else tuple(class_names)
-        if len(names) != classes:
-            msg = f"class_names must have one name for each of {classes} classes, got {len(names)}"
-            raise ValueError(msg)
-        shown = shown_classes(data.labels, classes)
-        methods, best = [], given
-        for fitted in self.tried:
-            progress(f"measuring {fitted.title[0].lower()}{fitted.title[1:]}")
-            probs = given if fitted.name == "given" else fitted.calibrator.predict_proba(data.scores)
-            is_chosen = fitted is self.chosen
-            best = probs if is_chosen else best
-            method = measured_method(
-                probs,
-                data,
-                shown,
-                seconds=fitted.seconds,
-                name=fitted.name,
-                title=fitted.title,
-                parameters=frozen(fitted.parameters),
-                chosen=is_chosen,
-                given=fitted.name == "given",
+        given = as_given(input=self.input)
+        contenders = {
+            fitted.name: given
+            if fitted.name == GIVEN
+            else Contender(
+                fitted.name, fitted.title, fitted.calibrator.predict_proba, fitted.parameters, fitted.seconds
             )
-            methods.append(method)
-        methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
-        chosen = next(method for method in methods if method.chosen)
-        changed = float(np.mean(np.argmax(best, axis=1) != np.argmax(given, axis=1)))
-        return Report(
+            for fitted in self.tried
+        }
+        return compare(
+            list(contenders.values()),
+            contenders[self.chosen.name],
+            data,
+            input=self.input,
+            gamma=self.gamma,
+            class_names=class_names,
+            by_class=by_class,
             source=source,
-            samples=len(data.labels),
-            classes=classes,
-            class_names=names,
-            shown_classes=shown,
-            verdict=verdict(methods[0], chosen, given, changed, gamma=self.gamma),
-            methods=tuple(methods),
-            changes=() if chosen.given else largest_changes(given, best, data.labels),
-            slider=self._slider(data, classes),
-            versions=_versions(),
-        )
-
-    def _slider(self, data: TestData, classes: int) -> Slider:
-        step = -(-len(data.labels) * classes // SLIDER_LOGITS)
-        logits = self.tried[0].calibrator.predict_log_proba(data.scores[::step])
-        fits = [fitted for fitted in (self.chosen, *self.tried) if fitted.parameters]
-        values = fits[0].parameters if fits else {}
-        return Slider.pack(
-            logits, data.labels[::step], gamma=values.get("gamma", 0.0), temperature=values.get("temperature", 1.0)
+            progress=progress,
         )
 
 
@@ -211,6 +181,8 @@ def calibrate(
         >>> report = calibration.report(3 * logits[2000:], labels[2000:])
         >>> report.verdict.regime
         'overconfident'
+
+    Reference: 001, sections 5 and 6.1; 003, sections 4.2 and 5.
     """
     _check.one_of(method, "method", METHODS)
     if method == "posterior" and gamma is None:
@@ -219,7 +191,7 @@ def calibrate(
     names = _AUTO if method == "auto" else tuple(dict.fromkeys((method, *_BESIDE)))
     candidates = {name: _METHODS[name] for name in names if name in _METHODS}
     data = (scores, labels, sample_weight)
-    tried = [_fit("given", "As given", FocalPosterior(gamma=0.0, input=input), data)]
+    tried = [_fit(GIVEN, "As given", FocalPosterior(gamma=0.0, input=input), data)]
     if gamma is not None:
         posterior = FocalPosterior(
             gamma=gamma, weight=weight, label_smoothing=label_smoothing, detached=detached, input=input
@@ -235,37 +207,7 @@ def calibrate(
         chosen = next(fitted for fitted in tried if _same(fitted.calibrator, choice.best_))
     else:
         chosen = next(fitted for fitted in tried if fitted.name == method)
-    return Calibration(chosen, tuple(tried), gamma)
-
-
-def evaluate(
-    scores: Any,
-    labels: Any,
-    *,
-    input: str = "logits",
-    weights: Any = None,
-    class_names: Sequence[str] | None = None,
-    source: str = "test data",
-) -> Report:
-    """Measure scores as they are, with nothing fitted.
-
-    Args:
-        scores: Scores (N, K), or (N,) or (N, 1) for two classes.
-        labels: Class indices (N,).
-        input: "logits" or "probs".
-        weights: One a row, or None.
-        class_names: One a class.
-        source: What to call the data.
-
-    Example:
-        >>> import numpy as np
-        >>> evaluate(np.array([[0.6, 0.4], [0.3, 0.7]] * 50), np.array([0, 1] * 50), input="probs").samples
-        100
-    """
-    given = _fit("given", "As given", FocalPosterior(gamma=0.0, input=input), (scores, labels, weights))
-    return Calibration(given, (given,), None).report(
-        scores, labels, weights=weights, class_names=class_names, source=source
-    )
+    return Calibration(chosen, tuple(tried), gamma, input)
 
 
 def _fit(name: str, title: str, calibrator: Calibrator, data: tuple[Any, Any, Any]) -> Fitted:
@@ -279,8 +221,3 @@ def _fit(name: str, title: str, calibrator: Calibrator, data: tuple[Any, Any, An
 def _same(one: Calibrator, other: Calibrator) -> bool:
     """Whether two candidates are one: of each kind there is one, but for posteriors of different gamma."""
     return type(one) is type(other) and one.get_params().get("gamma") == other.get_params().get("gamma")
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "scikit-learn")}
-    return {"refocal": refocal.__version__, **packages, "python": platform.python_version()}

@@ -33,8 +33,8 @@ class TestData:
     weights: np.ndarray | None
 
 
-def shown_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:
-    """The most frequent classes, in their own order."""
+def most_frequent(labels: np.ndarray, classes: int) -> tuple[int, ...]:
+    """The classes that a report shows, in their own order."""
     frequent = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:_CLASSES_SHOWN]
     return tuple(sorted(frequent.tolist()))
 
@@ -46,7 +46,7 @@ def measured_method(
     confidence = probs.max(axis=1)
     histogram = np.histogram(confidence, bins=_HISTOGRAM_BINS, range=(0.0, 1.0))[0]
     return Method(
-        measures=frozen(_measures(probs, data)),
+        measures=frozen(_measures(probs, data, by_class=bool(shown))),
         p_value=metrics.calibration_test(probs, data.labels, weights=data.weights).p_value,
         fit_seconds=seconds,
         diagram=_diagram(metrics.reliability_diagram(probs, data.labels, weights=data.weights)),
@@ -56,10 +56,9 @@ def measured_method(
     )
 
 
-def _measures(probs: np.ndarray, data: TestData) -> Mapping[str, Measured]:
+def _measures(probs: np.ndarray, data: TestData, *, by_class: bool) -> Mapping[str, Measured]:
     wanted: list[Callable[..., float]] = [metrics.nll, metrics.brier, metrics.ece, metrics.adaptive_ece]
-    wanted.append(metrics.smooth_ece)
-    if probs.shape[1] <= _CLASSES_FOR_CLASSWISE:
+    if by_class and probs.shape[1] <= _CLASSES_FOR_CLASSWISE:
         wanted.append(metrics.classwise_ece)
     wanted.append(metrics.error)
     return {

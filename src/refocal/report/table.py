@@ -9,6 +9,8 @@ from rich.text import Text
 from refocal.report import words
 from refocal.report.record import Report
 
+_SHOWN = ("nll", "brier", "ece", "error")  # what a terminal has room for; the page has the others
+
 
 def table(report: Report) -> RenderableType:
     """The verdict and the methods with their intervals, for `rich.print`.
@@ -19,14 +21,19 @@ def table(report: Report) -> RenderableType:
     Returns:
         A renderable; names of users are shown as they are, never read as markup.
     """
-    names = words.measure_names(report)
+    names = [name for name in words.measure_names(report) if name in _SHOWN]
     methods = Table(title=_text(f"{report.source}: {report.samples:,} samples, {report.classes:,} classes"))
     methods.add_column("method")
     for name in names:
         methods.add_column(_text(words.wording(name).label), justify="right")
     methods.add_column("p-value", justify="right")
     for method in report.methods:
-        cells = [_text(method.title + ("\u00a0←" if method.chosen else ""), words.parameters(method.parameters))]
+        cells = [
+            _text(
+                method.title + ("\u00a0←" if method.chosen and len(report.methods) > 1 else ""),
+                words.parameters(method.parameters),
+            )
+        ]
         for name in names:
             value = method.measures.get(name)
             if value is None:
@@ -37,7 +44,8 @@ def table(report: Report) -> RenderableType:
         methods.add_row(*cells, style="bold" if method.chosen else None)
     answer, *reasons = (_text(sentence) for sentence in report.verdict.sentences)
     answer.stylize("bold")
-    return Group(answer, *reasons, methods, _text(f"← recommended: {report.chosen.title}"))
+    recommended = [_text(f"← recommended: {report.chosen.title}")] if len(report.methods) > 1 else []
+    return Group(answer, *reasons, methods, *recommended)
 
 
 def _text(first: str, small: str = "") -> Text:

@@ -11,7 +11,9 @@ from refocal.report.record import Method, Verdict
 _LEVEL = 0.05
 
 
-def verdict(given: Method, chosen: Method, probs: np.ndarray, changed: float, *, gamma: float | None) -> Verdict:
+def verdict(
+    given: Method, chosen: Method, probs: np.ndarray, changed: float, *, gamma: float | None, alone: bool
+) -> Verdict:
     """Put into words what was measured.
 
     Args:
@@ -20,6 +22,7 @@ def verdict(given: Method, chosen: Method, probs: np.ndarray, changed: float, *,
         probs: The probabilities as they came (N, K).
         changed: The share of decisions that differ between the two.
         gamma: What the network was trained with, where it is known.
+        alone: Whether nothing else was tried.
     """
     sure, right = words.sure_and_right(given.diagram)
     if given.p_value > _LEVEL:
@@ -29,7 +32,7 @@ def verdict(given: Method, chosen: Method, probs: np.ndarray, changed: float, *,
         regime = "overconfident" if sure > right else "underconfident"
         first = f"These scores are {regime}"
     if chosen.given:
-        first += "; no method that was tried does better." if regime != "calibrated" else "."
+        first += "." if alone or regime == "calibrated" else "; no method that was tried does better."
     else:
         first += f"; {chosen.title[0].lower()}{chosen.title[1:]} makes them probabilities that you can use."
     p_value = words.p_value(given.p_value)

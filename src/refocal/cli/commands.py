@@ -1,0 +1,258 @@
+"""What the commands do."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console, RenderableType
+
+from refocal.cli import compare
+from refocal.predictions import Predictions, PredictionsReader, PredictionsWriter
+from refocal.report import Report, table
+from refocal.report import evaluate as measure
+
+if TYPE_CHECKING:
+    from refocal.report import Calibration
+
+_WHOLE_BYTES = 1 << 30  # larger files are measured block by block, without intervals
+
+
+def evaluate(options: Namespace) -> None:
+    """Measure files as they are; several side by side."""
+    _check_free(options, "report")
+    if options.report and len(options.files) > 1:
+        msg = f"--report takes one file, got {len(options.files)}"
+        raise ValueError(msg)
+    if any(os.path.getsize(file) > _WHOLE_BYTES for file in options.files):
+        _show(options, *compare.streamed(options.files, split=options.split))
+        return
+    with _progress() as progress:
+        several = []
+        for file in options.files:
+            progress(f"reading {file}")
+            several.append(_labelled(_chosen(Predictions.read(file), options.split), file))
+        reports = []
+        for file, predictions in zip(options.files, several, strict=True):
+            progress(f"measuring {file}")
+            reports.append(_measured(predictions, file, by_class=bool(options.json or options.report)))
+        tests = compare.paired(several, progress) if len(several) > 1 else []
+    if len(reports) == 1:
+        _save(reports[0], options)
+        _show(options, table(reports[0]), json.loads(reports[0].to_json()))
+    else:
+        content = {"files": [json.loads(report.to_json()) for report in reports], "paired": tests}
+        _show(options, compare.side_by_side(reports, tests), content)
+
+
+def calibrate(options: Namespace) -> None:
+    """Fit, compare, save and report."""
+    _check_free(options, "save", "out", "report")
+    settings = _loss(options.loss) if options.loss else {} if options.gamma is None else {"gamma": options.gamma}
+    settings |= {} if options.method is None else {"method": options.method}
+    with _progress() as progress:
+        progress(f"reading {options.val}")
+        val, test = _parts(options)
+        calibration = _fitted(val, settings, progress)
+        report = _reported(calibration, test, Path(options.test or options.val).name, progress)
+    _finish(options, calibration, test, report)
+
+
+def demo(options: Namespace) -> None:
+    """The main job on predictions that ship with the package."""
+    from refocal import demo as shipped
+
+    _check_free(options, "report")
+    with _progress() as progress:
+        data = shipped.load()
+        val, test = data.select("val"), data.select("test")
+        calibration = _fitted(val, {"gamma": shipped.GAMMA}, progress)
+        report = _reported(calibration, test, shipped.SOURCE, progress)
+    _finish(options, calibration, test, report)
+
+
+def apply(options: Namespace) -> None:
+    """Calibrate a file block by block."""
+    from rich.progress import Progress
+
+    from refocal.calibrators import load
+
+    calibrator = load(options.calibrator)
+    rows = 0
+    with (
+        PredictionsReader(options.file) as blocks,
+        PredictionsWriter(options.out, overwrite=options.force) as writer,
+        Progress(console=_terminal(), transient=True, disable=not _terminal().is_terminal) as bar,
+    ):
+        if blocks.kind != calibrator.input:
+            msg = f"{options.calibrator} was fitted to {calibrator.input}, but {options.file} holds {blocks.kind}"
+            raise ValueError(msg)
+        task = bar.add_task("calibrating", total=blocks.rows)
+        for block in blocks:
+            writer.write(_writable(block, calibrator.predict_proba(block.scores), options.out))
+            rows += len(block)
+            bar.advance(task, len(block))
+    _show(options, f"{rows:,} rows calibrated: {options.out}", {"rows": rows, "out": options.out})
+
+
+def export(options: Namespace) -> None:
+    """Write an ONNX graph."""
+    from refocal.calibrators import load
+
+    _check_free(options, "onnx")
+    calibrator = load(options.calibrator)
+    try:
+        calibrator.to_onnx(options.onnx)
+    except ModuleNotFoundError as error:
+        msg = "the export needs onnx: pip install 'refocal[onnx]'"
+        raise ImportError(msg) from error
+    _show(options, f"from {calibrator.input} to probabilities: {options.onnx}", {"onnx": options.onnx})
+
+
+def explain(options: Namespace) -> None:
+    """Say what gamma does to confidence."""
+    from refocal.cli import explanation
+
+    found = explanation.explain(options.gamma, **({} if options.classes is None else {"classes": options.classes}))
+    _show(options, explanation.shown(found), found._asdict())
+
+
+def _fitted(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Calibration:
+    from refocal.report import calibrate as fit
+
+    return fit(val.scores, val.labels, input=val.kind, sample_weight=val.weights, progress=progress, **settings)
+
+
+def _reported(calibration: Calibration, test: Predictions, source: str, progress: Callable[[str], None]) -> Report:
+    return calibration.report(
+        test.scores,
+        test.labels,
+        weights=test.weights,
+        class_names=test.class_names,
+        source=source,
+        progress=progress,
+    )
+
+
+def _measured(predictions: Predictions, file: str, *, by_class: bool) -> Report:
+    return measure(
+        predictions.scores,
+        predictions.labels,
+        input=predictions.kind,
+        weights=predictions.weights,
+        class_names=predictions.class_names,
+        by_class=by_class,
+        source=Path(file).name,
+    )
+
+
+def _finish(options: Namespace, calibration: Calibration, test: Predictions, report: Report) -> None:
+    """Write what was asked for, and show the result."""
+    written = {}
+    if getattr(options, "save", None):
+        calibration.save(options.save)
+        written["calibrator"] = options.save
+    if getattr(options, "out", None):
+        probs = calibration.predict_proba(test.scores)
+        _writable(test, probs, options.out).write(options.out, overwrite=options.force)
+        written["predictions"] = options.out
+    if options.report:
+        _save(report, options)
+        written["report"] = options.report
+    _show(options, table(report), {**json.loads(report.to_json()), "written": written})
+    if not options.json:
+        for what, where in written.items():
+            Console().print(f"{what}: {where}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _parts(options: Namespace) -> tuple[Predictions, Predictions]:
+    """The predictions to fit to, and those to measure on."""
+    first = Predictions.read(options.val)
+    if options.test is None:
+        if first.split is None:
+            msg = f"{options.val} has no column split of val and test: give the test predictions by --test"
+            raise ValueError(msg)
+        return _labelled(first.select("val"), options.val), _labelled(first.select("test"), options.val)
+    test = Predictions.read(options.test)
+    if test.kind != first.kind or test.scores.shape[1:] != first.scores.shape[1:]:
+        msg = (
+            f"{options.val} and {options.test} must hold the same kind of scores, got {first.kind} of shape "
+            f"{first.scores.shape} and {test.kind} of shape {test.scores.shape}"
+        )
+        raise ValueError(msg)
+    return _labelled(first, options.val), _labelled(test, options.test)
+
+
+def _labelled(predictions: Predictions, file: str) -> Predictions:
+    if predictions.labels is None:
+        msg = f"{file} has no labels, which are needed to measure or fit"
+        raise ValueError(msg)
+    return predictions
+
+
+def _chosen(predictions: Predictions, split: str | None) -> Predictions:
+    return predictions if split is None else predictions.select(split)
+
+
+def _writable(block: Predictions, probs: np.ndarray, out: str) -> Predictions:
+    """Probabilities in place of the scores, in what the format of the file has room for."""
+    names = None if Path(out).suffix == ".csv" else block.class_names
+    return replace(block, scores=probs, kind="probs", class_names=names, source=None)
+
+
+def _loss(text: str) -> dict[str, Any]:
+    """Settings of the training loss, from JSON or a file that holds it."""
+    source = text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
+    try:
+        settings = json.loads(source)
+    except json.JSONDecodeError as error:
+        msg = f"--loss must be JSON, or a file that holds it: {error}"
+        raise ValueError(msg) from error
+    allowed = {"gamma", "weight", "label_smoothing", "detached"}
+    if not isinstance(settings, dict) or "gamma" not in settings or set(settings) - allowed:
+        msg = f"--loss must be an object with gamma and perhaps {sorted(allowed - {'gamma'})}, got {source.strip()}"
+        raise ValueError(msg)
+    return settings
+
+
+def _check_free(options: Namespace, *names: str) -> None:
+    """Refuse to overwrite before any work is done."""
+    for name in names:
+        path = getattr(options, name)
+        if path and os.path.lexists(path) and not options.force:
+            msg = f"{path} exists: choose another name, or replace it by --force"
+            raise FileExistsError(msg)
+
+
+def _save(report: Report, options: Namespace) -> None:
+    if options.report:
+        report.save(options.report, overwrite=options.force)
+
+
+def _show(options: Namespace, shown: RenderableType, content: Any) -> None:
+    if options.json:
+        print(json.dumps(content, ensure_ascii=True, allow_nan=False))  # noqa: T201 the result itself
+    else:
+        Console().print(shown)
+
+
+def _terminal() -> Console:
+    return Console(stderr=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Says on a terminal what is being done."""
+    console = _terminal()
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("starting") as status:
+        yield status.update

@@ -1,0 +1,121 @@
+"""The arguments of the commands. What they call is imported when it is called, so that help comes at once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import refocal
+
+_METHODS = (
+    "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, isotonic, "
+)
+_EXITS = "exit status: 0 done, 1 input was refused (the message says why), 2 wrong usage, 130 interrupted"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="refocal",
+        description="Class probabilities you can act on, from the scores of a classifier.",
+        epilog=_EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"refocal {refocal.__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    evaluate = _command(
+        commands,
+        "evaluate",
+        "measure predictions as they are",
+        "refocal evaluate test.npz\nrefocal evaluate first.npz second.npz    # side by side, with a paired test",
+    )
+    evaluate.add_argument("files", nargs="+", metavar="FILE", help="predictions with labels: .npz, .parquet or .csv")
+    evaluate.add_argument("--split", help="only the rows of this split")
+    evaluate.add_argument("--report", metavar="FILE", help="write the page of one file: .html, or .json")
+    _force(evaluate)
+
+    calibrate = _command(
+        commands,
+        "calibrate",
+        "say whether scores can be trusted, and make them so",
+        "refocal calibrate val.npz --test test.npz --gamma 3 --report report.html --save cal.json --out probs.npz\n"
+        "refocal calibrate both.npz               # with a column split of val and test",
+    )
+    calibrate.add_argument("val", metavar="VAL", help="predictions to fit to, of data not trained on")
+    calibrate.add_argument(
+        "--test", help="predictions to measure on; without it, VAL must have the splits val and test"
+    )
+    loss = calibrate.add_mutually_exclusive_group()
+    loss.add_argument("--gamma", type=float, help="the network was trained with focal loss of this gamma")
+    loss.add_argument(
+        "--loss",
+        metavar="JSON",
+        help='the same with more settings: {"gamma": 3, "weight": [...], "label_smoothing": 0.1, "detached": true}, '
+        "or a file that holds it",
+    )
+    calibrate.add_argument("--method", default=None, help=f"{_METHODS}histogram (default: auto)")
+    calibrate.add_argument("--save", metavar="FILE", help="write the calibrator: .json")
+    calibrate.add_argument("--out", metavar="FILE", help="write the calibrated test predictions")
+    calibrate.add_argument("--report", metavar="FILE", help="write the report: .html, or .json")
+    _force(calibrate)
+
+    apply = _command(
+        commands,
+        "apply",
+        "calibrate predictions with a saved calibrator",
+        "refocal apply cal.json new.parquet --out probs.parquet",
+    )
+    apply.add_argument("calibrator", metavar="CALIBRATOR", help="a file that calibrate --save wrote")
+    apply.add_argument("file", metavar="FILE", help="predictions, with or without labels")
+    apply.add_argument("--out", metavar="FILE", required=True, help="where the probabilities go")
+    _force(apply)
+
+    export = _command(
+        commands, "export", "turn a saved calibrator into an ONNX graph", "refocal export cal.json --onnx head.onnx"
+    )
+    export.add_argument("calibrator", metavar="CALIBRATOR", help="a file that calibrate --save wrote")
+    export.add_argument("--onnx", metavar="FILE", required=True, help="where the graph goes")
+    _force(export)
+
+    explain = _command(
+        commands, "explain", "what focal loss does to confidence", "refocal explain --gamma 3 --classes 10"
+    )
+    explain.add_argument("--gamma", type=float, required=True, help="the focusing parameter")
+    explain.add_argument("--classes", type=int, help="number of classes (default: 2)")
+
+    demo = _command(
+        commands,
+        "demo",
+        "the main job on predictions that ship with the package",
+        "refocal demo --report report.html",
+    )
+    demo.add_argument("--report", metavar="FILE", help="write the report: .html, or .json")
+    _force(demo)
+    return top
+
+
+def _command(commands: Any, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"examples:\n  {examples.replace(chr(10), chr(10) + '  ')}\n\n{_EXITS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--json", action="store_true", help="print JSON for machines")
+    made.set_defaults(run=_later(name))
+    return made
+
+
+def _force(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--force", action="store_true", help="replace files that exist")
+
+
+def _later(name: str) -> Callable[[argparse.Namespace], None]:
+    def run(options: argparse.Namespace) -> None:
+        getattr(importlib.import_module("refocal.cli.commands"), name)(options)
+
+    return run

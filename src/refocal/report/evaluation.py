@@ -1,0 +1,169 @@
+"""Measuring one or several ways to read scores as probabilities, on the same test data."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import refocal
+from refocal import _check
+from refocal._arrays import namespace
+from refocal.core.heads import to_logits
+from refocal.core.posterior import posterior_from_logits
+from refocal.report.measure import TestData, largest_changes, measured_method, most_frequent
+from refocal.report.record import SLIDER_LOGITS, Report, Slider, frozen
+from refocal.report.verdict import verdict
+
+Step = Callable[[str], None]
+GIVEN = "given"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to read scores as probabilities.
+
+    Attributes:
+        name: Short and unique; "given" for the scores as they came.
+        title: For people.
+        predict: From scores to probabilities (N, K).
+        parameters: The few numbers that people know it by.
+        seconds: How long fitting took; None where nothing was fitted.
+    """
+
+    name: str
+    title: str
+    predict: Callable[[Any], np.ndarray]
+    parameters: Mapping[str, float]
+    seconds: float | None
+
+
+def as_given(*, input: str) -> Contender:
+    """The scores as they came: softmax of logits, or the probabilities themselves."""
+    return Contender(GIVEN, "As given", lambda scores: given_probs(scores, input=input, log=False), frozen({}), None)
+
+
+def given_probs(scores: Any, *, input: str, log: bool) -> np.ndarray:
+    """The probabilities that scores stand for, or their logarithms, (N, K) in float64.
+
+    One column is for two classes: the log-odds, or the probability, of the second.
+    """
+    _check.one_of(input, "input", ("logits", "probs"))
+    array = np.asarray(scores)
+    array = array.reshape(-1, 1) if array.ndim == 1 else array
+    xp, array = _check.floating(array, input)
+    limits = np.finfo(np.float64 if array.dtype == np.float64 else np.float32)
+    wide = array.astype(np.float64)
+    if input == "logits" and array.shape[1] > 1:
+        _check.logits(wide, input, xp=np)
+    elif input == "probs":
+        check = _check.simplex if array.shape[1] > 1 else _check.probabilities
+        check(array, input, xp=xp)
+    logits = to_logits(
+        wide, probs=input == "probs", least=float(limits.tiny), gap=float(limits.epsneg) / 2, xp=namespace(wide)
+    )
+    return posterior_from_logits(logits, gamma=0.0, log=log)
+
+
+def evaluate(
+    scores: Any,
+    labels: Any,
+    *,
+    input: str = "logits",
+    weights: Any = None,
+    class_names: Sequence[str] | None = None,
+    by_class: bool = True,
+    source: str = "test data",
+) -> Report:
+    """Measure scores as they are, with nothing fitted.
+
+    Args:
+        scores: Scores (N, K), or (N,) or (N, 1) for two classes.
+        labels: Class indices (N,).
+        input: "logits" or "probs".
+        weights: One a row, or None.
+        class_names: One a class.
+        by_class: Whether to measure each class, too.
+        source: What to call the data.
+
+    Example:
+        >>> import numpy as np
+        >>> evaluate(np.array([[0.6, 0.4], [0.3, 0.7]] * 50), np.array([0, 1] * 50), input="probs").samples
+        100
+
+    Reference: 002, section 2.
+    """
+    data = TestData(np.asarray(scores), np.asarray(labels), None if weights is None else np.asarray(weights))
+    given = as_given(input=input)
+    return compare([given], given, data, input=input, class_names=class_names, by_class=by_class, source=source)
+
+
+def compare(
+    contenders: Sequence[Contender],
+    chosen: Contender,
+    data: TestData,
+    *,
+    input: str,
+    gamma: float | None = None,
+    class_names: Sequence[str] | None = None,
+    by_class: bool = True,
+    source: str = "test data",
+    progress: Step = lambda _: None,
+) -> Report:
+    """Measure contenders, the scores as given first, and put the chosen one forward."""
+    given = contenders[0].predict(data.scores)
+    classes = given.shape[1]
+    names = tuple(map(str, range(classes))) if class_names is None else tuple(class_names)
+    if len(names) != classes:
+        msg = f"class_names must have one name for each of {classes} classes, got {len(names)}"
+        raise ValueError(msg)
+    shown = most_frequent(data.labels, classes) if by_class else ()
+    methods, best = [], given
+    for contender in contenders:
+        progress(f"measuring {contender.title[0].lower()}{contender.title[1:]}")
+        probs = given if contender is contenders[0] else contender.predict(data.scores)
+        best = probs if contender is chosen else best
+        method = measured_method(
+            probs,
+            data,
+            shown,
+            seconds=contender.seconds,
+            name=contender.name,
+            title=contender.title,
+            parameters=frozen(contender.parameters),
+            chosen=contender is chosen,
+            given=contender is contenders[0],
+        )
+        methods.append(method)
+    methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
+    winner = next(method for method in methods if method.chosen)
+    changed = float(np.mean(np.argmax(best, axis=1) != np.argmax(given, axis=1)))
+    fitted = next((c.parameters for c in (chosen, *contenders) if c.parameters), {})
+    return Report(
+        source=source,
+        samples=len(data.labels),
+        classes=classes,
+        class_names=names,
+        shown_classes=shown,
+        verdict=verdict(methods[0], winner, given, changed, gamma=gamma, alone=len(methods) == 1),
+        methods=tuple(methods),
+        changes=() if winner.given else largest_changes(given, best, data.labels),
+        slider=_slider(data, classes, fitted, input=input),
+        versions=_versions(),
+    )
+
+
+def _slider(data: TestData, classes: int, fitted: Mapping[str, float], *, input: str) -> Slider:
+    step = -(-len(data.labels) * classes // SLIDER_LOGITS)
+    logits = given_probs(data.scores[::step], input=input, log=True)
+    values = {"gamma": 0.0, "temperature": 1.0, **fitted}
+    return Slider.pack(logits, data.labels[::step], gamma=values["gamma"], temperature=values["temperature"])
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "scikit-learn")}
+    return {"refocal": refocal.__version__, **packages, "python": platform.python_version()}

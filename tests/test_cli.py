@@ -1,0 +1,242 @@
+"""The command line: every command, its files, its errors and its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import refocal
+from refocal import cli, demo
+from refocal.predictions import Predictions
+
+
+@pytest.fixture(scope="module")
+def data():
+    return demo.load()
+
+
+@pytest.fixture
+def files(data, tmp_path, monkeypatch):
+    """val.npz, test.npz and both.npz in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    for split in ("val", "test"):
+        data.select(split).write(f"{split}.npz")
+    data.write("both.npz")
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    """Exit status, what was printed, what went to stderr."""
+    status = cli.main([str(argument) for argument in arguments])
+    return status, *capsys.readouterr()
+
+
+def test_evaluate_one_file(files, capsys):
+    status, shown, _ = run(capsys, "evaluate", "test.npz")
+    assert status == 0
+    assert "underconfident" in shown
+    status, shown, _ = run(capsys, "evaluate", "test.npz", "--json", "--report", "page.html")
+    content = json.loads(shown)
+    assert content["methods"][0]["measures"]["ece"]["value"] == pytest.approx(
+        refocal.evaluate(Predictions.read("test.npz").scores, Predictions.read("test.npz").labels)
+        .given.measures["ece"]
+        .value
+    )
+    assert "<html" in Path("page.html").read_text(encoding="utf-8")
+    assert run(capsys, "evaluate", "both.npz", "--split", "test", "--json")[1] == shown.replace("test.npz", "both.npz")
+
+
+def test_evaluate_files_side_by_side(files, capsys):
+    test = Predictions.read("test.npz")
+    Predictions(test.scores.astype(np.float64) * 2, kind="logits", labels=test.labels).write("sharper.npz")
+    status, shown, _ = run(capsys, "evaluate", "test.npz", "sharper.npz")
+    assert status == 0
+    assert "differs from the first" in shown
+    content = json.loads(run(capsys, "evaluate", "test.npz", "sharper.npz", "--json")[1])
+    assert [test["measure"] for test in content["paired"]] == ["nll", "ece"]
+    assert all(test["p_value"] < 0.01 for test in content["paired"])
+    status, _, trouble = run(capsys, "evaluate", "test.npz", "val.npz")
+    assert status == 1
+    assert "same samples" in trouble
+
+
+def test_evaluate_block_by_block(files, capsys, monkeypatch):
+    from refocal.cli import commands
+
+    monkeypatch.setattr(commands, "_WHOLE_BYTES", 0)
+    content = json.loads(run(capsys, "evaluate", "both.npz", "--split", "test", "--json")[1])["streamed"]["both.npz"]
+    test = Predictions.read("test.npz")
+    assert content["ece"] == pytest.approx(refocal.evaluate(test.scores, test.labels).given.measures["ece"].value)
+    assert content["samples"] == len(test)
+
+
+def test_calibrate_then_apply_and_export(files, capsys):
+    arguments = ["calibrate", "val.npz", "--test", "test.npz", "--gamma", 3]
+    status, shown, _ = run(capsys, *arguments, "--save", "cal.json", "--out", "probs.npz", "--report", "report.html")
+    assert status == 0
+    assert "underconfident" in shown
+    assert "γ = 3" in shown
+    assert "report: report.html" in shown
+    probs = Predictions.read("probs.npz")
+    assert probs.kind == "probs"
+    assert np.array_equal(probs.labels, Predictions.read("test.npz").labels)
+    assert probs.class_names == Predictions.read("test.npz").class_names
+
+    assert run(capsys, "apply", "cal.json", "test.npz", "--out", "again.npz")[0] == 0
+    np.testing.assert_array_equal(Predictions.read("again.npz").scores, probs.scores)
+    assert json.loads(run(capsys, "apply", "cal.json", "test.npz", "--out", "again.csv", "--json")[1]) == {
+        "rows": len(probs),
+        "out": "again.csv",
+    }
+    np.testing.assert_allclose(Predictions.read("again.csv").scores, probs.scores, rtol=1e-12)
+
+    assert run(capsys, "export", "cal.json", "--onnx", "head.onnx")[0] == 0
+    runtime = pytest.importorskip("onnxruntime").InferenceSession("head.onnx")
+    logits = Predictions.read("test.npz").scores.astype(np.float32)
+    np.testing.assert_allclose(runtime.run(None, {"logits": logits})[0], probs.scores, atol=1e-6)
+
+
+def test_splits_of_one_file_and_methods(files, capsys):
+    content = json.loads(run(capsys, "calibrate", "both.npz", "--method", "focal-temperature", "--json")[1])
+    chosen = next(method for method in content["methods"] if method["chosen"])
+    fitted = refocal.calibrate(
+        Predictions.read("val.npz").scores, Predictions.read("val.npz").labels, method="focal-temperature"
+    )
+    assert chosen["parameters"] == pytest.approx(fitted.chosen.parameters)
+    settings = json.dumps({"gamma": 3, "label_smoothing": 0.05})
+    Path("loss.json").write_text(settings, encoding="utf-8")
+    for loss in (settings, "loss.json"):
+        content = json.loads(run(capsys, "calibrate", "both.npz", "--loss", loss, "--method", "posterior", "--json")[1])
+        assert next(method for method in content["methods"] if method["chosen"])["name"] == "posterior"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["calibrate", "val.npz"], "has no column split of val and test|must be one of 'val'"),
+        (["calibrate", "both.npz", "--method", "magic"], "method must be one of"),
+        (["calibrate", "both.npz", "--method", "posterior"], "needs the gamma"),
+        (["calibrate", "both.npz", "--loss", "{"], "--loss must be JSON"),
+        (["calibrate", "both.npz", "--loss", '{"focus": 3}'], "--loss must be an object with gamma"),
+        (["calibrate", "both.npz", "--gamma", "-2"], "gamma"),
+        (["evaluate", "none.npz"], "none.npz"),
+        (["evaluate", "test.npz", "--split", "train"], "'train' was asked for"),
+        (["evaluate", "unlabelled.npz"], "no labels"),
+        (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
+        (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "was fitted to logits, but probs.npz holds probs"),
+        (["apply", "cal.json", "test.npz", "--out", "val.npz"], "val.npz exists"),
+        (["export", "cal.json", "--onnx", "val.npz"], "val.npz exists"),
+        (["calibrate", "both.npz", "--report", "val.npz"], "val.npz exists"),
+        (["calibrate", "both.npz", "--report", "report.txt"], "must end in .html or .json"),
+        (["explain", "--gamma", "3", "--classes", "1"], "classes must be at least 2"),
+    ],
+)
+def test_what_is_refused_is_said_in_one_line(files, capsys, arguments, message):
+    import re
+
+    test = Predictions.read("test.npz")
+    Predictions(test.scores, kind="logits").write("unlabelled.npz")
+    Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2]).write("probs.npz")
+    refocal.calibrate(test.scores, test.labels, method="temperature").save("cal.json")
+    before = sorted(os.listdir())
+    status, shown, trouble = run(capsys, *arguments)
+    assert status == 1
+    assert not shown
+    assert trouble.startswith("refocal: ")
+    assert trouble.count("\n") == 1
+    assert re.search(message, trouble)
+    assert sorted(os.listdir()) == before
+
+
+def test_force_replaces(files, capsys):
+    Path("report.html").write_text("old", encoding="utf-8")
+    assert run(capsys, "demo", "--report", "report.html")[0] == 1
+    assert Path("report.html").read_text(encoding="utf-8") == "old"
+    assert run(capsys, "demo", "--report", "report.html", "--force")[0] == 0
+    assert "<html" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_explain(capsys):
+    content = json.loads(run(capsys, "explain", "--gamma", 3, "--json")[1])
+    assert content["underconfident_above"] == pytest.approx(refocal.thresholds(3).tau_uc)
+    at_80 = np.interp(0.8, content["scores"], content["posterior"])
+    assert at_80 == pytest.approx(refocal.posterior(np.array([[0.8, 0.2]]), gamma=3)[0, 0], abs=1e-3)
+    assert "cross-entropy" in run(capsys, "explain", "--gamma", 0)[1]
+    assert "●" in run(capsys, "explain", "--gamma", 2, "--classes", 100)[1]
+
+
+def test_binary_scores_of_one_column(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    log_odds = 2 * rng.standard_normal(2000)
+    labels = rng.random(2000) < 1 / (1 + np.exp(-log_odds))
+    split = np.where(np.arange(2000) % 2 == 0, "val", "test")
+    Predictions(3 * log_odds, kind="logits", labels=labels.astype(int), split=split).write("scores.npz")
+    content = json.loads(run(capsys, "calibrate", "scores.npz", "--method", "temperature", "--json")[1])
+    assert content["verdict"]["regime"] == "overconfident"
+    assert content["classes"] == 2
+    chosen = next(method for method in content["methods"] if method["chosen"])
+    assert chosen["parameters"]["temperature"] == pytest.approx(3, rel=0.2)
+
+
+def test_a_missing_extra_is_named_with_its_command(files, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    test = Predictions.read("test.npz")
+    refocal.calibrate(test.scores, test.labels, method="temperature").save("cal.json")
+    status, _, trouble = run(capsys, "export", "cal.json", "--onnx", "head.onnx")
+    assert status == 1
+    assert "pip install 'refocal[onnx]'" in trouble
+
+
+@pytest.mark.parametrize("command", ["evaluate", "calibrate", "apply", "export", "explain", "demo"])
+def test_help_has_examples_and_exit_status(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"refocal {command}" in shown.split("examples:")[1]
+    assert "exit status" in shown
+
+
+def test_wrong_usage_and_version():
+    version = subprocess.run([sys.executable, "-m", "refocal", "--version"], check=True, capture_output=True, text=True)
+    assert version.stdout.strip() == f"refocal {refocal.__version__}"
+    nothing = subprocess.run([sys.executable, "-m", "refocal"], capture_output=True, text=True, check=False)
+    assert nothing.returncode == 2
+    assert "COMMAND" in nothing.stderr
+
+
+def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 400_000)
+    Predictions(rng.standard_normal((400_000, 10)), kind="logits", labels=labels).write(tmp_path / "big.npz")
+    refocal.calibrate(rng.standard_normal((100, 10)), labels[:100], method="temperature").save(tmp_path / "cal.json")
+    arguments = ["apply", "cal.json", "big.npz", "--out", "out.csv"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "refocal", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".refocal-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, trouble = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert trouble == "refocal: interrupted\n"
+    assert sorted(os.listdir(tmp_path)) == ["big.npz", "cal.json"]
+
+
+def test_output_without_a_terminal_has_no_colours_and_no_progress(files):
+    done = subprocess.run(
+        [sys.executable, "-m", "refocal", "demo"], capture_output=True, text=True, check=True, cwd=files
+    )
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
