@@ -60,15 +60,12 @@ class Fitted:
     @property
     def parameters(self) -> dict[str, float]:
         """The few numbers that people know it by."""
-        known = {"gamma": ("gamma_", "gamma"), "temperature": ("temperature_",)}
-        if self.name not in {"posterior", *_BESIDE}:
-            return {}
-        found = {}
-        for name, attributes in known.items():
-            value = next((getattr(self.calibrator, a) for a in attributes if hasattr(self.calibrator, a)), None)
-            if isinstance(value, (int, float)) and not (self.name == "temperature" and name == "gamma"):
-                found[name] = float(value)
-        return found
+        names = {
+            "posterior": {"gamma": "gamma"},
+            "temperature": {"temperature": "temperature_"},
+            "focal-temperature": {"gamma": "gamma_", "temperature": "temperature_"},
+        }.get(self.name, {})
+        return {name: float(getattr(self.calibrator, attribute)) for name, attribute in names.items()}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ def verdict(
         gamma: What the network was trained with, where it is known.
         alone: Whether nothing else was tried.
     """
+    title = f"{chosen.title[0].lower()}{chosen.title[1:]}"
     sure, right = words.sure_and_right(given.diagram)
     if given.p_value > _LEVEL:
         regime = "calibrated"
@@ -33,8 +34,10 @@ def verdict(
         first = f"These scores are {regime}"
     if chosen.given:
         first += "." if alone or regime == "calibrated" else "; no method that was tried does better."
+    elif regime == "calibrated":
+        first += f", though {title} fits a little better."
     else:
-        first += f"; {chosen.title[0].lower()}{chosen.title[1:]} makes them probabilities that you can use."
+        first += f"; {title} makes them probabilities that you can use."
     p_value = words.p_value(given.p_value)
     sentences = [
         first,
