@@ -72,7 +72,7 @@ def test_readme_example_runs_from_the_wheel_as_printed(base_python, tmp_path):
 def test_installed_command_shows_the_demo(base_python, tmp_path):
     command = base_python.parent / "refocal"
     done = subprocess.run([command, "demo"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "recovered" in done.stdout
+    assert "underconfident" in done.stdout
 
 
 def readme_example():
