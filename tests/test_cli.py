@@ -77,6 +77,14 @@ def test_evaluate_block_by_block(files, capsys, monkeypatch):
     test = Predictions.read("test.npz")
     assert content["ece"] == pytest.approx(refocal.evaluate(test.scores, test.labels).given.measures["ece"].value)
     assert content["samples"] == len(test)
+    log_odds = np.linspace(-4, 4, 300)
+    labels = (np.sin(37 * log_odds) + log_odds > 0).astype(int)
+    Predictions(log_odds, kind="logits", labels=labels).write("two.npz")
+    content = json.loads(run(capsys, "evaluate", "two.npz", "--json")[1])["streamed"]["two.npz"]
+    for name, measured in refocal.evaluate(log_odds, labels).given.measures.items():
+        if name != "adaptive_ece":
+            assert content[name] == pytest.approx(measured.value), name
+    assert "needs the whole file" in run(capsys, "evaluate", "two.npz", "--report", "x.html")[2]
 
 
 def test_calibrate_then_apply_and_export(files, capsys):
@@ -134,10 +142,22 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
         (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "was fitted to logits, but probs.npz holds probs"),
         (["apply", "cal.json", "test.npz", "--out", "val.npz"], "val.npz exists"),
-        (["export", "cal.json", "--onnx", "val.npz"], "val.npz exists"),
-        (["calibrate", "both.npz", "--report", "val.npz"], "val.npz exists"),
-        (["calibrate", "both.npz", "--report", "report.txt"], "must end in .html or .json"),
-        (["explain", "--gamma", "3", "--classes", "1"], "classes must be at least 2"),
+        (["export", "cal.json", "--onnx", "val.npz"], "--onnx must end in .onnx"),
+        (["calibrate", "both.npz", "--save", "cal.json"], "cal.json exists"),
+        (["calibrate", "both.npz", "--save", "new.json", "--report", "report.txt"], "must end in .html or .json"),
+        (["calibrate", "both.npz", "--save", "new.json", "--report", "new.json"], "--report must be a file of its own"),
+        (["calibrate", "both.npz", "--save", "none/new.json"], "in a folder that exists"),
+        (["calibrate", "both.npz", "--out", "both.npz", "--force"], "--out must be a file of its own"),
+        (["calibrate", "plain.npz", "--test", "plain.npz"], "both fitted to and measured on"),
+        (["calibrate", "val.npz", "--test", "renamed.npz"], "same class names"),
+        (["calibrate", "masked.npz", "--test", "plain.npz"], "masked.npz has -inf logits"),
+        (["calibrate", "probs.npz", "--test", "few.npz"], "needs 10 samples or more, got 3"),
+        (["calibrate", "plain.npz", "--test", "probs.npz"], "must hold the same kind of scores"),
+        (["apply", "cal.json", "two.npz", "--out", "x.npz"], "2 columns, but the calibrator was fitted to 10"),
+        (["apply", "deep.json", "test.npz", "--out", "x.npz"], "recursion"),
+        (["evaluate", "few.npz", "heavy.npz"], "same weights"),
+        (["evaluate", "[/x].npz"], r"\[/x\].npz"),
+        (["explain", "--gamma", "3", "--classes", "1"], "classes must be 2 to 100000"),
     ],
 )
 def test_what_is_refused_is_said_in_one_line(files, capsys, arguments, message):
@@ -146,6 +166,15 @@ def test_what_is_refused_is_said_in_one_line(files, capsys, arguments, message):
     test = Predictions.read("test.npz")
     Predictions(test.scores, kind="logits").write("unlabelled.npz")
     Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2]).write("probs.npz")
+    Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2]).write("few.npz")
+    Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2], weights=[1, 2, 3]).write("heavy.npz")
+    Predictions(test.scores, kind="logits", labels=test.labels).write("plain.npz")
+    names = tuple(reversed(test.class_names))
+    Predictions(test.scores, kind="logits", labels=test.labels, class_names=names).write("renamed.npz")
+    masked = np.where(np.arange(10) == 9, -np.inf, test.scores)
+    Predictions(masked, kind="logits", labels=np.minimum(test.labels, 8)).write("masked.npz")
+    Predictions(np.zeros((3, 2)), kind="logits").write("two.npz")
+    Path("deep.json").write_text("[" * 100_000, encoding="utf-8")
     refocal.calibrate(test.scores, test.labels, method="temperature").save("cal.json")
     before = sorted(os.listdir())
     status, shown, trouble = run(capsys, *arguments)
@@ -163,6 +192,33 @@ def test_force_replaces(files, capsys):
     assert Path("report.html").read_text(encoding="utf-8") == "old"
     assert run(capsys, "demo", "--report", "report.html", "--force")[0] == 0
     assert "<html" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_names_are_no_markup(files, capsys):
+    test = Predictions.read("test.npz")
+    refocal.calibrate(test.scores, test.labels, method="temperature").save("cal.json")
+    status, shown, _ = run(capsys, "apply", "cal.json", "test.npz", "--out", "[bold]o.npz")
+    assert status == 0
+    assert "[bold]o.npz" in shown
+    assert Path("[bold]o.npz").exists()
+
+
+def test_a_reader_that_has_gone_is_no_failure(files):
+    command = f"{sys.executable} -m refocal explain --gamma 3 | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_test_rows_are_not_fitted_to(files, capsys):
+    alone = json.loads(run(capsys, "calibrate", "both.npz", "--method", "temperature", "--json")[1])
+    beside = json.loads(
+        run(capsys, "calibrate", "both.npz", "--test", "both.npz", "--method", "temperature", "--json")[1]
+    )
+    for content in (alone, beside):
+        for method in content["methods"]:
+            del method["fit_seconds"]
+    assert alone == beside
 
 
 def test_explain(capsys):

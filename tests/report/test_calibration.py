@@ -77,6 +77,31 @@ def test_a_known_gamma_is_a_candidate_and_wins_where_it_is_true():
     assert report.verdict.regime == "underconfident"
 
 
+def test_the_loss_that_was_told_is_told_apart_from_the_scores_as_given():
+    rng = np.random.default_rng(5)
+    logits, labels = logits_of(rng, 4000, classes=3)
+    weight = np.array([8.0, 1.0, 1.0])
+    calibration = calibrate(logits + np.log(weight), labels, gamma=0.0, weight=weight)
+    assert calibration.chosen.name == "posterior"
+    report = calibration.report(logits + np.log(weight), labels)
+    assert report.chosen.measures["nll"].value < report.given.measures["nll"].value
+
+
+def test_verdicts_that_are_neither_one_nor_the_other():
+    rng = np.random.default_rng(6)
+    sure = np.repeat([0.6, 0.9], 5000)
+    labels = (rng.random(10_000) < 0.25).astype(int)  # right in 75 %, whether it is sure or not
+    report = evaluate(np.stack([sure, 1 - sure], axis=1), labels, input="probs")
+    assert report.verdict.regime == "miscalibrated"
+    few = evaluate(np.array([[0.7, 0.3]] * 5), np.array([0, 0, 0, 1, 1]), input="probs")
+    assert few.verdict.regime == "calibrated"
+    assert "too few to rule it out" in few.verdict.sentences[0]
+    logits, labels = logits_of(rng, 3000, sharpness=2.0)
+    worse = calibrate(logits, labels, gamma=3.0, method="posterior").report(logits, labels)
+    assert "does not make them better" in worse.verdict.sentences[0]
+    assert "The data say otherwise" in " ".join(worse.verdict.sentences)
+
+
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "posterior"])
 def test_every_method_by_name(digits, method):
     val, test = digits

@@ -39,6 +39,7 @@ class AutoCalibrator(Calibrator):
 
     Attributes:
         best_: The chosen calibrator, fitted.
+        best_index_: Its place among the candidates.
         results_: What was tried, best first: dicts of name, mean score, difference to the best and its standard
             error, parameters.
 
@@ -53,7 +54,7 @@ class AutoCalibrator(Calibrator):
     Reference: the one-standard-error rule: Breiman et al., "Classification and Regression Trees", 1984.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("best_", "results_")
+    _learned: ClassVar[tuple[str, ...]] = ("best_", "best_index_", "results_")
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class AutoCalibrator(Calibrator):
         parameters = [candidate.n_parameters_ for candidate in candidates]
         eligible = np.flatnonzero(behind <= errors)
         chosen = min(eligible, key=lambda index: (parameters[index], means[index]))
-        self.best_ = candidates[chosen]
+        self.best_, self.best_index_ = candidates[chosen], int(chosen)
         self.results_ = [
             {
                 "name": type(candidates[index]).__name__,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from refocal.cli.parser import parser
+from refocal.report.words import printable
 
 INTERRUPTED = 130
 
@@ -18,14 +20,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = parser().parse_args(arguments)
     try:
-        options.run(options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of overflow: what comes of it is checked
+            options.run(options)
     except KeyboardInterrupt:
         sys.stderr.write("refocal: interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        sys.stderr.write(f"refocal: {error}\n")
+    except (ValueError, TypeError, ArithmeticError, OSError, ImportError, RuntimeError, MemoryError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        sys.stderr.write(f"refocal: {printable(reason)}\n")
         return 1
     return 0

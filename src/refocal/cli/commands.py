@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +13,35 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from refocal.cli import compare
 from refocal.predictions import Predictions, PredictionsReader, PredictionsWriter
-from refocal.report import Report, table
+from refocal.report import Report, table, words
 from refocal.report import evaluate as measure
 
 if TYPE_CHECKING:
     from refocal.report import Calibration
 
+_SUFFIXES = {
+    "save": (".json",),
+    "out": (".npz", ".parquet", ".csv"),
+    "report": (".html", ".json"),
+    "onnx": (".onnx",),
+}
 _WHOLE_BYTES = 1 << 30  # larger files are measured block by block, without intervals
 
 
 def evaluate(options: Namespace) -> None:
     """Measure files as they are; several side by side."""
-    _check_free(options, "report")
+    _check_outputs(options, options.files)
     if options.report and len(options.files) > 1:
         msg = f"--report takes one file, got {len(options.files)}"
         raise ValueError(msg)
     if any(os.path.getsize(file) > _WHOLE_BYTES for file in options.files):
+        if options.report:
+            msg = f"--report needs the whole file in memory, and files above {_WHOLE_BYTES:,} bytes are streamed"
+            raise ValueError(msg)
         _show(options, *compare.streamed(options.files, split=options.split))
         return
     with _progress() as progress:
@@ -54,7 +64,7 @@ def evaluate(options: Namespace) -> None:
 
 def calibrate(options: Namespace) -> None:
     """Fit, compare, save and report."""
-    _check_free(options, "save", "out", "report")
+    _check_outputs(options, [options.val, options.test])
     settings = _loss(options.loss) if options.loss else {} if options.gamma is None else {"gamma": options.gamma}
     settings |= {} if options.method is None else {"method": options.method}
     with _progress() as progress:
@@ -69,7 +79,7 @@ def demo(options: Namespace) -> None:
     """The main job on predictions that ship with the package."""
     from refocal import demo as shipped
 
-    _check_free(options, "report")
+    _check_outputs(options, [])
     with _progress() as progress:
         data = shipped.load()
         val, test = data.select("val"), data.select("test")
@@ -84,6 +94,7 @@ def apply(options: Namespace) -> None:
 
     from refocal.calibrators import load
 
+    _check_outputs(options, [options.calibrator])
     calibrator = load(options.calibrator)
     rows = 0
     with (
@@ -96,6 +107,7 @@ def apply(options: Namespace) -> None:
             raise ValueError(msg)
         task = bar.add_task("calibrating", total=blocks.rows)
         for block in blocks:
+            _check_scores(block, options.file, columns=calibrator.n_features_in_)
             writer.write(_writable(block, calibrator.predict_proba(block.scores), options.out))
             rows += len(block)
             bar.advance(task, len(block))
@@ -106,7 +118,7 @@ def export(options: Namespace) -> None:
     """Write an ONNX graph."""
     from refocal.calibrators import load
 
-    _check_free(options, "onnx")
+    _check_outputs(options, [options.calibrator])
     calibrator = load(options.calibrator)
     try:
         calibrator.to_onnx(options.onnx)
@@ -169,25 +181,35 @@ def _finish(options: Namespace, calibration: Calibration, test: Predictions, rep
     _show(options, table(report), {**json.loads(report.to_json()), "written": written})
     if not options.json:
         for what, where in written.items():
-            Console().print(f"{what}: {where}", markup=False, highlight=False, soft_wrap=True)
+            _Output().print(Text(words.printable(f"{what}: {where}")), soft_wrap=True)
 
 
 def _parts(options: Namespace) -> tuple[Predictions, Predictions]:
     """The predictions to fit to, and those to measure on."""
     first = Predictions.read(options.val)
-    if options.test is None:
-        if first.split is None:
-            msg = f"{options.val} has no column split of val and test: give the test predictions by --test"
-            raise ValueError(msg)
-        return _labelled(first.select("val"), options.val), _labelled(first.select("test"), options.val)
-    test = Predictions.read(options.test)
+    if options.test is None and first.split is None:
+        msg = f"{options.val} has no column split of val and test: give the test predictions by --test"
+        raise ValueError(msg)
+    test = first if options.test is None else Predictions.read(options.test)
+    if first.split is None and options.test is not None and Path(options.val).samefile(options.test):
+        msg = f"{options.val} would be both fitted to and measured on: give other test predictions"
+        raise ValueError(msg)
+    first = first if first.split is None else first.select("val")
+    test = test if test.split is None else test.select("test")
+    names = (first.class_names, test.class_names)
+    if None not in names and names[0] != names[1]:
+        msg = f"{options.val} and {options.test} must have the same class names in the same order"
+        raise ValueError(msg)
     if test.kind != first.kind or test.scores.shape[1:] != first.scores.shape[1:]:
         msg = (
             f"{options.val} and {options.test} must hold the same kind of scores, got {first.kind} of shape "
             f"{first.scores.shape} and {test.kind} of shape {test.scores.shape}"
         )
         raise ValueError(msg)
-    return _labelled(first, options.val), _labelled(test, options.test)
+    for predictions, file in ((first, options.val), (test, options.test or options.val)):
+        _labelled(predictions, file)
+        _check_scores(predictions, file)
+    return first, test
 
 
 def _labelled(predictions: Predictions, file: str) -> Predictions:
@@ -222,13 +244,38 @@ def _loss(text: str) -> dict[str, Any]:
     return settings
 
 
-def _check_free(options: Namespace, *names: str) -> None:
-    """Refuse to overwrite before any work is done."""
-    for name in names:
-        path = getattr(options, name)
-        if path and os.path.lexists(path) and not options.force:
+def _check_outputs(options: Namespace, inputs: Sequence[str | None]) -> None:
+    """Refuse names that cannot be written before any work is done."""
+    taken = {Path(file).resolve() for file in inputs if file}
+    for name, suffixes in _SUFFIXES.items():
+        path = getattr(options, name, None)
+        if path is None:
+            continue
+        if Path(path).suffix not in suffixes:
+            msg = f"--{name} must end in {' or '.join(suffixes)}, got {path!r}"
+            raise ValueError(msg)
+        if not Path(path).parent.is_dir():
+            msg = f"--{name} must be in a folder that exists, got {path!r}"
+            raise FileNotFoundError(msg)
+        if Path(path).resolve() in taken:
+            msg = f"--{name} must be a file of its own, got {path!r}"
+            raise ValueError(msg)
+        taken.add(Path(path).resolve())
+        if os.path.lexists(path) and not options.force:
             msg = f"{path} exists: choose another name, or replace it by --force"
             raise FileExistsError(msg)
+
+
+def _check_scores(predictions: Predictions, file: str, *, columns: int | None = None) -> None:
+    """Refuse what a calibrator cannot take."""
+    given = 1 if predictions.scores.ndim == 1 else predictions.scores.shape[1]
+    if columns is not None and given != columns:
+        msg = f"{file} has scores of {given} columns, but the calibrator was fitted to {columns}"
+        raise ValueError(msg)
+    finite = np.isfinite(predictions.scores.reshape(len(predictions), -1)).all(axis=1)
+    if not finite.all():
+        msg = f"{file} has -inf logits, first in row {int(np.argmin(finite))} of a block: calibrators take finite ones"
+        raise ValueError(msg)
 
 
 def _save(report: Report, options: Namespace) -> None:
@@ -240,7 +287,13 @@ def _show(options: Namespace, shown: RenderableType, content: Any) -> None:
     if options.json:
         print(json.dumps(content, ensure_ascii=True, allow_nan=False))  # noqa: T201 the result itself
     else:
-        Console().print(shown)
+        _Output().print(Text(words.printable(shown)) if isinstance(shown, str) else shown)
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader of the output has gone: that is no failure."""
+        raise BrokenPipeError
 
 
 def _terminal() -> Console:
@@ -255,4 +308,4 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda _: None
         return
     with console.status("starting") as status:
-        yield status.update
+        yield lambda text: status.update(Text(words.printable(text)))

@@ -28,6 +28,9 @@ def paired(several: Sequence[Predictions], progress: Callable[[str], None]) -> l
         if not np.array_equal(np.asarray(other.labels), labels):
             msg = "files beside each other must hold the same samples in the same order; their labels differ"
             raise ValueError(msg)
+        if not np.array_equal(_weights(other), _weights(first)):
+            msg = "files beside each other must have the same weights, or none"
+            raise ValueError(msg)
         progress("comparing")
         one, two = (given_probs(each.scores, input=each.kind, log=False) for each in (first, other))
         for measure in _TESTED:
@@ -82,12 +85,14 @@ def _summary(file: str, *, split: str | None) -> dict[str, float]:
             if split is not None and whole.split is not None and not (whole.split == split).any():
                 continue
             block = whole if split is None else whole.select(split)
-            if accumulator is None:
-                task = "multiclass" if block.scores.ndim == 2 and block.scores.shape[1] > 1 else "binary"
-                accumulator = metrics.CalibrationAccumulator(task=task)
-            add = accumulator.update_logits if block.kind == "logits" else accumulator.update
-            add(block.scores, block.labels, weights=block.weights)
+            accumulator = accumulator or metrics.CalibrationAccumulator()
+            probs = given_probs(block.scores, input=block.kind, log=False)
+            accumulator.update(probs, block.labels, weights=block.weights)
     if accumulator is None:
         msg = f"{file} has no rows of split {split!r}"
         raise ValueError(msg)
     return accumulator.compute()._asdict()
+
+
+def _weights(predictions: Predictions) -> np.ndarray:
+    return np.ones(len(predictions)) if predictions.weights is None else predictions.weights

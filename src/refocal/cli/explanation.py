@@ -14,6 +14,7 @@ from refocal import _check
 _WIDTH, _HEIGHT = 61, 16
 _MOST_CLASSES_FOR_TEMPERATURE = 4
 _LOGITS = 10.0
+_MOST_CLASSES = 100_000
 
 
 class Explanation(NamedTuple):
@@ -54,7 +55,7 @@ def explain(gamma: float, *, classes: int = 2) -> Explanation:
         0.253
     """
     gamma = _check.scalar_gamma(gamma, least=0.0)
-    _check.count(classes, "classes", least=2)
+    _check.count(classes, "classes", least=2, most=_MOST_CLASSES)
     low, high = refocal.thresholds(gamma) if gamma > 0 else (None, None)
     some = min(classes, _MOST_CLASSES_FOR_TEMPERATURE)
     nearest = refocal.closest_temperature(gamma, classes=some, logit_range=_LOGITS)
@@ -81,9 +82,9 @@ def shown(found: Explanation) -> RenderableType:
     lines = [
         f"Focal loss with gamma = {found.gamma:g} and {found.classes} classes: a network that minimises it is",
         f"  underconfident where its top score is above {found.underconfident_above:.3f},",
-        f"  overconfident where all its scores are below {found.overconfident_below:.3f};",
-        f"  the map back to p(y|x) is close to dividing the logits by T = {found.temperature:.3f}: with",
-        f"  {found.temperature_classes} classes and logits of ±{_LOGITS:g} no probability differs by more than "
+        f"  overconfident where all its scores are below {found.overconfident_below:.3f} (which takes many classes).",
+        f"The nearest temperature scaling to the map back to p(y|x) divides the logits by {found.temperature:.3f}:",
+        f"with {found.temperature_classes} classes and logits of ±{_LOGITS:g} no probability differs by more than "
         f"{found.temperature_error:.4f}.",
         "",
         "p(y|x) of the top class against its softmax score, the other classes sharing the rest",

@@ -77,7 +77,8 @@ def noise(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> l
     A resample gives each sample a Poisson(1) number of places, so a cell of n samples has Poisson(n) of them (Hanley,
     MacGibbon 2006). Of very many cells the sums are Gaussian, and are drawn as such.
     """
-    if len(several[0].copies) > _MANY_CELLS:
+    copies, weight = several[0].copies, several[0].weight
+    if len(copies) > _MANY_CELLS and _effective(copies, weight) > _MANY_CELLS:
         return _gaussian_noise(several, resamples=resamples, rng=rng)
     parts: list[list[np.ndarray]] = [[] for _ in several]
     centres = [observed(gaps) for gaps in several]
@@ -171,11 +172,22 @@ def paired_null(
 def calibrated_hits(cells: Cells, *, resamples: int, bins: int, rng: np.random.Generator) -> np.ndarray:
     """Weighted hits in each bin if every confidence were right, (resamples, bins)."""
     parts = []
+    if len(cells.bin) > _MANY_CELLS and _effective(cells.copies, cells.weight) > _MANY_CELLS:  # Gaussian, as above
+        mass = cells.copies * cells.weight
+        mean = np.bincount(cells.bin, weights=mass * cells.confidence, minlength=bins)
+        spread = mass * cells.weight * cells.confidence * (1 - cells.confidence)
+        deviation = np.sqrt(np.bincount(cells.bin, weights=spread, minlength=bins))
+        return mean + deviation * rng.standard_normal((resamples, bins))
     which = residual_matrix(np.arange(len(cells.bin)), cells.bin, cells.weight, (len(cells.bin), bins))
     for size in _chunks(resamples, len(cells.copies)):
         drawn = rng.binomial(cells.copies.astype(np.int64), cells.confidence, size=(size, len(cells.copies)))
         parts.append((which.T @ drawn.T.astype(np.float64)).T)
     return np.concatenate(parts)
+
+
+def _effective(copies: np.ndarray, weight: np.ndarray) -> float:
+    """How many samples of equal weight would be as sure."""
+    return float((copies @ weight) ** 2 / (copies @ weight**2))
 
 
 def _draws(copies: np.ndarray, weight: np.ndarray, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:

@@ -27,7 +27,7 @@ from refocal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from refocal.report.evaluation import GIVEN, Contender, Step, as_given, compare
+from refocal.report.evaluation import GIVEN, POSTERIOR, Contender, Step, as_given, compare
 from refocal.report.measure import TestData
 from refocal.report.record import Report
 
@@ -45,6 +45,7 @@ _METHODS: dict[str, tuple[str, type[Calibrator]]] = {
 }
 _AUTO = ("temperature", "focal-temperature", "ensemble", "vector", "matrix")
 _BESIDE = ("temperature", "focal-temperature")  # what a chosen method is compared with
+_LEAST_FOR_AUTO = 10
 METHODS = ("auto", "posterior", *_METHODS)
 
 
@@ -185,6 +186,9 @@ def calibrate(
     if method == "posterior" and gamma is None:
         msg = "method='posterior' needs the gamma that the network was trained with"
         raise ValueError(msg)
+    if method == "auto" and len(np.asarray(labels)) < _LEAST_FOR_AUTO:
+        msg = f"method='auto' needs {_LEAST_FOR_AUTO} samples or more, got {len(np.asarray(labels))}: choose a method"
+        raise ValueError(msg)
     names = _AUTO if method == "auto" else tuple(dict.fromkeys((method, *_BESIDE)))
     candidates = {name: _METHODS[name] for name in names if name in _METHODS}
     data = (scores, labels, sample_weight)
@@ -193,7 +197,7 @@ def calibrate(
         posterior = FocalPosterior(
             gamma=gamma, weight=weight, label_smoothing=label_smoothing, detached=detached, input=input
         )
-        tried.append(_fit("posterior", "Closed-form posterior", posterior, data))
+        tried.append(_fit(POSTERIOR, "Closed-form posterior", posterior, data))
     for name, (title, kind) in candidates.items():
         progress(f"fitting {title[0].lower()}{title[1:]}")
         tried.append(_fit(name, title, kind(input=input), data))
@@ -201,7 +205,7 @@ def calibrate(
         progress("choosing by cross-validation")
         choice = AutoCalibrator(candidates=[fitted.calibrator for fitted in tried], input=input)
         choice.fit(scores, labels, sample_weight)
-        chosen = next(fitted for fitted in tried if _same(fitted.calibrator, choice.best_))
+        chosen = tried[choice.best_index_]
     else:
         chosen = next(fitted for fitted in tried if fitted.name == method)
     return Calibration(chosen, tuple(tried), gamma, input)
@@ -213,8 +217,3 @@ def _fit(name: str, title: str, calibrator: Calibrator, data: tuple[Any, Any, An
     calibrator.fit(scores, labels, weights)
     seconds = time.perf_counter() - start
     return Fitted(name, title, calibrator, None if isinstance(calibrator, FocalPosterior) else seconds)
-
-
-def _same(one: Calibrator, other: Calibrator) -> bool:
-    """Whether two candidates are one: of each kind there is one, but for posteriors of different gamma."""
-    return type(one) is type(other) and one.get_params().get("gamma") == other.get_params().get("gamma")

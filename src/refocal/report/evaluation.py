@@ -20,7 +20,7 @@ from refocal.report.record import SLIDER_LOGITS, Report, Slider, frozen
 from refocal.report.verdict import verdict
 
 Step = Callable[[str], None]
-GIVEN = "given"
+GIVEN, POSTERIOR = "given", "posterior"
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,13 @@ def compare(
         msg = f"class_names must have one name for each of {classes} classes, got {len(names)}"
         raise ValueError(msg)
     shown = most_frequent(data.labels, classes) if by_class else ()
-    methods, best = [], given
+    methods, best, below = [], given, None
     for contender in contenders:
         progress(f"measuring {contender.title[0].lower()}{contender.title[1:]}")
         probs = given if contender is contenders[0] else contender.predict(data.scores)
         best = probs if contender is chosen else best
+        if contender.name == POSTERIOR:
+            below = float(np.average(given.max(axis=1) < probs.max(axis=1), weights=data.weights))
         method = measured_method(
             probs,
             data,
@@ -141,15 +143,22 @@ def compare(
         methods.append(method)
     methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
     winner = next(method for method in methods if method.chosen)
-    changed = float(np.mean(np.argmax(best, axis=1) != np.argmax(given, axis=1)))
-    fitted = next((c.parameters for c in (chosen, *contenders) if c.parameters), {})
+    fitted = next((c.parameters for c in (chosen, *reversed(contenders)) if c.parameters), {})
     return Report(
         source=source,
         samples=len(data.labels),
         classes=classes,
         class_names=names,
         shown_classes=shown,
-        verdict=verdict(methods[0], winner, given, changed, gamma=gamma, alone=len(methods) == 1),
+        verdict=verdict(
+            methods[0],
+            winner,
+            samples=len(data.labels),
+            changed=float(np.average(np.argmax(best, axis=1) != np.argmax(given, axis=1), weights=data.weights)),
+            gamma=gamma,
+            below=below,
+            alone=len(methods) == 1,
+        ),
         methods=tuple(methods),
         changes=() if winner.given else largest_changes(given, best, data.labels),
         slider=_slider(data, classes, fitted, input=input),

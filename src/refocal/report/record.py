@@ -157,7 +157,8 @@ class Verdict:
     """What was found, in words.
 
     Attributes:
-        regime: "underconfident", "overconfident" or "calibrated".
+        regime: "underconfident", "overconfident", "miscalibrated" (both, in different places) or "calibrated" (there is
+            no sign of anything else).
         sentences: Plain English, the first one the answer.
     """
 

@@ -2,54 +2,59 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from refocal.core.theory import Regime, confidence_regime
 from refocal.report import words
 from refocal.report.record import Method, Verdict
 
 _LEVEL = 0.05
+_SLIGHT = 0.01  # an ECE below it matters to few
+_TOO_MUCH = 0.05  # an ECE that, if it cannot be ruled out, leaves the question open
 
 
 def verdict(
-    given: Method, chosen: Method, probs: np.ndarray, changed: float, *, gamma: float | None, alone: bool
+    given: Method,
+    chosen: Method,
+    *,
+    samples: int,
+    changed: float,
+    gamma: float | None,
+    below: float | None,
+    alone: bool,
 ) -> Verdict:
     """Put into words what was measured.
 
     Args:
         given: The probabilities as they came.
         chosen: The recommended ones.
-        probs: The probabilities as they came (N, K).
+        samples: Number of test samples.
         changed: The share of decisions that differ between the two.
         gamma: What the network was trained with, where it is known.
+        below: The share of scores that lie below the closed-form posterior of that loss.
         alone: Whether nothing else was tried.
     """
+    regime, first = _regime(given, samples)
     title = f"{chosen.title[0].lower()}{chosen.title[1:]}"
-    sure, right = words.sure_and_right(given.diagram)
-    if given.p_value > _LEVEL:
-        regime = "calibrated"
-        first = "These probabilities can be trusted: no sign of miscalibration"
-    else:
-        regime = "overconfident" if sure > right else "underconfident"
-        first = f"These scores are {regime}"
+    better = chosen.measures["nll"].value < given.measures["nll"].value
     if chosen.given:
         first += "." if alone or regime == "calibrated" else "; no method that was tried does better."
+    elif not better:
+        first += f"; {title} does not make them better."
     elif regime == "calibrated":
         first += f", though {title} fits a little better."
     else:
         first += f"; {title} makes them probabilities that you can use."
-    p_value = words.p_value(given.p_value)
+    sure, right = words.sure_and_right(given.diagram)
     sentences = [
         first,
         f"On average they are {words.percent(sure)} sure and {words.percent(right)} right (test of calibration: "
-        f"p {p_value if p_value.startswith('<') else '= ' + p_value}).",
+        f"{_p(given)}).",
     ]
-    if gamma:
-        share = float(np.mean(confidence_regime(probs, gamma=gamma) == Regime.UNDERCONFIDENT))
-        sentences.append(
-            f"The network was trained with focal loss, γ = {gamma:g}: in theory {words.percent(share)} of these scores "
-            "lie below the true probability."
+    if gamma and below is not None:
+        theory = (
+            f"The network was trained with focal loss, γ = {gamma:g}: in theory {words.percent(below)} of its scores "
         )
+        sentences.append(f"{theory}lie below the true probability.")
+        if regime == "overconfident":
+            sentences.append("The data say otherwise: a network that has overfitted is far from that minimum.")
     if not chosen.given:
         before, after = given.measures["ece"], chosen.measures["ece"]
         decisions = "All decisions stay" if changed == 0 else f"{words.percent(changed, 2)} of the decisions change"
@@ -57,7 +62,25 @@ def verdict(
             f"{chosen.title} takes ECE from {words.percent(before.value)} to {words.percent(after.value)} and NLL from "
             f"{words.number(given.measures['nll'].value)} to {words.number(chosen.measures['nll'].value)}. {decisions}."
         )
-        after_p = words.p_value(chosen.p_value)
         left = "no sign of miscalibration is left" if chosen.p_value > _LEVEL else "some miscalibration is left"
-        sentences.append(f"After it, {left} (p {after_p if after_p.startswith('<') else '= ' + after_p}).")
+        sentences.append(f"After it, {left} ({_p(chosen)}).")
     return Verdict(regime, tuple(sentences))
+
+
+def _regime(given: Method, samples: int) -> tuple[str, str]:
+    """What the scores are, in a word and at the head of a sentence."""
+    ece = given.measures["ece"]
+    if given.p_value > _LEVEL:
+        if max(ece.high, ece.value) > _TOO_MUCH:
+            return "calibrated", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
+        return "calibrated", f"These probabilities can be trusted: no sign of miscalibration in {samples:,} samples"
+    sure, right = words.sure_and_right(given.diagram)
+    if abs(sure - right) < ece.value / 2:
+        return "miscalibrated", "These scores are too sure in some places and not sure enough in others"
+    regime = "overconfident" if sure > right else "underconfident"
+    return regime, f"These scores are {'slightly ' if ece.value < _SLIGHT else ''}{regime}"
+
+
+def _p(method: Method) -> str:
+    value = words.p_value(method.p_value)
+    return f"p {value}" if value.startswith("<") else f"p = {value}"
