@@ -46,6 +46,7 @@ _METHODS: dict[str, tuple[str, type[Calibrator]]] = {
 _AUTO = ("temperature", "focal-temperature", "ensemble", "vector", "matrix")
 _BESIDE = ("temperature", "focal-temperature")  # what a chosen method is compared with
 _LEAST_FOR_AUTO = 10
+_CLASSES_FOR_MATRIX = 100  # beyond, its K^2 parameters take minutes
 METHODS = ("auto", "posterior", *_METHODS)
 
 
@@ -162,8 +163,8 @@ def calibrate(
         weight: Class weights of that loss.
         label_smoothing: Label smoothing of that loss.
         detached: Whether that loss stopped the gradient of its focusing factor.
-        method: "auto" chooses by cross-validated likelihood among few-parameter methods; else one of
-            `refocal.report.METHODS`.
+        method: "auto" chooses by cross-validated likelihood among temperature, focal temperature, ensemble, vector and,
+            up to 100 classes, matrix scaling; else one of `refocal.report.METHODS`.
         input: "logits" or "probs".
         sample_weight: One a row, or None.
         progress: Is told what is being done.
@@ -190,6 +191,8 @@ def calibrate(
         msg = f"method='auto' needs {_LEAST_FOR_AUTO} samples or more, got {len(np.asarray(labels))}: choose a method"
         raise ValueError(msg)
     names = _AUTO if method == "auto" else tuple(dict.fromkeys((method, *_BESIDE)))
+    if method == "auto" and np.asarray(scores).shape[-1] > _CLASSES_FOR_MATRIX:
+        names = tuple(name for name in names if name != "matrix")
     candidates = {name: _METHODS[name] for name in names if name in _METHODS}
     data = (scores, labels, sample_weight)
     tried = [_fit(GIVEN, "As given", FocalPosterior(gamma=0.0, input=input), data)]
