@@ -42,7 +42,9 @@ def evaluate(options: Namespace) -> None:
         if options.report:
             msg = f"--report needs the whole file in memory, and files above {_WHOLE_BYTES:,} bytes are streamed"
             raise ValueError(msg)
-        _show(options, *compare.streamed(options.files, split=options.split))
+        with _progress() as progress:
+            found = compare.streamed(options.files, split=options.split, progress=progress)
+        _show(options, *found)
         return
     with _progress() as progress:
         several = []

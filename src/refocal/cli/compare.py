@@ -59,9 +59,9 @@ def side_by_side(reports: Sequence[Report], tests: Sequence[dict[str, Any]]) -> 
     return Group(shown, Text("Small print: 95 % confidence limits."))
 
 
-def streamed(files: Sequence[str], *, split: str | None) -> tuple[RenderableType, Any]:
+def streamed(files: Sequence[str], *, split: str | None, progress: Callable[[str], None]) -> tuple[RenderableType, Any]:
     """Measures without intervals, in the memory of one block."""
-    summaries = {file: _summary(file, split=split) for file in files}
+    summaries = {file: _summary(file, split=split, progress=progress) for file in files}
     shown = Table(title="measured block by block: no intervals")
     shown.add_column("measure")
     for file in files:
@@ -75,10 +75,13 @@ def streamed(files: Sequence[str], *, split: str | None) -> tuple[RenderableType
     return shown, {"streamed": content}
 
 
-def _summary(file: str, *, split: str | None) -> dict[str, float]:
+def _summary(file: str, *, split: str | None, progress: Callable[[str], None]) -> dict[str, float]:
     accumulator: metrics.CalibrationAccumulator | None = None
+    rows = 0
     with PredictionsReader(file) as blocks:
         for whole in blocks:
+            rows += len(whole)
+            progress(f"measuring {file}, row {rows:,}" + ("" if blocks.rows is None else f" of {blocks.rows:,}"))
             if whole.labels is None:
                 msg = f"{file} has no labels, which are needed to measure"
                 raise ValueError(msg)
