@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -18,12 +20,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Wrong usage ends the process with 2, as argparse does.
     """
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of overflow: what comes of it is checked
             options.run(options)
     except KeyboardInterrupt:
+        with contextlib.suppress(ValueError):  # outside of the main thread there are no signals
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would end in a traceback
         sys.stderr.write("refocal: interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has gone
