@@ -285,7 +285,9 @@ def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, trouble = process.communicate(timeout=60)
-    assert (process.returncode, trouble) == (130, "refocal: interrupted\n")
+    assert trouble == "refocal: interrupted\n"
+    # Python ends itself by the signal if that came while an import ran code from a string; to a shell both are 130
+    assert process.returncode in {130, -signal.SIGINT}
     assert sorted(os.listdir(tmp_path)) == ["big.npz", "cal.json"]
 
 

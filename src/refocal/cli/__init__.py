@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -26,8 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore", RuntimeWarning)  # of overflow: what comes of it is checked
             options.run(options)
     except KeyboardInterrupt:
-        with contextlib.suppress(ValueError):  # outside of the main thread there are no signals
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would end in a traceback
         sys.stderr.write("refocal: interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has gone
