@@ -291,6 +291,22 @@ def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["big.npz", "cal.json"]
 
 
+def test_ctrl_c_while_the_package_is_imported(tmp_path):
+    code = """
+import sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "refocal":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+import refocal_command
+sys.exit(refocal_command.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stderr == "refocal: interrupted\n"
+    assert done.returncode == 130
+
+
 def test_output_without_a_terminal_has_no_colours_and_no_progress(files):
     done = subprocess.run(
         [sys.executable, "-m", "refocal", "demo"], capture_output=True, text=True, check=True, cwd=files
