@@ -97,7 +97,9 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _command(commands: Any, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, summary: str, examples: str, *, module: str = "commands"
+) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
@@ -106,7 +108,7 @@ def _command(commands: Any, name: str, summary: str, examples: str) -> argparse.
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--json", action="store_true", help="print JSON for machines")
-    made.set_defaults(run=_later(name))
+    made.set_defaults(run=_later(name, module))
     return made
 
 
@@ -114,8 +116,8 @@ def _force(command: argparse.ArgumentParser) -> None:
     command.add_argument("--force", action="store_true", help="replace files that exist")
 
 
-def _later(name: str) -> Callable[[argparse.Namespace], None]:
+def _later(name: str, module: str) -> Callable[[argparse.Namespace], None]:
     def run(options: argparse.Namespace) -> None:
-        getattr(importlib.import_module("refocal.cli.commands"), name)(options)
+        getattr(importlib.import_module(f"refocal.cli.{module}"), name)(options)
 
     return run
