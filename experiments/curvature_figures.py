@@ -1,0 +1,1 @@
+def save(f,p): pass

@@ -1,0 +1,68 @@
+"""curvlinops' operators of a problem; curvlinops is imported here and nowhere else."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from refocal.curvature.forms import Matrix
+from refocal.curvature.problem import Problem
+
+
+class CountedOperator:
+    """The Hessian or Gauss-Newton matrix of a problem, of shape (P, P), that tells how many vectors it multiplied."""
+
+    def __init__(self, problem: Problem, *, matrix: Matrix, advance: Callable[[int], None]) -> None:
+        curvlinops = _curvlinops()
+        kind = curvlinops.HessianLinearOperator if matrix == "hessian" else curvlinops.GGNLinearOperator
+        self._operator = kind(
+            problem.model,
+            _SharedLoss(problem),
+            [values for name, values in problem.model.named_parameters() if name in problem.parameters],
+            [(batch.inputs, batch.target) for batch in problem.batches],
+            check_deterministic=False,  # the batches and the network are fixed
+            num_data=sum(len(batch.target) for batch in problem.batches),
+        )
+        self.shape: tuple[int, int] = self._operator.shape
+        self.device: torch.device = self._operator.device
+        self.dtype: torch.dtype = self._operator.dtype
+        self._advance = advance
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        self._advance(1 if vectors.ndim == 1 else vectors.shape[1])
+        product: Tensor = self._operator @ vectors
+        return product
+
+
+def trace_estimators() -> dict[str, tuple[Callable[[Any, int], Tensor], int]]:
+    """The estimators of curvlinops, each with the number that divides its products."""
+    curvlinops = _curvlinops()
+    return {"hutch++": (curvlinops.hutchpp_trace, 3), "xtrace": (curvlinops.xtrace, 2)}
+
+
+class _SharedLoss(nn.Module):
+    """The loss of a batch times its share: curvlinops adds up what claims to be a sum."""
+
+    reduction = "sum"
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self._problem = problem
+
+    def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        return self._problem.share(target) * self._problem.loss(scores, target)
+
+
+def _curvlinops() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, in what curvlinops imports
+            import curvlinops
+    except ImportError as error:
+        msg = "eigenvalues, Hutch++ and XTrace need curvlinops: pip install 'refocal[curvature]'"
+        raise ImportError(msg) from error
+    return curvlinops
