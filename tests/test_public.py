@@ -26,6 +26,7 @@ EXTRAS = {
     "onnx",
     "onnxruntime",
     "pyarrow",
+    "curvlinops",
 }
 # room -> what it may import; a file's room is its path inside the package, or the first part of it
 ROOMS = {
@@ -47,6 +48,8 @@ ROOMS = {
     | {"refocal.core", "refocal.losses"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
     | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators", "refocal._files"},
+    "curvature": {"numpy", "scipy", "torch", "rich", "curvlinops"}
+    | {"refocal._check", "refocal.losses", "refocal.curvature"},
     "report": {
         "numpy",
         "rich",

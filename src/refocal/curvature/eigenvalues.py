@@ -115,9 +115,7 @@ def hessian_top_eigenvalues(
 class _Search:
     """Runs of ARPACK on one operator that share a budget of products."""
 
-    def __init__(
-        self, operator: CountedOperator, *, k: int, tolerance: float, max_products: int, seed: int
-    ) -> None:
+    def __init__(self, operator: CountedOperator, *, k: int, tolerance: float, max_products: int, seed: int) -> None:
         self.products = 0
         self._operator, self._k, self._tolerance, self._most = operator, k, tolerance, max_products
         self._start = np.random.default_rng(seed).standard_normal(operator.shape[0])

@@ -22,13 +22,16 @@ def quadratic_forms(problem: Problem, batch: Batch, *, matrix: Matrix) -> Callab
     """
 
     def ggn(vector: Vector) -> Tensor:
-        scores, change = jvp(lambda values: problem.scores(values, batch), (problem.parameters,), (vector,))
+        scores, change, *_ = jvp(lambda values: problem.scores(values, batch), (problem.parameters,), (vector,))
         slope = grad(lambda values: problem.loss_of_scores(values, batch))
         return (change * jvp(slope, (scores,), (change,))[1]).sum()
 
+    slope_in_parameters = grad(lambda values: problem.value(values, batch))
+
     def hessian(vector: Vector) -> Tensor:
-        _, product = jvp(grad(lambda values: problem.value(values, batch)), (problem.parameters,), (vector,))
-        return torch.stack([torch.linalg.vecdot(product[name].flatten(), vector[name].flatten()) for name in vector]).sum()
+        product = jvp(slope_in_parameters, (problem.parameters,), (vector,))[1]
+        parts = [torch.linalg.vecdot(product[name].flatten(), vector[name].flatten()) for name in vector]
+        return torch.stack(parts).sum()
 
     return vmap(hessian if matrix == "hessian" else ggn)
 
@@ -36,8 +39,8 @@ def quadratic_forms(problem: Problem, batch: Batch, *, matrix: Matrix) -> Callab
 def vectors_at_once(problem: Problem, batch: Batch, memory: int) -> int:
     """How many vectors fit into `memory` bytes, by what one forward pass keeps for its backward pass.
 
-    A vector has itself, its product and their elementwise product; each tensor kept has a derivative along the vector in
-    the pass forward and in the pass back, and one is under way.
+    A vector has itself, its product and room for one more; each tensor kept has a derivative along the vector in the
+    pass forward and in the pass back, and one is under way.
     """
     kept: dict[int, int] = {}
     parameters = {name: values.detach().requires_grad_() for name, values in problem.parameters.items()}
@@ -55,7 +58,7 @@ def vectors_at_once(problem: Problem, batch: Batch, memory: int) -> int:
 
 
 def rademacher(count: int, like: Vector, generator: torch.Generator) -> Vector:
-    """Vectors of independent signs (count, *shape) for each parameter: the bits of random numbers, looked up by byte."""
+    """Vectors of independent signs (count, *shape) for each parameter: bits of random numbers, looked up by byte."""
     drawn = {}
     for name, values in like.items():
         numbers = count * values.numel()

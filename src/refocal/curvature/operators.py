@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -59,9 +58,7 @@ class _SharedLoss(nn.Module):
 
 def _curvlinops() -> Any:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, in what curvlinops imports
-            import curvlinops
+        import curvlinops
     except ImportError as error:
         msg = "eigenvalues, Hutch++ and XTrace need curvlinops: pip install 'refocal[curvature]'"
         raise ImportError(msg) from error

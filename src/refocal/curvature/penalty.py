@@ -87,9 +87,7 @@ class HessianTracePenalty(nn.Module):
             slope_along = torch.stack([(a * b).sum() for a, b in zip(slopes, probe, strict=True)]).sum()
             if not slope_along.requires_grad:  # a loss linear in all parameters
                 continue
-            product = torch.autograd.grad(
-                slope_along, parameters, create_graph=True, materialize_grads=True
-            )
+            product = torch.autograd.grad(slope_along, parameters, create_graph=True, materialize_grads=True)
             total = total + torch.stack([(a * b).sum() for a, b in zip(product, probe, strict=True)]).sum()
         return total / self.probes
 

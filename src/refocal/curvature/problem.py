@@ -95,7 +95,8 @@ def prepare(
     for inputs, target in _pairs(data):
         batch = Batch(_moved(inputs, first.device, dtype), _moved(target, first.device, dtype))
         size = group if splits and group is not None else len(target)
-        batches += [Batch(*part) for part in zip(batch.inputs.split(size), batch.target.split(size), strict=True)]
+        parts = zip(torch.split(batch.inputs, size), torch.split(batch.target, size), strict=True)
+        batches += [Batch(*part) for part in parts]
     counts = [_counted(criterion, batch.target) for batch in batches]
     if not sum(counts) > 0:
         msg = "data must have a sample that counts: there is none, or every target is ignored or has weight 0"
@@ -187,8 +188,10 @@ def _counted(loss: Any, target: Tensor) -> float:
         return 1.0
     if reduction is None:
         return float(len(target))
-    ignored, weight = getattr(loss, "ignore_index", None), getattr(loss, "weight", None)
+    if isinstance(loss, SigmoidFocalLoss):
+        return float(target.ne(loss.ignore_index).sum())
     if target.is_floating_point():
-        return float((target != ignored).sum() if isinstance(loss, SigmoidFocalLoss) else target.numel())
+        return float(target.numel())
+    ignored, weight = getattr(loss, "ignore_index", None), getattr(loss, "weight", None)
     kept = target.flatten() if ignored is None else target[target != ignored]
     return float(len(kept) if weight is None else weight[kept].sum())
