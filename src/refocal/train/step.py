@@ -1,0 +1,176 @@
+"""One optimiser step as a whole: batch, augmentation, forward, loss, backward, update.
+
+On a GPU the step is captured once as a CUDA graph and replayed: the host only says "again". The network computes in
+bfloat16 with channels last; the optimiser moves float32 parameters, of which the network holds rounded copies.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from refocal.losses import Scheduled
+from refocal.train.batches import Batches
+from refocal.train.recipe import Recipe
+
+_WARM_UP = 3  # steps before a capture: libraries choose their kernels in the first ones
+
+
+class Step:
+    """Trains a network step by step; knows everything that a checkpoint must hold.
+
+    Args:
+        network: Trained in place, on its device; its last layer is `network.head`.
+        loss: Takes (logits, class indices).
+        batches: The training part.
+        recipe: The optimiser's settings.
+        half: Compute in bfloat16.
+        compiled: Let `torch.compile` fuse the network's elementwise work.
+    """
+
+    def __init__(
+        self, network: nn.Module, loss: nn.Module, batches: Batches, recipe: Recipe, *, half: bool, compiled: bool
+    ) -> None:
+        self.network, self.loss, self._batches = network, loss, batches
+        self._clip_norm = recipe.clip_norm
+        self._forward: Callable[..., Any] = _compiled_forward() if compiled else _forward
+        device = batches.position.device
+        self._used = list(network.parameters())
+        rounded = {id(weight) for weight in _rounded_weights(network)} if half else set()
+        self.parameters = [
+            weight.detach().clone(memory_format=torch.preserve_format) if id(weight) in rounded else weight
+            for weight in self._used
+        ]
+        for used, kept in zip(self._used, self.parameters, strict=True):
+            if kept is not used:
+                used.data = used.data.to(torch.bfloat16)
+            kept.grad = torch.zeros_like(kept)
+        self._copies = [
+            (used, kept) for used, kept in zip(self._used, self.parameters, strict=True) if kept is not used
+        ]
+        self._rate = torch.zeros((), device=device)
+        self._optimiser = torch.optim.SGD(
+            self.parameters,
+            lr=self._rate,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        )
+        if recipe.momentum:
+            for kept in self.parameters:
+                self._optimiser.state[kept]["momentum_buffer"] = torch.zeros_like(kept)
+        classes = network.get_submodule("head").weight.shape[0]
+        self.losses = torch.zeros(batches.steps, device=device)
+        self.logits = torch.zeros((batches.steps, batches.size, classes), device=device)
+        self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that training changes, by name: in place, so that copying into them restores a state."""
+        names = [name for name, _ in self.network.named_parameters()]
+        tensors = {f"parameter.{name}": kept.data for name, kept in zip(names, self.parameters, strict=True)}
+        tensors |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
+        tensors |= {f"loss.{name}": buffer for name, buffer in self.loss.named_buffers()}
+        for name, kept in zip(names, self.parameters, strict=True):
+            for key, value in self._optimiser.state[kept].items():
+                tensors[f"{key}.{name}"] = value
+        return tensors
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from a state."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+        self._round()
+
+    def run_epoch(self, epoch: int, *, rate: float) -> None:
+        """Make all steps of an epoch; their losses and logits are in `losses` and `logits` then."""
+        self.network.train()
+        self._rate.fill_(rate)
+        self._batches.draw(epoch)
+        advance = self._graphs[self._phase()].replay if self._graphs else self._advance
+        for _ in range(self._batches.steps):
+            advance()
+
+    def capture(self) -> None:
+        """Capture the step with the loss as it is now, unless that has been done; nothing is trained by it."""
+        if self._phase() in self._graphs:
+            return
+        self.network.train()
+        before = {name: tensor.clone() for name, tensor in self.state().items()}
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                self._batches.position.zero_()
+                self._advance()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        self._batches.position.zero_()
+        with torch.cuda.graph(graph):
+            self._advance()
+        self._graphs[self._phase()] = graph
+        self.restore(before)
+
+    def _phase(self) -> float | None:
+        """The part of a schedule that a captured step holds for ever."""
+        policy = getattr(self.loss, "gamma", None)
+        return policy.closed_form_gamma if isinstance(policy, Scheduled) else None
+
+    def _advance(self) -> None:
+        logits, labels = self._forward(self.network, self._batches)
+        loss = self.loss(logits.float(), labels)
+        gradients = torch.autograd.grad(loss, self._used)
+        with torch.no_grad():
+            torch._foreach_copy_([kept.grad for kept in self.parameters], gradients)
+            _average_over_processes([kept.grad for kept in self.parameters])
+            if self._clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
+            self._optimiser.step()
+            self._round()
+            here = self._batches.position
+            self.losses.index_copy_(0, here, loss.detach().reshape(1).float())
+            self.logits.index_copy_(0, here, logits.detach()[None].float())
+            self._batches.go_on()
+
+    def _round(self) -> None:
+        if self._copies:
+            used, kept = zip(*self._copies, strict=True)
+            torch._foreach_copy_(used, kept)
+
+
+def _forward(network: nn.Module, batches: Batches) -> tuple[Tensor, Tensor]:
+    inputs, labels = batches.next()
+    return network(inputs), labels
+
+
+@functools.cache
+def _compiled_forward() -> Callable[..., Any]:
+    """One compiled function for all networks of a kind: parameters are its inputs."""
+    return torch.compile(_forward, dynamic=False)
+
+
+def _rounded_weights(network: nn.Module) -> list[Tensor]:
+    """Matrices and convolution kernels but those of the last layer, whose logits keep their digits."""
+    head = {id(weight) for weight in network.get_submodule("head").parameters()}
+    return [
+        weight
+        for module in network.modules()
+        for weight in module.parameters(recurse=False)
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm | nn.LayerNorm) and id(weight) not in head
+    ]
+
+
+def _average_over_processes(gradients: list[Tensor | None]) -> None:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+    torch.distributed.all_reduce(flat)
+    flat /= torch.distributed.get_world_size()
+    parts = flat.split([gradient.numel() for gradient in gradients if gradient is not None])
+    for gradient, part in zip(gradients, parts, strict=True):
+        assert gradient is not None
+        gradient.copy_(part.view_as(gradient))
