@@ -60,16 +60,8 @@ ROOMS = {
     | {"refocal._check", "refocal._files", "refocal.report", "refocal"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
     "demo": {"refocal.predictions"},
-    "train/data": {
-        "numpy",
-        "scipy",
-        "sklearn",
-        "PIL",
-        "rich",
-        "refocal._check",
-        "refocal._files",
-        "refocal.train.data",
-    },
+    "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
+    | {"refocal._check", "refocal._files", "refocal.train.data"},
     "train/models": {"torch", "refocal._check", "refocal.train.models"},
     "cli": {"numpy", "rich", "refocal"},
     "train": {"refocal.train"},
