@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from refocal.losses import Scheduled
 from refocal.train.batches import Batches
+from refocal.train.models.layers import Head, head_of
 from refocal.train.recipe import Recipe
 
 _WARM_UP = 3  # steps before a capture: libraries choose their kernels in the first ones
@@ -24,7 +25,7 @@ class Step:
     """Trains a network step by step; knows everything that a checkpoint must hold.
 
     Args:
-        network: Trained in place, on its device; its last layer is `network.head`.
+        network: Trained in place, on its device.
         loss: Takes (logits, class indices).
         batches: The training part.
         recipe: The optimiser's settings.
@@ -36,7 +37,7 @@ class Step:
         self, network: nn.Module, loss: nn.Module, batches: Batches, recipe: Recipe, *, half: bool, compiled: bool
     ) -> None:
         self.network, self.loss, self._batches = network, loss, batches
-        self._clip_norm = recipe.clip_norm
+        self._clip_norm, self._summed = recipe.clip_norm, recipe.sum_loss
         self._forward: Callable[..., Any] = _compiled_forward() if compiled else _forward
         device = batches.position.device
         self._used = list(network.parameters())
@@ -63,7 +64,7 @@ class Step:
         if recipe.momentum:
             for kept in self.parameters:
                 self._optimiser.state[kept]["momentum_buffer"] = torch.zeros_like(kept)
-        classes = network.get_submodule("head").weight.shape[0]
+        classes = head_of(network).out_features
         self.losses = torch.zeros(batches.steps, device=device)
         self.logits = torch.zeros((batches.steps, batches.size, classes), device=device)
         self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}
@@ -126,7 +127,7 @@ class Step:
         gradients = torch.autograd.grad(loss, self._used)
         with torch.no_grad():
             torch._foreach_copy_([kept.grad for kept in self.parameters], gradients)
-            _average_over_processes([kept.grad for kept in self.parameters])
+            _combine_over_processes([kept.grad for kept in self.parameters], self._summed)
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
             self._optimiser.step()
@@ -154,23 +155,23 @@ def _compiled_forward() -> Callable[..., Any]:
 
 
 def _rounded_weights(network: nn.Module) -> list[Tensor]:
-    """Matrices and convolution kernels but those of the last layer, whose logits keep their digits."""
-    head = {id(weight) for weight in network.get_submodule("head").parameters()}
+    """All but those of the last layer, whose logits keep their digits, and of batch norm, computed in float32."""
     return [
         weight
         for module in network.modules()
         for weight in module.parameters(recurse=False)
-        if not isinstance(module, nn.modules.batchnorm._BatchNorm | nn.LayerNorm) and id(weight) not in head
+        if not isinstance(module, nn.BatchNorm2d | Head)
     ]
 
 
-def _average_over_processes(gradients: list[Tensor | None]) -> None:
+def _combine_over_processes(gradients: list[Tensor | None], summed: bool) -> None:
+    """The gradient of the whole batch, of which each process has computed its share."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    flat = torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+    given = [gradient for gradient in gradients if gradient is not None]
+    flat = torch.cat([gradient.flatten() for gradient in given])
     torch.distributed.all_reduce(flat)
-    flat /= torch.distributed.get_world_size()
-    parts = flat.split([gradient.numel() for gradient in gradients if gradient is not None])
-    for gradient, part in zip(gradients, parts, strict=True):
-        assert gradient is not None
+    if not summed:
+        flat /= torch.distributed.get_world_size()
+    for gradient, part in zip(given, flat.split([gradient.numel() for gradient in given]), strict=True):
         gradient.copy_(part.view_as(gradient))

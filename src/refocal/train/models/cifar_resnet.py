@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from refocal.train.models.layers import AveragePool, ConvNorm, he_initialise
+from refocal.train.models.layers import AveragePool, ConvNorm, Head, he_initialise
 
 
 class CifarBlock(nn.Module):
@@ -49,5 +49,5 @@ class CifarResNet(nn.Sequential):
             for _ in range((depth - 2) // 6):
                 blocks.append(CifarBlock(inputs, outputs, stride=outputs // inputs))
                 inputs = outputs
-        super().__init__(ConvNorm(shape[0], 16), nn.ReLU(inplace=True), *blocks, AveragePool(), nn.Linear(64, classes))
+        super().__init__(ConvNorm(shape[0], 16), nn.ReLU(inplace=True), *blocks, AveragePool(), Head(64, classes))
         he_initialise(self)

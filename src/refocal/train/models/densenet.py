@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from refocal.train.models.layers import AveragePool, at_least
+from refocal.train.models.layers import AveragePool, Head, at_least
 
 
 class DenseLayer(nn.Module):
@@ -64,5 +64,5 @@ class DenseNet(nn.Sequential):
             nn.BatchNorm2d(channels),
             nn.ReLU(inplace=True),
             AveragePool(),
-            nn.Linear(channels, classes),
+            Head(channels, classes),
         )

@@ -21,6 +21,22 @@ class AveragePool(nn.Module):
         return features.mean(dim=(2, 3))
 
 
+class Head(nn.Linear):
+    """The last layer of every network: features to logits, in the precision of its own weights.
+
+    Where a network computes in bfloat16, its logits keep the digits of float32.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, C) -> logits (N, classes)."""
+        return super().forward(features.to(self.weight.dtype))
+
+
+def head_of(network: nn.Module) -> Head:
+    """The last layer of a network."""
+    return next(module for module in network.modules() if isinstance(module, Head))
+
+
 def he_initialise(network: nn.Module) -> None:
     """Normal weights of variance 2 / fan-out in every convolution.
 

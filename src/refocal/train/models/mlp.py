@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from refocal.train.models.layers import Head
+
 
 class MLP(nn.Sequential):
     """Hidden layers with rectifiers between two linear maps.
@@ -25,4 +27,4 @@ class MLP(nn.Sequential):
         for width in hidden:
             layers += [nn.Linear(inputs, width), nn.ReLU(inplace=True)]
             inputs = width
-        super().__init__(*layers, nn.Linear(inputs, classes))
+        super().__init__(*layers, Head(inputs, classes))

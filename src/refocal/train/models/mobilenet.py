@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from refocal.train.models.layers import AveragePool, ConvNorm, he_initialise
+from refocal.train.models.layers import AveragePool, ConvNorm, Head, he_initialise
 
 # expansion, channels, blocks, stride; the ImageNet network strides in the stem and in the second group, too
 _GROUPS = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -32,7 +32,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Sequential):
-    """Seventeen inverted residuals between two convolutions; strided so that 32x32 images end as 4x4.
+    """Seventeen inverted residuals between two convolutions, with no dropout; 32x32 images end as 4x4.
 
     Args:
         classes: Number of classes.
@@ -54,7 +54,6 @@ class MobileNetV2(nn.Sequential):
             ConvNorm(inputs, 1280, kernel=1),
             nn.ReLU6(inplace=True),
             AveragePool(),
-            nn.Dropout(0.2),
-            nn.Linear(1280, classes),
+            Head(1280, classes),
         )
         he_initialise(self)

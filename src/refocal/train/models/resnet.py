@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from refocal.train.models.layers import AveragePool, ConvNorm
+from refocal.train.models.layers import AveragePool, ConvNorm, Head
 
 
 class _Residual(nn.Module):
@@ -85,4 +85,4 @@ class ResNet(nn.Sequential):
                 layers.append(block(inputs, width, stride=2 if stage and not index else 1))
                 inputs = width * block.expansion
             width *= 2
-        super().__init__(*layers, AveragePool(), nn.Linear(inputs, classes))
+        super().__init__(*layers, AveragePool(), Head(inputs, classes))

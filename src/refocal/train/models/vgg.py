@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from refocal.train.models.layers import AveragePool, at_least, he_initialise
+from refocal.train.models.layers import AveragePool, Head, at_least, he_initialise
 
 
 class VGG(nn.Sequential):
@@ -30,5 +30,5 @@ class VGG(nn.Sequential):
                 layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
                 inputs = outputs
             layers.append(nn.MaxPool2d(2))
-        super().__init__(*layers, AveragePool(), nn.Linear(inputs, classes))
+        super().__init__(*layers, AveragePool(), Head(inputs, classes))
         he_initialise(self)

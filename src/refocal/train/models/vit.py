@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from refocal.train.models.layers import Head
+
 
 class VisionTransformer(nn.Module):
     """Patches as words, a class token, learned places, and encoder layers that normalise first.
@@ -42,7 +44,7 @@ class VisionTransformer(nn.Module):
             )
         )
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, classes)
+        self.head = Head(width, classes)
         nn.init.trunc_normal_(self.places, std=0.02)
         nn.init.trunc_normal_(self.head.weight, std=0.02)
 
