@@ -102,7 +102,7 @@ def refocal_steps(
     prepared = time.perf_counter() - start
 
     def run(step: Step, count: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(step.stream):
             for epoch in range(count):
                 step.run_epoch(epoch, rate=0.01)
             torch.cuda.current_stream().synchronize()

@@ -80,6 +80,11 @@ class Batches:
         """The labels of the epoch's samples in the order of the steps (steps, size)."""
         return self._labels[self._choices[:, :, 0]]
 
+    @property
+    def normalisation(self) -> tuple[Tensor, Tensor]:
+        """What inputs are shifted and multiplied by: mean, and one over the standard deviation."""
+        return self._mean, self._scale
+
     def draw(self, epoch: int) -> None:
         """Choose order, windows and reflections of an epoch and go to its beginning."""
         rng = np.random.default_rng([self._seed, epoch])

@@ -46,13 +46,16 @@ class Step:
             weight.detach().clone(memory_format=torch.preserve_format) if id(weight) in rounded else weight
             for weight in self._used
         ]
-        for used, kept in zip(self._used, self.parameters, strict=True):
-            if kept is not used:
-                used.data = used.data.to(torch.bfloat16)
-            kept.grad = torch.zeros_like(kept)
-        self._copies = [
-            (used, kept) for used, kept in zip(self._used, self.parameters, strict=True) if kept is not used
-        ]
+        pairs = [(used, kept) for used, kept in zip(self._used, self.parameters, strict=True) if kept is not used]
+        self._rounded, self._exact = [used for used, _ in pairs], [kept for _, kept in pairs]
+        for weight in self._rounded:
+            weight.data = weight.data.to(torch.bfloat16)
+        self._gradients = [torch.zeros_like(kept) for kept in self.parameters]
+        for kept, gradient in zip(self.parameters, self._gradients, strict=True):
+            kept.grad = gradient
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.num_batches_tracked = None  # not used where the momentum is fixed, but a kernel launch each
         self._rate = torch.zeros((), device=device)
         self._optimiser = torch.optim.SGD(
             self.parameters,
@@ -68,6 +71,8 @@ class Step:
         self.losses = torch.zeros(batches.steps, device=device)
         self.logits = torch.zeros((batches.steps, batches.size, classes), device=device)
         self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}
+        # of its own: libraries keep work space by stream, and steps that share it cannot run at the same time
+        self.stream = torch.cuda.Stream() if device.type == "cuda" else None
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that training changes, by name: in place, so that copying into them restores a state."""
@@ -102,16 +107,15 @@ class Step:
             return
         self.network.train()
         before = {name: tensor.clone() for name, tensor in self.state().items()}
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
             for _ in range(_WARM_UP):
                 self._batches.position.zero_()
                 self._advance()
-        torch.cuda.current_stream().wait_stream(stream)
+        self.stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         self._batches.position.zero_()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=self.stream):
             self._advance()
         self._graphs[self._phase()] = graph
         self.restore(before)
@@ -126,8 +130,8 @@ class Step:
         loss = self.loss(logits.float(), labels)
         gradients = torch.autograd.grad(loss, self._used)
         with torch.no_grad():
-            torch._foreach_copy_([kept.grad for kept in self.parameters], gradients)
-            _combine_over_processes([kept.grad for kept in self.parameters], self._summed)
+            torch._foreach_copy_(self._gradients, gradients)
+            _combine_over_processes(self._gradients, summed=self._summed)
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
             self._optimiser.step()
@@ -138,9 +142,8 @@ class Step:
             self._batches.go_on()
 
     def _round(self) -> None:
-        if self._copies:
-            used, kept = zip(*self._copies, strict=True)
-            torch._foreach_copy_(used, kept)
+        if self._rounded:
+            torch._foreach_copy_(self._rounded, self._exact)
 
 
 def _forward(network: nn.Module, batches: Batches) -> tuple[Tensor, Tensor]:
@@ -164,14 +167,13 @@ def _rounded_weights(network: nn.Module) -> list[Tensor]:
     ]
 
 
-def _combine_over_processes(gradients: list[Tensor | None], summed: bool) -> None:
+def _combine_over_processes(gradients: list[Tensor], *, summed: bool) -> None:
     """The gradient of the whole batch, of which each process has computed its share."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    given = [gradient for gradient in gradients if gradient is not None]
-    flat = torch.cat([gradient.flatten() for gradient in given])
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
     torch.distributed.all_reduce(flat)
     if not summed:
         flat /= torch.distributed.get_world_size()
-    for gradient, part in zip(given, flat.split([gradient.numel() for gradient in given]), strict=True):
+    for gradient, part in zip(gradients, torch.split(flat, [each.numel() for each in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
