@@ -62,6 +62,8 @@ ROOMS = {
     "demo": {"refocal.predictions"},
     "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
     | {"refocal._check", "refocal._files", "refocal.train.data"},
+    "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
+    | {"refocal.predictions", "refocal.report.words", "refocal.zoo"},
     "train/models": {"torch", "refocal._check", "refocal.train.models"},
     "cli": {"numpy", "rich", "refocal"},
     "train": {"refocal.train"},
