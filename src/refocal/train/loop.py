@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from refocal.losses import AdaFocal, Scheduled
 from refocal.train import checkpoint, runs

@@ -74,7 +74,7 @@ class Step:
         self.logits = torch.zeros((batches.steps, batches.size, classes), device=device)
         self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}
         # of its own: libraries keep work space by stream, and steps that share it cannot run at the same time
-        self.stream = torch.cuda.Stream() if device.type == "cuda" else None
+        self.stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that training changes, by name: in place, so that copying into them restores a state."""
