@@ -115,8 +115,8 @@ def _device(asked: str | None, process: tuple[int, int]) -> Any:
         if not torch.cuda.is_available():
             msg = f"--device {name}: there is no GPU that PyTorch can use"
             raise ValueError(msg)
-        if process[1] > 1:
-            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        index = int(os.environ["LOCAL_RANK"]) if process[1] > 1 else device.index or 0
+        device = torch.device("cuda", index)
         torch.cuda.set_device(device)
     return device
 

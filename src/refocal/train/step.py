@@ -19,6 +19,7 @@ from refocal.train.batches import Batches
 from refocal.train.models.layers import Head, head_of
 from refocal.train.recipe import Recipe
 
+_IN_FLIGHT = 8
 _WARM_UP = 3  # steps before a capture: libraries choose their kernels in the first ones
 
 
@@ -99,9 +100,18 @@ class Step:
         self.network.train()
         self._rate.fill_(rate)
         self._batches.draw(epoch)
-        advance = self._graphs[self._phase()].replay if self._graphs else self._advance
-        for _ in range(self._batches.steps):
-            advance()
+        if not self._graphs:
+            for _ in range(self._batches.steps):
+                self._advance()
+            return
+        replay = self._graphs[self._phase()].replay
+        marks = [torch.cuda.Event(blocking=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        for number in range(self._batches.steps):
+            replay()
+            if number % _IN_FLIGHT == 0:  # the host stays at most two such numbers of steps ahead
+                mark = marks[number // _IN_FLIGHT % 2]
+                mark.synchronize()
+                mark.record()
 
     def capture(self) -> None:
         """Capture the step with the loss as it is now, on a GPU; nothing is trained by it."""
@@ -110,17 +120,18 @@ class Step:
         self.network.train()
         before = {name: tensor.clone() for name, tensor in self.state().items()}
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream), torch.backends.cudnn.flags(benchmark=True):
+        with torch.cuda.stream(self.stream):
             for _ in range(_WARM_UP):
                 self._batches.position.zero_()
                 self._advance()
         self.stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         self._batches.position.zero_()
-        with torch.cuda.graph(graph, stream=self.stream), torch.backends.cudnn.flags(benchmark=True):
+        with torch.cuda.graph(graph, stream=self.stream):
             self._advance()
         self._graphs[self._phase()] = graph
         self.restore(before)
+        torch.cuda.current_stream().synchronize()  # what replays it runs on another stream
 
     def _phase(self) -> float | None:
         """The part of a schedule that a captured step holds for ever."""
