@@ -66,7 +66,10 @@ ROOMS = {
     | {"refocal.predictions", "refocal.report.words", "refocal.zoo"},
     "train/models": {"torch", "refocal._check", "refocal.train.models"},
     "cli": {"numpy", "rich", "refocal"},
-    "train": {"refocal.train"},
+    "cli/train": {"torch", "rich", "refocal"},
+    "train": {"numpy", "scipy", "torch", "safetensors", "refocal._check", "refocal._files", "refocal.metrics"}
+    | {"refocal.losses", "refocal.train"},
+    "train/runs": {"numpy", "torch", "safetensors", "refocal"},
     "__main__": {"refocal.cli"},
     "__init__": {"refocal.core", "refocal.report"},
 }

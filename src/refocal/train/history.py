@@ -62,10 +62,16 @@ class History:
             self._path.write_text("".join(lines[:epochs]))
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add an epoch."""
+        """Add an epoch, with six digits."""
         with self._path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(_rounded(record)) + "\n")
 
     def read(self) -> list[dict[str, Any]]:
         """All epochs."""
         return [json.loads(line) for line in self._path.read_text().splitlines()]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) else value

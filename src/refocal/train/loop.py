@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from refocal.losses import AdaFocal, Scheduled
 from refocal.train import checkpoint, runs
@@ -65,7 +65,7 @@ class Trial:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             network = build(recipe.model, classes=len(data.classes), shape=data.shape)
-        self.network: nn.Module = network.to(device, memory_format=torch.channels_last)
+        self.network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         assert recipe.augmentation is not None
         batches = Batches(
             data.train.inputs,
@@ -103,6 +103,7 @@ class Trial:
         rate = self.recipe.rate(epoch)
         self._step.run_epoch(epoch, rate=rate)
         self._check_losses(epoch)
+        self._share_buffers()
         classes = self._step.logits.shape[-1]
         train = measure(_numpy(self._step.logits.reshape(-1, classes)), _numpy(self._batches.epoch_labels.reshape(-1)))
         held_out = {name: self._logits(*part) for name, part in self._held_out.items()}
@@ -114,7 +115,7 @@ class Trial:
             "loss": float(self._step.losses.mean()),
             "train": train,  # of the augmented batches, each before its step
             **{name: measure(_numpy(logits), getattr(self._data, name).labels) for name, logits in held_out.items()},
-            "head_norm": float(torch.linalg.vector_norm(head_of(self.network).weight.float())),
+            "head_norm": float(torch.linalg.vector_norm(head_of(self.network).weight.detach())),
             "seconds": time.perf_counter() - start,
         }
         if self._leads:
@@ -124,6 +125,12 @@ class Trial:
             self._history.append(record)
             checkpoint.save(self._checkpoint, self._step.state(), epochs=self.epochs_done, settings=self._settings())
         return record
+
+    def _share_buffers(self) -> None:
+        """Running statistics are gathered by each process from its share: all go on with those of the first."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for buffer in self.network.buffers():
+                torch.distributed.broadcast(buffer, src=0)
 
     def _check_losses(self, epoch: int) -> None:
         bad = torch.nonzero(~torch.isfinite(self._step.losses)).flatten()
@@ -178,7 +185,8 @@ class Trial:
 
     def _resume(self) -> int:
         if not self._checkpoint.exists():
-            self._history.keep(0)
+            if self._leads:
+                self._history.keep(0)
             return 0
         tensors, epochs, settings = checkpoint.load(self._checkpoint)
         runs.check_same_settings(json.loads(settings), self.recipe, self.folder)
@@ -243,7 +251,13 @@ def train(
     Raises:
         DivergedError: The loss of a step is not a number; the other networks are trained to the end first.
     """
-    waiting = [recipe for recipe in recipes if not runs.is_finished(out / recipe.name)]
+    waiting = []
+    for recipe in recipes:
+        folder = out / recipe.name
+        if runs.is_finished(folder):
+            runs.check_same_settings(runs.read_card(folder)["recipe"], recipe, folder)
+        else:
+            waiting.append(recipe)
     together = at_once if device.type == "cuda" else 1
     failures: list[Exception] = []
     for first in range(0, len(waiting), together):

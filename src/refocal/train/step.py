@@ -7,6 +7,7 @@ bfloat16 with channels last; the optimiser moves float32 parameters, of which th
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from refocal.train.batches import Batches
 from refocal.train.models.layers import Head, head_of
 from refocal.train.recipe import Recipe
 
+_IN_FLIGHT = 8
 _WARM_UP = 3  # steps before a capture: libraries choose their kernels in the first ones
 
 
@@ -40,19 +42,20 @@ class Step:
         self._clip_norm, self._summed = recipe.clip_norm, recipe.sum_loss
         self._forward: Callable[..., Any] = _compiled_forward() if compiled else _forward
         device = batches.position.device
-        self._used = list(network.parameters())
+        self._used: list[Tensor] = list(network.parameters())
         rounded = {id(weight) for weight in _rounded_weights(network)} if half else set()
+        self._is_rounded = [id(weight) in rounded for weight in self._used]
         self.parameters = [
-            weight.detach().clone(memory_format=torch.preserve_format) if id(weight) in rounded else weight
-            for weight in self._used
+            weight.detach().clone() if apart else weight
+            for weight, apart in zip(self._used, self._is_rounded, strict=True)
         ]
-        pairs = [(used, kept) for used, kept in zip(self._used, self.parameters, strict=True) if kept is not used]
-        self._rounded, self._exact = [used for used, _ in pairs], [kept for _, kept in pairs]
+        self._rounded = list(itertools.compress(self._used, self._is_rounded))
+        self._exact = list(itertools.compress(self.parameters, self._is_rounded))
         for weight in self._rounded:
             weight.data = weight.data.to(torch.bfloat16)
-        self._gradients = [torch.zeros_like(kept) for kept in self.parameters]
-        for kept, gradient in zip(self.parameters, self._gradients, strict=True):
-            kept.grad = gradient
+        self._exact_gradients = [torch.zeros_like(exact) for exact in self._exact]
+        for exact, gradient in zip(self._exact, self._exact_gradients, strict=True):
+            exact.grad = gradient
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.num_batches_tracked = None  # not used where the momentum is fixed, but a kernel launch each
@@ -72,7 +75,7 @@ class Step:
         self.logits = torch.zeros((batches.steps, batches.size, classes), device=device)
         self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}
         # of its own: libraries keep work space by stream, and steps that share it cannot run at the same time
-        self.stream = torch.cuda.Stream() if device.type == "cuda" else None
+        self.stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that training changes, by name: in place, so that copying into them restores a state."""
@@ -97,13 +100,22 @@ class Step:
         self.network.train()
         self._rate.fill_(rate)
         self._batches.draw(epoch)
-        advance = self._graphs[self._phase()].replay if self._graphs else self._advance
-        for _ in range(self._batches.steps):
-            advance()
+        if not self._graphs:
+            for _ in range(self._batches.steps):
+                self._advance()
+            return
+        replay = self._graphs[self._phase()].replay
+        marks = [torch.cuda.Event(blocking=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        for number in range(self._batches.steps):
+            replay()
+            if number % _IN_FLIGHT == 0:  # the host stays at most two such numbers of steps ahead
+                mark = marks[number // _IN_FLIGHT % 2]
+                mark.synchronize()
+                mark.record()
 
     def capture(self) -> None:
-        """Capture the step with the loss as it is now, unless that has been done; nothing is trained by it."""
-        if self._phase() in self._graphs:
+        """Capture the step with the loss as it is now, on a GPU; nothing is trained by it."""
+        if self._phase() in self._graphs or self.stream is None:
             return
         self.network.train()
         before = {name: tensor.clone() for name, tensor in self.state().items()}
@@ -119,6 +131,7 @@ class Step:
             self._advance()
         self._graphs[self._phase()] = graph
         self.restore(before)
+        torch.cuda.current_stream().synchronize()  # what replays it runs on another stream
 
     def _phase(self) -> float | None:
         """The part of a schedule that a captured step holds for ever."""
@@ -130,8 +143,8 @@ class Step:
         loss = self.loss(logits.float(), labels)
         gradients = torch.autograd.grad(loss, self._used)
         with torch.no_grad():
-            torch._foreach_copy_(self._gradients, gradients)
-            _combine_over_processes(self._gradients, summed=self._summed)
+            self._take(gradients)
+            _combine_over_processes([kept.grad for kept in self.parameters], summed=self._summed)
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
             self._optimiser.step()
@@ -140,6 +153,14 @@ class Step:
             self.losses.index_copy_(0, here, loss.detach().reshape(1).float())
             self.logits.index_copy_(0, here, logits.detach()[None].float())
             self._batches.go_on()
+
+    def _take(self, gradients: tuple[Tensor, ...]) -> None:
+        """Give each parameter its gradient: those of rounded weights are copied, all of one type in one launch."""
+        if self._rounded:
+            torch._foreach_copy_(self._exact_gradients, list(itertools.compress(gradients, self._is_rounded)))
+        for kept, gradient, apart in zip(self.parameters, gradients, self._is_rounded, strict=True):
+            if not apart:
+                kept.grad = gradient
 
     def _round(self) -> None:
         if self._rounded:
@@ -167,7 +188,7 @@ def _rounded_weights(network: nn.Module) -> list[Tensor]:
     ]
 
 
-def _combine_over_processes(gradients: list[Tensor], *, summed: bool) -> None:
+def _combine_over_processes(gradients: list[Any], *, summed: bool) -> None:
     """The gradient of the whole batch, of which each process has computed its share."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
