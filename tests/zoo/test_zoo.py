@@ -248,6 +248,13 @@ def test_human_folder(made, capsys):
     assert "CIFAR-10H is not in" in errors
 
 
+def test_one_form_of_output(made, capsys):
+    assert run(capsys, "zoo", "table", "--json", "--markdown")[::2] == (
+        1,
+        "refocal: --json and --markdown exclude each other\n",
+    )
+
+
 def test_an_infinite_mean_is_no_json_number():
     assert tables._mean_json(zoo.summary._mean([np.inf, 1.0], [])) == {"mean": None, "std": None, "published": []}
 

@@ -20,6 +20,9 @@ def zoo_list(options: Namespace) -> None:
 
 def zoo_table(options: Namespace) -> None:
     """Recompute every measure of every entry."""
+    if options.json and options.markdown:
+        msg = "--json and --markdown exclude each other"
+        raise ValueError(msg)
     found = zoo.entries(options.zoo)
     human = _human(options.human)
     measured = []
