@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from refocal.train.convolution import Convolution
+
 
 class ConvNorm(nn.Sequential):
     """Convolution without bias, padded to keep the size (divided by the stride), and batch norm."""
 
     def __init__(self, inputs: int, outputs: int, *, kernel: int = 3, stride: int = 1, groups: int = 1) -> None:
-        conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
+        conv = Convolution(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
         super().__init__(conv, nn.BatchNorm2d(outputs))
 
 
