@@ -64,7 +64,8 @@ ROOMS = {
     | {"refocal._check", "refocal._files", "refocal.train.data"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.predictions", "refocal.report.words", "refocal.zoo"},
-    "train/models": {"torch", "refocal._check", "refocal.train.models"},
+    "train/models": {"torch", "refocal._check", "refocal.train.models", "refocal.train.convolution"},
+    "train/kernels": {"triton"},
     "cli": {"numpy", "rich", "refocal"},
     "cli/train": {"torch", "rich", "refocal"},
     "train": {"numpy", "scipy", "torch", "safetensors", "refocal._check", "refocal._files", "refocal.metrics"}
