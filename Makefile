@@ -41,6 +41,8 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
 	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
 	$(BIN)/python benchmarks/cli.py --out benchmarks/results/cli.md
+	$(PIP) --no-deps PyHessian
+	$(BIN)/python benchmarks/curvature.py --out benchmarks/results/curvature.md
 	$(PIP) --no-deps $(BENCH)
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
 	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.md

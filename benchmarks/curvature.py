@@ -16,7 +16,6 @@ import importlib.util
 import math
 import multiprocessing
 import platform
-import resource
 import time
 from collections.abc import Callable
 from functools import partial
@@ -204,9 +203,15 @@ def _peak(run: Run, architecture: str, device: str) -> float:
             torch.cuda.reset_peak_memory_stats()
             run(model, data)
             return (torch.cuda.max_memory_allocated() - before) / 1e6
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak begins again
+        before = _resident("VmRSS")
         run(model, data)
-        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / 1e6
+        return _resident("VmHWM") - before
+
+
+def _resident(what: str) -> float:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
+    return int(line.split()[1]) * 1024 / 1e6
 
 
 def table(architecture: str, device: str, memory: int) -> list[str]:
@@ -261,8 +266,8 @@ def main() -> None:
         "# Curvature: trace and largest eigenvalue of a Hessian",
         "",
         f"{PRODUCTS} probes or products unless a row says otherwise; {unit}, medians of {ROUNDS} rounds in which the",
-        f"contenders take turns; memory for probes under way: {options.memory / 1e6:,.0f} MB. Memory column: peak beyond",
-        "network and data, in a process of its own.",
+        f"contenders take turns; memory for probes under way: {options.memory / 1e6:,.0f} MB. Memory column: the peak",
+        "beyond network and data, in a process of its own.",
         "",
     ]
     for name in names:

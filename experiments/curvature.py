@@ -14,7 +14,6 @@ FASHION_MNIST is a folder with the four files of the data set (Debian: package d
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import platform
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 from refocal import _files, metrics
 from refocal.curvature import CurvatureRegularised, hessian_top_eigenvalues, hessian_trace
 from refocal.losses import FocalLoss
+from refocal.train.data import load
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0)
 SEEDS = (0, 1, 2)
@@ -62,27 +62,23 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {"MLP": mlp, "CNN": cnn}
 
 
 def fashion_mnist(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
-    """Training, validation and test images (N, 1, 28, 28), standardised, with their labels."""
-    pixels, labels = _idx(folder / "train-images-idx3-ubyte.gz", 16), _idx(folder / "train-labels-idx1-ubyte.gz", 8)
-    test_pixels, test_labels = (
-        _idx(folder / "t10k-images-idx3-ubyte.gz", 16),
-        _idx(folder / "t10k-labels-idx1-ubyte.gz", 8),
+    """Images (N, 1, 28, 28), standardised, with their labels: the first ones of the training set, then validation."""
+    published = load("fashion-mnist", folder=folder)
+    order = np.argsort(np.concatenate([published.train.indices, published.val.indices]))[: TRAINED + HELD_OUT]
+    pixels, labels = (
+        np.concatenate([getattr(published.train, name), getattr(published.val, name)])[order]
+        for name in ("inputs", "labels")
     )
-    train = slice(0, TRAINED)
-    val = slice(TRAINED, TRAINED + HELD_OUT)
-    images = pixels.reshape(-1, 1, 28, 28).float() / 255
-    mean, spread = images[train].mean(), images[train].std()
-    ready = (images - mean) / spread, (test_pixels.reshape(-1, 1, 28, 28).float() / 255 - mean) / spread
-    return {
-        "train": (ready[0][train], labels[train].long()),
-        "val": (ready[0][val], labels[val].long()),
-        "test": (ready[1], test_labels.long()),
+    parts = {
+        "train": (pixels[:TRAINED], labels[:TRAINED]),
+        "val": (pixels[TRAINED:], labels[TRAINED:]),
+        "test": (published.test.inputs, published.test.labels),
     }
-
-
-def _idx(path: Path, header: int) -> Tensor:
-    with gzip.open(path) as file:
-        return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=header).copy())
+    mean, spread = parts["train"][0].mean() / 255, parts["train"][0].std() / 255
+    return {
+        name: ((torch.tensor(images).permute(0, 3, 1, 2) / 255 - mean) / spread, torch.tensor(target))
+        for name, (images, target) in parts.items()
+    }
 
 
 def train(
@@ -146,8 +142,9 @@ def penalty_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]
                 network, loss = mlp(), nn.CrossEntropyLoss()
                 optimiser = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
                 train(network, CurvatureRegularised(loss, tau, seed=seed), data["train"], optimiser, seed)
-                row = measured(network, data, {"cross_entropy": loss}, probes=PROBES["MLP"])
-                runs.append({"tau": tau, "rate": rate, "seed": seed, **row})
+                lost = not all(values.isfinite().all() for values in network.parameters())
+                row = {} if lost else measured(network, data, {"cross_entropy": loss}, probes=PROBES["MLP"])
+                runs.append({"tau": tau, "rate": rate, "seed": seed, "diverged": lost, **row})
                 print(json.dumps(runs[-1]), flush=True)
     return runs
 

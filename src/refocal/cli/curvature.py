@@ -7,7 +7,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from refocal import _check
 from refocal._files import write_text
@@ -32,7 +34,12 @@ def curvature(options: Namespace) -> None:
     loss_name = _check.one_of(options.loss or "trained", "--loss", ("trained", "cross-entropy"))
     samples = _check.count(_SAMPLES if options.samples is None else options.samples, "--samples")
     model, loss, data = load_run(
-        Path(options.run), part=part, loss=loss_name, samples=samples, folder=options.data_folder, device=options.device
+        Path(options.folder),
+        part=part,
+        loss=loss_name,
+        samples=samples,
+        folder=options.data_folder,
+        device=options.device,
     )
     given = {"k": options.eigenvalues, "probes": options.probes, "matrix": options.matrix, "seed": options.seed}
     settings = {name: value for name, value in given.items() if value is not None}
@@ -44,9 +51,9 @@ def curvature(options: Namespace) -> None:
         "matrix": options.matrix or "hessian",
         **measured.as_dict(),
     }
-    card = runs.read_card(options.run)
+    card = runs.read_card(options.folder)
     card["curvature"] = [*card.get("curvature", []), entry]
-    write_text(Path(options.run) / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
+    write_text(Path(options.folder) / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
     _show(options, _table(entry), entry)
 
 
@@ -71,8 +78,9 @@ def load_run(
     if isinstance(policy, AdaFocal):
         msg = f"{run} was trained with AdaFocal, whose last gammas a run does not keep: use --loss cross-entropy"
         raise ValueError(msg)
-    for _ in range(recipe.epochs if isinstance(policy, Scheduled) else 0):
-        policy.step_epoch()
+    if isinstance(policy, Scheduled):
+        for _ in range(recipe.epochs):
+            policy.step_epoch()
     place = _device(device, (0, 1))
     some = getattr(chosen, part)
     raw = torch.from_numpy(some.inputs[:samples]).to(place)
@@ -81,14 +89,16 @@ def load_run(
     return network.to(place), criterion, (inputs, torch.from_numpy(some.labels[:samples]).to(place))
 
 
-def _table(entry: dict[str, Any]) -> Table:
+def _table(entry: dict[str, Any]) -> RenderableType:
     kind = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}[entry["matrix"]]
     of_loss = "the loss trained with" if entry["loss"] == "trained" else "cross-entropy"
-    shown = Table(title=f"{kind} of {of_loss}, {entry['samples']:,} samples of {entry['part']}")
+    shown = Table()
     shown.add_column("measure")
     shown.add_column("value", justify="right")
     for label, name in (("largest", "largest_eigenvalues"), ("largest in modulus", "largest_eigenvalues_in_modulus")):
-        shown.add_row(f"{label}, to {entry['eigenvalue_tolerance']:g}", "  ".join(f"{each:.6g}" for each in entry[name]))
+        shown.add_row(
+            f"{label}, to {entry['eigenvalue_tolerance']:g}", "  ".join(f"{each:.6g}" for each in entry[name])
+        )
     shown.add_row("trace ± standard error", f"{entry['trace']:.5g} ± {entry['trace_standard_error']:.2g}")
     shown.add_row("gradient norm", f"{entry['gradient_norm']:.5g}")
-    return shown
+    return Group(Text(f"{kind} of {of_loss}, {entry['samples']:,} samples of {entry['part']}"), shown)

@@ -152,13 +152,17 @@ def _curvature(commands: Any) -> None:
         "refocal curvature --run runs/digits-mlp-focal-g3-s0 --loss cross-entropy --part train --eigenvalues 5",
         module="curvature",
     )
-    curvature.add_argument("--run", metavar="FOLDER", required=True, help="a finished run of refocal train")
+    curvature.add_argument(
+        "--run", dest="folder", metavar="FOLDER", required=True, help="a finished run of refocal train"
+    )
     curvature.add_argument("--part", help="train, val or test (default: val)")
     curvature.add_argument("--samples", type=int, help="how many of them, the first ones (default: 1000)")
     curvature.add_argument("--loss", help="trained (default): the run's own loss, or cross-entropy")
     curvature.add_argument("--matrix", help="hessian (default), or ggn for the Gauss-Newton matrix")
     curvature.add_argument("--eigenvalues", type=int, metavar="K", help="how many (default: 1)")
-    curvature.add_argument("--probes", type=int, help="random vectors of the trace, for each 128 samples (default: 100)")
+    curvature.add_argument(
+        "--probes", type=int, help="random vectors of the trace, for each 128 samples (default: 100)"
+    )
     curvature.add_argument("--seed", type=int, help="of the random vectors (default: 0)")
     curvature.add_argument("--data-folder", metavar="FOLDER", help="of the data files (default: $REFOCAL_DATA)")
     curvature.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
