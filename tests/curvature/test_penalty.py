@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import multiprocessing, nn
 
-from refocal.curvature import CurvatureRegularised, HessianTracePenalty
+from refocal.curvature import CurvatureRegularised, HessianTracePenalty, differentiable_attention
 from refocal.curvature.penalty import parameters_of
 from refocal.losses import FocalLoss
 
@@ -119,6 +119,16 @@ def test_a_loss_linear_in_the_parameters_has_no_penalty():
     weight = nn.Parameter(torch.ones(3))
     penalty = HessianTracePenalty(1.0)((weight * torch.arange(3.0)).sum(), [weight])
     assert penalty.item() == 0
+
+
+def test_fused_attention_is_named():
+    model, inputs = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 3, 8)
+    criterion, target = CurvatureRegularised(FocalLoss(2.0), 0.1), torch.tensor([0, 1])
+    with pytest.raises(RuntimeError, match="fused attention has no second derivative"):
+        criterion(model(inputs).flatten(1), target)
+    with differentiable_attention():
+        scores = model(inputs).flatten(1)
+    criterion(scores, target).backward()
 
 
 def test_autocast_is_refused():

@@ -2,7 +2,7 @@
 
 from refocal.curvature.eigenvalues import NotConvergedError, TopEigenvalues, hessian_top_eigenvalues
 from refocal.curvature.penalty import CurvatureRegularised, HessianTracePenalty
-from refocal.curvature.problem import layers
+from refocal.curvature.problem import differentiable_attention, layers
 from refocal.curvature.summary import CurvatureSummary, curvature_summary, gradient_norm
 from refocal.curvature.trace import TraceEstimate, hessian_trace
 
@@ -14,6 +14,7 @@ __all__ = [
     "TopEigenvalues",
     "TraceEstimate",
     "curvature_summary",
+    "differentiable_attention",
     "gradient_norm",
     "hessian_top_eigenvalues",
     "hessian_trace",

@@ -39,8 +39,8 @@ def quadratic_forms(problem: Problem, batch: Batch, *, matrix: Matrix) -> Callab
 def vectors_at_once(problem: Problem, batch: Batch, memory: int) -> int:
     """How many vectors fit into `memory` bytes, by what one forward pass keeps for its backward pass.
 
-    A vector has itself, its product and room for one more; each tensor kept has a derivative along the vector in the
-    pass forward and in the pass back, and one is under way.
+    Derivatives along a vector of all of that, and of the parameters, are alive in passes forward and back together:
+    five times the bytes of both hold the peaks that benchmarks/curvature.py finds.
     """
     kept: dict[int, int] = {}
     parameters = {name: values.detach().requires_grad_() for name, values in problem.parameters.items()}
@@ -54,7 +54,7 @@ def vectors_at_once(problem: Problem, batch: Batch, memory: int) -> int:
         problem.loss(functional_call(problem.model, parameters, (batch.inputs,)), batch.target)
     activations = sum(size for address, size in kept.items() if address not in own)
     itself = sum(values.nbytes for values in problem.parameters.values())
-    return max(1, memory // (3 * (itself + activations)))
+    return max(1, memory // (5 * (itself + activations)))
 
 
 def rademacher(count: int, like: Vector, generator: torch.Generator) -> Vector:

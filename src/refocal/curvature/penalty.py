@@ -87,7 +87,7 @@ class HessianTracePenalty(nn.Module):
             slope_along = torch.stack([(a * b).sum() for a, b in zip(slopes, probe, strict=True)]).sum()
             if not slope_along.requires_grad:  # a loss linear in all parameters
                 continue
-            product = torch.autograd.grad(slope_along, parameters, create_graph=True, materialize_grads=True)
+            product = _twice_differentiated(slope_along, parameters)
             total = total + torch.stack([(a * b).sum() for a, b in zip(product, probe, strict=True)]).sum()
         return total / self.probes
 
@@ -144,6 +144,16 @@ class CurvatureRegularised(nn.Module):
         parameters = parameters_of(scores) if self._subset is None else self._subset
         penalised: Tensor = value + self.penalty(value, parameters)
         return penalised
+
+
+def _twice_differentiated(slope_along: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:
+    try:
+        return torch.autograd.grad(slope_along, parameters, create_graph=True, materialize_grads=True)
+    except RuntimeError as error:
+        if "scaled_dot_product" not in str(error):
+            raise
+        msg = "fused attention has no second derivative: compute the scores under curvature.differentiable_attention()"
+        raise RuntimeError(msg) from error
 
 
 def parameters_of(output: Tensor) -> list[nn.Parameter]:

@@ -129,7 +129,15 @@ def layers(model: nn.Module) -> list[str]:
 
 @contextmanager
 def differentiable_attention() -> Iterator[None]:
-    """Attention by plain operations: PyTorch's fused forms have no second derivative."""
+    """Attention by plain operations inside a `with`: PyTorch's fused forms have no second derivative.
+
+    The measures of this package see to it themselves; a network with attention that is trained with the trace penalty
+    has to compute its scores inside.
+
+    Example:
+        >>> with differentiable_attention():
+        ...     scores = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)(torch.zeros(1, 3, 4))
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -6,6 +6,7 @@ bfloat16 with channels last; the optimiser moves float32 parameters, of which th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from refocal.curvature import HessianTracePenalty
+from refocal.curvature import HessianTracePenalty, differentiable_attention
 from refocal.losses import Scheduled
 from refocal.train.batches import Batches
 from refocal.train.models.layers import Head, head_of
@@ -142,7 +143,8 @@ class Step:
         return policy.closed_form_gamma if isinstance(policy, Scheduled) else None
 
     def _advance(self) -> None:
-        logits, labels = self._forward(self.network, self._batches)
+        with differentiable_attention() if self._penalty.tau else contextlib.nullcontext():
+            logits, labels = self._forward(self.network, self._batches)
         loss = self.loss(logits.float(), labels)
         if self._penalty.tau:
             loss = loss + self._penalty(loss, self._used)
