@@ -44,15 +44,15 @@ def batch(rows, classes, *, dtype=torch.float32, seed=0, spread=3.0):
 
 def compare(logits, target, settings, reduction, *, incoming=1.0):
     """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
-    rows = as_rows(logits, target, weight=settings.weight)
-    assert fused.serves(rows, settings)
-    leaf = logits.clone().requires_grad_()
-    value = fused.focal_rows(rows._replace(logits=leaf), settings, reduction=reduction)
+    assert fused.serves(logits, target, settings)
+    leaf = logits.detach().requires_grad_()
+    value = fused.focal_loss(leaf, target, settings, reduction=reduction)
     assert value.dtype == logits.dtype
     (incoming * value.sum()).backward()
     exact = logits.double().requires_grad_()
     weight = None if settings.weight is None else settings.weight.double()
-    plain = focal_rows(rows._replace(logits=exact), settings._replace(weight=weight))
+    rows = as_rows(exact, target, weight=weight)
+    plain = focal_rows(rows, settings._replace(weight=weight)).reshape(rows.shape)
     expected = reduce(plain, rows, reduction, weight=weight, ignore_index=settings.ignore_index)
     (incoming * expected.sum()).backward()
     rtol, atol = TOLERANCE[logits.dtype]
@@ -232,12 +232,12 @@ def test_a_class_that_does_not_exist_is_nan_and_harms_no_other_row(classes, wron
     for smoothing in (0.0,) if classes > 1000 else (0.0, 0.1):
         settings = settings._replace(label_smoothing=smoothing)
         leaf = logits.clone().requires_grad_()
-        losses = fused.focal_rows(as_rows(leaf, target, weight=None), settings, reduction="none")
+        losses = fused.focal_loss(leaf, target, settings, reduction="none")
         losses.sum().backward()
         assert losses.isnan().tolist() == [True, False, False]
         assert leaf.grad[0].isnan().any()
         others = logits[1:].clone().requires_grad_()
-        fused.focal_rows(as_rows(others, target[1:], weight=None), settings, reduction="none").sum().backward()
+        fused.focal_loss(others, target[1:], settings, reduction="none").sum().backward()
         torch.testing.assert_close(leaf.grad[1:], others.grad)
 
 
@@ -295,13 +295,13 @@ def test_per_sample_losses_can_be_changed_in_place():
 def test_what_the_kernels_leave_to_the_plain_formula():
     logits, target, soft = batch(4, 5)
     plain = Settings(2.0, None, -100, 0.0, False)
-    assert fused.serves(as_rows(logits, target, weight=None), plain)
-    assert not fused.serves(as_rows(logits, soft.clone().requires_grad_(), weight=None), plain)
+    assert fused.serves(logits, target, plain)
+    assert not fused.serves(logits, soft.clone().requires_grad_(), plain)
     weight = torch.ones(5, device=DEVICE, requires_grad=True)
-    assert not fused.serves(as_rows(logits, target, weight=weight), plain._replace(weight=weight))
+    assert not fused.serves(logits, target, plain._replace(weight=weight))
     long = torch.zeros(1, 40_000, device=DEVICE)
-    assert fused.serves(as_rows(long, target[:1], weight=None), plain)
-    assert not fused.serves(as_rows(long, target[:1], weight=None), plain._replace(label_smoothing=0.1))
+    assert fused.serves(long, target[:1], plain)
+    assert not fused.serves(long, target[:1], plain._replace(label_smoothing=0.1))
     assert not fused.serves_map(logits, 200.0)
     losses = torch.func.vmap(lambda one: focal_loss(logits[:1], one, gamma=2.0), in_dims=0)(target[:, None])
     assert losses.shape == (4, 1)
@@ -313,9 +313,9 @@ def test_what_the_kernels_leave_to_the_plain_formula():
 def test_no_gradient_is_computed_without_need(monkeypatch):
     logits, target, _ = batch(4, 5)
     asked = []
-    compute = launches.focal_rows
+    compute = launches.loss_and_gradient
     monkeypatch.setattr(
-        launches, "focal_rows", lambda *data, **wanted: (asked.append(wanted["gradient"]), compute(*data, **wanted))[1]
+        launches, "loss_and_gradient", lambda *call: (asked.append(call[1].gradient), compute(*call))[1]
     )
     leaf = logits.clone().requires_grad_()
     with torch.no_grad():

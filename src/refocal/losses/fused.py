@@ -13,21 +13,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.losses import launches
+from refocal.losses import launches, sigmoid_launches
 from refocal.losses.compiled import INTERPRETED, on_device_of
-from refocal.losses.launches import LONGEST_ROW_ON_CHIP, Settings, SigmoidSettings
-from refocal.losses.targets import Rows, reduce
+from refocal.losses.launches import Case, Plan, Settings
+from refocal.losses.layouts import LONGEST_ROW_ON_CHIP
+from refocal.losses.sigmoid_launches import SigmoidSettings
+from refocal.losses.targets import as_rows, loss_dtype, reduce
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
+_NVIDIA = torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def serves(rows: Rows, settings: Settings) -> bool:
+def serves(logits: Tensor, target: Tensor, settings: Settings) -> bool:
     """Whether a kernel computes this loss: on a GPU, for fixed gammas, outside of tracing and transformations."""
-    hard = rows.has_indices and not settings.label_smoothing
-    fits = hard or rows.logits.shape[1] <= LONGEST_ROW_ON_CHIP
-    fixed = isinstance(settings.gamma, (float, tuple))
-    return fixed and fits and rows.logits.shape[0] > 0 and _runs_kernels(rows.logits, rows.target, settings.weight)
+    if not isinstance(settings.gamma, (float, tuple)) or not logits.numel():
+        return False
+    if not _runs_kernels(logits, target, settings.weight):
+        return False
+    hard = not settings.label_smoothing and not target.is_floating_point()
+    return hard or logits.shape[min(logits.ndim - 1, 1)] <= LONGEST_ROW_ON_CHIP
 
 
 def serves_sigmoid(logits: Tensor, target: Tensor, gamma: Any, alpha: Any) -> bool:
@@ -37,28 +42,36 @@ def serves_sigmoid(logits: Tensor, target: Tensor, gamma: Any, alpha: Any) -> bo
 
 
 def serves_map(logits: Tensor, gamma: Any) -> bool:
-    """Whether a kernel computes this posterior map: two-dimensional logits without gradient, one moderate gamma."""
-    if logits.ndim != 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
+    """Whether a kernel computes this posterior map: batches of logits without gradient, one moderate gamma."""
+    if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
         return False
-    return _runs_kernels(logits) and 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.shape[0] > 0
+    return _runs_kernels(logits) and 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
 
 def _runs_kernels(logits: Tensor, *others: Tensor | None) -> bool:
+    if not _HAS_TRITON or logits.dtype not in _DTYPES or not ((logits.is_cuda and _NVIDIA) or INTERPRETED):
+        return False
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch.autograd.forward_ad._current_level >= 0:
         return False
-    given = [tensor for tensor in others if tensor is not None]
-    if any(tensor.requires_grad for tensor in given):  # the kernels differentiate in the logits alone
-        return False
-    if any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in (logits, *given)):
-        return False
-    on_gpu = logits.is_cuda and torch.version.hip is None
-    return _HAS_TRITON and logits.dtype in _DTYPES and (on_gpu or INTERPRETED)
+    wrapped, device = torch._C._functorch.is_functorch_wrapped_tensor, logits.get_device()
+    for tensor in others:
+        # the kernels differentiate in the logits alone; tensors of another device are for PyTorch to refuse
+        if tensor is not None and (tensor.requires_grad or wrapped(tensor) or tensor.get_device() != device):
+            return False
+    return not wrapped(logits)
 
 
-def focal_rows(rows: Rows, settings: Settings, *, reduction: str) -> Tensor:
-    """Focal losses (N,), or their sum or mean, by the fused kernels."""
-    wanted = torch.is_grad_enabled() and rows.logits.requires_grad
-    return _FocalRows.apply(rows.logits, rows.target, settings, reduction, wanted)  # type: ignore[no-untyped-call]
+def focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, reduction: str) -> Tensor:
+    """Focal losses, or their sum or mean, by the fused kernels."""
+    gradient = logits.requires_grad and _at_once(logits, reduction) and torch.is_grad_enabled()
+    target = target.long() if target.dtype == torch.uint8 else target
+    case = launches.case_of(logits, target, settings, reduction, loss_dtype(logits), gradient=gradient)
+    plan = launches.plan_for(case)
+    if plan is None:  # the kernels need a copy
+        rows = as_rows(logits, target, weight=None)
+        losses = focal_loss(rows.logits.contiguous(), rows.target.contiguous(), settings, reduction=reduction)
+        return losses.reshape(rows.shape) if reduction == "none" else losses
+    return _FocalLoss.apply(logits, target, settings, case, plan)  # type: ignore[no-untyped-call]
 
 
 def sigmoid_focal(
@@ -71,7 +84,7 @@ def sigmoid_focal(
 
 
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
-    """Psi^gamma of each row, by the fused kernel."""
+    """Psi^gamma over dimension 1, by the fused kernel."""
     with on_device_of(logits):
         return launches.posterior_map(logits, gamma)
 
@@ -85,38 +98,36 @@ def _at_once(logits: Tensor, reduction: str) -> bool:
     return reduction != "none" and logits.dtype != torch.float16
 
 
-class _FocalRows(torch.autograd.Function):
+class _FocalLoss(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 `apply` takes no keywords
-        ctx: Any, logits: Tensor, target: Tensor, settings: Settings, reduction: str, wanted: bool
+        ctx: Any, logits: Tensor, target: Tensor, settings: Settings, case: Case, plan: Plan
     ) -> Tensor:
         with on_device_of(logits):
-            loss, ctx.gradient = launches.focal_rows(
-                logits, target, settings, reduction, gradient=wanted and _at_once(logits, reduction)
-            )
+            loss, ctx.gradient, ctx.correction = launches.loss_and_gradient(plan, case, logits, target, settings)
         ctx.save_for_backward(logits, target)
-        ctx.settings, ctx.reduction = settings, reduction
-        assert loss is not None
+        ctx.settings, ctx.case, ctx.plan = settings, case, plan
         return loss
 
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is not None and not torch.is_grad_enabled():
-            return launches.scale(gradient, incoming, None), None, None, None, None
+            launches.multiply(ctx.plan, gradient, incoming, ctx.correction)
+            return gradient, None, None, None, None
         logits, target = ctx.saved_tensors
+        settings, case = ctx.settings, ctx.case
         if torch.is_grad_enabled():  # a second derivative is wanted: the plain formula has one
             from refocal.losses.softmax import focal_rows as plain_rows
 
-            rows = Rows(logits, target, (logits.shape[0],))
-            weight, ignore_index = ctx.settings.weight, ctx.settings.ignore_index
-            plain = reduce(
-                plain_rows(rows, ctx.settings), rows, ctx.reduction, weight=weight, ignore_index=ignore_index
-            )
+            rows = as_rows(logits, target, weight=None)
+            losses = plain_rows(rows, settings).reshape(rows.shape)
+            weight, ignore_index = settings.weight, settings.ignore_index
+            plain = reduce(losses, rows, case.reduction, weight=weight, ignore_index=ignore_index)
             (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
         else:  # later, or a second pass through the same graph
-            _, gradient = launches.focal_rows(
-                logits, target, ctx.settings, ctx.reduction, gradient=True, incoming=incoming
+            gradient = launches.gradient_alone(
+                case, logits, target, settings, incoming=incoming, correction=ctx.correction
             )
         return gradient, None, None, None, None
 
@@ -127,7 +138,7 @@ class _SigmoidFocal(torch.autograd.Function):
         ctx: Any, logits: Tensor, target: Tensor, settings: SigmoidSettings, reduction: str, wanted: bool
     ) -> Tensor:
         with on_device_of(logits):
-            loss, ctx.gradient, ctx.work = launches.sigmoid_focal(
+            loss, ctx.gradient, ctx.correction = sigmoid_launches.loss_and_gradient(
                 logits, target, settings, reduction, gradient=wanted and _at_once(logits, reduction)
             )
         ctx.save_for_backward(logits, target)
@@ -138,7 +149,7 @@ class _SigmoidFocal(torch.autograd.Function):
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None, None]:
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is not None and not torch.is_grad_enabled():
-            return launches.scale(gradient, incoming, ctx.work), None, None, None, None
+            return sigmoid_launches.multiply(gradient, incoming, ctx.correction), None, None, None, None
         logits, target = ctx.saved_tensors
         if torch.is_grad_enabled():
             from refocal.losses.sigmoid import sigmoid_focal_elements
@@ -150,7 +161,7 @@ class _SigmoidFocal(torch.autograd.Function):
                 plain = plain / (target != ctx.settings[2]).sum()
             (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
         else:
-            gradient = launches.sigmoid_gradient(
-                logits, target, ctx.settings, ctx.reduction, incoming=incoming, work=ctx.work
+            gradient = sigmoid_launches.gradient_alone(
+                logits, target, ctx.settings, ctx.reduction, incoming=incoming, correction=ctx.correction
             )
         return gradient, None, None, None, None

@@ -17,7 +17,7 @@ from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
 from refocal.losses.launches import Settings
 from refocal.losses.policies import GammaPolicy
-from refocal.losses.targets import Rows, as_rows, gather_target, loss_dtype
+from refocal.losses.targets import Rows, as_rows, check_fit, gather_target, loss_dtype
 
 
 def focal_loss(
@@ -51,15 +51,16 @@ def focal_loss(
 
     Reference: 001, Eq. 5.
     """
-    rows = as_rows(logits, target, weight=weight, label_smoothing=label_smoothing)
-    exponent = resolve_gamma(gamma, classes=rows.logits.shape[1])
+    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing)
+    exponent = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
     if exponent == 0.0:
         return F.cross_entropy(
             logits, target, weight=weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
         )
     settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
-    if fused.serves(rows, settings):
-        return fused.focal_rows(rows, settings, reduction="none").reshape(rows.shape)
+    if fused.serves(logits, target, settings):
+        return fused.focal_loss(logits, target, settings, reduction="none")
+    rows = as_rows(logits, target, weight=weight)
     return focal_rows(rows, settings).reshape(rows.shape)
 
 
