@@ -25,30 +25,21 @@ _NVIDIA = torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def serves(logits: Tensor, target: Tensor, settings: Settings) -> bool:
-    """Whether a kernel computes this loss: on a GPU, for fixed gammas, outside of tracing and transformations."""
-    if not isinstance(settings.gamma, (float, tuple)) or not logits.numel():
-        return False
-    if not _runs_kernels(logits, target, settings.weight):
-        return False
-    hard = not settings.label_smoothing and not target.is_floating_point()
-    return hard or logits.shape[min(logits.ndim - 1, 1)] <= LONGEST_ROW_ON_CHIP
-
-
 def serves_sigmoid(logits: Tensor, target: Tensor, gamma: Any, alpha: Any) -> bool:
     """Whether a kernel computes this sigmoid loss."""
     fixed = isinstance(gamma, float) and not isinstance(alpha, tuple)
-    return fixed and logits.numel() > 0 and _runs_kernels(logits, target)
+    return fixed and logits.numel() > 0 and runs_kernels(logits, target)
 
 
 def serves_map(logits: Tensor, gamma: Any) -> bool:
     """Whether a kernel computes this posterior map: batches of logits without gradient, one moderate gamma."""
     if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
         return False
-    return _runs_kernels(logits) and 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
+    return runs_kernels(logits) and 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
 
-def _runs_kernels(logits: Tensor, *others: Tensor | None) -> bool:
+def runs_kernels(logits: Tensor, *others: Tensor | None) -> bool:
+    """Whether kernels can run on these tensors: on a GPU, outside of tracing and transformations."""
     if not _HAS_TRITON or logits.dtype not in _DTYPES or not ((logits.is_cuda and _NVIDIA) or INTERPRETED):
         return False
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch.autograd.forward_ad._current_level >= 0:
@@ -61,17 +52,17 @@ def _runs_kernels(logits: Tensor, *others: Tensor | None) -> bool:
     return not wrapped(logits)
 
 
-def focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, reduction: str) -> Tensor:
-    """Focal losses, or their sum or mean, by the fused kernels."""
+def focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, reduction: str) -> Tensor | None:
+    """Focal losses, or their sum or mean; None where no kernel serves these tensors as they lie, or they do not fit."""
+    if not runs_kernels(logits, target, settings.weight) or not isinstance(settings.gamma, (float, tuple)):
+        return None
     gradient = logits.requires_grad and _at_once(logits, reduction) and torch.is_grad_enabled()
     target = target.long() if target.dtype == torch.uint8 else target
     case = launches.case_of(logits, target, settings, reduction, loss_dtype(logits), gradient=gradient)
     plan = launches.plan_for(case)
-    if plan is None:  # the kernels need a copy
-        rows = as_rows(logits, target, weight=None)
-        losses = focal_loss(rows.logits.contiguous(), rows.target.contiguous(), settings, reduction=reduction)
-        return losses.reshape(rows.shape) if reduction == "none" else losses
-    return _FocalLoss.apply(logits, target, settings, case, plan)  # type: ignore[no-untyped-call]
+    if plan is None:
+        return None
+    return _FocalLoss.apply(logits, target, (settings, case, plan))  # type: ignore[no-untyped-call]
 
 
 def sigmoid_focal(
@@ -100,23 +91,22 @@ def _at_once(logits: Tensor, reduction: str) -> bool:
 
 class _FocalLoss(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917 `apply` takes no keywords
-        ctx: Any, logits: Tensor, target: Tensor, settings: Settings, case: Case, plan: Plan
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, target: Tensor, how: tuple[Settings, Case, Plan]) -> Tensor:
+        settings, case, plan = how
         with on_device_of(logits):
             loss, ctx.gradient, ctx.correction = launches.loss_and_gradient(plan, case, logits, target, settings)
         ctx.save_for_backward(logits, target)
-        ctx.settings, ctx.case, ctx.plan = settings, case, plan
+        ctx.how = how
         return loss
 
     @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, None, None]:
+        settings, case, plan = ctx.how
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is not None and not torch.is_grad_enabled():
-            launches.multiply(ctx.plan, gradient, incoming, ctx.correction)
-            return gradient, None, None, None, None
+            launches.multiply(plan, gradient, incoming, ctx.correction)
+            return gradient, None, None
         logits, target = ctx.saved_tensors
-        settings, case = ctx.settings, ctx.case
         if torch.is_grad_enabled():  # a second derivative is wanted: the plain formula has one
             from refocal.losses.softmax import focal_rows as plain_rows
 
@@ -129,12 +119,12 @@ class _FocalLoss(torch.autograd.Function):
             gradient = launches.gradient_alone(
                 case, logits, target, settings, incoming=incoming, correction=ctx.correction
             )
-        return gradient, None, None, None, None
+        return gradient, None, None
 
 
 class _SigmoidFocal(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917
+    def forward(  # noqa: PLR0917 `apply` takes no keywords
         ctx: Any, logits: Tensor, target: Tensor, settings: SigmoidSettings, reduction: str, wanted: bool
     ) -> Tensor:
         with on_device_of(logits):

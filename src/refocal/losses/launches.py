@@ -51,9 +51,12 @@ class Case(NamedTuple):
     strides: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    target_shape: torch.Size
     target_strides: tuple[int, ...]
     target_dtype: torch.dtype
-    gamma: float | None  # None: one a class
+    gamma: float
+    gammas: int  # their number where each class has one, else 0
+    weight_shape: torch.Size | None
     weight_dtype: torch.dtype | None
     ignore_index: int
     smoothed: bool
@@ -87,6 +90,8 @@ class Plan:
     classes: int
     gradient_strides: tuple[int, ...]
     expected: float  # what a sum of losses is divided by, but for rows that do not count and for weights
+    has_indices: bool
+    hard: bool
     counted: bool
     adds: bool  # whether `compute` adds up; else, `count` comes before and `finish` after it
     compute: Launch
@@ -97,12 +102,12 @@ class Plan:
 
 @functools.lru_cache(maxsize=256)
 def plan_for(case: Case) -> Plan | None:
-    """The plan of a case; None where its tensors do not lie as the kernels need it."""
+    """The plan of a case; None where no kernel serves it, be it that its tensors do not lie or fit as they should."""
     from refocal.losses.kernels import sums
 
     layout = layout_of(case.shape, case.strides)
     target_layout = layout if case.has_indices else layout_of(case.shape, case.target_strides)
-    if layout is None or target_layout is None or layout.span != target_layout.span:
+    if layout is None or target_layout is None or layout.span != target_layout.span or not _is_sound(case):
         return None
     size, classes = math.prod(case.shape), case.shape[1]
     rows = size // classes
@@ -115,6 +120,8 @@ def plan_for(case: Case) -> Plan | None:
         classes=classes,
         gradient_strides=layout.strides_of_gradient(case.shape),
         expected=float(rows) if case.reduction == "mean" else 1.0,
+        has_indices=case.has_indices,
+        hard=case.hard,
         counted=case.counted,
         adds=adds,
         compute=_compute(case, layout, target_layout, adds=adds),
@@ -122,6 +129,17 @@ def plan_for(case: Case) -> Plan | None:
         finish=Launch(sums.finish, parts, warps=16, COUNTED=case.counted, COUNTED_BESIDE=False, BLOCK=8192),
         multiply=multiplication(size, case.dtype, case.loss_dtype, case.device, corrected=case.counted and adds),
     )
+
+
+def _is_sound(case: Case) -> bool:
+    """Whether shapes fit each other, and a kernel knows this loss."""
+    shape, classes = case.shape, case.shape[1]
+    if case.target_shape != (shape[:1] + shape[2:] if case.has_indices else shape) or not math.prod(shape):
+        return False
+    gamma_fits = case.gammas == classes if case.gammas else case.gamma > 0  # 0 is for PyTorch's cross-entropy
+    target_fits = case.target_dtype == torch.int64 or not case.has_indices
+    weight_fits = case.weight_shape in (None, shape[1:2])
+    return gamma_fits and target_fits and weight_fits and (case.hard or classes <= LONGEST_ROW_ON_CHIP)
 
 
 def _compute(case: Case, layout: Layout, target_layout: Layout, *, adds: bool) -> Launch:
@@ -135,9 +153,9 @@ def _compute(case: Case, layout: Layout, target_layout: Layout, *, adds: bool) -
         "STRIDE": layout.stride,
         "COUNTED": case.counted,
         "ADDS": adds,
-        "GAMMA_BY_CLASS": case.gamma is None,
+        "GAMMA_BY_CLASS": case.gammas > 0,
         "WEIGHTED": case.weight_dtype is not None,
-        "WHOLE": 0 if case.gamma is None else whole(case.gamma),
+        "WHOLE": whole(case.gamma),
         "DETACHED": case.detached,
         "GRADIENT": case.gradient,
         "INCOMING": case.incoming,
@@ -166,14 +184,18 @@ def case_of(
 ) -> Case:
     """The case of a call."""
     gamma, weight, ignore_index, smoothing, detached = settings
+    by_class = isinstance(gamma, tuple)
     return Case(
         logits.shape,
         logits.stride(),
         logits.dtype,
         logits.device,
+        target.shape,
         target.stride(),
         target.dtype,
-        None if isinstance(gamma, tuple) else gamma,
+        0.0 if by_class else gamma,
+        len(gamma) if by_class else 0,
+        None if weight is None else weight.shape,
         None if weight is None else weight.dtype,
         ignore_index,
         smoothing > 0,
@@ -189,33 +211,46 @@ def loss_and_gradient(
     plan: Plan, case: Case, logits: Tensor, target: Tensor, settings: Settings
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The loss, reduced; its gradient in the logits for an incoming 1; and the correction of a mean's gradient."""
-    from refocal.losses.kernels.sums import LOSSES
-
-    device = logits.device
     gradient = _empty_gradient(plan, logits) if case.gradient else None
-    correction = torch.empty((), dtype=torch.float32, device=device) if plan.counted else None
+    correction = logits.new_empty((), dtype=torch.float32) if plan.counted else None
     if plan.adds:
         work = _scratch(logits)
-    else:  # counting sets the ticket
-        empty = torch.empty if plan.counted or case.reduction == "none" else torch.zeros
-        work = empty(LOSSES.value + plan.rows, dtype=torch.float32, device=device)
-    loss = work if case.reduction == "none" else torch.empty((), dtype=case.loss_dtype, device=device)
-    target = target.contiguous() if case.has_indices else target
-    if plan.counted and not plan.adds:
+        loss = logits.new_empty((), dtype=case.loss_dtype)
+        _run(plan, case, logits, target, settings, gradient, work, loss, correction)
+        return loss, gradient, correction
+    return _large_loss(plan, case, logits, target, settings, gradient, correction), gradient, correction
+
+
+def _large_loss(  # noqa: PLR0917 as `_run`
+    plan: Plan,
+    case: Case,
+    logits: Tensor,
+    target: Tensor,
+    settings: Settings,
+    gradient: Tensor | None,
+    correction: Tensor | None,
+) -> Tensor:
+    """The loss by three launches, which count targets, compute, and add up; its gradient is left in `gradient`."""
+    from refocal.losses.kernels.sums import LOSSES
+
+    empty = (
+        logits.new_empty if plan.counted or case.reduction == "none" else logits.new_zeros
+    )  # counting sets the ticket
+    work = empty(LOSSES.value + plan.rows, dtype=torch.float32)
+    if plan.counted:
         weight = work if settings.weight is None else settings.weight.contiguous()
-        plan.count((target, weight, work), plan.rows, plan.classes, settings.ignore_index)
-    _run(plan, case, logits, target, settings, gradient=gradient, work=work, loss=loss, correction=correction)
+        plan.count((target.contiguous(), weight, work), plan.rows, plan.classes, settings.ignore_index)
+    _run(plan, case, logits, target, settings, gradient, work, None, correction)
     if case.reduction == "none":
-        losses = work[LOSSES.value :].reshape(case.shape[:1] + case.shape[2:])
-        return losses.to(case.loss_dtype, copy=True), gradient, None
-    if not plan.adds:
-        plan.finish((work, loss, loss if correction is None else correction), plan.rows, plan.expected)
-    return loss, gradient, correction
+        return work[LOSSES.value :].reshape(case.shape[:1] + case.shape[2:]).to(case.loss_dtype, copy=True)
+    loss = logits.new_empty((), dtype=case.loss_dtype)
+    plan.finish((work, loss, loss if correction is None else correction), plan.rows, plan.expected)
+    return loss
 
 
 def multiply(plan: Plan, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
     """Multiply a gradient computed with the loss by the one that comes in, in place."""
-    plan.multiply((gradient, incoming, incoming if correction is None else correction), gradient.numel())
+    plan.multiply((gradient, incoming, incoming if correction is None else correction), plan.rows * plan.classes)
 
 
 def gradient_alone(
@@ -233,10 +268,7 @@ def gradient_alone(
     assert plan is not None, "the loss had one"
     gradient = _empty_gradient(plan, logits)
     incoming = incoming.contiguous()
-    target = target.contiguous() if case.has_indices else target
-    _run(
-        plan, case, logits, target, settings, gradient=gradient, work=incoming, correction=correction, incoming=incoming
-    )
+    _run(plan, case, logits, target, settings, gradient, incoming, None, correction)
     return gradient
 
 
@@ -244,33 +276,32 @@ def _empty_gradient(plan: Plan, logits: Tensor) -> Tensor:
     return torch.empty_strided(logits.shape, plan.gradient_strides, dtype=logits.dtype, device=logits.device)
 
 
-def _run(
+def _run(  # noqa: PLR0917 keywords take their time, too
     plan: Plan,
     case: Case,
     logits: Tensor,
     target: Tensor,
     settings: Settings,
-    *,
     gradient: Tensor | None,
     work: Tensor,
+    loss: Tensor | None,
     correction: Tensor | None,
-    loss: Tensor | None = None,
-    incoming: Tensor | None = None,
 ) -> None:
+    """Launch the kernel that computes; where a gradient comes in, `work` is that."""
     gamma, weight, ignore_index, smoothing, _ = settings
     tensors = (  # where one is not used, any will do
         logits,
-        target,
+        target.contiguous() if plan.has_indices else target,
         work if gradient is None else gradient,
         work,
         work if loss is None else loss,
         work if correction is None else correction,
-        _gammas(gamma, case.device) if case.gamma is None else work,
+        _gammas(gamma, case.device) if case.gammas else work,
         work if weight is None else weight.contiguous(),
-        work if incoming is None else incoming,
+        work,
     )
-    numbers = (plan.rows, case.gamma or 0.0, ignore_index, plan.expected)
-    plan.compute(tensors, *(numbers if case.hard else (*numbers, float(smoothing))))
+    numbers = (plan.rows, case.gamma, ignore_index, plan.expected)
+    plan.compute(tensors, *(numbers if plan.hard else (*numbers, float(smoothing))))
 
 
 def _scratch(tensor: Tensor) -> Tensor:

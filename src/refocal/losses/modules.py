@@ -19,12 +19,11 @@ from refocal.losses.softmax import (
     brier_loss,
     dual_focal_loss,
     focal_loss,
-    focal_rows,
     inverse_focal_loss,
     proper_focal_loss,
-    resolve_gamma,
+    reduced_focal_loss,
 )
-from refocal.losses.targets import as_rows, check_fit, reduce
+from refocal.losses.targets import as_rows, reduce
 
 Reduction = Literal["none", "mean", "sum"]
 _FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
@@ -119,26 +118,8 @@ class FocalLoss(AbstractSoftmaxLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; in one pass with its gradient on a GPU."""
-        weight = self.weight
-        check_fit(logits, target, weight=weight, label_smoothing=self.label_smoothing)
-        classes = logits.shape[min(logits.ndim - 1, 1)]
-        checked = isinstance(self.gamma, tuple) and len(self.gamma) == classes  # once more would take long
-        gamma = self.gamma if checked else resolve_gamma(self.gamma, classes=classes)
-        if gamma == 0.0:
-            return F.cross_entropy(
-                logits,
-                target,
-                weight=weight,
-                ignore_index=self.ignore_index,
-                reduction=self.reduction,
-                label_smoothing=self.label_smoothing,
-            )
-        settings = Settings(gamma, weight, self.ignore_index, self.label_smoothing, self.detached)
-        if fused.serves(logits, target, settings):
-            return fused.focal_loss(logits, target, settings, reduction=self.reduction)
-        rows = as_rows(logits, target, weight=weight)
-        losses = focal_rows(rows, settings).reshape(rows.shape)
-        return reduce(losses, rows, self.reduction, weight=weight, ignore_index=self.ignore_index)
+        settings = Settings(self.gamma, self.weight, self.ignore_index, self.label_smoothing, self.detached)
+        return reduced_focal_loss(logits, target, settings, reduction=self.reduction)
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
