@@ -111,7 +111,7 @@ def plan_for(case: Case) -> Plan | None:
         return None
     size, classes = math.prod(case.shape), case.shape[1]
     rows = size // classes
-    programs = tiling(rows, classes, layout.span, case.dtype.itemsize).programs
+    programs = tiling(rows, classes, layout.span).programs
     small = size * case.dtype.itemsize <= _MOST_BYTES_CORRECTED and programs <= sums.MOST_PROGRAMS.value
     adds = small and case.reduction != "none" and not case.incoming
     parts = sums.COUNTS.value
@@ -164,7 +164,7 @@ def _compute(case: Case, layout: Layout, target_layout: Layout, *, adds: bool) -
     if case.hard and classes > (_LONGEST_RAGGED_ROW_ON_CHIP if classes % 8 else LONGEST_ROW_ON_CHIP):
         # no more rows at once than the L2 cache holds for their second reading
         return Launch(hard.rows_in_chunks, at_once, warps=32, LANES=2048, WIDTH=8, **constants)
-    block, tile_rows, warps, programs = tiling(rows, classes, layout.span, case.dtype.itemsize)
+    block, tile_rows, warps, programs = tiling(rows, classes, layout.span)
     constants["BLOCK"] = block
     if case.hard and block > LONGEST_TILED_ROW:
         if block == LONGEST_ROW_ON_CHIP and case.dtype.itemsize == 2:
@@ -361,7 +361,7 @@ def _map_plan(case: _MapCase) -> tuple[Launch, int, tuple[int, ...]] | None:
         return None
     classes = case.shape[1]
     rows = math.prod(case.shape) // classes
-    block, tile_rows, warps, programs = tiling(rows, classes, layout.span, case.dtype.itemsize)
+    block, tile_rows, warps, programs = tiling(rows, classes, layout.span)
     constants = {
         "CLASSES": classes,
         "SPAN": layout.span,

@@ -17,7 +17,8 @@ def samples_of_tile(rows, SPAN: tl.constexpr, ROWS: tl.constexpr):
     if SPAN > 0:
         TILES: tl.constexpr = (SPAN + ROWS - 1) // ROWS
         image = tl.program_id(0) // TILES
-        inner = tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS)
+        # two samples a thread: more, and threads would repeat each other's work on each sample
+        inner = tl.max_contiguous(tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS), 2)
         return image.to(tl.int64), inner, image * SPAN + inner, inner < SPAN
     else:
         row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
