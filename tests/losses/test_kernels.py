@@ -220,6 +220,32 @@ def test_images_as_they_lie():
     compare(many, many_target, PLAIN, "mean", copied=True)
 
 
+def test_what_cross_entropy_refuses_or_finds_empty():
+    criterion, reference = FocalLoss(2.0), torch.nn.CrossEntropyLoss()
+    logits, target, _ = batch(4, 5)
+    wrong = [
+        (logits, target[:3]),
+        (logits, target.int()),
+        (logits[0, 0], target[0]),
+        (logits[:, :, None], target),
+        (logits, logits[:, :4]),
+    ]
+    for scores, goal in wrong:
+        with pytest.raises((RuntimeError, ValueError, IndexError)) as expected:
+            reference(scores, goal)
+        with pytest.raises(expected.type):
+            criterion(scores, goal)
+    with pytest.raises(ValueError, match="gamma"):
+        FocalLoss((1.0, 2.0))(logits, target)
+    assert criterion(logits[0], target[0]).item() == pytest.approx(criterion(logits[:1], target[:1]).item())
+    for shape in ((0, 5), (2, 5, 0), (0, 5, 3)):
+        empty = torch.empty(shape, device=DEVICE, requires_grad=True)
+        loss = criterion(empty, torch.empty((shape[0], *shape[2:]), dtype=torch.long, device=DEVICE))
+        loss.backward()
+        assert loss.isnan()
+        assert empty.grad.shape == shape
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(1, 3), (70, 3), (3, 600)])
 def test_one_launch_and_three_agree(shape, weighted, monkeypatch):

@@ -88,6 +88,7 @@ class Plan:
 
     rows: int
     classes: int
+    parts: int  # losses to add up: one a row, or a tile of them
     gradient_strides: tuple[int, ...]
     expected: float  # what a sum of losses is divided by, but for rows that do not count and for weights
     has_indices: bool
@@ -111,13 +112,14 @@ def plan_for(case: Case) -> Plan | None:
         return None
     size, classes = math.prod(case.shape), case.shape[1]
     rows = size // classes
-    programs = tiling(rows, classes, layout.span).programs
+    _, tile_rows, _, programs = tiling(rows, classes, layout.span)
     small = size * case.dtype.itemsize <= _MOST_BYTES_CORRECTED and programs <= sums.MOST_PROGRAMS.value
     adds = small and case.reduction != "none" and not case.incoming
     parts = sums.COUNTS.value
     return Plan(
         rows=rows,
         classes=classes,
+        parts=programs if tile_rows > 1 and case.reduction != "none" else rows,
         gradient_strides=layout.strides_of_gradient(case.shape),
         expected=float(rows) if case.reduction == "mean" else 1.0,
         has_indices=case.has_indices,
@@ -172,6 +174,7 @@ def _compute(case: Case, layout: Layout, target_layout: Layout, *, adds: bool) -
             return Launch(hard.whole_rows, at_once, warps=warps, STAGES=3, **constants)
         return Launch(hard.whole_rows, programs, warps=warps, STAGES=1, **constants)
     constants |= {"ROWS": tile_rows, "SPAN": layout.span, "IMAGE": layout.image}
+    constants["BY_ROW"] = case.reduction == "none" and not case.incoming
     if case.hard:
         return Launch(hard.tiles_of_rows, programs, warps=warps, **constants)
     constants |= {"TARGET_IMAGE": target_layout.image, "TARGET_STRIDE": target_layout.stride}
@@ -236,7 +239,7 @@ def _large_loss(  # noqa: PLR0917 as `_run`
     empty = (
         logits.new_empty if plan.counted or case.reduction == "none" else logits.new_zeros
     )  # counting sets the ticket
-    work = empty(LOSSES.value + plan.rows, dtype=torch.float32)
+    work = empty(LOSSES.value + plan.parts, dtype=torch.float32)
     if plan.counted:
         weight = work if settings.weight is None else settings.weight.contiguous()
         plan.count((target.contiguous(), weight, work), plan.rows, plan.classes, settings.ignore_index)
@@ -244,7 +247,7 @@ def _large_loss(  # noqa: PLR0917 as `_run`
     if case.reduction == "none":
         return work[LOSSES.value :].reshape(case.shape[:1] + case.shape[2:]).to(case.loss_dtype, copy=True)
     loss = logits.new_empty((), dtype=case.loss_dtype)
-    plan.finish((work, loss, loss if correction is None else correction), plan.rows, plan.expected)
+    plan.finish((work, loss, loss if correction is None else correction), plan.parts, plan.expected)
     return loss
 
 

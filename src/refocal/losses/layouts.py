@@ -38,7 +38,7 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout | None:
     That is for classes that are apart in a matrix, for trailing dimensions with gaps, and for images of more classes
     than a tile holds.
     """
-    if len(shape) == 1:
+    if len(shape) < 2:
         return None
     classes = shape[1]
     if strides[1] == 1 or classes == 1:

@@ -59,17 +59,20 @@ def focal_loss(
 
 def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, reduction: str) -> Tensor:
     """Focal loss, reduced as `nn.CrossEntropyLoss` does, which says what is wrong with tensors that do not fit."""
+    policy = settings.gamma
+    if isinstance(policy, GammaPolicy) and policy.closed_form_gamma is not None:
+        settings = settings._replace(gamma=policy.closed_form_gamma)
     fast = fused.focal_loss(logits, target, settings, reduction=reduction)
     if fast is not None:
         return fast
-    _, weight, ignore_index, smoothing, _ = settings
-    rows = as_rows(logits, target, weight=weight, label_smoothing=smoothing)
-    gamma = resolve_gamma(settings.gamma, classes=rows.logits.shape[1])
+    gamma, weight, ignore_index, smoothing, _ = settings
+    check_fit(logits, target, weight=weight, label_smoothing=smoothing)
+    gamma = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
     if gamma == 0.0:
         return F.cross_entropy(
             logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=smoothing
         )
-    settings = settings._replace(gamma=gamma)
+    settings, rows = settings._replace(gamma=gamma), as_rows(logits, target, weight=weight)
     if fused.runs_kernels(rows.logits, rows.target, weight):  # where the tensors lay otherwise, on a copy
         fast = fused.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), settings, reduction=reduction)
         if fast is not None:

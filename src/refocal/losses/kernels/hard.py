@@ -3,9 +3,9 @@
 With m_j = exp(x_j - max x), p = m_y / sum(m) and q = sum of the others / sum(m), so that neither is taken from the
 other by subtraction. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
 
-Each kernel leaves one loss a row in `work`, which is laid out as `sums` says; or it adds them up itself (ADDS), so that
-one launch does all. Lengths and strides are constants, so that Triton sees which addresses are aligned and loads many
-classes at once.
+Each kernel leaves one loss a row, or a tile, in `work`, which is laid out as `sums` says; or it adds them up itself
+(ADDS), so that one launch does all. Lengths and strides are constants, so that Triton sees which addresses are aligned
+and loads many classes at once.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def tiles_of_rows(
     STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
+    BY_ROW: tl.constexpr,
     COUNTED: tl.constexpr,
     ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
@@ -97,7 +98,7 @@ def tiles_of_rows(
         weight = tl.load(weight_ptr + safe).to(tl.float32)
         loss, phi, share = loss * weight, phi * weight, tl.where(counted, weight, 0.0)
     loss = tl.where(counted, loss, 0.0)
-    if not ADDS and not INCOMING:
+    if BY_ROW:
         tl.store(work_ptr + LOSSES + row, loss, mask=exists)
     if GRADIENT:
         phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, tl.where(exists, row, 0), INCOMING), 0.0)
@@ -107,6 +108,8 @@ def tiles_of_rows(
     if ADDS:
         total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
         add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
+    elif not BY_ROW and not INCOMING:
+        tl.store(work_ptr + LOSSES + tl.program_id(0), tl.sum(loss, axis=0))
 
 
 @triton.jit

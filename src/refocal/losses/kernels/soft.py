@@ -48,6 +48,7 @@ def rows_on_chip(
     TARGET_STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
+    BY_ROW: tl.constexpr,
     COUNTED: tl.constexpr,
     ADDS: tl.constexpr,
     INDICES: tl.constexpr,
@@ -97,7 +98,7 @@ def rows_on_chip(
     log_p = tl.where(t != 0.0, exponent - log2_of_total(beside), 0.0)
     reduced = t * reduced_power(q, class_gamma, WHOLE)
     loss = tl.where(counted, tl.sum(reduced * q * log_p, axis=1) * -LN_2, 0.0)
-    if not ADDS and not INCOMING:
+    if BY_ROW:
         tl.store(work_ptr + LOSSES + row, loss, mask=exists)
     if GRADIENT:
         if DETACHED:
@@ -117,3 +118,5 @@ def rows_on_chip(
             share = tl.load(weight_ptr + tl.where(known, index, 0), mask=known, other=0.0).to(tl.float32)
         total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
         add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
+    elif not BY_ROW and not INCOMING:
+        tl.store(work_ptr + LOSSES + tl.program_id(0), tl.sum(loss, axis=0))
