@@ -1,8 +1,11 @@
 """Adding up: what a mean divides by, the losses, and the factor that a backward pass applies.
 
 Sums are the same at every run: partial sums lie in a float32 buffer, `work`, and the last program to arrive, which a
-ticket tells, adds them in their order. `work` holds COUNTS partial sums of what a mean divides by, as many of the
-losses, the ticket, and from LOSSES on one value a row or a program. The ticket is 0 between launches.
+ticket tells, adds them in their order. Tickets are 0 between launches.
+
+Where `finish` adds up, `work` holds COUNTS partial sums of what a mean divides by, as many of the losses, the ticket,
+and from LOSSES on the losses. Where a kernel adds up itself, it holds the ticket; from BY_GROUP on a ticket, a loss and
+a share for each group of programs; from BY_PROGRAM on the losses, then the shares, of programs.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ TICKET = tl.constexpr(64)
 LOSSES = tl.constexpr(80)
 GROUP = tl.constexpr(128)
 BY_GROUP = tl.constexpr(80)
-BY_PROGRAM = tl.constexpr(80 + 3 * 128)
-MOST_PROGRAMS = tl.constexpr(128 * 128)
-SIZE_TO_ADD = tl.constexpr(80 + 3 * 128 + 2 * 128 * 128)
+BY_PROGRAM = tl.constexpr(BY_GROUP.value + 3 * GROUP.value)
+MOST_PROGRAMS = tl.constexpr(GROUP.value**2)
+SIZE_TO_ADD = tl.constexpr(BY_PROGRAM.value + 2 * MOST_PROGRAMS.value)
 
 
 @triton.jit
