@@ -186,7 +186,11 @@ def _zoo(commands: Any) -> None:
         module="zoo",
         call="zoo_table",
     )
-    for action in (listing, table):
+    add = _command(
+        actions, "add", "copy finished runs into a zoo", "refocal zoo add runs/*", module="zoo", call="zoo_add"
+    )
+    add.add_argument("runs", nargs="+", metavar="RUN", help="a folder that train wrote")
+    for action in (listing, table, add):
         action.add_argument("--zoo", metavar="DIR", default="zoo", help="the folder of cards and logits (default: zoo)")
     table.add_argument("--markdown", action="store_true", help="print Markdown")
     table.add_argument(

@@ -12,6 +12,12 @@ from refocal.train import data
 from refocal.zoo import tables
 
 
+def zoo_add(options: Namespace) -> None:
+    """Copy finished runs into a zoo."""
+    added = [zoo.add(run, options.zoo) for run in options.runs]
+    _show(options, "\n".join(card.name for card in added), [card.content for card in added])
+
+
 def zoo_list(options: Namespace) -> None:
     """Say what a zoo holds."""
     found = zoo.entries(options.zoo)

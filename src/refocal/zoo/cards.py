@@ -1,14 +1,21 @@
-"""Entries of a zoo: `NAME.json`, a card, beside `NAME.npz`, predictions with the splits val and test."""
+"""Entries of a zoo: `NAME.json`, a card, `NAME.npz`, predictions with the splits val and test, and how training went.
+
+The last is `NAME.jsonl.gz`: what was measured after each epoch.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from refocal._files import replacing
+
 SCHEMA = 1
+_RUN = ("card.json", "predictions.npz", "metrics.jsonl")
 _NUMBER = (int, float)
 _KEYS: dict[str, tuple[type, ...]] = {
     "name": (str,),
@@ -111,6 +118,28 @@ def entries(folder: str | os.PathLike[str]) -> list[Entry]:
     return sorted(found, key=lambda entry: _order(entry.card))
 
 
+def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
+    """Copy a finished run, a folder that training wrote, into a zoo; its weights stay where they are.
+
+    Raises:
+        FileNotFoundError: The run is not finished.
+        ZooError: Its card cannot be used.
+    """
+    source, root = Path(run), Path(folder)
+    try:
+        card, predictions, history = ((source / name).read_bytes() for name in _RUN)
+    except FileNotFoundError as error:
+        msg = f"{source} holds no finished run: there is no {Path(error.filename).name}"
+        raise FileNotFoundError(msg) from None
+    added = _card(card.decode(), source / "card.json")
+    root.mkdir(parents=True, exist_ok=True)
+    contents = {".npz": predictions, ".jsonl.gz": gzip.compress(history, mtime=0), ".json": card}
+    for suffix, content in contents.items():
+        with replacing(root / f"{added.name}{suffix}", overwrite=True) as file:
+            file.write(content)
+    return added
+
+
 def _order(card: Card) -> tuple[str, int, str, str, float, float, int, int]:
     gamma = -1.0 if card.gamma is None else card.gamma
     size = card.content["parameters"]
@@ -118,8 +147,16 @@ def _order(card: Card) -> tuple[str, int, str, str, float, float, int, int]:
 
 
 def _read(path: Path) -> Card:
+    card = _card(path.read_text(encoding="utf-8"), path)
+    if card.name != path.stem:
+        msg = f"{path}: name must be that of the file, {path.stem!r}, got {card.name!r}"
+        raise ZooError(msg)
+    return card
+
+
+def _card(text: str, path: Path) -> Card:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(text)
     except ValueError as error:
         msg = f"{path} is not JSON: {error}"
         raise ZooError(msg) from error
@@ -132,8 +169,5 @@ def _read(path: Path) -> Card:
             wanted = " or ".join(kind.__name__ for kind in kinds)
             msg = f"{path}: {key} must be of type {wanted}, got {value!r}"
             raise ZooError(msg)
-    if content["name"] != path.stem:
-        msg = f"{path}: name must be that of the file, {path.stem!r}, got {content['name']!r}"
-        raise ZooError(msg)
     named = {key: content[key] for key in Card.__dataclass_fields__ if key != "content"}
     return Card(**named, content=content)
