@@ -169,17 +169,23 @@ def clock(device: str) -> float:
 
 
 def take_turns(runs: dict[str, Run], model: nn.Module, data: Data, device: str) -> dict[str, Result]:
-    """Medians over rounds, errors as root mean squares."""
+    """Medians over rounds, errors as root mean squares; who runs out of memory is left out."""
     results: dict[str, list[Result]] = {name: [] for name in runs}
     for turn in range(ROUNDS + 1):
         for name, run in runs.items():
             start = clock(device)
-            found = run(model, data)
+            try:
+                found = run(model, data)
+            except torch.OutOfMemoryError:
+                model.zero_grad()
+                continue
             found["seconds"] = clock(device) - start
             if turn:  # the first warms up
                 results[name].append(found)
     return {
-        name: {key: _middle(key, [each[key] for each in rows]) for key in rows[0]} for name, rows in results.items()
+        name: {key: _middle(key, [each[key] for each in rows]) for key in rows[0]}
+        for name, rows in results.items()
+        if rows
     }
 
 
@@ -236,6 +242,7 @@ def table(architecture: str, device: str, memory: int) -> list[str]:
         "| trace | value | standard error | seconds | times faster than the first | memory, MB |",
         "|---|---|---|---|---|---|",
     ]
+    lines += [f"| {name} | out of memory | | | | |" for name in trace if name not in rows]
     for name, row in rows.items():
         error = f"{row['error']:.3g}" if "error" in row else ""
         used = peak_memory(trace[name], architecture, device)

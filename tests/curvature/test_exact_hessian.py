@@ -183,7 +183,13 @@ def test_class_probabilities_as_targets():
 
 def test_vectors_at_once_follow_the_memory():
     problem = prepare(cases.network(), FocalLoss(2.0), cases.batches("focal"), **DEFAULTS)
-    few, many = (vectors_at_once(problem, problem.batches[0], memory) for memory in (1, 2**20))
+    few, many = (vectors_at_once(problem, memory) for memory in (1, 2**20))
     assert few == 1
     assert many > 10
-    assert vectors_at_once(problem, problem.batches[0], 2**21) == pytest.approx(2 * many, abs=1)
+    assert vectors_at_once(problem, 2**21) == pytest.approx(2 * many, abs=1)
+    some = torch.randn(problem.size, 5, dtype=torch.float64)
+    counts: list[int] = []
+    split = CountedOperator(problem, matrix="hessian", advance=counts.append, at_once=2) @ some
+    whole = CountedOperator(problem, matrix="hessian", advance=counts.append) @ some
+    torch.testing.assert_close(split, whole)
+    assert counts == [2, 2, 1, 5]

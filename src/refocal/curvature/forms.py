@@ -36,12 +36,13 @@ def quadratic_forms(problem: Problem, batch: Batch, *, matrix: Matrix) -> Callab
     return vmap(hessian if matrix == "hessian" else ggn)
 
 
-def vectors_at_once(problem: Problem, batch: Batch, memory: int) -> int:
-    """How many vectors fit into `memory` bytes, by what one forward pass keeps for its backward pass.
+def vectors_at_once(problem: Problem, memory: int) -> int:
+    """How many vectors fit into `memory` bytes, by what a forward pass over the largest batch keeps.
 
     Derivatives along a vector of all of that, and of the parameters, are alive in passes forward and back together:
     five times the bytes of both hold the peaks that benchmarks/curvature.py finds.
     """
+    batch = max(problem.batches, key=lambda each: len(each.target))
     kept: dict[int, int] = {}
     parameters = {name: values.detach().requires_grad_() for name, values in problem.parameters.items()}
     own = {values.untyped_storage().data_ptr() for values in (*parameters.values(), batch.inputs, batch.target)}

@@ -13,9 +13,18 @@ from refocal.curvature.problem import Problem
 
 
 class CountedOperator:
-    """The Hessian or Gauss-Newton matrix of a problem, of shape (P, P), that tells how many vectors it multiplied."""
+    """The Hessian or Gauss-Newton matrix of a problem, of shape (P, P), that tells how many vectors it multiplied.
 
-    def __init__(self, problem: Problem, *, matrix: Matrix, advance: Callable[[int], None]) -> None:
+    Args:
+        problem: What the matrix is of.
+        matrix: Which one.
+        advance: Called with the number of vectors.
+        at_once: Columns that are multiplied together; None for all.
+    """
+
+    def __init__(
+        self, problem: Problem, *, matrix: Matrix, advance: Callable[[int], None], at_once: int | None = None
+    ) -> None:
         curvlinops = _curvlinops()
         kind = curvlinops.HessianLinearOperator if matrix == "hessian" else curvlinops.GGNLinearOperator
         self._operator = kind(
@@ -29,12 +38,17 @@ class CountedOperator:
         self.shape: tuple[int, int] = self._operator.shape
         self.device: torch.device = self._operator.device
         self.dtype: torch.dtype = self._operator.dtype
-        self._advance = advance
+        self._advance, self._at_once = advance, at_once
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        self._advance(1 if vectors.ndim == 1 else vectors.shape[1])
-        product: Tensor = self._operator @ vectors
-        return product
+        if vectors.ndim == 1:
+            self._advance(1)
+            return self._operator @ vectors
+        products = []
+        for some in torch.split(vectors, self._at_once or vectors.shape[1], dim=1):
+            products.append(self._operator @ some)
+            self._advance(some.shape[1])
+        return torch.cat(products, dim=1)
 
 
 def trace_estimators() -> dict[str, tuple[Callable[[Any, int], Tensor], int]]:

@@ -98,7 +98,7 @@ def hessian_trace(
     with torch.no_grad(), differentiable_attention(), progress_bar("trace", total=products, shown=progress) as advance:
         if hutchinson:
             return _hutchinson(problem, probes, matrix=matrix, memory=memory, seed=seed, advance=advance)
-        return _sketched(problem, probes, method=method, matrix=matrix, seed=seed, advance=advance)
+        return _sketched(problem, probes, method=method, matrix=matrix, memory=memory, seed=seed, advance=advance)
 
 
 def _hutchinson(
@@ -106,8 +106,7 @@ def _hutchinson(
 ) -> TraceEstimate:
     device = next(iter(problem.parameters.values())).device
     generator = torch.Generator(device).manual_seed(seed)
-    largest = max(problem.batches, key=lambda batch: len(batch.target))
-    at_once = min(probes, vectors_at_once(problem, largest, memory))
+    at_once = min(probes, vectors_at_once(problem, memory))
     value = variance = 0.0
     for batch in problem.batches:
         forms_of = quadratic_forms(problem, batch, matrix=matrix)
@@ -123,7 +122,14 @@ def _hutchinson(
 
 
 def _sketched(
-    problem: Problem, products: int, *, method: str, matrix: Matrix, seed: int, advance: Callable[[int], None]
+    problem: Problem,
+    products: int,
+    *,
+    method: str,
+    matrix: Matrix,
+    memory: int,
+    seed: int,
+    advance: Callable[[int], None],
 ) -> TraceEstimate:
     estimator, unit = trace_estimators()[method]
     each = products // (_RUNS * unit) * unit
@@ -131,7 +137,8 @@ def _sketched(
         most = _RUNS * (problem.size - 1)
         msg = f"probes must be {_RUNS * unit} to {most} for {method!r} and {problem.size} parameters, got {products}"
         raise ValueError(msg)
-    operator = CountedOperator(problem, matrix=matrix, advance=advance)
+    at_once = vectors_at_once(problem, memory)
+    operator = CountedOperator(problem, matrix=matrix, advance=advance, at_once=at_once)
     device = next(iter(problem.parameters.values())).device
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device], device_type=device.type):
         torch.manual_seed(seed)
