@@ -61,6 +61,9 @@ figures: $(VENV)/.figures
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+# curvlinops and what it imports; all that it asks for would bring a torchvision that may not fit this PyTorch.
+CURVATURE := backpack-for-pytorch curvlinops-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
+
 # Each stamp is an installed state of the one environment; it is renewed when what it was made from changes.
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -68,7 +71,8 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
-	$(PIP) --editable '.[torch,onnx,arrow,curvature,train,test]'
+	$(PIP) --editable '.[torch,onnx,arrow,train,test]'
+	$(PIP) --no-deps $(CURVATURE)
 	touch $@
 
 $(VENV)/.jax: $(VENV)/.test
