@@ -242,6 +242,18 @@ def test_infinite_means_and_shares_of_nothing():
     assert (low, high) == (0, 1)
 
 
+@pytest.mark.parametrize("part", ["calibration", "refinement", "uncertainty", "resolution"])
+def test_few_samples_of_any_weight_have_brier_parts(part):
+    probs, labels = calibrated(np.random.default_rng(0), (50, 3))
+    weights = np.zeros(50)
+    weights[:3] = 1
+    found = metrics.interval(metrics.brier_decomposition, probs, labels, part=part, weights=weights, resamples=100)
+    assert 0 <= found.low <= found.high
+    for count in (1, 2):
+        found = metrics.interval(metrics.brier_decomposition, probs[:count], labels[:count], part=part, resamples=100)
+        assert 0 <= found.low <= found.high
+
+
 def test_paired_accuracy_of_different_samples_is_the_bootstrap_s():
     """Each model has its own confident decisions: the p-value is that of a bootstrap of rows (2,000, z < 4)."""
     rng = np.random.default_rng(0)

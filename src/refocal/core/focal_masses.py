@@ -164,13 +164,21 @@ def top_classes(part: Ranked, at: Parameters, dtype: np.dtype, *, square: bool) 
 def _fill_odds(
     part: Ranked, block: slice, distance: np.ndarray, exponent: np.ndarray, *, beta: float, out: np.ndarray
 ) -> None:
-    """Fill in d, beta d, and e^(beta d) = p_j / p of the runner-up, which is 0 at the top class."""
+    """Fill in d, beta d (no less than what counts), and p_j / p of the runner-up, which is 0 at the top class.
+
+    The mass of masked classes, whose logits are far below, has to be 0, not merely small.
+    """
     at_top = np.arange(len(distance)), part.argmax[block]
     np.subtract(part.data.logits[block], part.runner_up[block, None], out=distance, dtype=distance.dtype)
     distance[at_top] = 0.0
-    np.multiply(distance, beta, out=exponent)
-    faint = beta * part.depth > -_FAINT
-    np.exp(np.maximum(exponent, _FAINT, out=out) if faint else exponent, out=out)
+    with np.errstate(over="ignore"):
+        np.multiply(distance, beta, out=exponent)
+    vanishing = exponent < _FAINT if beta * part.depth > -_FAINT else None
+    if vanishing is not None:
+        np.maximum(exponent, _FAINT, out=exponent)
+    np.exp(exponent, out=out)
+    if vanishing is not None:
+        np.putmask(out, vanishing, 0.0)
     out[at_top] = 0.0
 
 

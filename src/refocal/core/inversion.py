@@ -85,7 +85,7 @@ def paired_null(found: tuple[float, float], rays: tuple[Ray, Ray]) -> np.ndarray
 
 
 def crossing(
-    function: Callable[[float], float], wanted: float, low: float, high: float, *, halvings: int = 16
+    function: Callable[[float], float], wanted: float, low: float, high: float, *, halvings: int = 20
 ) -> float:
     """Where a growing step function reaches a value, by bisection."""
     for _ in range(halvings):

@@ -32,6 +32,7 @@ def brier_parts(
         # sum w (v - y)^2 over the members of each cell, y being 0 or 1
         return np.sum(hits * (1 - 2 * values) + mass * values**2, axis=(-2, -1)) / divisor
 
-    frequency = hits.sum(axis=-1, keepdims=True) / mass.sum(axis=-1, keepdims=True)
+    of_class = mass.sum(axis=-1, keepdims=True)
+    frequency = hits.sum(axis=-1, keepdims=True) / np.where(of_class > 0, of_class, 1.0)
     score, recalibrated, constant = squares(places), squares(fitted), squares(frequency)
     return np.stack([score, score - recalibrated, recalibrated, constant, constant - recalibrated])

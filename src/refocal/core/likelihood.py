@@ -57,7 +57,12 @@ class Labelled(NamedTuple):
                 block = slice(start, start + _BLOCK_ROWS)
                 np.max(np.ascontiguousarray(logits[block].T), axis=0, out=top[block])
         some = slice(None, None, max(1, rows // _ROWS_FOR_SCALE))
-        scale = float(np.mean(top[some, None] - logits[some], dtype=np.float64))
+        with np.errstate(over="ignore"):
+            scale = float(np.mean(top[some, None] - logits[some], dtype=np.float64))
+        if not np.isfinite(scale):
+            far = float(np.max(np.abs(logits)))
+            msg = f"logits must not lie further apart than {logits.dtype} can tell, got some of size {far:g}"
+            raise ValueError(msg)
         if scale == 0:
             scale = float(np.mean(top[:, None] - logits, dtype=np.float64))
         chosen = logits[np.arange(rows), labels]
@@ -86,7 +91,8 @@ def temperature_likelihood(data: Labelled, beta: float, *, exact: bool = True, c
     for block, room in in_blocks(data.logits, dtype, arrays=2, size=_BLOCK_BYTES):
         distance, mass = room
         np.subtract(data.logits[block], data.top[block, None], out=distance, dtype=dtype)
-        np.multiply(distance, beta, out=mass)
+        with np.errstate(over="ignore"):  # of a masked class, with a logit as low as its dtype holds
+            np.multiply(distance, beta, out=mass)
         total = np.einsum("ij->i", exp_in_place(mass))
         mean = np.vecdot(mass, distance) / total
         share = data.share[block]
@@ -104,7 +110,8 @@ def top_softmax(data: Labelled, beta: float) -> np.ndarray:
     confidence = np.empty(len(data.logits))
     for block, room in in_blocks(data.logits, data.logits.dtype, arrays=1, size=_BLOCK_BYTES):
         exponent = np.subtract(data.logits[block], data.top[block, None], out=room[0])
-        exponent *= beta
+        with np.errstate(over="ignore"):
+            exponent *= beta
         confidence[block] = 1.0 / np.einsum("ij->i", exp_in_place(exponent))
     return confidence
 

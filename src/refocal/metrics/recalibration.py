@@ -88,8 +88,8 @@ def brier_resamples(request: Request, *predictions: Array) -> list[BrierResample
     """The cells of each prediction, with the same resamples of the same rows."""
     samples = [read(probs, request.labels, **request.common) for probs in predictions]
     prepared = [_prepare(sample, task=request.common["task"]) for sample in samples]
-    groups = prepared[0][1].shape[1]
-    drawn = np.concatenate(list(draws(np.ones(groups), np.ones(groups), resamples=request.resamples, rng=request.rng)))
+    weight = prepared[0][1][0].sum(axis=1)
+    drawn = np.concatenate(list(draws(np.ones(len(weight)), weight, resamples=request.resamples, rng=request.rng)))
     found = []
     for cells, rows in prepared:
         shape = (request.resamples, *cells.mass.shape)

@@ -128,7 +128,7 @@ def interval(
         value = _value(request, probs)
         errors = resampled.errors()[BrierDecomposition._fields.index(str(part))]
         above, below = np.quantile(errors, [(1 + level) / 2, (1 - level) / 2])
-        return Interval(value, max(0.0, float(value - above)), float(value - below))
+        return Interval(value, max(0.0, float(value - above)), max(0.0, float(value - below)))
     if measure in _RANKINGS:
         compute = _RANKINGS[measure]
         _no_settings(settings)
