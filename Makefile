@@ -43,11 +43,11 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/cli.py --out benchmarks/results/cli.md
 	$(PIP) --no-deps $(BENCH)
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
-	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.md
+	$(BIN)/python benchmarks/intervals.py --out benchmarks/results/intervals.md
 
 # Other packages' calibrators, without what else they would install.
 CALIBRATOR_PEERS := absl-py llvmlite netcal numba opt_einsum pandas probmetrics pyro-ppl python-dateutil \
-	pytorch-minimize pytz PyYAML tensorboard tqdm
+	pytorch-minimize pytz PyYAML tensorboard torch_uncertainty tqdm
 
 bench-calibrators: $(VENV)/.test
 	$(PIP) --no-deps $(CALIBRATOR_PEERS)
