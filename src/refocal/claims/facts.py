@@ -1,0 +1,91 @@
+"""Facts that several papers lean on, each proved once by balls; a claim names those that it follows from.
+
+In the words of 001: phi^gamma rises from 1 to its maximum at tau_oc and falls from there on, to below 1 at 1/2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from flint import arb
+
+from refocal.claims.balls import (
+    c,
+    certain,
+    decimal,
+    log1p_deficit,
+    log_phi_rate,
+    posterior,
+    prove,
+    s,
+    shown,
+    slope_sign,
+)
+from refocal.claims.record import Outcome
+from refocal.core.posterior import posterior as core_posterior
+
+UNIT = (0.0, 1.0)
+_BELOW_ONE = (2.0**-30, 1.0)  # c grows without bound towards p = 0, where only more is true
+
+
+def loss_is_convex() -> Outcome:
+    """l'' > 0 for all gamma >= 0 and 0 < p < 1.
+
+    p^2 q^(2 - gamma) l'' = q (q + gamma p (2 - s) + gamma^2 p s): no coefficient of gamma is negative, as s >= 0 by its definition
+    and s < 2 by the proof.
+    """
+    proof = prove(lambda p: 2 - s(p), [UNIT])
+    return proof._replace(words=f"p²(1−p)^(1−γ) ℓ'' = q + γp(2−s) + γ²ps with 0 ≤ s < 2, {proof.words}")
+
+
+def phi_has_one_peak() -> Outcome:
+    """k = 1 - 2 m(p) - gamma p falls strictly: m = (1 - p) / (-log p) has m' = q^2 ((1 - s) / q) / (p L^2) > 0.
+
+    (1 - s) / q falls from 1 to 1/2, being 1 - p c(q); so phi' changes its sign once, from + to -.
+    """
+    proof = prove(lambda p: 1 - p * c(1 - p), [_BELOW_ONE])
+    return proof._replace(words=f"k(p, γ) falls in p, so φ has one peak for every γ > 0, {proof.words}")
+
+
+def phi_is_below_one_at_half() -> Outcome:
+    """log phi(1/2) = log(1 + x) - x < 0 with x = gamma log 2."""
+    proof = prove(log1p_deficit, [(0.0, 2.0**40)])
+    return proof._replace(words=f"φ(1/2) < 1 for 0 < γ ≤ 10¹², {proof.words}")
+
+
+def peak_is_below_half() -> Outcome:
+    """k(1/2, gamma) <= k(1/2, 0) < 0."""
+    at_half = slope_sign(decimal("0.5"), arb(0))
+    value = f"k(1/2, γ) ≤ k(1/2, 0) = {shown(at_half, 3)}"
+    return certain(-at_half, f"{value} < 0", value)
+
+
+def threshold_is_below_half() -> Outcome:
+    """0 < tau_oc < tau_uc < 1/2."""
+    return phi_has_one_peak() & peak_is_below_half() & phi_is_below_one_at_half()
+
+
+def phi_of_top_against(low: str, top: str, gammas: tuple[float, float]) -> Outcome:
+    """phi^gamma(low) > phi^gamma(top) for all gamma of a range, divided by gamma so that 0 may belong to it."""
+    one, two = decimal(low), decimal(top)
+    proof = prove(lambda gamma: log_phi_rate(one, gamma) - log_phi_rate(two, gamma), [gammas])
+    return proof._replace(words=f"φ({low}) > φ({top}) for all γ up to {gammas[1]:g}, {proof.words}")
+
+
+def confidence_falls(row: Sequence[str], gamma: str) -> Outcome:
+    """Psi's top probability is surely below the top score: a minimiser with these scores is overconfident."""
+    q = [decimal(v) for v in row]
+    mapped = posterior(q, decimal(gamma))[0]
+    top = f"top score {row[0]}, Ψ of it {float(mapped.mid()):.6f}"
+    return certain(q[0] - mapped, f"{_named(row, gamma)}: {top}", f"{_named(row, gamma)}: not lower, {top}")
+
+
+def drop_of_top(rows: np.ndarray, gamma: float) -> np.ndarray:
+    """Top score minus its Psi, row by row, by the package's own map."""
+    mapped = core_posterior(rows, gamma=gamma)
+    return rows.max(axis=1) - mapped.max(axis=1)
+
+
+def _named(row: Sequence[str], gamma: str) -> str:
+    return f"q = ({', '.join(row)}), γ = {gamma}"
