@@ -15,12 +15,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-from flint import arb, ctx
+from flint import arb
 
 from refocal.claims.record import Outcome
 
 Side = tuple[float, float]
-ctx.prec = 128
+PRECISION = 128  # bits, set where claims are checked
 
 
 def ball(low: float, high: float) -> arb:

@@ -32,11 +32,11 @@ _BELOW_ONE = (2.0**-30, 1.0)  # c grows without bound towards p = 0, where only 
 def loss_is_convex() -> Outcome:
     """l'' > 0 for all gamma >= 0 and 0 < p < 1.
 
-    p^2 q^(2 - gamma) l'' = q (q + gamma p (2 - s) + gamma^2 p s): no coefficient of gamma is negative, as s >= 0 by its definition
-    and s < 2 by the proof.
+    p^2 q^(2 - gamma) l'' = q (q + gamma p (2 - s) + gamma^2 p s): no coefficient of gamma is negative, as s >= 0 by its
+    definition and s < 2 by the proof.
     """
     proof = prove(lambda p: 2 - s(p), [UNIT])
-    return proof._replace(words=f"p²(1−p)^(1−γ) ℓ'' = q + γp(2−s) + γ²ps with 0 ≤ s < 2, {proof.words}")
+    return proof.after("p²(1−p)^(1−γ) ℓ'' = q + γp(2−s) + γ²ps with 0 ≤ s < 2")
 
 
 def phi_has_one_peak() -> Outcome:
@@ -45,13 +45,13 @@ def phi_has_one_peak() -> Outcome:
     (1 - s) / q falls from 1 to 1/2, being 1 - p c(q); so phi' changes its sign once, from + to -.
     """
     proof = prove(lambda p: 1 - p * c(1 - p), [_BELOW_ONE])
-    return proof._replace(words=f"k(p, γ) falls in p, so φ has one peak for every γ > 0, {proof.words}")
+    return proof.after("k(p, γ) falls in p, so φ has one peak for every γ > 0")
 
 
 def phi_is_below_one_at_half() -> Outcome:
     """log phi(1/2) = log(1 + x) - x < 0 with x = gamma log 2."""
     proof = prove(log1p_deficit, [(0.0, 2.0**40)])
-    return proof._replace(words=f"φ(1/2) < 1 for 0 < γ ≤ 10¹², {proof.words}")
+    return proof.after("φ(1/2) < 1 for 0 < γ ≤ 10¹²")
 
 
 def peak_is_below_half() -> Outcome:
@@ -70,7 +70,7 @@ def phi_of_top_against(low: str, top: str, gammas: tuple[float, float]) -> Outco
     """phi^gamma(low) > phi^gamma(top) for all gamma of a range, divided by gamma so that 0 may belong to it."""
     one, two = decimal(low), decimal(top)
     proof = prove(lambda gamma: log_phi_rate(one, gamma) - log_phi_rate(two, gamma), [gammas])
-    return proof._replace(words=f"φ({low}) > φ({top}) for all γ up to {gammas[1]:g}, {proof.words}")
+    return proof.after(f"φ({low}) > φ({top}) for all γ up to {gammas[1]:g}")
 
 
 def confidence_falls(row: Sequence[str], gamma: str) -> Outcome:

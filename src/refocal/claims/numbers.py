@@ -32,7 +32,7 @@ def identical(
 
     Example:
         >>> identical(mp.exp, lambda x: 1 + x, [("0",), ("1",)]).words
-        'at (1): 2.71828 against 2'
+        'at (1): 2.71828 against 2.0'
     """
     count = 0
     with mp.workdps(DIGITS):
@@ -72,7 +72,7 @@ def printed_numbers(values: Sequence[tuple[str, float, str]]) -> tuple[Outcome, 
     """
     wrong = [(name, value, said) for name, value, said in values if not rounds_to(value, said)]
     right = ", ".join(f"{name}: {value:.{len(said.partition('.')[2]) + 2}f}" for name, value, said in values)
-    words = "; ".join(f"{name} {said}, computed {value:.4f}" for name, value, said in wrong)
+    words = "; ".join(f"{name} is printed {said}, computed {value:.4f}" for name, value, said in wrong)
     return Outcome(not wrong, f"computed {right}" if not wrong else words), right
 
 

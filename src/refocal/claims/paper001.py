@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import mpmath as mp
@@ -9,7 +11,7 @@ import numpy as np
 from flint import arb
 
 from refocal.claims import facts
-from refocal.claims.balls import certain, decimal, log1p_ratio, prove, s, shown, slope_sign
+from refocal.claims.balls import certain, decimal, prove, s, shown, slope_sign
 from refocal.claims.numbers import identical, mp_loss, mp_phi, mp_posterior, printed_numbers
 from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
 from refocal.claims.sampling import search, simplex_rows
@@ -25,22 +27,17 @@ if TYPE_CHECKING:
 GAMMAS = ("0.01", "0.5", "1", "2", "3", "5", "20")
 ROWS = (("0.5", "0.3", "0.2"), ("0.34", "0.33", "0.33"), ("0.9", "0.07", "0.03"), ("0.6", "0.3999", "0.0001"))
 _SIZES = (2, 3, 10, 40)
+_SEARCHED = (0.05, 0.5, 2.0, 10.0)
 
 
-def _searched(violation: str, *, budget: int = 20_000) -> Outcome:
-    """Search rows of 2 to 40 classes at several gammas for a violation that one of the functions below measures."""
-    measure = {"order": _order, "regime": _regime}[violation]
-    found = Outcome(True, "")
+def _searched(violation: Callable[..., np.ndarray], *, budget: int = 20_000) -> Outcome:
+    """Search rows of 2 to 40 classes at several gammas."""
     for classes in _SIZES:
-        for gamma in (0.05, 0.5, 2.0, 10.0):
-            found = search(
-                lambda rows, gamma=gamma: measure(rows, gamma),
-                lambda rng, count, classes=classes: simplex_rows(rng, count, classes=classes),
-                budget=budget,
-            )
+        for gamma in _SEARCHED:
+            found = search(partial(violation, gamma=gamma), partial(simplex_rows, classes=classes), budget=budget)
             if not found.holds:
                 return found
-    total = budget * len(_SIZES) * 4
+    total = budget * len(_SIZES) * len(_SEARCHED)
     return Outcome(True, f"no violation among {total:,} vectors of {_SIZES[0]} to {_SIZES[-1]} classes, seed 0")
 
 
@@ -60,9 +57,8 @@ def _classification_calibrated() -> Finding:
     def order(rows: np.ndarray) -> np.ndarray:
         return np.max(np.diff(minimizer(rows, gamma=2.0), axis=1), axis=1)
 
-    tried = search(order, lambda rng, count: simplex_rows(rng, count, classes=10), budget=2_000)
-    by = "h = −1/ℓ' rises, so η_i < η_j gives q_i < q_j"
-    return settle(facts.loss_is_convex()._replace(words=f"{facts.loss_is_convex().words}: {by}") & tried)
+    tried = search(order, partial(simplex_rows, classes=10), budget=2_000)
+    return settle(facts.loss_is_convex().after("h = −1/ℓ' rises, so η_i < η_j gives q_i < q_j") & tried)
 
 
 def _not_proper() -> Finding:
@@ -75,7 +71,7 @@ def _fixed_points() -> Finding:
     moved = max(float(np.max(np.abs(posterior(row, gamma=float(g)) - row))) for row in rows for g in GAMMAS)
     exact = identical(
         lambda g, m: mp_posterior([1 / m] * int(m), g)[0],
-        lambda g, m: 1 / m,
+        lambda _, m: 1 / m,
         [(g, m) for g in GAMMAS for m in ("2", "3", "7", "100")],
     )
     zeros = Outcome(moved < 1e-15, f"Ψ moves vectors of 20 classes with 1 to 20 equal ones by {moved:.1g} at most")
@@ -89,19 +85,20 @@ def _thresholds() -> Finding:
 def _regimes() -> Finding:
     by = facts.phi_has_one_peak() & facts.phi_is_below_one_at_half()
     reduction = "Ψ_top < q_top exactly if Σ q_l (φ_top/φ_l − 1) > 0, and φ_l < φ_top below τ_oc, > from τ_uc on"
-    return settle(facts.threshold_is_below_half() & by._replace(words=reduction) & _searched("regime"))
+    return settle(facts.threshold_is_below_half() & by.if_so(reduction) & _searched(_regime))
 
 
 def _underconfident_above_half() -> Finding:
-    return settle(facts.threshold_is_below_half()._replace(words="τ_uc < 1/2 for every γ > 0 (as for Thm. 8)"))
+    return settle(facts.threshold_is_below_half().if_so("τ_uc < 1/2 for every γ > 0 (as for Thm. 8)"))
 
 
 def _binary_underconfident() -> Finding:
-    """logit Psi - u = gamma u - log((1 + gamma s_p) / (1 + gamma s_q)) is 0 at u = logit p = 0, and its slope is at least
-    gamma (2 - s_p - s_q), because ds/du = s - p for the one class and q - s for the other.
+    """The gap logit Psi - u = gamma u - log((1 + gamma s_p) / (1 + gamma s_q)), u = logit p, is 0 at u = 0 and grows.
+
+    Its slope is at least gamma (2 - s_p - s_q), because ds/du = s - p for the one class and q - s for the other.
     """
     proof = prove(lambda p: 2 - s(p) - s(1 - p), [(0.5, 1.0)])
-    return settle(proof._replace(words=f"logit Ψ − logit q rises with the logit u: 2 − s(p) − s(1−p) > 0, {proof.words}"))
+    return settle(proof.after("logit Ψ − logit q rises with the logit u: 2 − s(p) − s(1−p) > 0"))
 
 
 def _gap_grows() -> Finding:
@@ -112,7 +109,7 @@ def _gap_grows() -> Finding:
         lambda rng, count: rng.uniform(0.5, 1, (count, 1)),
         budget=5_000,
     )
-    return settle(proof._replace(words=f"s(p) − s(1−p) < logit p, {proof.words}") & tried)
+    return settle(proof.after("s(p) − s(1−p) < logit p") & tried)
 
 
 def _recovers() -> Finding:
@@ -128,7 +125,7 @@ def _recovers() -> Finding:
 
 
 def _keeps_decision() -> Finding:
-    return settle(facts.loss_is_convex()._replace(words="h rises strictly on (0, 1) (as for Thm. 3)") & _searched("order"))
+    return settle(facts.loss_is_convex().if_so("h rises strictly on (0, 1) (as for Thm. 3)") & _searched(_order))
 
 
 def _phi_is_derivative() -> Finding:
@@ -136,12 +133,18 @@ def _phi_is_derivative() -> Finding:
     return settle(identical(lambda p, g: -p * mp.diff(lambda v: mp_loss(v, g), p), mp_phi, points, tolerance="1e-15"))
 
 
+def _cross_entropy() -> Finding:
+    return settle(identical(lambda p: mp_loss(p, 0), lambda p: -mp.log(p), [("0.1",), ("0.5",), ("0.9",)]))
+
+
 def _footnote() -> Finding:
     """Near the uniform vector Psi lowers the top score exactly if phi'(1/K) > 0, that is k(1/K, gamma) > 0."""
     fifth, quarter = decimal("0.2"), decimal("0.25")
     edge = slope_sign(fifth, arb(0)) / fifth  # the gamma at which k(1/5, gamma) = 0
     at_edge = certain(slope_sign(fifth, decimal("0.03")), "", "K = 5, γ = 0.03: k(1/5, γ) < 0, underconfident")
-    below = certain(slope_sign(fifth, decimal("0.0293")), "K = 5, γ = 0.0293: k(1/5, γ) > 0, overconfident", "not at .0293")
+    below = certain(
+        slope_sign(fifth, decimal("0.0293")), "K = 5, γ = 0.0293: k(1/5, γ) > 0, overconfident", "not at .0293"
+    )
     four = certain(-slope_sign(quarter, arb(0)), "K = 4: k(1/4, γ) < 0 for every γ ≥ 0", "K = 4 can be overconfident")
     elsewhere = facts.confidence_falls(("0.333", "0.333", "0.333", "0.001"), "1")
     far = f"{at_edge.words}; away from the uniform vector four classes are enough: {elsewhere.words}"
@@ -157,7 +160,7 @@ def _talk_table() -> Finding:
     ]
     printed, right = printed_numbers(values)
     corrected, _ = printed_numbers([(name, value, f"{value:.2f}") for name, value, _ in values])
-    return settle(printed, corrected=corrected._replace(words=f"the minimisers of (0.9, 0.1) are {right}"))
+    return settle(printed, corrected=corrected.if_so(f"the minimisers of (0.9, 0.1) are {right}"))
 
 
 def draw_phi(ax: Axes) -> None:
@@ -182,6 +185,14 @@ _ANY = "γ ≥ 0, any number of classes"
 
 CLAIMS = (
     not_checkable("001-def-1", "Definition 1", "The Bayes-optimal classifier chooses arg max η.", _DEFINITION),
+    Claim(
+        "001-eq-6",
+        "Equations 5 and 6",
+        "Focal loss −Σ v_i (1−u_i)^γ log u_i with γ = 0 is cross-entropy.",
+        Method.IDENTITY,
+        "p = 0.1, 0.5, 0.9",
+        _cross_entropy,
+    ),
     not_checkable(
         "001-def-2",
         "Definition 2",
@@ -197,7 +208,10 @@ CLAIMS = (
         _classification_calibrated,
     ),
     not_checkable(
-        "001-def-4", "Definition 4", "A loss is strictly proper if it is minimised exactly by the true posterior.", _DEFINITION
+        "001-def-4",
+        "Definition 4",
+        "A loss is strictly proper if it is minimised exactly by the true posterior.",
+        _DEFINITION,
     ),
     Claim(
         "001-thm-5",
@@ -216,7 +230,10 @@ CLAIMS = (
         _fixed_points,
     ),
     not_checkable(
-        "001-def-7", "Definition 7", "A minimiser is η-underconfident if max q < max η, η-overconfident if max q > max η.", _DEFINITION
+        "001-def-7",
+        "Definition 7",
+        "A minimiser is η-underconfident if max q < max η, η-overconfident if max q > max η.",
+        _DEFINITION,
     ),
     Claim(
         "001-eq-10",
@@ -238,7 +255,8 @@ CLAIMS = (
     Claim(
         "001-thm-8",
         "Theorem 8, parts 2 and 3",
-        "Unless all non-zero scores are equal, a minimiser is overconfident if max q ≤ τ_oc and underconfident if max q ≥ τ_uc.",
+        "Unless all non-zero scores are equal, a minimiser is overconfident if max q ≤ τ_oc, underconfident if "
+        "max q ≥ τ_uc.",
         Method.BALLS,
         "0 < γ ≤ 10¹², any number of classes; search: γ from 0.05 to 10",
         _regimes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
@@ -37,7 +39,7 @@ _TEMPERATURES = {
 }
 
 
-def _lower(table: dict[str, tuple[float, ...]], one: str, others: tuple[str, ...]) -> Outcome:
+def _lower(table: Mapping[str, Sequence[float]], one: str, others: tuple[str, ...]) -> Outcome:
     """Whether one column is the lowest in every row; else how often, and the first row where it is not."""
     worse = [
         (place, other, table[one][row], table[other][row])
@@ -93,8 +95,8 @@ def _confident() -> Finding:
 def weight_norms(*, trials: int, seed: int = 0, samples: int = 400, spread: float = 0.3) -> np.ndarray:
     """Norms of the weights of cross-entropy and of focal loss with gamma = 1 in the linear model of Appendix G.
 
-    Two classes of two clusters each at the corners of a square, 10 % of the labels flipped, no intercept. The paper does
-    not print the clusters' width; it is `spread` of half a side here.
+    Two classes of two clusters each at the corners of a square, 10 % of the labels flipped, no intercept. The paper
+    does not print the clusters' width; it is `spread` of half a side here.
 
     Args:
         trials: Number of data sets.
@@ -116,7 +118,9 @@ def weight_norms(*, trials: int, seed: int = 0, samples: int = 400, spread: floa
         sign = np.where(which < 2, 1.0, -1.0) * np.where(rng.random(samples) < 0.1, -1.0, 1.0)
         for column, gamma in enumerate((0.0, 1.0)):
 
-            def risk(w: np.ndarray, gamma: float = gamma, points: np.ndarray = points, sign: np.ndarray = sign) -> float:
+            def risk(
+                w: np.ndarray, gamma: float = gamma, points: np.ndarray = points, sign: np.ndarray = sign
+            ) -> float:
                 margin = sign * (points @ w)
                 log_p, log_q = -np.logaddexp(0, -margin), -np.logaddexp(0, margin)
                 return float(np.mean(focal_partial_of(log_p, log_q, gamma=gamma, xp=np)))
@@ -189,7 +193,8 @@ CLAIMS = (
         "Appendix G, high confidence for mistakes",
         "The norm of the weights of the linear model is much larger for focal loss than for cross-entropy.",
         Method.MONTE_CARLO,
-        "40 data sets of 400 points, clusters of width 0.3, 10 % of labels flipped, γ = 1, seed 0; error probability 10⁻⁶",
+        "40 data sets of 400 points, clusters of width 0.3, 10 % of labels flipped, γ = 1, seed 0; error probability "
+        "10⁻⁶",
         _norms,
     ),
     not_checkable(

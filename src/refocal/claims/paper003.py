@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mpmath as mp
@@ -9,8 +10,8 @@ import numpy as np
 from flint import arb
 
 from refocal.claims import facts
-from refocal.claims.balls import c, certain, decimal, expm1_ratio, phi, posterior, prove, s, shown
-from refocal.claims.numbers import identical, mp_loss, mp_phi, mp_posterior
+from refocal.claims.balls import certain, decimal, expm1_ratio, phi, prove, s, shown
+from refocal.claims.numbers import identical, mp_loss, mp_posterior
 from refocal.claims.record import Claim, Finding, Method, Outcome, settle
 from refocal.claims.sampling import search, shortest, simplex_rows
 from refocal.core.inverse import proper_focal_partial
@@ -44,7 +45,7 @@ def _binary_map() -> Finding:
 
     points = [(q, g) for q in ("0.001", "0.3", "0.5", "0.98") for g in _GAMMAS]
     same = identical(printed, lambda q, g: mp_posterior([q, 1 - q], g)[0], points)
-    return settle(same._replace(words=f"the map is Ψ, {same.words}") & facts.loss_is_convex() & _proper(2))
+    return settle(same.after("the map is Ψ") & facts.loss_is_convex() & _proper(2))
 
 
 def _proper(classes: int) -> Outcome:
@@ -55,7 +56,9 @@ def _proper(classes: int) -> Outcome:
         gains = np.full(len(rows), -np.inf)
         for gamma in (0.5, 3.0):
             risks = [
-                sum(truth[:, y] * proper_focal_partial(told, np.full(len(rows), y), gamma=gamma) for y in range(classes))
+                sum(
+                    truth[:, y] * proper_focal_partial(told, np.full(len(rows), y), gamma=gamma) for y in range(classes)
+                )
                 for told in (truth, other)
             ]
             gains = np.maximum(gains, risks[0] - risks[1])
@@ -68,15 +71,15 @@ def _proper(classes: int) -> Outcome:
         return np.hstack([truth, (1 - weight) * truth + weight * mixed])
 
     found = search(gain, pairs, budget=1_000, least=1e-12)
-    return found._replace(words=f"no prediction has a lower expected proper part than the truth: {found.words}")
+    return found.after("no prediction has a lower expected proper part than the truth")
 
 
 def map_bounds() -> Outcome:
     """(gamma + 1 - log(gamma + 1) / 2) u <= logit FC(u) <= (gamma + 1) u for u >= 0.
 
-    logit FC = (gamma + 1) u - log f, log f = log((1 + gamma s_p) / (1 + gamma s_q)) >= 0 because s rises. From u = 2 on,
-    log f <= log(1 + gamma) <= log(1 + gamma) u / 2. Below, log f has slope at most log(1 + gamma) / 2, which is proved here,
-    divided by gamma and multiplied by 1 + gamma = e^w.
+    logit FC = (gamma + 1) u - log f, log f = log((1 + gamma s_p) / (1 + gamma s_q)) >= 0 because s rises. From u = 2
+    on, log f <= log(1 + gamma) <= log(1 + gamma) u / 2. Below, log f has slope at most log(1 + gamma) / 2, which is
+    proved here, divided by gamma and multiplied by 1 + gamma = e^w.
     """
 
     def slack(p: arb, w: arb) -> arb:
@@ -85,7 +88,9 @@ def map_bounds() -> Outcome:
         return 1 / (2 * expm1_ratio(w)) - terms[0] - terms[1]
 
     proof = prove(slack, [(0.5, 0.8809), (0.0, 40.0)])
-    return proof._replace(words=f"the slope of log f up to s = 2 is at most log(1+γ)/2, {proof.words}; beyond, log f ≤ log(1+γ)")
+    return proof._replace(
+        words=f"the slope of log f up to s = 2 is at most log(1+γ)/2, {proof.words}; beyond, log f ≤ log(1+γ)"
+    )
 
 
 def _bounds() -> Finding:
@@ -97,10 +102,11 @@ def _bound_order() -> Finding:
     p, gamma = (1 + (-arb(1)).exp()) ** -1, arb(3)
     logit = 1 + (phi(1 - p, gamma) / phi(p, gamma)).log()
     steep, flat = gamma + 1, gamma + 1 - (gamma + 1).log() / 2
-    told = f"γ = 3, s = 1: the logits are {shown(flat, 4)} (T = 0.302), {shown(logit, 4)} (map), {shown(steep, 4)} (T = 0.25)"
+    logits = f"{shown(flat, 4)} (T = 0.302), {shown(logit, 4)} (map), {shown(steep, 4)} (T = 0.25)"
+    told = f"γ = 3, s = 1: the logits are {logits}"
     printed = certain(logit - steep, "", f"{_COPY} the two maps have changed places; {told}")
     mend = "for s ≥ 0 the map lies above T = 1/(γ+1−log(γ+1)/2) and below T = 1/(γ+1), for s ≤ 0 the other way round"
-    return settle(printed, corrected=map_bounds()._replace(words=mend) & certain((steep - logit).min(logit - flat), told, told))
+    return settle(printed, corrected=map_bounds().if_so(mend) & certain((steep - logit).min(logit - flat), told, told))
 
 
 def _multiclass_map() -> Finding:
@@ -116,7 +122,7 @@ def _multiclass_map() -> Finding:
         return mp_posterior(q, g)[j]
 
     same = identical(printed, psi, [(g, row, j) for g in map(mp.mpf, _GAMMAS) for row in (0, 1) for j in range(3)])
-    return settle(same._replace(words=f"the map is Ψ, {same.words}") & facts.loss_is_convex() & _proper(3))
+    return settle(same.after("the map is Ψ") & facts.loss_is_convex() & _proper(3))
 
 
 def _raises_confidence() -> Finding:
@@ -127,7 +133,7 @@ def _raises_confidence() -> Finding:
     if found is None:
         tried = search(
             lambda rows: facts.drop_of_top(rows, 0.5),
-            lambda rng, count: simplex_rows(rng, count, classes=10),
+            partial(simplex_rows, classes=10),
             budget=100_000,
         )
         return settle(tried)
@@ -143,96 +149,8 @@ def _concave() -> Finding:
     """f = 1/L' = -h at 0, 0.05 and 0.1 for gamma = 1."""
     gamma = arb(1)
     h = [decimal(v) / phi(decimal(v), gamma) for v in ("0.05", "0.1")]
-    words = f"γ = 1: −f is 0 at 0, {shown(h[0], 4)} at 0.05 and {shown(h[1], 4)} at 0.1, more than half of that in the middle"
+    words = f"γ = 1: −f is 0 at 0, {shown(h[0], 4)} at 0.05 and {shown(h[1], 4)} at 0.1: more than half in the middle"
     return settle(certain(h[1] / 2 - h[0], "concave there", words))
-
-
-def _others_fall() -> Finding:
-    row = ("0.48", "0.47", "0.05")
-    mapped = posterior([decimal(v) for v in row], arb(1))
-    words = f"γ = 1: ({', '.join(row)}) goes to ({', '.join(f'{float(v.mid()):.4f}' for v in mapped)}), the second entry rises"
-    return settle(certain(decimal(row[1]) - mapped[1], "it falls", words))
-
-
-def _proper_part() -> Finding:
-    """Loss at Psi^-1(eta), which lies between eta and 1/2."""
-    proof = prove(lambda p: 2 - s(p) - s(1 - p), [(0.5, 1.0)])
-    return settle(proof._replace(words=f"Ψ⁻¹(η) lies strictly between η and 1/2, {proof.words}"))
-
-
-def _any_value() -> Finding:
-    """For targets between 1/2 and 0.8 the map with gamma = 0 falls short of 0.8 and with a large gamma exceeds it."""
-    goal = decimal("0.8")
-    for k in range(1, 30):
-        v = decimal(f"0.{50 + k}")
-        ends = [v / phi(v, g) / (v / phi(v, g) + (1 - v) / phi(1 - v, g)) for g in (arb(0), arb(150))]
-        if not (ends[0] < goal < ends[1]):
-            return settle(Outcome(None, f"0.{50 + k} not decided"))
-    return settle(Outcome(True, "for 0.51, 0.52, …, 0.79 Ψ with γ = 0 gives less than 0.8 and with γ = 150 more, and is continuous in γ"))
-
-
-def _opposite_side() -> Finding:
-    """For -1 < gamma = -g < 0 and u > 0: u + log((1 - g s_p) / (1 - g s_q)) / g > 0; its slope is the margin."""
-
-    def slope(p: arb, g: arb) -> arb:
-        return 1 - (s(p) - p) / (1 - g * s(p)) - (s(1 - p) - (1 - p)) / (1 - g * s(1 - p))
-
-    inside = prove(slope, [(0.5, 1.0), (0.0, 0.885)])
-    p, gamma = decimal("0.6"), decimal("-0.9")
-    mapped = p / phi(p, gamma) / (p / phi(p, gamma) + (1 - p) / phi(1 - p, gamma))
-    printed = certain(p - mapped, "", f"γ = −0.9: Ψ raises 0.6 to {shown(mapped)}")
-    return settle(printed, inside=inside, where="for −0.885 ≤ γ < 0 (the edge is 2 − 2/log 2 = −0.8854)")
-
-
-def _negative_decision() -> Finding:
-    """log h(a) - log h(b) for a > b, a + b <= 1, gamma = -g: log(a/b) + g log((1-a)/(1-b)) >= 0, being linear in g, 0 < at
-    g = 0, and log(a(1-a) / (b(1-b))) >= 0 at g = 1; and log((1 - g s_b) / (1 - g s_a)) > 0, as s rises.
-    """
-    rises = prove(lambda p: c(1 - p), [(2.0**-30, 1.0)])
-    outcomes = rises._replace(words=f"s rises, {rises.words}, and (a−b)(1−a−b) ≥ 0")
-    for gamma in (-0.99, -0.5, -0.1):
-        tried = search(
-            lambda rows, gamma=gamma: np.max(core_posterior(rows, gamma=gamma)[:, 1:], axis=1) - core_posterior(rows, gamma=gamma)[:, 0],
-            lambda rng, count: simplex_rows(rng, count, classes=5),
-            budget=20_000,
-        )
-        outcomes &= tried._replace(words=f"γ = {gamma:g}: {tried.words}")
-    return settle(outcomes)
-
-
-def _negative_injective() -> Finding:
-    """The Jacobian on the simplex never degenerates.
-
-    With a = (log h)', it does so only if the sum of 1/a_i is 0 while at most one a_i, that of a top p > 1/2, is negative.
-    Then q |a_top| <= g - q/p and x a(x) >= 1 - g q/p for the others, which sum to q = 1 - p: so |a_top| sum 1/a_i < 1.
-    As Psi also takes the boundary to the boundary, it is a bijection.
-    """
-
-    def slack(p: arb, g: arb) -> arb:
-        q = 1 - p
-        top = g - q / p - g * q * c(q) / (1 - g * s(p))
-        return 1 - g * q / p - top
-
-    proof = prove(slack, [(0.5, 1.0), (0.0, 1 - 2.0**-10)])
-    outcomes = proof._replace(words=f"the Jacobian never vanishes for −0.999 ≤ γ ≤ 0, {proof.words}")
-    for gamma in (-0.95, -0.5):
-        tried = search(
-            lambda rows, gamma=gamma: -_jacobian_sign(rows, gamma),
-            lambda rng, count: simplex_rows(rng, count, classes=4),
-            budget=20_000,
-            least=0.0,
-        )
-        outcomes &= tried._replace(words=f"γ = {gamma:g}: {tried.words}")
-    return settle(outcomes)
-
-
-def _jacobian_sign(rows: np.ndarray, gamma: float) -> np.ndarray:
-    """The sum over i of the product of x_j (log h)'(x_j) over j other than i, times x_i."""
-    q = 1 - rows
-    ratio = -rows * np.log(rows) / q
-    scaled = 1 + gamma * rows / q - gamma * (ratio - rows) / (q * (1 + gamma * ratio))
-    products = [np.prod(np.delete(scaled, i, axis=1), axis=1) for i in range(rows.shape[1])]
-    return np.sum(rows * np.stack(products, axis=1), axis=1)
 
 
 def draw_bounds(ax: Axes) -> None:
@@ -253,19 +171,7 @@ def draw_falling_confidence(ax: Axes) -> None:
     for gamma, style in ((0.05, "-"), (0.5, "--"), (1.0, "-.")):
         ax.plot(top, -1e3 * facts.drop_of_top(rows, gamma), color="black", linestyle=style, label=f"γ = {gamma:g}")
     ax.axhline(0, color="0.5", linewidth=0.8)
-    ax.set(xlabel="top score a of (a, a, a, 1 − 3a)", ylabel="Ψ of it minus a, in thousandths")
-    ax.legend(frameon=False)
-
-
-def draw_negative(ax: Axes) -> None:
-    """The binary map for negative gamma."""
-    p = np.linspace(0.001, 0.999, 400)
-    rows = np.stack([p, 1 - p], axis=1)
-    for gamma, style in ((-0.5, "-"), (-0.885, "--"), (-0.97, ":")):
-        moved = core_posterior(rows, gamma=gamma)[:, 0] - p
-        ax.plot(p, moved, color="black", linestyle=style, label=f"γ = −{-gamma:g}")
-    ax.axhline(0, color="0.5", linewidth=0.8)
-    ax.set(xlim=(0, 1), xlabel="softmax score", ylabel="Ψ minus the score")
+    ax.set(ylim=(-0.12, 0.24), xlabel="top score a of (a, a, a, 1 − 3a)", ylabel="Ψ of it minus a, in thousandths")
     ax.legend(frameon=False)
 
 
@@ -287,55 +193,13 @@ CLAIMS = (
         _second_derivative,
     ),
     Claim(
-        "003-text-any-value",
-        "Section 3.1",
-        "By varying γ > 0 the prediction for a frequency of 0.8 takes any value between 0.8 and 0.5.",
-        Method.BALLS,
-        "0.51, 0.52, …, 0.79",
-        _any_value,
-    ),
-    Claim(
         "003-prop-2",
         "Proposition 2",
-        "Binary focal loss is a proper loss after a bijection, p̂(q) = 1/(1 + ((1−q)/q)^γ ((1−q)−γq log q)/(q−γ(1−q) log(1−q))).",
+        "Binary focal loss is a proper loss after a bijection, p̂(q) = 1/(1 + ((1−q)/q)^γ ((1−q)−γq log q)/(q−γ(1−q) "
+        "log(1−q))).",
         Method.IDENTITY,
         "q from 0.001 to 0.98, γ from 0.1 to 9; bijection: all γ ≥ 0; properness: 1,000 pairs, γ = 0.5, 3, seed 0",
         _binary_map,
-    ),
-    Claim(
-        "003-text-proper-part",
-        "Section 3.2",
-        "The proper part of focal loss is below focal loss for predictions under 0.5 and above it over 0.5.",
-        Method.BALLS,
-        "all γ > 0, two classes",
-        _proper_part,
-    ),
-    Claim(
-        "003-text-negative-side",
-        "Section 3.2",
-        "With a negative γ the map lies on the opposite side of the diagonal.",
-        Method.BALLS,
-        "−1 < γ < 0, two classes",
-        _opposite_side,
-        draw_negative,
-    ),
-    Claim(
-        "003-negative-decision",
-        "Sections 3.2 and 5.1, γ = −0.5 and −0.25",
-        "Ψ with −1 < γ < 0 keeps the arg max.",
-        Method.BALLS,
-        "−1 < γ < 0, any number of classes; search: 5 classes",
-        _negative_decision,
-        draw_negative,
-    ),
-    Claim(
-        "003-negative-injective",
-        "Sections 3.2 and 5.1, γ = −0.5 and −0.25",
-        "Ψ with −1 < γ < 0 is injective, though h = p/φ is not monotone.",
-        Method.BALLS,
-        "−0.999 ≤ γ ≤ 0, any number of classes; search: 4 classes",
-        _negative_injective,
-        draw_negative,
     ),
     Claim(
         "003-prop-3",
@@ -358,25 +222,19 @@ CLAIMS = (
     Claim(
         "003-prop-4",
         "Proposition 4 and Equation 1",
-        "Multiclass focal loss is a proper loss after a bijection with p̂_j ∝ 1/((1−q_j)^γ (γ log q_j/(1−q_j) − 1/q_j)).",
+        "Multiclass focal loss is a proper loss after a bijection, p̂_j ∝ 1/((1−q_j)^γ (γ log q_j/(1−q_j) − 1/q_j)).",
         Method.IDENTITY,
-        "two vectors of three classes, γ from 0.1 to 9; bijection: all γ ≥ 0; properness: 1,000 pairs, γ = 0.5, 3, seed 0",
+        "two vectors of three classes, γ from 0.1 to 9; bijection: all γ ≥ 0; properness: 1,000 pairs, γ = 0.5, 3, "
+        "seed 0",
         _multiclass_map,
-    ),
-    Claim(
-        "003-text-others-fall",
-        "Section 3.3 and Figure 5",
-        "The map makes the highest probability higher and all others lower.",
-        Method.BALLS,
-        "three classes, γ = 1",
-        _others_fall,
     ),
     Claim(
         "003-prop-5",
         "Proposition 5",
         "The map never lowers the top probability.",
         Method.SEARCH,
-        "2 to 4 classes with up to 3 decimals (4 classes: 2), γ = 1, 0.5, 0.1, 0.05, 0.01: the shortest, confirmed by balls",
+        "2 to 4 classes with up to 3 decimals (4 classes: 2), γ = 1, 0.5, 0.1, 0.05, 0.01: the shortest, confirmed by "
+        "balls",
         _raises_confidence,
         draw_falling_confidence,
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,8 +66,8 @@ def no_temperature_within(
 ) -> Outcome:
     """Whether every temperature scaling differs from the map by more than a tolerance.
 
-    The top probability of softmax(b z) rises with b = 1/T. So if it is too low at z = `low` for b = `split` it is so for all
-    smaller b, and if it is too high at z = `high` it is so for all larger b.
+    The top probability of softmax(b z) rises with b = 1/T. So if it is too low at z = `low` for b = `split` it is so
+    for all smaller b, and if it is too high at z = `high` it is so for all larger b.
     """
     g, b, room = decimal(gamma), decimal(split), decimal(tolerance)
     gaps = []
@@ -78,8 +78,8 @@ def no_temperature_within(
         top = scaled[0] / sum(scaled[1:], start=scaled[0])
         gaps.append(posterior([w / total for w in weights], g)[0] - top)
     words = (
-        f"γ = {gamma}, 1/T = {split}: the map is {shown(gaps[0], 3)} above at logits ({', '.join(low)}), so also for smaller "
-        f"1/T, and {shown(-gaps[1], 3)} below at ({', '.join(high)}), so also for larger"
+        f"γ = {gamma}, 1/T = {split}: the map is {shown(gaps[0], 3)} above at logits ({', '.join(low)}), so also for "
+        f"smaller 1/T, and {shown(-gaps[1], 3)} below at ({', '.join(high)}), so also for larger"
     )
     return certain((gaps[0] - room).min(-gaps[1] - room), words, "the points do not show it")
 
@@ -88,7 +88,7 @@ def _binary_error() -> Finding:
     worse = no_temperature_within("0.5", "0.001", split="1.3676", low=("0", "-2.6"), high=("0", "-0.7"))
     errors = {gamma: _nearest(gamma, 2).error for gamma in (0.8, *map(float, range(1, 11)))}
     inside = Outcome(max(errors.values()) < 1e-3, f"the largest of eleven errors is {max(errors.values()):.2g}")
-    return settle(Outcome(None if worse.holds is None else not worse.holds, worse.words), inside=inside, where="for 0.8 ≤ γ ≤ 10")
+    return settle(~worse, inside=inside, where="for 0.8 ≤ γ ≤ 10")
 
 
 def _three_class_error() -> Finding:
@@ -97,29 +97,32 @@ def _three_class_error() -> Finding:
 
 
 def _four_class_error() -> Finding:
-    worse = no_temperature_within("9", "0.1", split="5.36", low=("0", "-0.2", "-3", "-3"), high=("0", "-0.4", "-0.4", "-0.4"))
+    worse = no_temperature_within(
+        "9", "0.1", split="5.36", low=("0", "-0.2", "-3", "-3"), high=("0", "-0.4", "-0.4", "-0.4")
+    )
     error = f"the nearest temperature leaves {_nearest(9.0, 4).error:.3f} on the grid"
     return settle(Outcome(None if worse.holds is None else not worse.holds, f"{worse.words}; {error}"))
 
 
 def _temperatures(classes: int, said: tuple[tuple[float, str], ...], note: str) -> Finding:
-    values = [(f"γ = {gamma:g}: T =", _nearest(gamma, classes).temperature, number) for gamma, number in said]
+    values = [(f"T at γ = {gamma:g}", _nearest(gamma, classes).temperature, number) for gamma, number in said]
     printed, _ = printed_numbers(values)
     corrected, right = printed_numbers([(name, value, f"{value:.2f}") for name, value, _ in values])
-    return settle(printed, corrected=corrected._replace(words=f"{classes} classes: {right.replace(' =:', ' =')}; {note}"))
+    return settle(printed, corrected=corrected.if_so(f"{classes} classes: {right}; {note}"))
 
 
 def _figure_2() -> Finding:
     low, high = temperature_bounds(3.0)
     note = (
-        f"Proposition 3 allows [{low:.3f}, {high:.3f}] at γ = 3; {_nearest(3.0, 3).temperature:.3f} is the value of three "
-        "classes, and 0.76 is what the fit 0.95γ + 0.85 gives at γ = 0.5"
+        f"Proposition 3 allows [{low:.3f}, {high:.3f}] at γ = 3; {_nearest(3.0, 3).temperature:.3f} is the value of "
+        "three classes, and 0.76 is what the fit 0.95γ + 0.85 gives at γ = 0.5"
     )
     return _temperatures(2, ((0.5, "0.76"), (3.0, "0.36")), note)
 
 
 def _figure_5() -> Finding:
-    note = f"the printed ones are those of γ = 0.5 ({_nearest(0.5, 3).temperature:.3f}) and γ = 2 ({_nearest(2.0, 3).temperature:.3f})"
+    half, two = (_nearest(gamma, 3).temperature for gamma in (0.5, 2.0))
+    note = f"the printed ones are those of γ = 0.5 ({half:.3f}) and γ = 2 ({two:.3f})"
     return _temperatures(3, ((1.0, "0.81"), (3.0, "0.46")), note)
 
 
@@ -134,7 +137,7 @@ def _eighty() -> Finding:
     value = float(sigmoid_minimizer(np.array(0.8), gamma=2.0))
     printed, _ = printed_numbers([("prediction", value, "0.62")])
     corrected, right = printed_numbers([("prediction", value, "0.63")])
-    return settle(printed, corrected=corrected._replace(words=right))
+    return settle(printed, corrected=corrected.if_so(right))
 
 
 def _tightness() -> Finding:
@@ -150,18 +153,20 @@ def _tightness() -> Finding:
         ("upper", float(temperatures.max()), "0.218"),
     ]
     printed, _ = printed_numbers(values)
-    corrected, right = printed_numbers([(name, value, "0.203" if said == "0.206" else said) for name, value, said in values])
-    return settle(printed, corrected=corrected._replace(words=f"computed {right}"))
+    corrected, right = printed_numbers(
+        [(name, value, "0.203" if said == "0.206" else said) for name, value, said in values]
+    )
+    return settle(printed, corrected=corrected.if_so(f"computed {right}"))
 
 
-def draw_fits(ax: Axes) -> None:
-    """The nearest temperatures and the printed lines."""
-    for classes, style in ((2, "-"), (3, "--"), (4, ":")):
-        gammas, inverse = _curve(classes)
-        slope, intercept = FITS[classes]
-        ax.plot(gammas, inverse, color="black", linestyle=style, label=f"{classes} classes")
-        ax.plot(gammas, slope * gammas + intercept, color="0.6", linestyle=style, linewidth=1)
-    ax.set(xlim=(0, 10), xlabel="γ", ylabel="1/T nearest to the map (grey: printed line)")
+def draw_fit(ax: Axes, *, classes: int) -> None:
+    """The nearest temperatures, the printed line, and the least-squares line."""
+    gammas, inverse = _curve(classes)
+    ax.plot(gammas, inverse, color="black", label=f"{classes} classes")
+    for (slope, intercept), style, name in ((FITS[classes], "--", "printed"), (_line(classes, 10), ":", "fitted")):
+        line = slope * gammas + intercept
+        ax.plot(gammas, line, color="0.45", linestyle=style, label=f"{name}: {slope:.2f}γ + {intercept:.2f}")
+    ax.set(xlim=(0, 10), xlabel="γ", ylabel="1/T nearest to the map")
     ax.legend(frameon=False)
 
 
@@ -173,8 +178,8 @@ def _fit_claim(classes: int, name: str, place: str) -> Claim:
         f"With {name} classes the temperature nearest to the map is 1/T ≈ {slope}γ + {intercept}.",
         Method.SEARCH,
         f"logits in ±{_LOGITS[classes]:g}, γ in steps of 0.01 up to 10; both coefficients within {_TOLERANCE}",
-        lambda: _fit(classes),
-        draw_fits,
+        partial(_fit, classes),
+        partial(draw_fit, classes=classes),
     )
 
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import mpmath as mp
 import numpy as np
-from flint import arb
 
 from refocal.claims.balls import certain, decimal, expm1_ratio, prove
 from refocal.claims.numbers import identical, mp_loss
-from refocal.claims.paper002 import entropy_bound
+from refocal.claims.paper002_entropy import entropy_bound
 from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
 from refocal.claims.sampling import at_least, search
 
@@ -18,13 +17,13 @@ _LOSSES = ("0.1", "0.5", "2")  # the cross-entropy of the three parameters of a 
 
 
 def _bernoulli() -> Finding:
-    """(1-p)^gamma - 1 + gamma p is 0 at p = 0; its slope is gamma (gamma-1) (-log(1-p)) (1 - e^-x) / x, x = (1-gamma) log(1-p)."""
+    """(1-p)^gamma - 1 + gamma p is 0 at p = 0, and its slope is gamma (1 - e^-x) with x = (1 - gamma) log(1 - p)."""
     inside = prove(expm1_ratio, [(-64.0, 64.0)])
     half = decimal("0.5")
     gap = half.sqrt() - (1 - half / 2)
     return settle(
         certain(gap, "", "γ = 1/2, p = 1/2: (1−p)^γ = 0.7071 is below 1 − γp = 0.75"),
-        inside=inside._replace(words=f"the slope of (1−p)^γ − 1 + γp has the sign of γ − 1, {inside.words}"),
+        inside=inside.after("the slope of (1−p)^γ − 1 + γp has the sign of γ − 1"),
         where="for γ ≥ 1, and γ = 0",
     )
 
@@ -70,7 +69,7 @@ def _maximum_entropy() -> Finding:
 
     points = [(beta, step) for beta in ("-1", "0.5", "2") for step in ("-0.03", "0.01", "0.04")]
     found = identical(lambda b, t: entropy(_gibbs(b)) - entropy(others(b, t)), divergence, points)
-    return settle(found._replace(words=f"H(p̃) − H(p) is KL(p‖p̃), which is positive unless p = p̃: {found.words}"))
+    return settle(found.after("H(p̃) − H(p) is KL(p‖p̃), which is positive unless p = p̃"))
 
 
 def _stationary() -> Finding:
@@ -85,7 +84,7 @@ def _stationary() -> Finding:
     mended = identical(lambda *a: slope(*a, printed=False), lambda *_: mp.mpf(0), points, tolerance="1e-12")
     words = "log p = −βL − η − 1, so α = e^(−1−η) in Eq. 14"
     return settle(
-        as_printed._replace(words=f"with log p = βL − η + 1 the derivative, {as_printed.words}"),
+        as_printed.after("with log p = βL − η + 1 the derivative"),
         corrected=mended._replace(words=f"{words}: the derivative vanishes at {len(points)} points"),
     )
 
@@ -102,7 +101,7 @@ def _constraint() -> Finding:
     corrected = identical(lambda b: integrals(b)[1] / integrals(b)[0], _mean_loss, points)
     return settle(
         printed._replace(words=f"L = {', '.join(_LOSSES)}, product against mean, β {printed.words}"),
-        corrected=corrected._replace(words=f"∫L e^(−βL) / ∫e^(−βL) = δ, as Eqs. 8 and 9 have it: {corrected.words}"),
+        corrected=corrected.after("∫L e^(−βL) / ∫e^(−βL) = δ, as Eqs. 8 and 9 have it"),
     )
 
 
@@ -110,17 +109,23 @@ def _limits() -> Finding:
     with mp.workdps(30):
         low, high = _mean_loss(mp.mpf(200)), _mean_loss(mp.mpf(-200))
         falls = all(_mean_loss(mp.mpf(b)) > _mean_loss(mp.mpf(b) + 1) for b in range(-20, 20))
-    reaches = f"L = {', '.join(_LOSSES)}: the mean falls from {mp.nstr(high, 4)} at β = −200 to {mp.nstr(low, 4)} at β = 200"
+    reaches = (
+        f"L = {', '.join(_LOSSES)}: the mean falls from {mp.nstr(high, 4)} at β = −200 to {mp.nstr(low, 4)} at β = 200"
+    )
     printed = Outcome(bool(low < 0.05 and high > 100), f"{reaches}: it has no solution for δ outside of [0.1, 2]")
-    inside = Outcome(bool(falls) and bool(low - mp.mpf("0.1") < 1e-9) and bool(mp.mpf(2) - high < 1e-9), "the mean falls through all values between")
+    inside = Outcome(
+        bool(falls) and bool(low - mp.mpf("0.1") < 1e-9) and bool(mp.mpf(2) - high < 1e-9),
+        "the mean falls through all values between",
+    )
     return settle(printed, inside=inside, where="for inf L < δ < sup L, which are 0 and ∞ only if L reaches them")
 
 
 def bound_frequency(*, trials: int, seed: int = 0, samples: int = 50, epsilon: float = 0.05, rate: float = 1.0) -> int:
     """How often the PAC-Bayes bound of Corollary 1 holds for all posteriors at once.
 
-    Three parameters with error rates R = 0.1, 0.3, 0.5 and prior proportional to e^-2R. By Donsker and Varadhan's formula
-    the bound holds for every posterior exactly if log E_prior exp(n lambda ((1 - lambda/2) R - R_n)) <= log(2 sqrt(n) / eps).
+    Three parameters with error rates R = 0.1, 0.3, 0.5 and prior proportional to e^-2R. By Donsker and Varadhan's
+    formula the bound holds for every posterior exactly if
+    log E_prior exp(n lambda ((1 - lambda/2) R - R_n)) <= log(2 sqrt(n) / eps).
 
     Args:
         trials: Number of samples drawn.
@@ -169,7 +174,7 @@ def _gibbs_posterior() -> Finding:
 
     points = [(a, rate) for a in ("0.1", "0.5", "0.8") for rate in ("0.3", "1", "1.7")]
     found = identical(lambda a, rate: bound(post(a), rate) - bound(gibbs(rate), rate), excess, points)
-    return settle(found._replace(words=f"the bound exceeds that of ς_λ by a KL divergence: {found.words}"))
+    return settle(found.after("the bound exceeds that of ς_λ by a KL divergence"))
 
 
 def _best_rate() -> Finding:
@@ -181,7 +186,7 @@ def _best_rate() -> Finding:
 
     points = [("0.1", "3", "100"), ("0.4", "8", "1000"), ("0.01", "20", "50")]
     found = identical(slope, lambda *_: mp.mpf(0), points, tolerance="1e-12")
-    words = "λ = 2/(√(2nR/C + 1) + 1), C = KL + log(2√n/ε); our copy of the text shows it twice, with the bars in different places"
+    words = "λ = 2/(√(2nR/C + 1) + 1), C = KL + log(2√n/ε); our copy of the text shows it twice, with different bars"
     return settle(found._replace(words=f"{words}: the derivative is {found.words}"))
 
 
@@ -191,9 +196,16 @@ def _fisher() -> Finding:
     def kl(t: Any, d: Any) -> Any:
         return t * mp.log(t / (t + d)) + (1 - t) * mp.log((1 - t) / (1 - t - d))
 
-    zero = identical(lambda t: mp.diff(lambda d: kl(t, d), 0), lambda _: mp.mpf(0), [("0.2",), ("0.5",)], tolerance="1e-12")
-    second = identical(lambda t: mp.diff(lambda d: kl(t, d), 0, 2), lambda t: 1 / (t * (1 - t)), [("0.2",), ("0.5",)], tolerance="1e-12")
-    return settle(zero._replace(words=f"first derivative 0, {zero.words}") & second._replace(words=f"second one the Fisher information, {second.words}"))
+    zero = identical(
+        lambda t: mp.diff(lambda d: kl(t, d), 0), lambda _: mp.mpf(0), [("0.2",), ("0.5",)], tolerance="1e-12"
+    )
+    second = identical(
+        lambda t: mp.diff(lambda d: kl(t, d), 0, 2),
+        lambda t: 1 / (t * (1 - t)),
+        [("0.2",), ("0.5",)],
+        tolerance="1e-12",
+    )
+    return settle(zero.after("first derivative 0") & second.after("second one the Fisher information"))
 
 
 _DEFINITION = "a definition"

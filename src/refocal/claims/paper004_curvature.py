@@ -36,20 +36,21 @@ def _curvature_term() -> Finding:
     corrected = identical(second, mp_phi, _POINTS, tolerance="1e-10")
     return settle(
         printed._replace(words=f"factor against (1−p)^γ, (p, γ) {printed.words}"),
-        corrected=corrected._replace(words=f"the factor is φ = (1−p)^γ − γ(1−p)^(γ−1) p log p: {corrected.words}"),
+        corrected=corrected.after("the factor is φ = (1−p)^γ − γ(1−p)^(γ−1) p log p"),
     )
 
 
 def _larger_gamma_flattens() -> Finding:
-    """d log(phi) / dgamma = log q + s / (1 + gamma s) <= log q + s, which is 0 at 1/2 and falls beyond: its slope there is
-    (-log p - 2 q) / q^2, and q c(q) < 1 gives -log p < 2 q for p > 1/2.
+    """d log(phi) / dgamma = log q + s / (1 + gamma s) <= log q + s, which is 0 at p = 1/2 and falls from there on.
+
+    Its slope is (-log p - 2 q) / q^2, and q c(q) < 1 gives -log p < 2 q for p >= 1/2.
     """
     inside = prove(lambda p: 1 - (1 - p) * c(1 - p), [(0.5, 1.0)])
     p, gamma = decimal("0.1"), arb(1)
     grows = phi(p, gamma)
     return settle(
         certain(1 - grows, "", f"p = 0.1: the factor is 1 at γ = 0 and {shown(grows, 4)} at γ = 1"),
-        inside=inside._replace(words=f"φ falls in γ ≥ 0, {inside.words}"),
+        inside=inside.after("φ falls in γ ≥ 0"),
         where="for p ≥ 1/2",
     )
 
@@ -59,11 +60,15 @@ def _gradient_formula() -> Finding:
         return mp.diff(lambda v: mp_loss(v, g), p)
 
     printed = identical(true, printed_gradient, _POINTS, tolerance="1e-12")
-    corrected = identical(true, lambda p, g: g * (1 - p) ** (g - 1) * mp.log(p) - (1 - p) ** g / p, _POINTS, tolerance="1e-12")
+    corrected = identical(
+        true, lambda p, g: g * (1 - p) ** (g - 1) * mp.log(p) - (1 - p) ** g / p, _POINTS, tolerance="1e-12"
+    )
     mend = "ℓ' = γ(1−p)^(γ−1) log p − (1−p)^γ/p"
     return settle(
-        printed._replace(words=f"derivative against g, (p, γ) {printed.words}; at γ = 0 the printed g is −log p, the loss itself"),
-        corrected=corrected._replace(words=f"{mend}: {corrected.words}"),
+        printed._replace(
+            words=f"derivative against g, (p, γ) {printed.words}; at γ = 0 the printed g is −log p, the loss itself"
+        ),
+        corrected=corrected.after(f"{mend}"),
     )
 
 
@@ -75,7 +80,9 @@ def _printed_limits() -> Finding:
     fits = values["0"] < 1e-20 and values["0.25"] > 1e20 and abs(values["0.5"] - 0.5) < 1e-20
     fits = fits and values["0.75"] < 1e-20 and values["2"] < 1e-20
     words = ", ".join(f"γ = {g}: {mp.nstr(value, 3)}" for g, value in values.items())
-    return settle(Outcome(bool(fits), f"at 1 − p = 10⁻⁶⁰ the printed g is {words}; of the true derivative it says nothing"))
+    return settle(
+        Outcome(bool(fits), f"at 1 − p = 10⁻⁶⁰ the printed g is {words}; of the true derivative it says nothing")
+    )
 
 
 def _limit_in_gamma() -> Finding:
@@ -85,14 +92,14 @@ def _limit_in_gamma() -> Finding:
     corrected = identical(lambda p: printed_gradient(p, half), lambda p: p / 2 - mp.log(p) + p * mp.log(p), points)
     return settle(
         printed._replace(words=f"with γ log p = ½ log p, p {printed.words}"),
-        corrected=corrected._replace(words=f"the limit of the printed g is p/2 − log p + p log p: {corrected.words}"),
+        corrected=corrected.after("the limit of the printed g is p/2 − log p + p log p"),
     )
 
 
 def slope_vanishes() -> Outcome:
     """|l'| = q^gamma (1 + gamma s) / p <= 2 (1 + gamma) q^gamma, if 1 <= 2 p and s <= 2 p."""
     bound = prove(lambda p: (2 * p - 1).min(2 * p - s(p)), [(0.51, 1.0)])
-    return bound._replace(words=f"|ℓ'| < 2(1+γ)(1−p)^γ for p ≥ 0.51, so it tends to 0 as p → 1 for every γ > 0, {bound.words}")
+    return bound.after("|ℓ'| < 2(1+γ)(1−p)^γ for p ≥ 0.51, so it tends to 0 as p → 1 for every γ > 0")
 
 
 def _gamma_above_half() -> Finding:
@@ -100,7 +107,7 @@ def _gamma_above_half() -> Finding:
     value = loss_slope(1 - decimal("1e-30"), decimal("0.25"))
     near = certain(decimal("1e-6") - abs(value), f"γ = 1/4: ℓ' = {shown(value, 2)} at 1 − p = 10⁻³⁰", "no limit")
     found = slope_vanishes() & near
-    return settle(Outcome(None if found.holds is None else not found.holds, found.words))
+    return settle(~found)
 
 
 def _figure_gamma() -> Finding:
@@ -109,14 +116,14 @@ def _figure_gamma() -> Finding:
     corrected = identical(lambda p: mp_loss(p, 0), lambda p: -mp.log(p), points)
     return settle(
         printed._replace(words=f"γ = 1, p {printed.words}"),
-        corrected=corrected._replace(words=f"it does so when γ = 0: {corrected.words}"),
+        corrected=corrected.after("it does so when γ = 0"),
     )
 
 
 def _figure_smaller() -> Finding:
     """Loss: (1-p)^gamma < 1. Slope: phi < 1 from tau_uc < 1/2 on."""
     below = facts.threshold_is_below_half()
-    return settle(below._replace(words="φ < 1 from τ_uc < 1/2 on (001, Thm. 8), and (1−p)^γ < 1, for every γ > 0"))
+    return settle(below.if_so("φ < 1 from τ_uc < 1/2 on (001, Thm. 8), and (1−p)^γ < 1, for every γ > 0"))
 
 
 def trace_estimates(*, trials: int, probes: int, seed: int = 0) -> tuple[int, float]:
@@ -148,7 +155,13 @@ def draw_gradient(ax: Axes) -> None:
     p = np.linspace(0.02, 0.999, 500)
     for gamma, style in ((0.25, "-"), (1.0, "--"), (2.0, ":")):
         q = 1 - p
-        ax.plot(p, q ** (gamma - 1) * (q / p - gamma * np.log(p)), color="black", linestyle=style, label=f"−ℓ', γ = {gamma:g}")
+        ax.plot(
+            p,
+            q ** (gamma - 1) * (q / p - gamma * np.log(p)),
+            color="black",
+            linestyle=style,
+            label=f"−ℓ', γ = {gamma:g}",
+        )
         printed = q**gamma * (gamma * p * q ** (gamma - 1) - q**gamma * np.log(p))
         ax.plot(p, printed, color="0.6", linestyle=style, label=f"as printed, γ = {gamma:g}")
     ax.set(xlim=(0, 1), ylim=(0, 4), xlabel="p", ylabel="size of the gradient")
@@ -199,7 +212,10 @@ CLAIMS = (
         _larger_gamma_flattens,
     ),
     not_checkable(
-        "004-conj-1", "Conjecture 1", "γ controls the curvature and the calibration.", "a conjecture about trained networks"
+        "004-conj-1",
+        "Conjecture 1",
+        "γ controls the curvature and the calibration.",
+        "a conjecture about trained networks",
     ),
     not_checkable(
         "004-def-3",

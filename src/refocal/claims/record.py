@@ -44,6 +44,18 @@ class Outcome(NamedTuple):
     holds: bool | None
     words: str
 
+    def __invert__(self) -> Outcome:
+        """The opposite, on the same evidence."""
+        return self._replace(holds=None if self.holds is None else not self.holds)
+
+    def if_so(self, words: str) -> Outcome:
+        """Other words for it if it holds; what speaks against it stays."""
+        return self._replace(words=words) if self.holds else self
+
+    def after(self, lead: str) -> Outcome:
+        """The same with words before the evidence."""
+        return self._replace(words=f"{lead}: {self.words}")
+
     def __and__(self, other: Outcome) -> Outcome:
         """Both: false if one is false, undecided if one is undecided."""
         for part in (self, other):

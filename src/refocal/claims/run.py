@@ -8,10 +8,26 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
-from refocal.claims import paper001, paper002, paper002_results, paper003, paper003_numbers, paper004, paper004_curvature
+from flint import ctx
+
+from refocal.claims import (
+    paper001,
+    paper002,
+    paper002_entropy,
+    paper002_results,
+    paper003,
+    paper003_map,
+    paper003_numbers,
+    paper004,
+    paper004_curvature,
+)
+from refocal.claims.balls import PRECISION
 from refocal.claims.record import Claim, Record
 
-_MODULES = (paper001, paper002, paper002_results, paper003, paper003_numbers, paper004, paper004_curvature)
+_MODULES = (
+    *(paper001, paper002, paper002_entropy, paper002_results),
+    *(paper003, paper003_map, paper003_numbers, paper004, paper004_curvature),
+)
 
 
 def all_claims() -> tuple[Claim, ...]:
@@ -86,7 +102,8 @@ def check(
 def _checked(id: str) -> Record:
     claim = find(id)
     try:
-        verdict, evidence = claim.check()
+        with ctx.workprec(PRECISION):
+            verdict, evidence = claim.check()
     except RuntimeError as error:
         msg = f"{id}: {error}"
         raise RuntimeError(msg) from error

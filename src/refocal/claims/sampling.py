@@ -91,7 +91,7 @@ def shortest(
     gammas: Sequence[float],
     least: float = 1e-9,
 ) -> tuple[Rows, float] | None:
-    """The smallest counterexample on the grids of short decimals: fewest classes, then fewest decimals, then first gamma.
+    """The smallest counterexample on grids of short decimals: fewest classes, then fewest decimals, then first gamma.
 
     Args:
         violation: By how much each row violates the claim at a gamma.

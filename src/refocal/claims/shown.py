@@ -22,16 +22,19 @@ _STYLES = {
 }
 PAPERS = {
     "001": "Charoenphakdee, Vongkulbhisal, Chairatanakul, Sugiyama: On Focal Loss for Class-Posterior Probability "
-    "Estimation, CVPR 2021, and its talk",
-    "002": "Mukhoti, Kulharia, Sanyal, Golodetz, Torr, Dokania: The Intriguing Effects of Focal Loss on the Calibration of "
-    "Deep Neural Networks, version under review for ICLR 2020",
-    "003": "Komisarenko, Kull: Improving Calibration by Relating Focal Loss, Temperature Scaling, and Properness, ECAI 2024",
-    "004": "Kimura, Naganuma: Geometric Insights into Focal Loss, 2024",
+    "Estimation: A Theoretical Perspective, CVPR 2021, and its talk",
+    "002": "Mukhoti, Kulharia, Sanyal, Golodetz, Torr, Dokania: The Intriguing Effects of Focal Loss on the "
+    "Calibration of Deep Neural Networks, version under review for ICLR 2020",
+    "003": "Komisarenko, Kull: Improving Calibration by Relating Focal Loss, Temperature Scaling, and Properness, "
+    "ECAI 2024",
+    "004": "Kimura, Naganuma: Geometric Insights into Focal Loss: Reducing Curvature for Enhanced Model Calibration, "
+    "2024",
 }
 _INTRODUCTION = """# The papers' claims, checked
 
-This page is written by `refocal claims --markdown docs/claims.md --force`; `refocal claims show ID` shows one of them, some
-with a plot. Every verdict but "not checkable" comes out of a computation at run time, and a test holds this page to it.
+`refocal claims --markdown docs/claims.md --force` writes this page; `refocal claims show ID` shows one claim, some with
+a plot (`pip install '.[claims]'`). Every verdict but "not checkable" comes out of a computation at run time, and a test
+holds this page to it.
 
 | verdict | meaning |
 |---|---|
@@ -43,47 +46,38 @@ with a plot. Every verdict but "not checkable" comes out of a computation at run
 
 | method | what it means |
 |---|---|
-| ball arithmetic | a proof on the whole domain, or at the points named, with intervals that surely hold the exact values |
+| ball arithmetic | a proof on the whole domain or at the points named: intervals surely hold the exact values |
 | exact identity | both sides in 40 digits at the points named |
-| search | random or exhaustive candidates, with budget and seed; found violations are confirmed by balls |
+| search | random or exhaustive candidates, with budget and seed; violations are confirmed by balls |
 | Monte Carlo | a test whose error probability is stated |
 | printed table | the sentence against the paper's own table |
 
-Notation: p is the probability of a class, q = 1 − p (or a vector of scores, where it has an index), L = −log p, s = pL/(1−p),
-ℓ = −(1−p)^γ log p, φ = −pℓ', h = p/φ, Ψ_i = h(q_i)/Σ h(q_l), η the true posterior, H entropy. A printed number is right if
-the computed value rounds to it. The formulas were read from text copies of the papers, in which fraction bars and signs can
-be lost; where that matters the evidence says so.
+Notation: p is the probability of a class, q = 1 − p (with an index: a vector of scores), L = −log p, s = pL/(1−p),
+ℓ = −(1−p)^γ log p, φ = −pℓ', h = p/φ, Ψ_i = h(q_i)/Σ h(q_l), η the true posterior, H entropy. A printed number is
+right if the computed value rounds to it. The formulas were read from text copies of the papers, in which fraction bars
+and signs can be lost; where that matters the evidence says so.
 """
 
 
 def table(records: Sequence[Record]) -> RenderableType:
     """Verdicts for a terminal."""
-    shown = Table()
+    shown = Table(show_lines=True)
     shown.add_column("claim", no_wrap=True)
-    shown.add_column("statement", ratio=3)
-    shown.add_column("verdict")
-    shown.add_column("method")
+    shown.add_column("statement")
     for record in records:
-        shown.add_row(
-            Text(record.id), Text(record.statement), Text(record.verdict, style=_STYLES[Verdict(record.verdict)]), Text(record.method)
-        )
+        name = Text.assemble(record.id, "\n", (record.verdict, _STYLES[Verdict(record.verdict)]))
+        shown.add_row(name, Text(record.statement))
     return Group(shown, Text(f"{_counts(records)}. `refocal claims show ID` gives the evidence."))
 
 
 def full(record: Record) -> RenderableType:
     """One record with all it holds."""
-    title = Text.assemble((record.id, "bold"), f": {record.where} of {record.paper}")
-    verdict = Text.assemble("verdict    ", (record.verdict, _STYLES[Verdict(record.verdict)]))
-    lines = [
-        Text(f"{name:<11}{value}")
-        for name, value in (
-            ("statement", record.statement),
-            ("method", record.method),
-            ("domain", record.domain),
-            ("evidence", record.evidence),
-        )
-    ]
-    return Group(title, verdict, *lines)
+    shown = Table.grid(padding=(0, 2))
+    shown.add_row("claim", Text(f"{record.id}: {record.where} of {record.paper}"))
+    shown.add_row("verdict", Text(record.verdict, style=_STYLES[Verdict(record.verdict)]))
+    for name in ("statement", "method", "domain", "evidence"):
+        shown.add_row(name, Text(getattr(record, name)))
+    return shown
 
 
 def markdown(records: Sequence[Record]) -> str:
@@ -98,11 +92,7 @@ def markdown(records: Sequence[Record]) -> str:
             f"{_counts(rows)}.\n",
             "| claim | what it says | verdict | evidence | method, domain |",
             "|---|---|---|---|---|",
-            *(
-                f"| `{row.id}`<br>{_cell(row.where)} | {_cell(row.statement)} | **{row.verdict}** | {_cell(row.evidence)} "
-                f"| {row.method}: {_cell(row.domain)} |"
-                for row in rows
-            ),
+            *map(_row, rows),
             "",
         ]
     return "\n".join(parts)
@@ -142,6 +132,11 @@ def save_plot(claim: Claim, path: str | os.PathLike[str], *, overwrite: bool) ->
 def _counts(records: Sequence[Record]) -> str:
     counts = Counter(record.verdict for record in records)
     return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+
+
+def _row(record: Record) -> str:
+    where, said, found, domain = map(_cell, (record.where, record.statement, record.evidence, record.domain))
+    return f"| `{record.id}`<br>{where} | {said} | **{record.verdict}** | {found} | {record.method}: {domain} |"
 
 
 def _cell(text: str) -> str:
