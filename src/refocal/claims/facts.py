@@ -11,11 +11,11 @@ import numpy as np
 from flint import arb
 
 from refocal.claims.balls import (
+    ball,
     c,
     certain,
     decimal,
     log1p_deficit,
-    log_phi_rate,
     posterior,
     prove,
     s,
@@ -66,11 +66,27 @@ def threshold_is_below_half() -> Outcome:
     return phi_has_one_peak() & peak_is_below_half() & phi_is_below_one_at_half()
 
 
-def phi_of_top_against(low: str, top: str, gammas: tuple[float, float]) -> Outcome:
-    """phi^gamma(low) > phi^gamma(top) for all gamma of a range, divided by gamma so that 0 may belong to it."""
-    one, two = decimal(low), decimal(top)
-    proof = prove(lambda gamma: log_phi_rate(one, gamma) - log_phi_rate(two, gamma), [gammas])
-    return proof.after(f"φ({low}) > φ({top}) for all γ up to {gammas[1]:g}")
+def three_classes_gain() -> Outcome:
+    """Psi never lowers the top score a of three classes.
+
+    From a = 1/2 on that is 001, Thm. 8. Below, the others lie in [1 - 2a, a], where phi >= phi(a) if
+    phi(1 - 2a) >= phi(a), as phi has one peak. With x = 1 - 2a and r = log(phi) / gamma, r(x) - r(a) is least at
+    gamma = 0, because t - log(1 + gamma t) / gamma rises in t and s(x) < s(a). There r = F = log q + s, with
+    -F' = 1/q - c(q):
+      1/4 <= x < 1/3: F(x) - F(a) falls to 0, because F falls from 1/4 on;
+      x <= 1/4: F(x) > F(a), divided by x, with F(a) = F(1/2) - x/2 F'(between a and 1/2) and F(1/2) = 0; below 2^-20
+      the first term, -log x, alone is larger than all others together.
+    """
+
+    def fall(q: arb) -> arb:
+        return 1 / q - c(q)
+
+    def gain(x: arb) -> arb:
+        between = arb(0.5) + x * ball(0.0, 0.5)
+        return -x.log() / (1 - x) - 1 - x * c(x) - fall(between) / 2
+
+    proof = prove(fall, [(0.5, 0.75)]) & prove(gain, [(2.0**-20, 0.25)])
+    return (phi_has_one_peak() & proof).if_so(f"two and three classes never lose confidence: {proof.words}")
 
 
 def confidence_falls(row: Sequence[str], gamma: str) -> Outcome:

@@ -11,7 +11,7 @@ import numpy as np
 from flint import arb
 
 from refocal.claims import facts
-from refocal.claims.balls import certain, decimal, prove, s, shown, slope_sign
+from refocal.claims.balls import certain, decimal, log_phi_rate, prove, s, shown, slope_sign
 from refocal.claims.numbers import identical, mp_loss, mp_phi, mp_posterior, printed_numbers
 from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
 from refocal.claims.sampling import search, simplex_rows
@@ -63,7 +63,9 @@ def _classification_calibrated() -> Finding:
 
 def _not_proper() -> Finding:
     """At q = eta the risk has a slope: it vanishes only if phi agrees at both entries."""
-    return settle(facts.phi_of_top_against("0.1", "0.9", (0.0, 2.0**40)))
+    low, top = decimal("0.1"), decimal("0.9")
+    proof = prove(lambda gamma: log_phi_rate(low, gamma) - log_phi_rate(top, gamma), [(0.0, 2.0**40)])
+    return settle(proof.after("φ(0.1) > φ(0.9)"))
 
 
 def _fixed_points() -> Finding:
@@ -176,8 +178,8 @@ def draw_phi(ax: Axes) -> None:
     for gamma, style in ((0.5, ":"), (1.0, "-."), (3.0, "-"), (5.0, "--")):
         ax.plot(p, phi(p, gamma=gamma), color="black", linestyle=style, label=f"γ = {gamma:g}")
     ax.axhline(1, color="0.5", linewidth=0.8)
-    ax.set(xlim=(0, 1), ylim=(0, 1.4), xlabel="top score", ylabel="φ")
-    ax.legend(frameon=False, fontsize="small")
+    ax.set(xlim=(0, 1), ylim=(0, 1.9), xlabel="top score", ylabel="φ")
+    ax.legend(loc="upper right", ncols=2, framealpha=1, edgecolor="none", fontsize="small")
 
 
 _DEFINITION = "a definition"

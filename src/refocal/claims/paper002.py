@@ -92,7 +92,7 @@ def _lambert_formula() -> Finding:
     points = [(p,) for p in _BELOW_HALF]
     solves = identical(lambda p: mp_phi(p, _gamma_of(p, -1)), lambda _: mp.mpf(1), points)
     ours = identical(lambda p: _gamma_of(p, -1), lambda p: mp.mpf(gamma_star(float(p))), points, tolerance="1e-12")
-    return settle(solves.after("g(p0, γ*) = 1") & ours.after(f"`gamma_star`, γ*(0.25) = {gamma_star(0.25):.4f}"))
+    return settle(solves.after("g(p0, γ*) = 1") & ours.after(f"the package's own, γ*(0.25) = {gamma_star(0.25):.4f}"))
 
 
 def _inline_formula() -> Finding:

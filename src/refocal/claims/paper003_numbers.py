@@ -10,6 +10,7 @@ import numpy as np
 from refocal.claims.balls import certain, decimal, posterior, shown
 from refocal.claims.numbers import printed_numbers
 from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
+from refocal.core.posterior import posterior as posterior_map
 from refocal.core.posterior import posterior_from_logits
 from refocal.core.sigmoid import sigmoid_minimizer
 from refocal.core.theory import ClosestTemperature, closest_temperature, temperature_bounds
@@ -124,6 +125,34 @@ def _figure_5() -> Finding:
     half, two = (_nearest(gamma, 3).temperature for gamma in (0.5, 2.0))
     note = f"the printed ones are those of γ = 0.5 ({half:.3f}) and γ = 2 ({two:.3f})"
     return _temperatures(3, ((1.0, "0.81"), (3.0, "0.46")), note)
+
+
+def _corners() -> Finding:
+    """The largest difference of the map and its nearest temperature near the corners, and anywhere, on a grid."""
+    i, j = (axis.ravel() for axis in np.meshgrid(np.arange(1, 200), np.arange(1, 200)))
+    rows = np.stack([i, j, 200 - i - j], axis=1)[i + j < 200] / 200
+    told, holds = [], True
+    for gamma in (0.5, 3.0):
+        scaled = rows ** (1 / _nearest(gamma, 3).temperature)
+        mapped = posterior_map(rows, gamma=gamma)
+        gaps = np.max(np.abs(mapped - scaled / scaled.sum(axis=1, keepdims=True)), axis=1)
+        near = float(gaps[rows.max(axis=1) >= 0.9].max())
+        worst = rows[np.argmax(gaps)]
+        holds &= bool(near >= gaps.max())
+        place = ", ".join(f"{v:g}" for v in np.sort(worst)[::-1])
+        told.append(f"γ = {gamma:g}: {gaps.max():.4f} at ({place}), but {near:.4f} where a score is 0.9 or more")
+    return settle(Outcome(holds, "; ".join(told)))
+
+
+def _common() -> Finding:
+    """The gammas up to 3 whose nearest temperature lies in [0.4, 0.5]."""
+    values = {gamma: _nearest(gamma, 3).temperature for gamma in (1.0, 2.0, 3.0)}
+    gammas, inverse = _curve(3)
+    within = gammas[(inverse >= 2) & (inverse <= 2.5)]
+    words = ", ".join(f"γ = {gamma:g}: {value:.3f}" for gamma, value in values.items())
+    printed = Outcome(all(0.4 <= value <= 0.5 for value in values.values()), words)
+    inside = Outcome(len(within) > 0, "T lies there on the interpolated curve")
+    return settle(printed, inside=inside, where=f"for {within[0]:.2f} ≤ γ ≤ {within[-1]:.2f}")
 
 
 def _below_one() -> Finding:
@@ -242,6 +271,14 @@ CLAIMS = (
         "logits in ±5, rounded to two decimals",
         _figure_5,
     ),
+    Claim(
+        "003-fig-7",
+        "Section 3.3 and Figure 7",
+        "With three classes the map and its nearest temperature scaling differ most near the corners.",
+        Method.SEARCH,
+        "γ = 0.5 and 3, a grid of 1/200; near a corner: a score of 0.9 or more",
+        _corners,
+    ),
     _fit_claim(4, "four", "Section 3.3"),
     Claim(
         "003-text-error-4",
@@ -250,6 +287,14 @@ CLAIMS = (
         Method.BALLS,
         "γ = 9, for every T",
         _four_class_error,
+    ),
+    Claim(
+        "003-text-common",
+        "Section 4.1",
+        "For commonly used γ the map is close to temperature scaling with T of about 0.4 to 0.5.",
+        Method.SEARCH,
+        "three classes, logits in ±5; commonly used: 1, 2 and 3, as in 002",
+        _common,
     ),
     not_checkable(
         "003-experiments",
