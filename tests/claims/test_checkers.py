@@ -116,7 +116,8 @@ def test_verdicts_follow_from_outcomes(finding, verdict):
 def test_outcomes_combine():
     unknown = Outcome(None, "?")
     assert (TRUE & TRUE).holds and (TRUE & FALSE) == FALSE and (unknown & FALSE) == FALSE
-    assert (TRUE & unknown).holds is None and (~unknown).holds is None and (~TRUE).holds is False
+    assert (TRUE & unknown).holds is None
+    assert TRUE.against().holds is False and FALSE.against().holds is None and unknown.against().holds is None
     assert FALSE.if_so("fine") == FALSE and TRUE.if_so("fine").words == "fine"
 
 

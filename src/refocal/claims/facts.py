@@ -66,6 +66,16 @@ def threshold_is_below_half() -> Outcome:
     return phi_has_one_peak() & peak_is_below_half() & phi_is_below_one_at_half()
 
 
+def binary_gap_grows() -> Outcome:
+    """With two classes logit Psi - u, u = logit p, is 0 at u = 0 and rises with u for every gamma > 0.
+
+    It is gamma u - log((1 + gamma s_p) / (1 + gamma s_q)), and ds/du = s - p for the one class and q - s for the
+    other: its slope is at least gamma (2 - s_p - s_q).
+    """
+    proof = prove(lambda p: 2 - s(p) - s(1 - p), [(0.5, 1.0)])
+    return proof.after("logit Ψ − logit q rises with logit q: 2 − s(p) − s(1−p) > 0")
+
+
 def three_classes_gain() -> Outcome:
     """Psi never lowers the top score a of three classes.
 

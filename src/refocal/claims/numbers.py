@@ -76,6 +76,11 @@ def printed_numbers(values: Sequence[tuple[str, float, str]]) -> tuple[Outcome, 
     return Outcome(not wrong, f"computed {right}" if not wrong else words), right
 
 
+def is_cross_entropy(gamma: int) -> Outcome:
+    """Whether focal loss with this gamma is -log p."""
+    return identical(lambda p: mp_loss(p, gamma), lambda p: -mp.log(p), [("0.1",), ("0.5",), ("0.9",)])
+
+
 def mp_phi(p: Any, gamma: Any) -> Any:
     """phi as 001 prints it (Eq. 10)."""
     return (1 - p) ** gamma - gamma * (1 - p) ** (gamma - 1) * p * mp.log(p)

@@ -11,8 +11,8 @@ import numpy as np
 from flint import arb
 
 from refocal.claims import facts
-from refocal.claims.balls import certain, decimal, log_phi_rate, prove, s, shown, slope_sign
-from refocal.claims.numbers import identical, mp_loss, mp_phi, mp_posterior, printed_numbers
+from refocal.claims.balls import certain, decimal, log_phi_rate, prove, shown, slope_sign
+from refocal.claims.numbers import identical, is_cross_entropy, mp_loss, mp_phi, mp_posterior, printed_numbers
 from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
 from refocal.claims.sampling import search, simplex_rows
 from refocal.core.focal import phi
@@ -85,9 +85,8 @@ def _thresholds() -> Finding:
 
 
 def _regimes() -> Finding:
-    by = facts.phi_has_one_peak() & facts.phi_is_below_one_at_half()
-    reduction = "Ψ_top < q_top exactly if Σ q_l (φ_top/φ_l − 1) > 0, and φ_l < φ_top below τ_oc, > from τ_uc on"
-    return settle(facts.threshold_is_below_half() & by.if_so(reduction) & _searched(_regime))
+    reduction = "Ψ_top < q_top exactly if Σ q_l (φ_top/φ_l − 1) > 0; φ rises up to τ_oc, and φ_l > φ_top from τ_uc on"
+    return settle(facts.threshold_is_below_half().after(reduction) & _searched(_regime))
 
 
 def _underconfident_above_half() -> Finding:
@@ -95,23 +94,17 @@ def _underconfident_above_half() -> Finding:
 
 
 def _binary_underconfident() -> Finding:
-    """The gap logit Psi - u = gamma u - log((1 + gamma s_p) / (1 + gamma s_q)), u = logit p, is 0 at u = 0 and grows.
-
-    Its slope is at least gamma (2 - s_p - s_q), because ds/du = s - p for the one class and q - s for the other.
-    """
-    proof = prove(lambda p: 2 - s(p) - s(1 - p), [(0.5, 1.0)])
-    return settle(proof.after("logit Ψ − logit q rises with the logit u: 2 − s(p) − s(1−p) > 0"))
+    return settle(facts.binary_gap_grows())
 
 
 def _gap_grows() -> Finding:
     """d/dgamma of logit Psi is u - (t_p - t_q), t = s / (1 + gamma s), and t_p - t_q <= s_p - s_q < u."""
-    proof = prove(lambda p: 2 - s(p) - s(1 - p), [(0.5, 1.0)])
     tried = search(
         lambda rows: sigmoid_minimizer(rows[:, 0], gamma=2.0) - sigmoid_minimizer(rows[:, 0], gamma=1.9),
         lambda rng, count: rng.uniform(0.5, 1, (count, 1)),
         budget=5_000,
     )
-    return settle(proof.after("s(p) − s(1−p) < logit p") & tried)
+    return settle(facts.binary_gap_grows().after("s(p) − s(1−p) < logit p") & tried)
 
 
 def _recovers() -> Finding:
@@ -133,10 +126,6 @@ def _keeps_decision() -> Finding:
 def _phi_is_derivative() -> Finding:
     points = [(p, g) for p in ("0.001", "0.2", "0.5", "0.99") for g in GAMMAS]
     return settle(identical(lambda p, g: -p * mp.diff(lambda v: mp_loss(v, g), p), mp_phi, points, tolerance="1e-15"))
-
-
-def _cross_entropy() -> Finding:
-    return settle(identical(lambda p: mp_loss(p, 0), lambda p: -mp.log(p), [("0.1",), ("0.5",), ("0.9",)]))
 
 
 def _footnote() -> Finding:
@@ -193,7 +182,7 @@ CLAIMS = (
         "Focal loss −Σ v_i (1−u_i)^γ log u_i with γ = 0 is cross-entropy.",
         Method.IDENTITY,
         "p = 0.1, 0.5, 0.9",
-        _cross_entropy,
+        lambda: settle(is_cross_entropy(0)),
     ),
     not_checkable(
         "001-def-2",

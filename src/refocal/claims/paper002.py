@@ -30,23 +30,17 @@ def _gradient(p: Any, g: Any) -> Any:
 
 
 def _gradient_ratio() -> Finding:
-    """Of a linear layer with two features and three classes: one sample, the derivative by one weight."""
+    """Of a linear layer: one sample, three classes, the derivative by one weight."""
 
-    def slopes(g: Any, weight: Any, focal: bool) -> Any:
-        def loss(w: Any) -> Any:
-            logits = [w * mp.mpf("0.7") - mp.mpf("0.4"), mp.mpf("0.3"), mp.mpf("-0.9")]
-            p = mp.exp(logits[0]) / mp.fsum(map(mp.exp, logits))
-            return mp_loss(p, g if focal else 0)
-
-        return mp.diff(loss, weight)
-
-    def scaled(g: Any, weight: Any) -> Any:
+    def probability(weight: Any) -> Any:
         logits = [weight * mp.mpf("0.7") - mp.mpf("0.4"), mp.mpf("0.3"), mp.mpf("-0.9")]
-        p = mp.exp(logits[0]) / mp.fsum(map(mp.exp, logits))
-        return slopes(g, weight, False) * mp_phi(p, g)
+        return mp.exp(logits[0]) / mp.fsum(map(mp.exp, logits))
+
+    def slope(g: Any, weight: Any) -> Any:
+        return mp.diff(lambda w: mp_loss(probability(w), g), weight)
 
     points = [(g, w) for g in ("0.5", "1", "3") for w in ("-2", "0.1", "4")]
-    ratio = identical(lambda g, w: slopes(g, w, True), scaled, points, tolerance="1e-15")
+    ratio = identical(slope, lambda g, w: slope(0, w) * mp_phi(probability(w), g), points, tolerance="1e-15")
     positive = prove(lambda p, g: 1 + g * s(p), [facts.UNIT, (0.0, 1024.0)])
     return settle(ratio & positive.after("g = (1−p)^γ (1 + γs) ≥ 0, so |g| ≤ 1 is g ∈ [0, 1]"))
 

@@ -8,6 +8,7 @@ import mpmath as mp
 import numpy as np
 from flint import arb
 
+from refocal.claims import facts
 from refocal.claims.balls import c, certain, decimal, prove, s, shown
 from refocal.claims.numbers import identical
 from refocal.claims.paper002 import COPY
@@ -39,12 +40,8 @@ def _convex_in_inverse_temperature() -> Finding:
     )
     shape = "the second derivative of NLL by 1/T is the variance of the logits, never negative"
     # a stationary point of a function that is convex in 1/T is its global minimum: nothing to get stuck at
-    return settle(
-        Outcome(
-            not equal.holds,
-            f"{shape} ({equal.words}), so in T there is one minimum at most and no other stationary point",
-        )
-    )
+    words = f"{shape} ({equal.words}), so in T there is one minimum at most and no other stationary point"
+    return settle(equal.if_so(words).against())
 
 
 def _not_convex_in_temperature() -> Finding:
@@ -85,15 +82,14 @@ def _third_line() -> Finding:
     mend = "−Σ(1−γq)p log q = −Σ p log q + γ Σ p q log q"
     return settle(
         printed.after(f"{COPY}, with −γ: p = (0.7, 0.3), q = (0.6, 0.4)"),
-        corrected=corrected.after(f"{mend}"),
+        corrected=corrected.after(mend),
     )
 
 
 def _more_entropy() -> Finding:
     """Corollary 10 of 001: the solution lies between 1/2 and p."""
     equal = float(sigmoid_minimizer(np.array(0.5), gamma=2.0))
-    proof = prove(lambda p: 2 - s(p) - s(1 - p), [(0.5, 1.0)])
-    inside = proof.after("q lies strictly between p and 1/2")
+    inside = facts.binary_gap_grows().after("q lies strictly between p and 1/2")
     return settle(
         Outcome(equal != 0.5, "p = 1/2: both solutions are 1/2, of the same entropy"),
         inside=inside,

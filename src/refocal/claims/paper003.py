@@ -137,7 +137,7 @@ def _raises_confidence() -> Finding:
     where = "it also holds where max q ≥ τ_uc(γ) (001, Thm. 8)"
     falls = (witness & ten & facts.three_classes_gain()).holds
     words = f"{witness.words}; {ten.words}; {facts.three_classes_gain().words}; {where}"
-    return settle(~Outcome(falls, words))
+    return settle(Outcome(falls, words).against())
 
 
 def _concave() -> Finding:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flint import arb
 
+from refocal.claims import facts
 from refocal.claims.balls import c, certain, decimal, phi, posterior, prove, s, shown
 from refocal.claims.record import Claim, Finding, Method, Outcome, settle
 from refocal.claims.sampling import search, simplex_rows
@@ -35,8 +36,7 @@ def _any_value() -> Finding:
 
 def _proper_part() -> Finding:
     """Loss at Psi^-1(eta), which lies between eta and 1/2."""
-    proof = prove(lambda p: 2 - s(p) - s(1 - p), [(0.5, 1.0)])
-    return settle(proof.after("Ψ⁻¹(η) lies strictly between η and 1/2"))
+    return settle(facts.binary_gap_grows().after("Ψ⁻¹(η) lies strictly between η and 1/2"))
 
 
 def _others_fall() -> Finding:

@@ -89,7 +89,7 @@ def _binary_error() -> Finding:
     worse = no_temperature_within("0.5", "0.001", split="1.3676", low=("0", "-2.6"), high=("0", "-0.7"))
     errors = {gamma: _nearest(gamma, 2).error for gamma in (0.8, *map(float, range(1, 11)))}
     inside = Outcome(max(errors.values()) < 1e-3, f"the largest of eleven errors is {max(errors.values()):.2g}")
-    return settle(~worse, inside=inside, where="for 0.8 ≤ γ ≤ 10")
+    return settle(worse.against(), inside=inside, where="for 0.8 ≤ γ ≤ 10")
 
 
 def _three_class_error() -> Finding:
@@ -102,7 +102,7 @@ def _four_class_error() -> Finding:
         "9", "0.1", split="5.36", low=("0", "-0.2", "-3", "-3"), high=("0", "-0.4", "-0.4", "-0.4")
     )
     error = f"the nearest temperature leaves {_nearest(9.0, 4).error:.3f} on the grid"
-    return settle(Outcome(None if worse.holds is None else not worse.holds, f"{worse.words}; {error}"))
+    return settle(worse.against()._replace(words=f"{worse.words}; {error}"))
 
 
 def _temperatures(classes: int, said: tuple[tuple[float, str], ...], note: str) -> Finding:

@@ -10,7 +10,7 @@ from flint import arb
 
 from refocal.claims import facts
 from refocal.claims.balls import c, certain, decimal, loss_slope, phi, prove, s, shown
-from refocal.claims.numbers import identical, mp_loss, mp_phi
+from refocal.claims.numbers import identical, is_cross_entropy, mp_loss, mp_phi
 from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
 from refocal.claims.sampling import at_least
 
@@ -107,17 +107,11 @@ def _gamma_above_half() -> Finding:
     value = loss_slope(1 - decimal("1e-30"), decimal("0.25"))
     near = certain(decimal("1e-6") - abs(value), f"γ = 1/4: ℓ' = {shown(value, 2)} at 1 − p = 10⁻³⁰", "no limit")
     found = slope_vanishes() & near
-    return settle(~found)
+    return settle(found.against())
 
 
 def _figure_gamma() -> Finding:
-    points = [("0.1",), ("0.5",), ("0.9",)]
-    printed = identical(lambda p: mp_loss(p, 1), lambda p: -mp.log(p), points)
-    corrected = identical(lambda p: mp_loss(p, 0), lambda p: -mp.log(p), points)
-    return settle(
-        printed._replace(words=f"γ = 1, p {printed.words}"),
-        corrected=corrected.after("it does so when γ = 0"),
-    )
+    return settle(is_cross_entropy(1).after("γ = 1, p"), corrected=is_cross_entropy(0).after("it coincides when γ = 0"))
 
 
 def _figure_smaller() -> Finding:

@@ -44,9 +44,9 @@ class Outcome(NamedTuple):
     holds: bool | None
     words: str
 
-    def __invert__(self) -> Outcome:
-        """The opposite, on the same evidence."""
-        return self._replace(holds=None if self.holds is None else not self.holds)
+    def against(self) -> Outcome:
+        """As evidence against a claim: that is false if this holds, and undecided if not."""
+        return self._replace(holds=False if self.holds else None)
 
     def if_so(self, words: str) -> Outcome:
         """Other words for it if it holds; what speaks against it stays."""
