@@ -111,17 +111,15 @@ def _bound_order() -> Finding:
 
 def _multiclass_map() -> Finding:
     """Eq. 1 of the paper, divided through by its sum, against Psi."""
+    vectors = [[mp.mpf(v) for v in row] for row in (("0.55", "0.3", "0.15"), ("0.8", "0.15", "0.05"))]
 
     def printed(g: Any, row: int, j: int) -> Any:
-        q = [mp.mpf(v) for v in (("0.55", "0.3", "0.15"), ("0.8", "0.15", "0.05"))[row]]
+        q = vectors[row]
         terms = [1 / ((1 - v) ** g * (g * mp.log(v) / (1 - v) - 1 / v)) for v in q]
         return terms[j] / mp.fsum(terms)
 
-    def psi(g: Any, row: int, j: int) -> Any:
-        q = [mp.mpf(v) for v in (("0.55", "0.3", "0.15"), ("0.8", "0.15", "0.05"))[row]]
-        return mp_posterior(q, g)[j]
-
-    same = identical(printed, psi, [(g, row, j) for g in map(mp.mpf, _GAMMAS) for row in (0, 1) for j in range(3)])
+    points = [(g, row, j) for g in _GAMMAS for row in (0, 1) for j in range(3)]
+    same = identical(printed, lambda g, row, j: mp_posterior(vectors[row], g)[j], points)
     return settle(same.after("the map is Ψ") & facts.loss_is_convex() & _proper(3))
 
 

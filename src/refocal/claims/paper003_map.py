@@ -26,12 +26,8 @@ def _any_value() -> Finding:
         ends = [v / phi(v, g) / (v / phi(v, g) + (1 - v) / phi(1 - v, g)) for g in (arb(0), arb(150))]
         if not (ends[0] < goal < ends[1]):
             return settle(Outcome(None, f"0.{50 + k} not decided"))
-    return settle(
-        Outcome(
-            True,
-            "for 0.51, 0.52, …, 0.79 Ψ with γ = 0 gives less than 0.8 and with γ = 150 more, and is continuous in γ",
-        )
-    )
+    words = "for 0.51, 0.52, …, 0.79 Ψ with γ = 0 gives less than 0.8 and with γ = 150 more, and is continuous in γ"
+    return settle(Outcome(True, words))
 
 
 def _proper_part() -> Finding:
@@ -69,11 +65,7 @@ def _negative_decision() -> Finding:
     rises = prove(lambda p: c(1 - p), [(2.0**-30, 1.0)])
     outcomes = rises._replace(words=f"s rises, {rises.words}, and (a−b)(1−a−b) ≥ 0")
     for gamma in (-0.99, -0.5, -0.1):
-        tried = search(
-            partial(_overtaking, gamma=gamma),
-            partial(simplex_rows, classes=5),
-            budget=20_000,
-        )
+        tried = search(partial(_overtaking, gamma=gamma), partial(simplex_rows, classes=5), budget=20_000)
         outcomes &= tried.after(f"γ = {gamma:g}")
     return settle(outcomes)
 
@@ -95,12 +87,8 @@ def _negative_injective() -> Finding:
     proof = prove(slack, [(0.5, 1.0), (0.0, 1 - 2.0**-10)])
     outcomes = proof.after("the Jacobian never vanishes for −0.999 ≤ γ ≤ 0")
     for gamma in (-0.95, -0.5):
-        tried = search(
-            partial(_folding, gamma=gamma),
-            partial(simplex_rows, classes=4),
-            budget=20_000,
-            least=0.0,
-        )
+        draw = partial(simplex_rows, classes=4)
+        tried = search(partial(_folding, gamma=gamma), draw, budget=20_000, least=0.0)
         outcomes &= tried.after(f"γ = {gamma:g}")
     return settle(outcomes)
 

@@ -68,7 +68,7 @@ def _gradient_formula() -> Finding:
         printed._replace(
             words=f"derivative against g, (p, γ) {printed.words}; at γ = 0 the printed g is −log p, the loss itself"
         ),
-        corrected=corrected.after(f"{mend}"),
+        corrected=corrected.after(mend),
     )
 
 

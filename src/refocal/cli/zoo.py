@@ -15,7 +15,7 @@ from refocal.zoo import tables
 def zoo_add(options: Namespace) -> None:
     """Copy finished runs into a zoo."""
     added = [zoo.add(run, options.zoo) for run in options.runs]
-    _show(options, "\n".join(card.name for card in added), [card.content for card in added])
+    show(options, "\n".join(card.name for card in added), [card.content for card in added])
 
 
 def zoo_list(options: Namespace) -> None:
