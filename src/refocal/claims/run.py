@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
 from flint import ctx
@@ -92,11 +92,16 @@ def check(
             progress(id)
         return [records[id] for id in ids]
     # a fresh interpreter each: a fork of a process with threads, such as a progress bar's, can hang
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(_checked, id) for id in ids]):
-            records[done.result().id] = done.result()
-            progress(done.result().id)
+    with get_context("spawn").Pool(processes, initializer=_leave_interrupts) as pool:
+        for record in pool.imap_unordered(_checked, ids):
+            records[record.id] = record
+            progress(record.id)
     return [records[id] for id in ids]
+
+
+def _leave_interrupts() -> None:
+    """An interrupt is for the process that waits, not for those that check."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _checked(id: str) -> Record:
