@@ -26,6 +26,8 @@ EXTRAS = {
     "onnxruntime",
     "pyarrow",
     "PIL",
+    "flint",
+    "mpmath",
 }
 # room -> what it may import; a file's room is its path inside the package, or the nearest folder above that is one
 ROOMS = {
@@ -59,6 +61,8 @@ ROOMS = {
     | {"refocal._check", "refocal._files", "refocal.report", "refocal"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
     "demo": {"refocal.predictions"},
+    "claims": {"flint", "mpmath", "numpy", "scipy", "rich", "matplotlib"}
+    | {"refocal._files", "refocal.core", "refocal.claims"},
     "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
     | {"refocal._check", "refocal._files", "refocal.train.data"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
