@@ -97,7 +97,27 @@ def parser() -> argparse.ArgumentParser:
     _train(commands)
     _curvature(commands)
     _zoo(commands)
+    _claims(commands)
     return top
+
+
+def _claims(commands: Any) -> None:
+    claims = _command(
+        commands,
+        "claims",
+        "check what the papers claim, and say which statements hold",
+        "refocal claims\nrefocal claims --paper 003 --json\nrefocal claims show 003-prop-5 --plot counterexample.svg",
+        module="claims",
+    )
+    claims.add_argument("--paper", help="001, 002, 003 or 004 alone")
+    claims.add_argument("--markdown", metavar="FILE", help="write the page of the documentation: .md")
+    _force(claims)
+    one = claims.add_subparsers(dest="action", metavar="").add_parser("show", help="one claim in full")
+    one.add_argument("id", metavar="ID", help="such as 003-prop-5")
+    one.add_argument("--plot", metavar="FILE", help="draw it, where that helps: .svg or .png")
+    for option, meaning in (("--json", "print JSON for machines"), ("--force", "replace files that exist")):
+        # given before or after `show`, it counts
+        one.add_argument(option, action="store_true", default=argparse.SUPPRESS, help=meaning)
 
 
 def _train(commands: Any) -> None:
