@@ -13,7 +13,7 @@ from rich.text import Text
 
 from refocal import _check
 from refocal._files import write_text
-from refocal.cli.commands import _show
+from refocal.cli.output import show
 from refocal.cli.train import _device
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def curvature(options: Namespace) -> None:
     card = runs.read_card(options.folder)
     card["curvature"] = [*card.get("curvature", []), entry]
     write_text(Path(options.folder) / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
-    _show(options, _table(entry), entry)
+    show(options, _table(entry), entry)
 
 
 def load_run(
