@@ -41,6 +41,8 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
 	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
 	$(BIN)/python benchmarks/cli.py --out benchmarks/results/cli.md
+	$(PIP) --no-deps PyHessian
+	$(BIN)/python benchmarks/curvature.py --out benchmarks/results/curvature.md
 	$(PIP) --no-deps $(BENCH)
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
 	$(BIN)/python benchmarks/intervals.py --out benchmarks/results/intervals.md
@@ -59,6 +61,9 @@ figures: $(VENV)/.figures
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+# curvlinops and what it imports; all that it asks for would bring a torchvision that may not fit this PyTorch.
+CURVATURE := backpack-for-pytorch curvlinops-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
+
 # Each stamp is an installed state of the one environment; it is renewed when what it was made from changes.
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -67,6 +72,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.base
 	$(PIP) --editable '.[torch,onnx,arrow,train,test]'
+	$(PIP) --no-deps $(CURVATURE)
 	touch $@
 
 $(VENV)/.jax: $(VENV)/.test

@@ -25,6 +25,7 @@ EXTRAS = {
     "onnx",
     "onnxruntime",
     "pyarrow",
+    "curvlinops",
     "PIL",
     "flint",
     "mpmath",
@@ -49,6 +50,8 @@ ROOMS = {
     | {"refocal.core", "refocal.losses"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
     | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators", "refocal._files"},
+    "curvature": {"numpy", "scipy", "torch", "rich", "curvlinops"}
+    | {"refocal._check", "refocal.losses", "refocal.curvature"},
     "report": {
         "numpy",
         "rich",
@@ -71,8 +74,9 @@ ROOMS = {
     "train/kernels": {"triton"},
     "cli": {"numpy", "rich", "refocal"},
     "cli/train": {"torch", "rich", "refocal"},
+    "cli/curvature": {"torch", "rich", "refocal"},
     "train": {"numpy", "scipy", "torch", "safetensors", "refocal._check", "refocal._files", "refocal.metrics"}
-    | {"refocal.losses", "refocal.train"},
+    | {"refocal.losses", "refocal.curvature", "refocal.train"},
     "train/runs": {"numpy", "torch", "safetensors", "refocal"},
     "__main__": {"refocal.cli"},
     "__init__": {"refocal.core", "refocal.report"},
