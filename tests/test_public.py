@@ -59,6 +59,8 @@ ROOMS = {
     | {"refocal._check", "refocal._files", "refocal.report", "refocal"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
     "demo": {"refocal.predictions"},
+    "reproduce": {"numpy", "scipy", "torch", "matplotlib", "PIL", "refocal", "refocal._check", "refocal._files"}
+    | {"refocal.calibrators", "refocal.losses", "refocal.metrics", "refocal.reproduce"},
     "cli": {"numpy", "rich", "refocal"},
     "__main__": {"refocal.cli"},
     "__init__": {"refocal.core", "refocal.report"},

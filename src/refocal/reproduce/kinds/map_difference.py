@@ -1,0 +1,77 @@
+"""How far the focal map of three classes is from the nearest temperature scaling, point by point (003, Fig. 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import refocal
+from refocal.reproduce import style
+from refocal.reproduce.base import Context, Kind, Numbers
+from refocal.reproduce.kinds.arrows import scaled
+from refocal.reproduce.simplex import frame, in_plane, interior_grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LEVELS = 7
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Maps and the grid.
+
+    Attributes:
+        gammas: A panel each.
+        side: Points along a side of the grid.
+        logit_range: Each logit lies in plus or minus this, in the search for the nearest temperature.
+    """
+
+    gammas: tuple[float, ...]
+    side: int
+    logit_range: float
+
+
+def compute(given: Parameters, _: Context) -> Numbers:
+    """The largest difference of a class probability at each point."""
+    grid = interior_grid(given.side)
+    center = np.full((1, 3), 1 / 3)
+    values: dict[str, float] = {}
+    differences = []
+    for gamma in given.gammas:
+        temperature = refocal.closest_temperature(gamma, classes=3, logit_range=given.logit_range).temperature
+
+        def difference(probs: np.ndarray, gamma: float = gamma, temperature: float = temperature) -> np.ndarray:
+            return np.max(np.abs(refocal.posterior(probs, gamma=gamma) - scaled(probs, temperature)), axis=1)
+
+        found = difference(grid)
+        values |= {
+            f"T({gamma:g})": temperature,
+            f"largest({gamma:g})": float(found.max()),
+            f"top probability of the largest({gamma:g})": float(grid[np.argmax(found)].max()),
+            f"at the centre({gamma:g})": float(difference(center)[0]),
+        }
+        differences.append(found)
+    return Numbers(values, {"points": in_plane(grid), "difference": differences})
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """A triangle for each gamma, darker where the maps differ more."""
+    figure.set_size_inches(style.WIDTH, 3.1)
+    panels = figure.subplots(1, len(given.gammas), squeeze=False)[0]
+    points = np.asarray(numbers.curves["points"])
+    for index, (ax, gamma) in enumerate(zip(panels, given.gammas, strict=True)):
+        percent = 100 * np.asarray(numbers.curves["difference"][index])
+        frame(ax)
+        areas = ax.tricontourf(*points.T, percent, levels=_LEVELS, cmap="Blues")
+        ax.tricontour(*points.T, percent, levels=areas.levels, colors="0.35", linewidths=0.4)
+        bar = figure.colorbar(areas, ax=ax, shrink=0.8, pad=0.01)
+        bar.set_label("largest difference (%)")
+        bar.outline.set_linewidth(0.5)
+        temperature = numbers.values[f"T({gamma:g})"]
+        style.letter(ax, index, f"γ = {gamma:g}, T = {temperature:.3f}")
+
+
+KIND = Kind(Parameters, compute, draw)
