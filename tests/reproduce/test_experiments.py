@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from refocal import reproduce
-from refocal.reproduce import page, store
+from refocal.reproduce import page, store, style
 from small_data import write_sets
 
 REPOSITORY = Path(__file__).parents[2]
@@ -62,11 +63,29 @@ def test_stored_results_belong_to_their_specs(spec, scale):
     assert result.published == store.compared(spec.published, result.numbers)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
+def test_stored_figures_are_those_of_the_stored_numbers(spec, scale):
+    result = store.load(RESULTS, spec, scale)
+    if result.versions["matplotlib"] != importlib.metadata.version("matplotlib"):
+        pytest.skip("another Matplotlib draws other bytes")
+    drawn = style.rendered(reproduce.KINDS[spec.kind].draw, spec.parameters[scale], result.numbers)
+    for name, content in drawn.items():
+        assert (RESULTS / spec.id / scale / name).read_bytes() == content, name
+
+
 def test_the_gallery_shows_the_stored_results():
     shown = (REPOSITORY / "docs/gallery.md").read_text(encoding="utf-8")
     found = reproduce.read_results(RESULTS, SPECS)
     assert shown == reproduce.gallery(SPECS, found, figures="../experiments/results")
     assert shown.count("figure.svg") == len(SPECS)
+
+
+def test_the_readme_says_what_was_found():
+    values = reproduce.read_results(RESULTS, SPECS)["001-study-c"].numbers.values
+    raw, mapped = (100 * values[f"difference({how}, 3, best)"] for how in ("raw", "psi"))
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    assert f"an ECE {raw:.1f} points above cross-entropy's, and after Ψ {mapped:.1f} points" in readme
 
 
 def test_papers_are_known():

@@ -87,7 +87,7 @@ def test_bounds_by_trying_every_temperature():
     temperatures = np.arange(0.15, 0.3, parameters.temperature_step)
     below = [t for t in temperatures if np.all(expit(-s / t) <= mapped * (1 + 1e-9))]
     above = [t for t in temperatures if np.all(expit(-s / t) >= mapped * (1 - 1e-9))]
-    assert bounds.experimental(4.0, parameters) == pytest.approx((max(below), min(above)), abs=1e-9)
+    assert bounds.experimental(4.0, parameters, logit_range=20.0) == pytest.approx((max(below), min(above)), abs=1e-9)
 
 
 def test_nearest_temperature_by_grid():
@@ -99,7 +99,7 @@ def test_nearest_temperature_by_grid():
     errors = [np.max(np.abs(expit(logits / t) - mapped)) for t in temperatures]
     assert found.values["T(2, 3)"] == pytest.approx(temperatures[np.argmin(errors)], abs=2e-4)
     assert found.values["error(2, 3)"] == pytest.approx(min(errors), rel=0.2)
-    line = found.values["slope(2)"] * found.curves["gamma"] + found.values["intercept(2)"]
+    line = found.values["slope(2, 10)"] * found.curves["gamma"] + found.values["intercept(2, 10)"]
     residuals = found.curves["inverse"][0] - line
     assert np.sum(residuals) == pytest.approx(0, abs=1e-9)
     assert residuals @ found.curves["gamma"] == pytest.approx(0, abs=1e-8)
@@ -162,7 +162,7 @@ def test_linear_model_descends_to_logistic_regression():
     from sklearn.linear_model import LogisticRegression
 
     parameters = given("002-fig-5")
-    points = linear_model.draw_points(parameters, np.random.default_rng(3))
+    points = linear_model.draw_points(parameters, 1000, np.random.default_rng(3))
     long = type(parameters)(**{**vars(parameters), "iterations": 3000, "learning_rate": 1.0})
     weights = linear_model.descent(points, gammas=(0.0, 1.0), given=long)[-1]
     fitted = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(points.features, points.labels)
@@ -174,7 +174,7 @@ def test_linear_model_follows_the_gradient_of_focal_loss():
     from refocal.losses import focal_loss
 
     parameters = given("002-fig-5")
-    points = linear_model.draw_points(parameters, np.random.default_rng(4))
+    points = linear_model.draw_points(parameters, 1000, np.random.default_rng(4))
     one_step = type(parameters)(**{**vars(parameters), "iterations": 1, "records": 1})
     path = linear_model.descent(points, gammas=(0.0, 1.0), given=one_step)
     weights = torch.zeros(2, dtype=torch.float64, requires_grad=True)
@@ -185,6 +185,6 @@ def test_linear_model_follows_the_gradient_of_focal_loss():
 
 
 def test_a_tenth_of_the_labels_is_flipped():
-    points = linear_model.draw_points(given("002-fig-6"), np.random.default_rng(0))
+    points = linear_model.draw_points(given("002-fig-6"), 1000, np.random.default_rng(0))
     wrong = np.mean(np.sign(points.features[:, 0]) != points.labels)
     assert wrong == pytest.approx(0.1 + 0.8 * 0.0228, abs=0.03)  # 2.3 % of a cluster lie beyond the boundary

@@ -103,7 +103,7 @@ def test_encoding(table):
 
 
 def test_splits_share_no_rows_and_keep_the_classes(table):
-    given = SPECS["001-app-c"].parameters["smoke"]
+    given = SPECS["001-study-c"].parameters["smoke"]
     parts = tabular.split(table, given, np.random.default_rng(0))
     assert [part.labels.shape for part in parts] == [(2, 60), (2, 20), (2, 20)]
     for trial in range(2):
@@ -117,7 +117,7 @@ def test_splits_share_no_rows_and_keep_the_classes(table):
 
 
 def test_large_sets_are_cut(table):
-    given = SPECS["001-app-c"].parameters["smoke"]
+    given = SPECS["001-study-c"].parameters["smoke"]
     parts = tabular.split(table, type(given)(**{**vars(given), "most_rows": 50}), np.random.default_rng(0))
     assert sum(part.labels.shape[1] for part in parts) == 50
 

@@ -48,7 +48,8 @@ def counting(monkeypatch):
 def spec(counting):
     published = (reproduce.Published("end", "the end", "Fig. 1", 5.0, tolerance=0.5),)
     scales = {scale: Parameters(1.0, steps) for scale, steps in (("smoke", 2), ("small", 4), ("paper", 8))}
-    return reproduce.Spec("001-fig-9", "001", "Count", "Counts.", "counting", scales, published)
+    finding = "It ends at {end:.1f}."
+    return reproduce.Spec("001-fig-9", "001", "Count", "Counts.", finding, "counting", scales, published)
 
 
 def make(spec, folder, **more):
@@ -60,6 +61,7 @@ def test_done_once(spec, counting, tmp_path):
     assert counting.runs == 1
     assert (first.why, second.why) == ("no result yet", "already there")
     assert first.result == second.result
+    assert first.finding == second.finding == "It ends at 5.0."
     assert first.result.published[0].line == "the end: paper: 5, ours: 5, within: yes"
     assert make(spec, tmp_path, force=True).why == "by --force"
     assert counting.runs == 2
@@ -118,6 +120,13 @@ def test_a_published_number_must_be_computed(spec, counting, tmp_path):
         make(wrong, tmp_path)
 
 
+def test_a_finding_must_name_computed_values(spec, counting, tmp_path):
+    with pytest.raises(ValueError, match="finding must name values among end, got start"):
+        make(replace(spec, finding="From {start:.1f}."), tmp_path)
+    with pytest.raises(ValueError, match=r"finding must have formats such as \.3f, got '>999'"):
+        make(replace(spec, finding="To {end:>999}."), tmp_path)
+
+
 def test_a_damaged_result_is_named(spec, counting, tmp_path):
     folder = make(spec, tmp_path).folder
     (folder / "numbers.json").write_text("{")
@@ -146,6 +155,15 @@ def test_the_same_numbers_give_the_same_files(spec, tmp_path):
     first, second = (make(spec, tmp_path / name).folder for name in ("a", "b"))
     for name in ("figure.svg", "figure.png"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_the_gallery_shows_text_as_text(spec, tmp_path):
+    odd = replace(spec, title="a | b <script>", caption="One\ntwo.")
+    made = make(odd, tmp_path).result
+    shown = reproduce.gallery({odd.id: odd}, {odd.id: made}, figures="results")
+    assert "### 001-fig-9: a \\| b &lt;script&gt;\n" in shown
+    assert "\nOne two. Scale small, " in shown
+    assert "| the end | Fig. 1 | 5 ± 0.5 | 5 | yes |\n\nIt ends at 5.0.\n" in shown
 
 
 def test_rounding_keeps_what_a_figure_shows():

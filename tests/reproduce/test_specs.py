@@ -16,6 +16,7 @@ kind = "bounds"
 largest_gamma = 10
 example = 4
 logit_range = 20
+narrower_range = 10
 logit_step = 0.01
 temperature_step = 0.001
 [scales]
@@ -23,7 +24,7 @@ smoke = { gammas = 3 }
 small = { gammas = 11 }
 paper = { gammas = 21 }
 [[published]]
-number = "theory: lower"
+number = "lower(theory)"
 says = "lower bound"
 where = "Sec. 3.2"
 value = 0.2
@@ -73,7 +74,7 @@ def test_a_good_spec(write):
             'relation = "near"',
             "relation must be one of 'about', 'at most', 'at least', got 'near'",
         ),
-        ('number = "theory: lower"', "", "published 1 lacks number"),
+        ('number = "lower(theory)"', "", "published 1 lacks number"),
         ("[scales]", "[scales", "not a TOML file"),
     ],
 )

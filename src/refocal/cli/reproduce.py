@@ -61,7 +61,8 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
 def _said(outcome: experiments.Outcome) -> str:
     result = outcome.result
     head = f"{result.id}, scale {result.scale}, {result.seconds:g} s ({outcome.why}): {outcome.folder}"
-    return "\n".join([head, *(f"  {item.line}" for item in result.published)])
+    lines = [*(item.line for item in result.published), *([outcome.finding] if outcome.finding else [])]
+    return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
 def _record(outcome: experiments.Outcome) -> dict[str, Any]:
@@ -74,6 +75,7 @@ def _record(outcome: experiments.Outcome) -> dict[str, Any]:
         "folder": str(outcome.folder),
         "values": result.numbers.values,
         "published": [item.line for item in result.published],
+        "finding": outcome.finding,
     }
 
 

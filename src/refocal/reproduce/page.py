@@ -9,7 +9,7 @@ from pathlib import Path
 
 from refocal.reproduce import store
 from refocal.reproduce.spec import SCALES, Spec
-from refocal.reproduce.store import Result
+from refocal.reproduce.store import Comparison, Result
 
 PAPERS = {
     "001": "Charoenphakdee et al., CVPR 2021",
@@ -22,8 +22,8 @@ _HEAD = """# The papers' figures
 Each figure below is one command, `refocal reproduce ID`, which computes it from a spec in
 [`experiments/`](../experiments), draws it, and compares its numbers with the published ones. The scales are `smoke`
 (seconds), `small` (the default) and `paper` (as published); `refocal reproduce --list` shows what there is, and
-`refocal reproduce --gallery docs/gallery.md` writes this page from the stored results. "Within" says whether ours is as
-near to the paper's number as the spec's tolerance, half a unit of the last printed digit where nothing else is said.
+`refocal reproduce --gallery docs/gallery.md` writes this page from the stored results. "Within" says whether ours is
+within the tolerance: half a unit of the last printed digit of a number, our reading where the paper has only words.
 """
 
 
@@ -69,18 +69,27 @@ def _section(spec: Spec, result: Result | None, figures: str) -> str:
     lines = [
         head,
         f"![{_plain(spec.title)}]({figures}/{spec.id}/{result.scale}/figure.svg)\n",
-        f"{_plain(spec.caption)} Scale {result.scale}, {_duration(result.seconds)}.\n",
+        f"{_plain(spec.caption)} {_scale(spec, result)}, {_duration(result.seconds)}.\n",
     ]
     if result.published:
         lines += ["| published | where | paper | ours | within |", "|---|---|---|---|---|"]
         lines += [
-            f"| {_plain(item.says)} | {_plain(item.where)} | {item.published} | {item.shown} | "
+            f"| {_plain(item.says)} | {_plain(item.where)} | {_stated(item)} | {item.shown} | "
             f"{'yes' if item.within else '**no**'} |"
             for item in result.published
         ]
-        notes = dict.fromkeys(item.note for item in result.published if item.note)
-        lines += ["", *(f"{_plain(note)}\n" for note in notes)]
-    return "\n".join(lines).rstrip() + "\n"
+    notes = dict.fromkeys(item.note for item in result.published if item.note)
+    texts = [*notes, store.found(spec.finding, result.numbers.values)]
+    return "\n".join(lines) + "".join(f"\n\n{_plain(text)}" for text in texts if text) + "\n"
+
+
+def _stated(item: Comparison) -> str:
+    return f"{item.published} ± {item.tolerance:g}" if item.relation == "about" and item.tolerance else item.published
+
+
+def _scale(spec: Spec, result: Result) -> str:
+    same = spec.parameters[result.scale] == spec.parameters[SCALES[-1]]
+    return f"Scale {result.scale}{', the same as paper' if same and result.scale != SCALES[-1] else ''}"
 
 
 def _plain(text: str) -> str:

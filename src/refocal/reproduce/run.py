@@ -21,9 +21,10 @@ _EXTRA_OF = {"matplotlib": "plot", "torch": "torch"}
 
 
 class Outcome(NamedTuple):
-    """A result, where it is, and why it was computed or not."""
+    """A result, what it says in words, where it is, and why it was computed or not."""
 
     result: store.Result
+    finding: str
     folder: Path
     why: str
 
@@ -58,22 +59,23 @@ def reproduce(spec: Spec, *, scale: str, results: Path, force: bool = False, con
     numbers = kind.compute(parameters, context)
     seconds = round(time.perf_counter() - start, 2)
     numbers = Numbers(numbers.values, store.rounded(numbers.curves))
-    published = store.compared(spec.published, numbers)
+    published, finding = store.compared(spec.published, numbers), store.found(spec.finding, numbers.values)
     versions = _versions(packages)
     result = store.Result(spec.id, scale, spec.kind, store.plain(parameters), versions, seconds, numbers, published)
     context.progress(f"{spec.id}: drawing")
     store.save(results, spec, result, rendered(kind.draw, parameters, numbers))
-    return Outcome(result, place, why)
+    return Outcome(result, finding, place, why)
 
 
 def _kept(spec: Spec, stored: store.Result, results: Path, place: Path) -> Outcome:
     """What is stored; compared anew if the published numbers in the spec have changed."""
     published = store.compared(spec.published, stored.numbers)
+    finding = store.found(spec.finding, stored.numbers.values)
     if published == stored.published:
-        return Outcome(stored, place, "already there")
+        return Outcome(stored, finding, place, "already there")
     result = replace(stored, published=published)
     store.update(results, spec, result)
-    return Outcome(result, place, "already there; compared with the spec's new published numbers")
+    return Outcome(result, finding, place, "already there; compared with the spec's new published numbers")
 
 
 def _require(packages: tuple[str, ...]) -> None:

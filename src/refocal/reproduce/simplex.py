@@ -25,6 +25,12 @@ def interior_grid(side: int) -> np.ndarray:
     return np.column_stack([first, second, side - first - second]) / side
 
 
+def closed_grid(side: int, *, margin: float) -> np.ndarray:
+    """Multiples of 1 / side with the corners and edges, all moved towards the centre: no value is below the margin."""
+    inner = interior_grid(side + 3) * (side + 3) - 1
+    return margin + (1 - 3 * margin) * inner / side
+
+
 def in_plane(probs: np.ndarray) -> np.ndarray:
     """Points of an equilateral triangle with sides of length 1, shape (..., 2)."""
     return np.asarray(probs) @ _CORNERS

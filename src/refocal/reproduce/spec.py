@@ -15,7 +15,7 @@ from refocal.reproduce.kinds import KINDS
 SCALES = ("smoke", "small", "paper")
 RELATIONS = ("about", "at most", "at least")
 _TEXTS = ("id", "paper", "title", "caption", "kind")
-_TABLES = {"parameters": dict, "scales": dict, "published": list}
+_OPTIONAL: dict[str, type] = {"finding": str, "parameters": dict, "published": list}
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Spec:
         paper: Number of the paper.
         title: A few words.
         caption: What the figure shows.
+        finding: What came out, with `{name:format}` for computed values; may be empty.
         kind: The computation, one of `KINDS`.
         parameters: Of the computation, for each scale: smoke (seconds), small (minutes), paper (as published).
         published: Numbers of the paper to compare ours with.
@@ -66,6 +67,7 @@ class Spec:
     paper: str
     title: str
     caption: str
+    finding: str
     kind: str
     parameters: Mapping[str, Any]
     published: tuple[Published, ...]
@@ -110,11 +112,12 @@ def read_specs(folder: str | os.PathLike[str]) -> dict[str, Spec]:
 
 
 def _spec(content: dict[str, Any], stem: str) -> Spec:
-    _check_keys(content, {*_TEXTS, *_TABLES}, required={*_TEXTS, "scales"})
+    _check_keys(content, {*_TEXTS, "scales", *_OPTIONAL}, required={*_TEXTS, "scales"})
     for name in _TEXTS:
         _typed(content[name], str, name)
-    for name, kind in _TABLES.items():
-        _typed(content.get(name, kind()), kind, name)
+    for name, kind in _OPTIONAL.items():
+        _typed(content.setdefault(name, kind()), kind, name)
+    _typed(content["scales"], dict, "scales")
     if content["id"] != stem:
         msg = f"id must be the name of the file, {stem!r}, got {content['id']!r}"
         raise ValueError(msg)
@@ -125,7 +128,7 @@ def _spec(content: dict[str, Any], stem: str) -> Spec:
         msg = f"kind must be one of {', '.join(sorted(KINDS))}, got {content['kind']!r}"
         raise ValueError(msg)
     _check_keys(content["scales"], set(SCALES), required=set(SCALES), of="scales")
-    common, wanted = content.get("parameters", {}), KINDS[content["kind"]].parameters
+    common, wanted = content["parameters"], KINDS[content["kind"]].parameters
     parameters = {
         scale: _record(
             wanted, {**common, **_typed(content["scales"][scale], dict, f"scales.{scale}")}, f"scale {scale}"
@@ -133,9 +136,9 @@ def _spec(content: dict[str, Any], stem: str) -> Spec:
         for scale in SCALES
     }
     published = tuple(
-        _published(item, f"published {index}") for index, item in enumerate(content.get("published", []), start=1)
+        _published(item, f"published {index}") for index, item in enumerate(content["published"], start=1)
     )
-    return Spec(**{name: content[name] for name in _TEXTS}, parameters=parameters, published=published)
+    return Spec(**{name: content[name] for name in (*_TEXTS, "finding")}, parameters=parameters, published=published)
 
 
 def _published(content: Any, where: str) -> Published:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from refocal import _files
 from refocal.reproduce.base import Numbers
 from refocal.reproduce.spec import Published, Spec
 
+_PLACE = re.compile(r"\{(?P<name>[^{}:]+):(?P<format>[^{}:]*)\}")
 _DIGITS = 5  # of what is drawn; no figure shows more
 
 
@@ -104,6 +106,29 @@ def compared(published: tuple[Published, ...], numbers: Numbers) -> tuple[Compar
         )
         for item in published
     )
+
+
+def found(text: str, values: dict[str, float]) -> str:
+    """The finding of a spec in words, with the computed values in their places.
+
+    Raises:
+        ValueError: If it names a value that was not computed, or another format than .3f, .3e or .3g.
+
+    Example:
+        >>> found("T is {T(2):.2f}.", {"T(2)": 0.4646})
+        'T is 0.46.'
+    """
+
+    def value(place: re.Match[str]) -> str:
+        if place["name"] not in values:
+            msg = f"finding must name values among {', '.join(values)}, got {place['name']}"
+            raise ValueError(msg)
+        if not re.fullmatch(r"\.\d[efg]", place["format"]):
+            msg = f"finding must have formats such as .3f, got {place['format']!r}"
+            raise ValueError(msg)
+        return format(values[place["name"]], place["format"])
+
+    return _PLACE.sub(value, " ".join(text.split()))
 
 
 def folder(results: Path, spec: Spec, scale: str) -> Path:

@@ -22,11 +22,13 @@ class Parameters:
 
     Attributes:
         gammas: A column of panels each.
+        recorded: Further gammas whose nearest temperature is recorded.
         side: Arrows start at the inner points of a grid with this many steps a side.
         logit_range: Each logit lies in plus or minus this, in the search for the nearest temperature.
     """
 
     gammas: tuple[float, ...]
+    recorded: tuple[float, ...]
     side: int
     logit_range: float
 
@@ -40,14 +42,16 @@ def compute(given: Parameters, _: Context) -> Numbers:
     """Where both maps take the points of the grid, and whether an arrow lowers the largest probability."""
     start = interior_grid(given.side)
     values, ends = {}, {}
+    for gamma in (*given.gammas, *given.recorded):
+        values[f"T({gamma:g})"] = refocal.closest_temperature(
+            gamma, classes=3, logit_range=given.logit_range
+        ).temperature
     for gamma in given.gammas:
-        temperature = refocal.closest_temperature(gamma, classes=3, logit_range=given.logit_range).temperature
         focal = refocal.posterior(start, gamma=gamma)
-        values[f"T({gamma:g})"] = temperature
         values[f"arrows that lower confidence({gamma:g})"] = float(
             np.sum(focal.max(axis=1) < start.max(axis=1) - 1e-12)
         )
-        ends[f"{gamma:g}"] = {"focal": in_plane(focal), "temperature": in_plane(scaled(start, temperature))}
+        ends[f"{gamma:g}"] = {"focal": in_plane(focal), "temperature": in_plane(scaled(start, values[f"T({gamma:g})"]))}
     return Numbers(values, {"start": in_plane(start), "ends": ends})
 
 

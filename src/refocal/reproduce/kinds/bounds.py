@@ -15,6 +15,8 @@ from refocal.reproduce.base import Context, Kind, Numbers
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_SIDES = ("lower", "upper")
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -25,6 +27,7 @@ class Parameters:
         gammas: How many.
         example: The gamma whose bounds are recorded.
         logit_range: Logits lie in plus or minus this.
+        narrower_range: Another range of logits for which the example's bounds are recorded.
         logit_step: Between logits.
         temperature_step: Between the temperatures tried.
     """
@@ -33,18 +36,19 @@ class Parameters:
     gammas: int
     example: float
     logit_range: float
+    narrower_range: float
     logit_step: float
     temperature_step: float
 
 
-def experimental(gamma: float, given: Parameters) -> tuple[float, float]:
+def experimental(gamma: float, given: Parameters, *, logit_range: float) -> tuple[float, float]:
     """The tightest temperatures of the grid whose scalings enclose the map at all logits of the grid.
 
     With FC(s) = sigmoid(k(s) s), scaling by T lies on one side of the map where 1 / T exceeds k everywhere, on the
     other where it stays below: no temperature has to be tried one by one. k is even, so negative logits are enough,
     whose probabilities do not saturate.
     """
-    s = -np.arange(given.logit_step, given.logit_range, given.logit_step)
+    s = -np.arange(given.logit_step, logit_range, given.logit_step)
     mapped = refocal.posterior_from_logits(np.column_stack([s, np.zeros_like(s)]), gamma=gamma)[:, 0]
     slope = logit(mapped) / s
     slack = 1e-9  # a temperature that bounds the map up to rounding bounds it
@@ -58,10 +62,13 @@ def compute(given: Parameters, context: Context) -> Numbers:
     gammas = np.linspace(0, given.largest_gamma, given.gammas)
     theory = np.array([refocal.temperature_bounds(gamma) for gamma in gammas])
     context.progress(f"experimental bounds for {len(gammas)} gammas")
-    found = np.array([experimental(gamma, given) for gamma in gammas])
-    names = ("theory: lower", "theory: upper", "experiment: lower", "experiment: upper")
-    bounds = (*refocal.temperature_bounds(given.example), *experimental(given.example, given))
-    values = {name: float(bound) for name, bound in zip(names, bounds, strict=True)}
+    found = np.array([experimental(gamma, given, logit_range=given.logit_range) for gamma in gammas])
+    several = {
+        "theory": refocal.temperature_bounds(given.example),
+        "experiment": experimental(given.example, given, logit_range=given.logit_range),
+        "narrower experiment": experimental(given.example, given, logit_range=given.narrower_range),
+    }
+    values = {f"{side}({name})": b for name, pair in several.items() for side, b in zip(_SIDES, pair, strict=True)}
     values["experiment inside theory"] = float(
         np.mean(
             (found[:, 0] >= theory[:, 0] - given.temperature_step)

@@ -96,10 +96,13 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     """A triangle for each loss."""
-    figure.set_size_inches(style.WIDTH, 2.2)
-    panels = figure.subplots(1, len(numbers.curves["radii"]))
+    count = len(numbers.curves["radii"])
+    figure.set_size_inches(style.WIDTH * 0.85, 2.65 * -(-count // 2))
+    panels = figure.subplots(-(-count // 2), 2).ravel()
+    for ax in panels[count:]:
+        ax.axis("off")
     center = in_plane(np.array(given.truth))
-    for index, (ax, (name, lines)) in enumerate(zip(panels, numbers.curves["radii"].items(), strict=True)):
+    for index, (ax, (name, lines)) in enumerate(zip(panels, numbers.curves["radii"].items(), strict=False)):
         frame(ax)
         for series, (line, percentile) in enumerate(zip(lines, given.percentiles, strict=True)):
             radii = np.array(line, dtype=float)

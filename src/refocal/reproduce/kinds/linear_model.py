@@ -25,7 +25,8 @@ class Parameters:
     """Data and training.
 
     Attributes:
-        samples: To train on, and as many to test on.
+        samples: To train on.
+        test_samples: To look for mistakes in.
         deviation: Standard deviation of each cluster; the means are (±1, ±1), the class is the sign of the first.
         flipped: Share of labels that are turned round.
         gamma: Of focal loss.
@@ -37,6 +38,7 @@ class Parameters:
     """
 
     samples: int
+    test_samples: int
     deviation: float
     flipped: float
     gamma: float
@@ -54,12 +56,12 @@ class Points(NamedTuple):
     labels: np.ndarray
 
 
-def draw_points(given: Parameters, rng: np.random.Generator) -> Points:
+def draw_points(given: Parameters, count: int, rng: np.random.Generator) -> Points:
     """Four clusters, labels of a share of their points turned round."""
-    corners = rng.choice([-1.0, 1.0], size=(given.samples, 2))
-    features = corners + given.deviation * rng.standard_normal((given.samples, 2))
+    corners = rng.choice([-1.0, 1.0], size=(count, 2))
+    features = corners + given.deviation * rng.standard_normal((count, 2))
     labels = corners[:, 0].copy()
-    labels[rng.permutation(given.samples)[: round(given.flipped * given.samples)]] *= -1
+    labels[rng.permutation(count)[: round(given.flipped * count)]] *= -1
     return Points(features, labels)
 
 
@@ -67,7 +69,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
     """Gradient descent with both losses from zero weights, and the confidence of mistakes on the test points."""
     _check.one_of(given.show, "show", ("norms", "mistakes"))
     rng = np.random.default_rng(given.seed)
-    train, test = draw_points(given, rng), draw_points(given, rng)
+    train, test = (draw_points(given, count, rng) for count in (given.samples, given.test_samples))
     context.progress(f"{given.iterations:,} steps of gradient descent")
     path = descent(train, gammas=(0.0, given.gamma), given=given)
     weight_norm = np.linalg.norm(path, axis=1)
@@ -144,6 +146,7 @@ def _draw_norms(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         for series, name in enumerate(_names(given)):
             ax.plot(numbers.curves["step"], numbers.curves[curve][series], label=name, **style.line(series))
         ax.set(xlim=(0, given.iterations), ylim=(0, None), xlabel="step of gradient descent", ylabel=words)
+        ax.xaxis.set_major_formatter("{x:,.0f}")
         style.letter(ax, index)
     panels[0].legend(loc="lower right")
 
@@ -161,7 +164,8 @@ def _draw_mistakes(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             color=style.color(series),
             linewidth=1.3,
         )
-    histogram.set(xlim=(0.5, 1), xlabel="confidence in the wrong class", ylabel="mistakes (%)")
+    top = 1.3 * max(map(max, numbers.curves["mistakes"]))  # room for the legend
+    histogram.set(xlim=(0.5, 1), ylim=(0, top), xlabel="confidence in the wrong class", ylabel="mistakes (%)")
     histogram.legend(loc="upper left")
     style.letter(histogram, 0)
     points, labels = np.asarray(numbers.curves["points"]), np.asarray(numbers.curves["labels"])

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_LINE = ("slope", "intercept")
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -26,6 +28,7 @@ class Parameters:
         largest_gamma: Gammas are spaced evenly from 0 to it.
         gammas: How many.
         logit_range: Each logit lies in plus or minus this.
+        fits_up_to: A straight line is fitted to the gammas up to each of these; the first is drawn.
         recorded: Gammas whose temperatures are recorded.
         right: What the right panel shows: the "maps" of two classes at the recorded gammas, or the largest "error".
     """
@@ -34,6 +37,7 @@ class Parameters:
     largest_gamma: float
     gammas: int
     logit_range: float
+    fits_up_to: tuple[float, ...]
     recorded: tuple[float, ...]
     right: str
 
@@ -51,8 +55,9 @@ def compute(given: Parameters, context: Context) -> Numbers:
             nearest.append(refocal.closest_temperature(gamma, classes=classes, logit_range=given.logit_range))
         inverse = np.array([1 / found.temperature for found in nearest])
         error = np.array([found.error for found in nearest])
-        slope, intercept = np.polyfit(gammas, inverse, 1)
-        values |= {f"slope({classes})": float(slope), f"intercept({classes})": float(intercept)}
+        for end in given.fits_up_to:
+            slope, intercept = np.polyfit(gammas[gammas <= end], inverse[gammas <= end], 1)
+            values |= {f"slope({classes}, {end:g})": float(slope), f"intercept({classes}, {end:g})": float(intercept)}
         values[f"largest error({classes})"] = float(error.max())
         inverses.append(inverse)
         errors.append(error)
@@ -75,7 +80,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     gammas = np.asarray(numbers.curves["gamma"])
     shown = slice(None, None, max(1, len(gammas) // 20))
     for index, classes in enumerate(given.classes):
-        slope, intercept = numbers.values[f"slope({classes})"], numbers.values[f"intercept({classes})"]
+        slope, intercept = (numbers.values[f"{name}({classes}, {given.fits_up_to[0]:g})"] for name in _LINE)
         left.plot(
             gammas[shown],
             np.asarray(numbers.curves["inverse"][index])[shown],

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_UNDER, _BETWEEN, _OVER = "0.93", "0.86", "0.77"
+_UNDER, _BETWEEN, _OVER = "0.94", "0.87", "0.78"
+_STRIP = -0.14  # below the curves, for the names of the regions
 
 
 @dataclass(frozen=True)
@@ -59,20 +60,21 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     for index, (gamma, curve) in enumerate(zip(given.gammas, numbers.curves["phi"], strict=True)):
         ax.plot(numbers.curves["p"], curve, label=f"γ = {gamma:g}", **style.line(index))
     top = max(map(max, numbers.curves["phi"]))
-    ax.set(xlim=(0, 1), ylim=(0, 1.08 * top), xlabel="probability of the true class", ylabel=given.name)
+    ax.set(xlim=(0, 1), ylim=(_STRIP if given.regions_of else 0, 1.15 * top))
+    ax.set(xlabel="probability of the true class", ylabel=given.name)
     ax.legend(loc="upper right")
 
 
 def _shade(ax: Axes, values: dict[str, float], gamma: float) -> None:
     low, high = values[f"tau_oc({gamma:g})"], values[f"tau_uc({gamma:g})"]
     regions = (
-        (0, low, _OVER, "over-\nconfident"),
+        (0, low, _OVER, "over"),
         (low, high, _BETWEEN, "depends"),
         (high, 1, _UNDER, "underconfident"),
     )
     for start, end, shade, words in regions:
         ax.axvspan(start, end, color=shade, linewidth=0, zorder=0)
-        ax.text((start + end) / 2, 0.06, words, ha="center", va="bottom", fontsize=7.5)
+        ax.text((start + end) / 2, _STRIP / 2, words, ha="center", va="center", fontsize=7.5)
     for tau, name in ((low, "oc"), (high, "uc")):
         ax.axvline(tau, color=style.GUIDE, linewidth=0.8)
         ax.annotate(f"$τ_{{{name}}}$", (tau, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom")

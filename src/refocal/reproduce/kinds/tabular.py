@@ -191,11 +191,13 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         style.letter(panels[0, column], column, words)
         _draw_sets(panels[1, column], numbers, when)
         style.letter(panels[1, column], column + 2, f"{words}, γ = {given.gammas[-1]:g}")
-    panels[0, 1].sharey(panels[0, 0])
-    panels[0, 0].set_ylabel("ECE − ECE of cross-entropy (%)")
+    limits = np.array([ax.get_ylim() for ax in panels[0]])
+    for ax in panels[0]:
+        ax.set(xlim=(-0.5, len(given.gammas) - 0.5), ylim=(limits[:, 0].min(), limits[:, 1].max()))
+    panels[0, 0].set_ylabel("ECE − cross-entropy's (percentage points)")
     panels[1, 0].set_ylabel("ECE with focal loss (%)")
     panels[0, 0].legend(loc="upper left")
-    panels[1, 0].legend(loc="upper left")
+    panels[1, 0].legend(loc="lower right")
 
 
 def _draw_differences(ax: Axes, given: Parameters, numbers: Numbers, when: str) -> None:
@@ -235,7 +237,7 @@ def _draw_sets(ax: Axes, numbers: Numbers, when: str) -> None:
             markersize=4,
             markerfacecolor="white" if how == "raw" else style.color(1),
             color=style.color(2 - index),
-            label=f"{words}, one dot a data set",
+            label=words,
         )
     ax.axline((0, 0), slope=1, color=style.GUIDE, linewidth=0.8)
     ax.set(xlim=(0, 1.05 * top), ylim=(0, 1.05 * top), aspect="equal", xlabel="ECE with cross-entropy (%)")
