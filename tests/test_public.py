@@ -59,8 +59,7 @@ ROOMS = {
     | {"refocal._check", "refocal._files", "refocal.report", "refocal"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
     "demo": {"refocal.predictions"},
-    "reproduce": {"numpy", "scipy", "torch", "matplotlib", "PIL", "refocal", "refocal._check", "refocal._files"}
-    | {"refocal.calibrators", "refocal.losses", "refocal.metrics", "refocal.reproduce"},
+    "reproduce": {"numpy", "scipy", "torch", "matplotlib", "PIL", "refocal"},
     "cli": {"numpy", "rich", "refocal"},
     "__main__": {"refocal.cli"},
     "__init__": {"refocal.core", "refocal.report"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from refocal.reproduce.kinds.minimiser import rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_LOOKS: dict[str, dict[str, Any]] = {"focal": {"linewidth": 1.3}, "proper": {"linewidth": 2.4}}
+_DASHES = {"focal": ((0, (4, 1.5)), (0, (1, 1.2))), "proper": ("-", (0, (5, 1, 1, 1)))}
 
 
 @dataclass(frozen=True)
@@ -61,18 +64,10 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
     losses = numbers.curves["losses"]
     left.plot(losses["p"], losses["cross_entropy"], label="cross-entropy", **style.line(0))
-    for index, gamma in enumerate(given.loss_gammas, start=1):
-        shade = style.color(index)
-        left.plot(
-            losses["p"], losses["focal"][index - 1], color=shade, linestyle=(0, (3, 1.5)), label=f"focal, γ = {gamma:g}"
-        )
-        left.plot(
-            losses["p"],
-            losses["proper"][index - 1],
-            color=shade,
-            linewidth=2.2,
-            label=f"its proper part, γ = {gamma:g}",
-        )
+    for index, gamma in enumerate(given.loss_gammas):
+        for name, words in (("focal", "focal"), ("proper", "its proper part")):
+            look = {"color": style.color(index + 1), **_LOOKS[name], "linestyle": _DASHES[name][index % 2]}
+            left.plot(losses["p"], losses[name][index], label=f"{words}, γ = {gamma:g}", **look)
     left.set(xlim=(0, 1), ylim=(0, 4), xlabel="predicted probability of the true class", ylabel="loss (nats)")
     left.legend(loc="upper right")
     style.letter(left, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,38 +28,42 @@ class Parameters:
 
     Attributes:
         gammas: A panel each.
-        side: Points along a side of the grid.
+        side: Points along a side of the grid that is drawn.
+        fine_side: Points along a side of the grid that the largest differences are looked for on.
         logit_range: Each logit lies in plus or minus this, in the search for the nearest temperature.
     """
 
     gammas: tuple[float, ...]
     side: int
+    fine_side: int
     logit_range: float
 
 
+def difference(probs: np.ndarray, *, gamma: float, temperature: float) -> np.ndarray:
+    """The largest difference of a class probability between the focal map and temperature scaling."""
+    return np.max(np.abs(refocal.posterior(probs, gamma=gamma) - scaled(probs, temperature)), axis=1)
+
+
 def compute(given: Parameters, _: Context) -> Numbers:
-    """The largest difference of a class probability at each point."""
-    grid = closed_grid(given.side, margin=_MARGIN)
+    """Differences on the grid that is drawn; the largest ones on a finer grid."""
+    drawn, fine = (closed_grid(side, margin=_MARGIN) for side in (given.side, given.fine_side))
     center = np.full((1, 3), 1 / 3)
     values: dict[str, float] = {}
     differences = []
     for gamma in given.gammas:
         temperature = refocal.closest_temperature(gamma, classes=3, logit_range=given.logit_range).temperature
-
-        def difference(probs: np.ndarray, gamma: float = gamma, temperature: float = temperature) -> np.ndarray:
-            return np.max(np.abs(refocal.posterior(probs, gamma=gamma) - scaled(probs, temperature)), axis=1)
-
-        found = difference(grid)
-        near = float(found[grid.max(axis=1) >= _NEAR_CORNER].max())
+        at = partial(difference, gamma=gamma, temperature=temperature)
+        found = at(fine)
+        largest, near = float(found.max()), float(found[fine.max(axis=1) >= _NEAR_CORNER].max())
         values |= {
             f"T({gamma:g})": temperature,
-            f"largest({gamma:g})": float(found.max()),
+            f"largest({gamma:g})": largest,
             f"largest near a corner({gamma:g})": near,
-            f"near a corner by largest({gamma:g})": near / float(found.max()),
-            f"at the centre({gamma:g})": float(difference(center)[0]),
+            f"near a corner by largest({gamma:g})": near / largest,
+            f"at the centre({gamma:g})": float(at(center)[0]),
         }
-        differences.append(found)
-    return Numbers(values, {"points": in_plane(grid), "difference": differences})
+        differences.append(at(drawn))
+    return Numbers(values, {"points": in_plane(drawn), "difference": differences})
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
