@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from refocal import reproduce
@@ -168,3 +169,4 @@ def test_the_gallery_shows_text_as_text(spec, tmp_path):
 
 def test_rounding_keeps_what_a_figure_shows():
     assert store.rounded({"a": [1 / 3, (2, None)], "b": "text"}) == {"a": [0.33333, [2, None]], "b": "text"}
+    assert store.rounded([np.arange(2), np.float64(1 / 3)]) == [[0, 1], 0.33333]

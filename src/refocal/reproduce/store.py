@@ -185,8 +185,10 @@ def _json(result: Result) -> str:
 
 def rounded(curves: Any) -> Any:
     """Arrays as lists of the digits that a figure can show."""
+    if isinstance(curves, (np.ndarray, np.generic)):
+        curves = curves.tolist()
     if isinstance(curves, dict):
         return {name: rounded(value) for name, value in curves.items()}
-    if isinstance(curves, (list, tuple, np.ndarray)):
+    if isinstance(curves, (list, tuple)):
         return [rounded(value) for value in curves]
-    return float(f"{curves:.{_DIGITS}g}") if isinstance(curves, (float, np.floating)) else curves
+    return float(f"{curves:.{_DIGITS}g}") if isinstance(curves, float) else curves

@@ -100,7 +100,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
         np.degrees(np.arccos(np.clip(directions[:, 0] @ directions[:, 1], -1, 1)))
     )
     curves = {
-        "step": np.linspace(0, given.iterations, len(path)),
+        "step": np.arange(len(path)) * _steps_between(given),
         "weight_norm": weight_norm.T,
         "logit_norm": logit_norm.T,
         "mistakes": histograms,
@@ -111,6 +111,10 @@ def compute(given: Parameters, context: Context) -> Numbers:
     return Numbers(values, curves)
 
 
+def _steps_between(given: Parameters) -> int:
+    return max(1, given.iterations // given.records)
+
+
 def descent(train: Points, *, gammas: tuple[float, ...], given: Parameters) -> np.ndarray:
     """Weights (records, 2, gammas) along gradient descent.
 
@@ -119,8 +123,8 @@ def descent(train: Points, *, gammas: tuple[float, ...], given: Parameters) -> n
     """
     signed = train.features * train.labels[:, None]
     weights = np.zeros((2, len(gammas)))
-    every = max(1, given.iterations // given.records)
-    path = [weights.copy()]
+    every = _steps_between(given)
+    path = [weights]
     for step in range(1, given.iterations + 1):
         p = expit(signed @ weights)
         weights = weights + given.learning_rate * signed.T @ ((1 - p) * refocal.phi(p, gamma=gammas)) / len(signed)
