@@ -84,6 +84,16 @@ def test_refusals(capsys, tmp_path, monkeypatch, arguments, message):
     assert re.search(message, err)
 
 
+def test_commands_of_the_readme(capsys, tmp_path):
+    readme = (EXPERIMENTS.parent / "README.md").read_text(encoding="utf-8")
+    lines = [line.split("#")[0].split()[2:] for line in readme.splitlines() if line.startswith("refocal reproduce")]
+    assert lines == [["003-fig-3"], ["--list"]]
+    for line in lines:
+        assert call(capsys, tmp_path, *line, "--scale", "smoke")[0] == 0
+    said = re.search(r'"(paper: .*?)" for each', readme)[1]
+    assert said in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")[1]
+
+
 def test_outside_of_the_repository(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["reproduce", "--list"]) == 1
