@@ -11,7 +11,9 @@ SETS = {"wine": load_wine, "wdbc": load_breast_cancer, "optdigits": load_digits}
 
 
 def write_sets(folder: Path) -> Path:
+    (folder / "tabular").mkdir()
     for name, load in SETS.items():
         features, labels = load(return_X_y=True)
-        np.savez(folder / f"{name}.npz", X=features, y=labels, categorical=np.zeros(features.shape[1], dtype=bool))
+        numeric = np.zeros(features.shape[1], dtype=bool)
+        np.savez(folder / f"tabular/{name}.npz", X=features, y=labels, categorical=numeric)
     return folder

@@ -24,7 +24,7 @@ Each figure below is one command, `refocal reproduce ID`, which computes it from
 (seconds), `small` (the default) and `paper` (as published); `refocal reproduce --list` shows what there is, and
 `refocal reproduce --gallery docs/gallery.md` writes this page from the stored results. "Within" says whether ours is
 within the tolerance: half a unit of the last printed digit of a number, our reading where the paper has only words.
-001-study-c reads data sets, npz files with X, y and categorical, from the folder that `--data` names.
+001-study-c reads data sets, `tabular/*.npz` with X, y and categorical, from the folder that `--data` names.
 """
 
 

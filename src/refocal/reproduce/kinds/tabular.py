@@ -30,7 +30,7 @@ class Parameters:
     """Data sets, networks and training.
 
     Attributes:
-        sets: Names of npz files in the data folder, with X (n, d), y (n,) and categorical (d,).
+        sets: Names of npz files in the folder tabular of the data folder, with X (n, d), y (n,) and categorical (d,).
         gammas: Of the focal losses beside cross-entropy.
         trials: Splits, each with its own initial weights.
         most_rows: Larger sets are cut to a random subset of this size in each trial; 0 for no limit.
@@ -70,9 +70,9 @@ def read_table(folder: Path | None, name: str) -> Table:
         ValueError: If arrays are missing, or do not fit each other.
     """
     if folder is None:
-        msg = "this needs a folder of tabular data sets: give it by --data or by the environment variable REFOCAL_DATA"
+        msg = "this needs a folder of data files with tabular/*.npz: give it by --data or by $REFOCAL_DATA"
         raise FileNotFoundError(msg)
-    file = folder / f"{name}.npz"
+    file = folder / "tabular" / f"{name}.npz"
     if not file.is_file():
         msg = f"no data set {name!r}: {file} is not there"
         raise FileNotFoundError(msg)
