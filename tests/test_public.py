@@ -66,6 +66,7 @@ ROOMS = {
     "demo": {"refocal.predictions"},
     "claims": {"flint", "mpmath", "numpy", "scipy", "rich", "matplotlib"}
     | {"refocal._files", "refocal.core", "refocal.claims"},
+    "reproduce": {"numpy", "scipy", "torch", "matplotlib", "PIL", "refocal"},
     "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
     | {"refocal._check", "refocal._files", "refocal.train.data"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}

@@ -98,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
     _curvature(commands)
     _zoo(commands)
     _claims(commands)
+    _reproduce(commands)
     return top
 
 
@@ -216,6 +217,37 @@ def _zoo(commands: Any) -> None:
     table.add_argument(
         "--human", metavar="DIR", help="the folder of CIFAR-10H (default: $REFOCAL_DATA, left out where there is none)"
     )
+
+
+def _reproduce(commands: Any) -> None:
+    reproduce = _command(
+        commands,
+        "reproduce",
+        "make the papers' figures and tables, and compare their numbers",
+        "refocal reproduce 003-fig-3                 # figure, numbers, and each published number beside ours\n"
+        "refocal reproduce --all --scale smoke       # everything, in a minute\n"
+        "refocal reproduce --list                    # what there is, what has results, how long it took\n"
+        "refocal reproduce --gallery docs/gallery.md # the page of all stored results",
+        module="reproduce",
+    )
+    reproduce.add_argument("ids", nargs="*", metavar="ID", help="a figure or table, such as 003-fig-3")
+    reproduce.add_argument("--all", action="store_true", help="every figure and table")
+    reproduce.add_argument("--list", action="store_true", help="show what there is")
+    reproduce.add_argument("--gallery", metavar="FILE", help="write the page of all stored results: .md")
+    reproduce.add_argument(
+        "--scale",
+        choices=("smoke", "small", "paper"),
+        default="small",
+        help="smoke takes seconds, small minutes, paper is as published (default: small)",
+    )
+    reproduce.add_argument(
+        "--experiments", metavar="DIR", default="experiments", help="folder of the specs (default: experiments)"
+    )
+    reproduce.add_argument("--results", metavar="DIR", help="folder of the results (default: DIR/results)")
+    reproduce.add_argument(
+        "--data", metavar="DIR", help="folder of the data files, where some figures need them (default: $REFOCAL_DATA)"
+    )
+    reproduce.add_argument("--force", action="store_true", help="run again what has a result")
 
 
 def _command(
