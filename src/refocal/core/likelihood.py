@@ -68,12 +68,34 @@ class Labelled(NamedTuple):
         gap = chosen.astype(np.float64) - top.astype(np.float64)
         return cls(logits, labels, share, samples, top, gap, scale)
 
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.logits.shape[1]
+
+    @property
+    def single(self) -> bool:
+        """Whether the logits are of single precision."""
+        return self.logits.dtype == np.float32
+
+    def sample(self, size: int) -> Labelled | None:
+        """About `size` rows for a first guess; None where there are too few to be worth it."""
+        return self.thin(len(self.logits) // size) if len(self.logits) >= 4 * size else None
+
     def thin(self, step: int) -> Labelled:
         """Every `step`-th row."""
         rows = slice(None, None, step)
         share = self.share[rows] / self.share[rows].sum()
         kept = self._replace(logits=self.logits[rows], labels=self.labels[rows], share=share)
         return kept._replace(top=self.top[rows], label_gap=self.label_gap[rows])
+
+    def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
+        """`temperature_likelihood` of these rows."""
+        return temperature_likelihood(self, beta, exact=exact, curvature=curvature)
+
+    def of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
+        """`focal_likelihood` of these rows."""
+        return focal_likelihood(self, gamma, beta, exact=exact, curvature=curvature)
 
 
 def temperature_likelihood(data: Labelled, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
