@@ -58,6 +58,8 @@ ROOMS = {
     }
     | {"refocal._check", "refocal._files", "refocal.report", "refocal"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
+    "scale": {"numpy", "ray", "sklearn", "refocal._check", "refocal._files", "refocal.core", "refocal.metrics"}
+    | {"refocal.calibrators", "refocal.predictions", "refocal.report", "refocal.scale"},
     "demo": {"refocal.predictions"},
     "cli": {"numpy", "rich", "refocal"},
     "__main__": {"refocal.cli"},

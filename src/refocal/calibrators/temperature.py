@@ -53,6 +53,8 @@ class TemperatureScaling(Calibrator):
 
     _learned: ClassVar[tuple[str, ...]] = ("temperature_", "temperature_error_", "at_bound_")
 
+    temperature_: float
+
     def __init__(
         self,
         *,
