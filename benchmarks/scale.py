@@ -94,7 +94,7 @@ def write(folder: Path) -> int:
     rng = np.random.default_rng(0)
     for number in range(FILES):
         logits = 3 * rng.standard_normal((ROWS // FILES, CLASSES), dtype=np.float32)
-        labels = np.argmax(logits / 2 - np.log(rng.standard_exponential(logits.shape, dtype=np.float32)), axis=1)
+        labels = np.argmax(logits / 2 + rng.gumbel(size=logits.shape), axis=1)
         columns = {f"logit_{k}": logits[:, k] for k in range(CLASSES)} | {"label": labels}
         path = folder / f"{number:02}.parquet"
         pq.write_table(pa.table(columns), path, row_group_size=ROW_GROUP, use_dictionary=False)
@@ -157,9 +157,9 @@ def main() -> None:
             "# Many files",
             "",
             f"{ROWS:,} x {CLASSES} float32 logits with labels in {FILES} Parquet files, {size / 1e6:.0f} MB, row "
-            f"groups of {ROW_GROUP:,}, in the page cache. refocal measures ECE, RMS and largest gap, adaptive and classwise "
-            "ECE, NLL, Brier, error and confidence, every value checked; the plain script ECE, accuracy and NLL. One "
-            "thread a process. Imports, and for Ray the start of the cluster and of its workers, are not counted. "
+            f"groups of {ROW_GROUP:,}, in the page cache. refocal measures ECE, RMS and largest gap, adaptive and "
+            "classwise ECE, NLL, Brier, error and confidence, every value checked; the plain script ECE, accuracy and "
+            "NLL. One thread a process. Imports, and for Ray the start of cluster and workers, do not count. "
             f"Medians of {ROUNDS} rounds in turn, with the least and the most; peak memory of the process, of Ray that "
             "of the largest worker.",
             "",

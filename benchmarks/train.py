@@ -1,0 +1,175 @@
+"""Seconds for an epoch of 50,000 images of 32 x 32 pixels at batch 128, beside a plain PyTorch loop in the same run.
+
+The images are random bytes: speed does not depend on what they show. Needs a CUDA device.
+
+    python benchmarks/train.py --out benchmarks/results/train.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from refocal.losses import FocalLoss
+from refocal.train.batches import Batches
+from refocal.train.models import build
+from refocal.train.recipe import Recipe
+from refocal.train.step import Step
+
+IMAGES, BATCH, CLASSES = 50_000, 128, 10
+DEVICE = torch.device("cuda")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to train, measured."""
+
+    model: str
+    way: str
+    trials: int
+    prepared: float
+    seconds: float  # an epoch of one network
+
+
+def images() -> tuple[np.ndarray, np.ndarray]:
+    """Random bytes and labels."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (IMAGES, 32, 32, 3), dtype=np.uint8), rng.integers(0, CLASSES, IMAGES)
+
+
+def plain(model: str, inputs: np.ndarray, labels: np.ndarray, *, steps: int) -> Row:
+    """The loop that tutorials show, with the data on the GPU, autocast and channels last."""
+    network = build(model).to(DEVICE, memory_format=torch.channels_last)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+    criterion = FocalLoss(gamma=2.0)
+    data = torch.from_numpy(inputs).to(DEVICE)
+    target = torch.from_numpy(labels).to(DEVICE)
+
+    def step() -> None:
+        index = torch.randint(0, IMAGES, (BATCH,), device=DEVICE)
+        batch = F.pad(data[index].permute(0, 3, 1, 2).float() / 255, (4, 4, 4, 4))
+        top, left = torch.randint(0, 9, (2,)).tolist()
+        batch = batch[:, :, top : top + 32, left : left + 32].contiguous(memory_format=torch.channels_last)
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = criterion(network(batch), target[index])
+        loss.backward()
+        optimiser.step()
+
+    for _ in range(20):
+        step()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    torch.cuda.synchronize()
+    return Row(model, "plain PyTorch", 1, 0.0, (time.perf_counter() - start) * IMAGES / BATCH / steps)
+
+
+def refocal_steps(
+    model: str, inputs: np.ndarray, labels: np.ndarray, *, trials: int, compiled: bool, epochs: int
+) -> Row:
+    """Whole steps as CUDA graphs, each network on a stream and a thread of its own."""
+    start = time.perf_counter()
+    steps = []
+    for seed in range(trials):
+        recipe = Recipe(data="cifar10", model=model, loss="focal", gamma=2.0)
+        network = build(model).to(DEVICE, memory_format=torch.channels_last)
+        batches = Batches(
+            inputs,
+            labels,
+            mean=np.full(3, 125.0),
+            std=np.full(3, 60.0),
+            augmentation="crop-flip",
+            batch_size=BATCH,
+            seed=seed,
+            device=DEVICE,
+            dtype=torch.bfloat16,
+        )
+        step = Step(network, FocalLoss(gamma=2.0).to(DEVICE), batches, recipe, half=True, compiled=compiled)
+        step.capture()
+        steps.append(step)
+    torch.cuda.synchronize()
+    prepared = time.perf_counter() - start
+
+    def run(step: Step, count: int) -> None:
+        with torch.cuda.stream(step.stream):
+            for epoch in range(count):
+                step.run_epoch(epoch, rate=0.01)
+            torch.cuda.current_stream().synchronize()
+
+    def all_at_once(count: int) -> float:
+        start = time.perf_counter()
+        threads = [threading.Thread(target=run, args=(step, count)) for step in steps]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return time.perf_counter() - start
+
+    all_at_once(1)
+    share = IMAGES / (IMAGES // BATCH * BATCH)
+    seconds = all_at_once(epochs) / epochs / trials * share
+    for step in steps:
+        assert bool(torch.isfinite(step.losses).all()), "the loss is not finite"
+    return Row(model, "whole step" + (", compiled" if compiled else ""), trials, prepared, seconds)
+
+
+def table(rows: list[Row]) -> str:
+    """The rows beside the plain loop of the same network."""
+    eager = {row.model: row.seconds for row in rows if row.trials == 1 and row.way == "plain PyTorch"}
+    lines = [
+        "| network | way | networks at once | preparation, s | s an epoch and network | images a second | x plain |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    for row in rows:
+        ratio = f"{eager[row.model] / row.seconds:.1f}" if row.model in eager else "-"
+        lines.append(
+            f"| {row.model} | {row.way} | {row.trials} | {row.prepared:.0f} | {row.seconds:.3f} "
+            f"| {IMAGES / row.seconds:,.0f} | {ratio} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--models", nargs="+", default=["resnet20", "resnet110", "resnet50"])
+    parser.add_argument("--trials", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--ways", nargs="+", default=["plain", "whole", "compiled"])
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs a CUDA device")
+    inputs, labels = images()
+    rows: list[Row] = []
+    for model in options.models:
+        if "plain" in options.ways:
+            rows.append(plain(model, inputs, labels, steps=150))
+            print(rows[-1], flush=True)
+        for way in ("whole", "compiled"):
+            for trials in options.trials if way in options.ways else ():
+                rows.append(refocal_steps(model, inputs, labels, trials=trials, compiled=way == "compiled", epochs=3))
+                print(rows[-1], flush=True)
+    text = (
+        f"# Training: seconds for an epoch of {IMAGES:,} images, batch {BATCH}\n\n"
+        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Python {platform.python_version()}; focal loss, "
+        "random crop and flip. Measured by `python benchmarks/train.py --out benchmarks/results/train.md`.\n\n"
+        f"{table(rows)}\n"
+    )
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The command that trains networks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from refocal.train.loop import Trial
+    from refocal.train.recipe import Recipe
+
+_SETTINGS = (
+    *("data", "model", "loss", "label_smoothing", "factor", "epochs", "seed", "split_seed", "batch_size"),
+    *("learning_rate", "milestones", "momentum", "weight_decay", "augmentation", "sum_loss", "clip_norm"),
+)
+
+
+def train(options: Namespace) -> None:
+    """Train what the options and the file say, and list how it came out."""
+    try:
+        import torch
+    except ImportError:
+        msg = "training needs PyTorch: install refocal[train]"
+        raise ImportError(msg) from None
+    from refocal.train import loop, runs
+    from refocal.train.data import load
+
+    recipes = _recipes(options)
+    process = _join_processes()
+    device = _device(options.device, process)
+    out = Path(options.out or "runs")
+    data = load(
+        recipes[0].data, folder=options.data_folder, download=options.download, split_seed=recipes[0].split_seed
+    )
+    if process[0] == 0:
+        out.mkdir(parents=True, exist_ok=True)
+    with _bars(out, recipes, shown=process[0] == 0) as report:
+        loop.train(
+            recipes,
+            data,
+            out,
+            device=device,
+            report=report,
+            at_once=options.at_once if process[1] == 1 else 1,
+            compiled=not options.no_compile,
+            keep_logits=tuple(options.keep_logits or ()),
+            process=process,
+        )
+    if process[1] > 1:
+        torch.distributed.destroy_process_group()
+    if process[0] == 0:
+        _show([runs.read_card(out / recipe.name) for recipe in recipes], as_json=options.json)
+
+
+def _recipes(options: Namespace) -> list[Recipe]:
+    """One recipe for each run of the file, each gamma and each trial."""
+    from dataclasses import replace
+
+    from refocal.train.recipe import read_recipe, recipe_from
+
+    settings = read_recipe(options.recipe) if options.recipe else {}
+    where = options.recipe or "the command line"
+    variants = settings.pop("runs", [{}])
+    if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
+        msg = f"runs in {where} must be tables of settings, [[runs]]"
+        raise TypeError(msg)
+    given = {name: getattr(options, name) for name in _SETTINGS if getattr(options, name) is not None}
+    gammas = [{"gamma": gamma} for gamma in options.gamma] if options.gamma else [{}]
+    recipes = []
+    for variant in variants:
+        for gamma in gammas:
+            merged = settings | variant | given | gamma
+            trials = options.trials or merged.pop("trials", 1)
+            merged.pop("trials", None)
+            recipe = recipe_from(merged, where=where)
+            recipes += [replace(recipe, seed=recipe.seed + trial) for trial in range(trials)]
+    names = [recipe.name for recipe in recipes]
+    if len({(recipe.data, recipe.split_seed) for recipe in recipes}) > 1:
+        msg = f"all runs of {where} must have the same data and split_seed"
+        raise ValueError(msg)
+    if twice := {name for name in names if names.count(name) > 1}:
+        msg = f"two runs of {where} would have the name {min(twice)}: train them into different folders"
+        raise ValueError(msg)
+    return recipes
+
+
+def _join_processes() -> tuple[int, int]:
+    """Which process this is, and of how many, where torchrun started several."""
+    import torch
+
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        return 0, 1
+    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return torch.distributed.get_rank(), count
+
+
+def _device(asked: str | None, process: tuple[int, int]) -> Any:
+    import torch
+
+    name = asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            msg = f"--device {name}: there is no GPU that PyTorch can use"
+            raise ValueError(msg)
+        index = int(os.environ["LOCAL_RANK"]) if process[1] > 1 else device.index or 0
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)
+    return device
+
+
+@contextmanager
+def _bars(out: Path, recipes: list[Recipe], *, shown: bool) -> Iterator[Callable[[Trial, dict[str, Any]], None]]:
+    """A bar for each run on a terminal; elsewhere a line after each epoch."""
+    console = Console(stderr=True)
+    if not shown:
+        yield lambda _trial, _record: None
+        return
+    if not console.is_terminal:
+        lock = threading.Lock()
+
+        def line(trial: Trial, record: dict[str, Any]) -> None:
+            with lock:
+                sys.stderr.write(f"{trial.recipe.name}  {record['epoch']}/{trial.recipe.epochs}  {_measures(record)}\n")
+
+        yield line
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[measures]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        tasks: dict[str, Any] = {}
+
+        def move(trial: Trial, record: dict[str, Any]) -> None:
+            name = trial.recipe.name
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=trial.recipe.epochs, measures="")
+            progress.update(tasks[name], completed=record["epoch"], measures=_measures(record))
+
+        progress.console.print(f"{len(recipes)} runs in {out}", highlight=False, markup=False)
+        yield move
+
+
+def _measures(record: dict[str, Any]) -> str:
+    test = record["test"]
+    return f"loss {record['loss']:.3f}  test error {100 * test['error']:.2f} %  ECE {100 * test['ece']:.2f} %"
+
+
+def _show(cards: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(cards, indent=1) + "\n")
+        return
+    table = Table(box=None, header_style="bold")
+    table.add_column("run")
+    for name in ("error, %", "NLL", "ECE, %", "seconds"):
+        table.add_column(name, justify="right")
+    for card in cards:
+        values = (100 * card["error"], card["nll"], 100 * card["ece"])
+        table.add_row(
+            card["name"],
+            *(f"{value:.{digits}f}" for value, digits in zip(values, (2, 4, 2), strict=True)),
+            f"{card['seconds']:.0f}",
+        )
+    Console().print(table)

@@ -1,0 +1,132 @@
+"""The ways into a data set: which files hold it, where they may lie, and what reads them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from refocal.train.data.record import Part
+
+
+class DataError(ValueError):
+    """Files that do not hold the whole data set as it was published: the message names the file and what was found."""
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """What a publisher provides: samples to train on, before a validation part is taken out, and to test on."""
+
+    train: Part
+    test: Part
+    classes: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True)
+class Door:
+    """One way into a data set.
+
+    Attributes:
+        folders: Below the user's folder, where the files may lie.
+        files: Names that must all be there.
+        read: Reads a folder that has them.
+    """
+
+    folders: tuple[str, ...]
+    files: tuple[str, ...]
+    read: Callable[[Path], Published]
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file at its publisher's."""
+
+    url: str
+    md5: str
+
+    @property
+    def file(self) -> str:
+        """Its name."""
+        return self.url.rsplit("/", 1)[1]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a data set is found, read and divided.
+
+    Attributes:
+        doors: Ways in, the best first.
+        held_out: Number of training samples that become the validation part.
+        downloads: Files to fetch where no door opens.
+        pickles: Names of files that hold the data set as pickles.
+        share: What part of each class is kept for training.
+        key: Names the split; two data sets with one key have one validation part.
+    """
+
+    doors: tuple[Door, ...]
+    held_out: int
+    key: str
+    downloads: tuple[Download, ...] = ()
+    pickles: tuple[str, ...] = ()
+    share: float = 1.0
+
+
+def samples(inputs: np.ndarray, labels: np.ndarray) -> Part:
+    """All samples of a file, in its order."""
+    return Part(np.ascontiguousarray(inputs), labels.astype(np.int64), np.arange(len(labels)))
+
+
+def find_door(recipe: Recipe, root: Path) -> Callable[[], Published] | None:
+    """What reads the first door whose files are all there."""
+    for door in recipe.doors:
+        for place in door.folders:
+            if all((root / place / name).is_file() for name in door.files):
+                return partial(door.read, root / place)
+    return None
+
+
+def no_door(recipe: Recipe, root: Path) -> DataError | FileNotFoundError:
+    """Which files are missing, and what helps."""
+    lacking = []
+    for door in recipe.doors:
+        for place in door.folders:
+            missing = [name for name in door.files if not (root / place / name).is_file()]
+            if len(missing) < len(door.files):
+                lacking.append(f"{root / place} lacks {', '.join(missing)}")
+    if lacking:
+        return DataError(f"{recipe.key} is not complete: {'; '.join(lacking)}")
+    places = list(dict.fromkeys(place for door in recipe.doors for place in door.folders))
+    wanted = " or ".join(", ".join(door.files) for door in recipe.doors)
+    message = (
+        f"{recipe.key} is not in {root}, nor in a folder {' or '.join(filter(None, places))} of it: needs {wanted}"
+    )
+    if recipe.downloads:
+        message += f"; download=True fetches {', '.join(download.url for download in recipe.downloads)}"
+    for path in (root / place / name for place in places for name in recipe.pickles):
+        if path.exists():
+            message += (
+                f". {path} is made of pickles, which run code when they are read, and so never are: "
+                f"take {recipe.downloads[0].file}"
+            )
+    return FileNotFoundError(message)
+
+
+def check_md5(content: bytes | memoryview | Path, expected: str, name: object) -> None:
+    """Compare a file, or content, with a checksum."""
+    if isinstance(content, Path):
+        with open(content, "rb") as file:
+            found = hashlib.file_digest(file, _md5).hexdigest()
+    else:
+        found = _md5(content).hexdigest()
+    if found != expected:
+        msg = f"{name} is damaged or not the published one: expected md5 {expected}, found {found}"
+        raise DataError(msg)
+
+
+def _md5(content: bytes | memoryview = b"") -> hashlib._Hash:
+    return hashlib.md5(content, usedforsecurity=False)

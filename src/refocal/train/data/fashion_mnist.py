@@ -1,0 +1,90 @@
+"""Fashion-MNIST: four idx files, as they are or compressed."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
+from refocal.train.data.record import Part
+
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".xz": lzma.decompress, "": bytes}
+
+
+@dataclass(frozen=True)
+class FashionMNIST:
+    """The files of the data set; checksums are of the idx files, which others may have compressed anew.
+
+    Attributes:
+        md5: Of training images, training labels, test images and test labels.
+        downloads: The publisher's compressed files, in the same order.
+    """
+
+    md5: tuple[str, str, str, str]
+    downloads: tuple[Download, ...] = ()
+
+    def recipe(self, *, held_out: int) -> Recipe:
+        """How it is found and divided."""
+        places = ("fashion-mnist", "fashion_mnist", "")
+        doors = (
+            Door(places, tuple(name + suffix for name in _FILES), partial(self.read, suffix=suffix))
+            for suffix in _UNPACK
+        )
+        return Recipe(doors=tuple(doors), held_out=held_out, key="fashion-mnist", downloads=self.downloads)
+
+    def read(self, folder: Path, *, suffix: str) -> Published:
+        """All four files."""
+        contents = []
+        for name, md5 in zip(_FILES, self.md5, strict=True):
+            path = folder / (name + suffix)
+            try:
+                content = _UNPACK[suffix](path.read_bytes())
+            except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+                msg = f"{path} is damaged: {error}"
+                raise DataError(msg) from error
+            check_md5(content, md5, path)
+            contents.append(_idx(content))
+        source = f"{', '.join(_FILES)} of the publisher, md5 verified"
+        return Published(_samples(*contents[:2]), _samples(*contents[2:]), _CLASSES, source)
+
+
+def _samples(images: np.ndarray, labels: np.ndarray) -> Part:
+    return samples(images[..., None], labels)
+
+
+def _idx(content: bytes) -> np.ndarray:
+    """An array of bytes: two zeros, the type, the number of axes, the axes as four bytes each, big endian, the data."""
+    axes = content[3]
+    shape = np.frombuffer(content, dtype=">u4", count=axes, offset=4)
+    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+_CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+FASHION = FashionMNIST(
+    md5=(
+        "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "9018921c3c673c538a1fc5bad174d6f9",
+        "8181f5470baa50b63fa0f6fddb340f0a",
+        "15d484375f8d13e6eb1aabb0c3f46965",
+    ),
+    downloads=(
+        Download(_URL + "train-images-idx3-ubyte.gz", md5="8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        Download(_URL + "train-labels-idx1-ubyte.gz", md5="25c81989df183df01b3e8a0aad5dffbe"),
+        Download(_URL + "t10k-images-idx3-ubyte.gz", md5="bef4ecab320f06d8554ea6380940ec79"),
+        Download(_URL + "t10k-labels-idx1-ubyte.gz", md5="bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
+)

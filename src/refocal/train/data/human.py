@@ -1,0 +1,45 @@
+"""CIFAR-10H: what about fifty people said of each CIFAR-10 test image."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from refocal.train.data.doors import DataError, check_md5
+
+_FILES = ("cifar10h-counts.npy", "counts.npz")
+_SHAPE = (10_000, 10)
+_MD5 = "6d64a4f1a4749da37fff1826dafd9342"
+
+
+def read(root: Path, *, md5: str = _MD5) -> np.ndarray:
+    """Counts of answers as probabilities, float64 (10,000, 10), in the order of the test images."""
+    for folder in (root / "cifar10h", root):
+        for name in _FILES:
+            path = folder / name
+            if path.is_file():
+                counts = _counts(path)
+                check_md5(counts.data, md5, path)
+                return counts / counts.sum(axis=1, keepdims=True)
+    msg = (
+        f"CIFAR-10H is not in {root}, nor in a folder cifar10h of it: needs {' or '.join(_FILES)}; the publisher's is "
+        "https://github.com/jcpeterson/cifar-10h/raw/master/data/cifar10h-counts.npy (CC BY-NC-SA 4.0)"
+    )
+    raise FileNotFoundError(msg)
+
+
+def _counts(path: Path) -> np.ndarray:
+    """The counts as int64, so that one checksum fits all."""
+    try:
+        with open(path, "rb") as file:
+            content = np.load(file, allow_pickle=False)
+            counts = content if isinstance(content, np.ndarray) else content["counts"]
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        msg = f"{path} is damaged: {error}"
+        raise DataError(msg) from error
+    if counts.ndim != 2:
+        msg = f"{path} must hold counts of shape {_SHAPE}, got {counts.shape}"
+        raise DataError(msg)
+    return np.ascontiguousarray(counts, dtype=np.int64)

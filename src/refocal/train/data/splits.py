@@ -1,0 +1,35 @@
+"""Splits that no version of any library can change: samples are ordered by a hash of their index."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+
+
+def draw(indices: np.ndarray, count: int, *, key: str, seed: int) -> np.ndarray:
+    """The `count` indices i whose SHA-256 of "key/seed/i" is smallest, in increasing order.
+
+    Example:
+        >>> draw(np.arange(10), 3, key="cifar10", seed=0)
+        array([0, 4, 8])
+    """
+    order = sorted(indices.tolist(), key=lambda index: sha256(f"{key}/{seed}/{index}".encode()).digest())
+    return np.sort(np.array(order[:count], dtype=np.int64))
+
+
+def draw_share(labels: np.ndarray, indices: np.ndarray, share: float, *, key: str, seed: int) -> np.ndarray:
+    """Of the samples of each class, the same share, rounded; in increasing order.
+
+    Args:
+        labels: Class of each index.
+        indices: (N,).
+        share: In (0, 1].
+        key: As in `draw`.
+        seed: As in `draw`.
+    """
+    drawn = []
+    for label in np.unique(labels):
+        members = indices[labels == label]
+        drawn.append(draw(members, round(share * len(members)), key=key, seed=seed))
+    return np.sort(np.concatenate(drawn))

@@ -1,0 +1,82 @@
+"""SVHN, cropped digits: the publisher's MATLAB files, or compact shards re-derived from the full-number images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from refocal.train.data import shards
+from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
+from refocal.train.data.record import Part
+
+
+@dataclass(frozen=True)
+class SVHN:
+    """The files of the data set.
+
+    Attributes:
+        train: X (32, 32, 3, N) and y (N, 1) with 10 for the digit 0, in a MATLAB 5 file.
+        test: The same.
+        shards: Checksums of the images and then the labels, as bytes, of the re-derived training and test parts.
+    """
+
+    train: Download
+    test: Download
+    shards: tuple[str, str]
+
+    def recipe(self, *, held_out: int) -> Recipe:
+        """How it is found and divided."""
+        return Recipe(
+            doors=(
+                Door(("svhn", ""), (self.train.file, self.test.file), self.read_matlab),
+                Door(("svhn", ""), shards.FILES, self.read_shards),
+            ),
+            held_out=held_out,
+            key="svhn",
+            downloads=(self.train, self.test),
+        )
+
+    def read_matlab(self, folder: Path) -> Published:
+        """The publisher's files."""
+        source = f"{self.train.file}, {self.test.file} of the publisher, md5 verified"
+        return Published(_matlab(folder, self.train), _matlab(folder, self.test), _DIGITS, source)
+
+    def read_shards(self, folder: Path) -> Published:
+        """Compact shards."""
+        stored = shards.read_labels(folder)
+        train, test = (
+            _shard(folder, part, stored, md5) for part, md5 in zip(("train", "test"), self.shards, strict=True)
+        )
+        source = "compact shards, re-derived from the full-number images: some pixels differ by one grey level"
+        return Published(train, test, _DIGITS, source)
+
+
+def _shard(folder: Path, part: str, stored: dict[str, np.ndarray], md5: str) -> Part:
+    if part not in stored:
+        msg = f"{folder / 'labels.npz'} lacks {part}"
+        raise DataError(msg)
+    labels = stored[part].astype(np.uint8)
+    images = shards.read_images(folder, part, count=len(labels))
+    content = np.concatenate([images.reshape(-1), labels])
+    check_md5(content.data, md5, f"{part}, as {folder} gives it,")
+    return samples(images, labels)
+
+
+def _matlab(folder: Path, download: Download) -> Part:
+    from scipy.io import loadmat
+
+    path = folder / download.file
+    check_md5(path, download.md5, path)
+    content = loadmat(path, variable_names=("X", "y"))
+    return samples(content["X"].transpose(3, 0, 1, 2), content["y"].ravel() % 10)
+
+
+_DIGITS = tuple("0123456789")
+_URL = "http://ufldl.stanford.edu/housenumbers/"
+STREET_VIEW = SVHN(
+    train=Download(_URL + "train_32x32.mat", md5="e26dedcc434d2e4c54c9b2d4a06d8373"),
+    test=Download(_URL + "test_32x32.mat", md5="eb5a983be6a315427106f1b164d9cef3"),
+    shards=("5a76e40870392134a6997c20724939db", "67c33eef46e261f8b459f14e6bfc9a8e"),
+)

@@ -1,0 +1,109 @@
+"""Tiny ImageNet: the publisher's zip file, or its folder; the published validation images are the test part."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
+from refocal.train.data.record import Part
+
+_FOLDER = "tiny-imagenet-200"
+_SIDE = 64
+
+
+@dataclass(frozen=True)
+class TinyImageNet:
+    """The file of the data set.
+
+    Attributes:
+        archive: The publisher's zip file.
+        classes: How many there are.
+        train: Images a class to train on.
+        test: Images to test on.
+    """
+
+    archive: Download
+    classes: int = 200
+    train: int = 500
+    test: int = 10_000
+
+    def recipe(self, *, held_out: int) -> Recipe:
+        """How it is found and divided."""
+        places = ("tiny-imagenet", "")
+        inside = (f"tiny-imagenet/{_FOLDER}", _FOLDER, *places)
+        return Recipe(
+            doors=(
+                Door(places, (self.archive.file,), self.read_archive),
+                Door(inside, ("wnids.txt", "val/val_annotations.txt"), self.read_folder),
+            ),
+            held_out=held_out,
+            key="tiny-imagenet",
+            downloads=(self.archive,),
+        )
+
+    def read_archive(self, folder: Path) -> Published:
+        """The publisher's file, unpacked in memory."""
+        path = folder / self.archive.file
+        check_md5(path, self.archive.md5, path)
+        with zipfile.ZipFile(path) as archive:
+            return self._read(lambda name: archive.read(f"{_FOLDER}/{name}"), path, "md5 verified")
+
+    def read_folder(self, folder: Path) -> Published:
+        """The unpacked file, of which no checksums are published."""
+        return self._read(lambda name: (folder / name).read_bytes(), folder, "unpacked, number of images verified")
+
+    def _read(self, read: Callable[[str], bytes], place: Path, verified: str) -> Published:
+        """Classes in the order of their names (WordNet's); training images class by class, by their numbers."""
+        classes = tuple(sorted(read("wnids.txt").decode().split()))
+        annotations = [line.split("\t")[:2] for line in read("val/val_annotations.txt").decode().splitlines()]
+        if len(classes) != self.classes or len(annotations) != self.test:
+            msg = (
+                f"{place} is not complete: expected {self.classes} classes and {self.test} validation images, "
+                f"found {len(classes)} and {len(annotations)}"
+            )
+            raise DataError(msg)
+        training = [f"train/{name}/images/{name}_{k}.JPEG" for name in classes for k in range(self.train)]
+        testing = [f"val/images/{name}" for name, _ in annotations]
+        try:
+            labels = [classes.index(name) for _, name in annotations]
+        except ValueError as error:
+            msg = f"{place}, val/val_annotations.txt names a class that wnids.txt does not have: {error}"
+            raise DataError(msg) from error
+        return Published(
+            _images(read, place, training, np.repeat(np.arange(len(classes)), self.train)),
+            _images(read, place, testing, np.array(labels)),
+            classes,
+            f"{self.archive.file} of the publisher, {verified}",
+        )
+
+
+def _images(read: Callable[[str], bytes], place: Path, names: list[str], labels: np.ndarray) -> Part:
+    images = np.empty((len(names), _SIDE, _SIDE, 3), dtype=np.uint8)
+
+    def decode(number: int) -> None:
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(read(names[number])), formats=["JPEG"]) as picture:
+                images[number] = np.asarray(picture.convert("RGB"))
+        except Exception as error:  # a missing file, or one of many kinds that Pillow raises over a damaged one
+            msg = f"{place}, {names[number]} cannot be read: {error}"
+            raise DataError(msg) from error
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(decode, range(len(names))):
+            pass
+    return samples(images, labels)
+
+
+TINY_IMAGENET = TinyImageNet(
+    Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", md5="90528d7ca1a48142e341f4ef8d21d0de")
+)

@@ -1,0 +1,77 @@
+"""What is measured after each epoch, a line of JSON each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+
+from refocal import metrics
+
+
+def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """NLL, error and ECE (15 bins); and NLL, entropy and true-class probability of correct and wrong samples apart.
+
+    Args:
+        logits: (N, K).
+        labels: Class indices (N,).
+
+    Example:
+        >>> measure(np.array([[2.0, 0.0], [1.0, 0.0]]), np.array([0, 1]))["error"]
+        0.5
+
+    Reference: 002, section 3 (Figures 1 and 3 plot these).
+    """
+    log_probs = log_softmax(logits.astype(np.float64), axis=1)
+    probs = np.exp(log_probs)
+    true = np.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0]
+    entropy = -np.sum(probs * log_probs, axis=1)
+    correct = np.argmax(logits, axis=1) == labels
+    return {
+        "nll": float(-true.mean()),
+        "error": float(1 - correct.mean()),
+        "ece": float(metrics.ece(probs, labels)),
+        "correct": _of_group(true, entropy, correct),
+        "wrong": _of_group(true, entropy, ~correct),
+    }
+
+
+def _of_group(true: np.ndarray, entropy: np.ndarray, group: np.ndarray) -> dict[str, float] | None:
+    if not group.any():
+        return None
+    values = {"nll": -true[group], "entropy": entropy[group], "true_probability": np.exp(true[group])}
+    return {name: float(value.mean()) for name, value in values.items()}
+
+
+class History:
+    """The file `metrics.jsonl` of a run: one line an epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def keep(self, epochs: int) -> None:
+        """Drop what was written after so many epochs: the run goes on from there."""
+        lines = self._path.read_text().splitlines(keepends=True) if self._path.exists() else []
+        if len(lines) < epochs:
+            msg = f"{self._path} has {len(lines)} epochs, the checkpoint beside it {epochs}: one of them is damaged"
+            raise ValueError(msg)
+        if lines[epochs:]:
+            self._path.write_text("".join(lines[:epochs]))
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add an epoch, with six digits."""
+        with self._path.open("a") as file:
+            file.write(json.dumps(_rounded(record)) + "\n")
+
+    def read(self) -> list[dict[str, Any]]:
+        """All epochs."""
+        return [json.loads(line) for line in self._path.read_text().splitlines()]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) else value

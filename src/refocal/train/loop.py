@@ -1,0 +1,296 @@
+"""The training loop: epochs, checkpoints and measures of one network, and several networks side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from refocal.losses import AdaFocal, Scheduled
+from refocal.train import checkpoint, runs
+from refocal.train.batches import Batches, normalised
+from refocal.train.data import DataSet, Part
+from refocal.train.history import History, measure
+from refocal.train.models import build
+from refocal.train.models.layers import head_of
+from refocal.train.objective import build_loss
+from refocal.train.recipe import Recipe
+from refocal.train.step import Step
+
+_EVALUATION_BATCH = 2_000
+Report = Callable[["Trial", dict[str, Any]], None]
+
+
+class DivergedError(RuntimeError):
+    """The loss of a step is not a number."""
+
+
+class Trial:
+    """One network being trained in a folder of its own; made anew in the same folder, it goes on where it stopped.
+
+    Args:
+        recipe: What to train.
+        data: The data set of the recipe.
+        folder: Where checkpoint, measures and results go.
+        device: Where to train.
+        compiled: Let `torch.compile` fuse the network's elementwise work (on a GPU).
+        keep_logits: Epochs after which the logits of the training part are stored.
+        process: Which of the processes of a distributed training this is, and how many there are.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: DataSet,
+        folder: Path,
+        *,
+        device: torch.device,
+        compiled: bool,
+        keep_logits: tuple[int, ...] = (),
+        process: tuple[int, int] = (0, 1),
+    ) -> None:
+        self.recipe, self.folder, self._data, self._device = recipe, folder, data, device
+        self._keep_logits, self._leads = keep_logits, process[0] == 0
+        on_gpu = device.type == "cuda"
+        self._dtype = torch.bfloat16 if on_gpu else torch.float32
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            network = build(recipe.model, classes=len(data.classes), shape=data.shape)
+        self.network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        assert recipe.augmentation is not None
+        batches = Batches(
+            data.train.inputs,
+            data.train.labels,
+            mean=data.mean,
+            std=data.std,
+            augmentation=recipe.augmentation,
+            batch_size=recipe.batch_size,
+            seed=recipe.seed,
+            device=device,
+            dtype=self._dtype,
+            process=process,
+        )
+        self._batches = batches
+        self.loss = build_loss(recipe).to(device)
+        self._step = Step(self.network, self.loss, batches, recipe, half=on_gpu, compiled=compiled and on_gpu)
+        self._history = History(folder / "metrics.jsonl")
+        self._checkpoint = folder / "checkpoint.safetensors"
+        self._held_out = {name: self._on_device(getattr(data, name)) for name in ("val", "test")}
+        self.epochs_done = self._resume()
+        if on_gpu:
+            self._capture()
+
+    def run(self, report: Report, *, stop: threading.Event) -> None:
+        """Train to the end, or until asked to stop after an epoch."""
+        with self._own_stream():
+            while self.epochs_done < self.recipe.epochs and not stop.is_set():
+                record = self._epoch()
+                report(self, record)
+            if self.epochs_done == self.recipe.epochs and self._leads:
+                self._finish()
+
+    def _epoch(self) -> dict[str, Any]:
+        start, epoch = time.perf_counter(), self.epochs_done
+        rate = self.recipe.rate(epoch)
+        self._step.run_epoch(epoch, rate=rate)
+        self._check_losses(epoch)
+        self._share_buffers()
+        classes = self._step.logits.shape[-1]
+        train = measure(_numpy(self._step.logits.reshape(-1, classes)), _numpy(self._batches.epoch_labels.reshape(-1)))
+        held_out = {name: self._logits(*part) for name, part in self._held_out.items()}
+        self._adapt(held_out["val"])
+        self.epochs_done += 1
+        record = {
+            "epoch": self.epochs_done,
+            "learning_rate": rate,
+            "loss": float(self._step.losses.mean()),
+            "train": train,  # of the augmented batches, each before its step
+            **{name: measure(_numpy(logits), getattr(self._data, name).labels) for name, logits in held_out.items()},
+            "head_norm": float(torch.linalg.vector_norm(head_of(self.network).weight.detach())),
+            "seconds": time.perf_counter() - start,
+        }
+        if self._leads:
+            if self.epochs_done in self._keep_logits:
+                logits = self._logits(*self._on_device(self._data.train))
+                runs.write_training_logits(self.folder, self.epochs_done, _numpy(logits), self._data.train.labels)
+            self._history.append(record)
+            checkpoint.save(self._checkpoint, self._step.state(), epochs=self.epochs_done, settings=self._settings())
+        return record
+
+    def _share_buffers(self) -> None:
+        """Running statistics are gathered by each process from its share: all go on with those of the first."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for buffer in self.network.buffers():
+                torch.distributed.broadcast(buffer, src=0)
+
+    def _check_losses(self, epoch: int) -> None:
+        bad = torch.nonzero(~torch.isfinite(self._step.losses)).flatten()
+        if len(bad):
+            step = int(bad[0])
+            msg = (
+                f"{self.recipe.name}: the loss is {float(self._step.losses[step])} at step {step + 1} of epoch "
+                f"{epoch + 1} (learning rate {self.recipe.rate(epoch):g}); the checkpoint of epoch {epoch} is kept"
+            )
+            raise DivergedError(msg)
+
+    def _adapt(self, logits: Tensor) -> None:
+        policy = getattr(self.loss, "gamma", None)
+        if isinstance(policy, Scheduled):
+            policy.step_epoch()
+        elif isinstance(policy, AdaFocal):
+            policy.update(torch.softmax(logits, dim=1), self._held_out["val"][1])
+
+    @torch.no_grad()
+    def _logits(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Logits of a part on the device."""
+        self.network.eval()
+        mean, scale = self._batches.normalisation
+        parts = [
+            self.network(normalised(inputs[k : k + _EVALUATION_BATCH], mean, scale, self._dtype)).float()
+            for k in range(0, len(labels), _EVALUATION_BATCH)
+        ]
+        return torch.cat(parts)
+
+    def _on_device(self, part: Part) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(part.inputs).to(self._device), torch.from_numpy(part.labels).to(self._device)
+
+    @contextlib.contextmanager
+    def _own_stream(self) -> Iterator[None]:
+        with torch.cuda.stream(self._step.stream) if self._step.stream else contextlib.nullcontext():
+            yield
+
+    def _capture(self) -> None:
+        """Capture the step for every gamma that a schedule still comes to."""
+        policy = getattr(self.loss, "gamma", None)
+        if not isinstance(policy, Scheduled):
+            self._step.capture()
+            return
+        here = policy.get_extra_state()
+        for _ in range(self.epochs_done, self.recipe.epochs):
+            self._step.capture()
+            policy.step_epoch()
+        policy.set_extra_state(here)
+
+    def _settings(self) -> str:
+        return json.dumps(self.recipe.settings())
+
+    def _resume(self) -> int:
+        if not self._checkpoint.exists():
+            if self._leads:
+                self._history.keep(0)
+            return 0
+        tensors, epochs, settings = checkpoint.load(self._checkpoint)
+        runs.check_same_settings(json.loads(settings), self.recipe, self.folder)
+        if missing := self._step.state().keys() ^ tensors.keys():
+            msg = f"the checkpoint {self._checkpoint} is of another network: {sorted(missing)[0]} does not fit"
+            raise checkpoint.CheckpointError(msg)
+        self._step.restore(tensors)
+        if self._leads:
+            self._history.keep(epochs)
+        policy = getattr(self.loss, "gamma", None)
+        if isinstance(policy, Scheduled):
+            policy.set_extra_state({"epoch": epochs})
+        return epochs
+
+    def _finish(self) -> None:
+        logits = {name: _numpy(self._logits(*part)) for name, part in self._held_out.items()}
+        weights = {
+            name.partition(".")[2]: tensor
+            for name, tensor in self._step.state().items()
+            if name.startswith(("parameter.", "buffer."))
+        }
+        runs.write_results(
+            self.folder,
+            self.recipe,
+            self._data,
+            logits=logits,
+            weights=weights,
+            epochs=self._history.read(),
+            device=self._device,
+        )
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.cpu().numpy()
+
+
+def train(
+    recipes: list[Recipe],
+    data: DataSet,
+    out: Path,
+    *,
+    device: torch.device,
+    report: Report,
+    at_once: int = 4,
+    compiled: bool = True,
+    keep_logits: tuple[int, ...] = (),
+    process: tuple[int, int] = (0, 1),
+) -> None:
+    """Train networks, each in a folder of its own under `out`; finished ones are left alone, others go on.
+
+    Args:
+        recipes: What to train; all on the same data.
+        data: The data set.
+        out: Folder of the runs; a run's folder is named after its recipe.
+        device: Where to train.
+        report: Called after each epoch of each network, from the thread that trains it.
+        at_once: How many networks share a GPU; a CPU trains one after another.
+        compiled: Let `torch.compile` fuse the networks' elementwise work (on a GPU).
+        keep_logits: Epochs after which the logits of the training part are stored.
+        process: Which of the processes of a distributed training this is, and how many there are.
+
+    Raises:
+        DivergedError: The loss of a step is not a number; the other networks are trained to the end first.
+    """
+    waiting = []
+    for recipe in recipes:
+        folder = out / recipe.name
+        if runs.is_finished(folder):
+            runs.check_same_settings(runs.read_card(folder)["recipe"], recipe, folder)
+        else:
+            waiting.append(recipe)
+    together = at_once if device.type == "cuda" else 1
+    failures: list[Exception] = []
+    for first in range(0, len(waiting), together):
+        trials = []
+        for recipe in waiting[first : first + together]:
+            folder = out / recipe.name
+            folder.mkdir(parents=True, exist_ok=True)
+            trials.append(
+                Trial(
+                    recipe,
+                    data,
+                    folder,
+                    device=device,
+                    compiled=compiled,
+                    keep_logits=keep_logits,
+                    process=process,
+                )
+            )
+        failures += _run_together(trials, report)
+    if failures:
+        raise failures[0]
+
+
+def _run_together(trials: list[Trial], report: Report) -> list[Exception]:
+    """Run trials to the end, a thread each; what went wrong in some of them is returned when all have ended."""
+    stop = threading.Event()
+    if len(trials) == 1:
+        trials[0].run(report, stop=stop)
+        return []
+    with ThreadPoolExecutor(len(trials)) as threads:
+        running = [threads.submit(trial.run, report, stop=stop) for trial in trials]
+        try:
+            return [error for done in as_completed(running) if (error := done.exception()) is not None]  # type: ignore[misc]
+        except KeyboardInterrupt:
+            stop.set()  # each ends with its epoch, and its checkpoint
+            raise

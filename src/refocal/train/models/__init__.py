@@ -1,0 +1,76 @@
+"""The papers' networks for small images, and a multilayer perceptron for vectors, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from refocal import _check
+from refocal.train.models.cifar_resnet import CifarResNet
+from refocal.train.models.densenet import DenseNet
+from refocal.train.models.mlp import MLP
+from refocal.train.models.mobilenet import MobileNetV2
+from refocal.train.models.resnet import BasicBlock, Bottleneck, ResNet
+from refocal.train.models.vgg import VGG
+from refocal.train.models.vit import VisionTransformer
+
+__all__ = ["build", "names"]
+
+Shape = tuple[int, ...]
+_NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    **{f"resnet{depth}": partial(CifarResNet, depth=depth) for depth in (8, 20, 32, 44, 56, 110)},
+    "resnet18": partial(ResNet, block=BasicBlock, blocks=(2, 2, 2, 2)),
+    "resnet18-wide2": partial(ResNet, block=BasicBlock, blocks=(2, 2, 2, 2), width=128),
+    "resnet50": partial(ResNet, block=Bottleneck, blocks=(3, 4, 6, 3)),
+    "resnet110-bottleneck": partial(ResNet, block=Bottleneck, blocks=(3, 4, 26, 3)),
+    "wide-resnet26-10": partial(ResNet, block=BasicBlock, blocks=(4, 4, 4), stem=16, width=160),
+    "densenet121": partial(DenseNet, blocks=(6, 12, 24, 16), growth=32),
+    "vgg19": VGG,
+    "mobilenet-v2": MobileNetV2,
+    "vit-small": partial(VisionTransformer, patch=4, width=384, depth=12, heads=6),
+    "mlp": partial(MLP, hidden=(100, 100)),
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all networks.
+
+    Example:
+        >>> names()[:3]
+        ('resnet8', 'resnet20', 'resnet32')
+    """
+    return tuple(_NETWORKS)
+
+
+def build(name: str, *, classes: int = 10, shape: Shape = (3, 32, 32)) -> nn.Module:
+    """A network with fresh weights, drawn from PyTorch's global generator.
+
+    It takes float tensors (N, *shape) and returns logits (N, classes).
+
+    Two networks share a name in the papers: `resnet110` is He's 6n + 2 network (1.7 M parameters; 001),
+    `resnet110-bottleneck` is what 002 trained (46 M).
+
+    Args:
+        name: One of `names()`.
+        classes: Number of classes.
+        shape: Of one sample: (channels, height, width) of an image; `mlp` also takes (features,).
+
+    Returns:
+        The network, in training mode, on the CPU.
+
+    Example:
+        >>> network = build("resnet20")
+        >>> sum(parameter.numel() for parameter in network.parameters())
+        269722
+
+    Reference: 001, section 6; 002, section 5; 003, section 5.1; 004, section 4.
+    """
+    _check.one_of(name, "name", names())
+    classes = _check.count(classes, "classes", least=2)
+    shape = tuple(_check.count(size, "shape") for size in shape)
+    if len(shape) != 3 and name != "mlp":
+        msg = f"shape must be (channels, height, width) for {name}, got {shape}; mlp takes vectors"
+        raise ValueError(msg)
+    return _NETWORKS[name](classes=classes, shape=shape)

@@ -1,0 +1,68 @@
+"""Densely connected networks for small images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from refocal.train.models.layers import AveragePool, Head, at_least
+
+
+class DenseLayer(nn.Module):
+    """Appends `growth` channels, computed through a bottleneck from all earlier ones."""
+
+    def __init__(self, inputs: int, growth: int) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            nn.BatchNorm2d(inputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(inputs, 4 * growth, 1, bias=False),
+            nn.BatchNorm2d(4 * growth),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C + growth, H, W)."""
+        return torch.cat((features, self.branch(features)), dim=1)
+
+
+class DenseNet(nn.Sequential):
+    """Dense blocks, with a transition between them that halves channels and image.
+
+    The stem is a 3x3 convolution with no pooling and no norm, as in 002's code.
+
+    Args:
+        classes: Number of classes.
+        shape: (channels, height, width).
+        blocks: Number of layers, block by block.
+        growth: Channels that a layer adds.
+
+    Reference: Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks. CVPR 2017, Table 1.
+    """
+
+    def __init__(self, *, classes: int, shape: tuple[int, ...], blocks: Sequence[int], growth: int) -> None:
+        at_least(2 ** (len(blocks) - 1), shape, "densenet121")
+        channels = 2 * growth
+        layers: list[nn.Module] = [nn.Conv2d(shape[0], channels, 3, padding=1, bias=False)]
+        for block, count in enumerate(blocks):
+            if block:
+                layers += [
+                    nn.BatchNorm2d(channels),
+                    nn.ReLU(inplace=True),
+                    nn.Conv2d(channels, channels // 2, 1, bias=False),
+                    nn.AvgPool2d(2),
+                ]
+                channels //= 2
+            for _ in range(count):
+                layers.append(DenseLayer(channels, growth))
+                channels += growth
+        super().__init__(
+            *layers,
+            nn.BatchNorm2d(channels),
+            nn.ReLU(inplace=True),
+            AveragePool(),
+            Head(channels, classes),
+        )

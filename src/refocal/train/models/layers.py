@@ -1,0 +1,56 @@
+"""Layers that several networks share."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from refocal.train.convolution import Convolution
+
+
+class ConvNorm(nn.Sequential):
+    """Convolution without bias, padded to keep the size (divided by the stride), and batch norm."""
+
+    def __init__(self, inputs: int, outputs: int, *, kernel: int = 3, stride: int = 1, groups: int = 1) -> None:
+        conv = Convolution(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
+        super().__init__(conv, nn.BatchNorm2d(outputs))
+
+
+class AveragePool(nn.Module):
+    """Mean over all places of an image, (N, C, H, W) -> (N, C)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Pool."""
+        return features.mean(dim=(2, 3))
+
+
+class Head(nn.Linear):
+    """The last layer of every network: features to logits, in the precision of its own weights.
+
+    Where a network computes in bfloat16, its logits keep the digits of float32.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, C) -> logits (N, classes)."""
+        return super().forward(features.to(self.weight.dtype))
+
+
+def head_of(network: nn.Module) -> Head:
+    """The last layer of a network."""
+    return next(module for module in network.modules() if isinstance(module, Head))
+
+
+def he_initialise(network: nn.Module) -> None:
+    """Normal weights of variance 2 / fan-out in every convolution.
+
+    Reference: He, Zhang, Ren, Sun: Delving Deep into Rectifiers. ICCV 2015, section 2.2.
+    """
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+
+def at_least(size: int, shape: tuple[int, ...], network: str) -> None:
+    """Refuse images that the network's pooling would shrink to nothing."""
+    if min(shape[1:]) < size:
+        msg = f"shape must be at least {size} pixels high and wide for {network}, got {shape}"
+        raise ValueError(msg)

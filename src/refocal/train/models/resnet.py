@@ -1,0 +1,88 @@
+"""Residual networks of the ImageNet kind with a stem for small images: a 3x3 convolution, no pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from refocal.train.models.layers import AveragePool, ConvNorm, Head
+
+
+class _Residual(nn.Module):
+    """A branch and a shortcut, added; the shortcut is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, branch: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.branch = branch
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else ConvNorm(inputs, outputs, kernel=1, stride=stride)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Add the branch to the shortcut."""
+        return F.relu(self.branch(features) + self.shortcut(features), inplace=True)
+
+
+class BasicBlock(_Residual):
+    """Two 3x3 convolutions."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, *, stride: int) -> None:
+        branch = nn.Sequential(ConvNorm(inputs, width, stride=stride), nn.ReLU(inplace=True), ConvNorm(width, width))
+        super().__init__(branch, inputs, width, stride)
+
+
+class Bottleneck(_Residual):
+    """A 1x1, a 3x3 and a 1x1 convolution; the last has four times as many channels."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, *, stride: int) -> None:
+        outputs = self.expansion * width
+        branch = nn.Sequential(
+            ConvNorm(inputs, width, kernel=1),
+            nn.ReLU(inplace=True),
+            ConvNorm(width, width, stride=stride),
+            nn.ReLU(inplace=True),
+            ConvNorm(width, outputs, kernel=1),
+        )
+        super().__init__(branch, inputs, outputs, stride)
+
+
+class ResNet(nn.Sequential):
+    """Stages of residual blocks; each stage after the first halves the image and doubles the width.
+
+    Weights start as PyTorch draws them by default, which is what 002's code does.
+
+    Args:
+        classes: Number of classes.
+        shape: (channels, height, width).
+        block: Kind of block.
+        blocks: Number of blocks, stage by stage.
+        stem: Channels after the first convolution.
+        width: Width of the first stage.
+
+    Reference: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition. CVPR 2016, Table 1; Zagoruyko,
+        Komodakis: Wide Residual Networks. BMVC 2016 (with the activation after the sum, as 002 has it).
+    """
+
+    def __init__(
+        self,
+        *,
+        classes: int,
+        shape: tuple[int, ...],
+        block: type[BasicBlock] | type[Bottleneck],
+        blocks: Sequence[int],
+        stem: int | None = None,
+        width: int = 64,
+    ) -> None:
+        inputs = width if stem is None else stem
+        layers: list[nn.Module] = [ConvNorm(shape[0], inputs), nn.ReLU(inplace=True)]
+        for stage, count in enumerate(blocks):
+            for index in range(count):
+                layers.append(block(inputs, width, stride=2 if stage and not index else 1))
+                inputs = width * block.expansion
+            width *= 2
+        super().__init__(*layers, AveragePool(), Head(inputs, classes))

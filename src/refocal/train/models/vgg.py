@@ -1,0 +1,34 @@
+"""VGG-19 with batch norm, for images of 32 pixels and more."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from refocal.train.models.layers import AveragePool, Head, at_least, he_initialise
+
+
+class VGG(nn.Sequential):
+    """Sixteen 3x3 convolutions in five groups, each group pooled, and one linear layer.
+
+    On 32x32 images the last pooling leaves one pixel, so that the three linear layers of the ImageNet network, made for
+    7x7, shrink to one.
+
+    Args:
+        classes: Number of classes.
+        shape: (channels, height, width).
+
+    Reference: Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition. ICLR 2015,
+        Table 1, column E.
+    """
+
+    def __init__(self, *, classes: int, shape: tuple[int, ...]) -> None:
+        at_least(32, shape, "vgg19")
+        layers: list[nn.Module] = []
+        inputs = shape[0]
+        for outputs, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
+            for _ in range(count):
+                layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+                inputs = outputs
+            layers.append(nn.MaxPool2d(2))
+        super().__init__(*layers, AveragePool(), Head(inputs, classes))
+        he_initialise(self)

@@ -1,0 +1,82 @@
+"""The losses that networks are trained with, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from refocal import _check
+
+if TYPE_CHECKING:
+    from refocal.losses.modules import AbstractLoss
+    from refocal.train.recipe import Recipe
+
+# loss -> the settings it needs
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "cross-entropy": (),
+    "focal": ("gamma",),
+    "flsd-53": (),
+    "fla-53": (),
+    "fla-532": (),
+    "fls-531": (),
+    "fls-532": (),
+    "adafocal": (),
+    "brier": (),
+    "mmce": ("factor",),
+    "dual-focal": ("gamma",),
+    "inverse-focal": ("gamma",),
+    "proper-focal": ("gamma",),
+}
+LOSSES = tuple(_NEEDS)
+_UNSMOOTHED = ("brier", "mmce", "dual-focal", "inverse-focal", "proper-focal")
+_SCHEDULE = (100 / 350, 250 / 350)  # 002 changes gamma after 100 and 250 of 350 epochs
+
+
+def check_loss(name: str, *, gamma: float | None, label_smoothing: float, factor: float | None) -> None:
+    """Refuse settings that the loss of this name does not have, and the lack of those that it needs."""
+    _check.one_of(name, "loss", LOSSES)
+    for setting, value in (("gamma", gamma), ("factor", factor)):
+        if (value is not None) != (setting in _NEEDS[name]):
+            msg = f"loss {name!r} {'needs' if value is None else 'has no'} {setting}"
+            raise ValueError(msg)
+    if label_smoothing and name in _UNSMOOTHED:
+        msg = f"loss {name!r} has no label_smoothing"
+        raise ValueError(msg)
+    _check.label_smoothing(label_smoothing)
+    if gamma is not None:
+        _check.scalar_gamma(gamma, least=0.0)
+    if factor is not None:
+        _check.positive(factor, "factor")
+
+
+def build_loss(recipe: Recipe) -> AbstractLoss:
+    """The loss module of a recipe."""
+    from refocal import losses
+
+    sum_or_mean: dict[str, Any] = {"reduction": "sum" if recipe.sum_loss else "mean"}
+    gamma: Any = recipe.gamma
+    match recipe.loss:
+        case "brier":
+            return losses.BrierLoss(**sum_or_mean)
+        case "mmce":
+            assert recipe.factor is not None
+            return losses.MMCELoss(recipe.factor, **sum_or_mean)
+        case "dual-focal":
+            return losses.DualFocalLoss(gamma, **sum_or_mean)
+        case "inverse-focal":
+            return losses.InverseFocalLoss(gamma, **sum_or_mean)
+        case "proper-focal":
+            return losses.ProperFocalLoss(gamma, **sum_or_mean)
+        case "cross-entropy":
+            gamma = 0.0
+        case "flsd-53":
+            gamma = losses.FLSD53
+        case "fla-53":
+            gamma = losses.FLA53
+        case "fla-532":
+            gamma = losses.FLA532
+        case "fls-531" | "fls-532":
+            milestones = [max(1 + k, round(share * recipe.epochs)) for k, share in enumerate(_SCHEDULE)]
+            gamma = losses.Scheduled(milestones, (5.0, 3.0, float(recipe.loss[-1])))
+        case "adafocal":
+            gamma = losses.AdaFocal()
+    return losses.FocalLoss(gamma, label_smoothing=recipe.label_smoothing, **sum_or_mean)

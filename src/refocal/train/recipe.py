@@ -1,0 +1,152 @@
+"""What a training is made of: its settings, their checks, and the papers' values as defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from refocal import _check
+from refocal.train.objective import check_loss
+
+AUGMENTATIONS = ("crop-flip", "crop", "none")
+_FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # mirrored digits and letters are others
+_LATE_DECAY = ("svhn",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Settings of one training; two with equal settings train the same network.
+
+    Attributes:
+        data: Name of a data set, see `refocal.train.data`.
+        model: Name of a network, see `refocal.train.models`.
+        loss: Name of a loss, see `refocal.train.objective`.
+        gamma: Focusing parameter of the losses that have one.
+        label_smoothing: Of cross-entropy and focal loss.
+        factor: Weight of MMCE beside cross-entropy; 002 uses 2 for images, 8 for text.
+        epochs: Passes over the training part.
+        batch_size: Samples a step; what is left over at the end of an epoch waits for the next one.
+        learning_rate: At first.
+        milestones: Epochs after which the learning rate is a tenth. Default: after 40 % and 75 % of the epochs, for
+            SVHN 50 % and 80 %, as 001 does.
+        momentum: Of stochastic gradient descent.
+        weight_decay: On every parameter.
+        augmentation: "crop-flip" (four black pixels around, a random window, mirrored or not), "crop" or "none".
+            Default: "crop-flip" for CIFAR and Tiny ImageNet, "none" for the others.
+        sum_loss: Sum the loss over the batch, as the code of 002 does; it clips too.
+        clip_norm: Largest norm of the gradient; 2 in the code of 002.
+        seed: Fixes initial weights, order and augmentation.
+        split_seed: Fixes which samples are held out.
+
+    Reference: 001, section 6; 002, Appendix C.
+    """
+
+    data: str
+    model: str
+    loss: str = "cross-entropy"
+    gamma: float | None = None
+    label_smoothing: float = 0.0
+    factor: float | None = None
+    epochs: int = 200
+    batch_size: int = 128
+    learning_rate: float = 0.1
+    milestones: tuple[int, ...] | None = None
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    augmentation: str | None = None
+    sum_loss: bool = False
+    clip_norm: float | None = None
+    seed: int = 0
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss, gamma=self.gamma, label_smoothing=self.label_smoothing, factor=self.factor)
+        for name in ("epochs", "batch_size"):
+            _check.count(getattr(self, name), name)
+        for name in ("seed", "split_seed"):
+            _check.count(getattr(self, name), name, least=0)
+        for name in ("learning_rate", "clip_norm"):
+            if getattr(self, name) is not None:
+                _check.positive(getattr(self, name), name)
+        for name in ("momentum", "weight_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                msg = f"{name} must be in [0, 1), got {getattr(self, name)!r}"
+                raise ValueError(msg)
+        if self.milestones is None:
+            shares = (0.5, 0.8) if self.data in _LATE_DECAY else (0.4, 0.75)
+            milestones = sorted({max(1, round(share * self.epochs)) for share in shares})
+            object.__setattr__(self, "milestones", tuple(milestones))
+        if list(self.milestones or ()) != sorted(set(self.milestones or ())):
+            msg = f"milestones must increase, got {self.milestones}"
+            raise ValueError(msg)
+        if self.augmentation is None:
+            object.__setattr__(self, "augmentation", "crop-flip" if self.data in _FLIPPED else "none")
+        _check.one_of(self.augmentation, "augmentation", AUGMENTATIONS)
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0."""
+        return self.learning_rate * 0.1 ** sum(epoch >= milestone for milestone in self.milestones or ())
+
+    @property
+    def name(self) -> str:
+        """What a run of this recipe is called: data, network, loss with what sets it apart, and the seed."""
+        parts = [self.data, self.model, self.loss]
+        parts += [f"{mark}{value:g}" for mark, value in (("g", self.gamma), ("f", self.factor)) if value is not None]
+        if self.label_smoothing:
+            parts.append(f"ls{self.label_smoothing:g}")
+        return "-".join([*parts, f"s{self.seed}"])
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting, as JSON and TOML know them."""
+        values = dataclasses.asdict(self)
+        return values | {"milestones": list(self.milestones or ())}
+
+
+def recipe_from(settings: Mapping[str, Any], *, where: str = "the recipe") -> Recipe:
+    """A recipe from a mapping; names and types that do not fit are refused.
+
+    Example:
+        >>> recipe_from({"data": "svhn", "model": "resnet20", "loss": "focal", "gamma": 3, "epochs": 50}).milestones
+        (25, 40)
+    """
+    fields = {field.name: str(field.type) for field in dataclasses.fields(Recipe)}
+    for name, value in settings.items():
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            msg = f"{where} has no setting {name!r}{f', did you mean {near[0]!r}?' if near else ''}"
+            raise ValueError(msg)
+        if not _has_type(value, fields[name]):
+            msg = f"{name} in {where} must be of type {fields[name]}, got {value!r}"
+            raise TypeError(msg)
+    missing = [name for name in ("data", "model") if name not in settings]
+    if missing:
+        msg = f"{where} needs {' and '.join(missing)}"
+        raise ValueError(msg)
+    given = dict(settings)
+    if given.get("milestones") is not None:
+        given["milestones"] = tuple(given["milestones"])
+    return Recipe(**given)
+
+
+def read_recipe(path: str | Path) -> dict[str, Any]:
+    """The settings in a TOML file, to be completed and checked by `recipe_from`."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{path} is not a TOML file: {error}"
+        raise ValueError(msg) from None
+
+
+def _has_type(value: Any, wanted: str) -> bool:
+    if value is None:
+        return "None" in wanted
+    if "tuple" in wanted:
+        return isinstance(value, list | tuple) and all(_has_type(item, "int") for item in value)
+    if isinstance(value, bool) or "bool" in wanted:
+        return isinstance(value, bool) and "bool" in wanted
+    return isinstance(value, str) if "str" in wanted else isinstance(value, int | float if "float" in wanted else int)

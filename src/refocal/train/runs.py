@@ -1,0 +1,147 @@
+"""The folder of a run: its predictions, its card, its weights.
+
+metrics.jsonl             one line an epoch
+checkpoint.safetensors    to go on from
+predictions.npz           float16 logits of the validation and test parts, as `refocal.predictions` reads them
+card.json                 what was trained, how, and how it came out; written last, so that it says "finished"
+weights.safetensors       the trained network
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import refocal
+from refocal._files import replacing, write_text
+from refocal.train.data import DataSet
+from refocal.train.history import measure
+from refocal.train.models import build
+from refocal.train.recipe import Recipe, recipe_from
+
+SCHEMA = 1
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run has come to its end."""
+    return (folder / "card.json").exists()
+
+
+def check_same_settings(settings: dict[str, Any], recipe: Recipe, folder: Path) -> None:
+    """Refuse to go on with other settings than a run was begun with."""
+    asked = recipe.settings()
+    for name, value in asked.items():
+        if settings.get(name) != value:
+            msg = (
+                f"{folder} holds a run with {name} = {settings.get(name)!r}, asked was {value!r}: "
+                "choose another folder, or remove this one"
+            )
+            raise ValueError(msg)
+
+
+def read_card(folder: str | Path) -> dict[str, Any]:
+    """The card of a finished run."""
+    path = Path(folder) / "card.json"
+    try:
+        card = json.loads(path.read_text())
+    except FileNotFoundError:
+        msg = f"{folder} holds no finished run: there is no card.json"
+        raise FileNotFoundError(msg) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        msg = f"{path} is not JSON: {error}"
+        raise ValueError(msg) from None
+    if not isinstance(card, dict) or card.get("schema") != SCHEMA:
+        msg = f"{path} must be a card of schema {SCHEMA}"
+        raise ValueError(msg)
+    return card
+
+
+def load_network(folder: str | Path, *, classes: int, shape: tuple[int, ...]) -> tuple[nn.Module, Recipe]:
+    """The trained network of a finished run, in evaluation mode, and the recipe that it was trained by."""
+    import safetensors.torch
+
+    recipe = recipe_from(read_card(folder)["recipe"], where=f"the card of {folder}")
+    network = build(recipe.model, classes=classes, shape=shape)
+    network.load_state_dict(safetensors.torch.load_file(Path(folder) / "weights.safetensors"))
+    return network.eval(), recipe
+
+
+def write_results(
+    folder: Path,
+    recipe: Recipe,
+    data: DataSet,
+    *,
+    logits: dict[str, np.ndarray],
+    weights: dict[str, Tensor],
+    epochs: list[dict[str, Any]],
+    device: torch.device,
+) -> None:
+    """Write predictions, weights and, last, the card."""
+    import safetensors.torch
+
+    labels = {name: getattr(data, name).labels for name in logits}
+    _write_logits(
+        folder / "predictions.npz",
+        logits=np.concatenate(list(logits.values())),
+        labels=np.concatenate(list(labels.values())),
+        split=np.repeat(list(logits), [len(part) for part in logits.values()]),
+    )
+    with replacing(folder / "weights.safetensors", overwrite=True) as file:
+        file.write(safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in weights.items()}))
+    measures = {name: measure(logits[name].astype(np.float16), labels[name]) for name in logits}
+    card = {
+        "schema": SCHEMA,
+        "name": recipe.name,
+        "data": data.name,
+        "source": data.source,
+        "split": data.split,
+        "model": recipe.model,
+        "parameters": sum(tensor.numel() for name, tensor in weights.items() if "running_" not in name),
+        "loss": recipe.loss,
+        "gamma": recipe.gamma,
+        "label_smoothing": recipe.label_smoothing,
+        "seed": recipe.seed,
+        "epochs": recipe.epochs,
+        **{name: measures["test"][name] for name in ("error", "nll", "ece")},
+        **{f"val_{name}": measures["val"][name] for name in ("error", "nll", "ece")},
+        "recipe": recipe.settings(),
+        "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
+        "versions": {"refocal": refocal.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "command": command(recipe),
+        "seconds": round(sum(epoch["seconds"] for epoch in epochs), 1),
+    }
+    write_text(folder / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
+
+
+def write_training_logits(folder: Path, epoch: int, logits: np.ndarray, labels: np.ndarray) -> None:
+    """Logits of the training part after an epoch, without augmentation."""
+    split = np.repeat(["train"], len(labels))
+    _write_logits(folder / f"train-epoch-{epoch}.npz", logits=logits, labels=labels, split=split)
+
+
+def command(recipe: Recipe) -> str:
+    """The command that trains this network again: what differs from the defaults, and the data, network and loss."""
+    plain = Recipe(data=recipe.data, model=recipe.model, epochs=recipe.epochs).settings()
+    words = ["refocal", "train"]
+    for name, value in recipe.settings().items():
+        if name in ("data", "model", "loss", "epochs", "seed") or value != plain[name]:
+            flag = f"--{name.replace('_', '-')}"
+            values = value if isinstance(value, list) else [value]
+            words += (
+                [flag]
+                if value is True
+                else [flag, *(f"{each:g}" if isinstance(each, float) else str(each) for each in values)]
+            )
+    return shlex.join(words)
+
+
+def _write_logits(path: Path, *, logits: np.ndarray, labels: np.ndarray, split: np.ndarray) -> None:
+    with replacing(path, overwrite=True) as file:
+        np.savez_compressed(file, logits=logits.astype(np.float16), labels=labels, split=split)

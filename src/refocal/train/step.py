@@ -1,0 +1,200 @@
+"""One optimiser step as a whole: batch, augmentation, forward, loss, backward, update.
+
+On a GPU the step is captured once as a CUDA graph and replayed: the host only says "again". The network computes in
+bfloat16 with channels last; the optimiser moves float32 parameters, of which the network holds rounded copies.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from refocal.losses import Scheduled
+from refocal.train.batches import Batches
+from refocal.train.models.layers import Head, head_of
+from refocal.train.recipe import Recipe
+
+_IN_FLIGHT = 8
+_WARM_UP = 3  # steps before a capture: libraries choose their kernels in the first ones
+
+
+class Step:
+    """Trains a network step by step; knows everything that a checkpoint must hold.
+
+    Args:
+        network: Trained in place, on its device.
+        loss: Takes (logits, class indices).
+        batches: The training part.
+        recipe: The optimiser's settings.
+        half: Compute in bfloat16.
+        compiled: Let `torch.compile` fuse the network's elementwise work.
+    """
+
+    def __init__(
+        self, network: nn.Module, loss: nn.Module, batches: Batches, recipe: Recipe, *, half: bool, compiled: bool
+    ) -> None:
+        self.network, self.loss, self._batches = network, loss, batches
+        self._clip_norm, self._summed = recipe.clip_norm, recipe.sum_loss
+        self._forward: Callable[..., Any] = _compiled_forward() if compiled else _forward
+        device = batches.position.device
+        self._used: list[Tensor] = list(network.parameters())
+        rounded = {id(weight) for weight in _rounded_weights(network)} if half else set()
+        self._is_rounded = [id(weight) in rounded for weight in self._used]
+        self.parameters = [
+            weight.detach().clone() if apart else weight
+            for weight, apart in zip(self._used, self._is_rounded, strict=True)
+        ]
+        self._rounded = list(itertools.compress(self._used, self._is_rounded))
+        self._exact = list(itertools.compress(self.parameters, self._is_rounded))
+        for weight in self._rounded:
+            weight.data = weight.data.to(torch.bfloat16)
+        self._exact_gradients = [torch.zeros_like(exact) for exact in self._exact]
+        for exact, gradient in zip(self._exact, self._exact_gradients, strict=True):
+            exact.grad = gradient
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.num_batches_tracked = None  # not used where the momentum is fixed, but a kernel launch each
+        self._rate = torch.zeros((), device=device)
+        self._optimiser = torch.optim.SGD(
+            self.parameters,
+            lr=self._rate,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        )
+        if recipe.momentum:
+            for kept in self.parameters:
+                self._optimiser.state[kept]["momentum_buffer"] = torch.zeros_like(kept)
+        classes = head_of(network).out_features
+        self.losses = torch.zeros(batches.steps, device=device)
+        self.logits = torch.zeros((batches.steps, batches.size, classes), device=device)
+        self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}
+        # of its own: libraries keep work space by stream, and steps that share it cannot run at the same time
+        self.stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that training changes, by name: in place, so that copying into them restores a state."""
+        names = [name for name, _ in self.network.named_parameters()]
+        tensors = {f"parameter.{name}": kept.data for name, kept in zip(names, self.parameters, strict=True)}
+        tensors |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
+        tensors |= {f"loss.{name}": buffer for name, buffer in self.loss.named_buffers()}
+        for name, kept in zip(names, self.parameters, strict=True):
+            for key, value in self._optimiser.state[kept].items():
+                tensors[f"{key}.{name}"] = value
+        return tensors
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from a state."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+        self._round()
+
+    def run_epoch(self, epoch: int, *, rate: float) -> None:
+        """Make all steps of an epoch; their losses and logits are in `losses` and `logits` then."""
+        self.network.train()
+        self._rate.fill_(rate)
+        self._batches.draw(epoch)
+        if not self._graphs:
+            for _ in range(self._batches.steps):
+                self._advance()
+            return
+        replay = self._graphs[self._phase()].replay
+        marks = [torch.cuda.Event(blocking=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        for number in range(self._batches.steps):
+            replay()
+            if number % _IN_FLIGHT == 0:  # the host stays at most two such numbers of steps ahead
+                mark = marks[number // _IN_FLIGHT % 2]
+                mark.synchronize()
+                mark.record()
+
+    def capture(self) -> None:
+        """Capture the step with the loss as it is now, on a GPU; nothing is trained by it."""
+        if self._phase() in self._graphs or self.stream is None:
+            return
+        self.network.train()
+        before = {name: tensor.clone() for name, tensor in self.state().items()}
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for _ in range(_WARM_UP):
+                self._batches.position.zero_()
+                self._advance()
+        self.stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        self._batches.position.zero_()
+        with torch.cuda.graph(graph, stream=self.stream):
+            self._advance()
+        self._graphs[self._phase()] = graph
+        self.restore(before)
+        torch.cuda.current_stream().synchronize()  # what replays it runs on another stream
+
+    def _phase(self) -> float | None:
+        """The part of a schedule that a captured step holds for ever."""
+        policy = getattr(self.loss, "gamma", None)
+        return policy.closed_form_gamma if isinstance(policy, Scheduled) else None
+
+    def _advance(self) -> None:
+        logits, labels = self._forward(self.network, self._batches)
+        loss = self.loss(logits.float(), labels)
+        gradients = torch.autograd.grad(loss, self._used)
+        with torch.no_grad():
+            self._take(gradients)
+            _combine_over_processes([kept.grad for kept in self.parameters], summed=self._summed)
+            if self._clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
+            self._optimiser.step()
+            self._round()
+            here = self._batches.position
+            self.losses.index_copy_(0, here, loss.detach().reshape(1).float())
+            self.logits.index_copy_(0, here, logits.detach()[None].float())
+            self._batches.go_on()
+
+    def _take(self, gradients: tuple[Tensor, ...]) -> None:
+        """Give each parameter its gradient: those of rounded weights are copied, all of one type in one launch."""
+        if self._rounded:
+            torch._foreach_copy_(self._exact_gradients, list(itertools.compress(gradients, self._is_rounded)))
+        for kept, gradient, apart in zip(self.parameters, gradients, self._is_rounded, strict=True):
+            if not apart:
+                kept.grad = gradient
+
+    def _round(self) -> None:
+        if self._rounded:
+            torch._foreach_copy_(self._rounded, self._exact)
+
+
+def _forward(network: nn.Module, batches: Batches) -> tuple[Tensor, Tensor]:
+    inputs, labels = batches.next()
+    return network(inputs), labels
+
+
+@functools.cache
+def _compiled_forward() -> Callable[..., Any]:
+    """One compiled function for all networks of a kind: parameters are its inputs."""
+    return torch.compile(_forward, dynamic=False)
+
+
+def _rounded_weights(network: nn.Module) -> list[Tensor]:
+    """All but those of the last layer, whose logits keep their digits, and of batch norm, computed in float32."""
+    return [
+        weight
+        for module in network.modules()
+        for weight in module.parameters(recurse=False)
+        if not isinstance(module, nn.BatchNorm2d | Head)
+    ]
+
+
+def _combine_over_processes(gradients: list[Any], *, summed: bool) -> None:
+    """The gradient of the whole batch, of which each process has computed its share."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    torch.distributed.all_reduce(flat)
+    if not summed:
+        flat /= torch.distributed.get_world_size()
+    for gradient, part in zip(gradients, torch.split(flat, [each.numel() for each in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
