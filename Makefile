@@ -66,7 +66,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
-	$(PIP) --editable '.[torch,onnx,arrow,ray,test]'
+	$(PIP) --editable '.[torch,onnx,arrow,ray,train,test]'
 	touch $@
 
 $(VENV)/.jax: $(VENV)/.test

@@ -61,6 +61,7 @@ ROOMS = {
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
     "scale": {"numpy", "ray", "sklearn", "refocal._check", "refocal._files", "refocal.core", "refocal.metrics"}
     | {"refocal.calibrators", "refocal.predictions", "refocal.report", "refocal.scale"},
+    "scale/training": {"ray", "torch", "refocal._files", "refocal.scale", "refocal.train"},
     "demo": {"refocal.predictions"},
     "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
     | {"refocal._check", "refocal._files", "refocal.train.data"},

@@ -22,18 +22,7 @@ from refocal.scale.evaluation import measure_block
 from refocal.scale.parts import Rows, Source, form_of, matching
 from refocal.scale.ray_engine import Held, connected
 
-ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.xdist_group("ray")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """Two workers on this machine, to which the functions under test find their process connected."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    settings = {"include_dashboard": False, "object_store_memory": 100 << 20, "log_to_driver": False}
-    ray.init(address="local", num_cpus=2, logging_level="error", **settings)
-    yield
-    ray.shutdown()
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
 
 
 def shuffled(folder):

@@ -119,7 +119,8 @@ def _train(commands: Any) -> None:
         "refocal train --data cifar10 --model resnet110 --loss focal --gamma 3 --epochs 200 --trials 4 --out runs\n"
         "refocal train --data digits --model mlp --loss focal --gamma 0.5 1 2 3 --epochs 30 --out runs\n"
         "refocal train zoo/cifar10-resnet20.toml --out runs    # the same settings, by their names, from a file\n"
-        "torchrun --nproc-per-node 2 -m refocal train ...      # each step over two GPUs",
+        "torchrun --nproc-per-node 2 -m refocal train ...      # each step over two GPUs\n"
+        "refocal train zoo/cifar10-resnet20.toml --out runs --engine ray --address auto",
         module="train",
     )
     train.add_argument("recipe", nargs="?", metavar="TOML", help="settings; those given here as options come first")
@@ -147,6 +148,8 @@ def _train(commands: Any) -> None:
     where = train.add_argument_group("where")
     where.add_argument("--data-folder", metavar="FOLDER", help="of the data files (default: $REFOCAL_DATA)")
     where.add_argument("--download", action="store_true", help="fetch the data from their publisher")
+    where.add_argument("--engine", choices=("local", "ray"), help="here, or on a Ray cluster, a task a network")
+    where.add_argument("--address", help="of the Ray cluster, auto or host:port (default: one on this machine)")
     where.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
     where.add_argument("--at-once", type=int, default=4, help="networks that share a GPU (default: 4)")
     where.add_argument("--no-compile", action="store_true", help="do without torch.compile on a GPU")

@@ -64,7 +64,7 @@ class Ray:
         room = resources.get("object_store_memory", 0.0)
         if sum(path.stat().st_size for path in source.paths) > _STORE_SHARE * room:
             return source
-        with _original_errors():
+        with original_errors():
             held = _tasks(_files(source.paths), partial(_rows_of_files, read=source.read)).materialize()
         return Held(held, held.num_blocks())
 
@@ -74,7 +74,7 @@ class Ray:
 
     def _values(self, data: Any, run: Callable[..., Any], what: str, of_files: int) -> Iterator[Any]:
         files = rows = 0
-        with _original_errors():
+        with original_errors():
             for row in _tasks(data, run).iter_rows():
                 value, more_files, more_rows = row["result"]
                 files, rows = files + more_files, rows + more_rows
@@ -208,7 +208,7 @@ def _knock(address: str) -> None:
 
 
 @contextmanager
-def _original_errors() -> Iterator[None]:
+def original_errors() -> Iterator[None]:
     """Raise what a worker raised, as a local run would, and not what Ray wraps it in."""
     from ray.exceptions import RayError
 
@@ -218,5 +218,7 @@ def _original_errors() -> Iterator[None]:
         cause = getattr(error, "cause", None)
         if isinstance(cause, _CarriedError):
             raise cause.original from None
+        if isinstance(cause, Exception) and not isinstance(cause, RayError):
+            raise cause from None
         msg = f"the Ray cluster failed: {error}"
         raise RuntimeError(msg) from error
