@@ -65,9 +65,15 @@ ROOMS = {
     "demo": {"refocal.predictions"},
     "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
     | {"refocal._check", "refocal._files", "refocal.train.data"},
-    "train/models": {"torch", "refocal._check", "refocal.train.models"},
+    "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
+    | {"refocal.predictions", "refocal.report.words", "refocal.zoo", "refocal._files"},
+    "train/models": {"torch", "refocal._check", "refocal.train.models", "refocal.train.convolution"},
+    "train/kernels": {"triton"},
     "cli": {"numpy", "rich", "refocal"},
-    "train": {"refocal.train"},
+    "cli/train": {"torch", "rich", "refocal"},
+    "train": {"numpy", "scipy", "torch", "safetensors", "refocal._check", "refocal._files", "refocal.metrics"}
+    | {"refocal.losses", "refocal.train"},
+    "train/runs": {"numpy", "torch", "safetensors", "refocal"},
     "__main__": {"refocal.cli"},
     "__init__": {"refocal.core", "refocal.report"},
 }

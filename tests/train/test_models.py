@@ -120,6 +120,17 @@ def test_features_stay_channels_last_in_autocast(name):
     assert layouts and all(layouts)
 
 
+SLOW_TO_TRACE = ["resnet20", "resnet18", "densenet121", "mobilenet-v2", "vgg19", "vit-small"]
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet8", "mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_TO_TRACE)]
+)
+def test_compiles_as_one_graph(name):
+    compiled = torch.compile(meta(name), backend="eager", fullgraph=True)
+    assert compiled(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
+
+
 def plain_resnet20(network, images):
     """He's network as the paper says it, written out with functions: weights are taken in their order."""
     weights = iter(network.state_dict().values())

@@ -108,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--report", metavar="FILE", help="write the report: .html, or .json")
     _force(demo)
     _train(commands)
+    _zoo(commands)
     return top
 
 
@@ -156,8 +157,38 @@ def _train(commands: Any) -> None:
     where.add_argument("--keep-logits", type=int, nargs="+", metavar="EPOCH", help="keep the training logits of these")
 
 
+def _zoo(commands: Any) -> None:
+    examples = "refocal zoo list\nrefocal zoo table --markdown > zoo/README.md"
+    top = commands.add_parser(
+        "zoo",
+        help="logits of trained networks, and every measure of them",
+        epilog=f"examples:\n  {examples.replace(chr(10), chr(10) + '  ')}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = top.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = _command(actions, "list", "say what a zoo holds", "refocal zoo list", module="zoo", call="zoo_list")
+    table = _command(
+        actions,
+        "table",
+        "recompute every measure, before and after calibration, beside the papers' numbers",
+        "refocal zoo table\nrefocal zoo table --human data --markdown",
+        module="zoo",
+        call="zoo_table",
+    )
+    add = _command(
+        actions, "add", "copy finished runs into a zoo", "refocal zoo add runs/*", module="zoo", call="zoo_add"
+    )
+    add.add_argument("runs", nargs="+", metavar="RUN", help="a folder that train wrote")
+    for action in (listing, table, add):
+        action.add_argument("--zoo", metavar="DIR", default="zoo", help="the folder of cards and logits (default: zoo)")
+    table.add_argument("--markdown", action="store_true", help="print Markdown")
+    table.add_argument(
+        "--human", metavar="DIR", help="the folder of CIFAR-10H (default: $REFOCAL_DATA, left out where there is none)"
+    )
+
+
 def _command(
-    commands: Any, name: str, summary: str, examples: str, *, module: str = "commands"
+    commands: Any, name: str, summary: str, examples: str, *, module: str = "commands", call: str | None = None
 ) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -167,7 +198,7 @@ def _command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--json", action="store_true", help="print JSON for machines")
-    made.set_defaults(run=_later(name, module))
+    made.set_defaults(run=_later(call or name, module))
     return made
 
 

@@ -1,0 +1,173 @@
+"""Entries of a zoo: `NAME.json`, a card, `NAME.npz`, predictions with the splits val and test, and how training went.
+
+The last is `NAME.jsonl.gz`: what was measured after each epoch.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from refocal._files import replacing
+
+SCHEMA = 1
+_RUN = ("card.json", "predictions.npz", "metrics.jsonl")
+_NUMBER = (int, float)
+_KEYS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "data": (str,),
+    "split": (str,),
+    "model": (str,),
+    "parameters": (int,),
+    "loss": (str,),
+    "gamma": (*_NUMBER, type(None)),
+    "label_smoothing": _NUMBER,
+    "seed": (int,),
+    "epochs": (int,),
+    "error": _NUMBER,
+    "nll": _NUMBER,
+    "ece": _NUMBER,
+    "val_error": _NUMBER,
+    "val_nll": _NUMBER,
+    "val_ece": _NUMBER,
+    "hardware": (str,),
+    "versions": (dict,),
+    "command": (str,),
+    "seconds": _NUMBER,
+}
+
+
+class ZooError(ValueError):
+    """An entry that cannot be used: the message names its file and key."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a network was trained with, and what came of it on the test part.
+
+    Attributes:
+        name: Of the entry.
+        data: Name of the data set.
+        model: Name of the network.
+        loss: Name of the loss.
+        gamma: Its focusing parameter; None for a loss that has none.
+        label_smoothing: Its smoothing.
+        seed: Of the training.
+        epochs: How long it was.
+        error: As measured after the training.
+        nll: The same.
+        ece: The same.
+        content: All keys.
+    """
+
+    name: str
+    data: str
+    model: str
+    loss: str
+    gamma: float | None
+    label_smoothing: float
+    seed: int
+    epochs: int
+    error: float
+    nll: float
+    ece: float
+    content: dict[str, Any]
+
+    @property
+    def settings(self) -> str:
+        """Everything but the seed: what entries of one group have in common."""
+        recipe = {key: value for key, value in self.content.get("recipe", {}).items() if key != "seed"}
+        return json.dumps([self.data, self.model, *self.variant, self.epochs, recipe], sort_keys=True)
+
+    @property
+    def variant(self) -> tuple[str, float | None, float]:
+        """Loss, gamma and label smoothing; focal loss with gamma 0 is cross-entropy."""
+        if self.loss == "focal" and self.gamma == 0:
+            return "cross-entropy", None, self.label_smoothing
+        return self.loss, self.gamma, self.label_smoothing
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A card and the file of predictions beside it."""
+
+    card: Card
+    predictions: Path
+
+
+def entries(folder: str | os.PathLike[str]) -> list[Entry]:
+    """All entries of a folder, in the order of data, network, loss, gamma, smoothing and seed.
+
+    Raises:
+        FileNotFoundError: The folder, or a file of an entry, is not there.
+        ZooError: A card that cannot be used.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        msg = f"the zoo must be a folder, {root} is none"
+        raise FileNotFoundError(msg)
+    cards, files = ({path.stem: path for path in root.glob(f"*.{suffix}")} for suffix in ("json", "npz"))
+    for name in sorted(cards.keys() ^ files.keys()):
+        msg = f"{root / name} needs both .json and .npz, {'.json' if name in cards else '.npz'} is alone"
+        raise FileNotFoundError(msg)
+    found = [Entry(_read(cards[name]), files[name]) for name in sorted(cards)]
+    return sorted(found, key=lambda entry: _order(entry.card))
+
+
+def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
+    """Copy a finished run, a folder that training wrote, into a zoo; its weights stay where they are.
+
+    Raises:
+        FileNotFoundError: The run is not finished.
+        ZooError: Its card cannot be used.
+    """
+    source, root = Path(run), Path(folder)
+    try:
+        card, predictions, history = ((source / name).read_bytes() for name in _RUN)
+    except FileNotFoundError as error:
+        msg = f"{source} holds no finished run: there is no {Path(error.filename).name}"
+        raise FileNotFoundError(msg) from None
+    added = _card(card.decode(), source / "card.json")
+    root.mkdir(parents=True, exist_ok=True)
+    contents = {".npz": predictions, ".jsonl.gz": gzip.compress(history, mtime=0), ".json": card}
+    for suffix, content in contents.items():
+        with replacing(root / f"{added.name}{suffix}", overwrite=True) as file:
+            file.write(content)
+    return added
+
+
+def _order(card: Card) -> tuple[str, int, str, str, float, float, int, int]:
+    gamma = -1.0 if card.gamma is None else card.gamma
+    size = card.content["parameters"]
+    return card.data, size, card.model, card.loss, card.label_smoothing, gamma, card.epochs, card.seed
+
+
+def _read(path: Path) -> Card:
+    card = _card(path.read_text(encoding="utf-8"), path)
+    if card.name != path.stem:
+        msg = f"{path}: name must be that of the file, {path.stem!r}, got {card.name!r}"
+        raise ZooError(msg)
+    return card
+
+
+def _card(text: str, path: Path) -> Card:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        msg = f"{path} is not JSON: {error}"
+        raise ZooError(msg) from error
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        msg = f"{path} must be a card of schema {SCHEMA}"
+        raise ZooError(msg)
+    for key, kinds in _KEYS.items():
+        value = content.get(key)
+        if key not in content or isinstance(value, bool) or not isinstance(value, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            msg = f"{path}: {key} must be of type {wanted}, got {value!r}"
+            raise ZooError(msg)
+    named = {key: content[key] for key in Card.__dataclass_fields__ if key != "content"}
+    return Card(**named, content=content)

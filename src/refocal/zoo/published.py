@@ -1,0 +1,71 @@
+"""Numbers of the papers, table by table as they print them, for the same network, data and loss."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+
+class Published(NamedTuple):
+    """A paper's number.
+
+    Attributes:
+        paper: 002 and so on, or its authors.
+        table: Its table.
+        value: As a share, or in nats.
+        deviation: Over trials; None where it is not given.
+    """
+
+    paper: str
+    table: int
+    value: float
+    deviation: float | None
+
+
+Key = tuple[str, str, tuple[str, float | None, float], str, str]
+
+
+def lookup(
+    data: str, model: str, variant: tuple[str, float | None, float], method: str, measure: str
+) -> list[Published]:
+    """What the papers have for a network.
+
+    `resnet110` and `resnet110-bottleneck`, which the papers call by one name, never meet here.
+
+    Args:
+        data: Name of the data set.
+        model: Name of the network.
+        variant: Loss, gamma and label smoothing.
+        method: One of `refocal.zoo.measures.METHODS`.
+        measure: One of `refocal.zoo.measures.MEASURES`.
+
+    Example:
+        >>> [found] = lookup("cifar10", "resnet20", ("cross-entropy", None, 0.0), "raw", "error")
+        >>> found.paper, round(found.value, 4)
+        ('He 2016', 0.0875)
+    """
+    return _numbers().get((data, model, variant, method, measure), [])
+
+
+@cache
+def _numbers() -> dict[Key, list[Published]]:
+    content = json.loads(resources.files("refocal.zoo").joinpath("published.json").read_text(encoding="utf-8"))
+    found: dict[Key, list[Published]] = {}
+    for table in content:
+        for row, values in table["rows"].items():
+            data, model = row.split()
+            for column, value in zip(table["columns"], values, strict=True):
+                loss, _, gamma = column.partition(" ")
+                variant = (loss, float(gamma) if gamma else None, 0.0)
+                number, deviation = value if isinstance(value, list) else (value, None)
+                found.setdefault((data, model, variant, table["method"], table["measure"]), []).append(
+                    Published(
+                        table["paper"],
+                        table["table"],
+                        number * table["unit"],
+                        None if deviation is None else deviation * table["unit"],
+                    )
+                )
+    return found

@@ -1,0 +1,182 @@
+"""The zoo for people, in the terminal and as Markdown, and for machines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, zip_longest
+from typing import Any, NamedTuple
+
+from rich.console import Group as Several
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from refocal.report.words import MISSING, number, percent, printable
+from refocal.zoo.cards import Card, Entry
+from refocal.zoo.measures import METHODS
+from refocal.zoo.summary import Group, Mean
+
+_METHODS = {
+    "raw": "as given",
+    "psi": "Ψ",
+    "ts-nll": "TS by NLL",
+    "ts-ece": "TS by ECE",
+    "ts-fl": "TS_FL",
+    "ts-fl-psi": "TS_FL, Ψ",
+    "fts": "focal TS",
+}
+_MEASURES = {
+    "nll": "NLL",
+    "ece_10": "ECE 10",
+    "ece_15": "ECE 15",
+    "adaptive_ece_10": "AdaECE 10",
+    "adaptive_ece_15": "AdaECE 15",
+    "kl_human": "KL to people",
+}
+_IN_NATS = ("nll", "kl_human")
+
+
+class _Row(NamedTuple):
+    """One method of one group; what the group is stands beside its methods, line by line."""
+
+    cells: list[str]
+    first: bool
+
+
+def listing(found: Sequence[Entry]) -> RenderableType:
+    """A table for each data set and network, a row an entry, as its card has it."""
+    tables = []
+    for title, members in groupby((entry.card for entry in found), key=_title):
+        shown = Table(title=Text(printable(title)))
+        shown.add_column("name", overflow="fold")
+        shown.add_column("loss")
+        for column in ("seed", "epochs", "error", "NLL", "ECE"):
+            shown.add_column(column, justify="right")
+        for card in members:
+            words = (card.name, ", ".join(_loss(card)), str(card.seed), str(card.epochs))
+            figures = (percent(card.error, 2), number(card.nll), percent(card.ece, 2))
+            shown.add_row(*(Text(printable(word)) for word in (*words, *figures)))
+        tables.append(shown)
+    return Several(*tables, Text(f"{len(found)} entries"))
+
+
+def terminal(groups: Sequence[Group]) -> RenderableType:
+    """A table for each data set and network."""
+    tables: list[RenderableType] = []
+    for title, members in _by_network(groups):
+        measures = _measures(members)
+        shown = Table("loss", "method", title=Text(printable(title)))
+        for name in measures:
+            shown.add_column(_MEASURES[name], justify="right")
+        for row in _rows(members, measures):
+            if row.first:
+                shown.add_section()
+            shown.add_row(*(Text(printable(cell)) for cell in row.cells))
+        tables.append(shown)
+    return Several(*tables, *(Text(printable(line)) for line in _small_print(groups)))
+
+
+def markdown(groups: Sequence[Group]) -> str:
+    """The same as Markdown."""
+    lines = []
+    for title, members in _by_network(groups):
+        measures = _measures(members)
+        names = ["loss", "method", *(_MEASURES[name] for name in measures)]
+        lines += [f"## {_cell(title)}", "", f"| {' | '.join(names)} |", "|---|---|" + "---:|" * len(measures)]
+        lines += [f"| {' | '.join(map(_cell, row.cells))} |" for row in _rows(members, measures)]
+        lines.append("")
+    return "\n".join([*lines, *(f"- {_cell(line)}" for line in _small_print(groups))])
+
+
+def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """The same for machines; an infinite value is null."""
+    keys = ("data", "model", "loss", "gamma", "label_smoothing", "epochs")
+    return [
+        {key: getattr(group.cards[0], key) for key in keys}
+        | {
+            "entries": [card.name for card in group.cards],
+            "methods": {
+                method: {name: _mean_json(value) for name, value in values.items()}
+                for method, values in group.methods.items()
+            },
+            "notes": group.notes,
+        }
+        for group in groups
+    ]
+
+
+def _mean_json(value: Mean) -> dict[str, Any]:
+    mean = value.mean if math.isfinite(value.mean) else None
+    return {"mean": mean, "std": value.deviation, "published": [found._asdict() for found in value.published]}
+
+
+def _title(card: Card) -> str:
+    return f"{card.data}, {card.model}"
+
+
+def _by_network(groups: Sequence[Group]) -> Iterator[tuple[str, list[Group]]]:
+    for title, members in groupby(groups, key=lambda group: _title(group.cards[0])):
+        yield title, list(members)
+
+
+def _measures(groups: Sequence[Group]) -> list[str]:
+    """The measures that any of the groups has."""
+    return [name for name in _MEASURES if any(name in group.methods["raw"] for group in groups)]
+
+
+def _rows(groups: Sequence[Group], measures: Sequence[str]) -> Iterator[_Row]:
+    for group in groups:
+        seeds = f"{len(group.cards)} seed{'s' * (len(group.cards) > 1)}, {group.cards[0].epochs} epochs"
+        error = f"error {_value('error', group.methods['raw']['error'])}"
+        about = [*_loss(group.cards[0]), seeds, *error.splitlines()]
+        for method, line in zip_longest(METHODS, about[: len(METHODS)], fillvalue=""):
+            values = group.methods.get(method, {})
+            cells = [_value(name, values[name]) if name in values else MISSING for name in measures]
+            yield _Row([line, _METHODS[method], *cells], first=method == METHODS[0])
+
+
+def _value(name: str, value: Mean) -> str:
+    """Mean ± deviation, and below them the papers' numbers; everything but NLL and KL in percent."""
+    ours, theirs = (number, _as_published) if name in _IN_NATS else (_percent, _percent)
+    lines = [_with_deviation(value.mean, value.deviation, ours)]
+    lines += [f"{found.paper}: {_with_deviation(found.value, found.deviation, theirs)}" for found in value.published]
+    return "\n".join(lines)
+
+
+def _with_deviation(value: float, deviation: float | None, written: Callable[[float], str]) -> str:
+    return written(value) + ("" if deviation is None else f" ±\u00a0{written(deviation).removesuffix('%')}")
+
+
+def _percent(value: float) -> str:
+    return percent(value, 2)
+
+
+def _as_published(value: float) -> str:
+    """No more digits than the papers have."""
+    return f"{value:.4g}"
+
+
+def _loss(card: Card) -> list[str]:
+    smoothing = [f"label smoothing {card.label_smoothing:g}"] if card.label_smoothing else []
+    return [card.loss if card.gamma is None else f"{card.loss}, γ = {card.gamma:g}", *smoothing]
+
+
+def _small_print(groups: Sequence[Group]) -> Iterator[str]:
+    means = [value for group in groups for values in group.methods.values() for value in values.values()]
+    yield "± is the standard deviation over seeds; calibrators are fitted to the validation part."
+    tables: dict[str, set[int]] = {}
+    for found in (found for value in means for found in value.published):
+        tables.setdefault(found.paper, set()).add(found.table)
+    for paper, numbers in sorted(tables.items()):
+        yield f"{paper}: published, in its Table{'s' * (len(numbers) > 1)} {', '.join(map(str, sorted(numbers)))}."
+    if any(math.isinf(value.mean) for value in means):
+        yield "∞: with label smoothing, Ψ rules out classes that came to be."
+    for group in groups:
+        yield from group.notes
+
+
+def _cell(text: str) -> str:
+    """Words that cannot leave their cell, nor become markup."""
+    safe = printable(text).replace("&", "&amp;").replace("<", "&lt;")
+    return safe.replace("|", "\\|").replace("\n", "<br>")

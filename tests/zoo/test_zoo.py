@@ -1,0 +1,296 @@
+"""The zoo: entries, measures against direct calls, groups, the papers' numbers, the commands, errors."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from refocal import cli, metrics, posterior_from_logits, zoo
+from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
+from refocal.predictions import Predictions
+from refocal.zoo import measures, tables
+from refocal.zoo.published import _numbers, lookup
+
+CLASSES = 10
+
+
+def logits_of(seed, count):
+    """Logits that favour the label, as float16, and labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, count)
+    logits = 2 * rng.standard_normal((count, CLASSES))
+    logits[np.arange(count), labels] += 6 * rng.random(count)
+    return logits.astype(np.float16), labels
+
+
+def add(folder, name, *, seed=0, val=300, test=400, **changes):
+    """Write an entry with a card that is true."""
+    (val_logits, val_labels), (logits, labels) = logits_of(seed, val), logits_of(seed + 1000, test)
+    split = np.repeat(["val", "test"], [val, test])
+    folder.mkdir(exist_ok=True)
+    np.savez_compressed(
+        folder / f"{name}.npz",
+        logits=np.concatenate([val_logits, logits]),
+        labels=np.concatenate([val_labels, labels]),
+        split=split,
+    )
+    card = {"schema": 1, "name": name, "data": "svhn", "split": "made up", "model": "resnet20", "parameters": 269_722}
+    card |= {"loss": "cross-entropy", "gamma": None, "label_smoothing": 0.0, "seed": seed, "epochs": 50}
+    for prefix, (scores, truth) in {"": (logits, labels), "val_": (val_logits, val_labels)}.items():
+        probs = posterior_from_logits(scores.astype(np.float64), gamma=0)
+        for measure in (metrics.error, metrics.nll, metrics.ece):
+            card[prefix + measure.__name__] = measure(probs, truth)
+    card |= {"hardware": "none", "versions": {}, "command": "refocal train", "seconds": 1.5, **changes}
+    (folder / f"{name}.json").write_text(json.dumps(card))
+    return card
+
+
+def parts(folder, name):
+    both = Predictions.read(folder / f"{name}.npz")
+    for split in ("val", "test"):
+        part = both.select(split)
+        yield part.scores.astype(np.float64), part.labels
+
+
+def check(found, probs, labels):
+    """All measures of one method, called directly."""
+    assert found["error"] == metrics.error(probs, labels)
+    for name, expected in {
+        "nll": metrics.nll(probs, labels),
+        "ece_10": metrics.ece(probs, labels, bins=10),
+        "ece_15": metrics.ece(probs, labels, bins=15),
+        "adaptive_ece_10": metrics.adaptive_ece(probs, labels, bins=10),
+        "adaptive_ece_15": metrics.adaptive_ece(probs, labels, bins=15),
+    }.items():
+        assert found[name] == pytest.approx(expected, rel=1e-12), name
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_every_method_is_what_a_direct_call_gives(tmp_path, smoothing):
+    add(tmp_path, "one", loss="focal", gamma=3.0, label_smoothing=smoothing)
+    [entry] = zoo.entries(tmp_path)
+    found = zoo.measure(entry)
+    assert tuple(found) == measures.METHODS
+    (val, val_labels), (logits, labels) = parts(tmp_path, "one")
+    check(found["raw"], posterior_from_logits(logits, gamma=0), labels)
+    check(found["psi"], posterior_from_logits(logits, gamma=3, label_smoothing=smoothing), labels)
+    check(found["ts-nll"], TemperatureScaling().fit(val, val_labels).predict_proba(logits), labels)
+    check(found["ts-ece"], TemperatureScaling(objective="ece").fit(val, val_labels).predict_proba(logits), labels)
+    for method, posterior in (("ts-fl", False), ("ts-fl-psi", True)):
+        scaling = TemperatureScaling(objective="focal", gamma=3, apply_posterior=posterior).fit(val, val_labels)
+        check(found[method], scaling.predict_proba(logits), labels)
+    check(found["fts"], FocalTemperatureScaling().fit(val, val_labels).predict_proba(logits), labels)
+    assert len({values["nll"] for values in found.values()}) == 7
+    assert len({values["error"] for values in found.values()}) == 1
+
+
+def test_maps_belong_to_losses(tmp_path):
+    losses = {"cross-entropy": 0, "fls-531": 1, "fls-532": 2, "brier": 0, "mmce": 0, "flsd-53": None, "adafocal": None}
+    for loss in (*losses, "dual-focal"):
+        add(tmp_path, loss, loss=loss, gamma=2.0 if loss == "dual-focal" else None)
+    for entry in zoo.entries(tmp_path):
+        found = zoo.measure(entry)
+        gamma = losses.get(entry.card.loss)
+        assert ("psi" in found) == (gamma is not None)
+        assert ("ts-fl" in found) == (gamma is not None and entry.card.loss not in ("brier", "mmce"))
+        if gamma is not None:
+            _, (logits, labels) = parts(tmp_path, entry.card.name)
+            check(found["psi"], posterior_from_logits(logits, gamma=gamma), labels)
+
+
+def test_kl_to_people(tmp_path):
+    add(tmp_path, "cifar", data="cifar10")
+    add(tmp_path, "other", data="svhn")
+    _, (logits, labels) = parts(tmp_path, "cifar")
+    human = 0.9 * np.eye(CLASSES)[labels] + 0.1 / CLASSES
+    cifar, other = (zoo.measure(entry, human) for entry in zoo.entries(tmp_path))
+    expected = metrics.kl_to_posterior(posterior_from_logits(logits, gamma=0), human)
+    assert cifar["raw"]["kl_human"] == pytest.approx(expected)
+    assert "kl_human" not in other["raw"]
+    with pytest.raises(
+        zoo.ZooError, match=r"cifar\.npz: the test part is not that of CIFAR-10 in its publisher's order"
+    ):
+        zoo.measure(zoo.entries(tmp_path)[0], np.roll(human, 1, axis=1))
+    with pytest.raises(zoo.ZooError, match="the test part is not that of CIFAR-10"):
+        zoo.measure(zoo.entries(tmp_path)[0], human[:-1])
+
+
+def test_seeds_are_taken_together_and_recipes_kept_apart(tmp_path):
+    for seed in range(3):
+        add(tmp_path, f"a{seed}", seed=seed)
+    add(tmp_path, "longer", seed=3, epochs=100)
+    add(tmp_path, "summed", seed=4, recipe={"sum_loss": True, "seed": 4})
+    found = zoo.entries(tmp_path)
+    measured = [zoo.measure(entry) for entry in found]
+    groups = zoo.summarise(found, measured)
+    assert [[card.name for card in group.cards] for group in groups] == [["a0", "a1", "a2"], ["summed"], ["longer"]]
+    values = [each["ts-nll"]["nll"] for each in measured[:3]]
+    assert groups[0].methods["ts-nll"]["nll"][:2] == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    assert groups[1].methods["raw"]["nll"].deviation is None
+    assert [group.notes for group in groups] == [[], [], []]
+
+
+def test_many_entries_are_measured_by_several_processes(tmp_path):
+    for seed in range(9):
+        add(tmp_path, f"a{seed}", seed=seed, val=50, test=50)
+    found = zoo.entries(tmp_path)
+    assert list(zoo.measure_all(found)) == [zoo.measure(entry) for entry in found]
+
+
+def test_a_card_that_is_not_true_is_noted(tmp_path):
+    add(tmp_path, "one", nll=0.5)
+    found = zoo.entries(tmp_path)
+    [group] = zoo.summarise(found, [zoo.measure(entry) for entry in found])
+    [note] = group.notes
+    assert note.startswith("one: its card says nll 0.5000, its logits ")
+
+
+def test_published_numbers():
+    # 002, Tables 1, 7, 10, 11 and 3, read by eye
+    own = ("cifar10", "resnet110-bottleneck")
+    for variant, method, measure, value in (
+        (("cross-entropy", None, 0.0), "raw", "ece_15", 0.0441),
+        (("cross-entropy", None, 0.0), "ts-ece", "ece_15", 0.0109),
+        (("cross-entropy", None, 0.0), "raw", "error", 0.0489),
+        (("focal", 3.0, 0.0), "raw", "ece_15", 0.0155),
+        (("focal", 3.0, 0.0), "raw", "adaptive_ece_15", 0.0162),
+        (("fla-53", None, 0.0), "raw", "nll", 0.1854),
+        (("fls-532", None, 0.0), "ts-ece", "nll", 0.2021),
+    ):
+        [found] = lookup(*own, variant, method, measure)
+        assert found.paper == "002"
+        assert found.value == pytest.approx(value)
+    # 003, Table 1: log-loss after temperature scaling, with its deviation
+    assert lookup("cifar10", "resnet50", ("focal", 7.0, 0.0), "ts-nll", "nll")[0][2:] == pytest.approx((0.23, 0.01))
+    assert [found.paper for found in lookup("cifar10", "resnet50", ("cross-entropy", None, 0.0), "raw", "error")] == [
+        "002",
+        "003",
+    ]
+    # He's ResNet-110 and that of 002 are two networks
+    [he] = lookup("cifar10", "resnet110", ("cross-entropy", None, 0.0), "raw", "error")
+    assert (he.paper, he.value) == ("He 2016", pytest.approx(0.0643))
+    assert not lookup("cifar10", "resnet110", ("cross-entropy", None, 0.0), "raw", "ece_15")
+    for data, model, (loss, _, _), method, measure in _numbers():
+        assert method in measures.METHODS
+        assert measure in measures.MEASURES
+        assert (data, model) != ("cifar10", "resnet110") or (loss, measure) == ("cross-entropy", "error")
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """A zoo in the working directory, no human labels."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("REFOCAL_DATA", str(tmp_path))
+    for seed in range(2):
+        add(tmp_path / "zoo", f"plain-{seed}", seed=seed, data="cifar10")
+        add(tmp_path / "zoo", f"focal-{seed}", seed=seed, data="cifar10", loss="focal", gamma=3.0)
+    add(tmp_path / "zoo", "adafocal", data="svhn", loss="adafocal", epochs=50)
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    status = cli.main(list(arguments))
+    return status, *capsys.readouterr()
+
+
+def test_list(made, capsys):
+    status, shown, _ = run(capsys, "zoo", "list")
+    assert status == 0
+    assert "5 entries" in shown
+    assert "svhn, resnet20" in shown
+    assert "focal, γ = 3" in shown
+    status, shown, _ = run(capsys, "zoo", "list", "--json")
+    assert [card["name"] for card in json.loads(shown)] == ["plain-0", "plain-1", "focal-0", "focal-1", "adafocal"]
+
+
+def test_table(made, capsys):
+    status, shown, _ = run(capsys, "zoo", "table")
+    assert status == 0
+    for expected in (
+        "cifar10, resnet20",
+        "svhn, resnet20",
+        "2 seeds, 50 epochs",
+        "He 2016: 8.75%",
+        "He 2016: published, in its Table 6.",
+        "TS_FL, Ψ",
+        " ±\u00a0",
+    ):
+        assert expected in shown
+    status, shown, _ = run(capsys, "zoo", "table", "--json")
+    plain, focal, adafocal = json.loads(shown)
+    assert plain["entries"] == ["plain-0", "plain-1"]
+    values = [zoo.measure(entry)["fts"]["ece_10"] for entry in zoo.entries("zoo")[2:4]]
+    assert focal["methods"]["fts"]["ece_10"]["mean"] == pytest.approx(np.mean(values))
+    assert focal["methods"]["fts"]["ece_10"]["std"] == pytest.approx(np.std(values, ddof=1))
+    assert plain["methods"]["raw"]["error"]["published"][0]["value"] == pytest.approx(0.0875)
+    assert "psi" not in adafocal["methods"]
+
+
+def test_markdown(made, capsys):
+    card = json.loads((made / "zoo" / "adafocal.json").read_text())
+    (made / "zoo" / "adafocal.json").write_text(json.dumps(card | {"model": "a|b<script>"}))
+    status, shown, _ = run(capsys, "zoo", "table", "--markdown")
+    assert status == 0
+    assert "## svhn, a\\|b&lt;script>" in shown
+    rows = [line for line in shown.splitlines() if line.startswith("| ")]
+    assert {line.replace("\\|", "").count("|") for line in rows} == {8}
+    assert sum("Ψ" in line for line in rows) == 6
+    adafocal = [line for line in rows if "| Ψ |" in line][-1]
+    assert adafocal.count("–") == 5
+
+
+def test_human_folder(made, capsys):
+    status, _, errors = run(capsys, "zoo", "table", "--human", str(made / "nowhere"))
+    assert status == 1
+    assert "CIFAR-10H is not in" in errors
+
+
+def test_one_form_of_output(made, capsys):
+    assert run(capsys, "zoo", "table", "--json", "--markdown")[::2] == (
+        1,
+        "refocal: --json and --markdown exclude each other\n",
+    )
+
+
+def test_an_infinite_mean_is_no_json_number():
+    assert tables._mean_json(zoo.summary._mean([np.inf, 1.0], [])) == {"mean": None, "std": None, "published": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gamma": "3"}, r"one\.json: gamma must be of type int or float or NoneType, got '3'"),
+        ({"seed": True}, r"one\.json: seed must be of type int, got True"),
+        ({"schema": 2}, r"one\.json must be a card of schema 1"),
+        ({"name": "two"}, r"one\.json: name must be that of the file, 'one', got 'two'"),
+    ],
+)
+def test_cards_are_checked(tmp_path, change, message):
+    card = add(tmp_path, "one")
+    (tmp_path / "one.json").write_text(json.dumps(card | change))
+    with pytest.raises(zoo.ZooError, match=message):
+        zoo.entries(tmp_path)
+
+
+def test_files_are_checked(tmp_path):
+    with pytest.raises(FileNotFoundError, match="the zoo must be a folder"):
+        zoo.entries(tmp_path / "absent")
+    assert zoo.entries(tmp_path) == []
+    card = add(tmp_path, "one")
+    del card["command"]
+    (tmp_path / "one.json").write_text(json.dumps(card))
+    with pytest.raises(zoo.ZooError, match="command must be of type str, got None"):
+        zoo.entries(tmp_path)
+    (tmp_path / "one.json").write_text("{")
+    with pytest.raises(zoo.ZooError, match=r"one\.json is not JSON"):
+        zoo.entries(tmp_path)
+    (tmp_path / "one.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"one needs both \.json and \.npz, \.npz is alone"):
+        zoo.entries(tmp_path)
+    card = add(tmp_path, "one")
+    Predictions(np.full((4, 2), 0.5), kind="probs", labels=[0, 1, 0, 1]).write(tmp_path / "one.npz", overwrite=True)
+    with pytest.raises(zoo.ZooError, match=r"one\.npz must hold logits and labels"):
+        zoo.measure(zoo.entries(tmp_path)[0])
