@@ -27,46 +27,57 @@ ROW_GROUP = 100_000
 ROUNDS = 3
 
 PEAK = """
+import json, time
+class Clock:
+    def __init__(self, cpu=time.process_time):
+        self.cpu, self.seconds, self.used = cpu, time.perf_counter(), cpu()
+    def report(self, memory, found):
+        seconds, used = time.perf_counter() - self.seconds, self.cpu() - self.used
+        print(json.dumps({"seconds": seconds, "cpu": used, "memory": memory, **found}))
 def peak(process="self"):  # VmHWM, of this process alone: ru_maxrss begins with that of the parent
     status = open(f"/proc/{process}/status").read()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 """
 LOCAL = """
-import json, sys, time
+import sys
 from refocal import scale
-start = time.perf_counter()
+clock = Clock()
 found = scale.evaluate(sys.argv[1] + "/*.parquet")
-print(json.dumps({"seconds": time.perf_counter() - start, "memory": peak(), "ece": found.ece, "nll": found.nll}))
+clock.report(peak(), {"ece": found.ece, "nll": found.nll})
 """
 RAY = """
-import glob, json, sys, time
+import glob, os, sys
 import ray
 from refocal import scale
 start = time.perf_counter()
 quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
 ray.init(address="local", num_cpus=int(sys.argv[2]), **quiet)
 scale.evaluate(sorted(glob.glob(sys.argv[1] + "/*.parquet"))[:4], engine="ray")  # workers start and import
-begun = time.perf_counter()
-found = scale.evaluate(sys.argv[1] + "/*.parquet", engine="ray")
-seconds = time.perf_counter() - begun
+started = time.perf_counter() - start
+socket = ray.nodes()[0]["RayletSocketName"]
 def workers():
-    for file in glob.glob("/proc/[0-9]*/cmdline"):
+    for process in os.listdir("/proc"):
         try:
-            if open(file).read().startswith("ray::"):
-                yield peak(file.split("/")[2])
-        except OSError:
+            parent = open(f"/proc/{process}/status").read().split("PPid:")[1].split()[0]
+            if socket in open(f"/proc/{parent}/cmdline").read():
+                yield process
+        except (OSError, IndexError):
             pass
-memory = max(workers())
+def cpu():
+    ticks = (open(f"/proc/{worker}/stat").read().rpartition(")")[2].split()[11:13] for worker in workers())
+    return time.process_time() + sum(int(tick) for each in ticks for tick in each) / os.sysconf("SC_CLK_TCK")
+clock = Clock(cpu)
+found = scale.evaluate(sys.argv[1] + "/*.parquet", engine="ray")
+clock.report(max(map(peak, workers())), {"start": started, "ece": found.ece, "nll": found.nll})
 ray.shutdown()
-print(json.dumps({"seconds": seconds, "memory": memory, "start": begun - start, "ece": found.ece, "nll": found.nll}))
 """
 PLAIN = """
-import glob, json, sys, time
+import glob, sys
 import pandas as pd
 import torch
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 torch.set_num_threads(1)
-start = time.perf_counter()
+clock = Clock()
 ece, accuracy = MulticlassCalibrationError(10, n_bins=15), MulticlassAccuracy(10, average="micro")
 nll = rows = 0
 for file in sorted(glob.glob(sys.argv[1] + "/*.parquet")):
@@ -78,8 +89,8 @@ for file in sorted(glob.glob(sys.argv[1] + "/*.parquet")):
     accuracy.update(probs, labels)
     nll += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
     rows += len(labels)
-error, nll = float(ece.compute()), nll / rows
-print(json.dumps({"seconds": time.perf_counter() - start, "memory": peak(), "ece": error, "nll": nll}))
+error = float(ece.compute())
+clock.report(peak(), {"ece": error, "nll": nll / rows})
 """
 CONTENDERS = {
     "pandas + torchmetrics": (PLAIN,),
@@ -139,14 +150,17 @@ def main() -> None:
                 runs[contender].append(measured(folder, script, *arguments))
                 print(contender, runs[contender][-1], flush=True)
                 loads.append(os.getloadavg()[0])
-    nll = {f"{found['nll']:.6f}" for each in runs.values() for found in each}
-    assert len(nll) == 1, nll
-    middle = {name: statistics.median(run["seconds"] for run in each) for name, each in runs.items()}
+    found = {name: each[0] for name, each in runs.items()}
+    assert len({round(run["nll"], 6) for each in runs.values() for run in each}) == 1
+    middle, used = (
+        {name: statistics.median(run[what] for run in each) for name, each in runs.items()}
+        for what in ("seconds", "cpu")
+    )
     plain, local, one, two = middle.values()
     rows = [
         f"| {name} | {middle[name]:.1f} | {min(r['seconds'] for r in each):.1f} to "
         f"{max(r['seconds'] for r in each):.1f} | {ROWS / middle[name] / 1e6:.2f} | "
-        f"{max(r['memory'] for r in each):.0f} |"
+        f"{used[name]:.1f} | {ROWS / used[name] / 1e6:.2f} | {max(r['memory'] for r in each):.0f} |"
         for name, each in runs.items()
     ]
     start = statistics.median(run["start"] for run in runs["refocal, Ray, 2 workers"])
@@ -163,12 +177,15 @@ def main() -> None:
             f"Medians of {ROUNDS} rounds in turn, with the least and the most; peak memory of the process, of Ray that "
             "of the largest worker.",
             "",
-            "| | seconds | from, to | million rows a second | peak, MB |",
-            "|---|---|---|---|---|",
+            "| | seconds | from, to | million rows a second | CPU seconds | million rows a CPU second | peak, MB |",
+            "|---|---|---|---|---|---|---|",
             *rows,
             "",
-            f"Local is {plain / local:.1f} times as fast as the plain script; two workers are {one / two:.2f} times as "
-            f"fast as one. Starting Ray and two workers took {start:.1f} s. A task sends {state_bytes():,} bytes.",
+            f"Local is {plain / local:.1f} times as fast as the plain script, and takes "
+            f"{used['pandas + torchmetrics'] / used['refocal, local']:.1f} times less CPU time; two workers are "
+            f"{one / two:.2f} times as fast as one. ECE is {found['refocal, local']['ece']:.5f} by refocal and "
+            f"{found['pandas + torchmetrics']['ece']:.5f} by the plain script, whose sums are in float32. Starting Ray "
+            f"and two workers took {start:.1f} s. A task sends {state_bytes():,} bytes.",
             "",
             f"Python {platform.python_version()}, {versions}, {cpu()}, {os.cpu_count()} cores, load average "
             f"{min(loads):.1f} to {max(loads):.1f} meanwhile; `python benchmarks/scale.py`.",
