@@ -148,10 +148,11 @@ def class_sums(
     index = width_index(values, bins=bins)
     index += (chosen // len(probs)).astype(index.dtype) * bins
     scale = None if weights is None else weights[chosen % len(probs)]
-    counts = np.bincount(index, weights=scale, minlength=size)
-    samples: np.ndarray = counts.astype(np.float64).reshape(classes, bins)
     weighted = values if scale is None else scale * values
-    confidence: np.ndarray = np.bincount(index, weights=weighted, minlength=size).reshape(classes, bins)
+    samples, confidence = (  # of nothing, NumPy counts in integers
+        np.bincount(index, weights=part, minlength=size).astype(np.float64).reshape(classes, bins)
+        for part in (scale, weighted)
+    )
     first = np.where(above, 0.0, by_class)
     if weights is None:
         samples[:, 0] += len(probs) - samples.sum(axis=1)

@@ -55,9 +55,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def softmax_and_truth(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`softmax` and log p of the true class as `truth_of_logits` gives it, of rows (N, K), with one exponential."""
     # one class after another, so that sums and maxima over classes run along whole vectors
-    wide = np.ascontiguousarray(logits.T).astype(np.float64, copy=False)
+    wide = logits.T.astype(np.float64, order="C")
     rows = np.arange(len(logits))
-    wide = wide - wide.max(axis=0)
+    wide -= wide.max(axis=0)
     own = wide[labels, rows]
     np.exp(wide, out=wide)
     own_odds = wide[labels, rows]
