@@ -29,7 +29,7 @@ from refocal.losses.launches import Settings
 from refocal.losses.maps import FocalMap
 from refocal.losses.sigmoid import sigmoid_focal_elements
 from refocal.losses.softmax import focal_rows
-from refocal.losses.targets import Rows
+from refocal.losses.targets import as_rows
 
 ROWS = [
     (8_192, 128_256, torch.bfloat16),
@@ -38,6 +38,7 @@ ROWS = [
     (4_096, 1_000, torch.float32),
     (1_048_576, 100, torch.float32),
 ]
+IMAGES = [(8, 21, 512, 512), (16, 150, 128, 128)]
 GAMMA = 2.0
 
 
@@ -97,7 +98,7 @@ def step(criterion: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: 
 
 def plain_focal(logits: Tensor, target: Tensor) -> Tensor:
     """Focal loss by tensor operations."""
-    return focal_rows(Rows(logits, target, ()), Settings(GAMMA, None, -100, 0.0, False)).mean()
+    return focal_rows(as_rows(logits, target, weight=None), Settings(GAMMA, None, -100, 0.0, False)).mean()
 
 
 def bandwidth() -> float:
@@ -159,6 +160,39 @@ def softmax_rows(rate: float, *, compiled: bool) -> list[str]:
     return lines
 
 
+def image_rows(rate: float) -> list[str]:
+    """The table's rows for dense predictions, as a segmentation network gives them."""
+    lines = []
+    for shape in IMAGES:
+        name = " x ".join(str(size) for size in shape)
+        target = torch.randint(shape[1], (shape[0], *shape[2:]), device="cuda")
+        for dtype, memory_format, label in (
+            (torch.float32, torch.contiguous_format, ""),
+            (torch.bfloat16, torch.contiguous_format, ""),
+            (torch.float32, torch.channels_last, ", channels last"),
+        ):
+            logits = torch.randn(shape, device="cuda", dtype=dtype).to(memory_format=memory_format).requires_grad_()
+            others = {
+                "plain": step(plain_focal, logits, target),
+                "torch": step(F.cross_entropy, logits, target),
+            }
+            unit = logits.nbytes
+            run = step(FocalLoss(GAMMA), logits, target)
+            line = f"{name} {str(dtype).removeprefix('torch.')}{label}"
+            lines.append(measure(line, run, floor_bytes=2 * unit, rate=rate, others=others, unit=unit))
+        logits = logits.detach().contiguous()
+        lines.append(map_row(f"{name} float32, posterior map", logits, rate))
+        soft = torch.softmax(logits, dim=1)
+        run = step(FocalLoss(GAMMA), logits.requires_grad_(), soft)
+        others = {"torch": step(F.cross_entropy, logits, soft)}
+        unit = logits.nbytes
+        line = f"{name} float32, soft targets"
+        lines.append(measure(line, run, floor_bytes=3 * unit, rate=rate, others=others, unit=unit))
+        del logits, target, soft, others, run
+        torch.cuda.empty_cache()
+    return lines
+
+
 def variant_rows(rate: float) -> list[str]:
     """The table's rows for the other kernels."""
     lines = []
@@ -203,7 +237,7 @@ def variant_rows(rate: float) -> list[str]:
 def map_row(name: str, logits: Tensor, rate: float) -> str:
     """The table's row for the posterior map."""
     others = {
-        "plain": lambda: posterior_from_logits(logits, gamma=GAMMA),
+        "plain": lambda: posterior_from_logits(logits.movedim(1, -1), gamma=GAMMA).movedim(-1, 1),
         "torch": lambda: torch.softmax(logits, dim=1),
     }
     unit = logits.nbytes
@@ -218,7 +252,7 @@ def main() -> None:
     options = parser.parse_args()
     rate = bandwidth()
     print(f"{rate / 1e9:,.0f} GB/s", flush=True)
-    lines = softmax_rows(rate, compiled=options.compiled) + variant_rows(rate)
+    lines = softmax_rows(rate, compiled=options.compiled) + image_rows(rate) + variant_rows(rate)
     table = "\n".join(
         [
             "# Losses on a GPU: forward and backward",

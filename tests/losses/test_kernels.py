@@ -5,6 +5,7 @@ The interpreter has to be chosen before Triton is imported: `make test` runs thi
 
 from __future__ import annotations
 
+import math
 import os
 
 import pytest
@@ -17,7 +18,7 @@ from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, fused, launc
 from refocal.losses.launches import Settings  # noqa: E402
 from refocal.losses.maps import FocalMap  # noqa: E402
 from refocal.losses.sigmoid import sigmoid_focal_elements  # noqa: E402
-from refocal.losses.softmax import focal_rows  # noqa: E402
+from refocal.losses.softmax import focal_rows, reduced_focal_loss  # noqa: E402
 from refocal.losses.targets import as_rows, reduce  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 DEVICE = "cpu" if INTERPRETED else "cuda"
 SHAPES = [(1, 2), (5, 3), (7, 10), (33, 100), (4, 1000), (3, 1025), (2, 5000)]
+PLAIN = Settings(2.0, None, -100, 0.0, False)
 TOLERANCE = {torch.float32: (2e-5, 1e-7), torch.bfloat16: (2e-2, 1e-6), torch.float16: (4e-3, 1e-6)}
 
 
@@ -42,17 +44,24 @@ def batch(rows, classes, *, dtype=torch.float32, seed=0, spread=3.0):
     return logits.to(DEVICE, dtype), target.to(DEVICE), soft.to(DEVICE)
 
 
-def compare(logits, target, settings, reduction, *, incoming=1.0):
+def serves(logits, target, settings):
+    return fused.focal_loss(logits, target, settings, reduction="mean") is not None
+
+
+def compare(logits, target, settings, reduction, *, incoming=1.0, copied=False):
     """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
-    rows = as_rows(logits, target, weight=settings.weight)
-    assert fused.serves(rows, settings)
-    leaf = logits.clone().requires_grad_()
-    value = fused.focal_rows(rows._replace(logits=leaf), settings, reduction=reduction)
+    leaf = logits.detach().requires_grad_()
+    value = fused.focal_loss(leaf, target, settings, reduction=reduction)
+    if copied:
+        assert value is None
+        value = reduced_focal_loss(leaf, target, settings, reduction=reduction)
+    assert value is not None
     assert value.dtype == logits.dtype
     (incoming * value.sum()).backward()
     exact = logits.double().requires_grad_()
     weight = None if settings.weight is None else settings.weight.double()
-    plain = focal_rows(rows._replace(logits=exact), settings._replace(weight=weight))
+    rows = as_rows(exact, target, weight=weight)
+    plain = focal_rows(rows, settings._replace(weight=weight)).reshape(rows.shape)
     expected = reduce(plain, rows, reduction, weight=weight, ignore_index=settings.ignore_index)
     (incoming * expected.sum()).backward()
     rtol, atol = TOLERANCE[logits.dtype]
@@ -71,8 +80,8 @@ def test_class_indices(shape, reduction, gamma):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     logits, target, soft = batch(9, 130, dtype=dtype)
-    compare(logits, target, Settings(2.0, None, -100, 0.0, False), "mean", incoming=64.0)
-    compare(logits, soft, Settings(2.0, None, -100, 0.0, False), "sum")
+    compare(logits, target, PLAIN, "mean", incoming=64.0)
+    compare(logits, soft, PLAIN, "sum")
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -93,7 +102,7 @@ def test_rows_longer_than_the_chip_holds(monkeypatch):
     monkeypatch.setattr(launches, "LONGEST_ROW_ON_CHIP", 64)
     logits, target, _ = batch(3, 20_000)
     target[1] = -100
-    compare(logits, target, Settings(2.0, None, -100, 0.0, False), "mean")
+    compare(logits, target, PLAIN, "mean")
     weight = torch.linspace(0.5, 2.0, 20_000, device=DEVICE)
     compare(logits, target, Settings(tuple(torch.linspace(0, 3, 20_000).tolist()), weight, -100, 0.0, True), "sum")
 
@@ -103,7 +112,7 @@ def test_rows_longer_than_the_chip_holds(monkeypatch):
 def test_rows_that_fill_the_chip(dtype, rows):
     logits, target, _ = batch(rows, 20_000, dtype=dtype)
     target[1::2] = -100
-    compare(logits, target, Settings(2.0, None, -100, 0.0, False), "mean")
+    compare(logits, target, PLAIN, "mean")
 
 
 @pytest.mark.parametrize("classes", [100, 1000, 20_000, 70_000])
@@ -117,7 +126,7 @@ def test_a_confident_target(classes, gamma):
 @pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
 def test_a_large_vocabulary():
     logits, target, _ = batch(65, 128_256, dtype=torch.bfloat16)
-    compare(logits, target, Settings(2.0, None, -100, 0.0, False), "mean")
+    compare(logits, target, PLAIN, "mean")
 
 
 @pytest.mark.parametrize("gamma", [0.3, 1.0, 2.0, 10.0])
@@ -132,13 +141,192 @@ def test_extreme_logits(gamma):
     assert torch.isfinite(leaf.grad).all()
 
 
-def test_strided_and_trailing_dimensions():
-    logits, target, _ = batch(24, 6)
+def test_classes_apart_are_copied():
+    logits, target, soft = batch(24, 6)
     wide = torch.stack([logits, logits], dim=2)[..., 0]
     assert wide.stride(1) != 1
-    compare(wide, target, Settings(2.0, None, -100, 0.0, False), "mean")
+    compare(wide, target, PLAIN, "mean", copied=True)
+    compare(logits, soft.T.contiguous().T, PLAIN, "mean", copied=True)
+    compare(logits.T.contiguous().T, target, PLAIN, "none", copied=True)
+
+
+def images(shape, classes, *, dtype=torch.float32):
+    """Logits (N, K, ...), class indices (N, ...) and class probabilities (N, K, ...), classes not side by side."""
+    rows = math.prod(shape)
+    logits, target, soft = batch(rows, classes, dtype=dtype)
+    return (
+        logits.reshape(*shape, classes).movedim(-1, 1).contiguous(),
+        target.reshape(shape),
+        soft.reshape(*shape, classes).movedim(-1, 1).contiguous(),
+    )
+
+
+def test_one_shape_of_loss_for_rows_and_images():
+    logits, target, _ = batch(24, 6)
     image, mask = logits.reshape(2, 3, 4, 6).movedim(-1, 1), target.reshape(2, 3, 4)
-    torch.testing.assert_close(FocalLoss(2.0)(image, mask), FocalLoss(2.0)(logits, target))
+    for pixels in (image, image.contiguous()):
+        torch.testing.assert_close(FocalLoss(2.0)(pixels, mask), FocalLoss(2.0)(logits, target))
+        by_pixel = FocalLoss(2.0, reduction="none")(pixels, mask)
+        torch.testing.assert_close(by_pixel, FocalLoss(2.0, reduction="none")(logits, target).reshape(2, 3, 4))
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (3, 7), (2, 33), (2, 1, 5), (1, 4, 16), (2, 9, 17), (2, 2, 3, 5)])
+@pytest.mark.parametrize("classes", [2, 21, 150])
+def test_images(shape, classes):
+    logits, target, soft = images(shape, classes)
+    target.view(-1)[::4] = -100
+    for reduction in ("none", "mean", "sum"):
+        compare(logits, target, PLAIN, reduction, incoming=0.7)
+    compare(logits, soft, PLAIN, "mean")
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("soft_target", [False, True])
+def test_everything_the_loss_of_images_may_have(smoothing, detached, by_class, soft_target):
+    logits, target, soft = images((2, 3, 7), 19)
+    target[:, 1] = -100
+    gamma = tuple(torch.linspace(0, 3, 19).tolist()) if by_class else 1.5
+    settings = Settings(gamma, torch.linspace(0.5, 2.0, 19, device=DEVICE), -100, smoothing, detached)
+    for reduction in ("none", "mean", "sum"):
+        compare(logits, soft if soft_target else target, settings, reduction, incoming=0.7)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_images_in_half_precision(dtype):
+    logits, target, soft = images((2, 8, 9), 21, dtype=dtype)
+    compare(logits, target, PLAIN, "mean", incoming=64.0)
+    compare(logits, soft, PLAIN, "sum")
+
+
+def test_images_as_they_lie():
+    logits, target, soft = images((2, 4, 6), 5)
+    wide = torch.cat([logits, logits], dim=1)[:, 3:8]  # a part of more channels
+    compare(wide, target, PLAIN, "mean")
+    compare(wide, soft, PLAIN, "mean")
+    compare(logits[:1].expand(2, -1, -1, -1), target, PLAIN, "mean")
+    channels_last = logits.to(memory_format=torch.channels_last)
+    compare(channels_last, target, PLAIN, "mean")
+    compare(channels_last, soft.to(memory_format=torch.channels_last), PLAIN, "sum")
+    for lying in (logits, channels_last):
+        leaf = lying.detach().requires_grad_()
+        FocalLoss(2.0)(leaf, target.to(torch.uint8)).backward()
+        assert leaf.grad.stride() == leaf.stride()
+    compare(logits, soft.to(memory_format=torch.channels_last), PLAIN, "mean", copied=True)
+    compare(logits[..., ::2], target[..., ::2], PLAIN, "mean", copied=True)
+    compare(logits[:, :, :3], target[:, :3], PLAIN, "none", copied=False)
+    many, many_target, _ = images((1, 3), 600)  # more classes than a tile holds
+    compare(many, many_target, PLAIN, "mean", copied=True)
+
+
+def test_what_cross_entropy_refuses_or_finds_empty():
+    criterion, reference = FocalLoss(2.0), torch.nn.CrossEntropyLoss()
+    logits, target, _ = batch(4, 5)
+    wrong = [
+        (logits, target[:3]),
+        (logits, target.int()),
+        (logits[0, 0], target[0]),
+        (logits[:, :, None], target),
+        (logits, logits[:, :4]),
+    ]
+    for scores, goal in wrong:
+        with pytest.raises((RuntimeError, ValueError, IndexError)) as expected:
+            reference(scores, goal)
+        with pytest.raises(expected.type):
+            criterion(scores, goal)
+    with pytest.raises(ValueError, match="gamma"):
+        FocalLoss((1.0, 2.0))(logits, target)
+    assert criterion(logits[0], target[0]).item() == pytest.approx(criterion(logits[:1], target[:1]).item())
+    for shape in ((0, 5), (2, 5, 0), (0, 5, 3)):
+        empty = torch.empty(shape, device=DEVICE, requires_grad=True)
+        loss = criterion(empty, torch.empty((shape[0], *shape[2:]), dtype=torch.long, device=DEVICE))
+        loss.backward()
+        assert loss.isnan()
+        assert empty.grad.shape == shape
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(1, 3), (70, 3), (3, 600)])
+def test_one_launch_and_three_agree(shape, weighted, monkeypatch):
+    logits, target, soft = batch(*shape)
+    weight = torch.linspace(0.5, 2.0, shape[1], device=DEVICE) if weighted else None
+    some, none = target.clone(), torch.full_like(target, -100)
+    some[1::2] = -100
+    results = []
+    for most_bytes in (1 << 25, 0):
+        monkeypatch.setattr(launches, "_MOST_BYTES_CORRECTED", most_bytes)
+        launches.plan_for.cache_clear()
+        for goal, reduction in ((target, "mean"), (some, "mean"), (none, "mean"), (some, "sum"), (soft, "mean")):
+            leaf = logits.clone().requires_grad_()
+            loss = FocalLoss(2.0, weight=weight, reduction=reduction)(leaf, goal)
+            (gradient,) = torch.autograd.grad(3 * loss, leaf, retain_graph=True)
+            (again,) = torch.autograd.grad(3 * loss, leaf)
+            torch.testing.assert_close(gradient, again, rtol=1e-5, atol=1e-8)
+            results.append((loss.detach(), gradient))
+    launches.plan_for.cache_clear()
+    half = len(results) // 2
+    for one, three in zip(results[:half], results[half:], strict=True):
+        torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-8, equal_nan=True)
+
+
+def test_losses_of_one_stream_follow_each_other():
+    criterion, sizes = FocalLoss(2.0), (1, 7, 300, 2)
+    for rows in sizes * 2:
+        logits, target, _ = batch(rows, 5)
+        exact = criterion(logits.double(), target).item()
+        assert criterion(logits, target).item() == pytest.approx(exact, rel=1e-5)
+
+
+def test_programs_of_several_groups_add_up_to_one_loss():
+    logits, target, _ = batch(130, 600)  # a program a row, 128 programs a group
+    target[::3] = -100
+    compare(logits, target, PLAIN, "mean")
+    if not INTERPRETED:
+        assert len({FocalLoss(2.0)(logits, target).item() for _ in range(5)}) == 1  # to the bit
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_graphs_and_streams_do_not_disturb_each_other():
+    logits, target, _ = batch(4096, 100)
+    criterion = FocalLoss(2.0)
+    exact = criterion(logits.double(), target).float()
+    criterion(logits, target)  # compiled before it is captured
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    graphs = []
+    for stream in streams[:2]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            captured = [criterion(logits, target) for _ in range(8)]
+        graphs.append((graph, captured))
+    losses = []
+    for _ in range(20):
+        for (graph, _), stream in zip(graphs, streams[2:], strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                losses.append(criterion(logits, target))
+    torch.cuda.synchronize()
+    for loss in (*losses, *graphs[0][1], *graphs[1][1]):
+        torch.testing.assert_close(loss, exact)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("lies", ["rows", "images", "channels_last"])
+def test_no_memory_but_for_the_gradient(lies):
+    shape = (8, 21, 256, 256) if lies != "rows" else (524_288, 21)
+    logits = torch.randn(shape, device="cuda")
+    logits = logits.to(memory_format=torch.channels_last) if lies == "channels_last" else logits
+    logits.requires_grad_()
+    target = torch.randint(21, (shape[0], *shape[2:]), device="cuda")
+    criterion = FocalLoss(2.0)
+    torch.autograd.grad(criterion(logits, target), logits)  # whatever is kept is there now
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    torch.autograd.grad(criterion(logits, target), logits)
+    assert torch.cuda.max_memory_allocated() - before < 1.1 * logits.nbytes
 
 
 def test_nan_propagates():
@@ -232,12 +420,12 @@ def test_a_class_that_does_not_exist_is_nan_and_harms_no_other_row(classes, wron
     for smoothing in (0.0,) if classes > 1000 else (0.0, 0.1):
         settings = settings._replace(label_smoothing=smoothing)
         leaf = logits.clone().requires_grad_()
-        losses = fused.focal_rows(as_rows(leaf, target, weight=None), settings, reduction="none")
+        losses = fused.focal_loss(leaf, target, settings, reduction="none")
         losses.sum().backward()
         assert losses.isnan().tolist() == [True, False, False]
         assert leaf.grad[0].isnan().any()
         others = logits[1:].clone().requires_grad_()
-        fused.focal_rows(as_rows(others, target[1:], weight=None), settings, reduction="none").sum().backward()
+        fused.focal_loss(others, target[1:], settings, reduction="none").sum().backward()
         torch.testing.assert_close(leaf.grad[1:], others.grad)
 
 
@@ -294,14 +482,13 @@ def test_per_sample_losses_can_be_changed_in_place():
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")
 def test_what_the_kernels_leave_to_the_plain_formula():
     logits, target, soft = batch(4, 5)
-    plain = Settings(2.0, None, -100, 0.0, False)
-    assert fused.serves(as_rows(logits, target, weight=None), plain)
-    assert not fused.serves(as_rows(logits, soft.clone().requires_grad_(), weight=None), plain)
+    assert serves(logits, target, PLAIN)
+    assert not serves(logits, soft.clone().requires_grad_(), PLAIN)
     weight = torch.ones(5, device=DEVICE, requires_grad=True)
-    assert not fused.serves(as_rows(logits, target, weight=weight), plain._replace(weight=weight))
+    assert not serves(logits, target, PLAIN._replace(weight=weight))
     long = torch.zeros(1, 40_000, device=DEVICE)
-    assert fused.serves(as_rows(long, target[:1], weight=None), plain)
-    assert not fused.serves(as_rows(long, target[:1], weight=None), plain._replace(label_smoothing=0.1))
+    assert serves(long, target[:1], PLAIN)
+    assert not serves(long, target[:1], PLAIN._replace(label_smoothing=0.1))
     assert not fused.serves_map(logits, 200.0)
     losses = torch.func.vmap(lambda one: focal_loss(logits[:1], one, gamma=2.0), in_dims=0)(target[:, None])
     assert losses.shape == (4, 1)
@@ -313,9 +500,9 @@ def test_what_the_kernels_leave_to_the_plain_formula():
 def test_no_gradient_is_computed_without_need(monkeypatch):
     logits, target, _ = batch(4, 5)
     asked = []
-    compute = launches.focal_rows
+    compute = launches.loss_and_gradient
     monkeypatch.setattr(
-        launches, "focal_rows", lambda *data, **wanted: (asked.append(wanted["gradient"]), compute(*data, **wanted))[1]
+        launches, "loss_and_gradient", lambda *call: (asked.append(call[1].gradient), compute(*call))[1]
     )
     leaf = logits.clone().requires_grad_()
     with torch.no_grad():
@@ -333,3 +520,14 @@ def test_posterior_map(gamma, shape):
     assert fused.serves_map(logits, gamma)
     exact = posterior_from_logits(logits.double(), gamma=gamma)
     torch.testing.assert_close(FocalMap(gamma)(logits).double(), exact, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(2, 7), (2, 3, 5), (1, 4, 16)])
+@pytest.mark.parametrize("classes", [2, 21, 600])
+def test_posterior_map_of_images(shape, classes):
+    logits, _, _ = images(shape, classes)
+    exact = posterior_from_logits(logits.double().movedim(1, -1), gamma=2.0).movedim(-1, 1)
+    for lying in (logits, logits.movedim(1, -1).contiguous().movedim(-1, 1), logits[..., ::2]):
+        expected = exact[..., ::2] if lying.shape != logits.shape else exact
+        assert fused.serves_map(lying, 2.0)
+        torch.testing.assert_close(FocalMap(2.0)(lying).double(), expected, rtol=1e-4, atol=1e-9)

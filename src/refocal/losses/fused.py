@@ -13,52 +13,56 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.losses import launches
+from refocal.losses import launches, sigmoid_launches
 from refocal.losses.compiled import INTERPRETED, on_device_of
-from refocal.losses.launches import LONGEST_ROW_ON_CHIP, Settings, SigmoidSettings
-from refocal.losses.targets import Rows, reduce
+from refocal.losses.launches import Case, Plan, Settings
+from refocal.losses.layouts import LONGEST_ROW_ON_CHIP
+from refocal.losses.sigmoid_launches import SigmoidSettings
+from refocal.losses.targets import as_rows, loss_dtype, reduce
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
+_NVIDIA = torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def serves(rows: Rows, settings: Settings) -> bool:
-    """Whether a kernel computes this loss: on a GPU, for fixed gammas, outside of tracing and transformations."""
-    hard = rows.has_indices and not settings.label_smoothing
-    fits = hard or rows.logits.shape[1] <= LONGEST_ROW_ON_CHIP
-    fixed = isinstance(settings.gamma, (float, tuple))
-    return fixed and fits and rows.logits.shape[0] > 0 and _runs_kernels(rows.logits, rows.target, settings.weight)
 
 
 def serves_sigmoid(logits: Tensor, target: Tensor, gamma: Any, alpha: Any) -> bool:
     """Whether a kernel computes this sigmoid loss."""
     fixed = isinstance(gamma, float) and not isinstance(alpha, tuple)
-    return fixed and logits.numel() > 0 and _runs_kernels(logits, target)
+    return fixed and logits.numel() > 0 and runs_kernels(logits, target)
 
 
 def serves_map(logits: Tensor, gamma: Any) -> bool:
-    """Whether a kernel computes this posterior map: two-dimensional logits without gradient, one moderate gamma."""
-    if logits.ndim != 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
+    """Whether a kernel computes this posterior map: batches of logits without gradient, one moderate gamma."""
+    if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
         return False
-    return _runs_kernels(logits) and 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.shape[0] > 0
+    return runs_kernels(logits) and 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
 
-def _runs_kernels(logits: Tensor, *others: Tensor | None) -> bool:
+def runs_kernels(logits: Tensor, *others: Tensor | None) -> bool:
+    """Whether kernels can run on these tensors: on a GPU, outside of tracing and transformations."""
+    if not _HAS_TRITON or logits.dtype not in _DTYPES or not ((logits.is_cuda and _NVIDIA) or INTERPRETED):
+        return False
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch.autograd.forward_ad._current_level >= 0:
         return False
-    given = [tensor for tensor in others if tensor is not None]
-    if any(tensor.requires_grad for tensor in given):  # the kernels differentiate in the logits alone
-        return False
-    if any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in (logits, *given)):
-        return False
-    on_gpu = logits.is_cuda and torch.version.hip is None
-    return _HAS_TRITON and logits.dtype in _DTYPES and (on_gpu or INTERPRETED)
+    wrapped, device = torch._C._functorch.is_functorch_wrapped_tensor, logits.get_device()
+    for tensor in others:
+        # the kernels differentiate in the logits alone; tensors of another device are for PyTorch to refuse
+        if tensor is not None and (tensor.requires_grad or wrapped(tensor) or tensor.get_device() != device):
+            return False
+    return not wrapped(logits)
 
 
-def focal_rows(rows: Rows, settings: Settings, *, reduction: str) -> Tensor:
-    """Focal losses (N,), or their sum or mean, by the fused kernels."""
-    wanted = torch.is_grad_enabled() and rows.logits.requires_grad
-    return _FocalRows.apply(rows.logits, rows.target, settings, reduction, wanted)  # type: ignore[no-untyped-call]
+def focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, reduction: str) -> Tensor | None:
+    """Focal losses, or their sum or mean; None where no kernel serves these tensors as they lie, or they do not fit."""
+    if not runs_kernels(logits, target, settings.weight) or not isinstance(settings.gamma, (float, tuple)):
+        return None
+    gradient = logits.requires_grad and _at_once(logits, reduction) and torch.is_grad_enabled()
+    target = target.long() if target.dtype == torch.uint8 else target
+    case = launches.case_of(logits, target, settings, reduction, loss_dtype(logits), gradient=gradient)
+    plan = launches.plan_for(case)
+    if plan is None:
+        return None
+    return _FocalLoss.apply(logits, target, (settings, case, plan))  # type: ignore[no-untyped-call]
 
 
 def sigmoid_focal(
@@ -71,7 +75,7 @@ def sigmoid_focal(
 
 
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
-    """Psi^gamma of each row, by the fused kernel."""
+    """Psi^gamma over dimension 1, by the fused kernel."""
     with on_device_of(logits):
         return launches.posterior_map(logits, gamma)
 
@@ -85,49 +89,46 @@ def _at_once(logits: Tensor, reduction: str) -> bool:
     return reduction != "none" and logits.dtype != torch.float16
 
 
-class _FocalRows(torch.autograd.Function):
+class _FocalLoss(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917 `apply` takes no keywords
-        ctx: Any, logits: Tensor, target: Tensor, settings: Settings, reduction: str, wanted: bool
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, target: Tensor, how: tuple[Settings, Case, Plan]) -> Tensor:
+        settings, case, plan = how
         with on_device_of(logits):
-            loss, ctx.gradient = launches.focal_rows(
-                logits, target, settings, reduction, gradient=wanted and _at_once(logits, reduction)
-            )
+            loss, ctx.gradient, ctx.correction = launches.loss_and_gradient(plan, case, logits, target, settings)
         ctx.save_for_backward(logits, target)
-        ctx.settings, ctx.reduction = settings, reduction
-        assert loss is not None
+        ctx.how = how
         return loss
 
     @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, None, None]:
+        settings, case, plan = ctx.how
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is not None and not torch.is_grad_enabled():
-            return launches.scale(gradient, incoming, None), None, None, None, None
+            launches.multiply(plan, gradient, incoming, ctx.correction)
+            return gradient, None, None
         logits, target = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: the plain formula has one
             from refocal.losses.softmax import focal_rows as plain_rows
 
-            rows = Rows(logits, target, (logits.shape[0],))
-            weight, ignore_index = ctx.settings.weight, ctx.settings.ignore_index
-            plain = reduce(
-                plain_rows(rows, ctx.settings), rows, ctx.reduction, weight=weight, ignore_index=ignore_index
-            )
+            rows = as_rows(logits, target, weight=None)
+            losses = plain_rows(rows, settings).reshape(rows.shape)
+            weight, ignore_index = settings.weight, settings.ignore_index
+            plain = reduce(losses, rows, case.reduction, weight=weight, ignore_index=ignore_index)
             (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
         else:  # later, or a second pass through the same graph
-            _, gradient = launches.focal_rows(
-                logits, target, ctx.settings, ctx.reduction, gradient=True, incoming=incoming
+            gradient = launches.gradient_alone(
+                case, logits, target, settings, incoming=incoming, correction=ctx.correction
             )
-        return gradient, None, None, None, None
+        return gradient, None, None
 
 
 class _SigmoidFocal(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917
+    def forward(  # noqa: PLR0917 `apply` takes no keywords
         ctx: Any, logits: Tensor, target: Tensor, settings: SigmoidSettings, reduction: str, wanted: bool
     ) -> Tensor:
         with on_device_of(logits):
-            loss, ctx.gradient, ctx.work = launches.sigmoid_focal(
+            loss, ctx.gradient, ctx.correction = sigmoid_launches.loss_and_gradient(
                 logits, target, settings, reduction, gradient=wanted and _at_once(logits, reduction)
             )
         ctx.save_for_backward(logits, target)
@@ -138,7 +139,7 @@ class _SigmoidFocal(torch.autograd.Function):
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None, None]:
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is not None and not torch.is_grad_enabled():
-            return launches.scale(gradient, incoming, ctx.work), None, None, None, None
+            return sigmoid_launches.multiply(gradient, incoming, ctx.correction), None, None, None, None
         logits, target = ctx.saved_tensors
         if torch.is_grad_enabled():
             from refocal.losses.sigmoid import sigmoid_focal_elements
@@ -150,7 +151,7 @@ class _SigmoidFocal(torch.autograd.Function):
                 plain = plain / (target != ctx.settings[2]).sum()
             (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
         else:
-            gradient = launches.sigmoid_gradient(
-                logits, target, ctx.settings, ctx.reduction, incoming=incoming, work=ctx.work
+            gradient = sigmoid_launches.gradient_alone(
+                logits, target, ctx.settings, ctx.reduction, incoming=incoming, correction=ctx.correction
             )
         return gradient, None, None, None, None

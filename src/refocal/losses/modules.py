@@ -21,7 +21,7 @@ from refocal.losses.softmax import (
     focal_loss,
     inverse_focal_loss,
     proper_focal_loss,
-    resolve_gamma,
+    reduced_focal_loss,
 )
 from refocal.losses.targets import as_rows, reduce
 
@@ -118,24 +118,8 @@ class FocalLoss(AbstractSoftmaxLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; in one pass with its gradient on a GPU."""
-        rows = as_rows(logits, target, weight=self.weight, label_smoothing=self.label_smoothing)
-        classes = rows.logits.shape[1]
-        checked = isinstance(self.gamma, tuple) and len(self.gamma) == classes  # once more would take long
-        gamma = self.gamma if checked else resolve_gamma(self.gamma, classes=classes)
-        if gamma == 0.0:
-            return F.cross_entropy(
-                logits,
-                target,
-                weight=self.weight,
-                ignore_index=self.ignore_index,
-                reduction=self.reduction,
-                label_smoothing=self.label_smoothing,
-            )
-        settings = Settings(gamma, self.weight, self.ignore_index, self.label_smoothing, self.detached)
-        if self.reduction != "none" and fused.serves(rows, settings):
-            return fused.focal_rows(rows, settings, reduction=self.reduction)
-        losses = self.per_sample(logits, target)
-        return reduce(losses, rows, self.reduction, weight=self.weight, ignore_index=self.ignore_index)
+        settings = Settings(self.gamma, self.weight, self.ignore_index, self.label_smoothing, self.detached)
+        return reduced_focal_loss(logits, target, settings, reduction=self.reduction)
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""

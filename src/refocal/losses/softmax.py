@@ -17,7 +17,7 @@ from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
 from refocal.losses.launches import Settings
 from refocal.losses.policies import GammaPolicy
-from refocal.losses.targets import Rows, as_rows, gather_target, loss_dtype
+from refocal.losses.targets import Rows, as_rows, check_fit, gather_target, loss_dtype, reduce
 
 
 def focal_loss(
@@ -51,16 +51,34 @@ def focal_loss(
 
     Reference: 001, Eq. 5.
     """
-    rows = as_rows(logits, target, weight=weight, label_smoothing=label_smoothing)
-    exponent = resolve_gamma(gamma, classes=rows.logits.shape[1])
-    if exponent == 0.0:
-        return F.cross_entropy(
-            logits, target, weight=weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
-        )
+    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing)
+    exponent = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
     settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
-    if fused.serves(rows, settings):
-        return fused.focal_rows(rows, settings, reduction="none").reshape(rows.shape)
-    return focal_rows(rows, settings).reshape(rows.shape)
+    return reduced_focal_loss(logits, target, settings, reduction="none")
+
+
+def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, reduction: str) -> Tensor:
+    """Focal loss, reduced as `nn.CrossEntropyLoss` does, which says what is wrong with tensors that do not fit."""
+    policy = settings.gamma
+    if isinstance(policy, GammaPolicy) and policy.closed_form_gamma is not None:
+        settings = settings._replace(gamma=policy.closed_form_gamma)
+    fast = fused.focal_loss(logits, target, settings, reduction=reduction)
+    if fast is not None:
+        return fast
+    gamma, weight, ignore_index, smoothing, _ = settings
+    check_fit(logits, target, weight=weight, label_smoothing=smoothing)
+    gamma = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
+    if gamma == 0.0:
+        return F.cross_entropy(
+            logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=smoothing
+        )
+    settings, rows = settings._replace(gamma=gamma), as_rows(logits, target, weight=weight)
+    if fused.runs_kernels(rows.logits, rows.target, weight):  # where the tensors lay otherwise, on a copy
+        fast = fused.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), settings, reduction=reduction)
+        if fast is not None:
+            return fast.reshape(rows.shape) if reduction == "none" else fast
+    losses = focal_rows(rows, settings).reshape(rows.shape)
+    return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index)
 
 
 def resolve_gamma(gamma: Any, *, classes: int) -> Any:

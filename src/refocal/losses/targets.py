@@ -22,19 +22,26 @@ class Rows(NamedTuple):
         return self.target.ndim == 1
 
 
-def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, label_smoothing: float = 0.0) -> Rows:
-    """Rows of a batch with classes on dimension 1 (0 without a batch); what cross-entropy refuses, it refuses here."""
-    class_dim = 1 if logits.ndim > 1 else 0
-    positions = (*logits.shape[:class_dim], *logits.shape[class_dim + 1 :])
+def check_fit(logits: Tensor, target: Tensor, *, weight: Tensor | None, label_smoothing: float = 0.0) -> None:
+    """Refuse what cross-entropy refuses: classes are on dimension 1 (0 without a batch), positions on the others."""
+    shape = logits.shape
     if target.is_floating_point():
-        fits = logits.ndim > 0 and target.shape == logits.shape
+        fits = len(shape) > 0 and target.shape == shape
     else:
-        fits = logits.ndim > 0 and target.shape == positions and target.dtype in (torch.int64, torch.uint8)
-    weight_fits = weight is None or (logits.ndim > 0 and weight.shape == logits.shape[class_dim : class_dim + 1])
+        positions = shape[:1] + shape[2:] if len(shape) > 1 else ()
+        fits = len(shape) > 0 and target.shape == positions and target.dtype in (torch.int64, torch.uint8)
+    weight_fits = weight is None or weight.shape == (shape[1:2] if len(shape) > 1 else shape)
     if not (fits and weight_fits and logits.is_floating_point() and 0.0 <= label_smoothing <= 1.0):
         F.cross_entropy(logits, target, weight=weight, label_smoothing=label_smoothing)  # raises, with its own words
         msg = f"logits of shape {tuple(logits.shape)} and target of shape {tuple(target.shape)} do not fit"
         raise ValueError(msg)
+
+
+def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, label_smoothing: float = 0.0) -> Rows:
+    """Rows of a batch with classes on dimension 1 (0 without a batch); what cross-entropy refuses, it refuses here."""
+    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing)
+    class_dim = 1 if logits.ndim > 1 else 0
+    positions = (*logits.shape[:class_dim], *logits.shape[class_dim + 1 :])
     if logits.ndim == 2 and target.dtype != torch.uint8:
         return Rows(logits, target, positions)
     classes = logits.shape[class_dim]

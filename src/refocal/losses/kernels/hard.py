@@ -3,8 +3,9 @@
 With m_j = exp(x_j - max x), p = m_y / sum(m) and q = sum of the others / sum(m), so that neither is taken from the
 other by subtraction. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
 
-`work` is laid out as `elementwise` says: it brings the counts for a mean and takes one loss a row. Lengths and strides
-are constants, so that Triton sees which addresses are aligned and loads many classes at once.
+Each kernel leaves one loss a row, or a tile, in `work`, which is laid out as `sums` says; or it adds them up itself
+(ADDS), so that one launch does all. Lengths and strides are constants, so that Triton sees which addresses are aligned
+and loads many classes at once.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.elementwise import LOSSES, incoming_gradient, inverse_count
 from refocal.losses.kernels.maths import LN_2, LOG2_E, log1p, log2, reciprocal, reduced_power
+from refocal.losses.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale
+from refocal.losses.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
 @triton.jit
@@ -47,17 +49,24 @@ def tiles_of_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    loss_ptr,
+    correction_ptr,
     gamma_ptr,
     weight_ptr,
     incoming_ptr,
     rows,
     gamma,
     ignore_index,
+    expected,
     CLASSES: tl.constexpr,
+    SPAN: tl.constexpr,
+    IMAGE: tl.constexpr,
     STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
-    SCALED: tl.constexpr,
+    BY_ROW: tl.constexpr,
+    COUNTED: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -65,17 +74,17 @@ def tiles_of_rows(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """Short rows: a program takes ROWS of them at once."""
-    scale = inverse_count(work_ptr) if SCALED else 1.0
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    exists = row < rows
+    """Few classes: a program takes a tile of ROWS samples, which lie as `tiles` says."""
+    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
+    image, inner, row, exists = samples_of_tile(rows, SPAN, ROWS)
     column = tl.arange(0, BLOCK)[None, :]
     mask = exists[:, None] & (column < CLASSES)
-    place = row.to(tl.int64)
-    x = tl.load(logits_ptr + (place * STRIDE)[:, None] + column, mask=mask, other=-float("inf")).to(tl.float32)
+    score_ptr = score_at(logits_ptr, image, inner[:, None], column, SPAN, IMAGE, STRIDE)
+    x = tl.load(score_ptr, mask=mask, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
     counted, sound, safe = _checked(target, ignore_index, CLASSES)
-    score = tl.load(logits_ptr + place * STRIDE + safe, mask=exists, other=0.0).to(tl.float32)
+    target_score_ptr = score_at(logits_ptr, image, inner, safe, SPAN, IMAGE, STRIDE)
+    score = tl.load(target_score_ptr, mask=exists, other=0.0).to(tl.float32)
     shift = tl.max(x, axis=1) * LOG2_E
     shift = tl.where(shift == -float("inf"), 0.0, shift)
     is_target = column == safe[:, None]
@@ -84,15 +93,23 @@ def tiles_of_rows(
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
     loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), tl.sum(mass, axis=1), row_gamma, WHOLE, DETACHED)
     loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
+    share = tl.where(counted, 1.0, 0.0)
     if WEIGHTED:
         weight = tl.load(weight_ptr + safe).to(tl.float32)
-        loss, phi = loss * weight, phi * weight
-    tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0), mask=exists)
+        loss, phi, share = loss * weight, phi * weight, tl.where(counted, weight, 0.0)
+    loss = tl.where(counted, loss, 0.0)
+    if BY_ROW:
+        tl.store(work_ptr + LOSSES + row, loss, mask=exists)
     if GRADIENT:
         phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, tl.where(exists, row, 0), INCOMING), 0.0)
         gradient = tl.where(is_target, (-phi * q)[:, None], mass * (phi * inverse)[:, None])
-        place = gradient_ptr + (place * CLASSES)[:, None] + column
+        place = gradient_at(gradient_ptr, image, inner[:, None], column, SPAN, CLASSES)
         tl.store(place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
+    if ADDS:
+        total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
+        add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
+    elif not BY_ROW and not INCOMING:
+        tl.store(work_ptr + LOSSES + tl.program_id(0), tl.sum(loss, axis=0))
 
 
 @triton.jit
@@ -111,6 +128,7 @@ def _whole_row(
     CLASSES: tl.constexpr,
     STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -118,7 +136,7 @@ def _whole_row(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """Loss and gradient of a row, but for the gradient at the target: where it belongs and what it is are returned.
+    """Loss of a row, its share in a mean, and its gradient but at the target: where that belongs and what it is.
 
     To tell the target from the other classes would cost two instructions at every one of them.
     """
@@ -141,15 +159,18 @@ def _whole_row(
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
     loss, phi, q, inverse = _row_terms(log_mass, mass, rest, row_gamma, WHOLE, DETACHED)
     loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
+    share = tl.where(counted, 1.0, 0.0)
     if WEIGHTED:
         weight = tl.load(weight_ptr + safe).to(tl.float32)
-        loss, phi = loss * weight, phi * weight
-    tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0))
+        loss, phi, share = loss * weight, phi * weight, tl.where(counted, weight, 0.0)
+    loss = tl.where(counted, loss, 0.0)
+    if not ADDS and not INCOMING:
+        tl.store(work_ptr + LOSSES + row, loss)
     phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, row, INCOMING), 0.0)
     out = gradient_ptr + place * CLASSES
     if GRADIENT:
         tl.store(out + column, (masses * (phi * inverse)).to(gradient_ptr.dtype.element_ty), mask=inside)
-    return out + safe, -phi * q
+    return loss, share, out + safe, -phi * q
 
 
 @triton.jit
@@ -158,17 +179,21 @@ def whole_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    loss_ptr,
+    correction_ptr,
     gamma_ptr,
     weight_ptr,
     incoming_ptr,
     rows,
     gamma,
     ignore_index,
+    expected,
     CLASSES: tl.constexpr,
     STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
-    SCALED: tl.constexpr,
+    COUNTED: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -177,10 +202,8 @@ def whole_rows(
     INCOMING: tl.constexpr,
 ):
     """A program holds a row on the chip: one where STAGES is 1, else one after another, loading ahead."""
-    scale = inverse_count(work_ptr) if SCALED else 1.0
-    first = tl.program_id(0)
-    target_place, at_target = _whole_row(
-        first,
+    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
+    data = (
         scale,
         logits_ptr,
         target_ptr,
@@ -191,46 +214,25 @@ def whole_rows(
         incoming_ptr,
         gamma,
         ignore_index,
-        CLASSES,
-        STRIDE,
-        BLOCK,
-        GAMMA_BY_CLASS,
-        WEIGHTED,
-        WHOLE,
-        DETACHED,
-        GRADIENT,
-        INCOMING,
+    )
+    first = tl.program_id(0)
+    total, shares, target_place, at_target = _whole_row(
+        first, *data, CLASSES, STRIDE, BLOCK, ADDS, GAMMA_BY_CLASS, WEIGHTED, WHOLE, DETACHED, GRADIENT, INCOMING
     )
     if STAGES > 1:
         for row in tl.range(first + tl.num_programs(0), rows, tl.num_programs(0), num_stages=STAGES):
             place_before, before = target_place, at_target
-            target_place, at_target = _whole_row(
-                row,
-                scale,
-                logits_ptr,
-                target_ptr,
-                gradient_ptr,
-                work_ptr,
-                gamma_ptr,
-                weight_ptr,
-                incoming_ptr,
-                gamma,
-                ignore_index,
-                CLASSES,
-                STRIDE,
-                BLOCK,
-                GAMMA_BY_CLASS,
-                WEIGHTED,
-                WHOLE,
-                DETACHED,
-                GRADIENT,
-                INCOMING,
+            loss, share, target_place, at_target = _whole_row(
+                row, *data, CLASSES, STRIDE, BLOCK, ADDS, GAMMA_BY_CLASS, WEIGHTED, WHOLE, DETACHED, GRADIENT, INCOMING
             )
+            total, shares = total + loss, shares + share
             if GRADIENT:  # the sums of this row have made all threads wait for the stores of the one before
                 tl.store(place_before, before.to(gradient_ptr.dtype.element_ty))
     if GRADIENT:
         tl.debug_barrier()
         tl.store(target_place, at_target.to(gradient_ptr.dtype.element_ty))
+    if ADDS:
+        add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
 
 
 @triton.jit
@@ -247,17 +249,21 @@ def rows_in_chunks(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    loss_ptr,
+    correction_ptr,
     gamma_ptr,
     weight_ptr,
     incoming_ptr,
     rows,
     gamma,
     ignore_index,
+    expected,
     CLASSES: tl.constexpr,
     STRIDE: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
-    SCALED: tl.constexpr,
+    COUNTED: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -271,9 +277,10 @@ def rows_in_chunks(
     """
     CHUNK: tl.constexpr = LANES * WIDTH
     FULL: tl.constexpr = CLASSES // CHUNK * CHUNK
-    scale = inverse_count(work_ptr) if SCALED else 1.0
+    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
     offset = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     tail = FULL + offset
+    total, shares = 0.0, 0.0
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         place = tl.full((), 0, tl.int64) + row
         base = logits_ptr + place * STRIDE
@@ -297,10 +304,15 @@ def rows_in_chunks(
         row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
         loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), rest, row_gamma, WHOLE, DETACHED)
         loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
+        share = tl.where(counted, 1.0, 0.0)
         if WEIGHTED:
             weight = tl.load(weight_ptr + safe).to(tl.float32)
-            loss, phi = loss * weight, phi * weight
-        tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0))
+            loss, phi, share = loss * weight, phi * weight, tl.where(counted, weight, 0.0)
+        loss = tl.where(counted, loss, 0.0)
+        if ADDS:
+            total, shares = total + loss, shares + share
+        elif INCOMING == 0:
+            tl.store(work_ptr + LOSSES + row, loss)
         if GRADIENT:
             phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, row, INCOMING), 0.0)
             factor = phi * inverse
@@ -317,3 +329,5 @@ def rows_in_chunks(
                 at_tail = tl.exp2(last.to(tl.float32) * LOG2_E - shift) * factor
                 at_tail = tl.where(tail == safe, -phi * q, at_tail).to(gradient_ptr.dtype.element_ty)
                 tl.store(out + tail, at_tail, mask=tail < CLASSES, eviction_policy="evict_first")
+    if ADDS:
+        add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)

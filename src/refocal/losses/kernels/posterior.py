@@ -10,6 +10,7 @@ import triton.language as tl
 
 from refocal.losses.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
 from refocal.losses.kernels.soft import beside_top
+from refocal.losses.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
 @triton.jit
@@ -19,19 +20,21 @@ def rows_on_chip(
     rows,
     gamma,
     CLASSES: tl.constexpr,
+    SPAN: tl.constexpr,
+    IMAGE: tl.constexpr,
     STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
-    """A program takes a tile of ROWS rows."""
+    """A program takes a tile of ROWS samples, which lie as `tiles` says; probabilities lie as gradients do."""
     column = tl.arange(0, BLOCK)[None, :]
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    image, inner, _, exists = samples_of_tile(rows, SPAN, ROWS)
     mask = column < CLASSES
     if ROWS > 1:
-        mask = mask & (row < rows)[:, None]
-    place = row.to(tl.int64)[:, None]
-    x = tl.load(logits_ptr + place * STRIDE + column, mask=mask, other=-float("inf")).to(tl.float32)
+        mask = mask & exists[:, None]
+    score_ptr = score_at(logits_ptr, image, inner[:, None], column, SPAN, IMAGE, STRIDE)
+    x = tl.load(score_ptr, mask=mask, other=-float("inf")).to(tl.float32)
     # the bound stands for -inf, so that 0 log 0 = 0
     exponent = (x - tl.max(x, axis=1)[:, None]) * LOG2_E
     exponent = tl.maximum(exponent, -1e30, propagate_nan=tl.PropagateNan.ALL)
@@ -48,4 +51,5 @@ def rows_on_chip(
     phi = reduced_power(q, gamma, WHOLE) * (q - weighted_gamma * (p * (exponent - log_total)))
     h = tl.where(exponent == 0.0, 1.0, (mass * phi_top) * reciprocal(phi))
     probs = h * reciprocal(tl.sum(h, axis=1)[:, None])
-    tl.store(probs_ptr + place * CLASSES + column, probs.to(probs_ptr.dtype.element_ty), mask=mask)
+    place = gradient_at(probs_ptr, image, inner[:, None], column, SPAN, CLASSES)
+    tl.store(place, probs.to(probs_ptr.dtype.element_ty), mask=mask)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.elementwise import LOSSES, incoming_gradient, inverse_count
 from refocal.losses.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
+from refocal.losses.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale
+from refocal.losses.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
 @triton.jit
@@ -29,20 +30,27 @@ def rows_on_chip(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    loss_ptr,
+    correction_ptr,
     gamma_ptr,
     weight_ptr,
     incoming_ptr,
     rows,
     gamma,
     ignore_index,
+    expected,
     smoothing,
-    scale,
     CLASSES: tl.constexpr,
+    SPAN: tl.constexpr,
+    IMAGE: tl.constexpr,
     STRIDE: tl.constexpr,
+    TARGET_IMAGE: tl.constexpr,
     TARGET_STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
-    SCALED: tl.constexpr,
+    BY_ROW: tl.constexpr,
+    COUNTED: tl.constexpr,
+    ADDS: tl.constexpr,
     INDICES: tl.constexpr,
     SMOOTHED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
@@ -52,18 +60,16 @@ def rows_on_chip(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """A program takes a tile of ROWS rows, held on the chip whole; `scale` is 1 / N for a mean over soft targets."""
-    if SCALED:
-        scale = inverse_count(work_ptr)
+    """A program takes a tile of ROWS samples, which lie as `tiles` says, and holds it on the chip."""
+    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
     column = tl.arange(0, BLOCK)[None, :]
     inside = column < CLASSES
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    exists = row < rows
+    image, inner, row, exists = samples_of_tile(rows, SPAN, ROWS)
     mask = inside
     if ROWS > 1:
         mask = mask & exists[:, None]
-    place = row.to(tl.int64)[:, None]
-    x = tl.load(logits_ptr + place * STRIDE + column, mask=mask, other=-float("inf")).to(tl.float32)
+    score_ptr = score_at(logits_ptr, image, inner[:, None], column, SPAN, IMAGE, STRIDE)
+    x = tl.load(score_ptr, mask=mask, other=-float("inf")).to(tl.float32)
     if INDICES:
         index = tl.load(target_ptr + row, mask=exists, other=ignore_index)
         counted = index != ignore_index
@@ -71,7 +77,8 @@ def rows_on_chip(
         t = tl.where((counted & ((index < 0) | (index >= CLASSES)))[:, None], float("nan"), t)  # no such class
     else:
         counted = exists
-        t = tl.load(target_ptr + place * TARGET_STRIDE + column, mask=mask, other=0.0).to(tl.float32)
+        probability_ptr = score_at(target_ptr, image, inner[:, None], column, SPAN, TARGET_IMAGE, TARGET_STRIDE)
+        t = tl.load(probability_ptr, mask=mask, other=0.0).to(tl.float32)
     if SMOOTHED:
         t = tl.where(inside, (1.0 - smoothing) * t + smoothing / CLASSES, 0.0)
     if WEIGHTED:
@@ -90,8 +97,9 @@ def rows_on_chip(
     q = tl.where(exponent == 0.0, q_top, 1.0 - p)
     log_p = tl.where(t != 0.0, exponent - log2_of_total(beside), 0.0)
     reduced = t * reduced_power(q, class_gamma, WHOLE)
-    loss = tl.sum(reduced * q * log_p, axis=1) * -LN_2
-    tl.store(work_ptr + LOSSES + row, tl.where(counted, loss, 0.0), mask=exists)
+    loss = tl.where(counted, tl.sum(reduced * q * log_p, axis=1) * -LN_2, 0.0)
+    if BY_ROW:
+        tl.store(work_ptr + LOSSES + row, loss, mask=exists)
     if GRADIENT:
         if DETACHED:
             pull = reduced * q
@@ -101,4 +109,14 @@ def rows_on_chip(
         incoming = incoming_gradient(incoming_ptr, tl.where(exists, row, 0), INCOMING)
         row_scale = tl.where(counted, scale * incoming, 0.0)[:, None]
         gradient = (p * tl.sum(pull, axis=1)[:, None] - pull) * row_scale
-        tl.store(gradient_ptr + place * CLASSES + column, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
+        place = gradient_at(gradient_ptr, image, inner[:, None], column, SPAN, CLASSES)
+        tl.store(place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
+    if ADDS:
+        share = tl.where(counted, 1.0, 0.0)
+        if COUNTED and WEIGHTED:
+            known = counted & (index >= 0) & (index < CLASSES)
+            share = tl.load(weight_ptr + tl.where(known, index, 0), mask=known, other=0.0).to(tl.float32)
+        total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
+        add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
+    elif not BY_ROW and not INCOMING:
+        tl.store(work_ptr + LOSSES + tl.program_id(0), tl.sum(loss, axis=0))

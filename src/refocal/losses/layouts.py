@@ -1,0 +1,85 @@
+"""How scores lie in memory, and how a GPU's programs share them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+LONGEST_ROW_ON_CHIP = 32_768
+LONGEST_TILED_ROW = 512
+_LARGEST_IMAGE = 2**31  # elements that 32-bit offsets reach
+
+
+class Layout(NamedTuple):
+    """Where the scores (N, K, ...) of samples lie, as `refocal.losses.kernels.tiles` reads them.
+
+    Rows with classes side by side, `stride` apart (`span` is 0); or images of `span` samples side by side, `image`
+    apart, their classes `stride` apart.
+    """
+
+    span: int
+    image: int
+    stride: int
+
+    def strides_of_gradient(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The strides of a tensor of this shape that lies in the same way, without gaps."""
+        samples = [1, *itertools.accumulate(shape[:1:-1], operator.mul)][::-1]  # of the trailing dimensions
+        if self.span:
+            return shape[1] * samples[0], *samples
+        return shape[1] * samples[0], 1, *(shape[1] * stride for stride in samples[1:])
+
+
+def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout | None:
+    """The layout of scores (N, K, ...); None where the kernels need a copy.
+
+    That is for classes that are apart in a matrix, for trailing dimensions with gaps, and for images of more classes
+    than a tile holds.
+    """
+    if len(shape) < 2:
+        return None
+    classes = shape[1]
+    if strides[1] == 1 or classes == 1:
+        stride = _common_stride((shape[0], *shape[2:]), (strides[0], *strides[2:]), alone=classes)
+        if stride is not None:
+            return Layout(0, 0, stride)
+    span = math.prod(shape[2:])
+    side_by_side = span > 1 and _common_stride(shape[2:], strides[2:], alone=1) == 1
+    if side_by_side and classes <= LONGEST_TILED_ROW and strides[1] * classes + span < _LARGEST_IMAGE:
+        return Layout(span, strides[0], strides[1])
+    return None
+
+
+def _common_stride(sizes: Sequence[int], strides: Sequence[int], *, alone: int) -> int | None:
+    """The stride of dimensions counted through as one, if they have one; `alone` where there is one element."""
+    counted = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
+    if any(outer != size * inner for (_, outer), (size, inner) in itertools.pairwise(counted)):
+        return None
+    return counted[-1][1] if counted else alone
+
+
+class Tiling(NamedTuple):
+    """How samples are laid out over programs: `block` classes of each of `rows` samples, in that many warps."""
+
+    block: int
+    rows: int
+    warps: int
+    programs: int
+
+
+def tiling(count: int, classes: int, span: int) -> Tiling:
+    """All classes of a sample on the chip.
+
+    Measured to be fast on an H200: short rows, some 512 elements a warp; others, 1,024. Images take 2,048 a warp, so
+    that few classes lie in one thread, which reduces over them alone.
+    """
+    block = 1 << max(classes - 1, 1).bit_length()
+    if span:
+        rows = min(64 if block <= 64 else 32, 1 << max(span - 1, 1).bit_length())
+        return Tiling(block, rows, max(rows * block // 2048, 1), count // span * -(-span // rows))
+    if block <= LONGEST_TILED_ROW:
+        rows = (1024 if block in (32, 512) else 512) // block
+        return Tiling(block, rows, 1, -(-count // rows))
+    return Tiling(block, 1, min(block // 1024, 16 if block <= LONGEST_ROW_ON_CHIP else 32), count)

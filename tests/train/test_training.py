@@ -1,0 +1,319 @@
+"""Training end to end on small data: what it writes, how it goes on after a kill, and what it says when it cannot."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from refocal import metrics
+from refocal.predictions import Predictions
+from refocal.train import checkpoint, runs
+from refocal.train.data import DataSet, Part, load
+from refocal.train.loop import DivergedError, train
+from refocal.train.recipe import Recipe
+
+CPU = torch.device("cpu")
+SMALL = ("--data", "digits", "--model", "mlp")
+DIGITS = {"data": "digits", "model": "mlp", "epochs": 4, "batch_size": 64}
+
+
+def run(recipe, out, *, data=None, **settings):
+    records = []
+    data = load("digits") if data is None else data
+    train([recipe], data, out, device=CPU, report=lambda _, record: records.append(record), **settings)
+    return records
+
+
+def weights(folder):
+    return load_file(folder / "weights.safetensors")
+
+
+def history(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{**json.loads(line), "seconds": None} for line in lines]
+
+
+def command(out, *options, **keywords):
+    words = [sys.executable, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(out)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **keywords)
+
+
+def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
+    recipe = Recipe(data="digits", model="mlp", loss="focal", gamma=2.0, epochs=20, batch_size=32)
+    records = run(recipe, tmp_path)
+    folder = tmp_path / recipe.name
+    card = runs.read_card(folder)
+    assert card["error"] < 0.08
+    assert records[-1]["loss"] < records[0]["loss"] / 5
+    assert [record["epoch"] for record in records] == list(range(1, 21))
+    test = Predictions.read(folder / "predictions.npz").select("test")
+    assert test.scores.dtype == np.float16
+    probs = torch.softmax(torch.from_numpy(test.scores).double(), dim=1).numpy()
+    assert card["ece"] == pytest.approx(metrics.ece(probs, test.labels), abs=1e-12)
+    assert card["nll"] == pytest.approx(metrics.nll(probs, test.labels), abs=1e-12)
+    assert card["error"] == pytest.approx(metrics.error(probs, test.labels), abs=1e-12)
+    assert card["command"] == (
+        "refocal train --data digits --model mlp --loss focal --gamma 2 --epochs 20 --batch-size 32 --seed 0"
+    )
+    last = history(folder)[-1]
+    assert last["test"]["nll"] == pytest.approx(card["nll"], rel=1e-3)  # float16 beside float32
+    apart = last["test"]["correct"], last["test"]["wrong"]
+    shares = 1 - card["error"], card["error"]
+    assert sum(part["nll"] * share for part, share in zip(apart, shares, strict=True)) == pytest.approx(
+        last["test"]["nll"], rel=1e-4
+    )
+    network, again = runs.load_network(folder, classes=10, shape=(64,))
+    assert again == recipe
+    data = load("digits")
+    inputs = torch.from_numpy((data.test.inputs - data.mean) / data.std).float()
+    np.testing.assert_allclose(network(inputs).detach().numpy(), test.scores, atol=0.02, rtol=2e-3)
+
+
+@pytest.mark.parametrize("loss", [{"loss": "adafocal"}, {"loss": "fls-532"}, {"loss": "mmce", "factor": 2.0}])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, loss):
+    recipe = Recipe(**DIGITS, **loss)
+    run(recipe, tmp_path / "whole")
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(_, record):
+        if record["epoch"] == 2:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train([recipe], load("digits"), tmp_path / "parts", device=CPU, report=stop)
+    run(recipe, tmp_path / "parts")
+    whole, parts = (weights(tmp_path / name / recipe.name) for name in ("whole", "parts"))
+    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+    assert history(tmp_path / "whole" / recipe.name) == history(tmp_path / "parts" / recipe.name)
+
+
+def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path):
+    options = ["--data", "digits", "--model", "mlp", "--epochs", "60", "--batch-size", "16", "--loss", "adafocal"]
+    name = "digits-mlp-adafocal-s0"
+    words = [sys.executable, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(tmp_path / "killed")]
+    running = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    lines = tmp_path / "killed" / name / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (lines.exists() and lines.read_text().count("\n") >= 5):
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    assert not runs.is_finished(lines.parent)
+    for out in ("killed", "whole"):
+        done = command(tmp_path / out, *options)
+        assert done.returncode == 0, done.stderr
+    whole, killed = (weights(tmp_path / out / name) for out in ("whole", "killed"))
+    assert whole.keys() == killed.keys()
+    assert all(np.array_equal(whole[key], killed[key]) for key in whole)
+    assert history(tmp_path / "whole" / name) == history(tmp_path / "killed" / name)
+
+
+def test_two_processes_train_what_one_trains(tmp_path):
+    options = [
+        "--data",
+        "digits",
+        "--model",
+        "mlp",
+        "--epochs",
+        "2",
+        "--batch-size",
+        "64",
+        "--loss",
+        "focal",
+        "--gamma",
+        "1",
+    ]
+    one = command(tmp_path / "one", *options)
+    assert one.returncode == 0, one.stderr
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "refocal"]
+    words += ["train", *options, "--device", "cpu", "--out", str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    two = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=240)
+    assert two.returncode == 0, two.stderr
+    first, second = (weights(tmp_path / out / "digits-mlp-focal-g1-s0") for out in ("one", "two"))
+    for key in first:
+        np.testing.assert_allclose(first[key], second[key], atol=2e-6)
+
+
+def test_images_are_trained_on_with_crops(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 96)
+    images = rng.integers(0, 60, (96, 16, 16, 3), dtype=np.uint8)
+    images[labels == 1, 4:12, 4:12] += 150
+    part = Part(images, labels, np.arange(96))
+    data = DataSet(
+        "cifar10", ("dark", "bright"), part, part, part, "made up", "all", np.full(3, 50.0), np.full(3, 50.0)
+    )
+    recipe = Recipe(
+        data="cifar10", model="resnet8", loss="focal", gamma=1.0, epochs=6, batch_size=16, learning_rate=0.05
+    )
+    run(recipe, tmp_path, data=data, keep_logits=(2,))
+    assert runs.read_card(tmp_path / recipe.name)["error"] < 0.1
+    kept = Predictions.read(tmp_path / recipe.name / "train-epoch-2.npz")
+    assert kept.scores.shape == (96, 2)
+    assert np.array_equal(kept.labels, labels)
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    recipe = Recipe(**DIGITS)
+    run(recipe, tmp_path)
+    before = (tmp_path / recipe.name / "card.json").stat().st_mtime_ns
+    assert run(recipe, tmp_path) == []
+    assert (tmp_path / recipe.name / "card.json").stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="holds a run with learning_rate = 0.1, asked was 0.05: choose another folder"):
+        run(Recipe(**DIGITS, learning_rate=0.05), tmp_path)
+
+
+def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
+    recipe = Recipe(**DIGITS)
+    run(recipe, tmp_path)
+    (tmp_path / recipe.name / "card.json").unlink()
+    with pytest.raises(ValueError, match="holds a run with batch_size = 64, asked was 32"):
+        run(Recipe(**{**DIGITS, "batch_size": 32}), tmp_path)
+
+
+def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
+    recipe = Recipe(**DIGITS, learning_rate=1e30)
+    with pytest.raises(DivergedError, match=r"the loss is (nan|inf) at step \d+ of epoch 1 \(learning rate 1e\+30\)"):
+        run(recipe, tmp_path)
+    assert not runs.is_finished(tmp_path / recipe.name)
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: b"", lambda content: b"\xff" * 64])
+def test_an_unreadable_checkpoint_is_reported_and_kept(tmp_path, damage):
+    recipe = Recipe(**DIGITS)
+    run(recipe, tmp_path)
+    folder = tmp_path / recipe.name
+    (folder / "card.json").unlink()
+    path = folder / "checkpoint.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(checkpoint.CheckpointError, match="cannot be read .* remove it to begin again"):
+        run(recipe, tmp_path)
+    assert path.exists()
+    assert len(history(folder)) == recipe.epochs
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path):
+    recipe = Recipe(**DIGITS)
+    folder = tmp_path / recipe.name
+    folder.mkdir()
+    checkpoint.save(
+        folder / "checkpoint.safetensors", {"a": torch.zeros(1)}, epochs=1, settings=json.dumps(recipe.settings())
+    )
+    with pytest.raises(checkpoint.CheckpointError, match="is of another network"):
+        run(recipe, tmp_path)
+
+
+def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path):
+    resource = pytest.importorskip("resource")
+    options = ["--data", "digits", "--model", "mlp", "--loss", "focal", "--gamma", "1", "--epochs"]
+    first = command(tmp_path, *options, "1")
+    assert first.returncode == 0, first.stderr
+    folder = tmp_path / "digits-mlp-focal-g1-s0"
+    before = (folder / "checkpoint.safetensors").read_bytes()
+    # go on with a second epoch where no file can be as large as a checkpoint
+    (folder / "card.json").unlink()
+    settings = before.replace(b'\\"epochs\\": 1,', b'\\"epochs\\": 2,')
+    settings = settings.replace(b'\\"milestones\\": [1]', b'\\"milestones\\": [1]')
+    (folder / "checkpoint.safetensors").write_bytes(settings)
+    second = command(
+        tmp_path,
+        *options,
+        "2",
+        "--milestones",
+        "1",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+    )
+    assert second.returncode == 1
+    assert "could not be written (File too large); the one before it is kept" in second.stderr
+    assert (folder / "checkpoint.safetensors").read_bytes() == settings
+    assert {path.name for path in folder.iterdir()} == {
+        *("checkpoint.safetensors", "metrics.jsonl", "predictions.npz", "weights.safetensors")
+    }
+
+
+def test_the_command_trains_each_gamma_and_seed(tmp_path):
+    options = [
+        "--data",
+        "digits",
+        "--model",
+        "mlp",
+        "--loss",
+        "focal",
+        "--gamma",
+        "1",
+        "2",
+        "--trials",
+        "2",
+        "--epochs",
+        "1",
+    ]
+    done = command(tmp_path, *options, "--json")
+    assert done.returncode == 0, done.stderr
+    cards = json.loads(done.stdout)
+    assert [(card["gamma"], card["seed"]) for card in cards] == [(1.0, 0), (1.0, 1), (2.0, 0), (2.0, 1)]
+    assert len({card["nll"] for card in cards}) == 4
+
+
+def test_the_command_reads_a_file(tmp_path):
+    recipe = tmp_path / "plan.toml"
+    recipe.write_text(
+        'data = "digits"\nmodel = "mlp"\nepochs = 1\n[[runs]]\nloss = "brier"\n[[runs]]\nloss = "dual-focal"\ngamma = 5\n'
+    )
+    done = command(tmp_path / "runs", str(recipe))
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "digits-mlp-brier-s0",
+        "digits-mlp-dual-focal-g5-s0",
+    }
+    assert "digits-mlp-brier-s0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--data", "digits"], "the command line needs model"),
+        (["--data", "digits", "--model", "mlp", "--loss", "focal"], "loss 'focal' needs gamma"),
+        (["--data", "digits", "--model", "mlp", "--gamma", "1"], "loss 'cross-entropy' has no gamma"),
+        (["--data", "letters", "--model", "mlp"], "name must be one of 'cifar10'"),
+        (["--data", "digits", "--model", "resnet20"], "shape must be .* for resnet20"),
+        (["--data", "digits", "--model", "mlp", "--augmentation", "crop"], "augmentation 'crop' is for images"),
+        (["--data", "digits", "--model", "mlp", "--epochs", "0"], "epochs must be at least 1"),
+        (["--data", "digits", "--model", "mlp", "--milestones", "3", "2"], "milestones must increase"),
+        (["--data", "cifar10", "--model", "resnet20", "--data-folder", "nowhere"], "cifar10"),
+        (["absent.toml"], "absent.toml"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tmp_path, options, reason):
+    done = command(tmp_path / "runs", *options, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("refocal: ")
+    assert done.stderr.count("\n") == 1
+    assert __import__("re").search(reason, done.stderr), done.stderr
+
+
+def test_interrupted_it_keeps_its_checkpoint(tmp_path):
+    options = ["--data", "digits", "--model", "mlp", "--epochs", "2000", "--batch-size", "16"]
+    words = [sys.executable, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(tmp_path)]
+    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    path = tmp_path / "digits-mlp-cross-entropy-s0" / "checkpoint.safetensors"
+    deadline = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert errors.endswith("refocal: interrupted\n")
+    _, epochs, _ = checkpoint.load(path)
+    assert epochs >= 1
