@@ -53,7 +53,8 @@ class Ray:
             run = partial(_fold_files, read=source.read, function=function, merge=merge)
             data, of_files = _files(source.paths), len(source.paths)
         for value in self._values(data, run, what, of_files):
-            total = value if total is None else total if value is None else merge(total, value)
+            if value is not None:
+                total = value if total is None else merge(total, value)
         return total
 
     def hold(self, source: Source) -> Source | Held:
