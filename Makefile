@@ -41,6 +41,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
 	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
 	$(BIN)/python benchmarks/cli.py --out benchmarks/results/cli.md
+	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.md
 	$(PIP) --no-deps $(BENCH)
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
 	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.md

@@ -183,8 +183,8 @@ def main() -> None:
             "",
             f"Local is {plain / local:.1f} times as fast as the plain script, and takes "
             f"{used['pandas + torchmetrics'] / used['refocal, local']:.1f} times less CPU time; two workers are "
-            f"{one / two:.2f} times as fast as one. ECE is {found['refocal, local']['ece']:.5f} by refocal, in float64, and "
-            f"{found['pandas + torchmetrics']['ece']:.5f} by the plain script, in float32. Starting Ray "
+            f"{one / two:.2f} times as fast as one. ECE is {found['refocal, local']['ece']:.5f} by refocal, in "
+            f"float64, and {found['pandas + torchmetrics']['ece']:.5f} by the plain script, in float32. Starting Ray "
             f"and two workers took {start:.1f} s. A task sends {state_bytes():,} bytes.",
             "",
             f"Python {platform.python_version()}, {versions}, {cpu()}, {os.cpu_count()} cores, load average "
