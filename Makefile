@@ -11,7 +11,7 @@ demo: $(VENV)/.base
 
 test: $(VENV)/.test lint types
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py tests/train/test_convolution.py
 
 test-jax: $(VENV)/.jax
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --backend jax tests/core tests/metrics/test_inputs.py
@@ -44,11 +44,11 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.md
 	$(PIP) --no-deps $(BENCH)
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
-	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.md
+	$(BIN)/python benchmarks/intervals.py --out benchmarks/results/intervals.md
 
 # Other packages' calibrators, without what else they would install.
 CALIBRATOR_PEERS := absl-py llvmlite netcal numba opt_einsum pandas probmetrics pyro-ppl python-dateutil \
-	pytorch-minimize pytz PyYAML tensorboard tqdm
+	pytorch-minimize pytz PyYAML tensorboard torch_uncertainty tqdm
 
 bench-calibrators: $(VENV)/.test
 	$(PIP) --no-deps $(CALIBRATOR_PEERS)

@@ -15,7 +15,7 @@ from refocal.calibrators.objectives import Least, calibration_error, line_search
 from refocal.calibrators.temperature import temperatures
 from refocal.core.fitting import Likelihood, fit_focal_temperature, fit_temperature
 from refocal.core.heads import focal_head
-from refocal.core.likelihood import Labelled, focal_likelihood
+from refocal.core.likelihood import Labelled
 from refocal.core.posterior import MapSettings
 
 # 003, section 5.1
@@ -157,7 +157,8 @@ class FocalTemperatureScaling(Calibrator):
 
 def _objective(data: Labelled, kind: str, weights: np.ndarray | None) -> Objective:
     if kind == "nll":
-        return lambda gamma, T: focal_likelihood(data, gamma, 1 / T, exact=False, curvature=False).value
+        nll = data.focal()
+        return lambda gamma, T: nll(gamma, 1 / T, exact=False, curvature=False).value
     refuse_weights(weights, kind)
     return calibration_error(data, equal_mass=kind == "adaptive_ece")
 

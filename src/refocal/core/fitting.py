@@ -8,14 +8,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from refocal.core.descent import Minimum, Quadratic, Root, Slope, convex_minimum, trust_region_minimum
-from refocal.core.likelihood import Labelled
+from refocal.core.likelihood import Focal, Labelled
 
 # beta = 1/T times the scale of the logits stays within these: beyond, probabilities are uniform or one-hot
 _LEAST_SCALED_BETA, _LARGEST_SCALED_BETA = 1e-4, 1e4
 GAMMA_BOUNDS = (-0.97, 50.0)  # where the map is tested against exact arithmetic
 
 # a first guess comes from about so many of the rows
-_ROWS_FOR_A_GUESS = 1024
+_ROWS_FOR_A_GUESS = 512
 _ROWS_FOR_A_FOCAL_GUESS = 4096
 
 
@@ -44,7 +44,7 @@ class Likelihood(Protocol):
     def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
         """See `temperature_likelihood`."""
 
-    def of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
+    def focal(self) -> Focal:
         """See `focal_likelihood`."""
 
 
@@ -114,11 +114,11 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
     low = np.array([math.log1p(GAMMA_BOUNDS[0]), math.log(_LEAST_SCALED_BETA / scale)])
     high = np.array([math.log1p(GAMMA_BOUNDS[1]), math.log(_LARGEST_SCALED_BETA / scale)])
 
-    def descend(rows: Likelihood, start: np.ndarray) -> Minimum:
+    def descend(focal: Focal, start: np.ndarray) -> Minimum:
         def nll(point: np.ndarray, exact: bool, curvature: bool) -> Quadratic:
             """In log(1 + gamma) and log beta, which no step can take out of their domain."""
             gamma, beta = math.expm1(point[0]), math.exp(point[1])
-            at = rows.of_focal(gamma, beta, exact=exact, curvature=curvature)
+            at = focal(gamma, beta, exact=exact, curvature=curvature)
             factor = np.array([1 + gamma, beta])
             gradient = factor * at.gradient
             hessian = None if at.hessian is None else at.hessian * np.outer(factor, factor) + np.diag(gradient)
@@ -128,21 +128,22 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
         last_step = 1e-3 if single else 1e-5
         return trust_region_minimum(nll, start, low=low, high=high, last_step=last_step, sharpen=not single)
 
+    focal = data.focal()
     start = np.array([0.0, math.log(plain.beta)])
     some = data.sample(_ROWS_FOR_A_FOCAL_GUESS)
     if some is not None:
-        guess = descend(some, start)
+        guess = descend(some.focal(), start)
         start = start if guess.at_bound else guess.x
-    best = descend(data, start)
+    best = descend(focal, start)
     evaluations = plain.evaluations + best.evaluations
     if best.at_bound:
         # gamma steepens the map about as 1 + gamma, hence the start on the other side
         side = -1.0 if best.x[0] > 0 else 1.0
-        other = descend(data, np.clip([side, math.log(plain.beta) - 0.7 * side], low, high))
+        other = descend(focal, np.clip([side, math.log(plain.beta) - 0.7 * side], low, high))
         evaluations += other.evaluations
         best = other if other.value < best.value else best
     gamma, beta = math.expm1(best.x[0]), math.exp(best.x[1])
-    if not _is_better(data, gamma, beta, gain=plain.nll - best.value, plain=plain):
+    if not _is_better(data, focal, best, plain):
         return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, plain.relative_error, False, evaluations)
     errors = np.full(2, math.inf)
     if not best.at_bound and np.all(np.linalg.eigvalsh(best.hessian) > 0):
@@ -152,9 +153,10 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
     )
 
 
-def _is_better(data: Likelihood, gamma: float, beta: float, *, gain: float, plain: Temperature) -> bool:
-    """Whether (gamma, beta) is no worse than temperature scaling; a gain that could be rounding is computed again."""
+def _is_better(data: Likelihood, focal: Focal, found: Minimum, plain: Temperature) -> bool:
+    """Whether what was found is no worse than temperature scaling; a gain that could be rounding is computed again."""
+    gain = plain.nll - found.value
     if abs(gain) < 1e-6 * abs(plain.nll):
         gain = data.of_temperature(plain.beta, curvature=False).value
-        gain -= data.of_focal(gamma, beta, curvature=False).value
+        gain -= focal(math.expm1(found.x[0]), math.exp(found.x[1]), curvature=False).value
     return gain >= 0

@@ -10,7 +10,8 @@ import numpy as np
 from refocal.calibrators.base import logits_of
 from refocal.core.binning import Bins, bin_sums, width_index
 from refocal.core.descent import Quadratic, Slope
-from refocal.core.likelihood import Labelled, top_confidences
+from refocal.core.focal_masses import Parameters, Ranked, top_confidences
+from refocal.core.likelihood import Focal, Labelled
 from refocal.scale.engines import Engine
 from refocal.scale.parts import Block
 
@@ -83,8 +84,11 @@ class PartitionedLikelihood:
         value, slope, *bend = self._pass(run, Sums.merge).means
         return Slope(float(value), float(slope), float(bend[0]) if curvature else None)
 
-    def of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
+    def focal(self) -> Focal:
         """`focal_likelihood` of all rows."""
+        return self._of_focal
+
+    def _of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
         run = partial(focal_sums, kind=self._kind, gamma=gamma, beta=beta, exact=exact, curvature=curvature)
         means = self._pass(run, Sums.merge).means
         return Quadratic(float(means[0]), means[1:3], means[3:].reshape(2, 2) if curvature else None)
@@ -122,7 +126,7 @@ def temperature_sums(block: Block, *, kind: str, beta: float, exact: bool, curva
 def focal_sums(block: Block, *, kind: str, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
     """Value, gradient and Hessian of the NLL in (gamma, 1/T), summed over the samples of a block."""
     data = labelled(block, kind=kind)
-    value, gradient, hessian = data.of_focal(gamma, beta, exact=exact, curvature=curvature)
+    value, gradient, hessian = data.focal()(gamma, beta, exact=exact, curvature=curvature)
     parts = [np.array([value]), gradient] + ([] if hessian is None else [hessian.ravel()])
     return Sums(data.samples, data.samples * np.concatenate(parts))
 
@@ -130,18 +134,20 @@ def focal_sums(block: Block, *, kind: str, gamma: float, beta: float, exact: boo
 def nll_of_cells(block: Block, *, kind: str, cells: list[tuple[float, float]]) -> Sums:
     """The NLL of every (gamma, T), summed over the samples of a block."""
     data = labelled(block, kind=kind)
-    values = [data.of_focal(gamma, 1 / T, exact=False, curvature=False).value for gamma, T in cells]
+    nll = data.focal()
+    values = [nll(gamma, 1 / T, exact=False, curvature=False).value for gamma, T in cells]
     return Sums(data.samples, data.samples * np.array(values))
 
 
 def bins_of_cells(block: Block, *, kind: str, cells: list[tuple[float, float]], bins: int) -> Sums:
     """The reliability bins of every (gamma, T), (cells, 3, bins); decisions are the same in all of them."""
     data = labelled(block, kind=kind)
-    correct = np.argmax(data.logits, axis=1) == data.labels
+    ranked = Ranked.of(data)
+    correct = ranked.argmax == data.labels
     weights = data.share * data.samples
 
     def of_cell(gamma: float, temperature: float) -> Bins:
-        confidence = top_confidences(data, 1 / temperature, gamma=gamma)
+        confidence = top_confidences(ranked, Parameters(gamma, 1 / temperature))
         return bin_sums(width_index(confidence, bins=bins), confidence, correct, weights, size=bins)
 
     return Sums(data.samples, np.array([of_cell(*cell) for cell in cells]))

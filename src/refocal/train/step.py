@@ -120,6 +120,7 @@ class Step:
         self.network.train()
         before = {name: tensor.clone() for name, tensor in self.state().items()}
         self.stream.wait_stream(torch.cuda.current_stream())
+        # no cudnn.benchmark: of the kernels it chose on an H200, some replays did not end
         with torch.cuda.stream(self.stream):
             for _ in range(_WARM_UP):
                 self._batches.position.zero_()
