@@ -150,7 +150,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "both.npz", "--out", "both.npz", "--force"], "--out must be a file of its own"),
         (["calibrate", "plain.npz", "--test", "plain.npz"], "both fitted to and measured on"),
         (["calibrate", "val.npz", "--test", "renamed.npz"], "same class names"),
-        (["calibrate", "masked.npz", "--test", "plain.npz"], "masked.npz has -inf logits"),
+        (["calibrate", "masked.npz", "--test", "plain.npz"], "masked.npz, logits, row 0: must be finite"),
         (["calibrate", "probs.npz", "--test", "few.npz"], "needs 10 samples or more, got 3"),
         (["calibrate", "plain.npz", "--test", "probs.npz"], "must hold the same kind of scores"),
         (["apply", "cal.json", "two.npz", "--out", "x.npz"], "2 columns, but the calibrator was fitted to 10"),

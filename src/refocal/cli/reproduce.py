@@ -13,7 +13,7 @@ from rich.text import Text
 
 from refocal import _files
 from refocal import reproduce as experiments
-from refocal.cli.commands import _Output, _progress, _show
+from refocal.cli.output import Output, show, steps
 from refocal.report import words
 from refocal.reproduce import store
 
@@ -26,12 +26,12 @@ def reproduce(options: Namespace) -> None:
     specs = experiments.read_specs(folder)
     results = folder / "results" if options.results is None else Path(options.results)
     if options.list:
-        _show(options, *_listed(specs, results))
+        show(options, *_listed(specs, results))
     elif options.gallery:
         found = experiments.read_results(results, specs)
         page = experiments.gallery(specs, found, figures=experiments.link(options.gallery, results))
         _files.write_text(options.gallery, page, overwrite=True)
-        _show(options, f"{len(found)} of {len(specs)} figures: {options.gallery}", {"gallery": options.gallery})
+        show(options, f"{len(found)} of {len(specs)} figures: {options.gallery}", {"gallery": options.gallery})
     else:
         _make(options, specs, results)
 
@@ -47,15 +47,15 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
         raise ValueError(msg)
     data = options.data or os.environ.get(DATA_VARIABLE)
     for name in ids:
-        with _progress() as progress:
+        with steps() as progress:
             context = experiments.Context(None if data is None else Path(data), progress)
             outcome = experiments.reproduce(
                 specs[name], scale=options.scale, results=results, force=options.force, context=context
             )
         if options.json:
-            _show(options, "", _record(outcome))
+            show(options, "", _record(outcome))
         else:
-            _Output().print(Text(words.printable(_said(outcome))), soft_wrap=True)
+            Output().print(Text(words.printable(_said(outcome))), soft_wrap=True)
 
 
 def _said(outcome: experiments.Outcome) -> str:
