@@ -16,6 +16,7 @@ from refocal import metrics
 from refocal.predictions import Predictions
 from refocal.train import checkpoint, runs
 from refocal.train.data import DataSet, Part, load
+from refocal.train.history import History
 from refocal.train.loop import DivergedError, train
 from refocal.train.recipe import Recipe
 
@@ -94,6 +95,28 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, loss):
     whole, parts = (weights(tmp_path / name / recipe.name) for name in ("whole", "parts"))
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
     assert history(tmp_path / "whole" / recipe.name) == history(tmp_path / "parts" / recipe.name)
+
+
+def test_measures_of_epochs_that_count_survive_a_kill_while_later_ones_are_dropped(tmp_path, monkeypatch):
+    lines = History(tmp_path / "metrics.jsonl")
+    for epoch in (1, 2, 3):
+        lines.append({"epoch": epoch, "loss": 0.5})
+
+    class KilledError(Exception):
+        pass
+
+    def kill(*_):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", kill)
+        with pytest.raises(KilledError):
+            lines.keep(2)
+    assert [record["epoch"] for record in lines.read()] == [1, 2, 3]
+    lines.keep(2)
+    assert [record["epoch"] for record in lines.read()] == [1, 2]
+    with pytest.raises(ValueError, match="has 2 epochs, the checkpoint beside it 5: one of them is damaged"):
+        lines.keep(5)
 
 
 def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path):
