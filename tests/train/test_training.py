@@ -206,6 +206,16 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
         run(Recipe(**{**DIGITS, "batch_size": 32}), tmp_path)
 
 
+def test_a_run_from_before_a_setting_was_there_had_its_default(tmp_path):
+    settings = Recipe(**DIGITS).settings()
+    del settings["clip_norm"], settings["sum_loss"]
+    runs.check_same_settings(settings, Recipe(**DIGITS), tmp_path)
+    with pytest.raises(ValueError, match="holds a run with sum_loss = False, asked was True"):
+        runs.check_same_settings(settings, Recipe(**DIGITS, sum_loss=True), tmp_path)
+    with pytest.raises(ValueError, match="has no setting 'lookahead'"):
+        runs.check_same_settings({**settings, "lookahead": 3}, Recipe(**DIGITS), tmp_path)
+
+
 def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
     recipe = Recipe(**DIGITS, learning_rate=1e30)
     with pytest.raises(DivergedError, match=r"the loss is (nan|inf) at step \d+ of epoch 1 \(learning rate 1e\+30\)"):

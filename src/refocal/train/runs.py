@@ -35,12 +35,12 @@ def is_finished(folder: Path) -> bool:
 
 
 def check_same_settings(settings: dict[str, Any], recipe: Recipe, folder: Path) -> None:
-    """Refuse to go on with other settings than a run was begun with."""
-    asked = recipe.settings()
-    for name, value in asked.items():
-        if settings.get(name) != value:
+    """Refuse to go on with other settings than a run was begun with; those it does not name had their defaults."""
+    begun = recipe_from(settings, where=f"the run in {folder}").settings()
+    for name, value in recipe.settings().items():
+        if begun[name] != value:
             msg = (
-                f"{folder} holds a run with {name} = {settings.get(name)!r}, asked was {value!r}: "
+                f"{folder} holds a run with {name} = {begun[name]!r}, asked was {value!r}: "
                 "choose another folder, or remove this one"
             )
             raise ValueError(msg)
