@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import torch
 from safetensors.numpy import load_file
 
 from refocal import metrics
+from refocal.cli.parser import parser
+from refocal.cli.train import _recipes
 from refocal.predictions import Predictions
 from refocal.train import checkpoint, runs
 from refocal.train.data import DataSet, Part, load
@@ -186,6 +189,15 @@ def test_images_are_trained_on_with_crops(tmp_path):
     kept = Predictions.read(tmp_path / recipe.name / "train-epoch-2.npz")
     assert kept.scores.shape == (96, 2)
     assert np.array_equal(kept.labels, labels)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"learning_rate": 0.123456789, "milestones": ()}, {"clip_norm": 2.0, "sum_loss": True}]
+)
+def test_the_command_of_a_card_trains_the_same(settings):
+    recipe = Recipe(**DIGITS, loss="focal", gamma=1 / 3, seed=4, **settings)
+    options = parser().parse_args(shlex.split(runs.command(recipe))[1:])
+    assert _recipes(options) == [recipe]
 
 
 def test_a_finished_run_is_left_alone(tmp_path):

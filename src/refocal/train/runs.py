@@ -134,12 +134,16 @@ def command(recipe: Recipe) -> str:
         if name in ("data", "model", "loss", "epochs", "seed") or value != plain[name]:
             flag = f"--{name.replace('_', '-')}"
             values = value if isinstance(value, list) else [value]
-            words += (
-                [flag]
-                if value is True
-                else [flag, *(f"{each:g}" if isinstance(each, float) else str(each) for each in values)]
-            )
+            words += [flag] if value is True else [flag, *map(_written, values)]
     return shlex.join(words)
+
+
+def _written(value: Any) -> str:
+    """A value as one types it, with all its digits."""
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _write_logits(path: Path, *, logits: np.ndarray, labels: np.ndarray, split: np.ndarray) -> None:
