@@ -21,7 +21,7 @@ from refocal.train import checkpoint, runs
 from refocal.train.data import DataSet, Part, load
 from refocal.train.history import History
 from refocal.train.loop import DivergedError, train
-from refocal.train.recipe import Recipe
+from refocal.train.recipe import Recipe, recipe_from
 
 CPU = torch.device("cpu")
 SMALL = ("--data", "digits", "--model", "mlp")
@@ -208,6 +208,11 @@ def test_a_finished_run_is_left_alone(tmp_path):
     assert (tmp_path / recipe.name / "card.json").stat().st_mtime_ns == before
     with pytest.raises(ValueError, match="holds a run with learning_rate = 0.1, asked was 0.05: choose another folder"):
         run(Recipe(**DIGITS, learning_rate=0.05), tmp_path)
+
+
+def test_whole_numbers_mean_what_broken_ones_mean():
+    whole, broken = (recipe_from({**DIGITS, "loss": "focal", "gamma": gamma}) for gamma in (3, 3.0))
+    assert json.dumps(whole.settings()) == json.dumps(broken.settings())
 
 
 def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
