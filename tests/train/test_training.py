@@ -341,6 +341,7 @@ def test_the_command_reads_a_file(tmp_path):
         (["--data", "digits", "--model", "mlp", "--augmentation", "crop"], "augmentation 'crop' is for images"),
         (["--data", "digits", "--model", "mlp", "--epochs", "0"], "epochs must be at least 1"),
         (["--data", "digits", "--model", "mlp", "--milestones", "3", "2"], "milestones must increase"),
+        (["--data", "digits", "--model", "mlp", "--milestones", "-1"], "milestones must be at least 1, got -1"),
         (["--data", "cifar10", "--model", "resnet20", "--data-folder", "nowhere"], "cifar10"),
         (["absent.toml"], "absent.toml"),
     ],

@@ -84,6 +84,8 @@ class Recipe:
             shares = (0.5, 0.8) if self.data in _LATE_DECAY else (0.4, 0.75)
             milestones = sorted({max(1, round(share * self.epochs)) for share in shares})
             object.__setattr__(self, "milestones", tuple(milestones))
+        for milestone in self.milestones or ():
+            _check.count(milestone, "milestones")
         if list(self.milestones or ()) != sorted(set(self.milestones or ())):
             msg = f"milestones must increase, got {self.milestones}"
             raise ValueError(msg)
