@@ -240,6 +240,12 @@ def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
     assert not runs.is_finished(tmp_path / recipe.name)
 
 
+def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path):
+    recipe = Recipe(**{**DIGITS, "batch_size": 5000}, learning_rate=1e30)  # one step an epoch
+    with pytest.raises(DivergedError, match=r"logits of the val part are not finite after epoch 1"):
+        run(recipe, tmp_path)
+
+
 @pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: b"", lambda content: b"\xff" * 64])
 def test_an_unreadable_checkpoint_is_reported_and_kept(tmp_path, damage):
     recipe = Recipe(**DIGITS)

@@ -31,7 +31,7 @@ Report = Callable[["Trial", dict[str, Any]], None]
 
 
 class DivergedError(RuntimeError):
-    """The loss of a step is not a number."""
+    """The loss of a step, or what the network says after an epoch, is not a finite number."""
 
 
 class Trial:
@@ -107,6 +107,7 @@ class Trial:
         classes = self._step.logits.shape[-1]
         train = measure(_numpy(self._step.logits.reshape(-1, classes)), _numpy(self._batches.epoch_labels.reshape(-1)))
         held_out = {name: self._logits(*part) for name, part in self._held_out.items()}
+        self._check_logits(held_out, epoch)
         self._adapt(held_out["val"])
         self.epochs_done += 1
         record = {
@@ -141,6 +142,16 @@ class Trial:
                 f"{epoch + 1} (learning rate {self.recipe.rate(epoch):g}); the checkpoint of epoch {epoch} is kept"
             )
             raise DivergedError(msg)
+
+    def _check_logits(self, held_out: dict[str, Tensor], epoch: int) -> None:
+        """The last step of an epoch has no loss after it that would show what became of the weights."""
+        for name, logits in held_out.items():
+            if not bool(torch.isfinite(logits).all()):
+                msg = (
+                    f"{self.recipe.name}: logits of the {name} part are not finite after epoch {epoch + 1} "
+                    f"(learning rate {self.recipe.rate(epoch):g}); the checkpoint of epoch {epoch} is kept"
+                )
+                raise DivergedError(msg)
 
     def _adapt(self, logits: Tensor) -> None:
         policy = getattr(self.loss, "gamma", None)
