@@ -167,7 +167,10 @@ def test_two_processes_train_what_one_trains(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     two = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=240)
     assert two.returncode == 0, two.stderr
-    first, second = (weights(tmp_path / out / "digits-mlp-focal-g1-s0") for out in ("one", "two"))
+    folders = [tmp_path / out / "digits-mlp-focal-g1-s0" for out in ("one", "two")]
+    for alone, together in zip(*map(history, folders), strict=True):
+        assert alone["loss"] == pytest.approx(together["loss"], rel=1e-4)
+    first, second = map(weights, folders)
     for key in first:
         np.testing.assert_allclose(first[key], second[key], atol=2e-6)
 

@@ -24,7 +24,7 @@ from refocal.train.models import build
 from refocal.train.models.layers import head_of
 from refocal.train.objective import build_loss
 from refocal.train.recipe import Recipe
-from refocal.train.step import Step
+from refocal.train.step import Step, combine_over_processes
 
 _EVALUATION_BATCH = 2_000
 Report = Callable[["Trial", dict[str, Any]], None]
@@ -102,6 +102,7 @@ class Trial:
         start, epoch = time.perf_counter(), self.epochs_done
         rate = self.recipe.rate(epoch)
         self._step.run_epoch(epoch, rate=rate)
+        combine_over_processes([self._step.losses], summed=self.recipe.sum_loss)
         self._check_losses(epoch)
         self._share_buffers()
         classes = self._step.logits.shape[-1]
