@@ -170,6 +170,7 @@ def test_two_processes_train_what_one_trains(tmp_path):
     folders = [tmp_path / out / "digits-mlp-focal-g1-s0" for out in ("one", "two")]
     for alone, together in zip(*map(history, folders), strict=True):
         assert alone["loss"] == pytest.approx(together["loss"], rel=1e-4)
+        assert alone["train"]["nll"] == pytest.approx(together["train"]["nll"], rel=1e-4)
     first, second = map(weights, folders)
     for key in first:
         np.testing.assert_allclose(first[key], second[key], atol=2e-6)

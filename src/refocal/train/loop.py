@@ -105,8 +105,8 @@ class Trial:
         combine_over_processes([self._step.losses], summed=self.recipe.sum_loss)
         self._check_losses(epoch)
         self._share_buffers()
-        classes = self._step.logits.shape[-1]
-        train = measure(_numpy(self._step.logits.reshape(-1, classes)), _numpy(self._batches.epoch_labels.reshape(-1)))
+        logits, labels = (_of_all_processes(each) for each in (self._step.logits, self._batches.epoch_labels))
+        train = measure(_numpy(logits.flatten(0, -2)), _numpy(labels.flatten()))
         held_out = {name: self._logits(*part) for name, part in self._held_out.items()}
         self._check_logits(held_out, epoch)
         self._adapt(held_out["val"])
@@ -229,6 +229,15 @@ class Trial:
             epochs=self._history.read(),
             device=self._device,
         )
+
+
+def _of_all_processes(tensor: Tensor) -> Tensor:
+    """Tensors of one shape, joined on the first dimension."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return tensor
+    parts = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(parts, tensor)
+    return torch.cat(parts)
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
