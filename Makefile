@@ -11,7 +11,7 @@ demo: $(VENV)/.base
 
 test: $(VENV)/.test lint types
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py tests/train/test_convolution.py
 
 test-jax: $(VENV)/.jax
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --backend jax tests/core tests/metrics/test_inputs.py
