@@ -20,7 +20,7 @@ from refocal.predictions import Predictions
 from refocal.train import checkpoint, runs
 from refocal.train.data import DataSet, Part, load
 from refocal.train.history import History
-from refocal.train.loop import DivergedError, train
+from refocal.train.loop import DivergedError, Trial, _run_together, train
 from refocal.train.recipe import Recipe, recipe_from
 
 CPU = torch.device("cpu")
@@ -242,6 +242,27 @@ def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
     with pytest.raises(DivergedError, match=r"the loss is (nan|inf) at step \d+ of epoch 1 \(learning rate 1e\+30\)"):
         run(recipe, tmp_path)
     assert not runs.is_finished(tmp_path / recipe.name)
+
+
+def test_networks_that_diverge_do_not_keep_others_from_being_trained(tmp_path):
+    recipes = [Recipe(**{**DIGITS, "epochs": 1}, learning_rate=rate, seed=k) for k, rate in enumerate((1e30, 1e30, 0.1))]
+    with pytest.raises(DivergedError, match=r"-s0: the loss is nan .*; digits-mlp-cross-entropy-s1: the loss is nan"):
+        train(recipes, load("digits"), tmp_path, device=CPU, report=lambda *_: None)
+    assert [runs.is_finished(tmp_path / recipe.name) for recipe in recipes] == [False, False, True]
+
+
+def test_networks_in_threads_end_apart(tmp_path):
+    recipes = [Recipe(**DIGITS, learning_rate=rate, seed=k) for k, rate in enumerate((0.1, 1e30, 0.1))]
+    trials = []
+    for recipe in recipes:
+        (tmp_path / recipe.name).mkdir()
+        trials.append(Trial(recipe, load("digits"), tmp_path / recipe.name, device=CPU, compiled=False))
+    (reason,) = _run_together(trials, lambda *_: None)
+    assert reason.startswith("digits-mlp-cross-entropy-s1: the loss is nan")
+    assert [runs.is_finished(trial.folder) for trial in trials] == [True, False, True]
+    run(recipes[2], tmp_path / "alone")
+    alone, beside_others = weights(tmp_path / "alone" / recipes[2].name), weights(trials[2].folder)
+    assert all(np.array_equal(alone[name], beside_others[name]) for name in alone)
 
 
 def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path):

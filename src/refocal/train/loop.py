@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +270,7 @@ def train(
         process: Which of the processes of a distributed training this is, and how many there are.
 
     Raises:
-        DivergedError: The loss of a step is not a number; the other networks are trained to the end first.
+        DivergedError: Some of the networks diverged; the others are trained to the end first.
     """
     waiting = []
     for recipe in recipes:
@@ -280,7 +280,7 @@ def train(
         else:
             waiting.append(recipe)
     together = at_once if device.type == "cuda" else 1
-    failures: list[Exception] = []
+    diverged: list[str] = []
     for first in range(0, len(waiting), together):
         trials = []
         for recipe in waiting[first : first + together]:
@@ -297,21 +297,29 @@ def train(
                     process=process,
                 )
             )
-        failures += _run_together(trials, report)
-    if failures:
-        raise failures[0]
+        diverged += _run_together(trials, report)
+    if diverged:
+        raise DivergedError("; ".join(diverged))
 
 
-def _run_together(trials: list[Trial], report: Report) -> list[Exception]:
-    """Run trials to the end, a thread each; what went wrong in some of them is returned when all have ended."""
+def _run_together(trials: list[Trial], report: Report) -> list[str]:
+    """Run trials to the end, a thread each if there are several; says which have diverged when all have ended."""
     stop = threading.Event()
     if len(trials) == 1:
-        trials[0].run(report, stop=stop)
-        return []
+        return _run_alone(trials[0], report, stop)
     with ThreadPoolExecutor(len(trials)) as threads:
-        running = [threads.submit(trial.run, report, stop=stop) for trial in trials]
+        running = [threads.submit(_run_alone, trial, report, stop) for trial in trials]
         try:
-            return [error for done in as_completed(running) if (error := done.exception()) is not None]  # type: ignore[misc]
+            wait(running)
         except KeyboardInterrupt:
             stop.set()  # each ends with its epoch, and its checkpoint
             raise
+    return [reason for done in running for reason in done.result()]
+
+
+def _run_alone(trial: Trial, report: Report, stop: threading.Event) -> list[str]:
+    try:
+        trial.run(report, stop=stop)
+    except DivergedError as error:
+        return [str(error)]
+    return []
