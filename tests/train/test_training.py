@@ -377,15 +377,42 @@ def test_the_command_reads_a_file(tmp_path):
         (["--data", "digits", "--model", "mlp", "--milestones", "-1"], "milestones must be at least 1, got -1"),
         (["--data", "cifar10", "--model", "resnet20", "--data-folder", "nowhere"], "cifar10"),
         (["absent.toml"], "absent.toml"),
+        ([*SMALL, "--trials", "0"], "trials must be at least 1, got 0"),
+        ([*SMALL, "--at-once", "0"], "at_once must be at least 1, got 0"),
+        ([*SMALL, "--epochs", "3", "--keep-logits", "4"], "keep_logits must be 1 to 3, got 4"),
+        ([*SMALL, "--out", "plan.toml/runs"], "plan.toml"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, options, reason, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text("no folder")
     assert main(["train", *options, "--device", "cpu"]) == 1
     message = capsys.readouterr().err
     assert message.startswith("refocal: ")
     assert message.count("\n") == 1
     assert re.search(reason, message), message
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("trials = 0", "trials must be at least 1, got 0"),
+        ('trials = "3"', "trials must be a whole number, at least 1, got '3'"),
+        ("runs = []", "runs in plan.toml must be tables of settings"),
+        ("[[runs]]\n[[runs]]", "two runs of plan.toml would have the name digits-mlp-cross-entropy-s0"),
+        ("[[runs]]\n[[runs]]\nlearning_rate = 0.2", "two runs of plan.toml would have the name"),
+        ('learning_rate = "fast"', "learning_rate in plan.toml must be of type float, got 'fast'"),
+        ("seed = -1", "seed must be at least 0, got -1"),
+        ("leaning_rate = 0.1", "has no setting 'leaning_rate', did you mean 'learning_rate'"),
+        ("epochs = 1.5", "epochs in plan.toml must be of type int, got 1.5"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path, lines, reason, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text(f'data = "digits"\nmodel = "mlp"\n{lines}\n')
+    assert main(["train", "plan.toml", "--device", "cpu"]) == 1
+    assert re.search(reason, capsys.readouterr().err)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_interrupted_it_keeps_its_checkpoint(tmp_path):

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from refocal import _check
+
 if TYPE_CHECKING:
     from refocal.train.loop import Trial
     from refocal.train.recipe import Recipe
@@ -72,7 +74,7 @@ def _recipes(options: Namespace) -> list[Recipe]:
     settings = read_recipe(options.recipe) if options.recipe else {}
     where = options.recipe or "the command line"
     variants = settings.pop("runs", [{}])
-    if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
+    if not (isinstance(variants, list) and variants and all(isinstance(variant, dict) for variant in variants)):
         msg = f"runs in {where} must be tables of settings, [[runs]]"
         raise TypeError(msg)
     given = {name: getattr(options, name) for name in _SETTINGS if getattr(options, name) is not None}
@@ -81,8 +83,8 @@ def _recipes(options: Namespace) -> list[Recipe]:
     for variant in variants:
         for gamma in gammas:
             merged = settings | variant | given | gamma
-            trials = options.trials or merged.pop("trials", 1)
-            merged.pop("trials", None)
+            in_file = merged.pop("trials", 1)
+            trials = _check.count(in_file if options.trials is None else options.trials, "trials")
             recipe = recipe_from(merged, where=where)
             recipes += [replace(recipe, seed=recipe.seed + trial) for trial in range(trials)]
     names = [recipe.name for recipe in recipes]

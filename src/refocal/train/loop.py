@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from refocal import _check
 from refocal.losses import AdaFocal, Scheduled
 from refocal.train import checkpoint, runs
 from refocal.train.batches import Batches, normalised
@@ -272,6 +273,10 @@ def train(
     Raises:
         DivergedError: Some of the networks diverged; the others are trained to the end first.
     """
+    _check.count(at_once, "at_once")
+    last = max(recipe.epochs for recipe in recipes)
+    for epoch in keep_logits:
+        _check.count(epoch, "keep_logits", most=last)
     waiting = []
     for recipe in recipes:
         folder = out / recipe.name
