@@ -369,7 +369,8 @@ def test_the_command_reads_a_file(tmp_path):
         (["--data", "digits"], "the command line needs model"),
         (["--data", "digits", "--model", "mlp", "--loss", "focal"], "loss 'focal' needs gamma"),
         (["--data", "digits", "--model", "mlp", "--gamma", "1"], "loss 'cross-entropy' has no gamma"),
-        (["--data", "letters", "--model", "mlp"], "name must be one of 'cifar10'"),
+        (["--data", "letters", "--model", "mlp"], "data must be one of 'cifar10'"),
+        (["--data", "digits", "--model", "resnt20"], "model must be one of 'resnet8'"),
         (["--data", "digits", "--model", "resnet20"], "shape must be .* for resnet20"),
         (["--data", "digits", "--model", "mlp", "--augmentation", "crop"], "augmentation 'crop' is for images"),
         (["--data", "digits", "--model", "mlp", "--epochs", "0"], "epochs must be at least 1"),
@@ -404,6 +405,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path, options, reason, monkeypatc
         ('learning_rate = "fast"', "learning_rate in plan.toml must be of type float, got 'fast'"),
         ("seed = -1", "seed must be at least 0, got -1"),
         ("leaning_rate = 0.1", "has no setting 'leaning_rate', did you mean 'learning_rate'"),
+        ('[[runs]]\n[[runs]]\nseed = 1\nmodel = "mpl"', "model must be one of .*, got 'mpl'"),
         ("epochs = 1.5", "epochs in plan.toml must be of type int, got 1.5"),
     ],
 )

@@ -69,6 +69,7 @@ def _recipes(options: Namespace) -> list[Recipe]:
     """One recipe for each run of the file, each gamma and each trial."""
     from dataclasses import replace
 
+    from refocal.train import data, models
     from refocal.train.recipe import read_recipe, recipe_from
 
     settings = read_recipe(options.recipe) if options.recipe else {}
@@ -86,6 +87,8 @@ def _recipes(options: Namespace) -> list[Recipe]:
             in_file = merged.pop("trials", 1)
             trials = _check.count(in_file if options.trials is None else options.trials, "trials")
             recipe = recipe_from(merged, where=where)
+            _check.one_of(recipe.data, "data", data.names())
+            _check.one_of(recipe.model, "model", models.names())
             recipes += [replace(recipe, seed=recipe.seed + trial) for trial in range(trials)]
     names = [recipe.name for recipe in recipes]
     if len({(recipe.data, recipe.split_seed) for recipe in recipes}) > 1:
