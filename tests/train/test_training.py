@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from refocal import metrics
 from refocal.cli import main
 from refocal.cli.parser import parser
-from refocal.cli.train import _recipes
+from refocal.cli.train import _join_processes, _recipes
 from refocal.predictions import Predictions
 from refocal.train import checkpoint, runs
 from refocal.train.data import DataSet, Part, load
@@ -176,6 +176,17 @@ def test_two_processes_train_what_one_trains(tmp_path):
     first, second = map(weights, folders)
     for key in first:
         np.testing.assert_allclose(first[key], second[key], atol=2e-6)
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "nccl"), (None, "nccl")])
+def test_processes_talk_as_their_device_can(monkeypatch, device, backend):
+    asked = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "init_process_group", asked.append)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    assert _join_processes(device) == (1, 2)
+    assert asked == [backend]
 
 
 def test_images_are_trained_on_with_crops(tmp_path):

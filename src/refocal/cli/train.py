@@ -39,7 +39,7 @@ def train(options: Namespace) -> None:
     from refocal.train.data import load
 
     recipes = _recipes(options)
-    process = _join_processes()
+    process = _join_processes(options.device)
     device = _device(options.device, process)
     out = Path(options.out or "runs")
     data = load(
@@ -100,14 +100,15 @@ def _recipes(options: Namespace) -> list[Recipe]:
     return recipes
 
 
-def _join_processes() -> tuple[int, int]:
+def _join_processes(device: str | None) -> tuple[int, int]:
     """Which process this is, and of how many, where torchrun started several."""
     import torch
 
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return 0, 1
-    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    on_gpu = torch.cuda.is_available() if device is None else torch.device(device).type == "cuda"
+    torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
     return torch.distributed.get_rank(), count
 
 
