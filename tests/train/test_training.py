@@ -309,6 +309,20 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
         run(recipe, tmp_path)
 
 
+def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
+    recipe = Recipe(**DIGITS)
+    run(recipe, tmp_path)
+    folder = tmp_path / recipe.name
+    (folder / "card.json").unlink()
+    path = folder / "checkpoint.safetensors"
+    tensors, epochs, settings = checkpoint.load(path)
+    narrow = {name: tensor[:1] if name == "parameter.5.bias" else tensor for name, tensor in tensors.items()}
+    assert narrow["parameter.5.bias"].shape == (1,)  # would be spread over all classes
+    checkpoint.save(path, narrow, epochs=epochs, settings=settings)
+    with pytest.raises(checkpoint.CheckpointError, match=r"is of another network: parameter.5.bias does not fit"):
+        run(recipe, tmp_path)
+
+
 def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path):
     resource = pytest.importorskip("resource")
     options = ["--data", "digits", "--model", "mlp", "--loss", "focal", "--gamma", "1", "--epochs"]

@@ -203,8 +203,9 @@ class Trial:
             return 0
         tensors, epochs, settings = checkpoint.load(self._checkpoint)
         runs.check_same_settings(json.loads(settings), self.recipe, self.folder)
-        if missing := self._step.state().keys() ^ tensors.keys():
-            msg = f"the checkpoint {self._checkpoint} is of another network: {sorted(missing)[0]} does not fit"
+        here, there = ({name: each.shape for name, each in state.items()} for state in (self._step.state(), tensors))
+        if misfits := here.items() ^ there.items():
+            msg = f"the checkpoint {self._checkpoint} is of another network: {min(misfits)[0]} does not fit"
             raise checkpoint.CheckpointError(msg)
         self._step.restore(tensors)
         if self._leads:
