@@ -89,6 +89,7 @@ class Trial:
         self.epochs_done = self._resume()
         if on_gpu:
             self._capture()
+            torch.cuda.synchronize(device)  # what runs it works on another stream
 
     def run(self, report: Report, *, stop: threading.Event) -> None:
         """Train to the end, or until asked to stop after an epoch."""
