@@ -258,7 +258,9 @@ def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
 
 
 def test_networks_that_diverge_do_not_keep_others_from_being_trained(tmp_path):
-    recipes = [Recipe(**{**DIGITS, "epochs": 1}, learning_rate=rate, seed=k) for k, rate in enumerate((1e30, 1e30, 0.1))]
+    recipes = [
+        Recipe(**{**DIGITS, "epochs": 1}, learning_rate=rate, seed=k) for k, rate in enumerate((1e30, 1e30, 0.1))
+    ]
     with pytest.raises(DivergedError, match=r"-s0: the loss is nan .*; digits-mlp-cross-entropy-s1: the loss is nan"):
         train(recipes, load("digits"), tmp_path, device=CPU, report=lambda *_: None)
     assert [runs.is_finished(tmp_path / recipe.name) for recipe in recipes] == [False, False, True]
