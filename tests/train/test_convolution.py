@@ -21,6 +21,10 @@ def weight_and_inputs(shape):
     return [tensor.contiguous(memory_format=torch.channels_last).requires_grad_() for tensor in (weight, inputs)]
 
 
+def distance(value, reference):
+    return torch.linalg.vector_norm(value.double() - reference) / torch.linalg.vector_norm(reference)
+
+
 @runs_kernels
 @pytest.mark.parametrize("shape", [(2, 16, 32, 32), (3, 16, 7, 5), (5, 32, 16, 16), (3, 64, 8, 8), (1, 64, 1, 3)])
 def test_convolution_and_gradients_are_those_of_pytorch(shape):
@@ -34,8 +38,26 @@ def test_convolution_and_gradients_are_those_of_pytorch(shape):
     for value, reference in ((outputs, exact), *zip(got, wanted, strict=True)):
         assert value.shape == reference.shape
         assert value.dtype == DTYPE
-        error = torch.linalg.vector_norm(value.double() - reference) / torch.linalg.vector_norm(reference)
-        assert error < RELATIVE
+        assert distance(value, reference) < RELATIVE
+
+
+@runs_kernels
+def test_gradients_of_the_gradient_in_the_inputs_are_those_of_pytorch():
+    weight, inputs = weight_and_inputs((2, 16, 7, 5))
+    incoming, outer = torch.randn(2, 2, 16, 7, 5, device=DEVICE).to(DTYPE)
+    got = torch.autograd.grad(convolve(inputs, weight, True), (inputs, weight), incoming)
+    exact_inputs, exact_weight = (tensor.detach().double().requires_grad_() for tensor in (inputs, weight))
+    exact = F.conv_transpose2d(exact_inputs, exact_weight, padding=1)
+    wanted = torch.autograd.grad(exact, (exact_inputs, exact_weight), incoming.double())
+    for value, reference in zip(got, wanted, strict=True):
+        assert distance(value, reference) < RELATIVE
+    (slope,) = torch.autograd.grad(convolve(inputs, weight, False), inputs, incoming, create_graph=True)
+    (twice,) = torch.autograd.grad(slope, weight, outer)
+    (exact_slope,) = torch.autograd.grad(
+        F.conv2d(exact_inputs, exact_weight, padding=1), exact_inputs, incoming.double(), create_graph=True
+    )
+    (exact_twice,) = torch.autograd.grad(exact_slope, exact_weight, outer.double())
+    assert distance(twice, exact_twice) < RELATIVE
 
 
 @runs_kernels

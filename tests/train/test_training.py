@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,11 +16,14 @@ from safetensors.numpy import load_file
 
 from refocal import metrics
 from refocal.cli import main
+from refocal.cli.parser import parser
+from refocal.cli.train import _join_processes, _recipes
 from refocal.predictions import Predictions
 from refocal.train import checkpoint, runs
 from refocal.train.data import DataSet, Part, load
-from refocal.train.loop import DivergedError, train
-from refocal.train.recipe import Recipe
+from refocal.train.history import History
+from refocal.train.loop import DivergedError, Trial, _run_together, train
+from refocal.train.recipe import Recipe, recipe_from
 
 CPU = torch.device("cpu")
 SMALL = ("--data", "digits", "--model", "mlp")
@@ -98,6 +102,28 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, loss):
     assert history(tmp_path / "whole" / recipe.name) == history(tmp_path / "parts" / recipe.name)
 
 
+def test_measures_of_epochs_that_count_survive_a_kill_while_later_ones_are_dropped(tmp_path, monkeypatch):
+    lines = History(tmp_path / "metrics.jsonl")
+    for epoch in (1, 2, 3):
+        lines.append({"epoch": epoch, "loss": 0.5})
+
+    class KilledError(Exception):
+        pass
+
+    def kill(*_):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", kill)
+        with pytest.raises(KilledError):
+            lines.keep(2)
+    assert [record["epoch"] for record in lines.read()] == [1, 2, 3]
+    lines.keep(2)
+    assert [record["epoch"] for record in lines.read()] == [1, 2]
+    with pytest.raises(ValueError, match="has 2 epochs, the checkpoint beside it 5: one of them is damaged"):
+        lines.keep(5)
+
+
 def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path):
     options = [*SMALL, "--epochs", "60", "--batch-size", "16", "--loss", "adafocal"]
     name = "digits-mlp-adafocal-s0"
@@ -130,9 +156,24 @@ def test_two_processes_train_what_one_trains(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     two = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=240)
     assert two.returncode == 0, two.stderr
-    first, second = (weights(tmp_path / out / "digits-mlp-focal-g1-s0") for out in ("one", "two"))
+    folders = [tmp_path / out / "digits-mlp-focal-g1-s0" for out in ("one", "two")]
+    for alone, together in zip(*map(history, folders), strict=True):
+        assert alone["loss"] == pytest.approx(together["loss"], rel=1e-4)
+        assert alone["train"]["nll"] == pytest.approx(together["train"]["nll"], rel=1e-4)
+    first, second = map(weights, folders)
     for key in first:
         np.testing.assert_allclose(first[key], second[key], atol=2e-6)
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "nccl"), (None, "nccl")])
+def test_processes_talk_as_their_device_can(monkeypatch, device, backend):
+    asked = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "init_process_group", asked.append)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    assert _join_processes(device) == (1, 2)
+    assert asked == [backend]
 
 
 def test_images_are_trained_on_with_crops(tmp_path):
@@ -154,6 +195,15 @@ def test_images_are_trained_on_with_crops(tmp_path):
     assert np.array_equal(kept.labels, labels)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"learning_rate": 0.123456789, "milestones": ()}, {"clip_norm": 2.0, "sum_loss": True}]
+)
+def test_the_command_of_a_card_trains_the_same(settings):
+    recipe = Recipe(**DIGITS, loss="focal", gamma=1 / 3, seed=4, **settings)
+    options = parser().parse_args(shlex.split(runs.command(recipe))[1:])
+    assert _recipes(options) == [recipe]
+
+
 def test_a_finished_run_is_left_alone(tmp_path):
     recipe = Recipe(**DIGITS)
     run(recipe, tmp_path)
@@ -166,6 +216,11 @@ def test_a_finished_run_is_left_alone(tmp_path):
         run(Recipe(**DIGITS, learning_rate=0.05), tmp_path)
 
 
+def test_whole_numbers_mean_what_broken_ones_mean():
+    whole, broken = (recipe_from({**DIGITS, "loss": "focal", "gamma": gamma}) for gamma in (3, 3.0))
+    assert json.dumps(whole.settings()) == json.dumps(broken.settings())
+
+
 def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
     recipe = Recipe(**DIGITS)
     run(recipe, tmp_path)
@@ -174,11 +229,50 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
         run(Recipe(**{**DIGITS, "batch_size": 32}), tmp_path)
 
 
+def test_a_run_from_before_a_setting_was_there_had_its_default(tmp_path):
+    settings = Recipe(**DIGITS).settings()
+    del settings["clip_norm"], settings["sum_loss"]
+    runs.check_same_settings(settings, Recipe(**DIGITS), tmp_path)
+    with pytest.raises(ValueError, match="holds a run with sum_loss = False, asked was True"):
+        runs.check_same_settings(settings, Recipe(**DIGITS, sum_loss=True), tmp_path)
+    with pytest.raises(ValueError, match="has no setting 'lookahead'"):
+        runs.check_same_settings({**settings, "lookahead": 3}, Recipe(**DIGITS), tmp_path)
+
+
 def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
     recipe = Recipe(**DIGITS, learning_rate=1e30)
     with pytest.raises(DivergedError, match=r"the loss is (nan|inf) at step \d+ of epoch 1 \(learning rate 1e\+30\)"):
         run(recipe, tmp_path)
     assert not runs.is_finished(tmp_path / recipe.name)
+
+
+def test_networks_that_diverge_do_not_keep_others_from_being_trained(tmp_path):
+    recipes = [
+        Recipe(**{**DIGITS, "epochs": 1}, learning_rate=rate, seed=k) for k, rate in enumerate((1e30, 1e30, 0.1))
+    ]
+    with pytest.raises(DivergedError, match=r"-s0: the loss is nan .*; digits-mlp-cross-entropy-s1: the loss is nan"):
+        train(recipes, load("digits"), tmp_path, device=CPU, report=lambda *_: None)
+    assert [runs.is_finished(tmp_path / recipe.name) for recipe in recipes] == [False, False, True]
+
+
+def test_networks_in_threads_end_apart(tmp_path):
+    recipes = [Recipe(**DIGITS, learning_rate=rate, seed=k) for k, rate in enumerate((0.1, 1e30, 0.1))]
+    trials = []
+    for recipe in recipes:
+        (tmp_path / recipe.name).mkdir()
+        trials.append(Trial(recipe, load("digits"), tmp_path / recipe.name, device=CPU, compiled=False))
+    (reason,) = _run_together(trials, lambda *_: None)
+    assert reason.startswith("digits-mlp-cross-entropy-s1: the loss is nan")
+    assert [runs.is_finished(trial.folder) for trial in trials] == [True, False, True]
+    run(recipes[2], tmp_path / "alone")
+    alone, beside_others = weights(tmp_path / "alone" / recipes[2].name), weights(trials[2].folder)
+    assert all(np.array_equal(alone[name], beside_others[name]) for name in alone)
+
+
+def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path):
+    recipe = Recipe(**{**DIGITS, "batch_size": 5000}, learning_rate=1e30)  # one step an epoch
+    with pytest.raises(DivergedError, match=r"logits of the val part are not finite after epoch 1"):
+        run(recipe, tmp_path)
 
 
 @pytest.mark.parametrize("damage", [slice(100), slice(0), slice(64, 128)])
@@ -203,6 +297,20 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
         folder / "checkpoint.safetensors", {"a": torch.zeros(1)}, epochs=1, settings=json.dumps(recipe.settings())
     )
     with pytest.raises(checkpoint.CheckpointError, match="is of another network"):
+        run(recipe, tmp_path)
+
+
+def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
+    recipe = Recipe(**DIGITS)
+    run(recipe, tmp_path)
+    folder = tmp_path / recipe.name
+    (folder / "card.json").unlink()
+    path = folder / "checkpoint.safetensors"
+    tensors, epochs, settings = checkpoint.load(path)
+    narrow = {name: tensor[:1] if name == "parameter.5.bias" else tensor for name, tensor in tensors.items()}
+    assert narrow["parameter.5.bias"].shape == (1,)  # would be spread over all classes
+    checkpoint.save(path, narrow, epochs=epochs, settings=settings)
+    with pytest.raises(checkpoint.CheckpointError, match=r"is of another network: parameter.5.bias does not fit"):
         run(recipe, tmp_path)
 
 
@@ -261,22 +369,52 @@ def test_the_command_reads_a_file(tmp_path, capsys):
         (["--data", "digits"], "the command line needs model"),
         ([*SMALL, "--loss", "focal"], "loss 'focal' needs gamma"),
         ([*SMALL, "--gamma", "1"], "loss 'cross-entropy' has no gamma"),
-        (["--data", "letters", "--model", "mlp"], "name must be one of 'cifar10'"),
+        (["--data", "letters", "--model", "mlp"], "data must be one of 'cifar10'"),
+        (["--data", "digits", "--model", "resnt20"], "model must be one of 'resnet8'"),
         (["--data", "digits", "--model", "resnet20"], "shape must be .* for resnet20"),
         ([*SMALL, "--augmentation", "crop"], "augmentation 'crop' is for images"),
         ([*SMALL, "--epochs", "0"], "epochs must be at least 1"),
         ([*SMALL, "--milestones", "3", "2"], "milestones must increase"),
+        ([*SMALL, "--milestones", "-1"], "milestones must be at least 1, got -1"),
         (["--data", "cifar10", "--model", "resnet20", "--data-folder", "nowhere"], "cifar10"),
         (["absent.toml"], "absent.toml"),
+        ([*SMALL, "--trials", "0"], "trials must be at least 1, got 0"),
+        ([*SMALL, "--at-once", "0"], "at_once must be at least 1, got 0"),
+        ([*SMALL, "--epochs", "3", "--keep-logits", "4"], "keep_logits must be 1 to 3, got 4"),
+        ([*SMALL, "--out", "plan.toml/runs"], "plan.toml"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(tmp_path, monkeypatch, capsys, options, reason):
+def test_what_cannot_be_trained_is_refused(tmp_path, options, reason, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text("no folder")
     assert main(["train", *options, "--device", "cpu"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("refocal: ")
-    assert said.count("\n") == 1
-    assert re.search(reason, said), said
+    message = capsys.readouterr().err
+    assert message.startswith("refocal: ")
+    assert message.count("\n") == 1
+    assert re.search(reason, message), message
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("trials = 0", "trials must be at least 1, got 0"),
+        ('trials = "3"', "trials must be a whole number, at least 1, got '3'"),
+        ("runs = []", "runs in plan.toml must be tables of settings"),
+        ("[[runs]]\n[[runs]]", "two runs of plan.toml would have the name digits-mlp-cross-entropy-s0"),
+        ("[[runs]]\n[[runs]]\nlearning_rate = 0.2", "two runs of plan.toml would have the name"),
+        ('learning_rate = "fast"', "learning_rate in plan.toml must be of type float, got 'fast'"),
+        ("seed = -1", "seed must be at least 0, got -1"),
+        ("leaning_rate = 0.1", "has no setting 'leaning_rate', did you mean 'learning_rate'"),
+        ('[[runs]]\n[[runs]]\nseed = 1\nmodel = "mpl"', "model must be one of .*, got 'mpl'"),
+        ("epochs = 1.5", "epochs in plan.toml must be of type int, got 1.5"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path, lines, reason, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text(f'data = "digits"\nmodel = "mlp"\n{lines}\n')
+    assert main(["train", "plan.toml", "--device", "cpu"]) == 1
+    assert re.search(reason, capsys.readouterr().err)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_interrupted_it_keeps_its_checkpoint(tmp_path):

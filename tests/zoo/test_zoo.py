@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import numpy as np
@@ -294,3 +295,43 @@ def test_files_are_checked(tmp_path):
     Predictions(np.full((4, 2), 0.5), kind="probs", labels=[0, 1, 0, 1]).write(tmp_path / "one.npz", overwrite=True)
     with pytest.raises(zoo.ZooError, match=r"one\.npz must hold logits and labels"):
         zoo.measure(zoo.entries(tmp_path)[0])
+
+
+def finished_run(folder, **changes):
+    """Write what training leaves."""
+    card = add(folder, "run", **changes)
+    (folder / "run.npz").rename(folder / "predictions.npz")
+    (folder / "run.json").rename(folder / "card.json")
+    (folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    return card
+
+
+def test_runs_are_added_once_and_again(tmp_path):
+    run, folder = tmp_path / "run", tmp_path / "zoo"
+    card = finished_run(run, recipe={"learning_rate": 0.1})
+    for _ in range(2):
+        assert zoo.add(run, folder).content == card
+    (entry,) = zoo.entries(folder)
+    assert entry.predictions.read_bytes() == (run / "predictions.npz").read_bytes()
+    assert gzip.decompress((folder / "run.jsonl.gz").read_bytes()) == b'{"epoch": 1}\n'
+    (run / "card.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"holds no finished run: there is no card\.json"):
+        zoo.add(run, folder)
+
+
+def test_a_run_does_not_replace_one_with_other_settings(tmp_path):
+    for rate in (0.1, 0.05):
+        finished_run(tmp_path / f"run-{rate}", recipe={"learning_rate": rate})
+    zoo.add(tmp_path / "run-0.1", tmp_path / "zoo")
+    with pytest.raises(zoo.ZooError, match=r"zoo holds run with other settings than \S*run-0\.05"):
+        zoo.add(tmp_path / "run-0.05", tmp_path / "zoo")
+    assert zoo.entries(tmp_path / "zoo")[0].card.content["recipe"] == {"learning_rate": 0.1}
+
+
+@pytest.mark.parametrize("name", ["../outside", "in/side", ""])
+def test_a_card_does_not_choose_where_it_goes(tmp_path, name):
+    card = finished_run(tmp_path / "run") | {"name": name}
+    (tmp_path / "run" / "card.json").write_text(json.dumps(card))
+    with pytest.raises(zoo.ZooError, match="name must be that of a file"):
+        zoo.add(tmp_path / "run", tmp_path / "zoo")
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}

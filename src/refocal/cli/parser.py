@@ -163,7 +163,7 @@ def _train(commands: Any) -> None:
     how.add_argument("--split-seed", type=int, help="which samples are held out (default: 0)")
     how.add_argument("--batch-size", type=int, help="samples a step (default: 128)")
     how.add_argument("--learning-rate", type=float, help="at first (default: 0.1)")
-    how.add_argument("--milestones", type=int, nargs="+", help="epochs after which it is a tenth (default: 001's)")
+    how.add_argument("--milestones", type=int, nargs="*", help="epochs after which it is a tenth (default: 001's)")
     how.add_argument("--momentum", type=float, help="of the descent (default: 0.9)")
     how.add_argument("--weight-decay", type=float, help="on every parameter (default: 0.0005)")
     how.add_argument("--augmentation", help="crop-flip, crop or none (default: by the data)")

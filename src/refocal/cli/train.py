@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from refocal import _check
+
 if TYPE_CHECKING:
     from refocal.train.loop import Trial
     from refocal.train.recipe import Recipe
@@ -51,7 +53,7 @@ def train(options: Namespace) -> None:
     if options.engine == "ray" or options.address is not None:
         _train_on_cluster(recipes, options)
         return
-    process = _join_processes()
+    process = _join_processes(options.device)
     device = _device(options.device, process)
     out = Path(options.out or "runs")
     data = load(
@@ -102,12 +104,13 @@ def _recipes(options: Namespace) -> list[Recipe]:
     """One recipe for each run of the file, each gamma and each trial."""
     from dataclasses import replace
 
+    from refocal.train import data, models
     from refocal.train.recipe import read_recipe, recipe_from
 
     settings = read_recipe(options.recipe) if options.recipe else {}
     where = options.recipe or "the command line"
     variants = settings.pop("runs", [{}])
-    if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
+    if not (isinstance(variants, list) and variants and all(isinstance(variant, dict) for variant in variants)):
         msg = f"runs in {where} must be tables of settings, [[runs]]"
         raise TypeError(msg)
     given = {name: getattr(options, name) for name in _SETTINGS if getattr(options, name) is not None}
@@ -116,9 +119,11 @@ def _recipes(options: Namespace) -> list[Recipe]:
     for variant in variants:
         for gamma in gammas:
             merged = settings | variant | given | gamma
-            trials = options.trials or merged.pop("trials", 1)
-            merged.pop("trials", None)
+            in_file = merged.pop("trials", 1)
+            trials = _check.count(in_file if options.trials is None else options.trials, "trials")
             recipe = recipe_from(merged, where=where)
+            _check.one_of(recipe.data, "data", data.names())
+            _check.one_of(recipe.model, "model", models.names())
             recipes += [replace(recipe, seed=recipe.seed + trial) for trial in range(trials)]
     names = [recipe.name for recipe in recipes]
     if len({(recipe.data, recipe.split_seed) for recipe in recipes}) > 1:
@@ -130,14 +135,15 @@ def _recipes(options: Namespace) -> list[Recipe]:
     return recipes
 
 
-def _join_processes() -> tuple[int, int]:
+def _join_processes(device: str | None) -> tuple[int, int]:
     """Which process this is, and of how many, where torchrun started several."""
     import torch
 
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return 0, 1
-    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    on_gpu = torch.cuda.is_available() if device is None else torch.device(device).type == "cuda"
+    torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
     return torch.distributed.get_rank(), count
 
 

@@ -39,5 +39,5 @@ def load(path: Path) -> tuple[dict[str, Tensor], int, str]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
         return tensors, int(about["epochs"]), about["settings"]
     except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
-        msg = f"the checkpoint {path} cannot be read ({error}); remove it to begin again, the rest of the run is kept"
+        msg = f"the checkpoint {path} cannot be read ({error}); the run is left as it is, remove it to begin again"
         raise CheckpointError(msg) from None

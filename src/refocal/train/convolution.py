@@ -117,14 +117,16 @@ def _(inputs: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG001
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:  # noqa: ARG001
     ctx.save_for_backward(inputs[0], inputs[1])
+    ctx.transposed = inputs[2]
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
     inputs, weight = ctx.saved_tensors
     wanted = ctx.needs_input_grad
+    pair = (gradient, inputs) if ctx.transposed else (inputs, gradient)
     return (
-        convolve(gradient, weight, True) if wanted[0] else None,
-        _correlate(inputs, gradient) if wanted[1] else None,
+        convolve(gradient, weight, not ctx.transposed) if wanted[0] else None,
+        _correlate(*pair) if wanted[1] else None,
         None,
     )
 

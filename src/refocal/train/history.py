@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from refocal import metrics
+from refocal._files import write_text
 
 
 def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -56,15 +58,20 @@ class History:
         """Drop what was written after so many epochs: the run goes on from there."""
         lines = self._path.read_text().splitlines(keepends=True) if self._path.exists() else []
         if len(lines) < epochs:
-            msg = f"{self._path} has {len(lines)} epochs, the checkpoint beside it {epochs}: one of them is damaged"
+            msg = (
+                f"{self._path} has {len(lines)} epochs, the checkpoint beside it {epochs}: one of them is damaged, "
+                "remove both to begin again"
+            )
             raise ValueError(msg)
         if lines[epochs:]:
-            self._path.write_text("".join(lines[:epochs]))
+            write_text(self._path, "".join(lines[:epochs]), overwrite=True)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add an epoch, with six digits."""
+        """Add an epoch, with six digits; it is on the disk before the checkpoint that counts it."""
         with self._path.open("a") as file:
             file.write(json.dumps(_rounded(record)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def read(self) -> list[dict[str, Any]]:
         """All epochs."""

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from refocal import _check
 from refocal.losses import AdaFocal, Scheduled
 from refocal.train import checkpoint, runs
 from refocal.train.batches import Batches, normalised
@@ -24,14 +25,14 @@ from refocal.train.models import build
 from refocal.train.models.layers import head_of
 from refocal.train.objective import build_loss
 from refocal.train.recipe import Recipe
-from refocal.train.step import Step
+from refocal.train.step import Step, combine_over_processes
 
 _EVALUATION_BATCH = 2_000
 Report = Callable[["Trial", dict[str, Any]], None]
 
 
 class DivergedError(RuntimeError):
-    """The loss of a step is not a number."""
+    """The loss of a step, or what the network says after an epoch, is not a finite number."""
 
 
 class Trial:
@@ -90,6 +91,7 @@ class Trial:
         self.epochs_done = self._resume()
         if fast:
             self._capture()
+            torch.cuda.synchronize(device)  # what runs it works on another stream
 
     def run(self, report: Report, *, stop: threading.Event) -> None:
         """Train to the end, or until asked to stop after an epoch."""
@@ -104,11 +106,13 @@ class Trial:
         start, epoch = time.perf_counter(), self.epochs_done
         rate = self.recipe.rate(epoch)
         self._step.run_epoch(epoch, rate=rate)
+        combine_over_processes([self._step.losses], summed=self.recipe.sum_loss)
         self._check_losses(epoch)
         self._share_buffers()
-        classes = self._step.logits.shape[-1]
-        train = measure(_numpy(self._step.logits.reshape(-1, classes)), _numpy(self._batches.epoch_labels.reshape(-1)))
+        logits, labels = (_of_all_processes(each) for each in (self._step.logits, self._batches.epoch_labels))
+        train = measure(_numpy(logits.flatten(0, -2)), _numpy(labels.flatten()))
         held_out = {name: self._logits(*part) for name, part in self._held_out.items()}
+        self._check_logits(held_out, epoch)
         self._adapt(held_out["val"])
         self.epochs_done += 1
         record = {
@@ -143,6 +147,16 @@ class Trial:
                 f"{epoch + 1} (learning rate {self.recipe.rate(epoch):g}); the checkpoint of epoch {epoch} is kept"
             )
             raise DivergedError(msg)
+
+    def _check_logits(self, held_out: dict[str, Tensor], epoch: int) -> None:
+        """The last step of an epoch has no loss after it that would show what became of the weights."""
+        for name, logits in held_out.items():
+            if not bool(torch.isfinite(logits).all()):
+                msg = (
+                    f"{self.recipe.name}: logits of the {name} part are not finite after epoch {epoch + 1} "
+                    f"(learning rate {self.recipe.rate(epoch):g}); the checkpoint of epoch {epoch} is kept"
+                )
+                raise DivergedError(msg)
 
     def _adapt(self, logits: Tensor) -> None:
         policy = getattr(self.loss, "gamma", None)
@@ -192,8 +206,9 @@ class Trial:
             return 0
         tensors, epochs, settings = checkpoint.load(self._checkpoint)
         runs.check_same_settings(json.loads(settings), self.recipe, self.folder)
-        if missing := self._step.state().keys() ^ tensors.keys():
-            msg = f"the checkpoint {self._checkpoint} is of another network: {sorted(missing)[0]} does not fit"
+        here, there = ({name: each.shape for name, each in state.items()} for state in (self._step.state(), tensors))
+        if misfits := here.items() ^ there.items():
+            msg = f"the checkpoint {self._checkpoint} is of another network: {min(misfits)[0]} does not fit"
             raise checkpoint.CheckpointError(msg)
         self._step.restore(tensors)
         if self._leads:
@@ -219,6 +234,15 @@ class Trial:
             epochs=self._history.read(),
             device=self._device,
         )
+
+
+def _of_all_processes(tensor: Tensor) -> Tensor:
+    """Tensors of one shape, joined on the first dimension."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return tensor
+    parts = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(parts, tensor)
+    return torch.cat(parts)
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
@@ -251,8 +275,12 @@ def train(
         process: Which of the processes of a distributed training this is, and how many there are.
 
     Raises:
-        DivergedError: The loss of a step is not a number; the other networks are trained to the end first.
+        DivergedError: Some of the networks diverged; the others are trained to the end first.
     """
+    _check.count(at_once, "at_once")
+    last = max(recipe.epochs for recipe in recipes)
+    for epoch in keep_logits:
+        _check.count(epoch, "keep_logits", most=last)
     waiting = []
     for recipe in recipes:
         folder = out / recipe.name
@@ -261,7 +289,7 @@ def train(
         else:
             waiting.append(recipe)
     together = at_once if device.type == "cuda" else 1
-    failures: list[Exception] = []
+    diverged: list[str] = []
     for first in range(0, len(waiting), together):
         trials = []
         for recipe in waiting[first : first + together]:
@@ -278,21 +306,29 @@ def train(
                     process=process,
                 )
             )
-        failures += _run_together(trials, report)
-    if failures:
-        raise failures[0]
+        diverged += _run_together(trials, report)
+    if diverged:
+        raise DivergedError("; ".join(diverged))
 
 
-def _run_together(trials: list[Trial], report: Report) -> list[Exception]:
-    """Run trials to the end, a thread each; what went wrong in some of them is returned when all have ended."""
+def _run_together(trials: list[Trial], report: Report) -> list[str]:
+    """Run trials to the end, a thread each if there are several; says which have diverged when all have ended."""
     stop = threading.Event()
     if len(trials) == 1:
-        trials[0].run(report, stop=stop)
-        return []
+        return _run_alone(trials[0], report, stop)
     with ThreadPoolExecutor(len(trials)) as threads:
-        running = [threads.submit(trial.run, report, stop=stop) for trial in trials]
+        running = [threads.submit(_run_alone, trial, report, stop) for trial in trials]
         try:
-            return [error for done in as_completed(running) if (error := done.exception()) is not None]  # type: ignore[misc]
+            wait(running)
         except KeyboardInterrupt:
             stop.set()  # each ends with its epoch, and its checkpoint
             raise
+    return [reason for done in running for reason in done.result()]
+
+
+def _run_alone(trial: Trial, report: Report, stop: threading.Event) -> list[str]:
+    try:
+        trial.run(report, stop=stop)
+    except DivergedError as error:
+        return [str(error)]
+    return []

@@ -35,12 +35,12 @@ def is_finished(folder: Path) -> bool:
 
 
 def check_same_settings(settings: dict[str, Any], recipe: Recipe, folder: Path) -> None:
-    """Refuse to go on with other settings than a run was begun with."""
-    asked = recipe.settings()
-    for name, value in asked.items():
-        if settings.get(name) != value:
+    """Refuse to go on with other settings than a run was begun with; those it does not name had their defaults."""
+    begun = recipe_from(settings, where=f"the run in {folder}").settings()
+    for name, value in recipe.settings().items():
+        if begun[name] != value:
             msg = (
-                f"{folder} holds a run with {name} = {settings.get(name)!r}, asked was {value!r}: "
+                f"{folder} holds a run with {name} = {begun[name]!r}, asked was {value!r}: "
                 "choose another folder, or remove this one"
             )
             raise ValueError(msg)
@@ -134,12 +134,16 @@ def command(recipe: Recipe) -> str:
         if name in ("data", "model", "loss", "epochs", "seed") or value != plain[name]:
             flag = f"--{name.replace('_', '-')}"
             values = value if isinstance(value, list) else [value]
-            words += (
-                [flag]
-                if value is True
-                else [flag, *(f"{each:g}" if isinstance(each, float) else str(each) for each in values)]
-            )
+            words += [flag] if value is True else [flag, *map(_written, values)]
     return shlex.join(words)
+
+
+def _written(value: Any) -> str:
+    """A value as one types it, with all its digits."""
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _write_logits(path: Path, *, logits: np.ndarray, labels: np.ndarray, split: np.ndarray) -> None:

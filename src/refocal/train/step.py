@@ -152,7 +152,7 @@ class Step:
         gradients = torch.autograd.grad(loss, self._used)
         with torch.no_grad():
             self._take(gradients)
-            _combine_over_processes([kept.grad for kept in self.parameters], summed=self._summed)
+            combine_over_processes([kept.grad for kept in self.parameters], summed=self._summed)
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
             self._optimiser.step()
@@ -196,13 +196,13 @@ def _rounded_weights(network: nn.Module) -> list[Tensor]:
     ]
 
 
-def _combine_over_processes(gradients: list[Any], *, summed: bool) -> None:
-    """The gradient of the whole batch, of which each process has computed its share."""
+def combine_over_processes(tensors: list[Any], *, summed: bool) -> None:
+    """Gradients or losses of whole batches, of which each process has computed its share."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
     torch.distributed.all_reduce(flat)
     if not summed:
         flat /= torch.distributed.get_world_size()
-    for gradient, part in zip(gradients, torch.split(flat, [each.numel() for each in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+    for tensor, part in zip(tensors, torch.split(flat, [each.numel() for each in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))

@@ -123,7 +123,7 @@ def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
 
     Raises:
         FileNotFoundError: The run is not finished.
-        ZooError: Its card cannot be used.
+        ZooError: Its card cannot be used, or the zoo holds a run of its name with other settings.
     """
     source, root = Path(run), Path(folder)
     try:
@@ -132,6 +132,13 @@ def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
         msg = f"{source} holds no finished run: there is no {Path(error.filename).name}"
         raise FileNotFoundError(msg) from None
     added = _card(card.decode(), source / "card.json")
+    if added.name != Path(added.name).name or not added.name.strip("."):
+        msg = f"{source / 'card.json'}: name must be that of a file, got {added.name!r}"
+        raise ZooError(msg)
+    target = root / f"{added.name}.json"
+    if target.exists() and _read(target).settings != added.settings:
+        msg = f"{root} holds {added.name} with other settings than {source}: remove it, or choose another zoo"
+        raise ZooError(msg)
     root.mkdir(parents=True, exist_ok=True)
     contents = {".npz": predictions, ".jsonl.gz": gzip.compress(history, mtime=0), ".json": card}
     for suffix, content in contents.items():
