@@ -48,7 +48,7 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
     data = options.data or os.environ.get(DATA_VARIABLE)
     for name in ids:
         with steps() as progress:
-            context = experiments.Context(None if data is None else Path(data), progress)
+            context = experiments.Context(None if data is None else Path(data), progress, Path(options.zoo))
             outcome = experiments.reproduce(
                 specs[name], scale=options.scale, results=results, force=options.force, context=context
             )
@@ -62,6 +62,7 @@ def _said(outcome: experiments.Outcome) -> str:
     result = outcome.result
     head = f"{result.id}, scale {result.scale}, {result.seconds:g} s ({outcome.why}): {outcome.folder}"
     lines = [*(item.line for item in result.published), *([outcome.finding] if outcome.finding else [])]
+    lines += [" | ".join(row) for row in result.numbers.table]
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
@@ -76,6 +77,7 @@ def _record(outcome: experiments.Outcome) -> dict[str, Any]:
         "values": result.numbers.values,
         "published": [item.line for item in result.published],
         "finding": outcome.finding,
+        "table": result.numbers.table,
     }
 
 
@@ -87,7 +89,7 @@ def _listed(specs: Mapping[str, experiments.Spec], results: Path) -> tuple[Table
         found = {scale: store.load(results, spec, scale) for scale in experiments.SCALES}
         seconds = {scale: None if result is None else result.seconds for scale, result in found.items()}
         largest = next((result for result in reversed(found.values()) if result is not None), None)
-        agree = None if largest is None else sum(item.within for item in largest.published)
+        agree = None if largest is None else sum(item.within is True for item in largest.published)
         cells = ["–" if value is None else f"{value:g}" for value in seconds.values()]
         table.add_row(spec.id, spec.title, *cells, "–" if agree is None else f"{agree} of {len(spec.published)}")
         content.append(

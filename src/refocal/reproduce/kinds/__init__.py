@@ -14,6 +14,13 @@ from refocal.reproduce.kinds import (
     one_dimension,
     phi,
     tabular,
+    zoo_best_temperature,
+    zoo_boxes,
+    zoo_focal_scaling,
+    zoo_history,
+    zoo_product,
+    zoo_reliability,
+    zoo_table,
 )
 
 KINDS: dict[str, Kind] = {
@@ -29,4 +36,11 @@ KINDS: dict[str, Kind] = {
     "one-dimension": one_dimension.KIND,
     "phi": phi.KIND,
     "tabular": tabular.KIND,
+    "zoo-history": zoo_history.KIND,
+    "zoo-reliability": zoo_reliability.KIND,
+    "zoo-boxes": zoo_boxes.KIND,
+    "zoo-focal-scaling": zoo_focal_scaling.KIND,
+    "zoo-best-temperature": zoo_best_temperature.KIND,
+    "zoo-product": zoo_product.KIND,
+    "zoo-table": zoo_table.KIND,
 }
