@@ -17,9 +17,11 @@ from refocal.reproduce.kinds import (
     zoo_best_temperature,
     zoo_boxes,
     zoo_focal_scaling,
+    zoo_gradient,
     zoo_history,
     zoo_product,
     zoo_reliability,
+    zoo_samples,
     zoo_table,
 )
 
@@ -42,5 +44,7 @@ KINDS: dict[str, Kind] = {
     "zoo-focal-scaling": zoo_focal_scaling.KIND,
     "zoo-best-temperature": zoo_best_temperature.KIND,
     "zoo-product": zoo_product.KIND,
+    "zoo-samples": zoo_samples.KIND,
+    "zoo-gradient": zoo_gradient.KIND,
     "zoo-table": zoo_table.KIND,
 }

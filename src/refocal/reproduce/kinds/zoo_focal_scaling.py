@@ -164,40 +164,36 @@ def _gains(trials: list[dict[str, Any]]) -> tuple[dict[str, float], tuple[str, .
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Log-loss and ECE of each entry, by loss; TS and focal TS side by side."""
-    figure.set_size_inches(style.WIDTH, 3.2)
+    """Log-loss and ECE of each entry, by loss, of those that the zoo holds; TS and focal TS side by side."""
+    figure.set_size_inches(style.WIDTH, 3.3)
     panels = figure.subplots(1, 2)
+    measured = numbers.curves["networks"]
+    losses = [loss for loss in given.losses if any(item["loss"] == loss for item in measured)]
     for index, (ax, criterion) in enumerate(zip(panels, _CRITERIA, strict=True)):
-        factor = 1 if criterion == "nll" else 100
-        for m, (method, words) in enumerate(_METHODS.items()):
-            points = [
-                (
-                    given.losses.index(item["loss"]) + (m - 0.5) * 0.3,
-                    factor * trial[f"{method}, {criterion}"][criterion],
+        for n, network in enumerate(dict.fromkeys(item["network"] for item in measured)):
+            for m, (method, words) in enumerate(_METHODS.items()):
+                points = [
+                    (losses.index(item["loss"]) + (m - 0.5) * 0.3, trial[f"{method}, {criterion}"][criterion])
+                    for item in measured
+                    if item["network"] == network
+                    for trial in item["trials"]
+                ]
+                x, y = np.array(points).T
+                ax.plot(
+                    x,
+                    y if criterion == "nll" else 100 * y,
+                    linestyle="none",
+                    marker=style.MARKERS[n % len(style.MARKERS)],
+                    markersize=4.5,
+                    markerfacecolor="white" if m == 0 else style.color(1),
+                    color=style.color(m),
+                    label=f"{Network.named(network).words}, {words}",
                 )
-                for item in numbers.curves["networks"]
-                for trial in item["trials"]
-            ]
-            face = "white" if m == 0 else style.color(1)
-            ax.plot(
-                *(zip(*points, strict=True) if points else ([], [])),
-                linestyle="none",
-                marker=style.MARKERS[m],
-                markersize=4.5,
-                markerfacecolor=face,
-                color=style.color(m),
-                label=words,
-            )
-        held = {item["loss"] for item in numbers.curves["networks"]}
-        ticks = [
-            loss_words(loss).replace("cross-", "cross-\n") + ("" if loss in held else "\n(no\nentry)")
-            for loss in given.losses
-        ]
-        ax.set_xticks(range(len(given.losses)), ticks, fontsize=7)
-        ax.set(
-            xlim=(-0.6, len(given.losses) - 0.4), ylabel=("log-loss (nats)", "ECE, 15 bins of equal mass (%)")[index]
-        )
+        ax.set_xticks(range(len(losses)), [loss_words(loss).replace("cross-", "cross-\n") for loss in losses])
+        ax.set_ylabel(("log-loss (nats)", "ECE, 15 bins of equal mass (%)")[index])
         style.letter(ax, index, f"chosen by {_CRITERIA[criterion]}")
+        if not measured:
+            ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
     panels[1].set_ylim(bottom=0)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 

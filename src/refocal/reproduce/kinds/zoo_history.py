@@ -110,9 +110,9 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         style.letter(ax, index, panel.title)
         if index >= len(panels) - given.columns:
             ax.set_xlabel("epoch")
-        if len(given.losses) == 1 and len(panel.measures) > 1 and numbers.curves["paths"]:
+        if len(panel.measures) > 1 and numbers.curves["paths"]:
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=7.5)
-    if len(given.losses) > 1:
+    if len(given.losses) > 1 and numbers.curves["paths"]:
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(given.losses))
 
