@@ -81,7 +81,7 @@ def test_a_table_shows_ours_theirs_and_what_is_not_there(networks):
         "no entry [0.95]",
         NO_ENTRY,
     )
-    assert by_name["sst, tree-lstm", NO_ENTRY] == ("",) * 5
+    assert by_name["SST Binary, Tree LSTM", NO_ENTRY] == ("",) * 5
     eces = [
         100 * metrics.ece(posterior_from_logits(logits, gamma=0), labels)
         for seed in range(2)
@@ -179,7 +179,7 @@ def test_focal_temperature_scaling(networks):
 
 def test_the_product_of_temperatures(networks):
     found = computed("003-sec-4-1", networks).values
-    (val, val_labels), _ = parts(networks, "g3-s0")
+    (val, _), _ = parts(networks, "g3-s0")
     temperatures = np.arange(0.2, 1.2, 0.002)
     posterior = posterior_from_logits(val, gamma=3)
     divergences = [metrics.kl_to_posterior(posterior_from_logits(val / t, gamma=0), posterior) for t in temperatures]

@@ -19,8 +19,21 @@ Variant = tuple[str, float | None, float]
 Predict = Callable[[np.ndarray], np.ndarray]
 Rows = list[tuple[str, ...]]  # of a table, the first of them the head
 
-_DATA = {"cifar10": "CIFAR-10", "cifar10-s": "CIFAR-10-s", "cifar100": "CIFAR-100", "svhn": "SVHN"}
-_MODELS = {"densenet121": "DenseNet-121", "resnet110-bottleneck": "ResNet-110 (bottleneck)"}
+_DATA = {
+    "cifar10": "CIFAR-10",
+    "cifar10-s": "CIFAR-10-s",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
+    "tiny-imagenet": "Tiny ImageNet",
+    "20newsgroups": "20 Newsgroups",
+    "sst": "SST Binary",
+}
+_MODELS = {
+    "densenet121": "DenseNet-121",
+    "resnet110-bottleneck": "ResNet-110 (bottleneck)",
+    "global-pooling-cnn": "Global Pooling CNN",
+    "tree-lstm": "Tree LSTM",
+}
 
 
 class Wanting(Protocol):
