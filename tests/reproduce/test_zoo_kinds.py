@@ -247,6 +247,31 @@ def test_a_result_is_made_anew_when_its_entries_change(tmp_path):
     assert why()[0] == "already there"
 
 
+def test_undefined_numbers_are_not_missing_entries(tmp_path):
+    add(tmp_path, "flat", data="cifar10", scale=0.01)
+    add_history(tmp_path, "flat")
+    rows = computed("002-table-6", tmp_path).table
+    found = {row[1]: row[2] for row in rows if row[0] == "CIFAR-10, ResNet-20"}
+    assert found["confidence of 0.99 or more (%), pre T"] == "0.00"
+    assert found["accuracy where confident (%), pre T"] == "–"
+
+
+def test_the_list_says_what_is_out_of_date(tmp_path, capsys):
+    folder = write_zoo(tmp_path / "zoo", seeds=1)
+    common = ["reproduce", "--experiments", str(EXPERIMENTS), "--results", str(tmp_path / "r"), "--zoo", str(folder)]
+    assert cli.main([*common, "002-table-3", "002-table-9", "--scale", "smoke"]) == 0
+
+    def old():
+        capsys.readouterr()
+        assert cli.main([*common, "--list", "--json"]) == 0
+        return [item["id"] for item in json.loads(capsys.readouterr().out) if item["out_of_date"]]
+
+    assert old() == []
+    add(folder, "brier-s0", data="cifar10", loss="brier")
+    add_history(folder, "brier-s0")
+    assert old() == ["002-table-3"]
+
+
 def test_the_command_shows_tables(networks, tmp_path, capsys):
     common = ["reproduce", "--experiments", str(EXPERIMENTS), "--results", str(tmp_path), "--zoo", str(networks)]
     assert cli.main([*common, "002-table-3", "001-fig-5", "--scale", "smoke"]) == 0

@@ -50,7 +50,7 @@ def reproduce(spec: Spec, *, scale: str, results: Path, force: bool = False, con
     why = "by --force"
     if not force:
         stored = store.load(results, spec, scale)
-        why = _outdated(spec, stored, scale, made_from)
+        why = "no result yet" if stored is None else outdated(spec, stored, made_from)
         if stored is not None and not why:
             return _kept(spec, stored, results, place)
     packages = ("matplotlib", *kind.needs)
@@ -68,11 +68,15 @@ def reproduce(spec: Spec, *, scale: str, results: Path, force: bool = False, con
     return Outcome(result, finding, place, why)
 
 
-def _outdated(spec: Spec, stored: store.Result | None, scale: str, made_from: dict[str, str]) -> str:
-    """Why a stored result cannot stay; nothing if it can."""
-    if stored is None:
-        return "no result yet"
-    if (stored.kind, stored.parameters) != (spec.kind, store.plain(spec.parameters[scale])):
+def outdated(spec: Spec, stored: store.Result, made_from: dict[str, str]) -> str:
+    """Why a stored result cannot stay; nothing if it can.
+
+    Args:
+        spec: Of the result.
+        stored: The result.
+        made_from: What it would be made from now, by its kind's `made_from`.
+    """
+    if (stored.kind, stored.parameters) != (spec.kind, store.plain(spec.parameters[stored.scale])):
         return "the spec has changed since the stored result"
     return "" if stored.made_from == made_from else "the zoo has changed since the stored result"
 

@@ -132,7 +132,7 @@ class Place(NamedTuple):
 
 def _cell(place: Place, paper: str, item: dict[str, Any] | None) -> str:
     """Ours, with the temperature in parentheses where there is one, and the paper's in brackets."""
-    ours = NO_ENTRY if item is None else spread(item[place.measure][place.method])
+    ours = NO_ENTRY if item is None else spread(item[place.measure][place.method]).replace(NO_ENTRY, "–")
     if item is not None and place.method != "raw":
         ours += f" ({np.mean(item['temperature'][place.method]):.2f})"
     theirs = place.published(paper)
@@ -175,7 +175,8 @@ def _draw_panel(
         ]
         if theirs:
             ax.plot(
-                *zip(*theirs, strict=True),
+                [x for x, _ in theirs],
+                [y for _, y in theirs],
                 linestyle="none",
                 marker="_x"[m],
                 markersize=7 - 2 * m,
@@ -193,7 +194,8 @@ def _draw_panel(
             marker, words = style.MARKERS[n % len(style.MARKERS)], Network.named(network).words.split(", ")[1]
             face = "white" if method == "raw" else style.color(1)
             ax.plot(
-                *zip(*ours, strict=True),
+                [x for x, _ in ours],
+                [y for _, y in ours],
                 linestyle="none",
                 marker=marker,
                 markersize=4.5,
