@@ -41,13 +41,15 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
 	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
 	$(BIN)/python benchmarks/cli.py --out benchmarks/results/cli.md
+	$(PIP) --no-deps PyHessian
+	$(BIN)/python benchmarks/curvature.py --out benchmarks/results/curvature.md
 	$(PIP) --no-deps $(BENCH)
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
-	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.md
+	$(BIN)/python benchmarks/intervals.py --out benchmarks/results/intervals.md
 
 # Other packages' calibrators, without what else they would install.
 CALIBRATOR_PEERS := absl-py llvmlite netcal numba opt_einsum pandas probmetrics pyro-ppl python-dateutil \
-	pytorch-minimize pytz PyYAML tensorboard tqdm
+	pytorch-minimize pytz PyYAML tensorboard torch_uncertainty tqdm
 
 bench-calibrators: $(VENV)/.test
 	$(PIP) --no-deps $(CALIBRATOR_PEERS)
@@ -59,6 +61,9 @@ figures: $(VENV)/.figures
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+# curvlinops and what it imports; all that it asks for would bring a torchvision that may not fit this PyTorch.
+CURVATURE := backpack-for-pytorch curvlinops-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
+
 # Each stamp is an installed state of the one environment; it is renewed when what it was made from changes.
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -66,7 +71,8 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
-	$(PIP) --editable '.[torch,onnx,arrow,test]'
+	$(PIP) --editable '.[torch,onnx,arrow,train,test]'
+	$(PIP) --no-deps $(CURVATURE)
 	touch $@
 
 $(VENV)/.jax: $(VENV)/.test

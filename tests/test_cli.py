@@ -319,7 +319,7 @@ def test_commands_of_the_readme_run_as_printed(files, capsys):
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     blocks = "".join(part.split("```", 1)[0] for part in readme.split("```sh\n")[1:])
     commands = [line.split() for line in blocks.splitlines() if line.startswith("refocal ")]
-    assert {command[1] for command in commands} == {"evaluate", "calibrate", "apply", "export", "explain"}
+    assert {command[1] for command in commands} == {"evaluate", "calibrate", "apply", "export", "explain", "claims"}
     Predictions.read("test.npz").write("new.npz")
     for command in commands:
         assert run(capsys, *command[1:])[0] == 0, command

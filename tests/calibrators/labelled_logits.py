@@ -6,40 +6,32 @@ import numpy as np
 
 from refocal import minimizer
 from refocal.calibrators import (
+    BY_NAME,
     AutoCalibrator,
-    BetaCalibration,
-    DirichletCalibration,
-    EnsembleTemperatureScaling,
     FocalPosterior,
     FocalTemperatureScaling,
-    HistogramBinning,
     IsotonicCalibration,
-    MatrixScaling,
-    PlattScaling,
     TemperatureScaling,
-    VectorScaling,
 )
 
 # one of each family and of each setting that changes its map
 EVERY = {
+    **{name: method() for name, method in BY_NAME.items()},
     "posterior": FocalPosterior(gamma=2.0),
     "posterior-fit": FocalPosterior(gamma="fit"),
-    "temperature": TemperatureScaling(),
     "temperature-focal": TemperatureScaling(objective="focal", gamma=2.0, apply_posterior=True),
     "temperature-ece": TemperatureScaling(objective="ece"),
-    "focal-temperature": FocalTemperatureScaling(),
     "focal-temperature-line": FocalTemperatureScaling(objective="adaptive_ece", search="line"),
-    "vector": VectorScaling(),
-    "matrix": MatrixScaling(),
-    "dirichlet": DirichletCalibration(),
-    "ensemble": EnsembleTemperatureScaling(),
-    "platt": PlattScaling(),
-    "beta": BetaCalibration(),
-    "isotonic": IsotonicCalibration(),
     "isotonic-top": IsotonicCalibration(method="top_label"),
-    "histogram": HistogramBinning(),
     "auto": AutoCalibrator(cv=3),
 }
+# what three classes allow beside
+SHIPPED = {
+    **EVERY,
+    "posterior-all": FocalPosterior(gamma=[0.0, 1.0, 3.0], weight=[1.0, 2.0, 5.0], label_smoothing=0.05),
+    "posterior-detached": FocalPosterior(gamma=-0.5, detached=True),
+}
+SATURATED = np.array([[300, 0, 0], [0, 1000, 999], [-2000, 0, 2000], [0, 0, 0], [7, 7, 1]], dtype=np.float32)
 
 
 def calibrated(rows, classes, *, seed=0, spread=2.0, dtype=np.float64):

@@ -86,6 +86,26 @@ def test_weights_count_as_repetitions():
     assert weighted.gamma_error_ == pytest.approx(repeated.gamma_error_, rel=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_masked_classes_do_not_matter(dtype):
+    """A class whose logit is -10,000 in every row is as if it were not there."""
+    logits, labels = focal(2000, 5, gamma=1.0)
+    logits = logits.astype(dtype)
+    masked = np.concatenate([logits, np.full((2000, 2), -1e4, dtype=dtype)], axis=1)
+    for method in (TemperatureScaling, FocalTemperatureScaling):
+        plain, other = method().fit(logits, labels), method().fit(masked, labels)
+        assert other.temperature_ == pytest.approx(plain.temperature_, rel=1e-4)
+        assert other.temperature_error_ == pytest.approx(plain.temperature_error_, rel=1e-2)
+    assert other.gamma_ == pytest.approx(plain.gamma_, abs=1e-3)
+
+
+def test_logits_too_far_apart_for_their_dtype():
+    logits = np.array([[3e38, -3e38], [-3e38, 3e38], [3e38, -3e38]], dtype=np.float32)
+    with pytest.raises(ValueError, match="must not lie further apart than float32 can tell, got some of size 3e"):
+        FocalTemperatureScaling().fit(logits, [0, 1, 1])
+    assert TemperatureScaling().fit(logits.astype(np.float64), [0, 1, 1]).temperature_ > 1e38
+
+
 # --- grid and line
 
 

@@ -8,7 +8,9 @@ from reference import mp_log_posterior
 from refocal import posterior_from_logits
 from refocal.core.descent import Quadratic, Slope, convex_minimum, trust_region_minimum
 from refocal.core.fitting import fit_focal_temperature, fit_temperature
-from refocal.core.likelihood import Labelled, focal_likelihood, temperature_likelihood, top_confidences
+from refocal.core.focal_likelihood import focal_likelihood
+from refocal.core.focal_masses import Parameters, Ranked, top_confidences
+from refocal.core.likelihood import Labelled, temperature_likelihood
 
 POINTS = [(0.0, 0.5), (1.5, 0.7), (-0.4, 0.8), (-0.9, 2.0), (10.0, 0.1)]
 
@@ -34,7 +36,8 @@ def exact_nll(data, gamma, beta):
 @pytest.mark.parametrize(("gamma", "beta"), POINTS)
 def test_derivatives_against_exact_differences(gamma, beta):
     data = problem(rows=12)
-    at = focal_likelihood(data, gamma, beta)
+    ranked = Ranked.of(data)
+    at = focal_likelihood(ranked, Parameters(gamma, beta))
     h = 1e-6
     values = {
         (i, j): exact_nll(data, float(np.float64(gamma + i * h)), 1 / float(1 / np.float64(beta + j * h)))
@@ -51,17 +54,16 @@ def test_derivatives_against_exact_differences(gamma, beta):
     np.testing.assert_allclose(at.gradient, gradient, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(at.hessian, hessian, rtol=2e-3, atol=2e-3)
     # the Hessian once more, from the gradient
-    differences = [
-        (focal_likelihood(data, gamma + h, beta).gradient - focal_likelihood(data, gamma - h, beta).gradient) / (2 * h),
-        (focal_likelihood(data, gamma, beta + h).gradient - focal_likelihood(data, gamma, beta - h).gradient) / (2 * h),
-    ]
+    points = [(gamma + h, beta), (gamma - h, beta), (gamma, beta + h), (gamma, beta - h)]
+    slopes = [focal_likelihood(ranked, Parameters(*point)).gradient for point in points]
+    differences = [(slopes[0] - slopes[1]) / (2 * h), (slopes[2] - slopes[3]) / (2 * h)]
     np.testing.assert_allclose(at.hessian, differences, rtol=1e-5, atol=1e-6)
-    assert focal_likelihood(data, gamma, beta, curvature=False).hessian is None
+    assert focal_likelihood(ranked, Parameters(gamma, beta), curvature=False).hessian is None
 
 
 def test_gamma_0_is_temperature_scaling():
     data = problem(rows=3000, classes=7)  # several blocks
-    focal, plain = focal_likelihood(data, 0.0, 0.6), temperature_likelihood(data, 0.6)
+    focal, plain = focal_likelihood(Ranked.of(data), Parameters(0.0, 0.6)), temperature_likelihood(data, 0.6)
     assert (focal.value, focal.gradient[1], focal.hessian[1, 1]) == pytest.approx(plain, rel=1e-12)
 
 
@@ -69,7 +71,8 @@ def test_gamma_0_is_temperature_scaling():
 def test_blocks_and_precisions_agree(gamma):
     data = problem(rows=20_000, classes=30)
     single = data._replace(logits=data.logits.astype(np.float32), top=data.top.astype(np.float32))
-    exact, coarse = focal_likelihood(data, gamma, 0.7), focal_likelihood(single, gamma, 0.7, exact=False)
+    exact = focal_likelihood(Ranked.of(data), Parameters(gamma, 0.7))
+    coarse = focal_likelihood(Ranked.of(single), Parameters(gamma, 0.7), exact=False)
     logs = posterior_from_logits(data.logits, gamma=gamma, temperature=1 / 0.7, log=True)
     assert exact.value == pytest.approx(float(data.share @ -logs[np.arange(20_000), data.labels]), rel=1e-12)
     assert coarse.value == pytest.approx(exact.value, rel=1e-5)
@@ -81,7 +84,7 @@ def test_blocks_and_precisions_agree(gamma):
 def test_confidence_is_that_of_the_map(gamma):
     data = problem(rows=500)
     expected = posterior_from_logits(data.logits, gamma=gamma, temperature=2.0).max(axis=1)
-    np.testing.assert_allclose(top_confidences(data, 0.5, gamma=gamma), expected, rtol=1e-12)
+    np.testing.assert_allclose(top_confidences(Ranked.of(data), Parameters(gamma, 0.5)), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -89,7 +92,7 @@ def test_saturated_and_tied_logits(dtype):
     logits = np.array([[1000, 0, -5], [3, 2000, 1], [0, 0, 0], [7, 7, 5]], dtype=dtype)
     data = Labelled.of(logits, np.array([1, 1, 0, 2]), None)
     for gamma, beta in POINTS:
-        at = focal_likelihood(data, gamma, beta, exact=False)
+        at = focal_likelihood(Ranked.of(data), Parameters(gamma, beta), exact=False)
         assert np.isfinite(at.value)
         assert np.all(np.isfinite(at.gradient))
         assert np.all(np.isfinite(at.hessian))
@@ -104,6 +107,11 @@ def test_thinning_keeps_rows_together():
     assert thin.share.sum() == pytest.approx(1)
     rebuilt = Labelled.of(data.logits[::7], data.labels[::7], data.share[::7])
     assert temperature_likelihood(thin, 0.5) == pytest.approx(temperature_likelihood(rebuilt, 0.5))
+    ranked = Ranked.of(data).thin(7)
+    np.testing.assert_array_equal(ranked.argmax, Ranked.of(rebuilt).argmax)
+    assert focal_likelihood(ranked, Parameters(1.0, 0.5)).value == pytest.approx(
+        focal_likelihood(Ranked.of(rebuilt), Parameters(1.0, 0.5)).value
+    )
 
 
 @pytest.mark.parametrize("root", [1e-3, 0.5, 1.0, 7.0, 300.0])
@@ -169,3 +177,20 @@ def test_an_optimum_that_is_hit_exactly_ends_the_search():
     assert found.evaluations <= 3
     flat = convex_minimum(lambda *_: Slope(0.0, 0.0, 1.0), 0.3, low=0.1, high=9.0)
     assert flat.x == 0.3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_search_that_ends_early_ends_at_the_optimum(seed):
+    """In single precision the optimum, and the Hessian there, are those of a search that goes on in double."""
+    rng = np.random.default_rng(seed)
+    logits = (2 * rng.standard_normal((3000, 20))).astype(np.float32)
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    single, double = (fit_focal_temperature(Labelled.of(logits.astype(t), labels, None)) for t in (np.float32, float))
+    assert single.gamma == pytest.approx(double.gamma, abs=5e-5)
+    assert single.beta == pytest.approx(double.beta, rel=2e-5)
+    assert single.gamma_error == pytest.approx(double.gamma_error, rel=5e-3)
+    assert single.relative_error == pytest.approx(double.relative_error, rel=5e-3)
+    slope = focal_likelihood(
+        Ranked.of(Labelled.of(logits, labels, None)), Parameters(single.gamma, single.beta)
+    ).gradient
+    assert np.max(np.abs(slope)) < 1e-5

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from refocal.core.posterior import posterior_from_logits  # noqa: E402
+from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, fused, launches, sigmoid_focal_loss  # noqa: E402
 from refocal.losses.launches import Settings  # noqa: E402
 from refocal.losses.maps import FocalMap  # noqa: E402
@@ -353,6 +354,19 @@ def test_second_backward_and_second_derivative():
     (curvature,) = torch.autograd.grad(graph.square().sum(), leaf)
     assert torch.isfinite(curvature).all()
     assert curvature.abs().sum() > 0
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_trace_penalty_differentiates_three_times(reduction):
+    logits, target, _ = batch(6, 4)
+    results = []
+    for served in (True, False):
+        weight = torch.eye(4, device=logits.device, requires_grad=True)
+        # float64 is not served: the plain formula
+        scores = logits @ weight if served else logits.double() @ weight.double()
+        penalty = HessianTracePenalty(1.0, probes=3)(FocalLoss(2.0, reduction=reduction)(scores, target), [weight])
+        results.append((penalty.detach().float(), *torch.autograd.grad(penalty, weight)))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("alpha", [None, 0.25])

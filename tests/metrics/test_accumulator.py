@@ -175,3 +175,31 @@ def test_memory_does_not_grow():
     for seed in range(3):
         accumulator.update(*calibrated(np.random.default_rng(seed), (5000, 3)))
     assert sum(part.nbytes for part in (accumulator.sums, accumulator.grid, accumulator.classes)) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "is not a saved CalibrationAccumulator"),
+        ('{"schema": 1}', "is not a saved CalibrationAccumulator: KeyError"),
+        ('{"schema": 2, "settings": {}}', "must hold a state of schema 1, got 2"),
+        ('{"schema": 1, "settings": {"nope": 3}}', "is not a saved CalibrationAccumulator: TypeError"),
+        ('{"schema": 1, "settings": {}, "sums": [1], "grid": [[1]]}', "is damaged: its arrays must have the shapes"),
+        ("garbage", "Expecting value"),
+    ],
+)
+def test_foreign_and_damaged_states(content, message, tmp_path):
+    path = tmp_path / "state.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        CalibrationAccumulator.load(path)
+
+
+def test_foreign_npz_states(tmp_path):
+    path = tmp_path / "state.npz"
+    np.savez(path, other=1)
+    with pytest.raises(ValueError, match="is not a saved CalibrationAccumulator: KeyError"):
+        CalibrationAccumulator.load(path)
+    path.write_bytes(b"PK\x03\x04 cut")
+    with pytest.raises(ValueError, match="is not a saved CalibrationAccumulator: BadZipFile"):
+        CalibrationAccumulator.load(path)

@@ -21,6 +21,13 @@ MEASURES = [
     (metrics.thresholded_ece, {"threshold": 0.1}),
     (metrics.smooth_ece, {}),
     (metrics.kernel_calibration_error, {}),
+    (metrics.kernel_calibration_error, {"unbiased": True}),
+    (metrics.brier_decomposition, {"part": "brier"}),
+    (metrics.brier_decomposition, {"part": "calibration"}),
+    (metrics.brier_decomposition, {"part": "refinement"}),
+    (metrics.brier_decomposition, {"part": "resolution"}),
+    (metrics.confidence_share, {"part": "share", "threshold": 0.8}),
+    (metrics.confidence_share, {"part": "accuracy", "threshold": 0.8}),
     (metrics.nll, {}),
     (metrics.brier, {}),
     (metrics.focal_score, {"gamma": 2}),
@@ -28,6 +35,11 @@ MEASURES = [
     (metrics.auroc, {}),
     (metrics.aurc, {}),
 ]
+
+
+def value_of(measure, probs, labels, *, part=None, **settings):
+    found = measure(probs, labels, **settings)
+    return found if part is None else getattr(found, part)
 
 
 def overconfident(seed, count, gap):
@@ -42,7 +54,7 @@ def test_every_scalar_has_an_interval_around_it(measure, settings):
     probs, labels = calibrated(np.random.default_rng(0), (3000, 3))
     probs = sharpened(probs, power=2)
     found = metrics.interval(measure, probs, labels, resamples=200, **settings)
-    assert found.value == measure(probs, labels, **settings)
+    assert found.value == pytest.approx(value_of(measure, probs, labels, **settings), rel=1e-12)
     assert 0 <= found.low < found.value < found.high
     weighted = metrics.interval(measure, probs, labels, resamples=200, weights=np.full(3000, 3.0), **settings)
     assert weighted.value == pytest.approx(found.value, rel=1e-9)
@@ -104,6 +116,157 @@ def test_smooth_interval_covers_zero_gap_and_constant_gap():
             _, low, high = metrics.interval(metrics.smooth_ece, p, y, task="binary", resamples=200, seed=seed)
             hits += low <= gap <= high
         assert hits >= 88
+
+
+def covered(truth, sample, measure, *, repeats=60, **settings):
+    """How often the interval of level .95 of `sample(seed)` covers the truth."""
+    hits = 0
+    for seed in range(repeats):
+        _, low, high = metrics.interval(measure, *sample(seed), resamples=200, seed=seed, **settings)
+        hits += low <= truth <= high
+    return hits
+
+
+# For a true coverage of .93, less than 49 of 60 have a probability of 5e-3; of .95, of 5e-4.
+LEAST_OF_60 = 49
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.1])
+@pytest.mark.parametrize("settings", [{"unbiased": True}, {"unbiased": True, "kernel_width": 0.1}])
+def test_unbiased_kernel_interval_covers(gap, settings):
+    """The truth is the square of a constant gap times the mean of the kernel over pairs of confidences."""
+    x = 0.5 + 0.5 * np.random.default_rng(99).beta(2, 1, 2000)
+    kernel = np.exp(-np.abs(x[:, None] - x) / settings.get("kernel_width", 0.4)).mean()
+    hits = covered(
+        gap**2 * kernel,
+        lambda seed: overconfident(seed, 500, gap),
+        metrics.kernel_calibration_error,
+        task="binary",
+        **settings,
+    )
+    assert hits >= LEAST_OF_60
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+@pytest.mark.parametrize("power", [1, 3])
+def test_vector_kernel_interval_covers(power, unbiased):
+    """The truth of a sharpened model is E r . r' k(p, p'), r = p - posterior, by 200,000 pairs."""
+
+    def sample(seed, count=150):
+        posterior, labels = calibrated(np.random.default_rng(seed), (count, 3))
+        return sharpened(posterior, power=power), labels
+
+    posterior, _ = calibrated(np.random.default_rng(99), (400_000, 3))
+    probs = sharpened(posterior, power=power)
+    residual = probs - posterior
+    near = np.exp(-np.linalg.norm(probs[::2] - probs[1::2], axis=1) / 0.4)
+    square = max(0.0, float(np.mean(near * np.sum(residual[::2] * residual[1::2], axis=1))))
+    truth = square if unbiased else np.sqrt(square)
+    hits = covered(truth, sample, metrics.kernel_calibration_error, classes="all", unbiased=unbiased)
+    assert hits >= LEAST_OF_60
+
+
+@pytest.mark.parametrize("part", ["calibration", "refinement", "uncertainty", "resolution"])
+@pytest.mark.parametrize("slope", [1.0, 0.5])
+def test_brier_part_intervals_cover(part, slope):
+    """P(y = 1) is 1/2 + slope (p - 1/2) for uniform p, so every part has a closed form.
+
+    At least 49 of 60 samples of 500 are covered.
+    """
+
+    def sample(seed):
+        rng = np.random.default_rng(seed)
+        p = rng.random(500)
+        return p, (rng.random(500) < 0.5 + slope * (p - 0.5)).astype(int)
+
+    spread = 1 / 12  # of p
+    truth = {"calibration": (1 - slope) ** 2 * spread, "uncertainty": 0.25, "resolution": slope**2 * spread}
+    truth["refinement"] = truth["uncertainty"] - truth["resolution"]
+    hits = covered(truth[part], sample, metrics.brier_decomposition, task="binary", part=part)
+    assert hits >= LEAST_OF_60
+
+
+@pytest.mark.parametrize(("part", "truth"), [("share", 0.19), ("accuracy", (0.9**2 + 0.9 + 1) / (1.9 * 1.5) - 0.05)])
+def test_confident_shares_are_covered(part, truth):
+    """Confidence c has density 2c, and is right with probability c - .05: at least 49 of 60."""
+
+    def sample(seed):
+        rng = np.random.default_rng(seed)
+        confidence = np.sqrt(rng.random(400))
+        confidence = np.maximum(confidence, 1 - confidence)
+        right = rng.random(400) < confidence - 0.05
+        return np.stack([1 - confidence, confidence], axis=1), right.astype(int)
+
+    assert covered(truth, sample, metrics.confidence_share, part=part, threshold=0.9) >= LEAST_OF_60
+
+
+@pytest.mark.parametrize("measure", [metrics.classwise_ece, metrics.thresholded_ece])
+@pytest.mark.parametrize("gap", [0.0, 0.1])
+def test_multilabel_intervals_cover(measure, gap):
+    """Three labels of one row that are right together or not, each off by the same gap: at least 49 of 60."""
+
+    def sample(seed):
+        rng = np.random.default_rng(seed)
+        p = np.repeat(rng.uniform(0.2, 0.8, (400, 1)), 3, axis=1)
+        return p + gap, (rng.random((400, 1)) < p).astype(int)
+
+    assert covered(gap, sample, measure, task="multilabel", bins=5) >= LEAST_OF_60
+
+
+def test_multilabel_columns_of_different_rows():
+    """Labels that do not count, and labels of weight 0, are as if they were not there."""
+    rng = np.random.default_rng(0)
+    probs, labels = rng.random((200, 3)), rng.integers(0, 2, (200, 3))
+    labels[::3, 1] = -1
+    weights = np.where(labels < 0, 0.0, 1.0)
+    ignored = metrics.interval(metrics.classwise_ece, probs, labels, task="multilabel", ignore_index=-1)
+    unweighted = metrics.interval(
+        metrics.classwise_ece, probs, np.maximum(labels, 0), task="multilabel", weights=weights
+    )
+    assert ignored == pytest.approx(unweighted, rel=1e-9)
+    labels[:, 2] = -1
+    without = metrics.interval(metrics.classwise_ece, probs[:, :2], labels[:, :2], task="multilabel", ignore_index=-1)
+    assert metrics.interval(metrics.classwise_ece, probs, labels, task="multilabel", ignore_index=-1) == pytest.approx(
+        without
+    )
+
+
+def test_infinite_means_and_shares_of_nothing():
+    probs, labels = np.array([[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]]), [0, 1, 0]
+    assert metrics.interval(metrics.nll, probs, labels) == (np.inf, np.inf, np.inf)
+    flat = np.full((3, 2), 0.5)
+    assert metrics.paired_test(metrics.nll, probs, flat, labels).p_value == 0
+    assert metrics.paired_test(metrics.nll, probs, probs, labels, weights=[1.0, 2.0, 1.0]).p_value == 1
+    value, low, high = metrics.interval(metrics.confidence_share, flat, labels, part="accuracy")
+    assert np.isnan(value)
+    assert (low, high) == (0, 1)
+
+
+@pytest.mark.parametrize("part", ["calibration", "refinement", "uncertainty", "resolution"])
+def test_few_samples_of_any_weight_have_brier_parts(part):
+    probs, labels = calibrated(np.random.default_rng(0), (50, 3))
+    weights = np.zeros(50)
+    weights[:3] = 1
+    found = metrics.interval(metrics.brier_decomposition, probs, labels, part=part, weights=weights, resamples=100)
+    assert 0 <= found.low <= found.high
+    for count in (1, 2):
+        found = metrics.interval(metrics.brier_decomposition, probs[:count], labels[:count], part=part, resamples=100)
+        assert 0 <= found.low <= found.high
+
+
+def test_paired_accuracy_of_different_samples_is_the_bootstrap_s():
+    """Each model has its own confident decisions: the p-value is that of a bootstrap of rows (2,000, z < 4)."""
+    rng = np.random.default_rng(0)
+    first, labels = calibrated(rng, (1500, 3), spread=3)
+    second = sharpened(first, power=2)
+    test = metrics.paired_test(metrics.confidence_share, first, second, labels, part="accuracy", threshold=0.9)
+    differences = []
+    for _ in range(2000):
+        draw = rng.integers(0, 1500, 1500)
+        a, b = (metrics.confidence_share(p[draw], labels[draw], threshold=0.9).accuracy for p in (first, second))
+        differences.append(a - b)
+    expected = 2 * norm.sf(abs(test.first - test.second) / np.std(differences))
+    assert norm.isf(test.p_value / 2) == pytest.approx(norm.isf(expected / 2), rel=4 / np.sqrt(2 * 2000))
 
 
 @pytest.mark.parametrize("measure", [metrics.ece, metrics.mce, metrics.smooth_ece, metrics.aurc, metrics.error])
@@ -180,10 +343,14 @@ def test_a_difference_of_biases_is_no_difference(gap):
 def test_paired_test_finds_the_worse_model(measure, settings):
     probs, labels = calibrated(np.random.default_rng(4), (4000, 3), spread=3)
     worse = sharpened(probs, power=3)
-    if measure in (metrics.error, metrics.auroc, metrics.aurc):  # what an increasing map hardly changes
+    if measure in (metrics.error, metrics.auroc, metrics.aurc) or settings.get("part") in (
+        "refinement",
+        "resolution",
+    ):  # what an increasing map hardly changes
         worse = 0.2 * probs + 0.8 * np.random.default_rng(5).dirichlet(np.ones(3), 4000)
     test = metrics.paired_test(measure, probs, worse, labels, resamples=200, **settings)
-    assert (test.first, test.second) == (measure(probs, labels, **settings), measure(worse, labels, **settings))
+    expected = [value_of(measure, p, labels, **settings) for p in (probs, worse)]
+    assert [test.first, test.second] == pytest.approx(expected, rel=1e-12)
     assert test.p_value < 0.01
     same = metrics.paired_test(measure, probs, probs, labels, resamples=200, **settings)
     assert same.first == same.second
@@ -208,10 +375,14 @@ def test_bad_requests(monkeypatch):
             function(metrics.auroc, probs, labels, bins=3)
         with pytest.raises(ValueError, match="resamples must be at least 100, got 5"):
             function(metrics.ece, probs, labels, resamples=5)
-        with pytest.raises(ValueError, match="take unbiased=False and classes='top'"):
-            function(metrics.kernel_calibration_error, probs, labels, unbiased=True)
-        with pytest.raises(ValueError, match="take task='multiclass', got 'multilabel'"):
-            function(metrics.classwise_ece, probs, np.array([[0, 1], [1, 1]]), task="multilabel")
+        with pytest.raises(ValueError, match="part must be one of 'share', 'accuracy', got None"):
+            function(metrics.confidence_share, probs, labels)
+        with pytest.raises(ValueError, match="part must be None for a measure that is one number, got 'share'"):
+            function(metrics.ece, probs, labels, part="share")
+        with pytest.raises(TypeError, match="this measure has no setting 'bins'"):
+            function(metrics.brier_decomposition, probs, labels, part="calibration", bins=3)
+        with pytest.raises(ValueError, match="task must be one of 'multiclass', 'multilabel', got 'binary'"):
+            function(metrics.classwise_ece, probs[:, 0], labels, task="binary")
         with pytest.raises(ValueError, match=r"some probability must be above the threshold 0.9, got none"):
             function(metrics.thresholded_ece, probs, labels, threshold=0.9)
         with pytest.raises(ValueError, match="needs two samples or more, got 1"):

@@ -16,7 +16,22 @@ from refocal.calibrators.posterior import FocalPosterior
 from refocal.calibrators.temperature import TemperatureScaling
 from refocal.calibrators.wrap import Calibrated
 
+# methods that need no setting, by the names that commands and reports use
+BY_NAME: dict[str, type[Calibrator]] = {
+    "temperature": TemperatureScaling,
+    "focal-temperature": FocalTemperatureScaling,
+    "ensemble": EnsembleTemperatureScaling,
+    "vector": VectorScaling,
+    "matrix": MatrixScaling,
+    "dirichlet": DirichletCalibration,
+    "platt": PlattScaling,
+    "beta": BetaCalibration,
+    "isotonic": IsotonicCalibration,
+    "histogram": HistogramBinning,
+}
+
 __all__ = [
+    "BY_NAME",
     "AutoCalibrator",
     "BetaCalibration",
     "Calibrated",

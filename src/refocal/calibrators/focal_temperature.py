@@ -14,8 +14,10 @@ from refocal.calibrators.base import Calibrator, Head, choice
 from refocal.calibrators.objectives import Least, calibration_error, line_search, refuse_weights
 from refocal.calibrators.temperature import temperatures
 from refocal.core.fitting import fit_focal_temperature, fit_temperature
+from refocal.core.focal_likelihood import focal_likelihood
+from refocal.core.focal_masses import Parameters, Ranked
 from refocal.core.heads import focal_head
-from refocal.core.likelihood import Labelled, focal_likelihood
+from refocal.core.likelihood import Labelled
 from refocal.core.posterior import MapSettings
 
 # 003, section 5.1
@@ -134,7 +136,8 @@ class FocalTemperatureScaling(Calibrator):
 
 def _objective(data: Labelled, kind: str, weights: np.ndarray | None) -> Objective:
     if kind == "nll":
-        return lambda gamma, T: focal_likelihood(data, gamma, 1 / T, exact=False, curvature=False).value
+        ranked = Ranked.of(data)
+        return lambda gamma, T: focal_likelihood(ranked, Parameters(gamma, 1 / T), exact=False, curvature=False).value
     refuse_weights(weights, kind)
     return calibration_error(data, equal_mass=kind == "adaptive_ece")
 

@@ -7,20 +7,57 @@ many samples the likeliest map. Where the likeliest temperature is 0 or infinite
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from refocal import _check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.core.fitting import fit_temperature
 from refocal.core.heads import linear_features, linear_head
 from refocal.core.likelihood import Labelled
-from refocal.core.logistic import Affine, fit_affine
+from refocal.core.logistic import fit_affine
 
 
-class VectorScaling(Calibrator):
+class _LinearMap(Calibrator):
+    """The fit that all share; without an off-diagonal penalty the map is diagonal."""
+
+    scale_penalty: float
+    bias_penalty: float
+    weights_: np.ndarray
+    bias_: np.ndarray
+
+    _learned: ClassVar[tuple[str, ...]] = ("weights_", "bias_")
+    _of_log_probs: ClassVar[bool] = False
+
+    def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        names = ("scale_penalty", "bias_penalty", "off_diagonal_penalty")
+        penalties = {name: _check.positive(getattr(self, name), name) for name in names if hasattr(self, name)}
+        data = Labelled.of(logits, labels, weights)
+        temperature = fit_temperature(data)
+        off_diagonal = penalties.get("off_diagonal_penalty")
+        # one thread is as fast for matrices of this size, and many times faster where other programs use the cores
+        with threadpool_limits(1, "blas"):
+            self.weights_, self.bias_ = fit_affine(
+                linear_features(logits.astype(np.float64, copy=False), of_log_probs=self._of_log_probs, xp=np),
+                labels,
+                data.share,
+                1.0 if temperature.at_bound else temperature.beta,
+                diagonal=penalties["scale_penalty"] / data.samples,
+                off_diagonal=None if off_diagonal is None else off_diagonal / data.samples,
+                bias=penalties["bias_penalty"] / data.samples,
+            )
+
+    def _head(self, classes: int) -> Head:  # noqa: ARG002
+        arrays = {"weights": self.weights_, "bias": self.bias_}
+        return Head(linear_head, arrays, {"of_log_probs": self._of_log_probs})
+
+    def _count(self) -> int:
+        return self.weights_.size + self.bias_.size
+
+
+class VectorScaling(_LinearMap):
     """softmax(w * z + b): a factor and a bias for each class, z being the logits less their mean.
 
     Args:
@@ -46,8 +83,6 @@ class VectorScaling(Calibrator):
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 4.2.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("weights_", "bias_")
-
     def __init__(
         self, *, scale_penalty: float = 30.0, bias_penalty: float = 3.0, input: str = "logits", classes: Any = None
     ) -> None:
@@ -56,18 +91,8 @@ class VectorScaling(Calibrator):
         self.input = input
         self.classes = classes
 
-    def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        penalties = {"diagonal": self.scale_penalty, "off_diagonal": None, "bias": self.bias_penalty}
-        self.weights_, self.bias_ = _fit(logits, labels, weights, of_log_probs=False, penalties=penalties)
 
-    def _head(self, classes: int) -> Head:  # noqa: ARG002
-        return Head(linear_head, {"weights": self.weights_, "bias": self.bias_}, {"of_log_probs": False})
-
-    def _count(self) -> int:
-        return self.weights_.size + self.bias_.size
-
-
-class MatrixScaling(Calibrator):
+class MatrixScaling(_LinearMap):
     """softmax(W z + b), z being the logits less their mean.
 
     Args:
@@ -86,8 +111,6 @@ class MatrixScaling(Calibrator):
     off-diagonal and intercept (ODIR): Kull et al., "Beyond temperature scaling", NeurIPS 2019.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("weights_", "bias_")
-
     def __init__(
         self,
         *,
@@ -103,18 +126,8 @@ class MatrixScaling(Calibrator):
         self.input = input
         self.classes = classes
 
-    def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        fitted = _fit(logits, labels, weights, of_log_probs=False, penalties=_three_penalties(self))
-        self.weights_, self.bias_ = fitted
 
-    def _head(self, classes: int) -> Head:  # noqa: ARG002
-        return Head(linear_head, {"weights": self.weights_, "bias": self.bias_}, {"of_log_probs": False})
-
-    def _count(self) -> int:
-        return self.weights_.size + self.bias_.size
-
-
-class DirichletCalibration(Calibrator):
+class DirichletCalibration(MatrixScaling):
     """softmax(W log p + b), p being the softmax of the logits.
 
     Args:
@@ -131,62 +144,4 @@ class DirichletCalibration(Calibrator):
     Reference: Kull et al., "Beyond temperature scaling", NeurIPS 2019.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("weights_", "bias_")
-
-    def __init__(
-        self,
-        *,
-        scale_penalty: float = 30.0,
-        off_diagonal_penalty: float = 1000.0,
-        bias_penalty: float = 3.0,
-        input: str = "logits",
-        classes: Any = None,
-    ) -> None:
-        self.scale_penalty = scale_penalty
-        self.off_diagonal_penalty = off_diagonal_penalty
-        self.bias_penalty = bias_penalty
-        self.input = input
-        self.classes = classes
-
-    def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        fitted = _fit(logits, labels, weights, of_log_probs=True, penalties=_three_penalties(self))
-        self.weights_, self.bias_ = fitted
-
-    def _head(self, classes: int) -> Head:  # noqa: ARG002
-        return Head(linear_head, {"weights": self.weights_, "bias": self.bias_}, {"of_log_probs": True})
-
-    def _count(self) -> int:
-        return self.weights_.size + self.bias_.size
-
-
-def _three_penalties(calibrator: MatrixScaling | DirichletCalibration) -> dict[str, Any]:
-    return {
-        "diagonal": calibrator.scale_penalty,
-        "off_diagonal": calibrator.off_diagonal_penalty,
-        "bias": calibrator.bias_penalty,
-    }
-
-
-def _fit(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-    *,
-    of_log_probs: bool,
-    penalties: dict[str, Any],
-) -> Affine:
-    for name, value in penalties.items():
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            names = {"diagonal": "scale_penalty", "off_diagonal": "off_diagonal_penalty", "bias": "bias_penalty"}
-            msg = f"{names[name]} must be positive and finite, got {value}"
-            raise ValueError(msg)
-    data = Labelled.of(logits, labels, weights)
-    features = linear_features(logits.astype(np.float64, copy=False), of_log_probs=of_log_probs, xp=np)
-    relative: dict[str, Any] = {
-        name: None if value is None else value / data.samples for name, value in penalties.items()
-    }
-    temperature = fit_temperature(data)
-    beta = 1.0 if temperature.at_bound else temperature.beta
-    # one thread is as fast for matrices of this size, and many times faster where other programs use the cores
-    with threadpool_limits(1, "blas"):
-        return fit_affine(features, labels, data.share, beta, **relative)
+    _of_log_probs: ClassVar[bool] = True

@@ -9,7 +9,8 @@ import numpy as np
 
 from refocal.core.binning import equal_mass_bins, equal_width_bins
 from refocal.core.focal import focal_partial_of
-from refocal.core.likelihood import Labelled, top_confidences
+from refocal.core.focal_masses import Parameters, Ranked, top_confidences
+from refocal.core.likelihood import Labelled
 from refocal.core.simplex import log_p_and_q, split_logits
 
 BINS = 15  # 002, section 6; 003, section 5.1
@@ -18,11 +19,12 @@ _BLOCK = 1 << 16
 
 def calibration_error(data: Labelled, *, equal_mass: bool) -> Callable[[float, float], float]:
     """The calibration error of Psi^gamma(softmax(logits / T)) as a function of (gamma, T); decisions never change."""
-    correct = np.argmax(data.logits, axis=1) == data.labels
+    ranked = Ranked.of(data)
+    correct = ranked.argmax == data.labels
     bins = equal_mass_bins if equal_mass else equal_width_bins
 
     def error(gamma: float, temperature: float) -> float:
-        confidence = top_confidences(data, 1 / temperature, gamma=gamma)
+        confidence = top_confidences(ranked, Parameters(gamma, 1 / temperature))
         return bins(confidence, correct, bins=BINS).expected_calibration_error
 
     return error

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console, RenderableType
 from rich.text import Text
 
 from refocal.cli import compare
+from refocal.cli.output import Output, show, steps, terminal
 from refocal.predictions import Predictions, PredictionsReader, PredictionsWriter
 from refocal.report import Report, table, words
 from refocal.report import evaluate as measure
@@ -42,11 +41,11 @@ def evaluate(options: Namespace) -> None:
         if options.report:
             msg = f"--report needs the whole file in memory, and files above {_WHOLE_BYTES:,} bytes are streamed"
             raise ValueError(msg)
-        with _progress() as progress:
+        with steps() as progress:
             found = compare.streamed(options.files, split=options.split, progress=progress)
-        _show(options, *found)
+        show(options, *found)
         return
-    with _progress() as progress:
+    with steps() as progress:
         several = []
         for file in options.files:
             progress(f"reading {file}")
@@ -58,10 +57,10 @@ def evaluate(options: Namespace) -> None:
         tests = compare.paired(several, progress) if len(several) > 1 else []
     if len(reports) == 1:
         _save(reports[0], options)
-        _show(options, table(reports[0]), json.loads(reports[0].to_json()))
+        show(options, table(reports[0]), json.loads(reports[0].to_json()))
     else:
         content = {"files": [json.loads(report.to_json()) for report in reports], "paired": tests}
-        _show(options, compare.side_by_side(reports, tests), content)
+        show(options, compare.side_by_side(reports, tests), content)
 
 
 def calibrate(options: Namespace) -> None:
@@ -69,7 +68,7 @@ def calibrate(options: Namespace) -> None:
     _check_outputs(options, [options.val, options.test])
     settings = _loss(options.loss) if options.loss else {} if options.gamma is None else {"gamma": options.gamma}
     settings |= {} if options.method is None else {"method": options.method}
-    with _progress() as progress:
+    with steps() as progress:
         progress(f"reading {options.val}")
         val, test = _parts(options)
         calibration = _fitted(val, settings, progress)
@@ -82,7 +81,7 @@ def demo(options: Namespace) -> None:
     from refocal import demo as shipped
 
     _check_outputs(options, [])
-    with _progress() as progress:
+    with steps() as progress:
         data = shipped.load()
         val, test = data.select("val"), data.select("test")
         calibration = _fitted(val, {"gamma": shipped.GAMMA}, progress)
@@ -102,7 +101,7 @@ def apply(options: Namespace) -> None:
     with (
         PredictionsReader(options.file) as blocks,
         PredictionsWriter(options.out, overwrite=options.force) as writer,
-        Progress(console=_terminal(), transient=True, disable=not _terminal().is_terminal) as bar,
+        Progress(console=terminal(), transient=True, disable=not terminal().is_terminal) as bar,
     ):
         if blocks.kind != calibrator.input:
             msg = f"{options.calibrator} was fitted to {calibrator.input}, but {options.file} holds {blocks.kind}"
@@ -113,7 +112,7 @@ def apply(options: Namespace) -> None:
             writer.write(_writable(block, calibrator.predict_proba(block.scores), options.out))
             rows += len(block)
             bar.advance(task, len(block))
-    _show(options, f"{rows:,} rows calibrated: {options.out}", {"rows": rows, "out": options.out})
+    show(options, f"{rows:,} rows calibrated: {options.out}", {"rows": rows, "out": options.out})
 
 
 def export(options: Namespace) -> None:
@@ -127,7 +126,7 @@ def export(options: Namespace) -> None:
     except ModuleNotFoundError as error:
         msg = "the export needs onnx: pip install 'refocal[onnx]'"
         raise ImportError(msg) from error
-    _show(options, f"from {calibrator.input} to probabilities: {options.onnx}", {"onnx": options.onnx})
+    show(options, f"from {calibrator.input} to probabilities: {options.onnx}", {"onnx": options.onnx})
 
 
 def explain(options: Namespace) -> None:
@@ -135,7 +134,7 @@ def explain(options: Namespace) -> None:
     from refocal.cli import explanation
 
     found = explanation.explain(options.gamma, **({} if options.classes is None else {"classes": options.classes}))
-    _show(options, explanation.shown(found), found._asdict())
+    show(options, explanation.shown(found), found._asdict())
 
 
 def _fitted(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Calibration:
@@ -180,10 +179,10 @@ def _finish(options: Namespace, calibration: Calibration, test: Predictions, rep
     if options.report:
         _save(report, options)
         written["report"] = options.report
-    _show(options, table(report), {**json.loads(report.to_json()), "written": written})
+    show(options, table(report), {**json.loads(report.to_json()), "written": written})
     if not options.json:
         for what, where in written.items():
-            _Output().print(Text(words.printable(f"{what}: {where}")), soft_wrap=True)
+            Output().print(Text(words.printable(f"{what}: {where}")), soft_wrap=True)
 
 
 def _parts(options: Namespace) -> tuple[Predictions, Predictions]:
@@ -283,31 +282,3 @@ def _check_scores(predictions: Predictions, file: str, *, columns: int | None = 
 def _save(report: Report, options: Namespace) -> None:
     if options.report:
         report.save(options.report, overwrite=options.force)
-
-
-def _show(options: Namespace, shown: RenderableType, content: Any) -> None:
-    if options.json:
-        print(json.dumps(content, ensure_ascii=True, allow_nan=False))  # noqa: T201 the result itself
-    else:
-        _Output().print(Text(words.printable(shown)) if isinstance(shown, str) else shown)
-
-
-class _Output(Console):
-    def on_broken_pipe(self) -> None:
-        """The reader of the output has gone: that is no failure."""
-        raise BrokenPipeError
-
-
-def _terminal() -> Console:
-    return Console(stderr=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Says on a terminal what is being done."""
-    console = _terminal()
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("starting") as status:
-        yield lambda text: status.update(Text(words.printable(text)))

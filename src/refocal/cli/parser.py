@@ -95,8 +95,29 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--report", metavar="FILE", help="write the report: .html, or .json")
     _force(demo)
     _train(commands)
+    _curvature(commands)
     _zoo(commands)
+    _claims(commands)
     return top
+
+
+def _claims(commands: Any) -> None:
+    claims = _command(
+        commands,
+        "claims",
+        "check what the papers claim, and say which statements hold",
+        "refocal claims\nrefocal claims --paper 003 --json\nrefocal claims show 003-prop-5 --plot counterexample.svg",
+        module="claims",
+    )
+    claims.add_argument("--paper", help="001, 002, 003 or 004 alone")
+    claims.add_argument("--markdown", metavar="FILE", help="write the page of the documentation: .md")
+    _force(claims)
+    one = claims.add_subparsers(dest="action", metavar="").add_parser("show", help="one claim in full")
+    one.add_argument("id", metavar="ID", help="such as 003-prop-5")
+    one.add_argument("--plot", metavar="FILE", help="draw it, where that helps: .svg or .png")
+    for option, meaning in (("--json", "print JSON for machines"), ("--force", "replace files that exist")):
+        # given before or after `show`, it counts
+        one.add_argument(option, action="store_true", default=argparse.SUPPRESS, help=meaning)
 
 
 def _train(commands: Any) -> None:
@@ -119,6 +140,7 @@ def _train(commands: Any) -> None:
     what.add_argument("--gamma", type=float, nargs="+", help="focusing parameter; of several, each is trained")
     what.add_argument("--label-smoothing", type=float, help="mix the targets with the uniform distribution")
     what.add_argument("--factor", type=float, help="weight of MMCE beside cross-entropy")
+    what.add_argument("--curvature-penalty", type=float, metavar="TAU", help="add TAU times the trace of the Hessian")
     how = train.add_argument_group("how")
     how.add_argument("--epochs", type=int, help="passes over the training part (default: 200)")
     how.add_argument("--trials", type=int, help="networks with seeds that follow each other (default: 1)")
@@ -139,6 +161,31 @@ def _train(commands: Any) -> None:
     where.add_argument("--at-once", type=int, default=4, help="networks that share a GPU (default: 4)")
     where.add_argument("--no-compile", action="store_true", help="do without torch.compile on a GPU")
     where.add_argument("--keep-logits", type=int, nargs="+", metavar="EPOCH", help="keep the training logits of these")
+
+
+def _curvature(commands: Any) -> None:
+    curvature = _command(
+        commands,
+        "curvature",
+        "measure how curved the loss is at a trained network, and note it on the run's card",
+        "refocal curvature --run runs/digits-mlp-focal-g3-s0\n"
+        "refocal curvature --run runs/digits-mlp-focal-g3-s0 --loss cross-entropy --part train --eigenvalues 5",
+        module="curvature",
+    )
+    curvature.add_argument(
+        "--run", dest="folder", metavar="FOLDER", required=True, help="a finished run of refocal train"
+    )
+    curvature.add_argument("--part", help="train, val or test (default: val)")
+    curvature.add_argument("--samples", type=int, help="how many of them, the first ones (default: 1000)")
+    curvature.add_argument("--loss", help="trained (default): the run's own loss, or cross-entropy")
+    curvature.add_argument("--matrix", help="hessian (default), or ggn for the Gauss-Newton matrix")
+    curvature.add_argument("--eigenvalues", type=int, metavar="K", help="how many (default: 1)")
+    curvature.add_argument(
+        "--probes", type=int, help="random vectors of the trace, for each 128 samples (default: 100)"
+    )
+    curvature.add_argument("--seed", type=int, help="of the random vectors (default: 0)")
+    curvature.add_argument("--data-folder", metavar="FOLDER", help="of the data files (default: $REFOCAL_DATA)")
+    curvature.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
 
 
 def _zoo(commands: Any) -> None:

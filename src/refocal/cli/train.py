@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from refocal.train.recipe import Recipe
 
 _SETTINGS = (
-    *("data", "model", "loss", "label_smoothing", "factor", "epochs", "seed", "split_seed", "batch_size"),
+    *(
+        "data",
+        "model",
+        "loss",
+        "label_smoothing",
+        "factor",
+        "curvature_penalty",
+        "epochs",
+        "seed",
+        "split_seed",
+        "batch_size",
+    ),
     *("learning_rate", "milestones", "momentum", "weight_decay", "augmentation", "sum_loss", "clip_norm"),
 )
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 import numpy as np
 
 from refocal import zoo
-from refocal.cli.commands import _progress, _show
+from refocal.cli.output import show, steps
 from refocal.train import data
 from refocal.zoo import tables
 
@@ -15,13 +15,13 @@ from refocal.zoo import tables
 def zoo_add(options: Namespace) -> None:
     """Copy finished runs into a zoo."""
     added = [zoo.add(run, options.zoo) for run in options.runs]
-    _show(options, "\n".join(card.name for card in added), [card.content for card in added])
+    show(options, "\n".join(card.name for card in added), [card.content for card in added])
 
 
 def zoo_list(options: Namespace) -> None:
     """Say what a zoo holds."""
     found = zoo.entries(options.zoo)
-    _show(options, tables.listing(found), [entry.card.content for entry in found])
+    show(options, tables.listing(found), [entry.card.content for entry in found])
 
 
 def zoo_table(options: Namespace) -> None:
@@ -32,7 +32,7 @@ def zoo_table(options: Namespace) -> None:
     found = zoo.entries(options.zoo)
     human = _human(options.human)
     measured = []
-    with _progress() as progress:
+    with steps() as progress:
         for entry, values in zip(found, zoo.measure_all(found, human), strict=True):
             measured.append(values)
             progress(f"measured {entry.card.name}, {len(measured)} of {len(found)}")
@@ -40,7 +40,7 @@ def zoo_table(options: Namespace) -> None:
     if options.markdown:
         print(tables.markdown(groups))  # noqa: T201 the result itself
     else:
-        _show(options, tables.terminal(groups), tables.as_json(groups))
+        show(options, tables.terminal(groups), tables.as_json(groups))
 
 
 def _human(folder: str | None) -> np.ndarray | None:

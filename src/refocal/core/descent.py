@@ -16,6 +16,7 @@ _MAX_EVALUATIONS = 100
 _PATIENCE = 20  # evaluations; after so many, all are exact
 _CLOSE_STEP = 0.1  # two points so near to each other determine a cubic well
 _COARSE_STEP = 1e-3  # relative; from steps of this size on, evaluations are exact
+_SECANT_STEP = 0.03  # relative; after steps of this size, two slopes give the curvature to 1e-3
 _LEAST_RADIUS = 1e-9  # a trust region that shrinks below this has derivatives that do not match its values
 _LAST_STEP = 1e-5  # a Newton step of this size leaves an error of about its square
 
@@ -53,7 +54,7 @@ def convex_minimum(
 
     Args:
         function: The function, of a point, whether to be exact, and whether the curvature is wanted. Near the
-            optimum the last curvature serves on.
+            optimum it follows from slopes, and from the last one.
         start: First guess.
         low: Lower bound.
         high: Upper bound.
@@ -65,7 +66,11 @@ def convex_minimum(
     before: tuple[float, float, float] | None = None
     for evaluation in range(1, _MAX_EVALUATIONS + 1):
         at = function(x, exact, not near)
-        curvature = curvature if at.curvature is None else at.curvature
+        if at.curvature is not None:
+            curvature = at.curvature
+        elif before is not None and abs(x * before[1] - 1) > _COARSE_STEP:
+            # the slopes' quotient is the curvature halfway
+            curvature = 2 * (at.slope - before[0]) / (x - 1 / before[1]) - curvature
         if not (math.isfinite(at.slope) and math.isfinite(curvature)):
             msg = f"the function to be minimised is not finite at {x:g}"
             raise RuntimeError(msg)
@@ -82,8 +87,8 @@ def convex_minimum(
         step = abs(following / x - 1)
         if step < last_step and (exact or not sharpen):
             return Root(following, at.value, curvature, False, evaluation)
-        near = step < _COARSE_STEP
-        exact = exact or (near and sharpen)
+        near = step < _SECANT_STEP
+        exact = exact or (step < _COARSE_STEP and sharpen)
         x, before = following, here if at.curvature is not None and step < _CLOSE_STEP else None
     msg = f"no minimum found in {_MAX_EVALUATIONS} evaluations; it lies between {left:g} and {right:g}"
     raise RuntimeError(msg)
@@ -143,21 +148,27 @@ def trust_region_minimum(
         start: First guess (d,).
         low: Lower bounds (d,).
         high: Upper bounds (d,).
-        last_step: Size of a Newton step after which the search ends, at an error of about its square.
+        last_step: Size of a Newton step after which the search ends, at an error of about its square. It ends earlier
+            where the change of the Hessian foretells as small an error.
         sharpen: Whether the last evaluations have to be exact.
     """
     x, exact = start, False
     at = function(x, exact, True)
     assert at.hessian is not None
     hessian = at.hessian
+    before: tuple[np.ndarray, np.ndarray] | None = None
     radius, evaluation = 1.0, 1
     while evaluation < _MAX_EVALUATIONS and radius > _LEAST_RADIUS:
-        step = _newton_step(at.gradient, hessian, free=~_pressed(x, at.gradient, low, high), radius=radius)
+        free = ~_pressed(x, at.gradient, low, high)
+        step, error = _newton_step(at.gradient, hessian, free=free, radius=radius), math.inf
+        at_end = hessian
+        if before is not None:
+            step, at_end, error = _bent_step(step, at.gradient, hessian, before, free=free, radius=radius)
         step = np.clip(x + step, low, high) - x
         size = float(np.linalg.norm(step))
-        if size < min(last_step, 0.9 * radius) and (exact or not sharpen):
+        if size < 0.9 * radius and (size < last_step or error < 10 * last_step**2) and (exact or not sharpen):
             x = x + step
-            return Minimum(x, at.value, hessian, bool(np.any((x <= low) | (x >= high))), evaluation)
+            return Minimum(x, at.value, at_end, bool(np.any((x <= low) | (x >= high))), evaluation)
         near = size < min(_COARSE_STEP, 0.9 * radius)
         if evaluation == _PATIENCE and not exact:  # rounding may be what holds it up
             exact, at, evaluation = True, function(x, True, False), evaluation + 1
@@ -169,12 +180,41 @@ def trust_region_minimum(
         exact = exact or near
         if at.value - there.value >= 0.1 * expected - rounding:
             radius = max(radius, 2 * size) if size > 0.9 * radius else radius
+            if there.hessian is not None:
+                before, hessian = (step, hessian) if size > 0 else None, there.hessian
             x, at = x + step, there
-            hessian = hessian if there.hessian is None else there.hessian
         else:
             radius = size / 4
     msg = f"no minimum found in {evaluation} evaluations; the last step had size {size:.1e}"
     raise RuntimeError(msg)
+
+
+def _bent_step(
+    newton: np.ndarray,
+    gradient: np.ndarray,
+    hessian: np.ndarray,
+    before: tuple[np.ndarray, np.ndarray],
+    *,
+    free: np.ndarray,
+    radius: float,
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Newton's step with the Hessian halfway along it, the Hessian at its end, and how wrong the step may be.
+
+    The Hessian changes along the step as it did along the last one, in so far as both go the same way: in a valley they
+    do, and the error is one of third order. `before` is the last step and the Hessian at its beginning. A step that
+    would be the longer of the two is left as it is.
+    """
+    last, earlier = before
+    step = newton
+    for _ in range(2):
+        share = float(step @ last) / float(last @ last)
+        if abs(share) > 1:
+            return newton, hessian, math.inf
+        step = _newton_step(gradient, hessian + share / 2 * (hessian - earlier), free=free, radius=radius)
+    size = np.linalg.norm(step)
+    foretold = np.linalg.norm(step - newton) * (np.linalg.norm(last) + size)
+    aside = np.linalg.norm(step - share * last) * size  # of the change in that direction nothing is known
+    return step, hessian + share * (hessian - earlier), float(foretold + 3 * aside)
 
 
 def _pressed(x: np.ndarray, gradient: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -8,14 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from refocal.core.descent import Minimum, Quadratic, Root, Slope, convex_minimum, trust_region_minimum
-from refocal.core.likelihood import Labelled, focal_likelihood, temperature_likelihood
+from refocal.core.focal_likelihood import focal_likelihood
+from refocal.core.focal_masses import Parameters, Ranked
+from refocal.core.likelihood import Labelled, temperature_likelihood
 
 # beta = 1/T times the scale of the logits stays within these: beyond, probabilities are uniform or one-hot
 _LEAST_SCALED_BETA, _LARGEST_SCALED_BETA = 1e-4, 1e4
 GAMMA_BOUNDS = (-0.97, 50.0)  # where the map is tested against exact arithmetic
 
 # a first guess comes from about so many of the rows, where there are at least four times as many
-_ROWS_FOR_A_GUESS = 1024
+_ROWS_FOR_A_GUESS = 512
 _ROWS_FOR_A_FOCAL_GUESS = 4096
 
 
@@ -86,11 +88,11 @@ def fit_focal_temperature(data: Labelled) -> FocalTemperature:
     low = np.array([math.log1p(GAMMA_BOUNDS[0]), math.log(_LEAST_SCALED_BETA / scale)])
     high = np.array([math.log1p(GAMMA_BOUNDS[1]), math.log(_LARGEST_SCALED_BETA / scale)])
 
-    def descend(rows: Labelled, start: np.ndarray) -> Minimum:
+    def descend(rows: Ranked, start: np.ndarray) -> Minimum:
         def nll(point: np.ndarray, exact: bool, curvature: bool) -> Quadratic:
             """In log(1 + gamma) and log beta, which no step can take out of their domain."""
             gamma, beta = math.expm1(point[0]), math.exp(point[1])
-            at = focal_likelihood(rows, gamma, beta, exact=exact, curvature=curvature)
+            at = focal_likelihood(rows, Parameters(gamma, beta), exact=exact, curvature=curvature)
             factor = np.array([1 + gamma, beta])
             gradient = factor * at.gradient
             hessian = None if at.hessian is None else at.hessian * np.outer(factor, factor) + np.diag(gradient)
@@ -100,20 +102,21 @@ def fit_focal_temperature(data: Labelled) -> FocalTemperature:
         last_step = 1e-3 if single else 1e-5
         return trust_region_minimum(nll, start, low=low, high=high, last_step=last_step, sharpen=not single)
 
+    ranked = Ranked.of(data)
     start = np.array([0.0, math.log(plain.beta)])
     if len(data.logits) >= 4 * _ROWS_FOR_A_FOCAL_GUESS:
-        guess = descend(data.thin(len(data.logits) // _ROWS_FOR_A_FOCAL_GUESS), start)
+        guess = descend(ranked.thin(len(data.logits) // _ROWS_FOR_A_FOCAL_GUESS), start)
         start = start if guess.at_bound else guess.x
-    best = descend(data, start)
+    best = descend(ranked, start)
     evaluations = plain.evaluations + best.evaluations
     if best.at_bound:
         # gamma steepens the map about as 1 + gamma, hence the start on the other side
         side = -1.0 if best.x[0] > 0 else 1.0
-        other = descend(data, np.clip([side, math.log(plain.beta) - 0.7 * side], low, high))
+        other = descend(ranked, np.clip([side, math.log(plain.beta) - 0.7 * side], low, high))
         evaluations += other.evaluations
         best = other if other.value < best.value else best
     gamma, beta = math.expm1(best.x[0]), math.exp(best.x[1])
-    if not _is_better(data, gamma, beta, gain=plain.nll - best.value, plain=plain):
+    if not _is_better(ranked, gamma, beta, gain=plain.nll - best.value, plain=plain):
         return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, plain.relative_error, False, evaluations)
     errors = np.full(2, math.inf)
     if not best.at_bound and np.all(np.linalg.eigvalsh(best.hessian) > 0):
@@ -123,9 +126,9 @@ def fit_focal_temperature(data: Labelled) -> FocalTemperature:
     )
 
 
-def _is_better(data: Labelled, gamma: float, beta: float, *, gain: float, plain: Temperature) -> bool:
+def _is_better(ranked: Ranked, gamma: float, beta: float, *, gain: float, plain: Temperature) -> bool:
     """Whether (gamma, beta) is no worse than temperature scaling; a gain that could be rounding is computed again."""
     if abs(gain) < 1e-6 * abs(plain.nll):
-        gain = temperature_likelihood(data, plain.beta, curvature=False).value
-        gain -= focal_likelihood(data, gamma, beta, curvature=False).value
+        gain = temperature_likelihood(ranked.data, plain.beta, curvature=False).value
+        gain -= focal_likelihood(ranked, Parameters(gamma, beta), curvature=False).value
     return gain >= 0

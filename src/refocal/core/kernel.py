@@ -28,15 +28,20 @@ def laplacian_pairs(places: np.ndarray, residuals: np.ndarray, *, width: float) 
     return total
 
 
-def laplacian_vector_pairs(places: np.ndarray, residuals: np.ndarray, *, width: float) -> float:
-    """sum over i, j of r_i . r_j exp(-|x_i - x_j| / width) for rows (n, K), in blocks of the n x n matrix."""
+def laplacian_vector_products(
+    places: np.ndarray, residuals: np.ndarray, vectors: np.ndarray, *, width: float
+) -> np.ndarray:
+    """V M with M_ij = r_i . r_j exp(-|x_i - x_j| / width) for rows (n, K), V (m, n), in blocks of the n x n matrix."""
     squares = np.einsum("ij,ij->i", places, places)
     step = max(1, _BLOCK_ELEMENTS // len(places))
-    total = 0.0
+    product = np.empty(vectors.shape)
     for start in range(0, len(places), step):
         rows = slice(start, start + step)
         distance = squares[rows, None] + squares - 2 * (places[rows] @ places.T)
         np.sqrt(np.maximum(distance, 0.0, out=distance), out=distance)
         distance[np.arange(len(distance)), start + np.arange(len(distance))] = 0.0  # rounding apart
-        total += float(np.sum((residuals[rows] @ residuals.T) * np.exp(distance / -width)))
-    return total
+        distance /= -width
+        np.exp(distance, out=distance)
+        distance *= residuals[rows] @ residuals.T
+        product[:, rows] = vectors @ distance.T
+    return product

@@ -2,20 +2,19 @@
 
 A calibration error is a norm of sums D over samples, D_b = sum of the residuals in bin b. The norm of a noisy sum is
 too large in the mean, so neither the error nor the percentiles of its bootstrap are where the truth is. Everything here
-works with the noise itself: bootstrap sums less the observed ones.
+works with the noise itself: bootstrap sums less the observed ones. `inversion` makes limits of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array, hstack
 
 from refocal.core.binning import width_index
-
-Norm = Callable[[np.ndarray], np.ndarray]
+from refocal.core.inversion import Norm
 
 _LEVELS = 1 << 11  # of confidence, within which samples count as equal to a bootstrap
 _CHUNK_ELEMENTS = 1 << 21
@@ -44,6 +43,7 @@ class Gaps(NamedTuple):
     copies: np.ndarray  # (C,)
     norm: Norm  # (..., L) -> (...)
     through: Norm = _itself  # (..., M) -> (..., L)
+    power: int = 1  # the error is the norm to this power
     most: float = 1.0  # no error can be larger
 
 
@@ -82,7 +82,7 @@ def noise(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> l
         return _gaussian_noise(several, resamples=resamples, rng=rng)
     parts: list[list[np.ndarray]] = [[] for _ in several]
     centres = [observed(gaps) for gaps in several]
-    for drawn in _draws(several[0].copies, several[0].weight, resamples=resamples, rng=rng):
+    for drawn in draws(several[0].copies, several[0].weight, resamples=resamples, rng=rng):
         for part, gaps, centre in zip(parts, several, centres, strict=True):
             sums = (gaps.residuals.T @ drawn.T).T / (drawn @ gaps.weight)[:, None]
             part.append(gaps.through(sums) - centre)
@@ -105,68 +105,8 @@ def _gaussian_noise(several: list[Gaps], *, resamples: int, rng: np.random.Gener
 
 def resampled_weights(weight: np.ndarray, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """Numbers of places of each sample, one resample after another."""
-    for drawn in _draws(np.ones(len(weight)), weight, resamples=resamples, rng=rng):
+    for drawn in draws(np.ones(len(weight)), weight, resamples=resamples, rng=rng):
         yield from drawn
-
-
-def interval_of_norm(centre: np.ndarray, deviations: np.ndarray, *, norm: Norm, level: float) -> tuple[float, float]:
-    """Confidence limits for the norm of true sums, by inverting a bootstrap test (Carpenter 1999).
-
-    Suppose the true sums are t d for a direction d, and the noise is as resampled: the limits are the norms of those t
-    d for which a norm as large as (as small as) the observed one has a probability of (1 - level) / 2. The norm's
-    upward bias is part of this comparison, so it cancels; where no gap at all explains what was observed, the lower
-    limit is 0. How large the bias is depends on d, which is not known. Two directions are tried and the wider limits
-    taken: all the observed sums, and only those beyond two standard errors, the rest being noise.
-    """
-    clear = np.where(np.abs(centre) > 2 * deviations.std(axis=0), centre, 0.0)
-    if not clear.any():
-        clear = np.where(np.abs(centre) == np.abs(centre).max(), centre, 0.0)
-    found = float(norm(centre))
-    limits = [_limits(found, direction, deviations, norm=norm, level=level) for direction in (centre, clear)]
-    return min(low for low, _ in limits), max(high for _, high in limits)
-
-
-def _limits(
-    found: float, direction: np.ndarray, deviations: np.ndarray, *, norm: Norm, level: float
-) -> tuple[float, float]:
-    size = float(norm(direction))
-    if size == 0:
-        return 0.0, 0.0
-    tail = (1 - level) / 2
-
-    def share_above(t: float) -> float:
-        return float(np.mean(norm(t * direction + deviations) >= found))
-
-    top = 1.0
-    while share_above(top) < 1 - tail:
-        top *= 2
-    low = 0.0 if share_above(0.0) > tail else _crossing(share_above, tail, 0.0, top)
-    return low * size, _crossing(share_above, 1 - tail, 0.0, top) * size
-
-
-def paired_null(
-    centres: list[np.ndarray], deviations: list[np.ndarray], *, norms: list[Norm]
-) -> tuple[float, np.ndarray]:
-    """The difference of two norms, and its distribution if the true norms were equal, (resamples,).
-
-    Their common value is the one at which the mean of both noisy norms is what was observed, so that a difference that
-    comes from different biases alone (more bins in use, fewer samples in each) is part of the distribution.
-    """
-    found = [float(norm(centre)) for norm, centre in zip(norms, centres, strict=True)]
-
-    def noisy(value: float) -> list[np.ndarray]:
-        return [
-            norm((value / size if size > 0 else 0.0) * centre + deviation)
-            for norm, centre, deviation, size in zip(norms, centres, deviations, found, strict=True)
-        ]
-
-    def mean(value: float) -> float:
-        return float(sum(np.mean(part) for part in noisy(value)))
-
-    wanted = sum(found)
-    common = 0.0 if mean(0.0) >= wanted else _crossing(mean, wanted, 0.0, max(found))
-    first, second = noisy(common)
-    return found[0] - found[1], first - second
 
 
 def calibrated_hits(cells: Cells, *, resamples: int, bins: int, rng: np.random.Generator) -> np.ndarray:
@@ -190,24 +130,13 @@ def _effective(copies: np.ndarray, weight: np.ndarray) -> float:
     return float((copies @ weight) ** 2 / (copies @ weight**2))
 
 
-def _draws(copies: np.ndarray, weight: np.ndarray, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+def draws(copies: np.ndarray, weight: np.ndarray, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """Poisson numbers of places, several resamples at a time."""
     for size in _chunks(resamples, len(copies)):
         drawn = rng.poisson(copies, size=(size, len(copies))).astype(np.float64)
         # a few samples may all be left out: such a resample is the sample itself
         drawn[drawn @ weight == 0] = copies
         yield drawn
-
-
-def _crossing(function: Callable[[float], float], wanted: float, low: float, high: float) -> float:
-    """Where a growing step function reaches a value, by bisection."""
-    for _ in range(30):
-        middle = (low + high) / 2
-        if function(middle) < wanted:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
 
 
 def _chunks(resamples: int, width: int) -> Iterator[int]:

@@ -207,8 +207,10 @@ def dual_focal_loss(
     log_probs = F.log_softmax(rows.logits, dim=1)
     score = rows.logits.gather(1, safe[:, None])
     runner_up = torch.where(rows.logits < score, log_probs, -torch.inf).max(dim=1).values
-    # 1 - p + p' as a sum of positive terms, in log space
-    log_base = torch.logaddexp(log_q, runner_up)
+    # 1 - p + p' as a sum of positive terms, in log space; not by logaddexp, whose second derivative is NaN at -inf
+    beaten = runner_up > -torch.inf
+    log_ratio = torch.where(beaten, runner_up, 0) - torch.where(beaten, log_q, 0)
+    log_base = log_q + torch.where(beaten, softplus(log_ratio, xp=xp), 0)
     losses = -torch.exp(exponent * log_base) * log_p if exponent else -log_p
     return _masked(losses, keep, safe, weight).reshape(rows.shape)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,23 +177,24 @@ class CalibrationAccumulator:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CalibrationAccumulator:
-        """Read a state that `save` wrote."""
+        """Read a state that `save` wrote; a ValueError says what is wrong with any other file."""
         path = _state_path(path)
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                state = {name: file[name] for name in file.files if name != "header"}
-                header = json.loads(str(file["header"]))
-        else:
-            header = json.loads(path.read_text())
-            state = {
-                name: np.array(header[name], dtype=np.float64) for name in ("sums", "grid", "classes") if name in header
-            }
-        if header.get("schema") != _SCHEMA:
-            msg = f"path must hold a state of schema {_SCHEMA}, got {header.get('schema')!r}"
+        try:
+            header, arrays = _read_state(path)
+            if header["schema"] != _SCHEMA:
+                msg = f"path must hold a state of schema {_SCHEMA}, got {header['schema']!r}"
+                raise ValueError(msg)
+            loaded = cls(**header["settings"])
+        except (KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+            msg = f"{path} is not a saved CalibrationAccumulator: {error!r}"
+            raise ValueError(msg) from error
+        shapes = {"sums": loaded.sums.shape, "grid": loaded.grid.shape}
+        if loaded.classwise and "classes" in arrays:
+            shapes["classes"] = (3, arrays["classes"].shape[1] if arrays["classes"].ndim == 3 else 0, loaded.bins)
+        if {name: array.shape for name, array in arrays.items()} != shapes:
+            msg = f"{path} is damaged: its arrays must have the shapes {shapes}"
             raise ValueError(msg)
-        loaded = cls(**header["settings"])
-        loaded.sums, loaded.grid = state["sums"], state["grid"]
-        loaded.classes = state.get("classes")
+        loaded.sums, loaded.grid, loaded.classes = arrays["sums"], arrays["grid"], arrays.get("classes")
         return loaded
 
     def _add(self, sample: Sample) -> None:
@@ -250,6 +252,17 @@ def _events(probs: np.ndarray, block: Block) -> Events:
         return Events(probs, block.labels == 1, block.weights)
     confidence, correct = top_label(probs, block.labels)
     return Events(confidence, correct, block.weights)
+
+
+def _read_state(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header of a file, and its arrays."""
+    names = ("sums", "grid", "classes")
+    if path.suffix == ".json":
+        header = json.loads(path.read_text())
+        return header, {name: np.array(header[name], dtype=np.float64) for name in names if name in header}
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+        arrays = {name: file[name].astype(np.float64) for name in names if name in file.files}
+        return json.loads(str(file["header"])), arrays
 
 
 def _state_path(path: str | os.PathLike[str]) -> Path:

@@ -111,18 +111,26 @@ def thresholded_ece(
 
 def class_events(sample: Sample) -> Iterator[Events]:
     """The probability of each class in turn, and whether it was the label."""
+    return (events for _, events in class_columns(sample))
+
+
+def class_columns(sample: Sample) -> Iterator[tuple[np.ndarray, Events]]:
+    """The same with the places of these events among the rows: all that count, or those of a label that do."""
     if sample.classes == 1:
         for column in range(sample.shape[1]):
-            yield sample.column(column).all_events()
+            label = sample.column(column)
+            counts = label.counts()
+            if counts.any() if label.weights is None else label.weights[counts].any():  # else nobody gave this label
+                yield np.flatnonzero(counts), label.all_events()
         return
+    rows = np.arange(np.count_nonzero(sample.counts()))
     # a few columns at a time, so that there are neither many passes nor a second copy of the data
     step = max(1, _COLUMN_ELEMENTS // len(sample.labels))
     for first in range(0, sample.classes, step):
         blocks = [block._replace(scores=block.scores[:, first : first + step].copy()) for block in sample.blocks()]
         for offset in range(min(step, sample.classes - first)):
-            yield joined(
-                [Events(block.scores[:, offset], block.labels == first + offset, block.weights) for block in blocks]
-            )
+            parts = [Events(part.scores[:, offset], part.labels == first + offset, part.weights) for part in blocks]
+            yield rows, joined(parts)
 
 
 def _all_class_bins(sample: Sample, *, bins: int) -> Bins:

@@ -27,6 +27,8 @@ def gaps_of(
     compress: bool = True,
 ) -> Gaps:
     """The residuals of a measure with its settings; without `compress`, one row for each sample."""
+    if measure in (classwise.classwise_ece, classwise.thresholded_ece):
+        _check.one_of(common["task"], "task", ("multiclass", "multilabel"))
     sample = read(probs, labels, **common, logits=measure is calibration.ece_from_logits)
     return GAPS[measure](sample, compress=compress, **settings)
 
@@ -100,32 +102,30 @@ def _thresholded(
 
 def _class_gaps(sample: Sample, *, bins: int, binning: str, norm: str, reduction: str, above: float) -> Gaps:
     """One column for each bin of each class that has probabilities above the threshold."""
-    if sample.classes == 1:
-        msg = "interval and paired_test of a classwise error take task='multiclass', got 'multilabel'"
-        raise ValueError(msg)
     _check.count(bins, "bins")
     _check.one_of(binning, "binning", calibration.BINNINGS)
     rows, columns, values = [], [], []
-    shares: list[np.ndarray] = []
-    weight = np.ones(0)
+    masses: list[np.ndarray] = []
+    weight = np.zeros(sample.shape[0] if sample.classes == 1 else np.count_nonzero(sample.counts()))
     drop = dropped_bin(bins=bins, binning=binning)
-    for events in classwise.class_events(sample):
-        weight = np.ones(len(events.correct)) if events.weights is None else events.weights
+    for places, events in classwise.class_columns(sample):
+        own = np.ones(len(events.correct)) if events.weights is None else events.weights
+        weight[places] += own
         keep = np.flatnonzero(events.confidence > above)
         if len(keep) == 0:
             continue
-        confidence, scale = events.confidence[keep], weight[keep]
+        confidence, scale = events.confidence[keep], own[keep]
         index, size = bin_index(confidence, None if events.weights is None else scale, bins=bins, binning=binning)
         residual = scale * (confidence - events.correct[keep].astype(np.float64))
         residual[index == drop] = 0.0
-        rows.append(keep)
-        columns.append(index + len(shares) * size)
+        rows.append(places[keep])
+        columns.append(index + len(masses) * size)
         values.append(residual)
-        shares.append(np.bincount(index, weights=scale, minlength=size) / weight.sum())
-    if not shares:
+        masses.append(np.bincount(index, weights=scale, minlength=size))
+    if not masses:
         msg = f"some probability must be above the threshold {above:g}, got none"
         raise ValueError(msg)
-    mass = np.array(shares)
+    mass = np.array(masses) / weight.sum()
     shape = (len(weight), mass.size)
     matrix = residual_matrix(np.concatenate(rows), np.concatenate(columns), np.concatenate(values), shape)
 
@@ -133,7 +133,7 @@ def _class_gaps(sample: Sample, *, bins: int, binning: str, norm: str, reduction
         of_classes = calibration_error(gaps.reshape(*gaps.shape[:-1], *mass.shape), mass, norm=norm)
         return of_classes.mean(axis=-1) if reduction == "mean" else of_classes.sum(axis=-1)
 
-    most = 1.0 if reduction == "mean" else float(sample.classes)
+    most = 1.0 if reduction == "mean" else float(len(mass))
     return Gaps(matrix, weight, np.ones(len(weight)), error, most=most)
 
 
@@ -159,9 +159,7 @@ def _smooth(sample: Sample, *, compress: bool) -> Gaps:
 def _kernel(
     sample: Sample, *, compress: bool, kernel_width: float = 0.4, unbiased: bool = False, classes: str = "top"
 ) -> Gaps:
-    if unbiased or classes != "top":
-        msg = "interval and paired_test of kernel_calibration_error take unbiased=False and classes='top'"
-        raise ValueError(msg)
+    _check.one_of(classes, "classes", ("top", "all"))  # of events, both are one
     width = _check.positive(kernel_width, "kernel_width")
     events = sample.all_events()
     cells = _cells(events, np.zeros(len(events.correct), dtype=np.int32), compress=compress)
@@ -175,6 +173,7 @@ def _kernel(
         cells.copies,
         lambda gaps: np.sqrt(np.sum(gaps**2, axis=-1)),
         lambda sums: sums @ root,
+        power=2 if unbiased else 1,
     )
 
 

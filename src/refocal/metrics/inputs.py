@@ -59,6 +59,12 @@ class Sample:
         """The number of classes; 1 for events."""
         return int(self.scores.shape[1]) if self.scores.ndim > 1 else 1
 
+    def counts(self) -> np.ndarray:
+        """Whether a label counts, (N * S,)."""
+        if self.ignore_index is None:
+            return np.ones(len(self.labels), dtype=bool)
+        return self.labels != self.ignore_index
+
     def blocks(self) -> Iterator[Block]:
         """The rows that count, in order, checked."""
         for start, block in self._raw_blocks():

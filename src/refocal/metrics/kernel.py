@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
-from refocal.core.kernel import laplacian_pairs, laplacian_vector_pairs
+from refocal.core.kernel import laplacian_pairs, laplacian_vector_products
 from refocal.metrics.inputs import Events, Sample, read
 from refocal.metrics.scores import kept_weights
 
@@ -60,16 +60,16 @@ def kernel_calibration_error(
     sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
     if classes == "top" or sample.classes == 1:
         return event_kernel_error(sample.all_events(), width=width, unbiased=unbiased)
-    places, residuals = _vectors(sample)
-    shares = _shares(kept_weights(sample), len(places))
-    scaled = residuals * shares[:, None]
-    total = laplacian_vector_pairs(places, scaled, width=width)
-    return _from_pairs(total, float(np.sum(scaled**2)), shares, unbiased=unbiased)
+    places, residuals = vectors(sample)
+    shares = shares_of(kept_weights(sample), len(places))
+    total = float((laplacian_vector_products(places, residuals, shares[None], width=width) @ shares)[0])
+    diagonal = float(np.sum((residuals * shares[:, None]) ** 2))
+    return _from_pairs(total, diagonal, shares, unbiased=unbiased)
 
 
 def event_kernel_error(events: Events, *, width: float, unbiased: bool) -> float:
     """The kernel calibration error of events."""
-    shares = _shares(events.weights, len(events.confidence))
+    shares = shares_of(events.weights, len(events.confidence))
     scaled = (events.confidence.astype(np.float64) - events.correct) * shares
     total = laplacian_pairs(events.confidence, scaled, width=width)
     return _from_pairs(total, float(np.sum(scaled**2)), shares, unbiased=unbiased)
@@ -85,11 +85,13 @@ def _from_pairs(total: float, diagonal: float, shares: np.ndarray, *, unbiased: 
     return (total - diagonal) / pairs
 
 
-def _shares(weights: np.ndarray | None, count: int) -> np.ndarray:
+def shares_of(weights: np.ndarray | None, count: int) -> np.ndarray:
+    """Weights that sum to 1."""
     return np.full(count, 1 / count) if weights is None else weights / weights.sum()
 
 
-def _vectors(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+def vectors(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of probabilities, and the same less their one-hot labels."""
     parts = [(block.scores.astype(np.float64), block.labels) for block in sample.blocks()]
     places = np.concatenate([scores for scores, _ in parts])
     residuals = places.copy()

@@ -236,14 +236,11 @@ def confidence_share(
 
     Reference: 002, Table 6.
     """
-    threshold = _check.share(threshold, "threshold")
-    total = inside = right = 0.0
-    for confidence, correct, scale in decisions(read(probs, labels, weights, task=task, ignore_index=ignore_index)):
-        counts = scale * (confidence >= threshold)
-        total += float(np.sum(scale * np.ones(len(correct))))
-        inside += float(np.sum(counts))
-        right += float(np.sum(counts * correct))
-    return ConfidenceShare(inside / total, right / inside if inside else float("nan"))
+    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    share, accuracy = (
+        mean(*confident_scores(sample, threshold=threshold, part=part)) for part in ("share", "accuracy")
+    )
+    return ConfidenceShare(share, accuracy)
 
 
 def decisions(sample: Sample) -> Any:
@@ -282,6 +279,17 @@ def error_scores(sample: Sample) -> tuple[np.ndarray, np.ndarray | None]:
     return np.concatenate(parts).astype(np.float64), kept_weights(sample)
 
 
+def confident_scores(sample: Sample, *, threshold: float = 0.99, part: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """For "share", 1 for each confident decision; for "accuracy", 1 for each right one, those that count weighted."""
+    threshold = _check.share(threshold, "threshold")
+    parts = [(confidence >= threshold, correct) for confidence, correct, _ in decisions(sample)]
+    confident, right = (np.concatenate(each).astype(np.float64) for each in zip(*parts, strict=True))
+    weights = kept_weights(sample)
+    if part == "share":
+        return confident, weights
+    return right, confident if weights is None else confident * weights
+
+
 def kl_scores(scores: Array, posterior: Array, weights: Array, *, logits: bool) -> tuple[np.ndarray, np.ndarray | None]:
     """KL(posterior || prediction) of each row, and its weights."""
     _, scores = _check.floating(scores, "logits" if logits else "probs")
@@ -307,7 +315,8 @@ def mean(values: np.ndarray, weights: np.ndarray | None) -> float:
     if weights is None:
         return float(np.mean(values))
     used = weights > 0
-    return float(np.sum(weights[used] * values[used]) / np.sum(weights))
+    total = float(np.sum(weights))
+    return float(np.sum(weights[used] * values[used])) / total if total > 0 else float("nan")
 
 
 def _rows(sample: Sample, score: PerRow) -> tuple[np.ndarray, np.ndarray | None]:

@@ -9,15 +9,19 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from refocal import _check
-from refocal.core.resampling import interval_of_norm, noise, observed, paired_null, resampled_weights
+from refocal.core.inversion import limits, paired_null
+from refocal.core.resampling import resampled_weights
 from refocal.metrics import scores
 from refocal.metrics.calibration import top_k_ece
-from refocal.metrics.gaps import GAPS, gaps_of
+from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
+from refocal.metrics.evidence import Request, evidence
+from refocal.metrics.gaps import GAPS
 from refocal.metrics.inputs import Events, read
 from refocal.metrics.ranking import all_decisions, aurc, aurc_of, auroc, auroc_of, by_falling_confidence
+from refocal.metrics.recalibration import brier_resamples
 
 Array = Any
-Measure = Callable[..., float]
+Measure = Callable[..., Any]
 Scores = tuple[np.ndarray, np.ndarray | None]
 
 _RANKINGS: dict[Measure, Callable[[Events], float]] = {auroc: auroc_of, aurc: aurc_of}
@@ -30,6 +34,13 @@ _MEANS: dict[Measure, Callable[..., Scores]] = {
     scores.focal_score: scores.focal_scores,
     scores.focal_score_from_logits: scores.focal_scores,
     scores.error: scores.error_scores,
+    scores.confidence_share: scores.confident_scores,
+}
+_RATES = (scores.error, scores.confidence_share)
+# measures of several numbers
+_PARTS: dict[Measure, tuple[str, ...]] = {
+    scores.confidence_share: scores.ConfidenceShare._fields,
+    brier_decomposition: BrierDecomposition._fields,
 }
 _DIVERGENCES: dict[Measure, bool] = {scores.kl_to_posterior: False, scores.kl_to_posterior_from_logits: True}
 _LOGITS = {scores.nll_from_logits, scores.brier_from_logits, scores.focal_score_from_logits}
@@ -56,6 +67,7 @@ def interval(
     probs: Array,
     labels: Array,
     *,
+    part: str | None = None,
     level: float = 0.95,
     resamples: int = 1000,
     seed: int | np.random.Generator = 0,
@@ -66,18 +78,22 @@ def interval(
 ) -> Interval:
     """A measure with its confidence interval.
 
-    - `nll`, `brier`, `focal_score`, `kl_to_posterior`, `error`: the central limit theorem (for `error`, Wilson's).
+    - `nll`, `brier`, `focal_score`, `kl_to_posterior`: the central limit theorem; `error` and both numbers of
+      `confidence_share`: Wilson's interval. Where a mean is infinite, so are its limits.
     - `ece`, `adaptive_ece`, `mce`, `top_k_ece`, `classwise_ece`, `thresholded_ece`, `smooth_ece`,
       `kernel_calibration_error`: these are norms, which noise enlarges, and the percentiles of their bootstrap are
       enlarged twice. The limits here invert a bootstrap test instead: those true errors for which an estimate as large,
       or as small, as the observed one is not too rare. The bins (the bandwidth) stay those of the sample; with
-      debias=True only the value changes.
+      debias=True only the value changes. The limits of the unbiased kernel error are squares, none negative.
+    - `brier_decomposition`: the same for "calibration"; "refinement", "uncertainty" and "resolution" by a bootstrap of
+      recalibrated predictions, which shows how far an estimate is from the truth, overfitting included.
     - `auroc`, `aurc`: percentiles of a bootstrap.
 
     Args:
         measure: One of these functions.
         probs: As for the measure.
         labels: As for the measure; the posterior for `kl_to_posterior`.
+        part: Which number of a measure that has several, `confidence_share` or `brier_decomposition`, by its name.
         level: Confidence level.
         resamples: Number of bootstrap resamples.
         seed: Seed or generator of the resamples.
@@ -96,23 +112,28 @@ def interval(
     Reference: Carpenter: Test inversion bootstrap confidence intervals. J. R. Statist. Soc. B 61, 1999.
     """
     level = _check.share(level, "level")
-    resamples = _check.count(resamples, "resamples", least=100)
-    rng = np.random.default_rng(seed)
     common = {"weights": weights, "task": task, "ignore_index": ignore_index}
+    request = _request(measure, part, labels, common, settings, resamples=resamples, seed=seed)
+    measure, part = request.measure, request.part
     if measure in _MEANS or measure in _DIVERGENCES:
-        values, scale = _scores_of(measure, probs, labels, common, settings)
+        values, scale = _scores_of(request, probs)
         centre = scores.mean(values, scale)
-        return Interval(centre, *_limits_of_mean(centre, values, scale, level=level, is_rate=measure is scores.error))
-    if measure in GAPS:
-        gaps = gaps_of(measure, probs, labels, common, settings)
-        deviations = noise([gaps], resamples=resamples, rng=rng)[0]
-        low, high = interval_of_norm(observed(gaps), deviations, norm=gaps.norm, level=level)
-        return Interval(_value(measure, probs, labels, common, settings), min(low, gaps.most), min(high, gaps.most))
+        return Interval(centre, *_limits_of_mean(centre, values, scale, level=level, is_rate=measure in _RATES))
+    if measure in GAPS or part == "calibration":
+        shown = evidence(request, probs)[0]
+        low, high = (min(limit, shown.most) for limit in limits(shown.found, shown.rays, level=level))
+        return Interval(_value(request, probs), low, high)
+    if measure is brier_decomposition:
+        (resampled,) = brier_resamples(request, probs)
+        value = _value(request, probs)
+        errors = resampled.errors()[BrierDecomposition._fields.index(str(part))]
+        above, below = np.quantile(errors, [(1 + level) / 2, (1 - level) / 2])
+        return Interval(value, max(0.0, float(value - above)), max(0.0, float(value - below)))
     if measure in _RANKINGS:
         compute = _RANKINGS[measure]
         _no_settings(settings)
         events, _ = by_falling_confidence(all_decisions(read(probs, labels, **common)))
-        drawn = resampled_weights(_weight(events), resamples=resamples, rng=rng)
+        drawn = resampled_weights(_weight(events), resamples=resamples, rng=request.rng)
         found = [compute(_reweighted(events, times)) for times in drawn]
         low, high = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])
         return Interval(compute(events), float(low), float(high))
@@ -125,6 +146,7 @@ def paired_test(
     second: Array,
     labels: Array,
     *,
+    part: str | None = None,
     resamples: int = 1000,
     seed: int | np.random.Generator = 0,
     weights: Array = None,
@@ -143,6 +165,7 @@ def paired_test(
         first: Predictions of one model.
         second: Predictions of the other.
         labels: As for the measure.
+        part: As for `interval`.
         resamples: Number of bootstrap resamples.
         seed: Seed or generator of the resamples.
         weights: As for the measure.
@@ -160,32 +183,29 @@ def paired_test(
         >>> test.first < test.second, test.p_value < 0.01
         (True, True)
     """
-    resamples = _check.count(resamples, "resamples", least=100)
-    rng = np.random.default_rng(seed)
     common = {"weights": weights, "task": task, "ignore_index": ignore_index}
+    request = _request(measure, part, labels, common, settings, resamples=resamples, seed=seed)
+    measure, part = request.measure, request.part
     if measure in _MEANS or measure in _DIVERGENCES:
-        one, scale = _scores_of(measure, first, labels, common, settings)
-        two, _ = _scores_of(measure, second, labels, common, settings)
-        # two infinite scores of one sample tell nothing between the models
-        difference = np.where(one == two, 0.0, one) - np.where(one == two, 0.0, two)
-        centre = scores.mean(difference, scale)
-        spread = _standard_error(difference, centre, scale)
-        p_value = 2 * float(ndtr(-abs(centre) / spread)) if spread > 0 else float(centre == 0)
-        return PairedTest(scores.mean(one, scale), scores.mean(two, scale), p_value)
-    if measure in GAPS:
-        both = [gaps_of(measure, part, labels, common, settings, compress=False) for part in (first, second)]
-        deviations = noise(both, resamples=resamples, rng=rng)
-        found, null = paired_null([observed(gaps) for gaps in both], deviations, norms=[gaps.norm for gaps in both])
-        a, b = (_value(measure, part, labels, common, settings) for part in (first, second))
-        return PairedTest(a, b, _two_sided(found, null))
+        return _paired_means(_scores_of(request, first), _scores_of(request, second))
+    if measure in GAPS or part == "calibration":
+        one, two = evidence(request, first, second)
+        null = paired_null((one.found, two.found), (one.rays[0], two.rays[0]))
+        a, b = (_value(request, probs) for probs in (first, second))
+        return PairedTest(a, b, _two_sided(one.found - two.found, null))
+    if measure is brier_decomposition:
+        which = BrierDecomposition._fields.index(str(part))
+        errors = [each.errors()[which] for each in brier_resamples(request, first, second)]
+        a, b = (_value(request, probs) for probs in (first, second))
+        return PairedTest(a, b, _two_sided(a - b, errors[0] - errors[1]))
     if measure in _RANKINGS:
         _no_settings(settings)
-        decided = [all_decisions(read(part, labels, **common)) for part in (first, second)]
+        decided = [all_decisions(read(probs, labels, **common)) for probs in (first, second)]
         both_ranked = [by_falling_confidence(events) for events in decided]
         compute = _RANKINGS[measure]
         a, b = (compute(events) for events, _ in both_ranked)
         differences = []
-        for times in resampled_weights(_weight(decided[0]), resamples=resamples, rng=rng):
+        for times in resampled_weights(_weight(decided[0]), resamples=resamples, rng=request.rng):
             resampled = [compute(_reweighted(events, times[order])) for events, order in both_ranked]
             differences.append(resampled[0] - resampled[1])
         null = np.array(differences) - (a - b)
@@ -193,13 +213,39 @@ def paired_test(
     raise _unknown(measure)
 
 
-def _scores_of(measure: Measure, first: Array, second: Array, common: Any, settings: Any) -> Scores:
+def _request(
+    measure: Measure,
+    part: str | None,
+    labels: Array,
+    common: dict[str, Any],
+    settings: dict[str, Any],
+    *,
+    resamples: int,
+    seed: int | np.random.Generator,
+) -> Request:
+    resamples = _check.count(resamples, "resamples", least=100)
+    if measure in _PARTS:
+        _check.one_of(part, "part", _PARTS[measure])
+    elif part is not None:
+        msg = f"part must be None for a measure that is one number, got {part!r}"
+        raise ValueError(msg)
+    if measure is brier_decomposition:
+        _no_settings(settings)
+        if part == "brier":
+            measure, part = scores.brier, None
+    return Request(measure, labels, common, settings, part, resamples, np.random.default_rng(seed))
+
+
+def _scores_of(request: Request, first: Array) -> Scores:
+    measure, second, common, settings, part = request[:5]
     if measure in _DIVERGENCES:
         _no_settings(settings)
         return scores.kl_scores(first, second, common["weights"], logits=_DIVERGENCES[measure])
     sample = read(first, second, **common, logits=measure in _LOGITS)
     if "gamma" in settings:
         settings = {**settings, "gamma": _check.scalar_gamma(settings["gamma"])}
+    if part is not None:
+        settings = {**settings, "part": part}
     return _MEANS[measure](sample, **settings)
 
 
@@ -208,8 +254,10 @@ def _limits_of_mean(
 ) -> tuple[float, float]:
     z = float(ndtri((1 + level) / 2))
     if not is_rate:
-        half = z * _standard_error(values, centre, weights)
+        half = z * _standard_error(_contributions(values, centre, weights)) if np.isfinite(centre) else 0.0
         return centre - half, centre + half
+    if np.isnan(centre):  # the accuracy of none
+        return 0.0, 1.0
     # Wilson's interval, with the effective number of samples: it is not empty where there is no error at all
     count = len(values) if weights is None else float(weights.sum() ** 2 / np.sum(weights**2))
     middle = (centre + z**2 / (2 * count)) / (1 + z**2 / count)
@@ -217,17 +265,36 @@ def _limits_of_mean(
     return float(max(0.0, middle - half)), float(min(1.0, middle + half))
 
 
-def _standard_error(values: np.ndarray, centre: float, weights: np.ndarray | None) -> float:
+def _paired_means(first: Scores, second: Scores) -> PairedTest:
+    """Compare weighted means by the central limit theorem on the difference of what each sample adds to them."""
+    (one, of_one), (two, of_two) = first, second
+    a, b = scores.mean(one, of_one), scores.mean(two, of_two)
+    # two infinite scores of one sample tell nothing between the models
+    tied = np.isinf(one) & (one == two)
+    one, two = np.where(tied, 0.0, one), np.where(tied, 0.0, two)
+    centres = scores.mean(one, of_one), scores.mean(two, of_two)
+    if not all(map(np.isfinite, centres)):  # what one model holds for impossible and the other does not: it differs
+        return PairedTest(a, b, float("nan") if np.isnan(centres).any() else float(centres[0] == centres[1]))
+    difference = _contributions(one, centres[0], of_one) - _contributions(two, centres[1], of_two)
+    centre, spread = centres[0] - centres[1], _standard_error(difference)
+    return PairedTest(a, b, 2 * float(ndtr(-abs(centre) / spread)) if spread > 0 else float(centre == 0))
+
+
+def _contributions(values: np.ndarray, centre: float, weights: np.ndarray | None) -> np.ndarray:
+    """Values whose plain mean is the weighted mean of `values`, each as far from it as the sample moves it."""
+    if weights is None:
+        return values
+    used = weights > 0
+    moved = np.full(len(values), centre)
+    moved[used] += weights[used] / weights.mean() * (values[used] - centre)
+    return moved
+
+
+def _standard_error(values: np.ndarray) -> float:
     if len(values) < 2:
         msg = "an interval or test needs two samples or more, got 1"
         raise ValueError(msg)
-    if not np.isfinite(centre):
-        return float("inf")
-    if weights is None:
-        return float(np.std(values, ddof=1) / np.sqrt(len(values)))
-    used = weights > 0
-    shares = weights[used] / weights.sum()
-    return float(np.sqrt(np.sum((shares * (values[used] - centre)) ** 2)))
+    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def _two_sided(found: float, null: np.ndarray) -> float:
@@ -237,9 +304,11 @@ def _two_sided(found: float, null: np.ndarray) -> float:
     return (1 + above) / (len(null) + 1)
 
 
-def _value(measure: Measure, probs: Array, labels: Array, common: dict[str, Any], settings: dict[str, Any]) -> float:
+def _value(request: Request, probs: Array) -> float:
+    measure, labels, common, settings, part = request[:5]
     taken = {key: value for key, value in common.items() if measure is not top_k_ece or key != "task"}
-    return measure(probs, labels, **taken, **settings)
+    found = measure(probs, labels, **taken, **settings)
+    return float(found if part is None else getattr(found, part))
 
 
 def _weight(events: Events) -> np.ndarray:
@@ -257,6 +326,6 @@ def _no_settings(settings: dict[str, Any]) -> None:
 
 
 def _unknown(measure: Any) -> ValueError:
-    allowed = [*_MEANS, *_DIVERGENCES, *GAPS, *_RANKINGS]
+    allowed: list[Measure] = [*_MEANS, *_DIVERGENCES, *GAPS, brier_decomposition, *_RANKINGS]
     names = ", ".join(function.__name__ for function in allowed)
     return ValueError(f"measure must be one of refocal.metrics' functions {names}, got {measure!r}")

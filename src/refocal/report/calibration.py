@@ -12,42 +12,23 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
-from refocal.calibrators import (
-    AutoCalibrator,
-    BetaCalibration,
-    Calibrator,
-    DirichletCalibration,
-    EnsembleTemperatureScaling,
-    FocalPosterior,
-    FocalTemperatureScaling,
-    HistogramBinning,
-    IsotonicCalibration,
-    MatrixScaling,
-    PlattScaling,
-    TemperatureScaling,
-    VectorScaling,
-)
+from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
 from refocal.report.evaluation import GIVEN, POSTERIOR, Contender, Step, as_given, compare
 from refocal.report.measure import TestData
 from refocal.report.record import Report
 
-_METHODS: dict[str, tuple[str, type[Calibrator]]] = {
-    "temperature": ("Temperature scaling", TemperatureScaling),
-    "focal-temperature": ("Focal temperature scaling", FocalTemperatureScaling),
-    "ensemble": ("Ensemble temperature scaling", EnsembleTemperatureScaling),
-    "vector": ("Vector scaling", VectorScaling),
-    "matrix": ("Matrix scaling", MatrixScaling),
-    "dirichlet": ("Dirichlet calibration", DirichletCalibration),
-    "platt": ("Platt scaling", PlattScaling),
-    "beta": ("Beta calibration", BetaCalibration),
-    "isotonic": ("Isotonic calibration", IsotonicCalibration),
-    "histogram": ("Histogram binning", HistogramBinning),
+_TITLES = {
+    "ensemble": "Ensemble temperature scaling",
+    "dirichlet": "Dirichlet calibration",
+    "beta": "Beta calibration",
+    "isotonic": "Isotonic calibration",
+    "histogram": "Histogram binning",
 }
 _AUTO = ("temperature", "focal-temperature", "ensemble", "vector", "matrix")
 _BESIDE = ("temperature", "focal-temperature")  # what a chosen method is compared with
 _LEAST_FOR_AUTO = 10
 _CLASSES_FOR_MATRIX = 100  # beyond, its K^2 parameters take minutes
-METHODS = ("auto", "posterior", *_METHODS)
+METHODS = ("auto", "posterior", *BY_NAME)
 
 
 @dataclass(frozen=True)
@@ -193,7 +174,6 @@ def calibrate(
     names = _AUTO if method == "auto" else tuple(dict.fromkeys((method, *_BESIDE)))
     if method == "auto" and np.asarray(scores).shape[-1] > _CLASSES_FOR_MATRIX:
         names = tuple(name for name in names if name != "matrix")
-    candidates = {name: _METHODS[name] for name in names if name in _METHODS}
     data = (scores, labels, sample_weight)
     tried = [_fit(GIVEN, "As given", FocalPosterior(gamma=0.0, input=input), data)]
     if gamma is not None:
@@ -201,9 +181,11 @@ def calibrate(
             gamma=gamma, weight=weight, label_smoothing=label_smoothing, detached=detached, input=input
         )
         tried.append(_fit(POSTERIOR, "Closed-form posterior", posterior, data))
-    for name, (title, kind) in candidates.items():
-        progress(f"fitting {title[0].lower()}{title[1:]}")
-        tried.append(_fit(name, title, kind(input=input), data))
+    for name in names:
+        if name in BY_NAME:
+            title = _TITLES.get(name, f"{name.capitalize().replace('-', ' ')} scaling")
+            progress(f"fitting {title[0].lower()}{title[1:]}")
+            tried.append(_fit(name, title, BY_NAME[name](input=input), data))
     if method == "auto":
         progress("choosing by cross-validation")
         choice = AutoCalibrator(candidates=[fitted.calibrator for fitted in tried], input=input)

@@ -62,7 +62,9 @@ class Trial:
         self.recipe, self.folder, self._data, self._device = recipe, folder, data, device
         self._keep_logits, self._leads = keep_logits, process[0] == 0
         on_gpu = device.type == "cuda"
-        self._dtype = torch.bfloat16 if on_gpu else torch.float32
+        # three derivatives need all digits, operations that have them, and probes drawn anew at each step
+        fast = on_gpu and recipe.curvature_penalty is None
+        self._dtype = torch.bfloat16 if fast else torch.float32
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             network = build(recipe.model, classes=len(data.classes), shape=data.shape)
@@ -82,13 +84,14 @@ class Trial:
         )
         self._batches = batches
         self.loss = build_loss(recipe).to(device)
-        self._step = Step(self.network, self.loss, batches, recipe, half=on_gpu, compiled=compiled and on_gpu)
+        self._step = Step(self.network, self.loss, batches, recipe, half=fast, compiled=compiled and fast)
         self._history = History(folder / "metrics.jsonl")
         self._checkpoint = folder / "checkpoint.safetensors"
         self._held_out = {name: self._on_device(getattr(data, name)) for name in ("val", "test")}
         self.epochs_done = self._resume()
-        if on_gpu:
+        if fast:
             self._capture()
+        if on_gpu:
             torch.cuda.synchronize(device)  # what runs it works on another stream
 
     def run(self, report: Report, *, stop: threading.Event) -> None:

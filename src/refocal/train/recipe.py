@@ -29,6 +29,7 @@ class Recipe:
         gamma: Focusing parameter of the losses that have one.
         label_smoothing: Of cross-entropy and focal loss.
         factor: Weight of MMCE beside cross-entropy; 002 uses 2 for images, 8 for text.
+        curvature_penalty: Weight tau of the trace of the loss's Hessian, added to the loss (004, Eq. 33).
         epochs: Passes over the training part.
         batch_size: Samples a step; what is left over at the end of an epoch waits for the next one.
         learning_rate: At first.
@@ -52,6 +53,7 @@ class Recipe:
     gamma: float | None = None
     label_smoothing: float = 0.0
     factor: float | None = None
+    curvature_penalty: float | None = None
     epochs: int = 200
     batch_size: int = 128
     learning_rate: float = 0.1
@@ -70,16 +72,16 @@ class Recipe:
             _check.count(getattr(self, name), name)
         for name in ("seed", "split_seed"):
             _check.count(getattr(self, name), name, least=0)
-        for name in ("learning_rate", "clip_norm"):
+        for name in ("learning_rate", "clip_norm", "curvature_penalty"):
             if getattr(self, name) is not None:
                 _check.positive(getattr(self, name), name)
         for name in ("momentum", "weight_decay"):
             if not 0 <= getattr(self, name) < 1:
                 msg = f"{name} must be in [0, 1), got {getattr(self, name)!r}"
                 raise ValueError(msg)
-        for name in ("gamma", "label_smoothing", "factor", "learning_rate", "momentum", "weight_decay", "clip_norm"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, float(getattr(self, name)))  # 3 and 3.0 are one setting
+        for field in dataclasses.fields(self):
+            if "float" in str(field.type) and getattr(self, field.name) is not None:
+                object.__setattr__(self, field.name, float(getattr(self, field.name)))  # 3 and 3.0 are one setting
         if self.milestones is None:
             shares = (0.5, 0.8) if self.data in _LATE_DECAY else (0.4, 0.75)
             milestones = sorted({max(1, round(share * self.epochs)) for share in shares})
@@ -101,7 +103,8 @@ class Recipe:
     def name(self) -> str:
         """What a run of this recipe is called: data, network, loss with what sets it apart, and the seed."""
         parts = [self.data, self.model, self.loss]
-        parts += [f"{mark}{value:g}" for mark, value in (("g", self.gamma), ("f", self.factor)) if value is not None]
+        marked = (("g", self.gamma), ("f", self.factor), ("tau", self.curvature_penalty))
+        parts += [f"{mark}{value:g}" for mark, value in marked if value is not None]
         if self.label_smoothing:
             parts.append(f"ls{self.label_smoothing:g}")
         return "-".join([*parts, f"s{self.seed}"])

@@ -6,6 +6,7 @@ bfloat16 with channels last; the optimiser moves float32 parameters, of which th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from refocal.curvature import HessianTracePenalty, differentiable_attention
 from refocal.losses import Scheduled
 from refocal.train.batches import Batches
 from refocal.train.models.layers import Head, head_of
@@ -40,6 +42,7 @@ class Step:
     ) -> None:
         self.network, self.loss, self._batches = network, loss, batches
         self._clip_norm, self._summed = recipe.clip_norm, recipe.sum_loss
+        self._penalty = HessianTracePenalty(recipe.curvature_penalty or 0.0, seed=recipe.seed)
         self._forward: Callable[..., Any] = _compiled_forward() if compiled else _forward
         device = batches.position.device
         self._used: list[Tensor] = list(network.parameters())
@@ -100,6 +103,7 @@ class Step:
         self.network.train()
         self._rate.fill_(rate)
         self._batches.draw(epoch)
+        self._penalty.calls = epoch * self._batches.steps
         if not self._graphs:
             for _ in range(self._batches.steps):
                 self._advance()
@@ -120,6 +124,7 @@ class Step:
         self.network.train()
         before = {name: tensor.clone() for name, tensor in self.state().items()}
         self.stream.wait_stream(torch.cuda.current_stream())
+        # no cudnn.benchmark: of the kernels it chose on an H200, some replays did not end
         with torch.cuda.stream(self.stream):
             for _ in range(_WARM_UP):
                 self._batches.position.zero_()
@@ -139,8 +144,11 @@ class Step:
         return policy.closed_form_gamma if isinstance(policy, Scheduled) else None
 
     def _advance(self) -> None:
-        logits, labels = self._forward(self.network, self._batches)
+        with differentiable_attention() if self._penalty.tau else contextlib.nullcontext():
+            logits, labels = self._forward(self.network, self._batches)
         loss = self.loss(logits.float(), labels)
+        if self._penalty.tau:
+            loss = loss + self._penalty(loss, self._used)
         gradients = torch.autograd.grad(loss, self._used)
         with torch.no_grad():
             self._take(gradients)

@@ -1,6 +1,6 @@
 """How often intervals and tests of `refocal.metrics` are right, on samples whose true calibration error is known.
 
-python benchmarks/coverage.py --out benchmarks/results/coverage.md
+python benchmarks/intervals.py --out benchmarks/results/intervals.md
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main() -> None:
             "|---|---|---|---|---|---|---|",
             *(row(name, frequency, count) for count in SIZES for name, frequency in FREQUENCIES.items()),
             "",
-            "`python benchmarks/coverage.py`",
+            "`python benchmarks/intervals.py`",
             "",
         ]
     )

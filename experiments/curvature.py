@@ -1,0 +1,191 @@
+"""Figures 2, 3 and 4 of 004 at small scale: does focal loss flatten the loss, and does flatness calibrate?
+
+Networks of two kinds are trained on 10,000 images of Fashion-MNIST with eight values of gamma (figures 2 and 3), and a
+two-layer perceptron with the trace penalty at several strengths and learning rates (figure 4), each with three seeds.
+The Hessian is that of the loss over 2,000 validation images, the loss trained with and cross-entropy, because the paper
+does not say which it used.
+
+    python experiments/curvature.py gamma --data FASHION_MNIST --out experiments/results
+    python experiments/curvature.py penalty --data FASHION_MNIST --out experiments/results
+
+FASHION_MNIST is a folder with the four files of the data set (Debian: package dataset-fashion-mnist).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import curvature_figures as figures
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from refocal import _files, metrics
+from refocal.curvature import CurvatureRegularised, hessian_top_eigenvalues, hessian_trace
+from refocal.losses import FocalLoss
+from refocal.train.data import load
+
+GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0)
+SEEDS = (0, 1, 2)
+TAUS = (0.0, 1e-4, 1e-3, 1e-2, 3e-2)
+RATES = (0.01, 0.03, 0.1)
+TRAINED, HELD_OUT = 10_000, 2_000
+EPOCHS, BATCH = 30, 100
+PROBES = {"MLP": 100, "CNN": 20}  # for each group of 128 images
+
+
+def mlp() -> nn.Module:
+    """Two layers, 100 hidden units, as in figure 4 of the paper."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
+
+
+def cnn() -> nn.Module:
+    """Two convolutions and a linear layer: 7,551 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 5, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(400, 15),
+        nn.ReLU(),
+        nn.Linear(15, 10),
+    )
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {"MLP": mlp, "CNN": cnn}
+
+
+def fashion_mnist(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
+    """Images (N, 1, 28, 28), standardised, with their labels: the first ones of the training set, then validation."""
+    published = load("fashion-mnist", folder=folder)
+    order = np.argsort(np.concatenate([published.train.indices, published.val.indices]))[: TRAINED + HELD_OUT]
+    pixels, labels = (
+        np.concatenate([getattr(published.train, name), getattr(published.val, name)])[order]
+        for name in ("inputs", "labels")
+    )
+    parts = {
+        "train": (pixels[:TRAINED], labels[:TRAINED]),
+        "val": (pixels[TRAINED:], labels[TRAINED:]),
+        "test": (published.test.inputs, published.test.labels),
+    }
+    mean, spread = parts["train"][0].mean() / 255, parts["train"][0].std() / 255
+    return {
+        name: ((torch.tensor(images).permute(0, 3, 1, 2) / 255 - mean) / spread, torch.tensor(target))
+        for name, (images, target) in parts.items()
+    }
+
+
+def train(
+    network: nn.Module, criterion: nn.Module, data: tuple[Tensor, Tensor], optimiser: torch.optim.Optimizer, seed: int
+) -> None:
+    """Plain epochs over shuffled batches."""
+    order = torch.Generator().manual_seed(seed)
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(len(data[1]), generator=order).split(BATCH):
+            optimiser.zero_grad()
+            criterion(network(data[0][batch]), data[1][batch]).backward()
+            optimiser.step()
+
+
+def measured(
+    network: nn.Module, data: dict[str, tuple[Tensor, Tensor]], losses: dict[str, nn.Module], *, probes: int
+) -> dict[str, Any]:
+    """Calibration on the test images; curvature of each loss on the validation images."""
+    with torch.no_grad():
+        probs = torch.softmax(network(data["test"][0]).double(), dim=1).numpy()
+    labels = data["test"][1].numpy()
+    row: dict[str, Any] = {
+        "ece": metrics.ece(probs, labels),
+        "nll": metrics.nll(probs, labels),
+        "error": float((probs.argmax(axis=1) != labels).mean()),
+        "confidence_less_accuracy": float(probs.max(axis=1).mean() - (probs.argmax(axis=1) == labels).mean()),
+    }
+    for name, loss in losses.items():
+        top = hessian_top_eigenvalues(network, loss, [data["val"]])
+        trace = hessian_trace(network, loss, [data["val"]], probes=probes)
+        row[f"lambda_max_{name}"] = float(top.algebraic[0])
+        row[f"lambda_modulus_{name}"] = float(top.modulus[0])
+        row[f"trace_{name}"] = trace.value
+        row[f"trace_error_{name}"] = trace.standard_error
+    return row
+
+
+def gamma_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
+    """A network for each architecture, gamma and seed, by Adam with rate 1e-3."""
+    runs = []
+    for architecture, build in NETWORKS.items():
+        for seed in SEEDS:
+            for gamma in GAMMAS:
+                torch.manual_seed(seed)
+                network, loss = build(), FocalLoss(gamma)
+                train(network, loss, data["train"], torch.optim.Adam(network.parameters(), lr=1e-3), seed)
+                losses = {"trained": loss, "cross_entropy": nn.CrossEntropyLoss()}
+                row = measured(network, data, losses, probes=PROBES[architecture])
+                runs.append({"network": architecture, "gamma": gamma, "seed": seed, **row})
+                print(json.dumps(runs[-1]), flush=True)
+    return runs
+
+
+def penalty_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
+    """A perceptron for each strength, learning rate and seed, by momentum SGD."""
+    runs = []
+    for seed in SEEDS:
+        for rate in RATES:
+            for tau in TAUS:
+                torch.manual_seed(seed)
+                network, loss = mlp(), nn.CrossEntropyLoss()
+                optimiser = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
+                train(network, CurvatureRegularised(loss, tau, seed=seed), data["train"], optimiser, seed)
+                lost = not all(values.isfinite().all() for values in network.parameters())
+                row = {} if lost else measured(network, data, {"cross_entropy": loss}, probes=PROBES["MLP"])
+                runs.append({"tau": tau, "rate": rate, "seed": seed, "diverged": lost, **row})
+                print(json.dumps(runs[-1]), flush=True)
+    return runs
+
+
+def write(folder: Path, runs: list[dict[str, Any]], found: dict[str, Any], figure: Any) -> None:
+    """Numbers and picture of one figure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    setting = {
+        "data": f"Fashion-MNIST: {TRAINED} training, {HELD_OUT} validation, 10000 test images",
+        "epochs": EPOCHS,
+        "batch": BATCH,
+        "probes": PROBES,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    content = json.dumps({"setting": setting, "found": found, "runs": runs}, indent=1)
+    _files.write_text(folder / "numbers.json", content + "\n", overwrite=True)
+    figures.save(figure, folder)
+
+
+def main() -> None:
+    """Train, measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["gamma", "penalty"])
+    parser.add_argument("--data", type=Path, required=True, help="folder of Fashion-MNIST")
+    parser.add_argument("--out", type=Path, required=True, help="folder of results")
+    parser.add_argument("--redraw", action="store_true", help="use the runs of earlier results")
+    options = parser.parse_args()
+    first = options.out / ("004-fig-2" if options.what == "gamma" else "004-fig-4") / "small"
+    if options.redraw:
+        runs = json.loads((first / "numbers.json").read_text())["runs"]
+    else:
+        data = fashion_mnist(options.data)
+        runs = gamma_runs(data) if options.what == "gamma" else penalty_runs(data)
+    if options.what == "gamma":
+        write(first, runs, figures.found_by_gamma(runs), figures.against_gamma(runs))
+        fits = figures.cubic_fits(runs)
+        write(options.out / "004-fig-3" / "small", runs, fits, figures.against_trace(runs, fits))
+    else:
+        write(first, runs, figures.found_by_tau(runs), figures.against_tau(runs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""003: its numbers: nearest temperatures, their fits and errors, and the tightness of Proposition 3."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from refocal.claims.balls import certain, decimal, posterior, shown
+from refocal.claims.numbers import printed_numbers
+from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
+from refocal.core.posterior import posterior as posterior_map
+from refocal.core.posterior import posterior_from_logits
+from refocal.core.sigmoid import sigmoid_minimizer
+from refocal.core.theory import ClosestTemperature, closest_temperature, temperature_bounds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LOGITS = {2: 20.0, 3: 5.0, 4: 5.0}  # the ranges of the paper
+_NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, *map(float, range(2, 11)))
+_TOLERANCE = 0.015
+FITS = {2: (0.95, 0.85), 3: (0.64, 0.91), 4: (0.47, 0.85)}
+
+
+@cache
+def _nearest(gamma: float, classes: int) -> ClosestTemperature:
+    return closest_temperature(gamma, classes=classes, logit_range=_LOGITS[classes])
+
+
+@cache
+def _curve(classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gamma up to 10 in steps of 0.01, and the inverse of the nearest temperature, interpolated between _NODES."""
+    from scipy.interpolate import CubicSpline
+
+    nodes = [1.0] + [1 / _nearest(gamma, classes).temperature for gamma in _NODES[1:]]
+    gammas = np.arange(1, 1001) / 100
+    return gammas, CubicSpline(_NODES, nodes)(gammas)
+
+
+def _line(classes: int, most: float) -> np.ndarray:
+    """Slope and intercept of the least-squares line through the curve up to a gamma."""
+    gammas, inverse = _curve(classes)
+    within = gammas <= most + 1e-9
+    return np.polyfit(gammas[within], inverse[within], 1)
+
+
+def _fit(classes: int) -> Finding:
+    said = np.array(FITS[classes])
+    lines = {most: _line(classes, most) for most in np.arange(2, 10.5, 0.5)}
+    misses = {most: float(np.max(np.abs(line - said))) for most, line in lines.items()}
+    whole = lines[10.0]
+    printed = Outcome(
+        misses[10.0] <= _TOLERANCE, f"over 0 < γ ≤ 10 the least-squares line is {whole[0]:.2f}γ + {whole[1]:.2f}"
+    )
+    near = [most for most, miss in misses.items() if miss <= _TOLERANCE]
+    best = min(misses, key=misses.__getitem__)
+    line = lines[best]
+    inside = Outcome(bool(near), f"over 0 < γ ≤ {best:g} it is {line[0]:.2f}γ + {line[1]:.2f}")
+    where = f"for a fit over 0 < γ ≤ Γ, {near[0]:g} ≤ Γ ≤ {near[-1]:g}" if near else "the range that comes nearest"
+    return settle(printed, inside=inside, where=where)
+
+
+def no_temperature_within(
+    gamma: str, tolerance: str, *, split: str, low: tuple[str, ...], high: tuple[str, ...]
+) -> Outcome:
+    """Whether every temperature scaling differs from the map by more than a tolerance.
+
+    The top probability of softmax(b z) rises with b = 1/T. So if it is too low at z = `low` for b = `split` it is so
+    for all smaller b, and if it is too high at z = `high` it is so for all larger b.
+    """
+    g, b, room = decimal(gamma), decimal(split), decimal(tolerance)
+    gaps = []
+    for z in (low, high):
+        weights = [decimal(v).exp() for v in z]
+        total = sum(weights[1:], start=weights[0])
+        scaled = [(b * decimal(v)).exp() for v in z]
+        top = scaled[0] / sum(scaled[1:], start=scaled[0])
+        gaps.append(posterior([w / total for w in weights], g)[0] - top)
+    words = (
+        f"γ = {gamma}, 1/T = {split}: the map is {shown(gaps[0], 3)} above at logits ({', '.join(low)}), so also for "
+        f"smaller 1/T, and {shown(-gaps[1], 3)} below at ({', '.join(high)}), so also for larger"
+    )
+    return certain((gaps[0] - room).min(-gaps[1] - room), words, "the points do not show it")
+
+
+def _binary_error() -> Finding:
+    worse = no_temperature_within("0.5", "0.001", split="1.3676", low=("0", "-2.6"), high=("0", "-0.7"))
+    errors = {gamma: _nearest(gamma, 2).error for gamma in (0.8, *map(float, range(1, 11)))}
+    inside = Outcome(max(errors.values()) < 1e-3, f"the largest of eleven errors is {max(errors.values()):.2g}")
+    return settle(worse.against(), inside=inside, where="for 0.8 ≤ γ ≤ 10")
+
+
+def _three_class_error() -> Finding:
+    printed, _ = printed_numbers([("error at γ = 9", _nearest(9.0, 3).error, "0.08")])
+    return settle(printed)
+
+
+def _four_class_error() -> Finding:
+    worse = no_temperature_within(
+        "9", "0.1", split="5.36", low=("0", "-0.2", "-3", "-3"), high=("0", "-0.4", "-0.4", "-0.4")
+    )
+    error = f"the nearest temperature leaves {_nearest(9.0, 4).error:.3f} on the grid"
+    return settle(worse.against()._replace(words=f"{worse.words}; {error}"))
+
+
+def _temperatures(classes: int, said: tuple[tuple[float, str], ...], note: str) -> Finding:
+    values = [(f"T at γ = {gamma:g}", _nearest(gamma, classes).temperature, number) for gamma, number in said]
+    printed, _ = printed_numbers(values)
+    corrected, right = printed_numbers([(name, value, f"{value:.2f}") for name, value, _ in values])
+    return settle(printed, corrected=corrected.if_so(f"{classes} classes: {right}; {note}"))
+
+
+def _figure_2() -> Finding:
+    low, high = temperature_bounds(3.0)
+    note = (
+        f"Proposition 3 allows [{low:.3f}, {high:.3f}] at γ = 3; {_nearest(3.0, 3).temperature:.3f} is the value of "
+        "three classes, and 0.76 is what the fit 0.95γ + 0.85 gives at γ = 0.5"
+    )
+    return _temperatures(2, ((0.5, "0.76"), (3.0, "0.36")), note)
+
+
+def _figure_5() -> Finding:
+    half, two = (_nearest(gamma, 3).temperature for gamma in (0.5, 2.0))
+    note = f"the printed ones are those of γ = 0.5 ({half:.3f}) and γ = 2 ({two:.3f})"
+    return _temperatures(3, ((1.0, "0.81"), (3.0, "0.46")), note)
+
+
+def _corners() -> Finding:
+    """The largest difference of the map and its nearest temperature near the corners, and anywhere, on a grid."""
+    i, j = (axis.ravel() for axis in np.meshgrid(np.arange(1, 200), np.arange(1, 200)))
+    rows = np.stack([i, j, 200 - i - j], axis=1)[i + j < 200] / 200
+    told, holds = [], True
+    for gamma in (0.5, 3.0):
+        scaled = rows ** (1 / _nearest(gamma, 3).temperature)
+        mapped = posterior_map(rows, gamma=gamma)
+        gaps = np.max(np.abs(mapped - scaled / scaled.sum(axis=1, keepdims=True)), axis=1)
+        near = float(gaps[rows.max(axis=1) >= 0.9].max())
+        worst = rows[np.argmax(gaps)]
+        holds &= bool(near >= gaps.max())
+        place = ", ".join(f"{v:g}" for v in np.sort(worst)[::-1])
+        told.append(f"γ = {gamma:g}: {gaps.max():.4f} at ({place}), but {near:.4f} where a score is 0.9 or more")
+    return settle(Outcome(holds, "; ".join(told)))
+
+
+def _common() -> Finding:
+    """The gammas up to 3 whose nearest temperature lies in [0.4, 0.5]."""
+    values = {gamma: _nearest(gamma, 3).temperature for gamma in (1.0, 2.0, 3.0)}
+    gammas, inverse = _curve(3)
+    within = gammas[(inverse >= 2) & (inverse <= 2.5)]
+    words = ", ".join(f"γ = {gamma:g}: {value:.3f}" for gamma, value in values.items())
+    printed = Outcome(all(0.4 <= value <= 0.5 for value in values.values()), words)
+    inside = Outcome(len(within) > 0, "T lies there on the interpolated curve")
+    return settle(printed, inside=inside, where=f"for {within[0]:.2f} ≤ γ ≤ {within[-1]:.2f}")
+
+
+def _below_one() -> Finding:
+    gammas = (0.01, *_NODES[1:])
+    warmest = max(gammas, key=lambda gamma: _nearest(gamma, 3).temperature)
+    highest = _nearest(warmest, 3).temperature
+    return settle(Outcome(highest < 1, f"T is at most {highest:.4f}, at γ = {warmest:g}, of {len(gammas)} γ up to 10"))
+
+
+def _eighty() -> Finding:
+    value = float(sigmoid_minimizer(np.array(0.8), gamma=2.0))
+    printed, _ = printed_numbers([("prediction", value, "0.62")])
+    corrected, right = printed_numbers([("prediction", value, "0.63")])
+    return settle(printed, corrected=corrected.if_so(right))
+
+
+def _tightness() -> Finding:
+    """The temperatures u / logit FC(u) for 0 < u <= 20 in exact arithmetic: the map's own logs, nothing saturates."""
+    u = np.arange(1, 20_001) / 1000
+    log_probs = posterior_from_logits(np.stack([u, np.zeros_like(u)], axis=1), gamma=4.0, log=True)
+    temperatures = u / (log_probs[:, 0] - log_probs[:, 1])
+    theory = temperature_bounds(4.0)
+    values = [
+        ("theory, lower", theory.lower, "0.200"),
+        ("theory, upper", theory.upper, "0.238"),
+        ("lower", float(temperatures.min()), "0.206"),
+        ("upper", float(temperatures.max()), "0.218"),
+    ]
+    printed, _ = printed_numbers(values)
+    corrected, right = printed_numbers(
+        [(name, value, "0.203" if said == "0.206" else said) for name, value, said in values]
+    )
+    return settle(printed, corrected=corrected.if_so(f"computed {right}"))
+
+
+def draw_fit(ax: Axes, *, classes: int) -> None:
+    """The nearest temperatures, the printed line, and the least-squares line."""
+    gammas, inverse = _curve(classes)
+    ax.plot(gammas, inverse, color="black", label=f"{classes} classes")
+    for (slope, intercept), style, name in ((FITS[classes], "--", "printed"), (_line(classes, 10), ":", "fitted")):
+        line = slope * gammas + intercept
+        ax.plot(gammas, line, color="0.45", linestyle=style, label=f"{name}: {slope:.2f}γ + {intercept:.2f}")
+    ax.set(xlim=(0, 10), xlabel="γ", ylabel="1/T nearest to the map")
+    ax.legend(frameon=False)
+
+
+def _fit_claim(classes: int, name: str, place: str) -> Claim:
+    slope, intercept = FITS[classes]
+    return Claim(
+        f"003-fit-{classes}",
+        place,
+        f"With {name} classes the temperature nearest to the map is 1/T ≈ {slope}γ + {intercept}.",
+        Method.SEARCH,
+        f"logits in ±{_LOGITS[classes]:g}, γ in steps of 0.01 up to 10; both coefficients within {_TOLERANCE}",
+        partial(_fit, classes),
+        partial(draw_fit, classes=classes),
+    )
+
+
+CLAIMS = (
+    Claim(
+        "003-text-80",
+        "Section 3.1",
+        "For a frequency of 0.8, focal loss with γ = 2 predicts around 0.62.",
+        Method.IDENTITY,
+        "two classes, rounded to two decimals",
+        _eighty,
+    ),
+    _fit_claim(2, "two", "Section 3.2 and Figure 2"),
+    Claim(
+        "003-text-error-2",
+        "Section 3.2",
+        "With two classes the nearest temperature scaling differs from the map by less than 0.001.",
+        Method.BALLS,
+        "γ = 0.5 by balls, for every T; γ from 0.8 to 10 on a grid of logits in ±20",
+        _binary_error,
+    ),
+    Claim(
+        "003-fig-2",
+        "Figure 2",
+        "With two classes the nearest temperatures are 0.76 (γ = 0.5) and 0.36 (γ = 3).",
+        Method.SEARCH,
+        "logits in ±20, rounded to two decimals",
+        _figure_2,
+    ),
+    Claim(
+        "003-text-tightness",
+        "Section 3.2, below Proposition 3",
+        "For γ = 4 the bounds are T = 0.2 and 0.238, the tightest ones for logits in (−20, 20) 0.206 and 0.218.",
+        Method.SEARCH,
+        "γ = 4, logits in ±20 in steps of 0.001",
+        _tightness,
+    ),
+    _fit_claim(3, "three", "Section 3.3 and Figure 6"),
+    Claim(
+        "003-text-below-one",
+        "Section 3.3",
+        "With three classes the nearest temperature is below 1 for all positive γ.",
+        Method.SEARCH,
+        "15 values of γ from 0.01 to 10; logits in ±5",
+        _below_one,
+    ),
+    Claim(
+        "003-text-error-3",
+        "Section 3.3 and Figure 6",
+        "With three classes the difference rises to 8 % at γ = 9.",
+        Method.SEARCH,
+        "logits in ±5, rounded to whole percents",
+        _three_class_error,
+    ),
+    Claim(
+        "003-fig-5",
+        "Figure 5",
+        "With three classes the nearest temperatures are 0.81 (γ = 1) and 0.46 (γ = 3).",
+        Method.SEARCH,
+        "logits in ±5, rounded to two decimals",
+        _figure_5,
+    ),
+    Claim(
+        "003-fig-7",
+        "Section 3.3 and Figure 7",
+        "With three classes the map and its nearest temperature scaling differ most near the corners.",
+        Method.SEARCH,
+        "γ = 0.5 and 3, a grid of 1/200; near a corner: a score of 0.9 or more",
+        _corners,
+    ),
+    _fit_claim(4, "four", "Section 3.3"),
+    Claim(
+        "003-text-error-4",
+        "Section 3.3",
+        "With four classes the difference is up to 8 % for larger γ.",
+        Method.BALLS,
+        "γ = 9, for every T",
+        _four_class_error,
+    ),
+    Claim(
+        "003-text-common",
+        "Section 4.1",
+        "For commonly used γ the map is close to temperature scaling with T of about 0.4 to 0.5.",
+        Method.SEARCH,
+        "three classes, logits in ±5; commonly used: 1, 2 and 3, as in 002",
+        _common,
+    ),
+    not_checkable(
+        "003-experiments",
+        "Sections 4 and 5, Table 1, Figure 8",
+        "Focal temperature scaling lowers ECE against temperature scaling; choosing by ECE gains 20 %.",
+        "a statement about trained networks: experiments measure it",
+    ),
+)

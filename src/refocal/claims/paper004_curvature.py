@@ -1,0 +1,269 @@
+"""004: curvature, the derivative of focal loss, Figure 1 and the trace penalty."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mpmath as mp
+import numpy as np
+from flint import arb
+
+from refocal.claims import facts
+from refocal.claims.balls import c, certain, decimal, loss_slope, phi, prove, s, shown
+from refocal.claims.numbers import identical, is_cross_entropy, mp_loss, mp_phi
+from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
+from refocal.claims.sampling import at_least
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_GAMMAS = ("0.25", "0.5", "1", "2", "5")
+_POINTS = [(p, g) for p in ("0.1", "0.5", "0.9") for g in _GAMMAS]
+
+
+def printed_gradient(p: Any, gamma: Any) -> Any:
+    """Equation 30 as printed, of mpmath numbers."""
+    return (1 - p) ** gamma * (gamma * p * (1 - p) ** (gamma - 1) - (1 - p) ** gamma * mp.log(p))
+
+
+def _curvature_term() -> Finding:
+    """p(t) = p0 e^(-t^2/2): -log p has second derivative 1 at its minimum t = 0, focal loss has phi(p0)."""
+
+    def second(p0: Any, g: Any) -> Any:
+        return mp.diff(lambda t: mp_loss(p0 * mp.exp(-(t**2) / 2), g), 0, 2)
+
+    printed = identical(second, lambda p0, g: (1 - p0) ** g, _POINTS, tolerance="1e-10")
+    corrected = identical(second, mp_phi, _POINTS, tolerance="1e-10")
+    return settle(
+        printed._replace(words=f"factor against (1−p)^γ, (p, γ) {printed.words}"),
+        corrected=corrected.after("the factor is φ = (1−p)^γ − γ(1−p)^(γ−1) p log p"),
+    )
+
+
+def _larger_gamma_flattens() -> Finding:
+    """d log(phi) / dgamma = log q + s / (1 + gamma s) <= log q + s, which is 0 at p = 1/2 and falls from there on.
+
+    Its slope is (-log p - 2 q) / q^2, and q c(q) < 1 gives -log p < 2 q for p >= 1/2.
+    """
+    inside = prove(lambda p: 1 - (1 - p) * c(1 - p), [(0.5, 1.0)])
+    p, gamma = decimal("0.1"), arb(1)
+    grows = phi(p, gamma)
+    return settle(
+        certain(1 - grows, "", f"p = 0.1: the factor is 1 at γ = 0 and {shown(grows, 4)} at γ = 1"),
+        inside=inside.after("φ falls in γ ≥ 0"),
+        where="for p ≥ 1/2",
+    )
+
+
+def _gradient_formula() -> Finding:
+    def true(p: Any, g: Any) -> Any:
+        return mp.diff(lambda v: mp_loss(v, g), p)
+
+    printed = identical(true, printed_gradient, _POINTS, tolerance="1e-12")
+    corrected = identical(
+        true, lambda p, g: g * (1 - p) ** (g - 1) * mp.log(p) - (1 - p) ** g / p, _POINTS, tolerance="1e-12"
+    )
+    mend = "ℓ' = γ(1−p)^(γ−1) log p − (1−p)^γ/p"
+    return settle(
+        printed._replace(
+            words=f"derivative against g, (p, γ) {printed.words}; at γ = 0 the printed g is −log p, the loss itself"
+        ),
+        corrected=corrected.after(mend),
+    )
+
+
+def _printed_limits() -> Finding:
+    """The printed g is gamma p q^(2 gamma - 1) - q^(2 gamma) log p: its value at q = 10^-60."""
+    with mp.workdps(80):
+        near = 1 - mp.mpf("1e-60")
+        values = {g: printed_gradient(near, mp.mpf(g)) for g in ("0", "0.25", "0.5", "0.75", "2")}
+    fits = values["0"] < 1e-20 and values["0.25"] > 1e20 and abs(values["0.5"] - 0.5) < 1e-20
+    fits = fits and values["0.75"] < 1e-20 and values["2"] < 1e-20
+    words = ", ".join(f"γ = {g}: {mp.nstr(value, 3)}" for g, value in values.items())
+    return settle(
+        Outcome(bool(fits), f"at 1 − p = 10⁻⁶⁰ the printed g is {words}; of the true derivative it says nothing")
+    )
+
+
+def _limit_in_gamma() -> Finding:
+    half = mp.mpf("0.5")
+    points = [("0.1",), ("0.5",), ("0.9",)]
+    printed = identical(lambda p: printed_gradient(p, half), lambda p: p / 2 - mp.log(p) + half * mp.log(p), points)
+    corrected = identical(lambda p: printed_gradient(p, half), lambda p: p / 2 - mp.log(p) + p * mp.log(p), points)
+    return settle(
+        printed._replace(words=f"with γ log p = ½ log p, p {printed.words}"),
+        corrected=corrected.after("the limit of the printed g is p/2 − log p + p log p"),
+    )
+
+
+def slope_vanishes() -> Outcome:
+    """|l'| = q^gamma (1 + gamma s) / p <= 2 (1 + gamma) q^gamma, if 1 <= 2 p and s <= 2 p."""
+    bound = prove(lambda p: (2 * p - 1).min(2 * p - s(p)), [(0.51, 1.0)])
+    return bound.after("|ℓ'| < 2(1+γ)(1−p)^γ for p ≥ 0.51, so it tends to 0 as p → 1 for every γ > 0")
+
+
+def _gamma_above_half() -> Finding:
+    """At gamma = 1/4 the derivative tends to 0 as well."""
+    value = loss_slope(1 - decimal("1e-30"), decimal("0.25"))
+    near = certain(decimal("1e-6") - abs(value), f"γ = 1/4: ℓ' = {shown(value, 2)} at 1 − p = 10⁻³⁰", "no limit")
+    found = slope_vanishes() & near
+    return settle(found.against())
+
+
+def _figure_gamma() -> Finding:
+    return settle(is_cross_entropy(1).after("γ = 1, p"), corrected=is_cross_entropy(0).after("it coincides when γ = 0"))
+
+
+def _figure_smaller() -> Finding:
+    """Loss: (1-p)^gamma < 1. Slope: phi < 1 from tau_uc < 1/2 on."""
+    below = facts.threshold_is_below_half()
+    return settle(below.if_so("φ < 1 from τ_uc < 1/2 on (001, Thm. 8), and (1−p)^γ < 1, for every γ > 0"))
+
+
+def trace_estimates(*, trials: int, probes: int, seed: int = 0) -> tuple[int, float]:
+    """How often the mean of v'Hv over random v comes within 1 of the trace of a symmetric matrix, and the mean error.
+
+    Args:
+        trials: Number of estimates.
+        probes: Vectors in each.
+        seed: Of the random numbers.
+    """
+    rng = np.random.default_rng(seed)
+    half = rng.standard_normal((8, 8))
+    matrix = half + half.T
+    v = rng.standard_normal((trials, probes, 8))
+    estimates = np.mean(np.einsum("tpi,ij,tpj->tp", v, matrix, v), axis=1)
+    return int(np.sum(np.abs(estimates - np.trace(matrix)) < 1)), float(np.mean(estimates) - np.trace(matrix))
+
+
+def _hutchinson() -> Finding:
+    trials = 200
+    near, bias = trace_estimates(trials=trials, probes=5_000)
+    outcome = at_least(near, trials, 0.9, error=1e-6)
+    words = f"means of 5,000 products lie within 1 of the trace in {outcome.words}; mean error {bias:.3f}"
+    return settle(outcome._replace(words=words))
+
+
+def draw_gradient(ax: Axes) -> None:
+    """Equation 30 as printed, and minus the derivative of focal loss."""
+    p = np.linspace(0.02, 0.999, 500)
+    for gamma, style in ((0.25, "-"), (1.0, "--"), (2.0, ":")):
+        q = 1 - p
+        ax.plot(
+            p,
+            q ** (gamma - 1) * (q / p - gamma * np.log(p)),
+            color="black",
+            linestyle=style,
+            label=f"−ℓ', γ = {gamma:g}",
+        )
+        printed = q**gamma * (gamma * p * q ** (gamma - 1) - q**gamma * np.log(p))
+        ax.plot(p, printed, color="0.6", linestyle=style, label=f"as printed, γ = {gamma:g}")
+    ax.set(xlim=(0, 1), ylim=(0, 4), xlabel="p", ylabel="size of the gradient")
+    ax.legend(frameon=False, ncols=2, fontsize="small")
+
+
+CLAIMS = (
+    Claim(
+        "004-fig-1",
+        "Caption of Figure 1",
+        "Focal loss coincides with cross-entropy when γ = 1.",
+        Method.IDENTITY,
+        "p = 0.1, 0.5, 0.9",
+        _figure_gamma,
+    ),
+    Claim(
+        "004-fig-1-gradient",
+        "Caption of Figure 1",
+        "For 0 < γ < 1 the gradient does not converge as p → 1.",
+        Method.BALLS,
+        "all γ > 0, p → 1",
+        _gamma_above_half,
+        draw_gradient,
+    ),
+    Claim(
+        "004-fig-1-smaller",
+        "Caption of Figure 1",
+        "For γ ≥ 1 and p close to 1 the gradient and the loss are smaller than those of cross-entropy.",
+        Method.BALLS,
+        "0 < γ ≤ 10¹², p ≥ 1/2",
+        _figure_smaller,
+        draw_gradient,
+    ),
+    Claim(
+        "004-eq-28",
+        "Equation 28",
+        "Around the maximum of the likelihood the curvature of focal loss is (1−p)^γ times that of −log p.",
+        Method.IDENTITY,
+        "p(t) = p0 e^(−t²/2), p0 = 0.1, 0.5, 0.9, γ from 0.25 to 5",
+        _curvature_term,
+    ),
+    Claim(
+        "004-text-curvature",
+        "Below Equation 28",
+        "A larger γ makes the curvature term smaller.",
+        Method.BALLS,
+        "the true factor φ, γ ≥ 0",
+        _larger_gamma_flattens,
+    ),
+    not_checkable(
+        "004-conj-1",
+        "Conjecture 1",
+        "γ controls the curvature and the calibration.",
+        "a conjecture about trained networks",
+    ),
+    not_checkable(
+        "004-def-3",
+        "Definition 3",
+        "f is Lipschitz continuous with constant L if |f(u) − f(v)| < L‖u − v‖ for all u, v.",
+        "a definition; < has to be ≤, as u = v shows",
+    ),
+    Claim(
+        "004-eq-30",
+        "Equation 30",
+        "The gradient of focal loss is g(p, γ) = (1−p)^γ (γp(1−p)^(γ−1) − (1−p)^γ log p).",
+        Method.IDENTITY,
+        "p = 0.1, 0.5, 0.9, γ from 0.25 to 5",
+        _gradient_formula,
+        draw_gradient,
+    ),
+    Claim(
+        "004-eq-31",
+        "Equation 31",
+        "As p → 1 the g of Equation 30 tends to 0 for γ = 0 and γ > 1/2, to 1/2 for γ = 1/2, to ∞ for 0 < γ < 1/2.",
+        Method.IDENTITY,
+        "γ = 0, 0.25, 0.5, 0.75, 2 at 1 − p = 10⁻⁶⁰",
+        _printed_limits,
+        draw_gradient,
+    ),
+    Claim(
+        "004-eq-32",
+        "Equation 32",
+        "As γ → 1/2 the g of Equation 30 tends to p/2 − log p + γ log p.",
+        Method.IDENTITY,
+        "p = 0.1, 0.5, 0.9",
+        _limit_in_gamma,
+    ),
+    Claim(
+        "004-text-gamma-half",
+        "Below Equation 32",
+        "γ > 1/2 is desirable, because the gradient diverges as p → 1 for 0 < γ < 1/2.",
+        Method.BALLS,
+        "all γ > 0, p → 1",
+        _gamma_above_half,
+        draw_gradient,
+    ),
+    Claim(
+        "004-eq-33",
+        "Section 4.3, below Equation 33",
+        "The mean of v'Hv over random v with E vv' = I approximates the trace of H.",
+        Method.MONTE_CARLO,
+        "a symmetric 8 × 8 matrix, normal v, 200 means of 5,000, seed 0; error probability 10⁻⁶",
+        _hutchinson,
+    ),
+    not_checkable(
+        "004-experiments",
+        "Section 4, Figures 2 to 4",
+        "The largest eigenvalue of the Hessian falls with γ, and less curvature goes with less ECE.",
+        "a statement about trained networks: experiments measure it",
+    ),
+)

@@ -1,0 +1,124 @@
+"""All claims, one by its id, and their checks on several processes."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+
+from flint import ctx
+
+from refocal.claims import (
+    paper001,
+    paper002,
+    paper002_entropy,
+    paper002_results,
+    paper003,
+    paper003_map,
+    paper003_numbers,
+    paper004,
+    paper004_curvature,
+)
+from refocal.claims.balls import PRECISION
+from refocal.claims.record import Claim, Record
+
+_MODULES = (
+    *(paper001, paper002, paper002_entropy, paper002_results),
+    *(paper003, paper003_map, paper003_numbers, paper004, paper004_curvature),
+)
+
+
+def all_claims() -> tuple[Claim, ...]:
+    """Every claim, paper by paper.
+
+    Example:
+        >>> sorted({claim.paper for claim in all_claims()})
+        ['001', '002', '003', '004']
+    """
+    return tuple(claim for module in _MODULES for claim in module.CLAIMS)
+
+
+def find(id: str) -> Claim:
+    """The claim of an id.
+
+    Args:
+        id: Such as "003-prop-5".
+
+    Raises:
+        ValueError: If there is none; it names the nearest.
+
+    Example:
+        >>> find("003-prop-5").where
+        'Proposition 5'
+    """
+    claims = {claim.id: claim for claim in all_claims()}
+    if id not in claims:
+        near = difflib.get_close_matches(id, claims, n=1, cutoff=0.0)
+        msg = f"there is no claim {id!r}; the nearest is {near[0]!r}, and `refocal claims` lists them all"
+        raise ValueError(msg)
+    return claims[id]
+
+
+def check(
+    ids: Sequence[str], *, processes: int | None = None, progress: Callable[[str], None] = lambda _: None
+) -> list[Record]:
+    """Check claims.
+
+    Args:
+        ids: Which, in the order of the answer.
+        processes: How many to use; default: one a core, and none beside this one for a single claim.
+        progress: Called with each id once it is checked.
+
+    Returns:
+        A record for each id.
+
+    Raises:
+        ValueError: If an id is unknown.
+        RuntimeError: If a check did not decide.
+
+    Example:
+        >>> check(["001-thm-5"])[0].verdict
+        'holds'
+    """
+    for id in ids:
+        find(id)
+    processes = min(processes or os.cpu_count() or 1, len(ids))
+    records: dict[str, Record] = {}
+    if processes <= 1:
+        for id in ids:
+            records[id] = _checked(id)
+            progress(id)
+        return [records[id] for id in ids]
+    # a fresh interpreter each: a fork of a process with threads, such as a progress bar's, can hang
+    with get_context("spawn").Pool(processes, initializer=_leave_interrupts) as pool:
+        for record in pool.imap_unordered(_checked, ids):
+            records[record.id] = record
+            progress(record.id)
+    return [records[id] for id in ids]
+
+
+def _leave_interrupts() -> None:
+    """An interrupt is for the process that waits, not for those that check."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _checked(id: str) -> Record:
+    claim = find(id)
+    try:
+        with ctx.workprec(PRECISION):
+            verdict, evidence = claim.check()
+    except RuntimeError as error:
+        msg = f"{id}: {error}"
+        raise RuntimeError(msg) from error
+    return Record(
+        claim.id,
+        claim.paper,
+        claim.where,
+        claim.statement,
+        claim.method.value,
+        claim.domain,
+        verdict.value,
+        evidence,
+    )

@@ -1,0 +1,75 @@
+"""The command that checks the papers' claims."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from refocal import _files
+from refocal.cli.output import show, terminal
+
+_PLOTS = (".svg", ".png")
+
+
+def claims(options: Namespace) -> None:
+    """Check all claims, or those of a paper; show one."""
+    try:
+        import refocal.claims  # noqa: F401 the extra may be missing
+    except ModuleNotFoundError as error:
+        if error.name not in {"flint", "mpmath"}:
+            raise
+        msg = "checking claims needs python-flint and mpmath: pip install 'refocal[claims]'"
+        raise ImportError(msg) from error
+    if options.action == "show":
+        _one(options)
+    else:
+        _all(options)
+
+
+def _all(options: Namespace) -> None:
+    from refocal.claims import all_claims, check
+    from refocal.claims.shown import PAPERS, markdown, table
+
+    if options.paper is not None and options.paper not in PAPERS:
+        msg = f"--paper must be one of {', '.join(PAPERS)}, got {options.paper!r}"
+        raise ValueError(msg)
+    if options.markdown:
+        _check_free(options.markdown, "markdown", (".md",), force=options.force)
+    ids = [claim.id for claim in all_claims() if options.paper in {None, claim.paper}]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = terminal()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("checking claims", total=len(ids))
+        records = check(ids, progress=lambda _: bar.advance(task))
+    if options.markdown:
+        _files.write_text(options.markdown, markdown(records), overwrite=options.force)
+    show(options, table(records), [record._asdict() for record in records])
+
+
+def _one(options: Namespace) -> None:
+    from refocal.claims import check, find
+    from refocal.claims.shown import full, save_plot
+
+    claim = find(options.id)
+    if options.plot:
+        _check_free(options.plot, "plot", _PLOTS, force=options.force)
+        if claim.draw is None:
+            msg = f"{claim.id} has no plot"
+            raise ValueError(msg)
+    (record,) = check([claim.id])
+    if options.plot:
+        save_plot(claim, options.plot, overwrite=options.force)
+    show(options, full(record), record._asdict())
+
+
+def _check_free(path: str, name: str, suffixes: tuple[str, ...], *, force: bool) -> None:
+    """Refuse a name that cannot be written before any work is done."""
+    if Path(path).suffix not in suffixes:
+        msg = f"--{name} must end in {' or '.join(suffixes)}, got {path!r}"
+        raise ValueError(msg)
+    if os.path.lexists(path) and not force:
+        msg = f"{path} exists: choose another name, or replace it by --force"
+        raise FileExistsError(msg)

@@ -1,0 +1,204 @@
+"""The classes of each row under focal temperature scaling: the top one by itself, the others as arrays.
+
+The model is Psi^gamma(softmax(beta logits)), Psi_j = h(p_j) / sum h. With t = log p, q = 1 - p, o = p / q and
+s = -o t,
+
+    log h = t - gamma log q - log(1 + gamma s).
+
+The top class, whose q may be tiny, is computed in float64, many rows at a time. The others have p <= 1/2 and one
+formula: they are arrays in the precision asked for, worked through in blocks that stay in a core's cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from refocal.core.focal import focus_of_top
+from refocal.core.likelihood import Labelled, in_blocks, top_softmax
+
+BLOCK_BYTES = 1 << 17  # of one temporary, so that all of them stay in the cache
+_ROWS = 1 << 13  # that are summed before the top classes are computed
+_FAINT = -45.0  # beside 1, e^-45 is below rounding
+_FAINT_P = 1e-18  # up to here h(p) = p to the last digit, while p^2 may be subnormal, which takes long
+
+
+class Parameters(NamedTuple):
+    """A point of the model: gamma > -1 and beta = 1 / T > 0."""
+
+    gamma: float
+    beta: float
+
+
+class Ranked(NamedTuple):
+    """Labelled logits, and the two largest logits of each row.
+
+    Attributes:
+        data: The logits and labels.
+        argmax: (N,) the top class, the first of equals.
+        runner_up: (N,) the largest of the other logits, in their dtype.
+        depth: At least how far any logit lies below its row's largest.
+    """
+
+    data: Labelled
+    argmax: np.ndarray
+    runner_up: np.ndarray
+    depth: float
+
+    @classmethod
+    def of(cls, data: Labelled) -> Ranked:
+        """Prepare."""
+        argmax = np.empty(len(data.logits), np.intp)
+        runner_up = np.empty_like(data.top)
+        depth = 0.0
+        for block, (room,) in in_blocks(data.logits, data.logits.dtype, arrays=1, size=BLOCK_BYTES):
+            rows = np.arange(len(room))
+            np.copyto(room, data.logits[block])
+            depth = max(depth, float(np.max(data.top[block])) - float(np.min(room)))
+            np.argmax(room, axis=1, out=argmax[block])
+            room[rows, argmax[block]] = -np.inf
+            runner_up[block] = room[rows, np.argmax(room, axis=1)]  # faster than a maximum of rows
+        return cls(data, argmax, runner_up, depth)
+
+    def thin(self, step: int) -> Ranked:
+        """Every `step`-th row."""
+        rows = slice(None, None, step)
+        return Ranked(self.data.thin(step), self.argmax[rows], self.runner_up[rows], self.depth)
+
+
+def top_confidences(ranked: Ranked, at: Parameters) -> np.ndarray:
+    """The largest probability of each row of Psi^gamma(softmax(beta logits)), (N,) in float64."""
+    if at.gamma == 0.0:
+        return top_softmax(ranked.data, at.beta)
+    dtype = ranked.data.logits.dtype
+    confidence = []
+    for part in parts(ranked):
+        top = top_classes(part, at, dtype, square=False)
+        mass = np.empty(len(part.argmax))
+        for block, room in in_blocks(part.data.logits, dtype, arrays=7, size=BLOCK_BYTES):
+            rest = Rest(*room, *room[:3])
+            fill_masses(part, block, top, rest, at)
+            mass[block] = np.einsum("ij->i", rest.mass)
+        confidence.append(1 / (1 + top.scale * mass))
+    return np.concatenate(confidence)
+
+
+def parts(ranked: Ranked) -> Iterator[Ranked]:
+    """Consecutive rows, so many that work on (n,) arrays is cheap and their memory small."""
+    data = ranked.data
+    for start in range(0, len(data.logits), _ROWS):
+        rows = slice(start, start + _ROWS)
+        kept = data._replace(logits=data.logits[rows], labels=data.labels[rows], share=data.share[rows])
+        kept = kept._replace(top=data.top[rows], label_gap=data.label_gap[rows])
+        yield Ranked(kept, ranked.argmax[rows], ranked.runner_up[rows], ranked.depth)
+
+
+class TopClasses(NamedTuple):
+    """The top class of each row and what the others need of it: (n,) in float64, where nothing underflows."""
+
+    runner_up: np.ndarray  # its logit less the top one's, <= 0
+    log_p: np.ndarray
+    log_q: np.ndarray
+    p: np.ndarray
+    q: np.ndarray
+    focus: np.ndarray  # 1 + gamma s
+    excess: np.ndarray  # s - p
+    log_p_next: np.ndarray  # log p of the runner-up
+    scale: np.ndarray  # p of the runner-up over h of the top class
+    mean: np.ndarray  # of the other classes' logits less the top one's, under the softmax
+    square: np.ndarray | None  # the same of their squares
+
+
+class Rest(NamedTuple):
+    """Arrays (n, K) over the classes below the top, which itself has mass 0 in them."""
+
+    distance: np.ndarray  # d, the logit less the runner-up's; then u = dt / d beta
+    log_p: np.ndarray  # t; then G = d log h / dt
+    mass: np.ndarray  # h over p of the runner-up
+    odds: np.ndarray  # o
+    log_q: np.ndarray  # log q; then d log h / d gamma
+    inverse: np.ndarray  # 1 / (1 + gamma s)
+    ratio: np.ndarray  # -s; then -s / (1 + gamma s)
+    slope: np.ndarray  # -(ds / dt) / (1 + gamma s)
+    moment: np.ndarray  # h u
+    spare: np.ndarray
+
+
+def top_classes(part: Ranked, at: Parameters, dtype: np.dtype, *, square: bool) -> TopClasses:
+    """The top class, from sums over the others."""
+    gamma, beta = at
+    total, mean, squares = (np.empty(len(part.argmax)) for _ in range(3))
+    for block, room in in_blocks(part.data.logits, dtype, arrays=2, size=2 * BLOCK_BYTES):
+        distance, mass = room
+        _fill_odds(part, block, distance, mass, beta=beta, out=mass)
+        total[block] = np.einsum("ij->i", mass)
+        mean[block] = np.vecdot(mass, distance)
+        if square:
+            mass *= distance
+            squares[block] = np.vecdot(mass, distance)
+    mean /= total
+    runner_up = part.runner_up.astype(np.float64) - part.data.top
+    gap = -beta * runner_up
+    against = total * np.exp(-gap)
+    log_total = np.log1p(against)
+    focus, excess = focus_of_top(against, gamma=gamma, gamma_plus_one=gamma + 1, xp=np)
+    log_q = np.log(total) - gap - log_total
+    return TopClasses(
+        runner_up,
+        -log_total,
+        log_q,
+        1 / (1 + against),
+        against / (1 + against),
+        focus,
+        excess,
+        -gap - log_total,
+        np.exp(gamma * log_q - gap) * focus,
+        mean + runner_up,
+        squares / total + runner_up * (2 * mean + runner_up) if square else None,
+    )
+
+
+def _fill_odds(
+    part: Ranked, block: slice, distance: np.ndarray, exponent: np.ndarray, *, beta: float, out: np.ndarray
+) -> None:
+    """Fill in d, beta d (no less than what counts), and p_j / p of the runner-up, which is 0 at the top class.
+
+    The mass of masked classes, whose logits are far below, has to be 0, not merely small.
+    """
+    at_top = np.arange(len(distance)), part.argmax[block]
+    np.subtract(part.data.logits[block], part.runner_up[block, None], out=distance, dtype=distance.dtype)
+    distance[at_top] = 0.0
+    with np.errstate(over="ignore"):
+        np.multiply(distance, beta, out=exponent)
+    vanishing = exponent < _FAINT if beta * part.depth > -_FAINT else None
+    if vanishing is not None:
+        np.maximum(exponent, _FAINT, out=exponent)
+    np.exp(exponent, out=out)
+    if vanishing is not None:
+        np.putmask(out, vanishing, 0.0)
+    out[at_top] = 0.0
+
+
+def fill_masses(part: Ranked, block: slice, top: TopClasses, rest: Rest, at: Parameters) -> None:
+    """Fill in `rest` up to the ratio, but for `log_p`."""
+    gamma, beta = at
+    distance, log_p, mass, odds, log_q, inverse, ratio = rest[:7]
+    log_p_next = top.log_p_next[block, None]
+    _fill_odds(part, block, distance, log_p, beta=beta, out=mass)
+    np.multiply(mass, np.exp(log_p_next).astype(mass.dtype), out=odds)
+    if beta * part.depth + math.log(mass.shape[1]) > -math.log(_FAINT_P):
+        np.maximum(odds, _FAINT_P, out=odds)
+    np.subtract(1, odds, out=log_q)
+    odds /= log_q
+    np.log(log_q, out=log_q)
+    log_p += log_p_next.astype(mass.dtype)
+    np.multiply(odds, log_p, out=ratio)
+    np.multiply(ratio, -gamma, out=inverse)
+    inverse += 1
+    np.divide(1, inverse, out=inverse)
+    factor = np.exp(np.multiply(log_q, -gamma, out=log_p), out=log_p)
+    factor *= inverse
+    mass *= factor

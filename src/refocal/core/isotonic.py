@@ -1,0 +1,38 @@
+"""Isotonic recalibration of cells of equal predictions, and the parts of the Brier score, of many samples at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+
+def isotonic_rows(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The best non-decreasing fit to each row of values (..., C), with positive weights."""
+    # one long row in which each is lifted above the one before: no block reaches from one to the next
+    flat = values.reshape(-1, values.shape[-1])
+    lift = (np.arange(len(flat)) * (1.0 + float(np.ptp(flat))))[:, None]
+    fitted = isotonic_regression((flat + lift).ravel(), weights=weights.ravel()).x
+    return (fitted.reshape(flat.shape) - lift).reshape(values.shape)
+
+
+def brier_parts(
+    places: np.ndarray, mass: np.ndarray, hits: np.ndarray, divisor: np.ndarray | float, fitted: np.ndarray
+) -> np.ndarray:
+    """Brier score, calibration, refinement, uncertainty and resolution, (5, ...).
+
+    Args:
+        places: Predictions of the cells of each class, (K, C).
+        mass: Weight of each cell, (..., K, C).
+        hits: Weight of the samples whose class it is, (..., K, C).
+        divisor: Weight of all samples, (...).
+        fitted: Recalibrated predictions, (..., K, C).
+    """
+
+    def squares(values: np.ndarray) -> np.ndarray:
+        # sum w (v - y)^2 over the members of each cell, y being 0 or 1
+        return np.sum(hits * (1 - 2 * values) + mass * values**2, axis=(-2, -1)) / divisor
+
+    of_class = mass.sum(axis=-1, keepdims=True)
+    frequency = hits.sum(axis=-1, keepdims=True) / np.where(of_class > 0, of_class, 1.0)
+    score, recalibrated, constant = squares(places), squares(fitted), squares(frequency)
+    return np.stack([score, score - recalibrated, recalibrated, constant, constant - recalibrated])

@@ -1,0 +1,22 @@
+"""How curved a loss is at a network: eigenvalues and trace of its Hessian, and the trace as a regulariser."""
+
+from refocal.curvature.eigenvalues import NotConvergedError, TopEigenvalues, hessian_top_eigenvalues
+from refocal.curvature.penalty import CurvatureRegularised, HessianTracePenalty
+from refocal.curvature.problem import differentiable_attention, layers
+from refocal.curvature.summary import CurvatureSummary, curvature_summary, gradient_norm
+from refocal.curvature.trace import TraceEstimate, hessian_trace
+
+__all__ = [
+    "CurvatureRegularised",
+    "CurvatureSummary",
+    "HessianTracePenalty",
+    "NotConvergedError",
+    "TopEigenvalues",
+    "TraceEstimate",
+    "curvature_summary",
+    "differentiable_attention",
+    "gradient_norm",
+    "hessian_top_eigenvalues",
+    "hessian_trace",
+    "layers",
+]

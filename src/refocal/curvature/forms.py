@@ -1,0 +1,73 @@
+"""v'Av for many vectors at once: what Hutchinson's estimate of a trace needs, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, jvp, vmap
+
+from refocal.curvature.problem import Batch, Problem
+
+Matrix = Literal["hessian", "ggn"]
+Vector = dict[str, Tensor]
+
+
+def quadratic_forms(problem: Problem, batch: Batch, *, matrix: Matrix) -> Callable[[Vector], Tensor]:
+    """The function that takes vectors (C, *shape) of each parameter to v'Av (C,), A the part of one batch.
+
+    The Gauss-Newton form is |Jv|^2 in the metric of the loss's Hessian in the scores: a pass forward, none back.
+    """
+
+    def ggn(vector: Vector) -> Tensor:
+        scores, change, *_ = jvp(lambda values: problem.scores(values, batch), (problem.parameters,), (vector,))
+        slope = grad(lambda values: problem.loss_of_scores(values, batch))
+        return (change * jvp(slope, (scores,), (change,))[1]).sum()
+
+    slope_in_parameters = grad(lambda values: problem.value(values, batch))
+
+    def hessian(vector: Vector) -> Tensor:
+        product = jvp(slope_in_parameters, (problem.parameters,), (vector,))[1]
+        parts = [torch.linalg.vecdot(product[name].flatten(), vector[name].flatten()) for name in vector]
+        return torch.stack(parts).sum()
+
+    return vmap(hessian if matrix == "hessian" else ggn)
+
+
+def vectors_at_once(problem: Problem, memory: int) -> int:
+    """How many vectors fit into `memory` bytes, by what a forward pass over the largest batch keeps.
+
+    Derivatives along a vector of all of that, and of the parameters, are alive in passes forward and back together:
+    five times the bytes of both hold the peaks that benchmarks/curvature.py finds.
+    """
+    batch = max(problem.batches, key=lambda each: len(each.target))
+    kept: dict[int, int] = {}
+    parameters = {name: values.detach().requires_grad_() for name, values in problem.parameters.items()}
+    own = {values.untyped_storage().data_ptr() for values in (*parameters.values(), batch.inputs, batch.target)}
+
+    def keep(values: Tensor) -> Tensor:
+        kept[values.untyped_storage().data_ptr()] = values.untyped_storage().nbytes()
+        return values
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
+        problem.loss(functional_call(problem.model, parameters, (batch.inputs,)), batch.target)
+    activations = sum(size for address, size in kept.items() if address not in own)
+    itself = sum(values.nbytes for values in problem.parameters.values())
+    return max(1, memory // (5 * (itself + activations)))
+
+
+def rademacher(count: int, like: Vector, generator: torch.Generator) -> Vector:
+    """Vectors of independent signs (count, *shape) for each parameter: bits of random numbers, looked up by byte."""
+    drawn = {}
+    for name, values in like.items():
+        numbers = count * values.numel()
+        words = torch.randint(
+            -(2**63), 2**63 - 1, ((numbers + 63) // 64,), dtype=torch.int64, device=values.device, generator=generator
+        )
+        octets = torch.arange(256, device=values.device)[:, None]
+        signs_of_octet = ((octets >> torch.arange(8, device=values.device)) & 1).to(values.dtype).mul_(2).sub_(1)
+        signs = signs_of_octet.index_select(0, words.view(torch.uint8).int())
+        drawn[name] = signs.flatten()[:numbers].reshape(count, *values.shape)
+    return drawn

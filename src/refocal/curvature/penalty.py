@@ -1,0 +1,173 @@
+"""The trace of the Hessian as a term of the training loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from refocal import _check
+from refocal.curvature.forms import rademacher
+from refocal.curvature.problem import Loss
+
+
+class HessianTracePenalty(nn.Module):
+    """tau Tr(H) of a loss in a network's parameters, by random signs v: tau v'Hv, differentiable once more.
+
+    Unbiased at every call, whatever the number of probes. It is the trace for the loss as it is reduced: a sum's is N
+    times a mean's. Scale loss and penalty alike when gradients are accumulated. Processes of `torch.distributed` draw
+    different probes, so that averaging gradients over them, as `DistributedDataParallel` does, averages the estimate,
+    too.
+
+    Args:
+        tau: Strength, >= 0.
+        probes: Random vectors a call.
+        every: Compute the penalty at each `every`-th call only, `every` times as strong; at the others it is 0.
+        seed: Seed of the probes. They depend on it and on the number of calls, which `state_dict` carries.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model, penalty = nn.Linear(3, 2), HessianTracePenalty(1e-2)
+        >>> loss = nn.functional.cross_entropy(model(torch.randn(8, 3)), torch.randint(2, (8,)))
+        >>> (loss + penalty(loss, model.parameters())).backward()
+
+    Reference: 004, Eq. 33.
+    """
+
+    def __init__(self, tau: float, *, probes: int = 1, every: int = 1, seed: int = 0) -> None:
+        super().__init__()
+        self.tau = 0.0 if tau == 0 else _check.positive(tau, "tau")
+        self.probes = _check.count(probes, "probes")
+        self.every = _check.count(every, "every")
+        self.seed = _check.count(seed, "seed", least=0)
+        self.calls = 0
+
+    def forward(self, loss: Tensor, parameters: Iterable[Tensor]) -> Tensor:
+        """The penalty.
+
+        Args:
+            loss: One number, computed with a graph.
+            parameters: The tensors to differentiate in, all or a subset of what `loss` depends on.
+
+        Returns:
+            One number, with a graph.
+        """
+        call, self.calls = self.calls, self.calls + 1
+        if not self.tau or call % self.every:
+            return torch.zeros_like(loss)
+        if torch.is_autocast_enabled(loss.device.type):
+            msg = (
+                "the trace penalty differentiates three times, which needs full precision: compute the loss and the "
+                "penalty outside of torch.autocast, or under torch.autocast(..., enabled=False)"
+            )
+            raise RuntimeError(msg)
+        inside = [values for values in parameters if values.requires_grad]
+        return self.tau * self.every * self._trace(loss, inside, self._generator(call, loss.device))
+
+    def get_extra_state(self) -> dict[str, int]:
+        """What `state_dict` carries."""
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Go on from a `state_dict`."""
+        self.calls = int(state["calls"])
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"tau={self.tau}, probes={self.probes}, every={self.every}, seed={self.seed}"
+
+    def _trace(self, loss: Tensor, parameters: list[Tensor], generator: torch.Generator) -> Tensor:
+        slopes = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
+        drawn = rademacher(self.probes, {str(i): values for i, values in enumerate(parameters)}, generator)
+        total = torch.zeros_like(loss)
+        for probe in zip(*drawn.values(), strict=True):
+            slope_along = torch.stack([(a * b).sum() for a, b in zip(slopes, probe, strict=True)]).sum()
+            if not slope_along.requires_grad:  # a loss linear in all parameters
+                continue
+            product = _twice_differentiated(slope_along, parameters)
+            total = total + torch.stack([(a * b).sum() for a, b in zip(product, probe, strict=True)]).sum()
+        return total / self.probes
+
+    def _generator(self, call: int, device: torch.device) -> torch.Generator:
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank = torch.distributed.get_rank() if distributed else 0
+        mixed = np.random.SeedSequence((self.seed, call, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1)
+        return torch.Generator(device).manual_seed(int(mixed))
+
+
+class CurvatureRegularised(nn.Module):
+    """A loss with the trace of its Hessian added: L + tau Tr(H); a drop-in for the loss.
+
+    The parameters are found from the scores: all that they were computed from, or those among `parameters`. Where no
+    gradient is recorded, and in evaluation mode, it is the loss alone.
+
+    Args:
+        loss: A loss of (scores, target) that gives one number.
+        tau: Strength, >= 0.
+        probes: Random vectors a call.
+        every: Add the penalty at each `every`-th call only, `every` times as strong.
+        parameters: Differentiate in these alone.
+        seed: Seed of the probes.
+
+    Example:
+        >>> from refocal.losses import FocalLoss
+        >>> model = nn.Linear(3, 2)
+        >>> criterion = CurvatureRegularised(FocalLoss(gamma=2), 1e-2)
+        >>> criterion(model(torch.randn(8, 3)), torch.randint(2, (8,))).backward()
+
+    Reference: 004, Eq. 33.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        tau: float,
+        *,
+        probes: int = 1,
+        every: int = 1,
+        parameters: Iterable[Tensor] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.loss = loss
+        self.penalty = HessianTracePenalty(tau, probes=probes, every=every, seed=seed)
+        self._subset = None if parameters is None else tuple(parameters)
+
+    def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The loss, and in training the penalty."""
+        value = self.loss(scores, target)
+        if not (self.training and value.requires_grad):
+            return value
+        parameters = parameters_of(scores) if self._subset is None else self._subset
+        penalised: Tensor = value + self.penalty(value, parameters)
+        return penalised
+
+
+def _twice_differentiated(slope_along: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:
+    try:
+        return torch.autograd.grad(slope_along, parameters, create_graph=True, materialize_grads=True)
+    except RuntimeError as error:
+        if "scaled_dot_product" not in str(error):
+            raise
+        msg = "fused attention has no second derivative: compute the scores under curvature.differentiable_attention()"
+        raise RuntimeError(msg) from error
+
+
+def parameters_of(output: Tensor) -> list[nn.Parameter]:
+    """The parameters that a tensor was computed from: the ends of its graph."""
+    found: dict[int, nn.Parameter] = {}
+    seen: set[Any] = set()
+    waiting = [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter):
+            found[id(leaf)] = leaf
+        waiting.extend(previous for previous, _ in node.next_functions)
+    return list(found.values())

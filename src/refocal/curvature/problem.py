@@ -1,0 +1,205 @@
+"""What is measured: a copy of the network, its loss and the data, with the loss over all batches written as one sum."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, replace_all_batch_norm_modules_
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from refocal.losses.modules import AbstractSoftmaxLoss, SigmoidFocalLoss
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Data = Iterable[tuple[Tensor, Tensor]]
+_ADD_OVER_SAMPLES = (AbstractSoftmaxLoss, SigmoidFocalLoss, nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
+
+
+class Batch(NamedTuple):
+    """Inputs and targets."""
+
+    inputs: Tensor
+    target: Tensor
+
+
+class Problem(NamedTuple):
+    """The loss of a network as a function of its parameters: sum_b share_b loss(model(inputs_b), target_b).
+
+    Attributes:
+        model: The network.
+        loss: The loss of a batch.
+        parameters: Values of the parameters to differentiate in.
+        batches: The data.
+        total: What the loss over all data divides by.
+    """
+
+    model: nn.Module
+    loss: Any
+    parameters: dict[str, Tensor]
+    batches: list[Batch]
+    total: float
+
+    @property
+    def size(self) -> int:
+        """How many numbers the parameters are."""
+        return sum(values.numel() for values in self.parameters.values())
+
+    def scores(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
+        """The network's output with these parameters."""
+        return functional_call(self.model, parameters, (batch.inputs,))
+
+    def share(self, target: Tensor) -> float:
+        """The factor with which the loss of a batch enters the loss over all data."""
+        return _counted(self.loss, target) / self.total
+
+    def loss_of_scores(self, scores: Tensor, batch: Batch) -> Tensor:
+        """What the batch adds to the loss over all data."""
+        return self.share(batch.target) * self.loss(scores, batch.target)
+
+    def value(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
+        """The same as a function of the parameters."""
+        return self.loss_of_scores(self.scores(parameters, batch), batch)
+
+
+def prepare(
+    model: nn.Module,
+    loss: Loss,
+    data: Data,
+    *,
+    parameters: Sequence[str] | None,
+    group: int | None,
+    dtype: torch.dtype | None,
+    batch_statistics: bool,
+) -> Problem:
+    """Copy the network in evaluation mode, choose its parameters, and give every batch its share.
+
+    Working on a copy leaves mode, gradients and buffers of the user's network alone; keeping the batches makes a
+    loader that shuffles or augments deterministic.
+    """
+    network = copy.deepcopy(model).eval()
+    network = network if dtype is None else network.to(dtype)
+    if batch_statistics:
+        # they would be updated in place, which a product with many vectors at once cannot do
+        replace_all_batch_norm_modules_(network)
+        for module in network.modules():
+            module.training = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    chosen = _chosen(network, parameters)
+    first = next(iter(chosen.values()))
+    criterion = copy.deepcopy(loss).to(first.device, dtype) if isinstance(loss, nn.Module) else loss
+    splits = group is not None and isinstance(loss, _ADD_OVER_SAMPLES) and not batch_statistics
+    batches = []
+    for inputs, target in _pairs(data):
+        batch = Batch(_moved(inputs, first.device, dtype), _moved(target, first.device, dtype))
+        size = group if splits and group is not None else len(target)
+        parts = zip(torch.split(batch.inputs, size), torch.split(batch.target, size), strict=True)
+        batches += [Batch(*part) for part in parts]
+    counts = [_counted(criterion, batch.target) for batch in batches]
+    if not sum(counts) > 0:
+        msg = "data must have a sample that counts: there is none, or every target is ignored or has weight 0"
+        raise ValueError(msg)
+    # the mean over a batch in which nothing counts would be 0 / 0
+    batches = [batch for batch, count in zip(batches, counts, strict=True) if count > 0]
+    total = 1.0 if getattr(criterion, "reduction", "mean") == "sum" else sum(counts)
+    return Problem(network, criterion, chosen, batches, total)
+
+
+def layers(model: nn.Module) -> list[str]:
+    """Names of the modules that own trainable parameters, each of which `parameters=` takes.
+
+    Args:
+        model: A network.
+
+    Returns:
+        The names, in the network's order.
+
+    Example:
+        >>> layers(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+        ['0', '2']
+    """
+    return [
+        name
+        for name, module in model.named_modules()
+        if name and any(values.requires_grad for values in module.parameters(recurse=False))
+    ]
+
+
+@contextmanager
+def differentiable_attention() -> Iterator[None]:
+    """Attention by plain operations inside a `with`: PyTorch's fused forms have no second derivative.
+
+    The measures of this package see to it themselves; a network with attention that is trained with the trace penalty
+    has to compute its scores inside.
+
+    Example:
+        >>> with differentiable_attention():
+        ...     scores = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)(torch.zeros(1, 3, 4))
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _chosen(model: nn.Module, names: Sequence[str] | None) -> dict[str, Tensor]:
+    trainable = {name: values for name, values in model.named_parameters() if values.requires_grad}
+    if isinstance(names, str):
+        names = [names]
+    for name in names or ():
+        if not any(_belongs(each, name) for each in trainable):
+            msg = f"parameters must name trainable parameters or layers ({', '.join(trainable)}), got {name!r}"
+            raise ValueError(msg)
+    chosen = {
+        each: values.detach()
+        for each, values in trainable.items()
+        if names is None or any(_belongs(each, name) for name in names)
+    }
+    if not chosen:
+        msg = "model must have a parameter that requires a gradient, got none"
+        raise ValueError(msg)
+    return chosen
+
+
+def _belongs(parameter: str, name: str) -> bool:
+    return parameter == name or parameter.startswith(f"{name}.")
+
+
+def _pairs(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
+    for pair in data:
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(each, Tensor) for each in pair)):
+            msg = f"data must yield pairs of tensors (inputs, target), got {type(pair).__name__}"
+            raise TypeError(msg)
+        yield pair[0], pair[1]
+
+
+def _moved(values: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
+    return values.detach().to(device, dtype if values.is_floating_point() else None)
+
+
+def _counted(loss: Any, target: Tensor) -> float:
+    """What a mean over this batch divides by; 1 for a sum.
+
+    Targets that are no class indices (class probabilities, one number a score) are counted one by one: what is the
+    same factor in each batch drops out of a share.
+    """
+    reduction = getattr(loss, "reduction", None)
+    if reduction not in (None, "mean", "sum"):
+        msg = f"loss must reduce to one number, by 'mean' or 'sum', got reduction={reduction!r}"
+        raise ValueError(msg)
+    if reduction == "sum":
+        return 1.0
+    if reduction is None:
+        return float(len(target))
+    if isinstance(loss, SigmoidFocalLoss):
+        return float(target.ne(loss.ignore_index).sum())
+    if target.is_floating_point():
+        return float(target.numel())
+    ignored, weight = getattr(loss, "ignore_index", None), getattr(loss, "weight", None)
+    kept = target.flatten() if ignored is None else target[target != ignored]
+    return float(len(kept) if weight is None else weight[kept].sum())

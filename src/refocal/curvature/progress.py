@@ -1,0 +1,18 @@
+"""A progress bar over products of a matrix with vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+@contextmanager
+def progress_bar(title: str, *, total: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar, or nothing where it is not to be shown; the function given counts products."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda products: bar.advance(task, products)

@@ -1,0 +1,63 @@
+"""`to_torch()` on a GPU, eager, compiled and exported: the numbers are the CPU's, to float32 rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from labelled_logits import SATURATED, SHIPPED, calibrated
+from sklearn.base import clone
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+]
+on_every_device = pytest.mark.parametrize("device", DEVICES)
+every = pytest.mark.parametrize("name", list(SHIPPED))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Each calibrator, fitted once."""
+    logits, labels = calibrated(400, 3, dtype=np.float32)
+    return {name: clone(calibrator).fit(1.5 * logits, labels) for name, calibrator in SHIPPED.items()}
+
+
+def scores(device, dtype=torch.float32):
+    logits, _ = calibrated(40, 3, seed=1, dtype=np.float32)
+    return torch.tensor(np.concatenate([logits, SATURATED]), dtype=dtype, device=device)
+
+
+@every
+@on_every_device
+def test_module_gives_the_cpu_s_numbers(name, device, fitted):
+    calibrator = fitted[name]
+    module = calibrator.to_torch().to(device)
+    batch = scores(device)
+    expected = calibrator.predict_proba(batch.cpu().numpy())
+    found = module(batch)
+    assert found.device.type == device
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.cpu().numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(module(scores(device, torch.float64)).cpu().numpy(), expected, atol=1e-12)
+    images = batch.reshape(9, 5, 3)
+    torch.testing.assert_close(module(images).reshape(-1, 3), found, atol=1e-6, rtol=0)
+    assert module(scores(device, torch.bfloat16)).dtype == torch.bfloat16
+
+
+@every
+@on_every_device
+def test_compiled_module_gives_the_same_numbers(name, device, fitted):
+    module, batch = fitted[name].to_torch().to(device), scores(device)
+    torch._dynamo.reset()  # one graph a calibrator, whatever was compiled before
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(batch), module(batch), atol=1e-6, rtol=0)
+
+
+@every
+@on_every_device
+def test_exported_module_gives_the_same_numbers(name, device, fitted):
+    module, batch = fitted[name].to_torch().to(device), scores(device)
+    exported = torch.export.export(module, (batch,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},)).module()
+    for rows in (len(batch), 7):
+        torch.testing.assert_close(exported(batch[:rows]), module(batch[:rows]), atol=1e-6, rtol=0)

@@ -1,0 +1,113 @@
+"""A small network in float64, data with ignored samples, every loss, and the exact matrices by `torch.func`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.func import functional_call, hessian, jacrev
+
+from refocal.losses import (
+    FLSD53,
+    AdaFocal,
+    BrierLoss,
+    DualFocalLoss,
+    FocalLoss,
+    InverseFocalLoss,
+    MMCELoss,
+    ProperFocalLoss,
+    SigmoidFocalLoss,
+)
+
+WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+SAMPLES = 17
+
+
+def _adapted():
+    policy = AdaFocal(bins=3)
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randn(60, 3, generator=generator)
+    policy.update(torch.softmax(scores, dim=1), torch.randint(3, (60,), generator=generator))
+    return policy
+
+
+# each adds up over samples, but for MMCE
+LOSSES = {
+    "cross-entropy": nn.CrossEntropyLoss,
+    "cross-entropy, weights, smoothing": lambda **more: nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.1, **more),
+    "focal": lambda **more: FocalLoss(2.0, **more),
+    "focal, gamma 0.5": lambda **more: FocalLoss(0.5, **more),
+    "focal, one gamma a class": lambda **more: FocalLoss([0.0, 1.0, 3.0], **more),
+    "focal, sample-wise gamma": lambda **more: FocalLoss(FLSD53, **more),
+    "focal, AdaFocal": lambda **more: FocalLoss(_adapted(), **more),
+    "focal, weights": lambda **more: FocalLoss(3.0, weight=WEIGHT, **more),
+    "focal, weights, smoothing": lambda **more: FocalLoss(2.0, weight=WEIGHT, label_smoothing=0.1, **more),
+    "dual focal": lambda **more: DualFocalLoss(3.0, **more),
+    "Brier": BrierLoss,
+    "proper focal": lambda **more: ProperFocalLoss(2.0, weight=WEIGHT, **more),
+    "inverse focal": lambda **more: InverseFocalLoss(1.0, **more),
+    "sigmoid focal": SigmoidFocalLoss,
+    "MMCE": lambda **more: MMCELoss(2.0, **more),
+    "MMCE, weighted": lambda **more: MMCELoss(2.0, weighted=True, **more),
+}
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def samples(name):
+    """Inputs and targets, some of which are ignored."""
+    generator = torch.Generator().manual_seed(2)
+    inputs = torch.randn(SAMPLES, 4, generator=generator, dtype=torch.float64)
+    if name.startswith("sigmoid"):
+        target = torch.rand(SAMPLES, 3, generator=generator, dtype=torch.float64).round()
+        target[3, 1] = -100
+        return inputs, target
+    target = torch.randint(3, (SAMPLES,), generator=generator)
+    target[[1, 9, 10]] = -100
+    return inputs, target
+
+
+def batches(name):
+    """Uneven ones; MMCE is a property of a batch, so that there is one."""
+    inputs, target = samples(name)
+    if name.startswith("MMCE"):
+        return [(inputs, target)]
+    return [
+        (inputs[:7], target[:7]),
+        (inputs[7:9], target[7:9]),
+        (inputs[9:11], target[9:11]),
+        (inputs[11:], target[11:]),
+    ]
+
+
+def exact_hessian(model, loss, inputs, target, names=None):
+    """Every entry, of the loss over all samples at once."""
+    parameters = _parameters(model, names)
+    whole = hessian(lambda values: loss(functional_call(model, values, (inputs,)), target))(parameters)
+    return _joined(whole, parameters)
+
+
+def exact_ggn(model, loss, inputs, target):
+    """J'(d2 loss / d scores2)J with both factors written down."""
+    parameters = _parameters(model, None)
+    jacobian = jacrev(lambda values: functional_call(model, values, (inputs,)).flatten())(parameters)
+    rows = torch.cat([jacobian[name].flatten(1) for name in parameters], dim=1)
+    scores = functional_call(model, parameters, (inputs,))
+    inner = hessian(lambda flat: loss(flat.reshape(scores.shape), target))(scores.flatten())
+    return rows.T @ inner @ rows
+
+
+def _parameters(model, names):
+    return {name: values.detach() for name, values in model.named_parameters() if names is None or name in names}
+
+
+def _joined(whole, parameters):
+    sizes = {name: values.numel() for name, values in parameters.items()}
+    return torch.cat(
+        [
+            torch.cat([whole[one][two].reshape(sizes[one], sizes[two]) for two in parameters], dim=1)
+            for one in parameters
+        ]
+    )

@@ -1,0 +1,195 @@
+"""Products and quadratic forms against the exact matrices, entry by entry, for every loss."""
+
+from __future__ import annotations
+
+import curvature_cases as cases
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from refocal.curvature import gradient_norm, hessian_trace, layers
+from refocal.curvature.forms import quadratic_forms, vectors_at_once
+from refocal.curvature.operators import CountedOperator
+from refocal.curvature.problem import prepare
+from refocal.losses import FocalLoss
+
+DEFAULTS = {"parameters": None, "group": None, "dtype": None, "batch_statistics": False}
+
+
+def every_entry(model, loss, data, *, matrix="hessian", **settings):
+    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
+    operator = CountedOperator(problem, matrix=matrix, advance=lambda _: None)
+    return operator @ torch.eye(problem.size, dtype=operator.dtype)
+
+
+def diagonal(model, loss, data, *, matrix="hessian", **settings):
+    """e_i'Ae_i of each unit vector, by what the trace is estimated with."""
+    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
+    unit, start = {}, 0
+    for name, values in problem.parameters.items():
+        rows = torch.zeros(problem.size, values.numel(), dtype=values.dtype)
+        rows[start : start + values.numel()] = torch.eye(values.numel(), dtype=values.dtype)
+        unit[name] = rows.reshape(problem.size, *values.shape)
+        start += values.numel()
+    return sum(quadratic_forms(problem, batch, matrix=matrix)(unit) for batch in problem.batches)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("name", cases.LOSSES)
+def test_hessian_of_uneven_batches_is_that_of_all_samples(name, reduction):
+    loss, model = cases.LOSSES[name](reduction=reduction), cases.network()
+    exact = cases.exact_hessian(model, loss, *cases.samples(name))
+    assert exact.isfinite().all()
+    tolerance = 1e-12 * exact.abs().max().item()
+    torch.testing.assert_close(every_entry(model, loss, cases.batches(name)), exact, rtol=0, atol=tolerance)
+    for group in (None, 3):
+        found = diagonal(model, loss, cases.batches(name), group=group)
+        torch.testing.assert_close(found, exact.diagonal(), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", cases.LOSSES)
+def test_gauss_newton_matrix(name):
+    loss, model = cases.LOSSES[name](reduction="mean"), cases.network()
+    exact = cases.exact_ggn(model, loss, *cases.samples(name))
+    found = every_entry(model, loss, cases.batches(name), matrix="ggn")
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
+    found = diagonal(model, loss, cases.batches(name), matrix="ggn", group=3)
+    torch.testing.assert_close(found, exact.diagonal(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", cases.LOSSES)
+def test_reverse_mode_twice_gives_the_same_products(name):
+    loss, model = cases.LOSSES[name](reduction="mean"), cases.network()
+    inputs, target = cases.samples(name)
+    parameters = list(model.parameters())
+    slopes = torch.autograd.grad(loss(model(inputs), target), parameters, create_graph=True)
+    vector = torch.randn(sum(p.numel() for p in parameters), dtype=torch.float64)
+    along = torch.cat([slope.flatten() for slope in slopes]) @ vector
+    product = torch.cat([part.flatten() for part in torch.autograd.grad(along, parameters)])
+    exact = cases.exact_hessian(model, loss, inputs, target) @ vector
+    torch.testing.assert_close(product, exact, rtol=0, atol=1e-11)
+
+
+def test_logistic_regression_in_closed_form():
+    """H = mean of (diag p - pp') x xx' for cross-entropy."""
+    model = nn.Linear(3, 4, bias=False).double()
+    inputs, target = torch.randn(50, 3, dtype=torch.float64), torch.randint(4, (50,))
+    probs = torch.softmax(model(inputs), dim=1).detach()
+    inner = torch.diag_embed(probs) - probs[:, :, None] * probs[:, None, :]
+    exact = torch.einsum("nab,nc,nd->acbd", inner, inputs, inputs).reshape(12, 12) / 50
+    for matrix in ("hessian", "ggn"):
+        found = every_entry(model, nn.CrossEntropyLoss(), [(inputs, target)], matrix=matrix)
+        torch.testing.assert_close(found, exact, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, 5.0])
+def test_focal_hessian_is_more_than_a_scaled_one(gamma):
+    """d2 FL = F'(l) d2 l + F''(l) dl dl', l = -log p: 004, Eq. 28 keeps (1-p)^gamma of F' and drops F''."""
+    model = cases.network()
+    inputs, target = torch.randn(1, 4, dtype=torch.float64), torch.tensor([1])
+    scores = model(inputs)
+    log_p = F.log_softmax(scores, dim=1)[0, 1]
+    slopes = torch.autograd.grad(-log_p, list(model.parameters()))
+    slope = torch.cat([part.flatten() for part in slopes])
+    p = log_p.exp().item()
+    q, log_p = 1 - p, log_p.item()
+    first = q**gamma - gamma * p * q ** (gamma - 1) * log_p
+    second = gamma * p * q ** (gamma - 2) * (2 * q + (1 - gamma * p) * log_p)
+    plain = cases.exact_hessian(model, nn.CrossEntropyLoss(), inputs, target)
+    found = every_entry(model, FocalLoss(gamma), [(inputs, target)])
+    torch.testing.assert_close(found, first * plain + second * torch.outer(slope, slope), rtol=0, atol=1e-12)
+    assert (found - q**gamma * plain).abs().max() > 0.05 * found.abs().max()
+    # differentiating twice through a factor cut from the graph is what the paper writes
+    cut = every_entry(model, FocalLoss(gamma, detached=True), [(inputs, target)])
+    torch.testing.assert_close(cut, q**gamma * plain, rtol=0, atol=1e-12)
+
+
+def test_a_subset_of_parameters_is_a_block():
+    loss, model = FocalLoss(2.0), cases.network()
+    inputs, target = cases.samples("focal")
+    assert layers(model) == ["0", "2"]
+    whole = cases.exact_hessian(model, loss, inputs, target)
+    block = every_entry(model, loss, [(inputs, target)], parameters=["0"])
+    torch.testing.assert_close(block, whole[:30, :30], rtol=0, atol=1e-13)
+    bias = every_entry(model, loss, [(inputs, target)], parameters="2.bias")
+    torch.testing.assert_close(bias, whole[-3:, -3:], rtol=0, atol=1e-13)
+    with pytest.raises(ValueError, match=r"parameters must name .*0\.weight.*, got '1'"):
+        hessian_trace(model, loss, [(inputs, target)], parameters=["1"])
+
+
+def test_batch_norm_in_evaluation_mode_and_with_batch_statistics():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3)).double()
+    inputs, target = torch.randn(9, 4, dtype=torch.float64), torch.randint(3, (9,))
+    model(inputs)
+    loss = FocalLoss(2.0)
+    model.eval()
+    in_evaluation = cases.exact_hessian(model, loss, inputs, target)
+    model[1].training = True
+    model[1].track_running_stats, model[1].running_mean, model[1].running_var = False, None, None
+    with_statistics = cases.exact_hessian(model, loss, inputs, target)
+    assert not torch.allclose(in_evaluation, with_statistics)
+    torch.manual_seed(3)
+    fresh = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3)).double()
+    torch.randn(9, 4, dtype=torch.float64), torch.randint(3, (9,))
+    fresh(inputs)
+    found = every_entry(fresh, loss, [(inputs, target)])
+    torch.testing.assert_close(found, in_evaluation, rtol=0, atol=1e-12)
+    found = every_entry(fresh, loss, [(inputs, target)], batch_statistics=True)
+    torch.testing.assert_close(found, with_statistics, rtol=0, atol=1e-12)
+    found = diagonal(fresh, loss, [(inputs, target)], batch_statistics=True, group=3)
+    torch.testing.assert_close(found, with_statistics.diagonal(), rtol=0, atol=1e-12)
+
+
+def test_attention_is_differentiated_twice():
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation="gelu").double()
+    model = nn.Sequential(encoder, nn.Flatten(), nn.Linear(24, 3, dtype=torch.float64))
+    data = [(torch.randn(5, 3, 8, dtype=torch.float64), torch.randint(3, (5,)))]
+    names = ["0.self_attn.in_proj_bias", "2.bias"]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        exact = cases.exact_hessian(model.train(), FocalLoss(1.0), *data[0], names=names)
+    trace = hessian_trace(model, FocalLoss(1.0), data, parameters=names, probes=400)
+    assert abs(trace.value - exact.trace().item()) < 5 * trace.standard_error
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_gradient_norm():
+    loss, model = FocalLoss(2.0, weight=cases.WEIGHT), cases.network()
+    inputs, target = cases.samples("focal")
+    slopes = torch.autograd.grad(loss(model(inputs), target), list(model.parameters()))
+    exact = torch.cat([slope.flatten() for slope in slopes]).norm().item()
+    assert gradient_norm(model, loss, cases.batches("focal")) == pytest.approx(exact, rel=1e-12)
+
+
+def test_a_function_without_reduction_is_a_mean_over_the_batch():
+    model = cases.network()
+    inputs, target = cases.samples("focal")
+    target = target.clamp(min=0)
+    exact = cases.exact_hessian(model, F.cross_entropy, inputs, target)
+    parts = [(inputs[:4], target[:4]), (inputs[4:], target[4:])]
+    torch.testing.assert_close(every_entry(model, F.cross_entropy, parts), exact, rtol=0, atol=1e-12)
+
+
+def test_class_probabilities_as_targets():
+    model = cases.network()
+    inputs, target = cases.samples("focal")
+    soft = torch.softmax(torch.randn(len(target), 3, dtype=torch.float64), dim=1)
+    exact = cases.exact_hessian(model, FocalLoss(2.0), inputs, soft)
+    parts = [(inputs[:4], soft[:4]), (inputs[4:], soft[4:])]
+    torch.testing.assert_close(every_entry(model, FocalLoss(2.0), parts), exact, rtol=0, atol=1e-12)
+
+
+def test_vectors_at_once_follow_the_memory():
+    problem = prepare(cases.network(), FocalLoss(2.0), cases.batches("focal"), **DEFAULTS)
+    few, many = (vectors_at_once(problem, memory) for memory in (1, 2**20))
+    assert few == 1
+    assert many > 10
+    assert vectors_at_once(problem, 2**21) == pytest.approx(2 * many, abs=1)
+    some = torch.randn(problem.size, 5, dtype=torch.float64)
+    counts: list[int] = []
+    split = CountedOperator(problem, matrix="hessian", advance=counts.append, at_once=2) @ some
+    whole = CountedOperator(problem, matrix="hessian", advance=counts.append) @ some
+    torch.testing.assert_close(split, whole)
+    assert counts == [2, 2, 1, 5]
