@@ -244,10 +244,18 @@ def test_networks_in_threads_end_apart(tmp_path):
     assert all(np.array_equal(alone[name], beside_others[name]) for name in alone)
 
 
-def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path):
-    recipe = Recipe(**{**DIGITS, "batch_size": 5000}, learning_rate=1e30)  # one step an epoch
-    with pytest.raises(DivergedError, match=r"logits of the val part are not finite after epoch 1"):
+@pytest.mark.parametrize(
+    ("rate", "reason"),
+    [
+        (1e30, r"logits of the val part reach nan after epoch 1 \(learning rate 1e\+30\), beyond float32"),
+        (1e4, r"logits of the val part reach \S+ after epoch 1 \(learning rate 10000\), beyond float16"),
+    ],
+)
+def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path, rate, reason):
+    recipe = Recipe(**{**DIGITS, "batch_size": 5000, "epochs": 1}, learning_rate=rate)  # one step an epoch
+    with pytest.raises(DivergedError, match=reason):
         run(recipe, tmp_path)
+    assert not runs.is_finished(tmp_path / recipe.name)
 
 
 @pytest.mark.parametrize("damage", [slice(100), slice(0), slice(64, 128)])
