@@ -41,6 +41,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
 	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
 	$(BIN)/python benchmarks/cli.py --out benchmarks/results/cli.md
+	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.md
 	$(PIP) --no-deps PyHessian
 	$(BIN)/python benchmarks/curvature.py --out benchmarks/results/curvature.md
 	$(PIP) --no-deps $(BENCH)
@@ -71,7 +72,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
-	$(PIP) --editable '.[torch,onnx,arrow,train,test]'
+	$(PIP) --editable '.[torch,onnx,arrow,ray,train,test]'
 	$(PIP) --no-deps $(CURVATURE)
 	touch $@
 

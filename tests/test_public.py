@@ -63,9 +63,13 @@ ROOMS = {
     }
     | {"refocal._check", "refocal._files", "refocal.report", "refocal"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
+    "scale": {"numpy", "ray", "sklearn", "refocal._check", "refocal._files", "refocal.core", "refocal.metrics"}
+    | {"refocal.calibrators", "refocal.predictions", "refocal.report", "refocal.scale"},
+    "scale/training": {"ray", "torch", "refocal._files", "refocal.scale", "refocal.train"},
     "demo": {"refocal.predictions"},
     "claims": {"flint", "mpmath", "numpy", "scipy", "rich", "matplotlib"}
     | {"refocal._files", "refocal.core", "refocal.claims"},
+    "reproduce": {"numpy", "scipy", "torch", "matplotlib", "PIL", "refocal"},
     "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
     | {"refocal._check", "refocal._files", "refocal.train.data"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}

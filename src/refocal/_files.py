@@ -1,9 +1,10 @@
-"""Writing a file whole or not at all."""
+"""Writing a file, or a folder of files, whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,3 +41,22 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
     if not overwrite and os.path.lexists(path):
         msg = f"{path} exists, overwrite=True replaces it"
         raise FileExistsError(msg)
+
+
+@contextmanager
+def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new folder beside `path`, renamed to it at the end, removed on any exception; parents are made."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new, old = (target.with_name(f".refocal-{secrets.token_hex(8)}.tmp") for _ in range(2))
+    new.mkdir()
+    try:
+        yield new
+        if target.exists():
+            target.rename(old)
+        new.rename(target)
+    finally:
+        if old.exists() and not target.exists():  # interrupted between the two renames
+            old.rename(target)
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)

@@ -7,6 +7,7 @@ from scipy.special import log_softmax, softmax
 
 from arrays import calibrated
 from refocal import metrics
+from refocal.core.scores import softmax_and_truth, truth_of_logits
 
 
 def test_proper_scores_equal_scikit_learn():
@@ -104,3 +105,18 @@ def test_ties_go_to_the_first_class():
 def test_bad_settings(call, error, message):
     with pytest.raises(error, match=message):
         call(np.array([[0.5, 0.5]]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_softmax_and_truth_are_those_of_their_own_functions(dtype):
+    rng = np.random.default_rng(5)
+    logits = (5 * rng.standard_normal((400, 6))).astype(dtype)
+    logits[:20] *= 200  # saturated
+    logits[20:40, 3] = -np.inf  # masked
+    logits[40:60] = 1.5  # tied
+    labels = rng.integers(0, 6, 400)
+    before = logits.copy()
+    probs, log_p = softmax_and_truth(logits, labels)
+    np.testing.assert_array_equal(logits, before)
+    np.testing.assert_allclose(probs, softmax(logits.astype(np.float64), axis=1), rtol=1e-12)
+    np.testing.assert_allclose(log_p, truth_of_logits(logits, labels)[0], rtol=1e-14)

@@ -147,8 +147,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
             _check.simplex(X, "probs", xp=namespace(X))
         elif probs:
             _check.probabilities(X, "probs", xp=namespace(X))
-        limits = np.finfo(X.dtype)
-        return to_logits(X, probs=probs, least=float(limits.tiny), gap=float(limits.epsneg) / 2, xp=namespace(X))
+        return logits_of(X, probs=probs)
 
     def _encode(self, y: Any, rows: int, columns: int) -> np.ndarray:
         """Class indices of the labels; sets `classes_`."""
@@ -199,6 +198,13 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
             msg = f"fit this {type(self).__name__} first: an export needs the number of classes"
             raise NotFittedError(msg)
         return columns
+
+
+def logits_of(scores: np.ndarray, *, probs: bool) -> np.ndarray:
+    """Logits (N, K) of checked scores (N, K) or (N, 1), float32 or float64."""
+    limits = np.finfo(scores.dtype)
+    least, gap = float(limits.tiny), float(limits.epsneg) / 2
+    return to_logits(scores, probs=probs, least=least, gap=gap, xp=namespace(scores))
 
 
 def _present(y: np.ndarray) -> np.ndarray:

@@ -69,6 +69,11 @@ def load(path: str | Path) -> Calibrator:
         raise ValueError(msg) from error
 
 
+def digest(calibrator: Calibrator) -> str:
+    """What tells a fitted calibrator from another one."""
+    return _digest(_record(calibrator))
+
+
 def _registry() -> dict[str, type[Calibrator]]:
     from refocal import calibrators
 

@@ -13,9 +13,7 @@ from refocal import _check
 from refocal.calibrators.base import Calibrator, Head, choice
 from refocal.calibrators.objectives import Least, calibration_error, line_search, refuse_weights
 from refocal.calibrators.temperature import temperatures
-from refocal.core.fitting import fit_focal_temperature, fit_temperature
-from refocal.core.focal_likelihood import focal_likelihood
-from refocal.core.focal_masses import Parameters, Ranked
+from refocal.core.fitting import Likelihood, fit_focal_temperature, fit_temperature
 from refocal.core.heads import focal_head
 from refocal.core.likelihood import Labelled
 from refocal.core.posterior import MapSettings
@@ -96,6 +94,27 @@ class FocalTemperatureScaling(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        search = self.checked_search()
+        data = Labelled.of(logits, labels, weights)
+        if search == "newton":
+            self.learn(data)
+            return
+        objective = _objective(data, self.objective, weights)
+        if search == "grid":
+            cells = self.cells()
+            self.learn_cell(cells, np.array([objective(*cell) for cell in cells]))
+            return
+        evaluations = 0
+
+        def counted(gamma: float, temperature: float) -> float:
+            nonlocal evaluations
+            evaluations += 1
+            return objective(gamma, temperature)
+
+        self._learned_by_search(_line_search(counted, 1 / fit_temperature(data).beta), evaluations)
+
+    def checked_search(self) -> str:
+        """The search, after a check of what belongs to it."""
         kind = choice(self.objective, "objective", ("nll", "ece", "adaptive_ece"))
         search = choice(self.search, "search", ("newton", "grid", "line"))
         if search == "newton" and kind != "nll":
@@ -104,27 +123,29 @@ class FocalTemperatureScaling(Calibrator):
         if search != "grid" and not (self.gamma_grid is None and self.temperature_grid is None):
             msg = f'gamma_grid and temperature_grid belong to search="grid", got search={search!r}'
             raise ValueError(msg)
-        data = Labelled.of(logits, labels, weights)
+        return search
+
+    def learn(self, data: Likelihood) -> None:
+        """The likeliest (gamma, T), wherever the rows are; `fit` checks what it gets, and calls this."""
+        fitted = fit_focal_temperature(data)
+        self.gamma_, self.temperature_ = fitted.gamma, 1 / fitted.beta
+        self.gamma_error_ = fitted.gamma_error
+        self.temperature_error_ = fitted.relative_error / fitted.beta
+        self.at_bound_, self.evaluations_ = fitted.at_bound, fitted.evaluations
+
+    def cells(self) -> list[tuple[float, float]]:
+        """The pairs (gamma, T) of the grid."""
+        grid = temperatures(self.temperature_grid, PUBLISHED_TEMPERATURES)
+        return [(float(gamma), float(T)) for gamma in _gammas(self.gamma_grid) for T in grid]
+
+    def learn_cell(self, cells: list[tuple[float, float]], objective: np.ndarray) -> None:
+        """The pair of the grid with the least objective, wherever that was computed."""
+        self._learned_by_search(cells[int(np.argmin(objective))], len(cells))
+
+    def _learned_by_search(self, found: tuple[float, float], evaluations: int) -> None:
+        self.gamma_, self.temperature_ = found
         self.gamma_error_ = self.temperature_error_ = math.inf
-        if search == "newton":
-            fitted = fit_focal_temperature(data)
-            self.gamma_, self.temperature_ = fitted.gamma, 1 / fitted.beta
-            self.gamma_error_ = fitted.gamma_error
-            self.temperature_error_ = fitted.relative_error / fitted.beta
-            self.at_bound_, self.evaluations_ = fitted.at_bound, fitted.evaluations
-            return
-        objective = _objective(data, kind, weights)
-        self.at_bound_, self.evaluations_ = False, 0
-
-        def counted(gamma: float, temperature: float) -> float:
-            self.evaluations_ += 1
-            return objective(gamma, temperature)
-
-        if search == "grid":
-            grid = temperatures(self.temperature_grid, PUBLISHED_TEMPERATURES)
-            self.gamma_, self.temperature_ = _grid_search(counted, _gammas(self.gamma_grid), grid)
-        else:
-            self.gamma_, self.temperature_ = _line_search(counted, 1 / fit_temperature(data).beta)
+        self.at_bound_, self.evaluations_ = False, evaluations
 
     def _head(self, classes: int) -> Head:
         settings = MapSettings.checked(self.gamma_, None, 0.0, False, classes=classes)
@@ -136,8 +157,8 @@ class FocalTemperatureScaling(Calibrator):
 
 def _objective(data: Labelled, kind: str, weights: np.ndarray | None) -> Objective:
     if kind == "nll":
-        ranked = Ranked.of(data)
-        return lambda gamma, T: focal_likelihood(ranked, Parameters(gamma, 1 / T), exact=False, curvature=False).value
+        nll = data.focal()
+        return lambda gamma, T: nll(gamma, 1 / T, exact=False, curvature=False).value
     refuse_weights(weights, kind)
     return calibration_error(data, equal_mass=kind == "adaptive_ece")
 
@@ -150,11 +171,6 @@ def _gammas(grid: Any) -> np.ndarray:
     for value in values:
         _check.scalar_gamma(float(value))
     return values
-
-
-def _grid_search(objective: Objective, gammas: np.ndarray, grid: np.ndarray) -> tuple[float, float]:
-    pairs = [(float(gamma), float(T)) for gamma in gammas for T in grid]
-    return min(pairs, key=lambda pair: objective(*pair))
 
 
 def _line_search(objective: Objective, likeliest: float) -> tuple[float, float]:

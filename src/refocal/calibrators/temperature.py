@@ -11,7 +11,7 @@ import numpy as np
 from refocal import _check
 from refocal.calibrators.base import Calibrator, Head, choice
 from refocal.calibrators.objectives import calibration_error, focal_risk, line_search, refuse_weights
-from refocal.core.fitting import fit_temperature
+from refocal.core.fitting import Likelihood, Temperature, fit_temperature
 from refocal.core.heads import focal_head
 from refocal.core.likelihood import Labelled
 from refocal.core.posterior import MapSettings
@@ -53,6 +53,8 @@ class TemperatureScaling(Calibrator):
 
     _learned: ClassVar[tuple[str, ...]] = ("temperature_", "temperature_error_", "at_bound_")
 
+    temperature_: float
+
     def __init__(
         self,
         *,
@@ -71,15 +73,10 @@ class TemperatureScaling(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        objective = choice(self.objective, "objective", ("nll", "focal", "ece", "adaptive_ece"))
-        gamma = _check.scalar_gamma(self.gamma, least=0.0)
-        if objective != "focal" and (gamma != 0 or self.apply_posterior):
-            msg = f'gamma and apply_posterior belong to objective="focal", got objective={objective!r}'
-            raise ValueError(msg)
+        objective = self.checked_objective()
+        gamma = self.gamma
         data = Labelled.of(logits, labels, weights)
-        fitted = fit_temperature(data)
-        self.temperature_, self.at_bound_ = 1 / fitted.beta, fitted.at_bound
-        self.temperature_error_ = self.temperature_ * fitted.relative_error
+        fitted = self.learn(data)
         if objective == "nll":
             return
         self.temperature_error_ = math.inf
@@ -90,6 +87,22 @@ class TemperatureScaling(Calibrator):
         refuse_weights(weights, objective)
         error = calibration_error(data, equal_mass=objective == "adaptive_ece")
         self.temperature_ = least_error(lambda T: error(0.0, T), self.temperature_grid, self.temperature_)
+
+    def checked_objective(self) -> str:
+        """The objective, after a check of what belongs to it."""
+        objective = choice(self.objective, "objective", ("nll", "focal", "ece", "adaptive_ece"))
+        gamma = _check.scalar_gamma(self.gamma, least=0.0)
+        if objective != "focal" and (gamma != 0 or self.apply_posterior):
+            msg = f'gamma and apply_posterior belong to objective="focal", got objective={objective!r}'
+            raise ValueError(msg)
+        return objective
+
+    def learn(self, data: Likelihood) -> Temperature:
+        """The likeliest temperature, wherever the rows are; `fit` checks what it gets, and calls this."""
+        fitted = fit_temperature(data)
+        self.temperature_, self.at_bound_ = 1 / fitted.beta, fitted.at_bound
+        self.temperature_error_ = self.temperature_ * fitted.relative_error
+        return fitted
 
     def _head(self, classes: int) -> Head:
         gamma = self.gamma if self.apply_posterior else 0.0

@@ -6,16 +6,14 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.text import Text
 
 from refocal.cli import compare
-from refocal.cli.output import Output, show, steps, terminal
-from refocal.predictions import Predictions, PredictionsReader, PredictionsWriter
+from refocal.cli.output import Output, show, steps
+from refocal.predictions import Predictions
 from refocal.report import Report, table, words
 from refocal.report import evaluate as measure
 
@@ -33,6 +31,11 @@ _WHOLE_BYTES = 1 << 30  # larger files are measured block by block, without inte
 
 def evaluate(options: Namespace) -> None:
     """Measure files as they are; several side by side."""
+    from refocal.cli import partitioned
+
+    if partitioned.asked_for(options, options.files):
+        partitioned.evaluate(options)
+        return
     _check_outputs(options, options.files)
     if options.report and len(options.files) > 1:
         msg = f"--report takes one file, got {len(options.files)}"
@@ -41,7 +44,7 @@ def evaluate(options: Namespace) -> None:
         if options.report:
             msg = f"--report needs the whole file in memory, and files above {_WHOLE_BYTES:,} bytes are streamed"
             raise ValueError(msg)
-        with steps() as progress:
+        with partitioned.bar() as progress:
             found = compare.streamed(options.files, split=options.split, progress=progress)
         show(options, *found)
         return
@@ -65,8 +68,13 @@ def evaluate(options: Namespace) -> None:
 
 def calibrate(options: Namespace) -> None:
     """Fit, compare, save and report."""
+    from refocal.cli import partitioned
+
+    if partitioned.asked_for(options, [file for file in (options.val, options.test) if file]):
+        partitioned.calibrate(options, _loss_settings(options))
+        return
     _check_outputs(options, [options.val, options.test])
-    settings = _loss(options.loss) if options.loss else {} if options.gamma is None else {"gamma": options.gamma}
+    settings = _loss_settings(options)
     settings |= {} if options.method is None else {"method": options.method}
     with steps() as progress:
         progress(f"reading {options.val}")
@@ -90,28 +98,24 @@ def demo(options: Namespace) -> None:
 
 
 def apply(options: Namespace) -> None:
-    """Calibrate a file block by block."""
-    from rich.progress import Progress
-
+    """Calibrate a file block by block, or many into a folder."""
     from refocal.calibrators import load
+    from refocal.cli import partitioned
+    from refocal.scale import Done
+    from refocal.scale.application import calibrate_file
 
+    if len(options.files) > 1 or partitioned.asked_for(options, options.files):
+        partitioned.apply(options)
+        return
     _check_outputs(options, [options.calibrator])
-    calibrator = load(options.calibrator)
-    rows = 0
-    with (
-        PredictionsReader(options.file) as blocks,
-        PredictionsWriter(options.out, overwrite=options.force) as writer,
-        Progress(console=terminal(), transient=True, disable=not terminal().is_terminal) as bar,
-    ):
-        if blocks.kind != calibrator.input:
-            msg = f"{options.calibrator} was fitted to {calibrator.input}, but {options.file} holds {blocks.kind}"
-            raise ValueError(msg)
-        task = bar.add_task("calibrating", total=blocks.rows)
-        for block in blocks:
-            _check_scores(block, options.file, columns=calibrator.n_features_in_)
-            writer.write(_writable(block, calibrator.predict_proba(block.scores), options.out))
-            rows += len(block)
-            bar.advance(task, len(block))
+    with partitioned.bar() as progress:
+        rows = calibrate_file(
+            load(options.calibrator),
+            options.files[0],
+            options.out,
+            overwrite=options.force,
+            progress=lambda rows: progress(Done("calibrating", 0, 1, rows)),
+        )
     show(options, f"{rows:,} rows calibrated: {options.out}", {"rows": rows, "out": options.out})
 
 
@@ -135,6 +139,12 @@ def explain(options: Namespace) -> None:
 
     found = explanation.explain(options.gamma, **({} if options.classes is None else {"classes": options.classes}))
     show(options, explanation.shown(found), found._asdict())
+
+
+def _loss_settings(options: Namespace) -> dict[str, Any]:
+    if options.loss:
+        return _loss(options.loss)
+    return {} if options.gamma is None else {"gamma": options.gamma}
 
 
 def _fitted(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Calibration:
@@ -173,8 +183,10 @@ def _finish(options: Namespace, calibration: Calibration, test: Predictions, rep
         calibration.save(options.save)
         written["calibrator"] = options.save
     if getattr(options, "out", None):
+        from refocal.scale.application import writable
+
         probs = calibration.predict_proba(test.scores)
-        _writable(test, probs, options.out).write(options.out, overwrite=options.force)
+        writable(test, probs, options.out).write(options.out, overwrite=options.force)
         written["predictions"] = options.out
     if options.report:
         _save(report, options)
@@ -187,6 +199,8 @@ def _finish(options: Namespace, calibration: Calibration, test: Predictions, rep
 
 def _parts(options: Namespace) -> tuple[Predictions, Predictions]:
     """The predictions to fit to, and those to measure on."""
+    from refocal.scale.parts import check_finite
+
     first = Predictions.read(options.val)
     if options.test is None and first.split is None:
         msg = f"{options.val} has no column split of val and test: give the test predictions by --test"
@@ -209,7 +223,7 @@ def _parts(options: Namespace) -> tuple[Predictions, Predictions]:
         raise ValueError(msg)
     for predictions, file in ((first, options.val), (test, options.test or options.val)):
         _labelled(predictions, file)
-        _check_scores(predictions, file)
+        check_finite(predictions, file)
     return first, test
 
 
@@ -222,12 +236,6 @@ def _labelled(predictions: Predictions, file: str) -> Predictions:
 
 def _chosen(predictions: Predictions, split: str | None) -> Predictions:
     return predictions if split is None else predictions.select(split)
-
-
-def _writable(block: Predictions, probs: np.ndarray, out: str) -> Predictions:
-    """Probabilities in place of the scores, in what the format of the file has room for."""
-    names = None if Path(out).suffix == ".csv" else block.class_names
-    return replace(block, scores=probs, kind="probs", class_names=names, source=None)
 
 
 def _loss(text: str) -> dict[str, Any]:
@@ -265,18 +273,6 @@ def _check_outputs(options: Namespace, inputs: Sequence[str | None]) -> None:
         if os.path.lexists(path) and not options.force:
             msg = f"{path} exists: choose another name, or replace it by --force"
             raise FileExistsError(msg)
-
-
-def _check_scores(predictions: Predictions, file: str, *, columns: int | None = None) -> None:
-    """Refuse what a calibrator cannot take."""
-    given = 1 if predictions.scores.ndim == 1 else predictions.scores.shape[1]
-    if columns is not None and given != columns:
-        msg = f"{file} has scores of {given} columns, but the calibrator was fitted to {columns}"
-        raise ValueError(msg)
-    finite = np.isfinite(predictions.scores.reshape(len(predictions), -1)).all(axis=1)
-    if not finite.all():
-        msg = f"{file} has -inf logits, first in row {int(np.argmin(finite))} of a block: calibrators take finite ones"
-        raise ValueError(msg)
 
 
 def _save(report: Report, options: Namespace) -> None:

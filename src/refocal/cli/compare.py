@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -12,9 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from refocal import metrics
-from refocal.predictions import Predictions, PredictionsReader
+from refocal.metrics import CalibrationSummary
+from refocal.predictions import Predictions
 from refocal.report import Report, words
 from refocal.report.evaluation import given_probs
+
+if TYPE_CHECKING:
+    from refocal.scale.engines import Progress
 
 _TESTED = (metrics.nll, metrics.ece)
 
@@ -59,42 +63,29 @@ def side_by_side(reports: Sequence[Report], tests: Sequence[dict[str, Any]]) -> 
     return Group(shown, Text("Small print: 95 % confidence limits."))
 
 
-def streamed(files: Sequence[str], *, split: str | None, progress: Callable[[str], None]) -> tuple[RenderableType, Any]:
+def streamed(files: Sequence[str], *, split: str | None, progress: Progress) -> tuple[RenderableType, Any]:
     """Measures without intervals, in the memory of one block."""
-    summaries = {file: _summary(file, split=split, progress=progress) for file in files}
+    from refocal import scale
+
+    summaries = [scale.evaluate(file, split=split, progress=progress) for file in files]
+    shown = measures([Path(file).name for file in files], summaries)
+    return shown, {"streamed": {file: finite(summary) for file, summary in zip(files, summaries, strict=True)}}
+
+
+def measures(titles: Sequence[str], summaries: Sequence[CalibrationSummary]) -> RenderableType:
+    """A column for each summary."""
     shown = Table(title="measured block by block: no intervals")
     shown.add_column("measure")
-    for file in files:
-        shown.add_column(Text(words.printable(Path(file).name)), justify="right")
-    for name in next(iter(summaries.values())):
-        shown.add_row(words.wording(name).label, *(f"{summary[name]:.6g}" for summary in summaries.values()))
-    content = {
-        file: {name: value if np.isfinite(value) else None for name, value in summary.items()}
-        for file, summary in summaries.items()
-    }
-    return shown, {"streamed": content}
+    for title in titles:
+        shown.add_column(Text(words.printable(title)), justify="right")
+    for name in CalibrationSummary._fields:
+        shown.add_row(words.wording(name).label, *(f"{getattr(summary, name):.6g}" for summary in summaries))
+    return shown
 
 
-def _summary(file: str, *, split: str | None, progress: Callable[[str], None]) -> dict[str, float]:
-    accumulator: metrics.CalibrationAccumulator | None = None
-    rows = 0
-    with PredictionsReader(file) as blocks:
-        for whole in blocks:
-            rows += len(whole)
-            progress(f"measuring {file}, row {rows:,}" + ("" if blocks.rows is None else f" of {blocks.rows:,}"))
-            if whole.labels is None:
-                msg = f"{file} has no labels, which are needed to measure"
-                raise ValueError(msg)
-            if split is not None and whole.split is not None and not (whole.split == split).any():
-                continue
-            block = whole if split is None else whole.select(split)
-            accumulator = accumulator or metrics.CalibrationAccumulator()
-            probs = given_probs(block.scores, input=block.kind, log=False)
-            accumulator.update(probs, block.labels, weights=block.weights)
-    if accumulator is None:
-        msg = f"{file} has no rows of split {split!r}"
-        raise ValueError(msg)
-    return accumulator.compute()._asdict()
+def finite(summary: CalibrationSummary) -> dict[str, float | None]:
+    """Measures for JSON, which has no NaN."""
+    return {name: value if np.isfinite(value) else None for name, value in summary._asdict().items()}
 
 
 def _weights(predictions: Predictions) -> np.ndarray:

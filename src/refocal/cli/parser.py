@@ -30,9 +30,11 @@ def parser() -> argparse.ArgumentParser:
         commands,
         "evaluate",
         "measure predictions as they are",
-        "refocal evaluate test.npz\nrefocal evaluate first.npz second.npz    # side by side, with a paired test",
+        "refocal evaluate test.npz\nrefocal evaluate first.npz second.npz    # side by side, with a paired test\n"
+        "refocal evaluate 'preds/*.parquet' --engine ray --address auto",
     )
     evaluate.add_argument("files", nargs="+", metavar="FILE", help="predictions with labels: .npz, .parquet or .csv")
+    _engine(evaluate)
     evaluate.add_argument("--split", help="only the rows of this split")
     evaluate.add_argument("--report", metavar="FILE", help="write the page of one file: .html, or .json")
     _force(evaluate)
@@ -42,7 +44,8 @@ def parser() -> argparse.ArgumentParser:
         "calibrate",
         "say whether scores can be trusted, and make them so",
         "refocal calibrate val.npz --test test.npz --gamma 3 --report report.html --save cal.json --out probs.npz\n"
-        "refocal calibrate both.npz               # with a column split of val and test",
+        "refocal calibrate both.npz               # with a column split of val and test\n"
+        "refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray",
     )
     calibrate.add_argument("val", metavar="VAL", help="predictions to fit to, of data not trained on")
     calibrate.add_argument(
@@ -56,7 +59,13 @@ def parser() -> argparse.ArgumentParser:
         help='the same with more settings: {"gamma": 3, "weight": [...], "label_smoothing": 0.1, "detached": true}, '
         "or a file that holds it",
     )
-    calibrate.add_argument("--method", default=None, help=f"{_METHODS}histogram (default: auto)")
+    calibrate.add_argument(
+        "--method",
+        default=None,
+        help=f"{_METHODS}histogram (default: auto); over many files temperature, posterior or, by default, "
+        "focal-temperature",
+    )
+    _engine(calibrate)
     calibrate.add_argument("--save", metavar="FILE", help="write the calibrator: .json")
     calibrate.add_argument("--out", metavar="FILE", help="write the calibrated test predictions")
     calibrate.add_argument("--report", metavar="FILE", help="write the report: .html, or .json")
@@ -66,11 +75,15 @@ def parser() -> argparse.ArgumentParser:
         commands,
         "apply",
         "calibrate predictions with a saved calibrator",
-        "refocal apply cal.json new.parquet --out probs.parquet",
+        "refocal apply cal.json new.parquet --out probs.parquet\n"
+        "refocal apply cal.json 'new/*.parquet' --out probs --engine ray    # again does what is missing",
     )
     apply.add_argument("calibrator", metavar="CALIBRATOR", help="a file that calibrate --save wrote")
-    apply.add_argument("file", metavar="FILE", help="predictions, with or without labels")
-    apply.add_argument("--out", metavar="FILE", required=True, help="where the probabilities go")
+    apply.add_argument("files", nargs="+", metavar="FILE", help="predictions, with or without labels")
+    apply.add_argument(
+        "--out", metavar="FILE", required=True, help="where the probabilities go: a folder for many files"
+    )
+    _engine(apply)
     _force(apply)
 
     export = _command(
@@ -98,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     _curvature(commands)
     _zoo(commands)
     _claims(commands)
+    _reproduce(commands)
     return top
 
 
@@ -128,7 +142,8 @@ def _train(commands: Any) -> None:
         "refocal train --data cifar10 --model resnet110 --loss focal --gamma 3 --epochs 200 --trials 4 --out runs\n"
         "refocal train --data digits --model mlp --loss focal --gamma 0.5 1 2 3 --epochs 30 --out runs\n"
         "refocal train zoo/cifar10-resnet20.toml --out runs    # the same settings, by their names, from a file\n"
-        "torchrun --nproc-per-node 2 -m refocal train ...      # each step over two GPUs",
+        "torchrun --nproc-per-node 2 -m refocal train ...      # each step over two GPUs\n"
+        "refocal train zoo/cifar10-resnet20.toml --out runs --engine ray --address auto",
         module="train",
     )
     train.add_argument("recipe", nargs="?", metavar="TOML", help="settings; those given here as options come first")
@@ -157,6 +172,8 @@ def _train(commands: Any) -> None:
     where = train.add_argument_group("where")
     where.add_argument("--data-folder", metavar="FOLDER", help="of the data files (default: $REFOCAL_DATA)")
     where.add_argument("--download", action="store_true", help="fetch the data from their publisher")
+    where.add_argument("--engine", choices=("local", "ray"), help="here, or on a Ray cluster, a task a network")
+    where.add_argument("--address", help="of the Ray cluster, auto or host:port (default: one on this machine)")
     where.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
     where.add_argument("--at-once", type=int, default=4, help="networks that share a GPU (default: 4)")
     where.add_argument("--no-compile", action="store_true", help="do without torch.compile on a GPU")
@@ -218,6 +235,37 @@ def _zoo(commands: Any) -> None:
     )
 
 
+def _reproduce(commands: Any) -> None:
+    reproduce = _command(
+        commands,
+        "reproduce",
+        "make the papers' figures and tables, and compare their numbers",
+        "refocal reproduce 003-fig-3                 # figure, numbers, and each published number beside ours\n"
+        "refocal reproduce --all --scale smoke       # everything, in a minute\n"
+        "refocal reproduce --list                    # what there is, what has results, how long it took\n"
+        "refocal reproduce --gallery docs/gallery.md # the page of all stored results",
+        module="reproduce",
+    )
+    reproduce.add_argument("ids", nargs="*", metavar="ID", help="a figure or table, such as 003-fig-3")
+    reproduce.add_argument("--all", action="store_true", help="every figure and table")
+    reproduce.add_argument("--list", action="store_true", help="show what there is")
+    reproduce.add_argument("--gallery", metavar="FILE", help="write the page of all stored results: .md")
+    reproduce.add_argument(
+        "--scale",
+        choices=("smoke", "small", "paper"),
+        default="small",
+        help="smoke takes seconds, small minutes, paper is as published (default: small)",
+    )
+    reproduce.add_argument(
+        "--experiments", metavar="DIR", default="experiments", help="folder of the specs (default: experiments)"
+    )
+    reproduce.add_argument("--results", metavar="DIR", help="folder of the results (default: DIR/results)")
+    reproduce.add_argument(
+        "--data", metavar="DIR", help="folder of the data files, where some figures need them (default: $REFOCAL_DATA)"
+    )
+    reproduce.add_argument("--force", action="store_true", help="run again what has a result")
+
+
 def _command(
     commands: Any, name: str, summary: str, examples: str, *, module: str = "commands", call: str | None = None
 ) -> argparse.ArgumentParser:
@@ -231,6 +279,16 @@ def _command(
     made.add_argument("--json", action="store_true", help="print JSON for machines")
     made.set_defaults(run=_later(call or name, module))
     return made
+
+
+def _engine(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        help="take all files together as one data set, as a pattern in quotes does: in this process, block by block "
+        "(local, the default), or on a Ray cluster",
+    )
+    command.add_argument("--address", help="of the Ray cluster, auto or host:port (default: one on this machine)")
 
 
 def _force(command: argparse.ArgumentParser) -> None:

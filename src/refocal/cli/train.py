@@ -50,6 +50,9 @@ def train(options: Namespace) -> None:
     from refocal.train.data import load
 
     recipes = _recipes(options)
+    if options.engine == "ray" or options.address is not None:
+        _train_on_cluster(recipes, options)
+        return
     process = _join_processes(options.device)
     device = _device(options.device, process)
     out = Path(options.out or "runs")
@@ -74,6 +77,27 @@ def train(options: Namespace) -> None:
         torch.distributed.destroy_process_group()
     if process[0] == 0:
         _show([runs.read_card(out / recipe.name) for recipe in recipes], as_json=options.json)
+
+
+def _train_on_cluster(recipes: list[Recipe], options: Namespace) -> None:
+    from refocal.scale.training import train as spread
+    from refocal.train import runs
+
+    if options.engine == "local" or options.device is not None or options.download:
+        msg = "--address needs --engine ray, which takes the devices that the cluster has and data that are there"
+        raise ValueError(msg)
+    out = Path(options.out or "runs")
+    spread(
+        recipes,
+        out,
+        address=options.address,
+        at_once=options.at_once,
+        data_folder=options.data_folder,
+        compiled=not options.no_compile,
+        keep_logits=tuple(options.keep_logits or ()),
+        finished=lambda name: print(f"{name}  trained", file=sys.stderr),  # noqa: T201
+    )
+    _show([runs.read_card(out / recipe.name) for recipe in recipes], as_json=options.json)
 
 
 def _recipes(options: Namespace) -> list[Recipe]:

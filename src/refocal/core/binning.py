@@ -46,13 +46,18 @@ def width_index(confidence: np.ndarray, *, bins: int) -> np.ndarray:
     """The right-closed bin (i / bins, (i + 1) / bins] of each confidence; 0 is in the first."""
     scaled = confidence.astype(np.float64)
     scaled *= bins
-    index = np.ceil(scaled, out=scaled).astype(np.int32)
+    index = np.ceil(scaled).astype(np.int32)
     index -= 1
     np.clip(index, 0, bins - 1, out=index)
-    if confidence.dtype == np.float64:  # the product of two float64 is rounded, and may cross an edge
-        edges = np.arange(bins + 1) / bins
-        index -= (confidence <= edges[index]) & (index > 0)
-        index += (confidence > edges[1:][index]) & (index < bins - 1)
+    if confidence.dtype == np.float64:  # the product of two float64 is rounded, and may cross an edge near by
+        distance = np.abs(scaled - np.rint(scaled))
+        near = np.nonzero((distance <= 1e-12 * bins) & (scaled > 0.5) & (scaled < bins - 0.5))
+        if len(near[0]):
+            edges = np.arange(bins + 1) / bins
+            at, found = confidence[near], index[near]
+            found -= (at <= edges[found]) & (found > 0)
+            found += (at > edges[1:][found]) & (found < bins - 1)
+            index[near] = found
     return index
 
 
@@ -135,18 +140,28 @@ def class_sums(
     """Sums (K, bins) of samples, probability and hits, over bins of equal width of each class's probability."""
     classes = probs.shape[1]
     size = classes * bins
-    index = width_index(probs, bins=bins)
-    index += np.arange(0, size, bins, dtype=index.dtype)
-    flat = index.reshape(-1)
-    scale = None if weights is None else np.repeat(weights, classes)
-    values = probs.reshape(-1) if scale is None else scale * probs.reshape(-1)
-    own = index[np.arange(len(labels)), labels]
-    sums = (
-        np.bincount(flat, weights=scale, minlength=size),
-        np.bincount(flat, weights=values, minlength=size),
-        np.bincount(own, weights=weights, minlength=size),
+    by_class = probs.T if probs.flags.f_contiguous else np.ascontiguousarray(probs.T)
+    # most probabilities lie in the first bin, which needs no index
+    above = by_class > np.float64(1 / bins)
+    chosen = np.flatnonzero(above)
+    values = by_class.reshape(-1)[chosen]
+    index = width_index(values, bins=bins)
+    index += (chosen // len(probs)).astype(index.dtype) * bins
+    scale = None if weights is None else weights[chosen % len(probs)]
+    weighted = values if scale is None else scale * values
+    samples, confidence = (  # of nothing, NumPy counts in integers
+        np.bincount(index, weights=part, minlength=size).astype(np.float64).reshape(classes, bins)
+        for part in (scale, weighted)
     )
-    samples, confidence, hits = (part.reshape(classes, bins) for part in sums)
+    first = np.where(above, 0.0, by_class)
+    if weights is None:
+        samples[:, 0] += len(probs) - samples.sum(axis=1)
+        confidence[:, 0] += first.sum(axis=1, dtype=np.float64)
+    else:
+        samples[:, 0] += ~above @ weights
+        confidence[:, 0] += first @ weights
+    own = width_index(probs[np.arange(len(labels)), labels], bins=bins) + labels * bins
+    hits = np.bincount(own, weights=weights, minlength=size).reshape(classes, bins)
     return samples, confidence, hits
 
 

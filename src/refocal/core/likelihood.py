@@ -7,12 +7,12 @@ the data; sums over rows are in float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from refocal.core.descent import Slope
+from refocal.core.descent import Quadratic, Slope
 
 _BLOCK_BYTES = 1 << 18  # of one temporary, so that a few of them stay in a core's cache
 _BLOCK_ROWS = 8192  # so that columns stay in the cache, too
@@ -20,6 +20,9 @@ _BLOCK_ROWS = 8192  # so that columns stay in the cache, too
 _FEW_CLASSES = 64
 _ROWS_FOR_SCALE = 256
 _VANISHING = -80.0  # e^-80 beside 1 is nothing, in float64 too
+
+
+Focal = Callable[..., Quadratic]  # of gamma and beta, with `exact` and `curvature` by name
 
 
 class Labelled(NamedTuple):
@@ -69,12 +72,38 @@ class Labelled(NamedTuple):
         gap = chosen.astype(np.float64) - top.astype(np.float64)
         return cls(logits, labels, share, samples, top, gap, scale)
 
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.logits.shape[1]
+
+    @property
+    def single(self) -> bool:
+        """Whether the logits are of single precision."""
+        return self.logits.dtype == np.float32
+
+    def sample(self, size: int) -> Labelled | None:
+        """About `size` rows for a first guess; None where there are too few to be worth it."""
+        return self.thin(len(self.logits) // size) if len(self.logits) >= 4 * size else None
+
     def thin(self, step: int) -> Labelled:
         """Every `step`-th row."""
         rows = slice(None, None, step)
         share = self.share[rows] / self.share[rows].sum()
         kept = self._replace(logits=self.logits[rows], labels=self.labels[rows], share=share)
         return kept._replace(top=self.top[rows], label_gap=self.label_gap[rows])
+
+    def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
+        """`temperature_likelihood` of these rows."""
+        return temperature_likelihood(self, beta, exact=exact, curvature=curvature)
+
+    def focal(self) -> Focal:
+        """`focal_likelihood` of these rows in gamma and beta, prepared once for many evaluations."""
+        from refocal.core.focal_likelihood import focal_likelihood
+        from refocal.core.focal_masses import Parameters, Ranked
+
+        ranked = Ranked.of(self)
+        return lambda gamma, beta, **how: focal_likelihood(ranked, Parameters(gamma, beta), **how)
 
 
 def temperature_likelihood(data: Labelled, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:

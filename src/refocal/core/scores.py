@@ -52,6 +52,24 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return wide
 
 
+def softmax_and_truth(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`softmax` and log p of the true class as `truth_of_logits` gives it, of rows (N, K), with one exponential."""
+    # one class after another, so that sums and maxima over classes run along whole vectors
+    wide = logits.T.astype(np.float64, order="C")
+    rows = np.arange(len(logits))
+    wide -= wide.max(axis=0)
+    own = wide[labels, rows]
+    np.exp(wide, out=wide)
+    own_odds = wide[labels, rows]
+    wide[labels, rows] = 0.0
+    others = wide.sum(axis=0)
+    wide[labels, rows] = own_odds
+    with np.errstate(divide="ignore"):
+        log_p = own - np.where(own == 0.0, np.log1p(others), np.log(others + own_odds))
+    wide /= others + own_odds
+    return wide.T, log_p
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Log-probabilities in float64 of rows (N, K)."""
     wide = logits.astype(np.float64)

@@ -14,7 +14,7 @@ from refocal import _check
 from refocal._files import replacing
 from refocal.core.binning import Bins, bin_sums, class_sums, mass_index_of_counts, width_index
 from refocal.core.calibration import calibration_error
-from refocal.core.scores import brier_scores, softmax, truth_of_logits, truth_of_probs
+from refocal.core.scores import brier_scores, softmax, softmax_and_truth, truth_of_logits, truth_of_probs
 from refocal.core.top import top_label
 from refocal.metrics.inputs import TASKS, Block, Events, Sample, joined, read
 
@@ -205,10 +205,9 @@ class CalibrationAccumulator:
         by_class = np.zeros((3, sample.classes, self.bins)) if self.classwise else None
         pending: list[Events] = []
         for block in sample.blocks():
-            probs = softmax(block.scores) if sample.is_logits else block.scores
-            truth = truth_of_logits if sample.is_logits else truth_of_probs
+            probs, log_p = _probs_and_truth(block, is_logits=sample.is_logits)
             events = _events(probs, block)
-            sums += self._means(events, -truth(block.scores, block.labels)[0], brier_scores(probs, block.labels))
+            sums += self._means(events, -log_p, brier_scores(probs, block.labels))
             if by_class is not None:
                 by_class += class_sums(probs, block.labels, block.weights, bins=self.bins)
             pending.append(events)
@@ -245,6 +244,15 @@ class CalibrationAccumulator:
         confidence, correct, weights = joined(pending)
         size = self.bins * _CELLS
         return np.array(bin_sums(width_index(confidence, bins=size), confidence, correct, weights, size=size))
+
+
+def _probs_and_truth(block: Block, *, is_logits: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of a block, and log p of what came true."""
+    if not is_logits:
+        return block.scores, truth_of_probs(block.scores, block.labels)[0]
+    if block.scores.ndim == 1:
+        return softmax(block.scores), truth_of_logits(block.scores, block.labels)[0]
+    return softmax_and_truth(block.scores, block.labels)
 
 
 def _events(probs: np.ndarray, block: Block) -> Events:

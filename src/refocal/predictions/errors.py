@@ -13,6 +13,10 @@ class PredictionsError(ValueError):
     """Predictions that cannot be used: the message names the file, the column and the row, counted from 0."""
 
 
+class NoRowsError(PredictionsError):
+    """A file in order that holds no rows, as one part of many may."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where values come from, as messages tell it.
@@ -36,13 +40,20 @@ class Place:
 
     def error(self, message: str, *, column: str | None = None, row: int | None = None) -> PredictionsError:
         """The exception, with what is known about where; `row` counts from the first row of this place."""
+        return PredictionsError(self._told(message, column, row))
+
+    def no_rows(self, *, column: str | None = None) -> NoRowsError:
+        """The exception for a file without rows."""
+        return NoRowsError(self._told("there are no rows", column, None))
+
+    def _told(self, message: str, column: str | None, row: int | None) -> str:
         parts = [str(self.source)] if self.source is not None else []
         if column is not None:
             parts.append(column)
         if row is not None:
             number = self.first_row + row
             parts.append(f"row {number}" + (f" (line {number + 2})" if self.lines else ""))
-        return PredictionsError(": ".join([", ".join(parts), message] if parts else [message]))
+        return ": ".join([", ".join(parts), message] if parts else [message])
 
     @contextmanager
     def parsing(self, what: str) -> Iterator[None]:

@@ -87,8 +87,7 @@ def checked_blocks(source: Source) -> Iterator[Predictions]:
         yield Predictions._trusted(checked, source.kind, class_names, place.source)
         place = replace(place, first_row=place.first_row + len(checked.scores))
     if form is None:
-        message = "there are no rows"
-        raise place.error(message)
+        raise place.no_rows()
     if source.rows not in (None, place.first_row):
         message = f"holds {place.first_row} rows, its header says {source.rows}: the file is damaged"
         raise place.error(message)

@@ -55,8 +55,7 @@ def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], kind: str, place:
         message = f"must have shape (rows, classes) or (rows,), got {shape}"
         raise place.error(message, column=place.scores(kind))
     if shape[0] == 0:
-        message = "there are no rows"
-        raise place.error(message, column=place.scores(kind))
+        raise place.no_rows(column=place.scores(kind))
 
 
 def check_rows(shape: tuple[int, ...], rows: int, name: str, place: Place) -> None:

@@ -1,0 +1,146 @@
+"""The commands over many files that are one data set, in this process or on a cluster."""
+
+from __future__ import annotations
+
+import glob
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling, load
+from refocal.cli.commands import _SUFFIXES, _check_outputs
+from refocal.cli.compare import finite, measures
+from refocal.cli.output import show, terminal
+from refocal.report import words
+from refocal.report.calibration import Fitted
+from refocal.scale import Done
+from refocal.scale import apply as apply_to_files
+from refocal.scale import evaluate as measure
+from refocal.scale.calibration import fitted
+from refocal.scale.engines import Progress as Tell
+from refocal.scale.engines import opened
+from refocal.scale.evaluation import measured
+from refocal.scale.parts import Rows, form_of, matching
+
+_METHODS = ("temperature", "focal-temperature", "posterior")
+
+
+def asked_for(options: Namespace, files: Sequence[str]) -> bool:
+    """Whether the files are parts of one data set: an engine was named, or one of them is a pattern."""
+    patterns = any(glob.has_magic(file) and not os.path.lexists(file) for file in files)
+    return options.engine is not None or options.address is not None or patterns
+
+
+def evaluate(options: Namespace) -> None:
+    """Measure the files together."""
+    _refuse(options, "report")
+    with bar() as progress:
+        summary = measure(options.files, split=options.split, progress=progress, **_engine(options))
+    show(options, measures([" ".join(options.files)], [summary]), {"measures": finite(summary)})
+
+
+def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
+    """Fit to files, and measure on others before and after."""
+    _refuse(options, "report", "out")
+    _check_outputs(options, [])
+    val = matching(options.val)
+    test = val if options.test is None else matching(options.test)
+    form = form_of(val)
+    method = options.method or "focal-temperature"
+    calibrator = _chosen(method, loss, form.kind)
+    alone = options.test is None
+    if not alone and set(val) & set(test):
+        msg = f"{options.val} and {options.test} must be files of their own, both have {min(set(val) & set(test))}"
+        raise ValueError(msg)
+    engine = _engine(options)
+    with bar() as progress, opened(engine.get("engine", "local"), engine.get("address"), progress) as running:
+        result = fitted(running, calibrator, val, Rows(form, split="val", optional=not alone, finite=True))
+        rows = Rows(form, split="test", optional=not alone, finite=True)
+        before, after = measured(running, test, rows, (None, result))
+    parameters = Fitted(method, method, result, None).parameters
+    if options.save:
+        result.save(options.save)
+    content = {
+        "parameters": parameters,
+        "measures": {"given": finite(before), "calibrated": finite(after)},
+        "written": {"calibrator": options.save} if options.save else {},
+    }
+    shown = [measures(["as given", "calibrated"], [before, after]), Text(words.parameters(parameters))]
+    shown += [Text(words.printable(f"calibrator: {options.save}"))] if options.save else []
+    show(options, Group(*shown), content)
+
+
+def apply(options: Namespace) -> None:
+    """Calibrate the files into a folder."""
+    if Path(options.out).suffix in _SUFFIXES["out"]:
+        msg = f"--out must be a folder where there are many files, got {options.out!r}"
+        raise ValueError(msg)
+    with bar() as progress:
+        done = apply_to_files(
+            load(options.calibrator),
+            options.files,
+            options.out,
+            overwrite=options.force,
+            progress=progress,
+            **_engine(options),
+        )
+    kept = f", {done.kept:,} were there already" if done.kept else ""
+    told = f"{done.rows:,} rows of {done.written:,} files calibrated{kept}: {options.out}"
+    show(options, told, {**done._asdict(), "out": options.out})
+
+
+@contextmanager
+def bar() -> Iterator[Tell]:
+    """A bar over files on a terminal, and how many rows were read."""
+    console = terminal()
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("files, {task.fields[rows]:,} rows"),
+    )
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("starting", rows=0)
+
+        def tell(done: Done) -> None:
+            shown.update(task, description=done.what, completed=done.files, total=done.of_files, rows=done.rows)
+
+        yield tell
+
+
+def _chosen(method: str, loss: dict[str, Any], kind: str) -> Calibrator:
+    if method not in _METHODS:
+        msg = f"over many files, --method must be one of {', '.join(_METHODS)}, got {method!r}"
+        raise ValueError(msg)
+    if method == "posterior":
+        if not loss:
+            msg = "--method posterior needs the gamma that the network was trained with"
+            raise ValueError(msg)
+        return FocalPosterior(**loss, input=kind)
+    return (TemperatureScaling if method == "temperature" else FocalTemperatureScaling)(input=kind)
+
+
+def _engine(options: Namespace) -> dict[str, Any]:
+    """What the user said about the engine; an address alone means Ray."""
+    if options.address is not None and options.engine is None:
+        return {"engine": "ray", "address": options.address}
+    given = {"engine": options.engine, "address": options.address}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _refuse(options: Namespace, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) is not None:
+            instead = "apply writes calibrated files" if name == "out" else "it needs all rows in memory"
+            msg = f"--{name} is not for many files: {instead}"
+            raise ValueError(msg)

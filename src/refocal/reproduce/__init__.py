@@ -1,0 +1,27 @@
+"""The papers' figures and tables as commands: a spec says what to compute, at which scale, and what was published."""
+
+from refocal.reproduce.base import Context, Kind, Numbers
+from refocal.reproduce.kinds import KINDS
+from refocal.reproduce.page import gallery, link, read_results
+from refocal.reproduce.run import Outcome, reproduce
+from refocal.reproduce.spec import SCALES, Published, Spec, read_spec, read_specs
+from refocal.reproduce.store import Comparison, Result
+
+__all__ = [
+    "KINDS",
+    "SCALES",
+    "Comparison",
+    "Context",
+    "Kind",
+    "Numbers",
+    "Outcome",
+    "Published",
+    "Result",
+    "Spec",
+    "gallery",
+    "link",
+    "read_results",
+    "read_spec",
+    "read_specs",
+    "reproduce",
+]

@@ -1,0 +1,76 @@
+"""The focal map of three classes beside the nearest temperature scaling, as arrows on the simplex (003, Fig. 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import refocal
+from refocal.reproduce import style
+from refocal.reproduce.base import Context, Kind, Numbers
+from refocal.reproduce.simplex import frame, in_plane, interior_grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Maps and the grid of arrows.
+
+    Attributes:
+        gammas: A column of panels each.
+        recorded: Further gammas whose nearest temperature is recorded.
+        side: Arrows start at the inner points of a grid with this many steps a side.
+        logit_range: Each logit lies in plus or minus this, in the search for the nearest temperature.
+    """
+
+    gammas: tuple[float, ...]
+    recorded: tuple[float, ...]
+    side: int
+    logit_range: float
+
+
+def scaled(probs: np.ndarray, temperature: float) -> np.ndarray:
+    """Temperature scaling of probabilities."""
+    return refocal.posterior_from_logits(np.log(probs) / temperature, gamma=0)
+
+
+def compute(given: Parameters, _: Context) -> Numbers:
+    """Where both maps take the points of the grid, and whether an arrow lowers the largest probability."""
+    start = interior_grid(given.side)
+    values, ends = {}, {}
+    for gamma in (*given.gammas, *given.recorded):
+        values[f"T({gamma:g})"] = refocal.closest_temperature(
+            gamma, classes=3, logit_range=given.logit_range
+        ).temperature
+    for gamma in given.gammas:
+        focal = refocal.posterior(start, gamma=gamma)
+        values[f"arrows that lower confidence({gamma:g})"] = float(
+            np.sum(focal.max(axis=1) < start.max(axis=1) - 1e-12)
+        )
+        ends[f"{gamma:g}"] = {"focal": in_plane(focal), "temperature": in_plane(scaled(start, values[f"T({gamma:g})"]))}
+    return Numbers(values, {"start": in_plane(start), "ends": ends})
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """Focal maps above, temperature scalings below."""
+    figure.set_size_inches(style.WIDTH, 6.1)
+    panels = figure.subplots(2, len(given.gammas), squeeze=False)
+    start = np.asarray(numbers.curves["start"])
+    for column, gamma in enumerate(given.gammas):
+        names = {"focal": f"focal map, γ = {gamma:g}", "temperature": f"T = {numbers.values[f'T({gamma:g})']:.3f}"}
+        for row, (kind, name) in enumerate(names.items()):
+            ax = panels[row, column]
+            move = np.asarray(numbers.curves["ends"][f"{gamma:g}"][kind]) - start
+            frame(ax)
+            ax.plot(*start.T, linestyle="none", marker=".", markersize=2.5, color=style.GUIDE)
+            ax.quiver(
+                *start.T, *move.T, angles="xy", scale_units="xy", scale=1, width=0.0045, color=style.color(row + 1)
+            )
+            style.letter(ax, row * len(given.gammas) + column, name)
+
+
+KIND = Kind(Parameters, compute, draw)

@@ -1,0 +1,86 @@
+"""How far the focal map of three classes is from the nearest temperature scaling, point by point (003, Fig. 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import refocal
+from refocal.reproduce import style
+from refocal.reproduce.base import Context, Kind, Numbers
+from refocal.reproduce.kinds.arrows import scaled
+from refocal.reproduce.simplex import closed_grid, frame, in_plane
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LEVELS = 7
+_NEAR_CORNER = 0.75  # a top probability from here on
+_MARGIN = 1e-4  # about the least probability of logits in ±5
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Maps and the grid.
+
+    Attributes:
+        gammas: A panel each.
+        side: Points along a side of the grid that is drawn.
+        fine_side: Points along a side of the grid that the largest differences are looked for on.
+        logit_range: Each logit lies in plus or minus this, in the search for the nearest temperature.
+    """
+
+    gammas: tuple[float, ...]
+    side: int
+    fine_side: int
+    logit_range: float
+
+
+def difference(probs: np.ndarray, *, gamma: float, temperature: float) -> np.ndarray:
+    """The largest difference of a class probability between the focal map and temperature scaling."""
+    return np.max(np.abs(refocal.posterior(probs, gamma=gamma) - scaled(probs, temperature)), axis=1)
+
+
+def compute(given: Parameters, _: Context) -> Numbers:
+    """Differences on the grid that is drawn; the largest ones on a finer grid."""
+    drawn, fine = (closed_grid(side, margin=_MARGIN) for side in (given.side, given.fine_side))
+    center = np.full((1, 3), 1 / 3)
+    values: dict[str, float] = {}
+    differences = []
+    for gamma in given.gammas:
+        temperature = refocal.closest_temperature(gamma, classes=3, logit_range=given.logit_range).temperature
+        at = partial(difference, gamma=gamma, temperature=temperature)
+        found = at(fine)
+        largest, near = float(found.max()), float(found[fine.max(axis=1) >= _NEAR_CORNER].max())
+        values |= {
+            f"T({gamma:g})": temperature,
+            f"largest({gamma:g})": largest,
+            f"largest near a corner({gamma:g})": near,
+            f"near a corner by largest({gamma:g})": near / largest,
+            f"at the centre({gamma:g})": float(at(center)[0]),
+        }
+        differences.append(at(drawn))
+    return Numbers(values, {"points": in_plane(drawn), "difference": differences})
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """A triangle for each gamma, darker where the maps differ more."""
+    figure.set_size_inches(style.WIDTH, 3.1)
+    panels = figure.subplots(1, len(given.gammas), squeeze=False)[0]
+    points = np.asarray(numbers.curves["points"])
+    for index, (ax, gamma) in enumerate(zip(panels, given.gammas, strict=True)):
+        percent = 100 * np.asarray(numbers.curves["difference"][index])
+        frame(ax)
+        areas = ax.tricontourf(*points.T, percent, levels=_LEVELS, cmap="Blues")
+        ax.tricontour(*points.T, percent, levels=areas.levels, colors="0.35", linewidths=0.4)
+        bar = figure.colorbar(areas, ax=ax, shrink=0.8, pad=0.01)
+        bar.set_label("largest difference (%)")
+        bar.outline.set_linewidth(0.5)
+        temperature = numbers.values[f"T({gamma:g})"]
+        style.letter(ax, index, f"γ = {gamma:g}, T = {temperature:.3f}")
+
+
+KIND = Kind(Parameters, compute, draw)

@@ -1,0 +1,142 @@
+"""Many small multilayer perceptrons trained at once: one for each gamma and each trial, in batched matrices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Weights = list["Tensor"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the networks are built and trained: three layers, ReLU, Adam with a cosine from the learning rate to 0.
+
+    Attributes:
+        hidden: Width of both hidden layers.
+        epochs: Passes over the training data.
+        batch: Samples a step.
+        learning_rate: At the start.
+        weight_decay: Of all weights, decoupled (AdamW).
+    """
+
+    hidden: int
+    epochs: int
+    batch: int
+    learning_rate: float
+    weight_decay: float
+
+
+class Samples(NamedTuple):
+    """Features (trials, n, d) and labels (trials, n): each trial has samples of its own."""
+
+    features: np.ndarray
+    labels: np.ndarray
+
+
+class Trained(NamedTuple):
+    """Networks after the last epoch, and, each by itself, after the epoch with its least held-out loss."""
+
+    last: Weights
+    best: Weights
+
+
+def train(
+    samples: Samples, held_out: Samples, *, classes: int, gammas: tuple[float, ...], recipe: Recipe, seed: int
+) -> Trained:
+    """Train a network for every gamma and trial, each with the focal loss of its gamma.
+
+    The networks of a trial start from the same weights and see the same batches, so that they differ by gamma alone.
+    The sum of all losses is minimised: its gradient by one network's weights is that of this network's loss.
+
+    Args:
+        samples: To train on.
+        held_out: To choose the best epoch by.
+        classes: Number of classes.
+        gammas: Focusing parameters, 0 for cross-entropy.
+        recipe: Size and training.
+        seed: Of the weights and batches.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    x, y = _tensors(samples)
+    x_held, y_held = _tensors(held_out)
+    trials, count, inputs = x.shape
+    weights = _initial(trials, (inputs, recipe.hidden, recipe.hidden, classes), len(gammas), generator)
+    optimiser = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    batches = math.ceil(count / recipe.batch)
+    steps = recipe.epochs * batches
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: (1 + math.cos(math.pi * step / steps)) / 2)
+    best = [weight.detach().clone() for weight in weights]
+    least = torch.full((len(gammas), trials), math.inf)
+    for _ in range(recipe.epochs):
+        order = torch.rand((trials, count), generator=generator).argsort(dim=1)
+        for chosen in order.chunk(batches, dim=1):
+            rows = torch.arange(trials)[:, None]
+            optimiser.zero_grad()
+            _losses(weights, x[rows, chosen], y[rows, chosen], gammas).sum().backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+        with torch.no_grad():
+            held = _losses(weights, x_held, y_held, gammas)
+            better = held < least
+            least = torch.where(better, held, least)
+            for kept, weight in zip(best, weights, strict=True):
+                kept[better] = weight[better]
+    return Trained([weight.detach() for weight in weights], best)
+
+
+def logits(weights: Weights, features: np.ndarray) -> np.ndarray:
+    """Logits (gammas, trials, n, classes) of features (trials, n, d), in double precision."""
+    import torch
+
+    with torch.no_grad():
+        return _forward(weights, torch.as_tensor(features, dtype=torch.float32)).double().numpy()
+
+
+def _tensors(samples: Samples) -> tuple[Tensor, Tensor]:
+    import torch
+
+    features = torch.as_tensor(samples.features, dtype=torch.float32)
+    return features, torch.as_tensor(samples.labels, dtype=torch.int64)
+
+
+def _initial(trials: int, widths: tuple[int, ...], gammas: int, generator: object) -> Weights:
+    """Uniform weights in ±1/sqrt(inputs), as PyTorch's linear layers have; bias in the last row."""
+    import torch
+
+    weights = []
+    for inputs, outputs in itertools.pairwise(widths):
+        drawn = torch.rand((trials, inputs + 1, outputs), generator=generator)  # type: ignore[call-overload]
+        scaled = (2 * drawn - 1) / math.sqrt(inputs)
+        weights.append(scaled.expand(gammas, *scaled.shape).clone().requires_grad_())
+    return weights
+
+
+def _forward(weights: Weights, features: Tensor) -> Tensor:
+    gammas, trials = weights[0].shape[:2]
+    hidden = features.expand(gammas, *features.shape).flatten(0, 1)
+    for index, weight in enumerate(weights):
+        flat = weight.flatten(0, 1)
+        hidden = flat[:, -1:].baddbmm(hidden.relu() if index else hidden, flat[:, :-1])
+    return hidden.reshape(gammas, trials, *hidden.shape[1:])
+
+
+def _losses(weights: Weights, features: Tensor, labels: Tensor, gammas: tuple[float, ...]) -> Tensor:
+    """The mean loss (gammas, trials) of each network."""
+    import torch
+
+    from refocal.losses import focal_loss
+
+    scores = _forward(weights, features)
+    flat = labels.flatten()
+    found = [focal_loss(score.flatten(0, 1), flat, gamma=gamma) for score, gamma in zip(scores, gammas, strict=True)]
+    return torch.stack(found).reshape(len(gammas), *labels.shape).mean(dim=2)

@@ -1,0 +1,102 @@
+"""The page that shows every figure with our numbers beside the paper's, from the stored results."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from refocal.reproduce import store
+from refocal.reproduce.spec import SCALES, Spec
+from refocal.reproduce.store import Comparison, Result
+
+PAPERS = {
+    "001": "Charoenphakdee et al., CVPR 2021",
+    "002": "Mukhoti et al., version under review for ICLR 2020",
+    "003": "Komisarenko & Kull, ECAI 2024",
+    "004": "Kimura & Naganuma, 2024",
+}
+_HEAD = """# The papers' figures
+
+Each figure below is one command, `refocal reproduce ID`, which computes it from a spec in
+[`experiments/`](../experiments), draws it, and compares its numbers with the published ones. The scales are `smoke`
+(seconds), `small` (the default) and `paper` (as published); `refocal reproduce --list` shows what there is, and
+`refocal reproduce --gallery docs/gallery.md` writes this page from the stored results. "Within" says whether ours is
+within the tolerance: half a unit of the last printed digit of a number, our reading where the paper has only words.
+001-study-c reads data sets, `tabular/*.npz` with X, y and categorical, from the folder that `--data` names.
+"""
+
+
+def read_results(results: Path, specs: Mapping[str, Spec]) -> dict[str, Result]:
+    """The stored result of the largest scale of each spec that has one; smoke runs do not count."""
+    found = {}
+    for spec in specs.values():
+        for scale in reversed(SCALES[1:]):
+            result = store.load(results, spec, scale)
+            if result is not None:
+                found[spec.id] = result
+                break
+    return found
+
+
+def gallery(specs: Mapping[str, Spec], found: Mapping[str, Result], *, figures: str) -> str:
+    """The page as Markdown.
+
+    Args:
+        specs: What to show, in this order.
+        found: Results by id.
+        figures: The folder of results, as seen from the page.
+    """
+    parts = [_HEAD]
+    paper = None
+    for spec in specs.values():
+        if spec.paper != paper:
+            paper = spec.paper
+            parts.append(f"## {paper}: {_plain(PAPERS.get(paper, 'other'))}\n")
+        parts.append(_section(spec, found.get(spec.id), figures))
+    return "\n".join(parts)
+
+
+def link(page: str | os.PathLike[str], results: Path) -> str:
+    """The folder of results as seen from a page."""
+    return Path(os.path.relpath(results.resolve(), Path(page).resolve().parent)).as_posix()
+
+
+def _section(spec: Spec, result: Result | None, figures: str) -> str:
+    head = f"### {spec.id}: {_plain(spec.title)}\n"
+    if result is None:
+        return f"{head}\n{_plain(spec.caption)}\n\nNo result is stored.\n"
+    lines = [
+        head,
+        f"![{_plain(spec.title)}]({figures}/{spec.id}/{result.scale}/figure.svg)\n",
+        f"{_plain(spec.caption)} {_scale(spec, result)}, {_duration(result.seconds)}.\n",
+    ]
+    if result.published:
+        lines += ["| published | where | paper | ours | within |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {_plain(item.says)} | {_plain(item.where)} | {_stated(item)} | {item.shown} | "
+            f"{'yes' if item.within else '**no**'} |"
+            for item in result.published
+        ]
+    notes = dict.fromkeys(item.note for item in result.published if item.note)
+    texts = [*notes, store.found(spec.finding, result.numbers.values)]
+    return "\n".join(lines) + "".join(f"\n\n{_plain(text)}" for text in texts if text) + "\n"
+
+
+def _stated(item: Comparison) -> str:
+    return f"{item.published} ± {item.tolerance:g}" if item.relation == "about" and item.tolerance else item.published
+
+
+def _scale(spec: Spec, result: Result) -> str:
+    same = spec.parameters[result.scale] == spec.parameters[SCALES[-1]]
+    return f"Scale {result.scale}{', the same as paper' if same and result.scale != SCALES[-1] else ''}"
+
+
+def _plain(text: str) -> str:
+    """Text of a spec as Markdown that shows it, on one line."""
+    return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"

@@ -1,0 +1,185 @@
+"""Specs of figures and tables: TOML files, checked when they are read."""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from refocal.reproduce.kinds import KINDS
+
+SCALES = ("smoke", "small", "paper")
+RELATIONS = ("about", "at most", "at least")
+_TEXTS = ("id", "paper", "title", "caption", "kind")
+_OPTIONAL: dict[str, type] = {"finding": str, "parameters": dict, "published": list}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number that a paper states.
+
+    Attributes:
+        number: Which of the computed values it is about.
+        says: What it is, in words.
+        where: Where the paper states it.
+        value: As published.
+        relation: Whether ours should be "about", "at most" or "at least" the value.
+        tolerance: How far from the value ours may be.
+        note: What we have to say about the difference.
+    """
+
+    number: str
+    says: str
+    where: str
+    value: float
+    relation: str = "about"
+    tolerance: float = 0.0
+    note: str = ""
+
+    def holds(self, ours: float) -> bool:
+        """Whether our number agrees with the published one."""
+        excess = ours - self.value
+        if self.relation == "about":
+            return abs(excess) <= self.tolerance
+        return (excess if self.relation == "at most" else -excess) <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A figure or table of a paper, and how to make it.
+
+    Attributes:
+        id: Paper and number, "003-fig-2"; also the name of its file.
+        paper: Number of the paper.
+        title: A few words.
+        caption: What the figure shows.
+        finding: What came out, with `{name:format}` for computed values; may be empty.
+        kind: The computation, one of `KINDS`.
+        parameters: Of the computation, for each scale: smoke (seconds), small (minutes), paper (as published).
+        published: Numbers of the paper to compare ours with.
+    """
+
+    id: str
+    paper: str
+    title: str
+    caption: str
+    finding: str
+    kind: str
+    parameters: Mapping[str, Any]
+    published: tuple[Published, ...]
+
+
+def read_spec(path: str | os.PathLike[str]) -> Spec:
+    """Read a spec and check all of it.
+
+    Args:
+        path: A TOML file.
+
+    Raises:
+        ValueError: If something is missing, unknown or of the wrong type; the message names file and key.
+    """
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{path}: not a TOML file: {error}"
+        raise ValueError(msg) from error
+    try:
+        return _spec(content, path.stem)
+    except (ValueError, TypeError) as error:
+        msg = f"{path}: {error}"
+        raise ValueError(msg) from error
+
+
+def read_specs(folder: str | os.PathLike[str]) -> dict[str, Spec]:
+    """All specs of a folder, by id in order.
+
+    Args:
+        folder: Where the TOML files are.
+
+    Raises:
+        FileNotFoundError: If there are none.
+    """
+    specs = {spec.id: spec for spec in map(read_spec, sorted(Path(folder).glob("*.toml")))}
+    if not specs:
+        msg = f"no experiments in {os.fspath(folder)!r}: --experiments names the repository's folder of them"
+        raise FileNotFoundError(msg)
+    return specs
+
+
+def _spec(content: dict[str, Any], stem: str) -> Spec:
+    _check_keys(content, {*_TEXTS, "scales", *_OPTIONAL}, required={*_TEXTS, "scales"})
+    for name in _TEXTS:
+        _typed(content[name], str, name)
+    for name, kind in _OPTIONAL.items():
+        _typed(content.setdefault(name, kind()), kind, name)
+    _typed(content["scales"], dict, "scales")
+    if content["id"] != stem:
+        msg = f"id must be the name of the file, {stem!r}, got {content['id']!r}"
+        raise ValueError(msg)
+    if not content["id"].startswith(f"{content['paper']}-"):
+        msg = f"id must begin with the paper, '{content['paper']}-', got {content['id']!r}"
+        raise ValueError(msg)
+    if content["kind"] not in KINDS:
+        msg = f"kind must be one of {', '.join(sorted(KINDS))}, got {content['kind']!r}"
+        raise ValueError(msg)
+    _check_keys(content["scales"], set(SCALES), required=set(SCALES), of="scales")
+    common, wanted = content["parameters"], KINDS[content["kind"]].parameters
+    parameters = {
+        scale: _record(
+            wanted, {**common, **_typed(content["scales"][scale], dict, f"scales.{scale}")}, f"scale {scale}"
+        )
+        for scale in SCALES
+    }
+    published = tuple(
+        _published(item, f"published {index}") for index, item in enumerate(content["published"], start=1)
+    )
+    return Spec(**{name: content[name] for name in (*_TEXTS, "finding")}, parameters=parameters, published=published)
+
+
+def _published(content: Any, where: str) -> Published:
+    made: Published = _record(Published, _typed(content, dict, where), where)
+    if made.relation not in RELATIONS:
+        msg = f"{where}: relation must be one of {', '.join(map(repr, RELATIONS))}, got {made.relation!r}"
+        raise ValueError(msg)
+    if not made.tolerance >= 0 or (made.relation == "about" and "tolerance" not in content):
+        msg = f"{where}: tolerance must be given, and not negative"
+        raise ValueError(msg)
+    return made
+
+
+def _record(wanted: type, given: dict[str, Any], where: str) -> Any:
+    """A frozen dataclass from a table, each field of its declared type."""
+    required = {field.name for field in fields(wanted) if field.default is MISSING}
+    _check_keys(given, {field.name for field in fields(wanted)}, required=required, of=where)
+    hints = get_type_hints(wanted)
+    return wanted(**{name: _typed(value, hints[name], f"{where}: {name}") for name, value in given.items()})
+
+
+def _typed(value: Any, wanted: Any, name: str) -> Any:
+    """The value as the type that was declared: a finite number, text, or a tuple of such."""
+    if get_origin(wanted) is tuple:
+        return tuple(_typed(item, get_args(wanted)[0], name) for item in _typed(value, list, name))
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        msg = f"{name} must be of type {wanted.__name__}, got {value!r}"
+        raise TypeError(msg)
+    if isinstance(value, float) and not math.isfinite(value):
+        msg = f"{name} must be finite, got {value}"
+        raise ValueError(msg)
+    return value
+
+
+def _check_keys(given: dict[str, Any], allowed: set[str], *, required: set[str], of: str = "the spec") -> None:
+    unknown, missing = sorted(set(given) - allowed), sorted(required - set(given))
+    if unknown:
+        msg = f"{of} must have only {', '.join(sorted(allowed))}, got {', '.join(unknown)}"
+        raise ValueError(msg)
+    if missing:
+        msg = f"{of} lacks {', '.join(missing)}"
+        raise ValueError(msg)

@@ -1,0 +1,194 @@
+"""Results on disk: one folder for each experiment and scale, whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refocal import _files
+from refocal.reproduce.base import Numbers
+from refocal.reproduce.spec import Published, Spec
+
+_PLACE = re.compile(r"\{(?P<name>[^{}:]+):(?P<format>[^{}:]*)\}")
+_DIGITS = 5  # of what is drawn; no figure shows more
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published number beside ours."""
+
+    says: str
+    where: str
+    relation: str
+    paper: float
+    tolerance: float
+    ours: float
+    within: bool
+    note: str
+
+    @property
+    def line(self) -> str:
+        """The comparison in one line.
+
+        Example:
+            >>> Comparison("T", "Fig. 2", "about", 0.36, 0.005, 0.27634, False, "").line
+            'T: paper: 0.36, ours: 0.2763, within: no'
+        """
+        return f"{self.says}: paper: {self.published}, ours: {self.shown}, within: {'yes' if self.within else 'no'}"
+
+    @property
+    def shown(self) -> str:
+        """Our number, to four digits; 0 has no sign."""
+        return f"{self.ours + 0.0:.4g}"
+
+    @property
+    def published(self) -> str:
+        """The paper's number with its relation."""
+        return f"{'' if self.relation == 'about' else self.relation + ' '}{self.paper:g}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found, and by what.
+
+    Attributes:
+        id: Of the spec.
+        scale: Of the run.
+        kind: Of the computation.
+        parameters: Of the computation, its seed among them where it draws at random.
+        versions: Of Python and the packages that took part.
+        seconds: How long the computation took.
+        numbers: What it found.
+        published: Published numbers beside ours.
+    """
+
+    id: str
+    scale: str
+    kind: str
+    parameters: dict[str, Any]
+    versions: dict[str, str]
+    seconds: float
+    numbers: Numbers
+    published: tuple[Comparison, ...]
+
+
+def plain(parameters: Any) -> dict[str, Any]:
+    """Parameters as JSON gives them back."""
+    return json.loads(json.dumps(asdict(parameters)))
+
+
+def compared(published: tuple[Published, ...], numbers: Numbers) -> tuple[Comparison, ...]:
+    """Each published number beside ours.
+
+    Raises:
+        ValueError: If a published number is about a value that was not computed.
+    """
+    unknown = [item.number for item in published if item.number not in numbers.values]
+    if unknown:
+        msg = f"published numbers must be among {', '.join(numbers.values)}, got {', '.join(unknown)}"
+        raise ValueError(msg)
+    return tuple(
+        Comparison(
+            item.says,
+            item.where,
+            item.relation,
+            item.value,
+            item.tolerance,
+            numbers.values[item.number],
+            item.holds(numbers.values[item.number]),
+            item.note,
+        )
+        for item in published
+    )
+
+
+def found(text: str, values: dict[str, float]) -> str:
+    """The finding of a spec in words, with the computed values in their places.
+
+    Raises:
+        ValueError: If it names a value that was not computed, or another format than .3f, .3e or .3g.
+
+    Example:
+        >>> found("T is {T(2):.2f}.", {"T(2)": 0.4646})
+        'T is 0.46.'
+    """
+
+    def value(place: re.Match[str]) -> str:
+        if place["name"] not in values:
+            msg = f"finding must name values among {', '.join(values)}, got {place['name']}"
+            raise ValueError(msg)
+        if not re.fullmatch(r"\.\d[efg]", place["format"]):
+            msg = f"finding must have formats such as .3f, got {place['format']!r}"
+            raise ValueError(msg)
+        return format(values[place["name"]], place["format"])
+
+    return _PLACE.sub(value, " ".join(text.split()))
+
+
+def folder(results: Path, spec: Spec, scale: str) -> Path:
+    """Where a result belongs."""
+    return results / spec.id / scale
+
+
+def load(results: Path, spec: Spec, scale: str) -> Result | None:
+    """A stored result, None if there is none.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    file = folder(results, spec, scale) / "numbers.json"
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        numbers = Numbers(content.pop("values"), content.pop("curves"))
+        published = tuple(Comparison(**item) for item in content.pop("published"))
+        return Result(**content, numbers=numbers, published=published)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        msg = f"{file} is not a result ({error}): --force makes it anew"
+        raise ValueError(msg) from error
+
+
+def save(results: Path, spec: Spec, result: Result, figures: dict[str, bytes]) -> Path:
+    """Write numbers and figures; a result that was there is replaced once the new one is complete."""
+    target = folder(results, spec, result.scale)
+    with _files.replacing_folder(target) as new:
+        for name, content in figures.items():
+            (new / name).write_bytes(content)
+        (new / "numbers.json").write_text(_json(result), encoding="utf-8")
+    return target
+
+
+def update(results: Path, spec: Spec, result: Result) -> None:
+    """Write numbers whose figures stay as they are."""
+    file = folder(results, spec, result.scale) / "numbers.json"
+    _files.write_text(os.fspath(file), _json(result), overwrite=True)
+
+
+def _json(result: Result) -> str:
+    """One line for each entry: short files, and differences that can be read."""
+    content = {field.name: getattr(result, field.name) for field in fields(result) if field.name != "numbers"}
+    content["published"] = [asdict(item) for item in result.published]
+    content |= {"values": result.numbers.values, "curves": rounded(result.numbers.curves)}
+    lines = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        for name, value in content.items()
+    )
+    return f"{{\n{lines}\n}}\n"
+
+
+def rounded(curves: Any) -> Any:
+    """Arrays as lists of the digits that a figure can show."""
+    if isinstance(curves, (np.ndarray, np.generic)):
+        curves = curves.tolist()
+    if isinstance(curves, dict):
+        return {name: rounded(value) for name, value in curves.items()}
+    if isinstance(curves, (list, tuple)):
+        return [rounded(value) for value in curves]
+    return float(f"{curves:.{_DIGITS}g}") if isinstance(curves, float) else curves

@@ -1,0 +1,78 @@
+"""The look of the figures: one style, readable in grey, the same bytes for the same numbers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from refocal.reproduce.base import Numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 7.2  # inches: the text width of a page
+GUIDE = "0.55"  # diagonals and other lines that carry no data
+_DPI = 130
+_COLOURS = 64  # of the PNG: enough for lines on white, a third of the bytes
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "lines.linewidth": 1.5,
+    "mathtext.fontset": "dejavusans",
+    "svg.hashsalt": "refocal",
+    "path.simplify_threshold": 0.2,
+}
+# Told apart by dash and by lightness as well as by colour.
+_LINES: tuple[dict[str, Any], ...] = (
+    {"color": "#000000", "linestyle": "-"},
+    {"color": "#0a649f", "linestyle": (0, (6, 1.5))},
+    {"color": "#b04a06", "linestyle": (0, (6, 1.5, 1.2, 1.5))},
+    {"color": "#4e9a51", "linestyle": (0, (2.2, 1.2))},
+    {"color": "#9a6fb0", "linestyle": (0, (1, 1.2))},
+    {"color": "#e0a030", "linestyle": (0, (8, 1.5, 1, 1.5, 1, 1.5))},
+)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def line(index: int, **more: Any) -> dict[str, Any]:
+    """The style of the series with this index: a colour and a dash of its own."""
+    return {**_LINES[index % len(_LINES)], **more}
+
+
+def color(index: int) -> str:
+    """The colour alone, for dots and areas."""
+    return str(_LINES[index % len(_LINES)]["color"])
+
+
+def letter(ax: Axes, index: int, text: str = "") -> None:
+    """(a), (b), ... above the left corner of a panel, with what tells it from its neighbours."""
+    ax.set_title(f"({'abcdefghijkl'[index]}) {text}".rstrip(), loc="left", pad=5)
+
+
+def rendered(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numbers: Numbers) -> dict[str, bytes]:
+    """A drawing as files: figure.svg and figure.png."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    with mpl.rc_context({**mpl.rcParamsDefault, "backend": mpl.rcParams["backend"], **_STYLE}):
+        figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+        draw(figure, parameters, numbers)
+        svg, full, png = io.BytesIO(), io.BytesIO(), io.BytesIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+        figure.savefig(full, format="png", dpi=_DPI)
+    Image.open(full).convert("RGB").quantize(_COLOURS).save(png, format="png", optimize=True)
+    return {"figure.svg": svg.getvalue(), "figure.png": png.getvalue()}

@@ -1,0 +1,127 @@
+"""Fitting a calibrator to a data set of many files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from sklearn.base import clone
+
+from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling
+from refocal.calibrators.objectives import BINS, refuse_weights
+from refocal.core.binning import Bins
+from refocal.scale.engines import Engine, Progress, opened
+from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, bins_of_cells, nll_of_cells
+from refocal.scale.parts import Block, Rows, Source, form_of, matching
+
+C = TypeVar("C", bound=Calibrator)
+
+
+def calibrate(
+    calibrator: C,
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    split: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    progress: Progress | None = None,
+) -> C:
+    """Fit a calibrator to files of predictions, together one data set.
+
+    `TemperatureScaling` and `FocalTemperatureScaling` by Newton's method take one pass over the data for each sum of
+    value, gradient and Hessian, ten at most; `FocalTemperatureScaling(search="grid")` takes one pass for all cells of
+    its grid. On a cluster the rows are read once and stay in the object store, where that has room for them.
+
+    Args:
+        calibrator: What to fit; it stays as it is. Its `input` must be what the files hold.
+        paths: Names or patterns of files with labels, as for `evaluate`.
+        split: Only the rows of this split.
+        engine: "local" or "ray", as for `evaluate`.
+        address: Of the cluster.
+        progress: Is told how far it has come.
+
+    Returns:
+        A fitted copy of the calibrator.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> import numpy as np
+        >>> from refocal import scale
+        >>> from refocal.calibrators import TemperatureScaling
+        >>> from refocal.predictions import Predictions
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> rng = np.random.default_rng(0)
+        >>> for part in range(2):
+        ...     logits = rng.standard_normal((5000, 3))
+        ...     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+        ...     Predictions(3 * logits, kind="logits", labels=labels).write(folder / f"{part}.npz")
+        >>> abs(scale.calibrate(TemperatureScaling(), folder / "*.npz").temperature_ - 3) < 0.2
+        True
+
+    Reference: 003, sections 4.2 and 5.
+    """
+    _check_supported(calibrator)
+    files = matching(paths)
+    rows = Rows(form_of(files), split=split, finite=True)
+    with opened(engine, address, progress) as running:
+        return fitted(running, calibrator, files, rows)
+
+
+def fitted(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> C:
+    """A fitted copy of a calibrator."""
+    _check_supported(calibrator)
+    form = rows.form
+    if calibrator.input != form.kind:
+        msg = f"the calibrator takes {calibrator.input}, but {form.file} holds {form.kind}"
+        raise ValueError(msg)
+    result: C = clone(calibrator)
+    result.n_features_in_, result.classes_ = form.columns, np.arange(form.classes)
+    if isinstance(result, FocalTemperatureScaling) and result.search == "grid":
+        _fit_grid(engine, result, files, rows)
+    elif isinstance(result, TemperatureScaling | FocalTemperatureScaling):
+        held = engine.hold(Source(tuple(files), rows.read))
+        result.learn(PartitionedLikelihood(engine, held, kind=form.kind, files=len(files)))
+    return result
+
+
+def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequence[Path], rows: Rows) -> None:
+    cells, kind = calibrator.cells(), rows.form.kind
+    run: Callable[[Block], Sums]
+    if calibrator.objective == "nll":
+        run, read = partial(nll_of_cells, kind=kind, cells=cells), rows.read
+    else:
+        run, read = partial(bins_of_cells, kind=kind, cells=cells, bins=BINS), partial(_unweighted, rows)
+    found = engine.fold(Source(tuple(files), read), run, Sums.merge, what=f"fitting {len(cells)} cells")
+    if found is None:
+        raise ValueError(NO_ROWS)
+    values = found.means
+    if calibrator.objective != "nll":
+        values = np.array([Bins(*cell).expected_calibration_error for cell in found.values])
+    calibrator.learn_cell(cells, values)
+
+
+def _unweighted(rows: Rows, path: Path) -> Iterator[Block]:
+    for block in rows.read(path):
+        refuse_weights(block.weights, "ece")
+        yield block
+
+
+def _check_supported(calibrator: Calibrator) -> None:
+    """Refuse, before any work, what sums over rows do not tell."""
+    if isinstance(calibrator, TemperatureScaling):
+        supported = calibrator.checked_objective() == "nll"
+    elif isinstance(calibrator, FocalTemperatureScaling):
+        search = calibrator.checked_search()
+        supported = search == "newton" or (search == "grid" and calibrator.objective in ("nll", "ece"))
+    else:
+        supported = isinstance(calibrator, FocalPosterior)
+    if not supported or calibrator.classes is not None:
+        msg = (
+            "over many files, calibrator must be TemperatureScaling by NLL, FocalTemperatureScaling by Newton's method "
+            f"or by a grid of NLL or ECE, or FocalPosterior, with no classes named, got {calibrator!r}"
+        )
+        raise ValueError(msg)

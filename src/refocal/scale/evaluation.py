@@ -1,0 +1,89 @@
+"""Measuring a data set of many files in one pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from refocal.calibrators import Calibrator
+from refocal.metrics import CalibrationAccumulator, CalibrationSummary
+from refocal.report.evaluation import given_probs
+from refocal.scale.engines import Engine, Progress, opened
+from refocal.scale.parts import Block, Rows, Source, form_of, matching
+
+Measured = tuple[CalibrationAccumulator, ...]
+
+
+def evaluate(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    calibrator: Calibrator | None = None,
+    split: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    progress: Progress | None = None,
+) -> CalibrationSummary:
+    """Measure files of predictions, together one data set, in one pass.
+
+    Args:
+        paths: Names or patterns of .parquet, .npz or .csv files with labels; a file without rows counts nothing. For
+            "ray", names that every machine of the cluster can open.
+        calibrator: A fitted calibrator to apply first; None to measure the scores as they are.
+        split: Only the rows of this split.
+        engine: "local": this process, one row group in memory; "ray": a Ray cluster.
+        address: Of the cluster; None for one on this machine, which is started where there is none.
+        progress: Is told how far it has come.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> import numpy as np
+        >>> from refocal import scale
+        >>> from refocal.predictions import Predictions
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for part in (1, 2):
+        ...     Predictions(np.array([[0.6, 0.4]]), kind="probs", labels=[0]).write(folder / f"{part}.npz")
+        >>> scale.evaluate(folder / "*.npz").samples
+        2.0
+
+    Reference: 002, section 2.
+    """
+    files = matching(paths)
+    rows = Rows(form_of(files), split=split, finite=calibrator is not None)
+    with opened(engine, address, progress) as running:
+        return measured(running, files, rows, (calibrator,))[0]
+
+
+def measured(
+    engine: Engine, files: Sequence[Path], rows: Rows, calibrators: Sequence[Calibrator | None]
+) -> list[CalibrationSummary]:
+    """Measure the scores as calibrators make them (None: as they are), all in one pass."""
+    run = partial(measure_block, kind=rows.form.kind, calibrators=tuple(calibrators))
+    found = engine.fold(Source(tuple(files), rows.read), run, _merge, what="measuring")
+    if found is None:
+        of_split = "" if rows.split is None else f" of split {rows.split!r}"
+        msg = f"there are no rows{of_split} with a weight in {len(files)} files, the first of which is {files[0]}"
+        raise ValueError(msg)
+    return [accumulator.compute() for accumulator in found]
+
+
+def measure_block(block: Block, *, kind: str, calibrators: Sequence[Calibrator | None]) -> Measured:
+    """An accumulator of a block for each calibrator."""
+    return tuple(_accumulated(block, kind, calibrator) for calibrator in calibrators)
+
+
+def _accumulated(block: Block, kind: str, calibrator: Calibrator | None) -> CalibrationAccumulator:
+    accumulator = CalibrationAccumulator()
+    scores, labels, weights = block
+    if calibrator is not None:
+        accumulator.update(calibrator.predict_proba(scores), labels, weights=weights)
+    elif kind == "logits" and scores.ndim == 2 and scores.shape[1] > 1:
+        accumulator.update_logits(scores, labels, weights=weights)
+    else:
+        accumulator.update(given_probs(scores, input=kind, log=False), labels, weights=weights)
+    return accumulator
+
+
+def _merge(one: Measured, other: Measured) -> Measured:
+    return tuple(first.merge(second) for first, second in zip(one, other, strict=True))

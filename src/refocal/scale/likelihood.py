@@ -1,0 +1,164 @@
+"""The likelihood of a data set of many files: sums over blocks, from which a fit is made as from rows in memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refocal.calibrators.base import logits_of
+from refocal.core.binning import Bins, bin_sums, width_index
+from refocal.core.descent import Quadratic, Slope
+from refocal.core.focal_masses import Parameters, Ranked, top_confidences
+from refocal.core.likelihood import Focal, Labelled
+from refocal.scale.engines import Engine
+from refocal.scale.parts import Block
+
+MOST_PASSES = 10
+NO_ROWS = "there are no rows to fit to: none has a weight, or none is of the split that was asked for"
+_SAMPLE_SCORES = 1 << 20  # of the rows that the first guess comes from
+_LEAST_SAMPLE_ROWS = 1024
+
+
+class Sums(NamedTuple):
+    """Sums over samples, and how many samples they are over."""
+
+    samples: float
+    values: np.ndarray
+
+    def merge(self, other: Sums) -> Sums:
+        """The sums over both."""
+        return Sums(self.samples + other.samples, self.values + other.values)
+
+    @property
+    def means(self) -> np.ndarray:
+        """The values a sample."""
+        return self.values / self.samples
+
+
+class Outline(NamedTuple):
+    """What a fit has to know before its first step: how many samples, their scale, and some rows to guess from."""
+
+    samples: float
+    distance: float  # mean distance of a logit below its row's largest, summed over samples
+    sample: Labelled
+
+    def merge(self, other: Outline) -> Outline:
+        """The outline of both; a sample that grows too large is thinned."""
+        parts = (self.sample, other.sample)
+        weights = np.concatenate([part.share * part.samples for part in parts])
+        logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
+        step = 2 if len(labels) > 2 * _sample_rows(logits.shape[1]) else 1
+        sample = Labelled.of(logits[::step], labels[::step], weights[::step])
+        return Outline(self.samples + other.samples, self.distance + other.distance, sample)
+
+
+class PartitionedLikelihood:
+    """A `refocal.core.fitting.Likelihood` of rows that an engine reads: one pass for each evaluation, ten at most.
+
+    Args:
+        engine: Where the passes run.
+        source: What `engine.hold` gave.
+        kind: "logits" or "probs".
+        files: How many files there are.
+    """
+
+    def __init__(self, engine: Engine, source: Any, *, kind: str, files: int) -> None:
+        self._engine, self._source, self._kind = engine, source, kind
+        self.passes = 0
+        found = self._pass(partial(outline, kind=kind, files=files), Outline.merge)
+        if found is None:
+            raise ValueError(NO_ROWS)
+        self._sample: Labelled = found.sample
+        self.samples, self.scale = found.samples, found.distance / found.samples
+        self.classes, self.single = self._sample.classes, self._sample.single
+
+    def sample(self, size: int) -> Labelled:  # noqa: ARG002 a pass over the data costs more than a better guess
+        """The rows that were kept for a first guess."""
+        return self._sample
+
+    def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
+        """`temperature_likelihood` of all rows."""
+        run = partial(temperature_sums, kind=self._kind, beta=beta, exact=exact, curvature=curvature)
+        value, slope, *bend = self._pass(run, Sums.merge).means
+        return Slope(float(value), float(slope), float(bend[0]) if curvature else None)
+
+    def focal(self) -> Focal:
+        """`focal_likelihood` of all rows."""
+        return self._of_focal
+
+    def _of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
+        run = partial(focal_sums, kind=self._kind, gamma=gamma, beta=beta, exact=exact, curvature=curvature)
+        means = self._pass(run, Sums.merge).means
+        return Quadratic(float(means[0]), means[1:3], means[3:].reshape(2, 2) if curvature else None)
+
+    def _pass(self, run: Any, merge: Any) -> Any:
+        if self.passes == MOST_PASSES:
+            msg = f"no optimum found in {MOST_PASSES} passes over the data: fit to fewer rows, in memory"
+            raise RuntimeError(msg)
+        self.passes += 1
+        return self._engine.fold(self._source, run, merge, what=f"fitting, pass {self.passes}")
+
+
+def labelled(block: Block, *, kind: str) -> Labelled:
+    """The rows of a block as logits."""
+    matrix = block.scores.reshape(len(block.labels), -1)
+    wide = matrix if matrix.dtype in (np.float32, np.float64) else matrix.astype(np.float64)
+    return Labelled.of(logits_of(wide, probs=kind == "probs"), block.labels, block.weights)
+
+
+def outline(block: Block, *, kind: str, files: int) -> Outline:
+    """The outline of a block, with its share of the sample if every file had one block."""
+    data = labelled(block, kind=kind)
+    distance = float(data.share @ (data.top - data.logits.mean(axis=1, dtype=np.float64)))
+    wanted = -(-_sample_rows(data.classes) // files)
+    return Outline(data.samples, data.samples * distance, _thinned(data, max(1, len(data.labels) // wanted)))
+
+
+def temperature_sums(block: Block, *, kind: str, beta: float, exact: bool, curvature: bool) -> Sums:
+    """Value, slope and curvature of the NLL in 1/T, summed over the samples of a block."""
+    data = labelled(block, kind=kind)
+    at = data.of_temperature(beta, exact=exact, curvature=curvature)
+    return Sums(data.samples, data.samples * np.array([value for value in at if value is not None]))
+
+
+def focal_sums(block: Block, *, kind: str, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
+    """Value, gradient and Hessian of the NLL in (gamma, 1/T), summed over the samples of a block."""
+    data = labelled(block, kind=kind)
+    value, gradient, hessian = data.focal()(gamma, beta, exact=exact, curvature=curvature)
+    parts = [np.array([value]), gradient] + ([] if hessian is None else [hessian.ravel()])
+    return Sums(data.samples, data.samples * np.concatenate(parts))
+
+
+def nll_of_cells(block: Block, *, kind: str, cells: list[tuple[float, float]]) -> Sums:
+    """The NLL of every (gamma, T), summed over the samples of a block."""
+    data = labelled(block, kind=kind)
+    nll = data.focal()
+    values = [nll(gamma, 1 / T, exact=False, curvature=False).value for gamma, T in cells]
+    return Sums(data.samples, data.samples * np.array(values))
+
+
+def bins_of_cells(block: Block, *, kind: str, cells: list[tuple[float, float]], bins: int) -> Sums:
+    """The reliability bins of every (gamma, T), (cells, 3, bins); decisions are the same in all of them."""
+    data = labelled(block, kind=kind)
+    ranked = Ranked.of(data)
+    correct = ranked.argmax == data.labels
+    weights = data.share * data.samples
+
+    def of_cell(gamma: float, temperature: float) -> Bins:
+        confidence = top_confidences(ranked, Parameters(gamma, 1 / temperature))
+        return bin_sums(width_index(confidence, bins=bins), confidence, correct, weights, size=bins)
+
+    return Sums(data.samples, np.array([of_cell(*cell) for cell in cells]))
+
+
+def _sample_rows(classes: int) -> int:
+    return max(_LEAST_SAMPLE_ROWS, _SAMPLE_SCORES // classes)
+
+
+def _thinned(data: Labelled, step: int) -> Labelled:
+    thin = data.thin(step)
+    samples = data.samples * float(data.share[::step].sum())
+    # a copy: a view would keep the whole block
+    return Labelled.of(thin.logits.copy(), thin.labels.copy(), thin.share * samples)

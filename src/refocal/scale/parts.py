@@ -1,0 +1,154 @@
+"""The parts of a data set of many files: what is read of each, and that all are of one form."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from refocal.predictions import Predictions, PredictionsReader
+from refocal.predictions.errors import NoRowsError, Place
+
+
+class Block(NamedTuple):
+    """Some rows of one file, checked.
+
+    Attributes:
+        scores: (n, K), or (n,) or (n, 1) for two classes.
+        labels: Class indices (n,).
+        weights: (n,), or None.
+    """
+
+    scores: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Form:
+    """What all files of a data set have in common, as the first file with rows, `file`, has it."""
+
+    file: Path
+    kind: str
+    columns: int
+    dtype: np.dtype
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; scores of one column are about two."""
+        return max(2, self.columns)
+
+    def check(self, block: Predictions) -> None:
+        """Refuse rows of another form."""
+        found = (block.kind, columns_of(block), block.scores.dtype)
+        if found != (self.kind, self.columns, self.dtype):
+            msg = (
+                f"{block.source} must hold what {self.file} does, {self.kind} of {self.columns} columns in "
+                f"{self.dtype}, got {found[0]} of {found[1]} columns in {found[2]}"
+            )
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a data set to read, and what has to be true of them.
+
+    Attributes:
+        form: The form of all files.
+        split: The name of the split to read; None for all rows.
+        optional: Whether a file without splits is read whole.
+        finite: Whether masked logits, -inf, are refused: calibrators take finite ones.
+    """
+
+    form: Form
+    split: str | None = None
+    optional: bool = False
+    finite: bool = False
+
+    def read(self, path: Path) -> Iterator[Block]:
+        """The blocks of a file, one in memory at a time; rows of another split or of weight 0 are left out."""
+        first_row = 0
+        try:
+            with PredictionsReader(path) as blocks:
+                for whole in blocks:
+                    self.form.check(whole)
+                    if self.finite:
+                        check_finite(whole, path, first_row=first_row)
+                    if whole.labels is None:
+                        msg = f"{path} has no labels, which are needed to measure or fit"
+                        raise ValueError(msg)
+                    yield from self._chosen(whole)
+                    first_row += len(whole)
+        except NoRowsError:
+            return
+
+    def _chosen(self, whole: Predictions) -> Iterator[Block]:
+        wanted = np.ones(len(whole), dtype=bool) if whole.weights is None else whole.weights > 0
+        if self.split is not None and whole.split is not None:
+            wanted &= whole.split == self.split
+        elif self.split is not None and not self.optional:
+            whole.select(self.split)  # says that there is no split
+        assert whole.labels is not None
+        block = Block(whole.scores, whole.labels, whole.weights)
+        if wanted.all():
+            yield block
+        elif wanted.any():
+            weights = None if block.weights is None else block.weights[wanted]
+            yield Block(block.scores[wanted], block.labels[wanted], weights)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files, and how blocks are read from one."""
+
+    paths: tuple[Path, ...]
+    read: Callable[[Path], Iterator[Block]]
+
+
+def matching(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
+    """The files that names and patterns such as `preds/*.parquet` stand for, each once, in their order."""
+    given = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
+    if not given:
+        msg = "paths must name one file at least, got none"
+        raise ValueError(msg)
+    found: list[str] = []
+    for name in given:
+        pattern = os.fspath(name)
+        files = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern, recursive=True))
+        if not files:
+            msg = f"no file matches {pattern}"
+            raise FileNotFoundError(msg)
+        found += files
+    # absolute: the workers of a cluster have working folders of their own
+    return tuple(Path(file).absolute() for file in dict.fromkeys(found))
+
+
+def form_of(paths: Sequence[Path]) -> Form:
+    """The form of the first file that has rows."""
+    for path in paths:
+        try:
+            with PredictionsReader(path) as blocks:
+                first = next(iter(blocks))
+        except NoRowsError:
+            continue
+        return Form(path, first.kind, columns_of(first), first.scores.dtype)
+    msg = f"there are no rows in {len(paths)} files, the first of which is {paths[0]}"
+    raise ValueError(msg)
+
+
+def columns_of(block: Predictions) -> int:
+    """Columns of the scores; 1 for shape (n,)."""
+    return 1 if block.scores.ndim == 1 else block.scores.shape[1]
+
+
+def check_finite(block: Predictions, path: str | os.PathLike[str], *, first_row: int = 0) -> None:
+    """Refuse masked logits, by file and row."""
+    finite = np.isfinite(block.scores.reshape(len(block), -1)).all(axis=1)
+    if not finite.all():
+        message = "must be finite for a calibrator, got -inf"
+        raise Place(Path(path), first_row=first_row).error(message, column=block.kind, row=int(np.argmin(finite)))

@@ -1,0 +1,115 @@
+"""Training networks on a Ray cluster: a task a network, which goes on from its checkpoint where its worker died."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from refocal._files import write_text
+from refocal.scale.ray_engine import connected, original_errors
+
+if TYPE_CHECKING:
+    from refocal.train.recipe import Recipe
+
+R = TypeVar("R")
+
+
+def train(
+    recipes: Sequence[Recipe],
+    out: str | os.PathLike[str],
+    *,
+    address: str | None = None,
+    at_once: int = 4,
+    data_folder: str | os.PathLike[str] | None = None,
+    compiled: bool = True,
+    keep_logits: tuple[int, ...] = (),
+    finished: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Train networks, each by a task on the cluster, in a folder of its own under `out`, which all machines share.
+
+    Finished networks are left alone; one whose worker dies is started again by Ray and goes on from its checkpoint.
+    The card of each says on which machine it was finished, `ran_on`.
+
+    Args:
+        recipes: What to train.
+        out: Folder of the runs.
+        address: Of the cluster; None for one on this machine.
+        at_once: How many networks share a GPU, where the cluster has some.
+        data_folder: Of the data files, on every machine; None for `$REFOCAL_DATA`.
+        compiled: Let `torch.compile` fuse the networks' elementwise work (on a GPU).
+        keep_logits: Epochs after which the logits of the training part are stored.
+        finished: Is told the name of each network that is trained.
+    """
+    folder = data_folder or os.environ.get("REFOCAL_DATA")
+    settings = {
+        "out": Path(out).absolute(),
+        "data_folder": None if folder is None else Path(folder).absolute(),
+        "compiled": compiled,
+        "keep_logits": keep_logits,
+    }
+    failures: list[Exception] = []
+    with connected(address, lambda _: None):
+        for result in spread(_train_one, recipes, gpu_share=1 / at_once, **settings):
+            if isinstance(result, Exception):
+                failures.append(result)
+            else:
+                finished(result)
+    if failures:
+        raise failures[0]
+
+
+def spread(
+    function: Callable[..., R], items: Sequence[Any], *, gpu_share: float, **settings: Any
+) -> Iterator[R | Exception]:
+    """Results of a function of each item and the settings, or what it raised, as Ray's tasks end; leaving ends them.
+
+    A task has one CPU and, on a cluster with GPUs, a share of one. Ray starts it again where its worker dies.
+    """
+    import ray
+
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    task: Any = ray.remote(function).options(num_cpus=1, num_gpus=gpu_share if resources.get("GPU") else 0)
+    waiting = [task.remote(item, **settings) for item in items]
+    try:
+        while waiting:
+            (done,), waiting = ray.wait(waiting, num_returns=1)
+            try:
+                with original_errors():
+                    result: R | Exception = ray.get(done)
+            except Exception as error:
+                result = error
+            yield result
+    finally:
+        for reference in waiting:
+            ray.cancel(reference, force=True)
+
+
+def _train_one(
+    recipe: Recipe, *, out: Path, data_folder: Path | None, compiled: bool, keep_logits: tuple[int, ...]
+) -> str:
+    import torch
+
+    from refocal.train import loop, runs
+    from refocal.train.data import load
+
+    data = load(recipe.data, folder=data_folder, split_seed=recipe.split_seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loop.train(
+        [recipe],
+        data,
+        out,
+        device=device,
+        report=lambda _trial, _record: None,
+        compiled=compiled,
+        keep_logits=keep_logits,
+    )
+    folder = out / recipe.name
+    card = runs.read_card(folder)
+    if "ran_on" not in card:
+        card["ran_on"] = {"engine": "ray", "machine": platform.node()}
+        write_text(folder / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
+    return recipe.name

@@ -1,0 +1,92 @@
+"""Every spec of the repository: it runs, and its committed results and the page that shows them agree with it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from refocal import reproduce
+from refocal.reproduce import page, store, style
+from small_data import write_sets
+
+REPOSITORY = Path(__file__).parents[2]
+EXPERIMENTS = REPOSITORY / "experiments"
+RESULTS = EXPERIMENTS / "results"
+SPECS = reproduce.read_specs(EXPERIMENTS)
+STORED = [
+    (spec, scale) for spec in SPECS.values() for scale in ("small", "paper") if (RESULTS / spec.id / scale).exists()
+]
+PNG = b"\x89PNG\r\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_sets(tmp_path_factory.mktemp("tabular"))
+
+
+def check_files(folder):
+    assert sorted(file.name for file in folder.iterdir()) == ["figure.png", "figure.svg", "numbers.json"]
+    svg, png = (folder / "figure.svg").read_bytes(), (folder / "figure.png").read_bytes()
+    assert ET.fromstring(svg).tag.endswith("svg")
+    assert png.startswith(PNG)
+    assert len(svg) < 300_000
+    assert len(png) < 150_000
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_each_spec_runs(name, tmp_path, data):
+    spec = SPECS[name]
+    outcome = reproduce.reproduce(spec, scale="smoke", results=tmp_path, context=reproduce.Context(data))
+    assert outcome.folder == tmp_path / name / "smoke"
+    check_files(outcome.folder)
+    content = json.loads((outcome.folder / "numbers.json").read_text())
+    assert content["versions"]["refocal"]
+    assert content["seconds"] >= 0
+    assert [item["paper"] for item in content["published"]] == [item.value for item in spec.published]
+    assert store.load(tmp_path, spec, "smoke") == outcome.result
+
+
+def test_every_figure_has_a_result():
+    assert {spec.id for spec, _ in STORED} == set(SPECS)
+
+
+@pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
+def test_stored_results_belong_to_their_specs(spec, scale):
+    check_files(RESULTS / spec.id / scale)
+    result = store.load(RESULTS, spec, scale)
+    assert (result.id, result.scale, result.kind) == (spec.id, scale, spec.kind)
+    assert result.parameters == store.plain(spec.parameters[scale])
+    assert result.published == store.compared(spec.published, result.numbers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
+def test_stored_figures_are_those_of_the_stored_numbers(spec, scale):
+    result = store.load(RESULTS, spec, scale)
+    if result.versions["matplotlib"] != importlib.metadata.version("matplotlib"):
+        pytest.skip("another Matplotlib draws other bytes")
+    drawn = style.rendered(reproduce.KINDS[spec.kind].draw, spec.parameters[scale], result.numbers)
+    for name, content in drawn.items():
+        assert (RESULTS / spec.id / scale / name).read_bytes() == content, name
+
+
+def test_the_gallery_shows_the_stored_results():
+    shown = (REPOSITORY / "docs/gallery.md").read_text(encoding="utf-8")
+    found = reproduce.read_results(RESULTS, SPECS)
+    assert shown == reproduce.gallery(SPECS, found, figures="../experiments/results")
+    assert shown.count("figure.svg") == len(SPECS)
+
+
+def test_the_readme_says_what_was_found():
+    values = reproduce.read_results(RESULTS, SPECS)["001-study-c"].numbers.values
+    raw, mapped = (100 * values[f"difference({how}, 3, best)"] for how in ("raw", "psi"))
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    assert f"an ECE {raw:.1f} points above cross-entropy's, and after Ψ {mapped:.1f} points" in readme
+
+
+def test_papers_are_known():
+    assert {spec.paper for spec in SPECS.values()} <= set(page.PAPERS)

@@ -1,0 +1,100 @@
+"""`refocal reproduce`: figures, the list, the gallery, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from refocal import cli
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("REFOCAL_DATA", raising=False)
+
+
+def call(capsys, tmp_path, *arguments):
+    common = ["--experiments", str(EXPERIMENTS), "--results", str(tmp_path / "results")]
+    status = cli.main(["reproduce", *common, *arguments])
+    return status, *capsys.readouterr()
+
+
+def test_a_figure_is_made_once(capsys, tmp_path):
+    status, out, _ = call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")
+    assert status == 0
+    assert "(no result yet)" in out
+    assert "  upper bound by theory, γ = 4: paper: 0.238, ours: 0.2384, within: yes\n" in out
+    assert (tmp_path / "results/003-fig-3/smoke/figure.svg").is_file()
+    assert "(already there)" in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")[1]
+    assert "(by --force)" in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke", "--force")[1]
+
+
+def test_json(capsys, tmp_path):
+    _, out, _ = call(capsys, tmp_path, "001-fig-1", "002-fig-4a", "--scale", "smoke", "--json")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["id"] for record in records] == ["001-fig-1", "002-fig-4a"]
+    assert records[0]["values"]["tau_uc(3)"] == pytest.approx(0.252584, abs=1e-6)
+
+
+def test_the_list_shows_what_has_results(capsys, tmp_path):
+    call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")
+    _, out, _ = call(capsys, tmp_path, "--list", "--json")
+    listed = {item["id"]: item for item in json.loads(out)}
+    assert listed["003-fig-3"]["seconds"]["smoke"] is not None
+    assert listed["003-fig-3"]["within"] == 4
+    assert listed["003-fig-4"]["within"] is None
+    status, out, _ = call(capsys, tmp_path, "--list")
+    assert status == 0
+    assert "003-fig-3" in out
+    assert "4 of 5" in out
+
+
+def test_the_gallery_counts_no_smoke_runs(capsys, tmp_path):
+    call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")
+    call(capsys, tmp_path, "001-fig-1", "--scale", "small")
+    page = tmp_path / "gallery.md"
+    status, out, _ = call(capsys, tmp_path, "--gallery", str(page))
+    assert status == 0
+    assert out.startswith("1 of ")
+    text = page.read_text(encoding="utf-8")
+    assert "](results/001-fig-1/small/figure.svg)" in text
+    assert "003-fig-3/smoke" not in text
+    assert "No result is stored." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["003-fig-33"], "ID must be one of 001-fig-1, .*, got 003-fig-33"),
+        ([], "name figures or tables"),
+        (["001-study-c", "--scale", "smoke"], "this needs a folder of data files with tabular/"),
+        (["001-study-c", "--scale", "smoke", "--data", "."], "no data set 'wine': tabular/wine.npz is not there"),
+    ],
+)
+def test_refusals(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = call(capsys, tmp_path, *arguments)
+    assert status == 1
+    assert re.search(message, err)
+
+
+def test_commands_of_the_readme(capsys, tmp_path):
+    readme = (EXPERIMENTS.parent / "README.md").read_text(encoding="utf-8")
+    lines = [line.split("#")[0].split()[2:] for line in readme.splitlines() if line.startswith("refocal reproduce")]
+    assert lines == [["003-fig-3"], ["--list"]]
+    for line in lines:
+        assert call(capsys, tmp_path, *line, "--scale", "smoke")[0] == 0
+    said = re.search(r'"(paper: .*?)" for each', readme)[1]
+    assert said in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")[1]
+
+
+def test_outside_of_the_repository(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["reproduce", "--list"]) == 1
+    assert "no experiments in 'experiments'" in capsys.readouterr().err

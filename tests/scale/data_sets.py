@@ -1,0 +1,54 @@
+"""Data sets of several files, uneven, with one that has no rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from refocal.predictions import Predictions
+
+SIZES = (3000, 1, 0, 9011, 500)
+CLASSES = 5
+
+
+def predictions(rows, seed, *, dtype=np.float32, weighted=False, kind="logits"):
+    """Overconfident scores whose labels are drawn from softmax(logits / 2)."""
+    rng = np.random.default_rng(seed)
+    logits = (4 * rng.standard_normal((rows, CLASSES))).astype(dtype)
+    labels = np.argmax(logits / 2 + rng.gumbel(size=logits.shape), axis=1)
+    scores = logits
+    if kind == "probs":
+        scores = np.exp(logits - logits.max(axis=1, keepdims=True))
+        scores /= scores.sum(axis=1, keepdims=True)
+    weights = rng.choice([0.0, 1.0, 2.5], rows) if weighted else None
+    return Predictions(scores, kind=kind, labels=labels, weights=weights)
+
+
+def write(folder, **form):
+    """Files of a data set, the third of which has a header and no rows; the rows as one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = predictions(sum(SIZES), 0, **form)
+    start = 0
+    for number, rows in enumerate(SIZES):
+        path = folder / f"part-{number}.parquet"
+        some = slice(start, start + max(rows, 1))
+        weights = None if whole.weights is None else whole.weights[some]
+        Predictions(whole.scores[some], kind=whole.kind, labels=whole.labels[some], weights=weights).write(path)
+        if not rows:
+            pq.write_table(pq.read_table(path).slice(0, 0), path)
+        start += rows
+    return whole
+
+
+def spoil(path, row):
+    """Write a file of which one row has a label that is no class; gives what reading it has to say."""
+    good = predictions(200, 7)
+    table = Predictions(good.scores, kind="logits", labels=good.labels)
+    table.write(path, overwrite=True)
+    columns = pq.read_table(path)
+    labels = good.labels.copy()
+    labels[row] = CLASSES
+    import pyarrow as pa
+
+    pq.write_table(columns.set_column(columns.schema.get_field_index("label"), "label", pa.array(labels)), path)
+    return rf"{path.name}, label, row {row}: must be a whole number from 0 to {CLASSES - 1}, got {CLASSES}"

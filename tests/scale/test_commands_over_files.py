@@ -1,0 +1,106 @@
+"""The commands over many files, in this process: what they print, refuse and write."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_sets import SIZES, predictions, write
+
+from refocal import cli, scale
+from refocal.calibrators import TemperatureScaling, load
+from refocal.cli.parser import parser
+from refocal.predictions import Predictions
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """val and test of five files each, in the working directory, and both in one file with splits."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    write(Path("val"))
+    write(Path("test"))
+    some = predictions(400, 3)
+    split = np.where(np.arange(400) < 300, "val", "test")
+    Predictions(some.scores, kind="logits", labels=some.labels, split=split).write("both.npz")
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    status = cli.main([str(argument) for argument in arguments])
+    return status, *capsys.readouterr()
+
+
+def test_a_pattern_is_one_data_set(folder, capsys):
+    status, shown, trouble = run(capsys, "evaluate", "val/*.parquet")
+    assert (status, trouble) == (0, "")
+    assert "intervals" in shown
+    content = json.loads(run(capsys, "evaluate", "val/*.parquet", "--json")[1])["measures"]
+    assert content == pytest.approx(scale.evaluate("val/*.parquet")._asdict())
+    named = json.loads(run(capsys, "evaluate", *sorted(Path("val").iterdir()), "--engine", "local", "--json")[1])
+    assert named["measures"] == content
+
+
+@pytest.mark.parametrize("method", ["temperature", "focal-temperature", "posterior"])
+def test_calibrate_and_apply(folder, capsys, method):
+    arguments = ["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", method, "--gamma", "0.5"]
+    status, shown, _ = run(capsys, *arguments, "--save", "cal.json")
+    assert status == 0
+    assert "calibrator: cal.json" in shown
+    assert ("γ" in shown, "T = " in shown) == (method != "temperature", method != "posterior")
+    status, shown, _ = run(capsys, "apply", "cal.json", "test/*.parquet", "--out", "probs")
+    assert f"{sum(SIZES):,} rows of 5 files calibrated: probs" in shown
+    assert "4 were there already" in run(capsys, "apply", "cal.json", "test/*.parquet", "--out", "probs")[1]
+    probs = Predictions.read("probs/part-3.parquet")
+    scores = Predictions.read("test/part-3.parquet").scores
+    np.testing.assert_allclose(probs.scores, load("cal.json").predict_proba(scores))
+
+
+def test_splits_of_the_same_files(folder, capsys):
+    content = json.loads(run(capsys, "calibrate", "b*.npz", "--method", "temperature", "--json")[1])
+    both = Predictions.read("both.npz")
+    val = both.select("val")
+    fitted = TemperatureScaling().fit(val.scores, val.labels)
+    assert content["parameters"]["temperature"] == pytest.approx(fitted.temperature_, rel=1e-4)
+    assert content["measures"]["given"]["samples"] == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "none/*.parquet"], r"no file matches none/\*.parquet"),
+        (["evaluate", "val/*.parquet", "--report", "r.html"], "--report is not for many files"),
+        (["calibrate", "val/*.parquet", "--out", "p.npz"], "--out is not for many files: apply writes"),
+        (["calibrate", "val/*.parquet"], "there is no split, 'val' was asked for"),
+        (["calibrate", "val/*.parquet", "--test", "val/part-3.parquet"], "must be files of their own"),
+        (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "isotonic"], "--method must be one of"),
+        (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "posterior"], "needs the gamma"),
+        (["apply", "cal.json", "val/*.parquet", "--out", "p.parquet"], "--out must be a folder"),
+        (["evaluate", "val/*.parquet", "--engine", "ray", "--address", "127.0.0.1:1"], "127.0.0.1:1 cannot be reached"),
+        (["evaluate", "val/*.parquet", "--engine", "local", "--address", "auto"], 'address belongs to engine="ray"'),
+    ],
+)
+def test_what_is_refused_is_said_in_one_line(folder, capsys, arguments, message):
+    status, shown, trouble = run(capsys, *arguments)
+    assert (status, shown) == (1, "")
+    assert trouble.count("\n") == 1
+    assert re.search(message, trouble)
+
+
+def test_the_commands_of_the_readme_are_known():
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    table = readme.split("| here | on a cluster |")[1].split("\n\n")[0]
+    pairs = [re.findall(r"`(refocal [^`]*)`", line) for line in table.splitlines() if "`refocal" in line]
+    assert [parser().parse_args(shlex.split(here)[1:]).command for here, _ in pairs] == [
+        "evaluate",
+        "calibrate",
+        "apply",
+        "train",
+    ]
+    for here, there in pairs:
+        assert there == f"{here} --engine ray --address auto"
+        assert parser().parse_args(shlex.split(there)[1:]).engine == "ray"

@@ -1,0 +1,262 @@
+"""A data set of many files in one process: the numbers of the same rows in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from data_sets import SIZES, predictions, spoil, write
+
+from refocal import scale
+from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling, VectorScaling
+from refocal.metrics import CalibrationAccumulator
+from refocal.predictions import Predictions, PredictionsError
+from refocal.report.evaluation import given_probs
+from refocal.scale.engines import Local
+from refocal.scale.likelihood import MOST_PASSES, PartitionedLikelihood
+from refocal.scale.parts import Rows, Source, form_of, matching
+
+FORMS = [{}, {"dtype": np.float64, "weighted": True}, {"kind": "probs", "dtype": np.float64}]
+
+
+def in_memory(whole, probs=None):
+    accumulator = CalibrationAccumulator()
+    given = given_probs(whole.scores, input=whole.kind, log=False) if probs is None else probs
+    accumulator.update(given, whole.labels, weights=whole.weights)
+    return accumulator.compute()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["float32", "weights", "probs"])
+def test_measures_are_those_of_all_rows(tmp_path, form):
+    whole = write(tmp_path, **form)
+    assert scale.evaluate(tmp_path / "*.parquet") == pytest.approx(in_memory(whole), rel=1e-9)
+    calibrator = FocalPosterior(gamma=2.0, input=whole.kind)
+    found = scale.evaluate(tmp_path / "*.parquet", calibrator=calibrator)
+    probs = calibrator.fit(whole.scores, whole.labels).predict_proba(whole.scores)
+    assert found == pytest.approx(in_memory(whole, probs), rel=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["float32", "weights", "probs"])
+@pytest.mark.parametrize("kind", [TemperatureScaling, FocalTemperatureScaling])
+def test_newton_fits_are_those_of_all_rows(tmp_path, kind, form):
+    whole = write(tmp_path, **form)
+    found = scale.calibrate(kind(input=whole.kind), tmp_path / "*.parquet")
+    wanted = kind(input=whole.kind).fit(whole.scores, whole.labels, whole.weights)
+    for name in set(kind._learned) - {"evaluations_", "at_bound_"}:
+        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-3, abs=1e-4), name
+    assert found.n_features_in_ == wanted.n_features_in_
+    np.testing.assert_allclose(found.predict_proba(whole.scores), wanted.predict_proba(whole.scores), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sharpness", [1e-3, 0.2, 1.0, 40.0])
+def test_ten_passes_are_enough(tmp_path, dtype, sharpness):
+    for part in range(3):
+        some = predictions(20_000, part)
+        scores = (sharpness * some.scores).astype(dtype)
+        Predictions(scores, kind="logits", labels=some.labels).write(tmp_path / f"{part}.npz")
+    files = matching(tmp_path / "*.npz")
+    source = Source(files, Rows(form_of(files), finite=True).read)
+    data = PartitionedLikelihood(Local(lambda _: None), source, kind="logits", files=3)
+    calibrator = FocalTemperatureScaling()
+    calibrator.learn(data)
+    assert data.passes <= MOST_PASSES
+    assert calibrator.temperature_ / sharpness == pytest.approx(2, rel=0.1)
+
+
+def test_an_eleventh_pass_is_refused(tmp_path):
+    write(tmp_path)
+    files = matching(tmp_path / "*.parquet")
+    source = Source(files, Rows(form_of(files)).read)
+    data = PartitionedLikelihood(Local(lambda _: None), source, kind="logits", files=len(files))
+    with pytest.raises(RuntimeError, match="no optimum found in 10 passes"):
+        for _ in range(MOST_PASSES):
+            data.of_temperature(1.0)
+
+
+@pytest.mark.parametrize("objective", ["nll", "ece"])
+def test_every_cell_of_a_grid_in_one_pass(tmp_path, objective):
+    whole = write(tmp_path)
+    passes = []
+    settings = {"gamma_grid": [-0.5, 0.0, 1.0], "temperature_grid": np.linspace(1, 3, 9), "objective": objective}
+    calibrator = FocalTemperatureScaling(search="grid", **settings)
+    found = scale.calibrate(calibrator, tmp_path / "*.parquet", progress=lambda done: passes.append(done.what))
+    wanted = calibrator.fit(whole.scores, whole.labels)
+    assert (found.gamma_, found.temperature_) == (wanted.gamma_, wanted.temperature_)
+    assert found.evaluations_ == 27
+    assert set(passes) == {"fitting 27 cells"}
+
+
+def test_one_column_is_about_two_classes(tmp_path):
+    rng = np.random.default_rng(0)
+    log_odds = 6 * rng.standard_normal(4000)
+    labels = (rng.random(4000) < 1 / (1 + np.exp(-log_odds / 3))).astype(int)
+    for part in range(2):
+        Predictions(log_odds[part::2], kind="logits", labels=labels[part::2]).write(tmp_path / f"{part}.npz")
+    found = scale.calibrate(TemperatureScaling(), tmp_path / "*.npz")
+    assert found.temperature_ == pytest.approx(TemperatureScaling().fit(log_odds, labels).temperature_, rel=1e-4)
+    assert found.n_features_in_ == 1
+    assert scale.evaluate(tmp_path / "*.npz").samples == 4000
+
+
+def test_splits(tmp_path):
+    whole = predictions(600, 0)
+    split = np.where(np.arange(600) < 450, "val", "test")
+    for part in (slice(0, 300), slice(300, 600)):  # the first file has no row of "test"
+        block = Predictions(whole.scores[part], kind="logits", labels=whole.labels[part], split=split[part])
+        block.write(tmp_path / f"{part.start}.npz")
+    assert scale.evaluate(tmp_path / "*.npz", split="test").samples == 150
+    with pytest.raises(ValueError, match="no rows of split 'train' with a weight in 2 files"):
+        scale.evaluate(tmp_path / "*.npz", split="train")
+
+
+def test_progress_is_told_over_files_and_rows(tmp_path):
+    write(tmp_path)
+    told = []
+    scale.evaluate(tmp_path / "*.parquet", progress=told.append)
+    assert [done.rows for done in told] == [3000, 3001, 12_012, 12_512, 12_512]
+    assert told[-1] == ("measuring", len(SIZES), len(SIZES), sum(SIZES))
+
+
+@pytest.mark.parametrize("task", ["evaluate", "calibrate", "apply"])
+def test_a_bad_row_is_named_with_its_file(tmp_path, task):
+    write(tmp_path)
+    wanted = spoil(tmp_path / "part-3.parquet", 131)
+    with pytest.raises(PredictionsError, match=wanted):
+        run(task, tmp_path)
+    if task == "apply":
+        assert sorted(os.listdir(tmp_path / "out")) == ["part-0.parquet", "part-1.parquet", "refocal-apply.json"]
+
+
+def run(task, folder, **engine):
+    files = folder / "*.parquet"
+    if task == "evaluate":
+        return scale.evaluate(files, **engine)
+    if task == "calibrate":
+        return scale.calibrate(TemperatureScaling(), files, **engine)
+    return scale.apply(FocalPosterior(gamma=1.0), files, folder / "out", **engine)
+
+
+def test_a_damaged_file_is_not_one_without_rows(tmp_path):
+    write(tmp_path)
+    (tmp_path / "part-2.parquet").write_bytes(b"")
+    with pytest.raises(PredictionsError, match=r"part-2.parquet: is no parquet file"):
+        scale.evaluate(tmp_path / "*.parquet")
+
+
+def test_parts_of_another_form_are_refused(tmp_path):
+    write(tmp_path)
+    predictions(50, 0, dtype=np.float64).write(tmp_path / "z.parquet")
+    with pytest.raises(
+        ValueError, match=r"z.parquet must hold what .*part-0.parquet does, logits of 5 columns in float32"
+    ):
+        scale.evaluate(tmp_path / "*.parquet")
+    masked = predictions(50, 0).scores.copy()
+    masked[17, 0] = -np.inf
+    Predictions(masked, kind="logits", labels=np.ones(50, int)).write(tmp_path / "z.parquet", overwrite=True)
+    assert scale.evaluate(tmp_path / "*.parquet").samples == sum(SIZES) + 50
+    with pytest.raises(PredictionsError, match=r"z.parquet, logits, row 17: must be finite for a calibrator, got -inf"):
+        run("calibrate", tmp_path)
+    Predictions(masked, kind="logits").write(tmp_path / "z.parquet", overwrite=True)
+    with pytest.raises(ValueError, match=r"z.parquet has no labels"):
+        scale.evaluate(tmp_path / "*.parquet")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda _: scale.evaluate([]), "paths must name one file at least"),
+        (lambda _: scale.evaluate("nothing-*.parquet"), r"no file matches nothing-\*.parquet"),
+        (lambda files: scale.evaluate(files, engine="spark"), "engine must be one of"),
+        (lambda files: scale.evaluate(files, address="auto"), 'address belongs to engine="ray"'),
+        (lambda files: scale.calibrate(VectorScaling(), files), "must be TemperatureScaling by NLL"),
+        (
+            lambda files: scale.calibrate(TemperatureScaling(objective="ece"), files),
+            "must be TemperatureScaling by NLL",
+        ),
+        (lambda files: scale.calibrate(TemperatureScaling(classes=[1, 2]), files), "with no classes named"),
+        (lambda files: scale.calibrate(TemperatureScaling(input="probs"), files), "takes probs, but .* holds logits"),
+        (lambda files: scale.evaluate(files, engine="ray", address="127.0.0.1:1"), "127.0.0.1:1 cannot be reached"),
+        (lambda files: scale.evaluate(files, engine="ray", address="somewhere"), "address must be 'auto'"),
+    ],
+)
+def test_what_is_refused(tmp_path, call, message):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    with pytest.raises((ValueError, OSError), match=message):
+        call(tmp_path / "a.npz")
+
+
+def test_files_without_any_row_are_refused(tmp_path):
+    write(tmp_path)
+    with pytest.raises(ValueError, match="no rows in 1 files"):
+        scale.evaluate(tmp_path / "part-2.parquet")
+
+
+def test_apply_is_whole_and_goes_on_where_it_was_stopped(tmp_path):
+    whole = write(tmp_path)
+    calibrator = FocalPosterior(gamma=1.0)
+    out = tmp_path / "out"
+    assert run("apply", tmp_path) == (sum(SIZES), len(SIZES), 0)
+    assert not (out / "part-2.parquet").exists()  # which has no rows
+    files = [out / f"part-{number}.parquet" for number in (0, 1, 3, 4)]
+    probs = np.concatenate([Predictions.read(file).scores for file in files])
+    np.testing.assert_allclose(probs, calibrator.fit(whole.scores, whole.labels).predict_proba(whole.scores))
+    times = [file.stat().st_mtime_ns for file in files]
+    files[2].unlink()
+    assert run("apply", tmp_path) == (SIZES[3], 2, 3)
+    assert [file.stat().st_mtime_ns == before for file, before in zip(files, times, strict=True)] == [1, 1, 0, 1]
+    with pytest.raises(ValueError, match="holds outputs of another calibrator"):
+        scale.apply(FocalPosterior(gamma=2.0), tmp_path / "*.parquet", out)
+    assert scale.apply(FocalPosterior(gamma=2.0), tmp_path / "*.parquet", out, overwrite=True).rows == sum(SIZES)
+
+
+def test_apply_refuses_outputs_that_would_collide(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        predictions(10, 0).write(tmp_path / folder / "x.npz")
+    with pytest.raises(ValueError, match="would have the same output"):
+        scale.apply(FocalPosterior(gamma=1.0), tmp_path / "*" / "x.npz", tmp_path / "out")
+    with pytest.raises(ValueError, match="to another folder"):
+        scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a" / "x.npz", tmp_path / "a")
+
+
+def test_a_killed_apply_leaves_only_whole_files(tmp_path):
+    some = predictions(60_000, 0, dtype=np.float64)
+    for number in range(6):
+        some.write(tmp_path / f"{number}.npz")
+    FocalPosterior(gamma=1.0).fit(some.scores, some.labels).save(tmp_path / "cal.json")
+    command = [sys.executable, "-m", "refocal", "apply", "cal.json", "*.npz", "--out", "out", "--json"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/*.npz")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    kept = sorted(path.name for path in tmp_path.glob("out/*.npz"))
+    assert kept
+    for name in kept:
+        assert len(Predictions.read(tmp_path / "out" / name)) == 60_000
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert json.loads(done.stdout)["kept"] == len(kept)
+    assert len(list(tmp_path.glob("out/*.npz"))) == 6
+
+
+def test_local_needs_no_ray(tmp_path):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "from refocal import scale\n"
+        "print(scale.evaluate(sys.argv[1]).samples)\n"
+        "scale.evaluate(sys.argv[1], engine='ray')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "a.npz")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "10.0"
+    assert "pip install 'refocal[ray]'" in done.stderr

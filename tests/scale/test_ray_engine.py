@@ -1,0 +1,220 @@
+"""The same data sets on a real Ray with two workers: equal numbers, dying workers, errors, interrupts, commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_sets import SIZES, predictions, spoil, write
+
+from refocal import cli, scale
+from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
+from refocal.metrics import CalibrationAccumulator
+from refocal.predictions import Predictions, PredictionsError
+from refocal.scale.evaluation import measure_block
+from refocal.scale.parts import Rows, Source, form_of, matching
+from refocal.scale.ray_engine import Held, connected
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
+
+
+def shuffled(folder):
+    """The files in an order of their own."""
+    return [folder / f"part-{number}.parquet" for number in (3, 0, 4, 2, 1)]
+
+
+@pytest.mark.parametrize("form", [{}, {"weighted": True, "dtype": np.float64}], ids=["float32", "weights"])
+def test_both_engines_measure_the_same(tmp_path, form):
+    write(tmp_path, **form)
+    local = scale.evaluate(tmp_path / "*.parquet")
+    assert scale.evaluate(shuffled(tmp_path), engine="ray") == pytest.approx(local, rel=1e-12)
+    again = tmp_path / "again"  # the same rows in other partitions
+    again.mkdir()
+    whole = [Predictions.read(tmp_path / f"part-{number}.parquet") for number in (4, 0)]
+    for number, part in enumerate(whole):
+        part.write(again / f"{number}.parquet")
+    for number, rows in enumerate((slice(0, 7), slice(7, None))):
+        part = Predictions.read(tmp_path / "part-3.parquet")
+        weights = None if part.weights is None else part.weights[rows]
+        Predictions(part.scores[rows], kind="logits", labels=part.labels[rows], weights=weights).write(
+            again / f"part-3-{number}.parquet"
+        )
+    shutil.copy(tmp_path / "part-1.parquet", again)
+    assert scale.evaluate(again / "*.parquet", engine="ray") == pytest.approx(local, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "calibrator",
+    [
+        TemperatureScaling(),
+        FocalTemperatureScaling(),
+        FocalTemperatureScaling(search="grid", gamma_grid=[0.0, 1.0], temperature_grid=[1.5, 2.0, 2.5]),
+        FocalTemperatureScaling(search="grid", gamma_grid=[0.0], temperature_grid=[1.5, 2.0], objective="ece"),
+    ],
+    ids=["temperature", "newton", "grid", "grid-ece"],
+)
+def test_both_engines_fit_the_same(tmp_path, calibrator):
+    write(tmp_path)
+    local = scale.calibrate(calibrator, tmp_path / "*.parquet")
+    remote = scale.calibrate(calibrator, shuffled(tmp_path), engine="ray")
+    # the sample of the first guess depends on the order of files: the optimum, within what ends the search
+    assert remote.temperature_ == pytest.approx(local.temperature_, rel=1e-5)
+    if isinstance(calibrator, FocalTemperatureScaling):
+        assert remote.gamma_ == pytest.approx(local.gamma_, rel=1e-4, abs=1e-5)
+
+
+def test_rows_are_read_from_disk_once(tmp_path):
+    write(tmp_path)
+    files = matching(tmp_path / "*.parquet")
+    rows = Rows(form_of(files), finite=True)
+
+    with connected(None, lambda _: None) as engine:
+        held = engine.hold(Source(files, rows.read))
+        assert isinstance(held, Held)
+        for file in files:
+            file.unlink()
+        for _ in range(2):
+            found = engine.fold(held, lambda block: len(block.labels), lambda a, b: a + b, what="counting")
+            assert found == sum(SIZES)
+
+
+def test_rows_beyond_the_object_store_are_read_again(tmp_path, monkeypatch):
+    from refocal.scale import ray_engine
+
+    write(tmp_path)
+    monkeypatch.setattr(ray_engine, "_STORE_SHARE", 0.0)
+    local = scale.calibrate(TemperatureScaling(), tmp_path / "*.parquet")
+    remote = scale.calibrate(TemperatureScaling(), tmp_path / "*.parquet", engine="ray")
+    assert remote.temperature_ == pytest.approx(local.temperature_, rel=1e-12)
+
+
+def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
+    write(tmp_path)
+    files = matching(tmp_path / "*.parquet")
+    rows = Rows(form_of(files))
+    marker = tmp_path / "died"
+
+    def read_and_die(path):
+        for number, block in enumerate(rows.read(path)):
+            yield block
+            if path.name == "part-3.parquet" and number == 0 and not marker.exists():
+                marker.write_text(str(os.getpid()))  # after its rows were counted
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def measure(block):
+        return measure_block(block, kind="logits", calibrators=(None,))[0]
+
+    with connected(None, lambda _: None) as engine:
+        found = engine.fold(Source(files, read_and_die), measure, CalibrationAccumulator.merge, what="measuring")
+    assert int(marker.read_text()) != os.getpid()
+    assert found.compute() == pytest.approx(scale.evaluate(files), rel=1e-12)
+    assert found.compute().samples == sum(SIZES)
+
+
+@pytest.mark.parametrize("task", ["evaluate", "calibrate", "apply"])
+def test_an_error_of_a_worker_is_that_of_a_local_run(tmp_path, task):
+    write(tmp_path)
+    wanted = spoil(tmp_path / "part-3.parquet", 131)
+    run = {
+        "evaluate": lambda **engine: scale.evaluate(tmp_path / "*.parquet", **engine),
+        "calibrate": lambda **engine: scale.calibrate(TemperatureScaling(), tmp_path / "*.parquet", **engine),
+        "apply": lambda **engine: scale.apply(
+            FocalPosterior(gamma=1.0), tmp_path / "*.parquet", tmp_path / "out", **engine
+        ),
+    }[task]
+    with pytest.raises(PredictionsError, match=wanted) as remote:
+        run(engine="ray")
+    with pytest.raises(PredictionsError, match=wanted) as local:
+        run()
+    assert type(remote.value) is type(local.value)
+    assert str(remote.value) == str(local.value)
+
+
+def test_apply_goes_on_after_an_error(tmp_path):
+    write(tmp_path)
+    good = (tmp_path / "part-3.parquet").read_bytes()
+    spoil(tmp_path / "part-3.parquet", 0)
+    arguments = (FocalPosterior(gamma=1.0), tmp_path / "*.parquet", tmp_path / "out")
+    with pytest.raises(PredictionsError):
+        scale.apply(*arguments, engine="ray")
+    kept = sorted(path.name for path in (tmp_path / "out").glob("*.parquet"))
+    for name in kept:  # whole files only
+        assert len(Predictions.read(tmp_path / "out" / name)) == SIZES[int(name[5])]
+    (tmp_path / "part-3.parquet").write_bytes(good)
+    done = scale.apply(*arguments, engine="ray")
+    assert done.kept == len(kept)
+    assert done.written == len(SIZES) - len(kept)
+    scale.apply(FocalPosterior(gamma=1.0), tmp_path / "*.parquet", tmp_path / "local")
+    for number in (0, 1, 3, 4):
+        one, other = (
+            Predictions.read(tmp_path / folder / f"part-{number}.parquet").scores for folder in ("out", "local")
+        )
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_interrupt_ends_the_remote_work(tmp_path):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    beats = tmp_path / "beats"
+
+    def endless(path):
+        while True:
+            with open(beats, "a") as file:
+                file.write(".")
+            time.sleep(0.05)
+            yield from ()
+
+    def interrupt():
+        while not beats.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt), connected(None, lambda _: None) as engine:
+        engine.fold(Source((tmp_path / "a.npz",), endless), len, max, what="waiting")
+    thread.join()
+    before, deadline = -1, time.monotonic() + 30
+    while beats.stat().st_size != before and time.monotonic() < deadline:
+        before = beats.stat().st_size
+        time.sleep(0.5)
+    assert beats.stat().st_size == before
+
+
+def test_another_address_than_the_one_connected_to_is_refused(tmp_path):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="this process is connected to"):
+        scale.evaluate(tmp_path / "a.npz", engine="ray", address="10.0.0.1:6379")
+
+
+def test_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(Path("val"))
+    write(Path("test"))
+
+    def run(*arguments):
+        status = cli.main([*arguments, "--json"])
+        printed = capsys.readouterr()
+        return json.loads(printed.out) if status == 0 else printed.err
+
+    results = {}
+    for engine in (["--engine", "local"], ["--engine", "ray"], ["--engine", "ray", "--address", "auto"]):
+        measures = run("evaluate", "val/*.parquet", *engine)["measures"]
+        calibrated = run(
+            "calibrate", "val/*.parquet", "--test", "test/*.parquet", "--save", "c.json", "--force", *engine
+        )
+        applied = run("apply", "c.json", "test/*.parquet", "--out", f"out{len(results)}", *engine)
+        assert applied == {"rows": sum(SIZES), "written": 5, "kept": 0, "out": f"out{len(results)}"}
+        results[" ".join(engine)] = [*measures.values(), *calibrated["parameters"].values()]
+        assert calibrated["measures"]["calibrated"]["ece"] < 0.3 * calibrated["measures"]["given"]["ece"]
+    local, *remote = results.values()
+    for each in remote:
+        assert each == pytest.approx(local, rel=1e-6)
+    spoil(Path("val/part-1.parquet"), 3)
+    assert run("evaluate", "val/*.parquet") == run("evaluate", "val/*.parquet", "--engine", "ray")
