@@ -21,6 +21,7 @@ from refocal.train.loop import DivergedError, Trial, _run_together, train
 from refocal.train.recipe import Recipe, recipe_from
 
 CPU = torch.device("cpu")
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 SMALL = ("--data", "digits", "--model", "mlp")
 DIGITS = {"data": "digits", "model": "mlp", "epochs": 4, "batch_size": 64}
 
@@ -43,7 +44,7 @@ def history(folder):
 
 def command(out, *options, **keywords):
     words = [sys.executable, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(out)]
-    return subprocess.run(words, capture_output=True, text=True, check=False, **keywords)
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=ONE_THREAD, **keywords)
 
 
 def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
@@ -120,10 +121,10 @@ def test_measures_of_epochs_that_count_survive_a_kill_while_later_ones_are_dropp
 
 
 def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path):
-    options = [*SMALL, "--epochs", "60", "--batch-size", "16", "--loss", "adafocal"]
+    options = [*SMALL, "--epochs", "30", "--batch-size", "64", "--loss", "adafocal"]
     name = "digits-mlp-adafocal-s0"
     words = [sys.executable, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(tmp_path / "killed")]
-    running = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=ONE_THREAD)
     lines = tmp_path / "killed" / name / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while not (lines.exists() and lines.read_text().count("\n") >= 5):
@@ -148,8 +149,7 @@ def test_two_processes_train_what_one_trains(tmp_path):
     assert one.returncode == 0, one.stderr
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "refocal"]
     words += ["train", *options, "--device", "cpu", "--out", str(tmp_path / "two")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    two = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=240)
+    two = subprocess.run(words, capture_output=True, text=True, check=False, env=ONE_THREAD, timeout=240)
     assert two.returncode == 0, two.stderr
     folders = [tmp_path / out / "digits-mlp-focal-g1-s0" for out in ("one", "two")]
     for alone, together in zip(*map(history, folders), strict=True):
@@ -327,7 +327,7 @@ def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path):
 def test_interrupted_it_keeps_its_checkpoint(tmp_path):
     options = [*SMALL, "--epochs", "2000", "--batch-size", "16"]
     words = [sys.executable, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(tmp_path)]
-    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
     path = tmp_path / "digits-mlp-cross-entropy-s0" / "checkpoint.safetensors"
     deadline = time.monotonic() + 120
     while not path.exists() and time.monotonic() < deadline:
