@@ -42,8 +42,8 @@ def history(folder):
     return [{**json.loads(line), "seconds": None} for line in lines]
 
 
-def command(out, *options, **keywords):
-    words = [sys.executable, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(out)]
+def command(out, *options, before=(), **keywords):
+    words = [sys.executable, *before, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(out)]
     return subprocess.run(words, capture_output=True, text=True, check=False, env=ONE_THREAD, **keywords)
 
 
@@ -298,7 +298,7 @@ def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
 
 
 def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path):
-    resource = pytest.importorskip("resource")
+    pytest.importorskip("resource")
     options = [*SMALL, "--loss", "focal", "--gamma", "1", "--epochs"]
     first = command(tmp_path, *options, "1")
     assert first.returncode == 0, first.stderr
@@ -308,14 +308,9 @@ def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path):
     (folder / "card.json").unlink()
     settings = before.replace(b'\\"epochs\\": 1,', b'\\"epochs\\": 2,')
     (folder / "checkpoint.safetensors").write_bytes(settings)
-    second = command(
-        tmp_path,
-        *options,
-        "2",
-        "--milestones",
-        "1",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
-    )
+    limited = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
+    limited += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    second = command(tmp_path, *options, "2", "--milestones", "1", before=["-c", limited])
     assert second.returncode == 1
     assert "could not be written (File too large); the one before it is kept" in second.stderr
     assert (folder / "checkpoint.safetensors").read_bytes() == settings
