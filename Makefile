@@ -9,6 +9,9 @@ PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --q
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
 
+# two workers with a thread each: threads of their own would wait for each other
+test test-slow: export OMP_NUM_THREADS = 1
+
 test: $(VENV)/.test lint types
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py tests/train/test_convolution.py

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from made_zoo import write_zoo
+
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
 
@@ -76,3 +78,19 @@ def test_what_a_network_raises_comes_after_the_others_are_trained(tmp_path):
     (error,) = (result for result in results if not isinstance(result, int))
     assert type(error) is ValueError
     assert str(error) == "3 is odd"
+
+
+def test_figures_are_made_by_tasks(tmp_path, capsys):
+    from refocal.cli import main
+
+    experiments = Path(__file__).parents[2] / "experiments"
+    zoo = write_zoo(tmp_path / "zoo", seeds=1, gammas=(0.0,))
+    words = ["reproduce", "003-fig-3", "002-table-3", "--scale", "smoke", "--experiments", str(experiments)]
+    words += ["--engine", "ray", "--results", str(tmp_path), "--zoo", str(zoo), "--json"]
+    assert main(words) == 0
+    made = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {record["id"] for record in made} == {"003-fig-3", "002-table-3"}
+    assert any("error(cifar10 resnet20, cross-entropy, raw)" in record["values"] for record in made)
+    assert all((tmp_path / record["id"] / "smoke" / "figure.svg").exists() for record in made)
+    assert main([*words, "--address", "127.0.0.1:1"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err

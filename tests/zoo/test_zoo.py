@@ -258,6 +258,15 @@ def test_files_are_checked(tmp_path):
         zoo.measure(zoo.entries(tmp_path)[0])
 
 
+def test_a_setting_that_came_later_does_not_part_seeds(tmp_path):
+    add(tmp_path, "before", seed=0, recipe={"clip_norm": None})
+    add(tmp_path, "after", seed=1, recipe={"clip_norm": None, "curvature_penalty": None})
+    add(tmp_path, "other", seed=2, recipe={"clip_norm": None, "curvature_penalty": 0.1})
+    before, after, other = (entry.card.settings for entry in zoo.entries(tmp_path))
+    assert before == after
+    assert other != before
+
+
 def finished_run(folder, **changes):
     """Write what training leaves."""
     card = add(folder, "run", **changes)

@@ -242,6 +242,7 @@ def _reproduce(commands: Any) -> None:
         "make the papers' figures and tables, and compare their numbers",
         "refocal reproduce 003-fig-3                 # figure, numbers, and each published number beside ours\n"
         "refocal reproduce --all --scale smoke       # everything, in a minute\n"
+        "refocal reproduce --all --engine ray        # a figure a task, on a cluster\n"
         "refocal reproduce --list                    # what there is, what has results, how long it took\n"
         "refocal reproduce --gallery docs/gallery.md # the page of all stored results",
         module="reproduce",
@@ -259,6 +260,8 @@ def _reproduce(commands: Any) -> None:
     reproduce.add_argument(
         "--experiments", metavar="DIR", default="experiments", help="folder of the specs (default: experiments)"
     )
+    reproduce.add_argument("--engine", choices=("local", "ray"), help="here, or on a Ray cluster, a task a figure")
+    reproduce.add_argument("--address", help="of the Ray cluster, auto or host:port (default: one on this machine)")
     reproduce.add_argument("--results", metavar="DIR", help="folder of the results (default: DIR/results)")
     reproduce.add_argument(
         "--data", metavar="DIR", help="folder of the data files, where some figures need them (default: $REFOCAL_DATA)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +45,39 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
     if unknown:
         msg = f"ID must be one of {', '.join(specs)}, got {', '.join(unknown)}"
         raise ValueError(msg)
-    data = options.data or os.environ.get(DATA_VARIABLE)
-    for name in ids:
-        with steps() as progress:
-            context = experiments.Context(None if data is None else Path(data), progress, Path(options.zoo))
-            outcome = experiments.reproduce(
-                specs[name], scale=options.scale, results=results, force=options.force, context=context
-            )
-        if options.json:
+    failures = []
+    for outcome in _outcomes(ids, options, specs, results):
+        if isinstance(outcome, Exception):
+            failures.append(outcome)
+        elif options.json:
             show(options, "", _record(outcome))
         else:
             Output().print(Text(words.printable(_said(outcome))), soft_wrap=True)
+    if failures:
+        raise failures[0]
+
+
+def _outcomes(
+    ids: Sequence[str], options: Namespace, specs: Mapping[str, experiments.Spec], results: Path
+) -> Iterator[experiments.Outcome | Exception]:
+    """Results as they come, here or from a cluster, where one that fails does not stop the others."""
+    given = options.data or os.environ.get(DATA_VARIABLE)
+    data, zoo = None if given is None else Path(given), Path(options.zoo)
+    settings: dict[str, Any] = {"scale": options.scale, "force": options.force}
+    if options.engine == "ray":
+        from refocal.scale import figures
+
+        folder = Path(options.experiments)
+        yield from figures.reproduce(ids, folder, results, data=data, zoo=zoo, address=options.address, **settings)
+        return
+    if options.address is not None:
+        msg = "--address needs --engine ray"
+        raise ValueError(msg)
+    for name in ids:
+        with steps() as progress:
+            context = experiments.Context(data, progress, zoo)
+            outcome = experiments.reproduce(specs[name], results=results, context=context, **settings)
+        yield outcome
 
 
 def _said(outcome: experiments.Outcome) -> str:

@@ -91,6 +91,7 @@ class Trial:
         self.epochs_done = self._resume()
         if fast:
             self._capture()
+        if on_gpu:
             torch.cuda.synchronize(device)  # what runs it works on another stream
 
     def run(self, report: Report, *, stop: threading.Event) -> None:
@@ -112,7 +113,7 @@ class Trial:
         logits, labels = (_of_all_processes(each) for each in (self._step.logits, self._batches.epoch_labels))
         train = measure(_numpy(logits.flatten(0, -2)), _numpy(labels.flatten()))
         held_out = {name: self._logits(*part) for name, part in self._held_out.items()}
-        self._check_logits(held_out, epoch)
+        self._check_logits(held_out, epochs=epoch + 1, dtype=torch.float32)
         self._adapt(held_out["val"])
         self.epochs_done += 1
         record = {
@@ -148,13 +149,14 @@ class Trial:
             )
             raise DivergedError(msg)
 
-    def _check_logits(self, held_out: dict[str, Tensor], epoch: int) -> None:
+    def _check_logits(self, held_out: dict[str, Tensor], *, epochs: int, dtype: torch.dtype) -> None:
         """The last step of an epoch has no loss after it that would show what became of the weights."""
         for name, logits in held_out.items():
-            if not bool(torch.isfinite(logits).all()):
+            largest = float(logits.abs().max())
+            if not largest <= torch.finfo(dtype).max:
                 msg = (
-                    f"{self.recipe.name}: logits of the {name} part are not finite after epoch {epoch + 1} "
-                    f"(learning rate {self.recipe.rate(epoch):g}); the checkpoint of epoch {epoch} is kept"
+                    f"{self.recipe.name}: logits of the {name} part reach {largest:g} after epoch {epochs} (learning "
+                    f"rate {self.recipe.rate(epochs - 1):g}), beyond {str(dtype).removeprefix('torch.')}"
                 )
                 raise DivergedError(msg)
 
@@ -219,7 +221,8 @@ class Trial:
         return epochs
 
     def _finish(self) -> None:
-        logits = {name: _numpy(self._logits(*part)) for name, part in self._held_out.items()}
+        logits = {name: self._logits(*part) for name, part in self._held_out.items()}
+        self._check_logits(logits, epochs=self.epochs_done, dtype=torch.float16)
         weights = {
             name.partition(".")[2]: tensor
             for name, tensor in self._step.state().items()
@@ -229,7 +232,7 @@ class Trial:
             self.folder,
             self.recipe,
             self._data,
-            logits=logits,
+            logits={name: _numpy(part) for name, part in logits.items()},
             weights=weights,
             epochs=self._history.read(),
             device=self._device,

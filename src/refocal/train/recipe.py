@@ -79,9 +79,9 @@ class Recipe:
             if not 0 <= getattr(self, name) < 1:
                 msg = f"{name} must be in [0, 1), got {getattr(self, name)!r}"
                 raise ValueError(msg)
-        for name in ("gamma", "label_smoothing", "factor", "learning_rate", "momentum", "weight_decay", "clip_norm"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, float(getattr(self, name)))  # 3 and 3.0 are one setting
+        for field in dataclasses.fields(self):
+            if "float" in str(field.type) and getattr(self, field.name) is not None:
+                object.__setattr__(self, field.name, float(getattr(self, field.name)))  # 3 and 3.0 are one setting
         if self.milestones is None:
             shares = (0.5, 0.8) if self.data in _LATE_DECAY else (0.4, 0.75)
             milestones = sorted({max(1, round(share * self.epochs)) for share in shares})

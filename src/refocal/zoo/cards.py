@@ -81,8 +81,9 @@ class Card:
 
     @property
     def settings(self) -> str:
-        """Everything but the seed: what entries of one group have in common."""
-        recipe = {key: value for key, value in self.content.get("recipe", {}).items() if key != "seed"}
+        """Everything but the seed: what entries of one group have in common; a setting of none is as if not there."""
+        given = self.content.get("recipe", {}).items()
+        recipe = {key: value for key, value in given if key != "seed" and value is not None}
         return json.dumps([self.data, self.model, *self.variant, self.epochs, recipe], sort_keys=True)
 
     @property

@@ -1,0 +1,48 @@
+"""Making the papers' figures on a Ray cluster: a task a figure or table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from refocal.reproduce import Context, Outcome, read_specs
+from refocal.reproduce import reproduce as make
+from refocal.scale.ray_engine import connected
+from refocal.scale.training import spread
+
+
+def reproduce(
+    ids: Sequence[str],
+    experiments: Path,
+    results: Path,
+    *,
+    scale: str,
+    force: bool = False,
+    data: Path | None = None,
+    zoo: Path | None = None,
+    address: str | None = None,
+) -> Iterator[Outcome | Exception]:
+    """What became of each figure or table, or what it raised, as they are finished.
+
+    Args:
+        ids: Names of specs.
+        experiments: Folder of the specs, which all machines share.
+        results: Folder of the results, which all machines share.
+        scale: "smoke", "small" or "paper".
+        force: Make again what is there.
+        data: Folder of the data sets, on every machine.
+        zoo: Folder of trained networks' logits, on every machine.
+        address: Of the cluster; None for one on this machine.
+    """
+    folders = {"experiments": experiments.absolute(), "results": results.absolute()}
+    given = {name: None if path is None else path.absolute() for name, path in (("data", data), ("zoo", zoo))}
+    settings = {**folders, **given, "scale": scale, "force": force}
+    with connected(address, lambda _: None):
+        yield from spread(_reproduce_one, ids, gpu_share=0, **settings)
+
+
+def _reproduce_one(
+    name: str, *, experiments: Path, results: Path, data: Path | None, zoo: Path | None, scale: str, force: bool
+) -> Outcome:
+    context = Context(data, lambda _: None, zoo)
+    return make(read_specs(experiments)[name], scale=scale, results=results, force=force, context=context)

@@ -1,0 +1,112 @@
+"""The command that trains: what it makes of options and files, and what it refuses."""
+
+import json
+import re
+import shlex
+
+import pytest
+import torch
+
+from refocal.cli import main
+from refocal.cli.parser import parser
+from refocal.cli.train import _join_processes, _recipes
+from refocal.train import runs
+from refocal.train.recipe import Recipe
+
+SMALL = ("--data", "digits", "--model", "mlp")
+
+
+def test_the_command_trains_each_gamma_and_seed(tmp_path, capsys):
+    options = [*SMALL, "--loss", "focal", "--gamma", "1", "2", "--trials", "2", "--epochs", "1"]
+    assert main(["train", *options, "--json", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    cards = json.loads(capsys.readouterr().out)
+    assert [(card["gamma"], card["seed"]) for card in cards] == [(1.0, 0), (1.0, 1), (2.0, 0), (2.0, 1)]
+    assert len({card["nll"] for card in cards}) == 4
+
+
+def test_the_command_reads_a_file(tmp_path, capsys):
+    recipe = tmp_path / "plan.toml"
+    recipe.write_text(
+        'data = "digits"\nmodel = "mlp"\nepochs = 1\n'
+        '[[runs]]\nloss = "brier"\n[[runs]]\nloss = "dual-focal"\ngamma = 5\n'
+    )
+    assert main(["train", str(recipe), "--device", "cpu", "--out", str(tmp_path / "runs")]) == 0
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "digits-mlp-brier-s0",
+        "digits-mlp-dual-focal-g5-s0",
+    }
+    assert "digits-mlp-brier-s0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "settings", [{"learning_rate": 0.123456789, "milestones": ()}, {"clip_norm": 2.0, "sum_loss": True}]
+)
+def test_the_command_of_a_card_trains_the_same(settings):
+    recipe = Recipe(data="digits", model="mlp", loss="focal", gamma=1 / 3, seed=4, **settings)
+    options = parser().parse_args(shlex.split(runs.command(recipe))[1:])
+    assert _recipes(options) == [recipe]
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "nccl"), (None, "nccl")])
+def test_processes_talk_as_their_device_can(monkeypatch, device, backend):
+    asked = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "init_process_group", asked.append)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    assert _join_processes(device) == (1, 2)
+    assert asked == [backend]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--data", "digits"], "the command line needs model"),
+        ([*SMALL, "--loss", "focal"], "loss 'focal' needs gamma"),
+        ([*SMALL, "--gamma", "1"], "loss 'cross-entropy' has no gamma"),
+        (["--data", "letters", "--model", "mlp"], "data must be one of 'cifar10'"),
+        (["--data", "digits", "--model", "resnt20"], "model must be one of 'resnet8'"),
+        (["--data", "digits", "--model", "resnet20"], "shape must be .* for resnet20"),
+        ([*SMALL, "--augmentation", "crop"], "augmentation 'crop' is for images"),
+        ([*SMALL, "--epochs", "0"], "epochs must be at least 1"),
+        ([*SMALL, "--milestones", "3", "2"], "milestones must increase"),
+        ([*SMALL, "--milestones", "-1"], "milestones must be at least 1, got -1"),
+        (["--data", "cifar10", "--model", "resnet20", "--data-folder", "nowhere"], "cifar10"),
+        (["absent.toml"], "absent.toml"),
+        ([*SMALL, "--trials", "0"], "trials must be at least 1, got 0"),
+        ([*SMALL, "--at-once", "0"], "at_once must be at least 1, got 0"),
+        ([*SMALL, "--epochs", "3", "--keep-logits", "4"], "keep_logits must be 1 to 3, got 4"),
+        ([*SMALL, "--out", "plan.toml/runs"], "plan.toml"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tmp_path, monkeypatch, capsys, options, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text("no folder")
+    assert main(["train", *options, "--device", "cpu"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("refocal: ")
+    assert said.count("\n") == 1
+    assert re.search(reason, said), said
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("trials = 0", "trials must be at least 1, got 0"),
+        ('trials = "3"', "trials must be a whole number, at least 1, got '3'"),
+        ("runs = []", "runs in plan.toml must be tables of settings"),
+        ("[[runs]]\n[[runs]]", "two runs of plan.toml would have the name digits-mlp-cross-entropy-s0"),
+        ("[[runs]]\n[[runs]]\nlearning_rate = 0.2", "two runs of plan.toml would have the name"),
+        ('learning_rate = "fast"', "learning_rate in plan.toml must be of type float, got 'fast'"),
+        ("seed = -1", "seed must be at least 0, got -1"),
+        ("leaning_rate = 0.1", "has no setting 'leaning_rate', did you mean 'learning_rate'"),
+        ('[[runs]]\n[[runs]]\nseed = 1\nmodel = "mpl"', "model must be one of .*, got 'mpl'"),
+        ("epochs = 1.5", "epochs in plan.toml must be of type int, got 1.5"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path, lines, reason, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text(f'data = "digits"\nmodel = "mlp"\n{lines}\n')
+    assert main(["train", "plan.toml", "--device", "cpu"]) == 1
+    assert re.search(reason, capsys.readouterr().err)
+    assert not (tmp_path / "runs").exists()
