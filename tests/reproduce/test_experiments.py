@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from made_zoo import write_zoo
 from refocal import reproduce
 from refocal.reproduce import page, store, style
 from small_data import write_sets
@@ -28,6 +29,11 @@ def data(tmp_path_factory):
     return write_sets(tmp_path_factory.mktemp("tabular"))
 
 
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    return write_zoo(tmp_path_factory.mktemp("zoo"))
+
+
 def check_files(folder):
     assert sorted(file.name for file in folder.iterdir()) == ["figure.png", "figure.svg", "numbers.json"]
     svg, png = (folder / "figure.svg").read_bytes(), (folder / "figure.png").read_bytes()
@@ -38,9 +44,10 @@ def check_files(folder):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_each_spec_runs(name, tmp_path, data):
+def test_each_spec_runs(name, tmp_path, data, networks):
     spec = SPECS[name]
-    outcome = reproduce.reproduce(spec, scale="smoke", results=tmp_path, context=reproduce.Context(data))
+    context = reproduce.Context(data, zoo=networks)
+    outcome = reproduce.reproduce(spec, scale="smoke", results=tmp_path, context=context)
     assert outcome.folder == tmp_path / name / "smoke"
     check_files(outcome.folder)
     content = json.loads((outcome.folder / "numbers.json").read_text())

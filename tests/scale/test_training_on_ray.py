@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from made_zoo import write_zoo
+
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
 
@@ -82,11 +84,13 @@ def test_figures_are_made_by_tasks(tmp_path, capsys):
     from refocal.cli import main
 
     experiments = Path(__file__).parents[2] / "experiments"
-    words = ["reproduce", "003-fig-3", "002-fig-4a", "--scale", "smoke", "--experiments", str(experiments)]
-    words += ["--engine", "ray", "--results", str(tmp_path), "--json"]
+    zoo = write_zoo(tmp_path / "zoo", seeds=1, gammas=(0.0,))
+    words = ["reproduce", "003-fig-3", "002-table-3", "--scale", "smoke", "--experiments", str(experiments)]
+    words += ["--engine", "ray", "--results", str(tmp_path), "--zoo", str(zoo), "--json"]
     assert main(words) == 0
     made = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {record["id"] for record in made} == {"003-fig-3", "002-fig-4a"}
+    assert {record["id"] for record in made} == {"003-fig-3", "002-table-3"}
+    assert any("error(cifar10 resnet20, cross-entropy, raw)" in record["values"] for record in made)
     assert all((tmp_path / record["id"] / "smoke" / "figure.svg").exists() for record in made)
     assert main([*words, "--address", "127.0.0.1:1"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err

@@ -266,6 +266,9 @@ def _reproduce(commands: Any) -> None:
     reproduce.add_argument(
         "--data", metavar="DIR", help="folder of the data files, where some figures need them (default: $REFOCAL_DATA)"
     )
+    reproduce.add_argument(
+        "--zoo", metavar="DIR", default="zoo", help="the folder of trained networks' logits (default: zoo)"
+    )
     reproduce.add_argument("--force", action="store_true", help="run again what has a result")
 
 

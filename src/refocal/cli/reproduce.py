@@ -26,7 +26,7 @@ def reproduce(options: Namespace) -> None:
     specs = experiments.read_specs(folder)
     results = folder / "results" if options.results is None else Path(options.results)
     if options.list:
-        show(options, *_listed(specs, results))
+        show(options, *_listed(specs, results, experiments.Context(zoo=Path(options.zoo))))
     elif options.gallery:
         found = experiments.read_results(results, specs)
         page = experiments.gallery(specs, found, figures=experiments.link(options.gallery, results))
@@ -62,20 +62,20 @@ def _outcomes(
 ) -> Iterator[experiments.Outcome | Exception]:
     """Results as they come, here or from a cluster, where one that fails does not stop the others."""
     given = options.data or os.environ.get(DATA_VARIABLE)
-    data = None if given is None else Path(given)
+    data, zoo = None if given is None else Path(given), Path(options.zoo)
     settings: dict[str, Any] = {"scale": options.scale, "force": options.force}
     if options.engine == "ray":
         from refocal.scale import figures
 
         folder = Path(options.experiments)
-        yield from figures.reproduce(ids, folder, results, data=data, address=options.address, **settings)
+        yield from figures.reproduce(ids, folder, results, data=data, zoo=zoo, address=options.address, **settings)
         return
     if options.address is not None:
         msg = "--address needs --engine ray"
         raise ValueError(msg)
     for name in ids:
         with steps() as progress:
-            context = experiments.Context(data, progress)
+            context = experiments.Context(data, progress, zoo)
             outcome = experiments.reproduce(specs[name], results=results, context=context, **settings)
         yield outcome
 
@@ -84,6 +84,7 @@ def _said(outcome: experiments.Outcome) -> str:
     result = outcome.result
     head = f"{result.id}, scale {result.scale}, {result.seconds:g} s ({outcome.why}): {outcome.folder}"
     lines = [*(item.line for item in result.published), *([outcome.finding] if outcome.finding else [])]
+    lines += [" | ".join(row) for row in result.numbers.table]
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
@@ -98,21 +99,34 @@ def _record(outcome: experiments.Outcome) -> dict[str, Any]:
         "values": result.numbers.values,
         "published": [item.line for item in result.published],
         "finding": outcome.finding,
+        "table": result.numbers.table,
     }
 
 
-def _listed(specs: Mapping[str, experiments.Spec], results: Path) -> tuple[Table, list[dict[str, Any]]]:
-    """What exists, what has results, how many numbers agree, and how long it took."""
-    table = Table("id", "what", *(f"{scale} (s)" for scale in experiments.SCALES), "within")
+def _listed(
+    specs: Mapping[str, experiments.Spec], results: Path, context: experiments.Context
+) -> tuple[Table, list[dict[str, Any]]]:
+    """What exists, what has results, how many numbers agree, how long it took, and which results are out of date."""
+    table = Table("id", "what", *(f"{scale} (s)" for scale in experiments.SCALES), "within", "out of date")
     content = []
     for spec in specs.values():
         found = {scale: store.load(results, spec, scale) for scale in experiments.SCALES}
         seconds = {scale: None if result is None else result.seconds for scale, result in found.items()}
         largest = next((result for result in reversed(found.values()) if result is not None), None)
-        agree = None if largest is None else sum(item.within for item in largest.published)
+        agree = None if largest is None else sum(item.within is True for item in largest.published)
+        old = [scale for scale, result in found.items() if result is not None and _is_old(spec, result, context)]
         cells = ["–" if value is None else f"{value:g}" for value in seconds.values()]
-        table.add_row(spec.id, spec.title, *cells, "–" if agree is None else f"{agree} of {len(spec.published)}")
-        content.append(
-            {"id": spec.id, "title": spec.title, "seconds": seconds, "within": agree, "published": len(spec.published)}
-        )
+        share = "–" if agree is None else f"{agree} of {len(spec.published)}"
+        table.add_row(spec.id, spec.title, *cells, share, ", ".join(old))
+        record = {"id": spec.id, "title": spec.title, "seconds": seconds, "within": agree}
+        content.append({**record, "published": len(spec.published), "out_of_date": old})
     return table, content
+
+
+def _is_old(spec: experiments.Spec, result: experiments.Result, context: experiments.Context) -> bool:
+    """Whether `reproduce` would run it again; without a zoo nothing can be said of what was made from one."""
+    assert context.zoo is not None
+    if result.made_from and not context.zoo.is_dir():
+        return False
+    made_from = experiments.KINDS[spec.kind].made_from(spec.parameters[result.scale], context)
+    return bool(experiments.outdated(spec, result, made_from))

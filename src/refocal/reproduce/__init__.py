@@ -3,7 +3,7 @@
 from refocal.reproduce.base import Context, Kind, Numbers
 from refocal.reproduce.kinds import KINDS
 from refocal.reproduce.page import gallery, link, read_results
-from refocal.reproduce.run import Outcome, reproduce
+from refocal.reproduce.run import Outcome, outdated, reproduce
 from refocal.reproduce.spec import SCALES, Published, Spec, read_spec, read_specs
 from refocal.reproduce.store import Comparison, Result
 
@@ -20,6 +20,7 @@ __all__ = [
     "Spec",
     "gallery",
     "link",
+    "outdated",
     "read_results",
     "read_spec",
     "read_specs",

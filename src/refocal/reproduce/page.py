@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from refocal.reproduce import store
@@ -17,6 +17,7 @@ PAPERS = {
     "003": "Komisarenko & Kull, ECAI 2024",
     "004": "Kimura & Naganuma, 2024",
 }
+_WITHIN = {True: "yes", False: "**no**", None: "–"}
 _HEAD = """# The papers' figures
 
 Each figure below is one command, `refocal reproduce ID`, which computes it from a spec in
@@ -24,7 +25,9 @@ Each figure below is one command, `refocal reproduce ID`, which computes it from
 (seconds), `small` (the default) and `paper` (as published); `refocal reproduce --list` shows what there is, and
 `refocal reproduce --gallery docs/gallery.md` writes this page from the stored results. "Within" says whether ours is
 within the tolerance: half a unit of the last printed digit of a number, our reading where the paper has only words.
-001-study-c reads data sets, `tabular/*.npz` with X, y and categorical, from the folder that `--data` names.
+001-study-c reads data sets, `tabular/*.npz` with X, y and categorical, from the folder that `--data` names. What needs
+trained networks is computed from the logits and histories in [`zoo/`](../zoo), and again when the zoo has changed; "no
+entry" stands where the zoo has no such network, and in its tables the paper's number is in brackets.
 """
 
 
@@ -75,13 +78,20 @@ def _section(spec: Spec, result: Result | None, figures: str) -> str:
     if result.published:
         lines += ["| published | where | paper | ours | within |", "|---|---|---|---|---|"]
         lines += [
-            f"| {_plain(item.says)} | {_plain(item.where)} | {_stated(item)} | {item.shown} | "
-            f"{'yes' if item.within else '**no**'} |"
+            f"| {_plain(item.says)} | {_plain(item.where)} | {_stated(item)} | {item.shown} | {_WITHIN[item.within]} |"
             for item in result.published
         ]
     notes = dict.fromkeys(item.note for item in result.published if item.note)
-    texts = [*notes, store.found(spec.finding, result.numbers.values)]
-    return "\n".join(lines) + "".join(f"\n\n{_plain(text)}" for text in texts if text) + "\n"
+    texts = [_plain(text) for text in (*notes, store.found(spec.finding, result.numbers)) if text]
+    tables = ["\n".join(_table(result.numbers.table))] if result.numbers.table else []
+    return "\n\n".join(["\n".join(lines).rstrip(), *texts, *tables]) + "\n"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    for index, row in enumerate(rows):
+        yield f"| {' | '.join(map(_plain, row))} |"
+        if index == 0:
+            yield "|" + "---|" * len(row)
 
 
 def _stated(item: Comparison) -> str:

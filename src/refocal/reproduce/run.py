@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from refocal import _check
 from refocal.reproduce import store
-from refocal.reproduce.base import Context, Numbers
+from refocal.reproduce.base import Context
 from refocal.reproduce.kinds import KINDS
 from refocal.reproduce.spec import SCALES, Spec
 from refocal.reproduce.style import rendered
@@ -45,32 +45,46 @@ def reproduce(spec: Spec, *, scale: str, results: Path, force: bool = False, con
     _check.one_of(scale, "scale", SCALES)
     place = store.folder(results, spec, scale)
     parameters = spec.parameters[scale]
+    kind, context = KINDS[spec.kind], context or Context()
+    made_from = kind.made_from(parameters, context)
     why = "by --force"
     if not force:
         stored = store.load(results, spec, scale)
-        if stored is not None and (stored.kind, stored.parameters) == (spec.kind, store.plain(parameters)):
+        why = "no result yet" if stored is None else outdated(spec, stored, made_from)
+        if stored is not None and not why:
             return _kept(spec, stored, results, place)
-        why = "no result yet" if stored is None else "the spec has changed since the stored result"
-    kind, context = KINDS[spec.kind], context or Context()
     packages = ("matplotlib", *kind.needs)
     _require(packages)
     context.progress(f"{spec.id}, scale {scale}: {why}")
     start = time.perf_counter()
     numbers = kind.compute(parameters, context)
     seconds = round(time.perf_counter() - start, 2)
-    numbers = Numbers(numbers.values, store.rounded(numbers.curves))
-    published, finding = store.compared(spec.published, numbers), store.found(spec.finding, numbers.values)
-    versions = _versions(packages)
-    result = store.Result(spec.id, scale, spec.kind, store.plain(parameters), versions, seconds, numbers, published)
+    numbers = replace(numbers, curves=store.rounded(numbers.curves))
+    published, finding = store.compared(spec.published, numbers), store.found(spec.finding, numbers)
+    plain, versions = store.plain(parameters), _versions(packages)
+    result = store.Result(spec.id, scale, spec.kind, plain, versions, seconds, numbers, published, made_from)
     context.progress(f"{spec.id}: drawing")
     store.save(results, spec, result, rendered(kind.draw, parameters, numbers))
     return Outcome(result, finding, place, why)
 
 
+def outdated(spec: Spec, stored: store.Result, made_from: dict[str, str]) -> str:
+    """Why a stored result cannot stay; nothing if it can.
+
+    Args:
+        spec: Of the result.
+        stored: The result.
+        made_from: What it would be made from now, by its kind's `made_from`.
+    """
+    if (stored.kind, stored.parameters) != (spec.kind, store.plain(spec.parameters[stored.scale])):
+        return "the spec has changed since the stored result"
+    return "" if stored.made_from == made_from else "the zoo has changed since the stored result"
+
+
 def _kept(spec: Spec, stored: store.Result, results: Path, place: Path) -> Outcome:
     """What is stored; compared anew if the published numbers in the spec have changed."""
     published = store.compared(spec.published, stored.numbers)
-    finding = store.found(spec.finding, stored.numbers.values)
+    finding = store.found(spec.finding, stored.numbers)
     if published == stored.published:
         return Outcome(stored, finding, place, "already there")
     result = replace(stored, published=published)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -104,11 +105,16 @@ def read_specs(folder: str | os.PathLike[str]) -> dict[str, Spec]:
     Raises:
         FileNotFoundError: If there are none.
     """
-    specs = {spec.id: spec for spec in map(read_spec, sorted(Path(folder).glob("*.toml")))}
+    specs = {spec.id: spec for spec in map(read_spec, sorted(Path(folder).glob("*.toml"), key=_by_number))}
     if not specs:
         msg = f"no experiments in {os.fspath(folder)!r}: --experiments names the repository's folder of them"
         raise FileNotFoundError(msg)
     return specs
+
+
+def _by_number(path: Path) -> list[str]:
+    """Numbers of a file's name in their order: 002-table-9 before 002-table-10."""
+    return [part.zfill(4) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
 
 
 def _spec(content: dict[str, Any], stem: str) -> Spec:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from refocal import _files
-from refocal.reproduce.base import Numbers
+from refocal.reproduce.base import NO_ENTRY, Numbers
 from refocal.reproduce.spec import Published, Spec
 
 _PLACE = re.compile(r"\{(?P<name>[^{}:]+):(?P<format>[^{}:]*)\}")
@@ -21,15 +21,15 @@ _DIGITS = 5  # of what is drawn; no figure shows more
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published number beside ours."""
+    """A published number beside ours; `ours` and `within` are None where the networks are not there."""
 
     says: str
     where: str
     relation: str
     paper: float
     tolerance: float
-    ours: float
-    within: bool
+    ours: float | None
+    within: bool | None
     note: str
 
     @property
@@ -40,12 +40,13 @@ class Comparison:
             >>> Comparison("T", "Fig. 2", "about", 0.36, 0.005, 0.27634, False, "").line
             'T: paper: 0.36, ours: 0.2763, within: no'
         """
-        return f"{self.says}: paper: {self.published}, ours: {self.shown}, within: {'yes' if self.within else 'no'}"
+        end = "" if self.within is None else f", within: {'yes' if self.within else 'no'}"
+        return f"{self.says}: paper: {self.published}, ours: {self.shown}{end}"
 
     @property
     def shown(self) -> str:
         """Our number, to four digits; 0 has no sign."""
-        return f"{self.ours + 0.0:.4g}"
+        return NO_ENTRY if self.ours is None else f"{self.ours + 0.0:.4g}"
 
     @property
     def published(self) -> str:
@@ -66,6 +67,7 @@ class Result:
         seconds: How long the computation took.
         numbers: What it found.
         published: Published numbers beside ours.
+        made_from: Names and digests of what the numbers were computed from, beside the parameters.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Result:
     seconds: float
     numbers: Numbers
     published: tuple[Comparison, ...]
+    made_from: dict[str, str] = field(default_factory=dict)
 
 
 def plain(parameters: Any) -> dict[str, Any]:
@@ -89,44 +92,38 @@ def compared(published: tuple[Published, ...], numbers: Numbers) -> tuple[Compar
     Raises:
         ValueError: If a published number is about a value that was not computed.
     """
-    unknown = [item.number for item in published if item.number not in numbers.values]
+    unknown = [item.number for item in published if item.number not in {*numbers.values, *numbers.absent}]
     if unknown:
         msg = f"published numbers must be among {', '.join(numbers.values)}, got {', '.join(unknown)}"
         raise ValueError(msg)
-    return tuple(
-        Comparison(
-            item.says,
-            item.where,
-            item.relation,
-            item.value,
-            item.tolerance,
-            numbers.values[item.number],
-            item.holds(numbers.values[item.number]),
-            item.note,
-        )
-        for item in published
-    )
+    return tuple(_comparison(item, numbers.values.get(item.number)) for item in published)
 
 
-def found(text: str, values: dict[str, float]) -> str:
-    """The finding of a spec in words, with the computed values in their places.
+def _comparison(item: Published, ours: float | None) -> Comparison:
+    within = None if ours is None else item.holds(ours)
+    return Comparison(item.says, item.where, item.relation, item.value, item.tolerance, ours, within, item.note)
+
+
+def found(text: str, numbers: Numbers) -> str:
+    """The finding of a spec in words, with the computed values in their places, "no entry" for those that are absent.
 
     Raises:
         ValueError: If it names a value that was not computed, or another format than .3f, .3e or .3g.
 
     Example:
-        >>> found("T is {T(2):.2f}.", {"T(2)": 0.4646})
-        'T is 0.46.'
+        >>> found("T is {T(2):.2f}, {T(3):.2f}.", Numbers({"T(2)": 0.4646}, absent=("T(3)",)))
+        'T is 0.46, no entry.'
     """
 
     def value(place: re.Match[str]) -> str:
-        if place["name"] not in values:
-            msg = f"finding must name values among {', '.join(values)}, got {place['name']}"
+        if place["name"] not in {*numbers.values, *numbers.absent}:
+            msg = f"finding must name values among {', '.join(numbers.values)}, got {place['name']}"
             raise ValueError(msg)
         if not re.fullmatch(r"\.\d[efg]", place["format"]):
             msg = f"finding must have formats such as .3f, got {place['format']!r}"
             raise ValueError(msg)
-        return format(values[place["name"]], place["format"])
+        ours = numbers.values.get(place["name"])
+        return NO_ENTRY if ours is None else format(ours, place["format"])
 
     return _PLACE.sub(value, " ".join(text.split()))
 
@@ -147,7 +144,8 @@ def load(results: Path, spec: Spec, scale: str) -> Result | None:
         return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        numbers = Numbers(content.pop("values"), content.pop("curves"))
+        table = tuple(tuple(row) for row in content.pop("table", ()))
+        numbers = Numbers(content.pop("values"), content.pop("curves"), table, tuple(content.pop("absent", ())))
         published = tuple(Comparison(**item) for item in content.pop("published"))
         return Result(**content, numbers=numbers, published=published)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -175,7 +173,7 @@ def _json(result: Result) -> str:
     """One line for each entry: short files, and differences that can be read."""
     content = {field.name: getattr(result, field.name) for field in fields(result) if field.name != "numbers"}
     content["published"] = [asdict(item) for item in result.published]
-    content |= {"values": result.numbers.values, "curves": rounded(result.numbers.curves)}
+    content |= asdict(result.numbers) | {"curves": rounded(result.numbers.curves)}
     lines = ",\n".join(
         f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
         for name, value in content.items()

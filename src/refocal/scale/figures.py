@@ -19,6 +19,7 @@ def reproduce(
     scale: str,
     force: bool = False,
     data: Path | None = None,
+    zoo: Path | None = None,
     address: str | None = None,
 ) -> Iterator[Outcome | Exception]:
     """What became of each figure or table, or what it raised, as they are finished.
@@ -30,16 +31,18 @@ def reproduce(
         scale: "smoke", "small" or "paper".
         force: Make again what is there.
         data: Folder of the data sets, on every machine.
+        zoo: Folder of trained networks' logits, on every machine.
         address: Of the cluster; None for one on this machine.
     """
     folders = {"experiments": experiments.absolute(), "results": results.absolute()}
-    settings = {**folders, "data": None if data is None else data.absolute(), "scale": scale, "force": force}
+    given = {name: None if path is None else path.absolute() for name, path in (("data", data), ("zoo", zoo))}
+    settings = {**folders, **given, "scale": scale, "force": force}
     with connected(address, lambda _: None):
         yield from spread(_reproduce_one, ids, gpu_share=0, **settings)
 
 
 def _reproduce_one(
-    name: str, *, experiments: Path, results: Path, data: Path | None, scale: str, force: bool
+    name: str, *, experiments: Path, results: Path, data: Path | None, zoo: Path | None, scale: str, force: bool
 ) -> Outcome:
-    context = Context(data, lambda _: None)
+    context = Context(data, lambda _: None, zoo)
     return make(read_specs(experiments)[name], scale=scale, results=results, force=force, context=context)

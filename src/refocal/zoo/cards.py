@@ -6,6 +6,7 @@ The last is `NAME.jsonl.gz`: what was measured after each epoch.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 from refocal._files import replacing
 
 SCHEMA = 1
+_SUFFIXES = (".json", ".npz", ".jsonl.gz")
 _RUN = ("card.json", "predictions.npz", "metrics.jsonl")
 _NUMBER = (int, float)
 _KEYS: dict[str, tuple[type, ...]] = {
@@ -98,6 +100,20 @@ class Entry:
 
     card: Card
     predictions: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The card, the predictions and what was measured after each epoch."""
+        return tuple(self.predictions.with_name(f"{self.card.name}{suffix}") for suffix in _SUFFIXES)
+
+    def history(self) -> list[dict[str, Any]]:
+        """What was measured after each epoch."""
+        with gzip.open(self.files[2], "rt", encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+    def digest(self) -> str:
+        """The start of the SHA-256 of all three files."""
+        return hashlib.sha256(b"".join(file.read_bytes() for file in self.files)).hexdigest()[:16]
 
 
 def entries(folder: str | os.PathLike[str]) -> list[Entry]:

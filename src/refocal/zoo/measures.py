@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +16,24 @@ from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.predictions import Predictions
 from refocal.zoo.cards import Card, Entry, ZooError
 
-BINS = (10, 15)
 METHODS = ("raw", "psi", "ts-nll", "ts-ece", "ts-fl", "ts-fl-psi", "fts")
-MEASURES = ("error", "nll", "ece_10", "ece_15", "adaptive_ece_10", "adaptive_ece_15", "kl_human")
+Function = Callable[[np.ndarray, np.ndarray], float]
+_FROM_LABELS: dict[str, Function] = {
+    "error": metrics.error,
+    "nll": metrics.nll,
+    "ece_10": partial(metrics.ece, bins=10),
+    "ece_15": partial(metrics.ece, bins=15),
+    "adaptive_ece_10": partial(metrics.adaptive_ece, bins=10),
+    "adaptive_ece_15": partial(metrics.adaptive_ece, bins=15),
+}
+MEASURES = (*_FROM_LABELS, "kl_human")
+# what 002 has in its tables besides; NaN for the accuracy of no samples
+FURTHER: dict[str, Function] = {
+    "mce_15": partial(metrics.mce, bins=15),
+    "confident_99": lambda probs, labels: metrics.confidence_share(probs, labels, threshold=0.99).share,
+    "accuracy_99": lambda probs, labels: metrics.confidence_share(probs, labels, threshold=0.99).accuracy,
+}
+FUNCTIONS = {**_FROM_LABELS, **FURTHER}
 _HUMAN_DATA = ("cifar10", "cifar10-s")
 _FEWEST_FOR_PROCESSES = 8
 _LEAST_AGREEMENT = 0.9  # of people with the labels; it is 0.99 in the publisher's order, 0.1 in another
@@ -46,18 +62,38 @@ def measure(entry: Entry, human: np.ndarray | None = None) -> Measures:
 
     Reference: 001, section 6.1; 002, section 6; 003, section 5.
     """
+    val, (logits, labels) = read_parts(entry)
+    seen = human if entry.card.data in _HUMAN_DATA else None
+    if seen is not None and (seen.shape != logits.shape or np.mean(seen.argmax(axis=1) == labels) < _LEAST_AGREEMENT):
+        msg = f"{entry.predictions}: the test part is not that of CIFAR-10 in its publisher's order"
+        raise ZooError(msg)
+    calibrated = _methods(entry.card, *val)
+    return {method: _measures(predict(logits), labels, seen) for method, predict in calibrated}
+
+
+class Part(NamedTuple):
+    """Logits (n, K) and labels (n,) of a part of the data."""
+
+    logits: np.ndarray
+    labels: np.ndarray
+
+
+def read_parts(entry: Entry) -> tuple[Part, Part]:
+    """The validation and the test part of an entry, in double precision.
+
+    Raises:
+        ZooError: The file holds no logits, or no labels.
+    """
     predictions = Predictions.read(entry.predictions)
     if predictions.kind != "logits" or predictions.labels is None:
         msg = f"{entry.predictions} must hold logits and labels"
         raise ZooError(msg)
     val, test = (predictions.select(split) for split in ("val", "test"))
-    logits, labels = test.scores.astype(np.float64), np.asarray(test.labels)
-    seen = human if entry.card.data in _HUMAN_DATA else None
-    if seen is not None and (seen.shape != logits.shape or np.mean(seen.argmax(axis=1) == labels) < _LEAST_AGREEMENT):
-        msg = f"{entry.predictions}: the test part is not that of CIFAR-10 in its publisher's order"
-        raise ZooError(msg)
-    calibrated = _methods(entry.card, val.scores.astype(np.float64), np.asarray(val.labels))
-    return {method: _measures(predict(logits), labels, seen) for method, predict in calibrated}
+    return _part(val), _part(test)
+
+
+def _part(predictions: Predictions) -> Part:
+    return Part(predictions.scores.astype(np.float64), np.asarray(predictions.labels))
 
 
 def measure_all(found: Sequence[Entry], human: np.ndarray | None = None) -> Iterator[Measures]:
@@ -90,9 +126,7 @@ def _methods(card: Card, logits: np.ndarray, labels: np.ndarray) -> Iterator[tup
 
 
 def _measures(probs: np.ndarray, labels: np.ndarray, human: np.ndarray | None) -> dict[str, float]:
-    values = {"error": metrics.error(probs, labels), "nll": metrics.nll(probs, labels)}
-    for name, function in (("ece", metrics.ece), ("adaptive_ece", metrics.adaptive_ece)):
-        values |= {f"{name}_{bins}": function(probs, labels, bins=bins) for bins in BINS}
+    values = {name: function(probs, labels) for name, function in _FROM_LABELS.items()}
     if human is not None:
         values["kl_human"] = metrics.kl_to_posterior(probs, human)
     return values

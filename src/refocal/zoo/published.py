@@ -38,8 +38,8 @@ def lookup(
         data: Name of the data set.
         model: Name of the network.
         variant: Loss, gamma and label smoothing.
-        method: One of `refocal.zoo.measures.METHODS`.
-        measure: One of `refocal.zoo.measures.MEASURES`.
+        method: One of `refocal.zoo.measures.METHODS`, "ts-adaptive-ece" or "fts-adaptive-ece".
+        measure: One of `refocal.zoo.measures.MEASURES`, or of `FURTHER` there.
 
     Example:
         >>> [found] = lookup("cifar10", "resnet20", ("cross-entropy", None, 0.0), "raw", "error")
@@ -47,6 +47,19 @@ def lookup(
         ('He 2016', 0.0875)
     """
     return _numbers().get((data, model, variant, method, measure), [])
+
+
+def variant_of(loss: str, label_smoothing: float = 0.0) -> tuple[str, float | None, float]:
+    """Loss, gamma and label smoothing of a loss as tables name it.
+
+    Example:
+        >>> variant_of("focal 3"), variant_of("focal 0"), variant_of("brier")
+        (('focal', 3.0, 0.0), ('cross-entropy', None, 0.0), ('brier', None, 0.0))
+    """
+    name, _, gamma = loss.partition(" ")
+    if name == "focal" and float(gamma) == 0:
+        return "cross-entropy", None, label_smoothing
+    return name, float(gamma) if gamma else None, label_smoothing
 
 
 @cache
@@ -57,10 +70,8 @@ def _numbers() -> dict[Key, list[Published]]:
         for row, values in table["rows"].items():
             data, model = row.split()
             for column, value in zip(table["columns"], values, strict=True):
-                loss, _, gamma = column.partition(" ")
-                variant = (loss, float(gamma) if gamma else None, 0.0)
                 number, deviation = value if isinstance(value, list) else (value, None)
-                found.setdefault((data, model, variant, table["method"], table["measure"]), []).append(
+                found.setdefault((data, model, variant_of(column), table["method"], table["measure"]), []).append(
                     Published(
                         table["paper"],
                         table["table"],

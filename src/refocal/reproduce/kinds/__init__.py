@@ -14,6 +14,15 @@ from refocal.reproduce.kinds import (
     one_dimension,
     phi,
     tabular,
+    zoo_best_temperature,
+    zoo_boxes,
+    zoo_focal_scaling,
+    zoo_gradient,
+    zoo_history,
+    zoo_product,
+    zoo_reliability,
+    zoo_samples,
+    zoo_table,
 )
 
 KINDS: dict[str, Kind] = {
@@ -29,4 +38,13 @@ KINDS: dict[str, Kind] = {
     "one-dimension": one_dimension.KIND,
     "phi": phi.KIND,
     "tabular": tabular.KIND,
+    "zoo-history": zoo_history.KIND,
+    "zoo-reliability": zoo_reliability.KIND,
+    "zoo-boxes": zoo_boxes.KIND,
+    "zoo-focal-scaling": zoo_focal_scaling.KIND,
+    "zoo-best-temperature": zoo_best_temperature.KIND,
+    "zoo-product": zoo_product.KIND,
+    "zoo-samples": zoo_samples.KIND,
+    "zoo-gradient": zoo_gradient.KIND,
+    "zoo-table": zoo_table.KIND,
 }

@@ -1,0 +1,210 @@
+"""Networks of the zoo as figures and tables see them: which entries there are, and the words for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from refocal import posterior_from_logits, zoo
+from refocal.calibrators import TemperatureScaling
+from refocal.reproduce.base import NO_ENTRY, Context, Kind
+from refocal.zoo.measures import Part
+from refocal.zoo.published import variant_of
+
+Variant = tuple[str, float | None, float]
+Predict = Callable[[np.ndarray], np.ndarray]
+Rows = list[tuple[str, ...]]  # of a table, the first of them the head
+
+_DATA = {
+    "cifar10": "CIFAR-10",
+    "cifar10-s": "CIFAR-10-s",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
+    "tiny-imagenet": "Tiny ImageNet",
+    "20newsgroups": "20 Newsgroups",
+    "sst": "SST Binary",
+}
+_MODELS = {
+    "densenet121": "DenseNet-121",
+    "resnet110-bottleneck": "ResNet-110 (bottleneck)",
+    "global-pooling-cnn": "Global Pooling CNN",
+    "tree-lstm": "Tree LSTM",
+}
+
+
+class Wanting(Protocol):
+    """Parameters of a kind that reads the zoo."""
+
+    def wants(self, card: zoo.Card) -> bool:
+        """Whether an entry decides the numbers."""
+
+
+class Network(NamedTuple):
+    """A data set and a network, "cifar10 resnet20" in a spec."""
+
+    data: str
+    model: str
+
+    @classmethod
+    def named(cls, text: str) -> Network:
+        """From the words of a spec."""
+        data, _, model = text.partition(" ")
+        return cls(data, model)
+
+    def __str__(self) -> str:
+        return f"{self.data} {self.model}"
+
+    @property
+    def words(self) -> str:
+        """As people write it.
+
+        Example:
+            >>> Network("cifar10", "resnet20").words, Network("svhn", "wide-resnet26-10").words
+            ('CIFAR-10, ResNet-20', 'SVHN, Wide-ResNet-26-10')
+        """
+        model = _MODELS.get(self.model) or self.model.replace("resnet", "ResNet-").replace("wide", "Wide")
+        return f"{_DATA.get(self.data, self.data)}, {model}"
+
+
+class Entries:
+    """What a computation gets from the zoo: the entries it wants, by network and variant."""
+
+    def __init__(self, found: Iterable[zoo.Entry]) -> None:
+        self._groups: dict[tuple[Network, Variant], list[zoo.Entry]] = {}
+        for entry in found:
+            key = Network(entry.card.data, entry.card.model), entry.card.variant
+            self._groups.setdefault(key, []).append(entry)
+
+    @property
+    def networks(self) -> list[Network]:
+        """The networks with any entry, in the order of the zoo."""
+        return list(dict.fromkeys(network for network, _ in self._groups))
+
+    def trials(self, network: Network, variant: Variant) -> list[zoo.Entry]:
+        """Entries that differ in their seeds alone; of several recipes the one with the most seeds."""
+        recipes: dict[str, list[zoo.Entry]] = {}
+        for entry in self._groups.get((network, variant), []):
+            recipes.setdefault(entry.card.settings, []).append(entry)
+        return max(recipes.values(), key=len, default=[])
+
+
+def wanted(given: Wanting, context: Context) -> Entries:
+    """The entries that a computation wants.
+
+    Raises:
+        FileNotFoundError: If no zoo was given, or it is no folder.
+    """
+    return Entries(_wanted(given, context))
+
+
+def zoo_kind(parameters: type, compute: Callable[..., Any], draw: Callable[..., Any]) -> Kind:
+    """A kind whose results are out of date when the entries that it wants change."""
+    return Kind(parameters, compute, draw, made_from=_made_from)
+
+
+def _made_from(given: Wanting, context: Context) -> dict[str, str]:
+    return {entry.card.name: entry.digest() for entry in _wanted(given, context)}
+
+
+def _wanted(given: Wanting, context: Context) -> list[zoo.Entry]:
+    if context.zoo is None:
+        msg = "this needs a folder of trained networks' logits: give it by --zoo"
+        raise FileNotFoundError(msg)
+    return [entry for entry in zoo.entries(context.zoo) if given.wants(entry.card)]
+
+
+def is_one_of(card: zoo.Card, losses: Sequence[str], label_smoothing: float = 0.0) -> bool:
+    """Whether a network was trained with one of these losses, "focal 3" and the like."""
+    return card.variant in {variant_of(loss, label_smoothing) for loss in losses}
+
+
+def loss_words(loss: str) -> str:
+    """A loss of a spec as people write it.
+
+    Example:
+        >>> loss_words("focal 3"), loss_words("fla-53"), loss_words("brier")
+        ('γ = 3', 'FLA-53', 'Brier score')
+    """
+    name, _, gamma = loss.partition(" ")
+    if name == "focal":
+        return f"γ = {gamma}"
+    known = {"brier": "Brier score", "adafocal": "AdaFocal", "cross-entropy": "cross-entropy"}
+    return known.get(loss, loss.upper())
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities as they are."""
+    return np.asarray(posterior_from_logits(logits, gamma=0.0))
+
+
+class Scaled(NamedTuple):
+    """A map to probabilities and its temperature."""
+
+    temperature: float
+    predict: Predict
+
+
+_OBJECTIVES = {"ts-nll": "nll", "ts-ece": "ece", "ts-adaptive-ece": "adaptive_ece"}
+
+
+def scaled(method: str, val: Part, *, grid: Any = None) -> Scaled:
+    """Scores as they are ("raw"), or temperature scaling by the validation part's NLL, ECE or adaptive ECE.
+
+    Args:
+        method: "raw", "ts-nll", "ts-ece" or "ts-adaptive-ece".
+        val: The validation part.
+        grid: Temperatures to try for the calibration errors; None for those of 002.
+    """
+    if method == "raw":
+        return Scaled(1.0, softmax)
+    objective = _OBJECTIVES[method]
+    grid = None if objective == "nll" else grid
+    fitted = TemperatureScaling(objective=objective, temperature_grid=grid).fit(val.logits, val.labels)
+    return Scaled(fitted.temperature_, fitted.predict_proba)
+
+
+def focal_map(gamma: float, temperature: float = 1.0) -> Predict:
+    """logits to Psi^gamma(softmax(logits / T))."""
+    return partial(_focal_map, gamma=gamma, temperature=temperature)
+
+
+def _focal_map(logits: np.ndarray, *, gamma: float, temperature: float) -> np.ndarray:
+    return np.asarray(posterior_from_logits(logits / temperature, gamma=gamma))
+
+
+def collapsed(rows: Sequence[tuple[str, ...]], *, labels: int) -> tuple[tuple[str, ...], ...]:
+    """The rows of a table, one alone for a network of which there is nothing to say.
+
+    Args:
+        rows: The head, then rows that begin with a network.
+        labels: How many columns say what a row is about.
+
+    Example:
+        >>> collapsed([("network", "γ", "T"), ("a", "1", "no entry"), ("a", "2", "no entry")], labels=2)
+        (('network', 'γ', 'T'), ('a', 'no entry', ''))
+    """
+    head, *body = rows
+    shown = [head]
+    for network, group in groupby(body, key=lambda row: row[0]):
+        several = list(group)
+        empty = all(cell in (NO_ENTRY, "–", "") for row in several for cell in row[labels:])
+        shown += [(network, NO_ENTRY, *[""] * (len(head) - 2))] if empty else several
+    return tuple(shown)
+
+
+def spread(values: Sequence[float], *, factor: float = 100.0, digits: int = 2) -> str:
+    """Mean ± standard deviation over trials in percent, the deviation where there are several; "no entry" for none.
+
+    Example:
+        >>> spread([0.01, 0.03]), spread([0.01]), spread([])
+        ('2.00 ± 1.41', '1.00', 'no entry')
+    """
+    if not values:
+        return NO_ENTRY
+    scaled_values = factor * np.asarray(values)
+    deviation = f" ± {scaled_values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{scaled_values.mean():.{digits}f}{deviation}"

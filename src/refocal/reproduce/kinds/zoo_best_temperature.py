@@ -1,0 +1,105 @@
+"""The temperature that is best for each gamma of the focal map, for networks trained with several gammas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from refocal import zoo
+from refocal.calibrators import FocalTemperatureScaling
+from refocal.reproduce import style
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal.reproduce.entries import Network, Rows, collapsed, is_one_of, wanted, zoo_kind
+from refocal.reproduce.kinds.zoo_focal_scaling import temperatures
+from refocal.zoo.measures import Part, read_parts
+from refocal.zoo.published import variant_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What to try.
+
+    Attributes:
+        networks: "cifar10 resnet50" and the like.
+        train_gammas: Of the focal losses of the training.
+        map_gammas: Of the focal map.
+        step: Of the grid of temperatures up to 5.
+    """
+
+    networks: tuple[str, ...]
+    train_gammas: tuple[float, ...]
+    map_gammas: tuple[float, ...]
+    step: float
+
+    def wants(self, card: zoo.Card) -> bool:
+        """The networks, trained with one of the gammas."""
+        losses = [f"focal {gamma:g}" for gamma in self.train_gammas]
+        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses)
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """Mean of the best temperatures over the seeds, and how much of their variance a line explains."""
+    found = wanted(given, context)
+    values: dict[str, float] = {}
+    absent, lines = [], []
+    rows: Rows = [("network", "trained with", *(f"T at γ = {gamma:g}" for gamma in given.map_gammas), "R²")]
+    for network in map(Network.named, given.networks):
+        for gamma in given.train_gammas:
+            name = f"({network}, {gamma:g})"
+            trials = found.trials(network, variant_of(f"focal {gamma:g}"))
+            if not trials:
+                absent += [f"R2{name}", f"slope{name}"]
+                rows.append((network.words, f"γ = {gamma:g}", *[NO_ENTRY] * (len(given.map_gammas) + 1)))
+                continue
+            context.progress(f"{network}, γ = {gamma:g}")
+            best = np.mean([best_temperatures(read_parts(entry)[0], given) for entry in trials], axis=0)
+            values[f"slope{name}"] = float(np.polyfit(given.map_gammas, best, 1)[0])
+            values[f"R2{name}"] = float(np.corrcoef(given.map_gammas, best)[0, 1] ** 2)
+            rows.append((network.words, f"γ = {gamma:g}", *(f"{T:.2f}" for T in best), f"{values[f'R2{name}']:.3f}"))
+            lines.append({"network": str(network), "gamma": gamma, "temperatures": best})
+    return Numbers(values, {"lines": lines}, collapsed(rows, labels=2), tuple(absent))
+
+
+def best_temperatures(val: Part, given: Parameters) -> list[float]:
+    """For each gamma of the map the temperature with the least ECE (15 bins of equal mass) of the validation part."""
+    return [
+        FocalTemperatureScaling(
+            objective="adaptive_ece", search="grid", gamma_grid=[gamma], temperature_grid=temperatures(given.step)
+        )
+        .fit(val.logits, val.labels)
+        .temperature_
+        for gamma in given.map_gammas
+    ]
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """A panel for each network that the zoo holds."""
+    held = list(dict.fromkeys(line["network"] for line in numbers.curves["lines"])) or [""]
+    figure.set_size_inches(style.WIDTH * (0.6 if len(held) == 1 else 1), 3.1)
+    panels = figure.subplots(1, len(held), squeeze=False)[0]
+    for ax, network in zip(panels, held, strict=True):
+        for line in numbers.curves["lines"]:
+            if line["network"] == network:
+                index = given.train_gammas.index(line["gamma"])
+                ax.plot(
+                    given.map_gammas,
+                    line["temperatures"],
+                    marker=style.MARKERS[index % len(style.MARKERS)],
+                    markersize=4,
+                    label=f"trained with γ = {line['gamma']:g}",
+                    **style.line(index),
+                )
+        ax.set(xlabel="γ of the focal map", ylabel="best temperature T")
+        if network:
+            ax.set_title(Network.named(network).words, fontsize=8)
+            ax.legend()
+        else:
+            ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+
+
+KIND = zoo_kind(Parameters, compute, draw)

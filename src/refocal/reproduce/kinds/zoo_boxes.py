@@ -1,0 +1,152 @@
+"""Box plots of ECE over trials by gamma, raw and after Psi, and which gamma is best for which network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refocal import metrics, zoo
+from refocal.reproduce import style
+from refocal.reproduce.base import Context, Numbers
+from refocal.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
+from refocal.reproduce.paradigms import WORDS, Setting, is_part
+from refocal.zoo.measures import read_parts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HOW = {"raw": "raw", "psi": "after Ψ"}
+_COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What to show.
+
+    Attributes:
+        networks: "svhn resnet110" and the like; a panel for each with a paradigm.
+        paradigms: Of "standard", "ts-fl" and "label-smoothing".
+        gammas: Boxes of a panel; 0 for cross-entropy.
+        bins: Of equal width.
+    """
+
+    networks: tuple[str, ...]
+    paradigms: tuple[str, ...]
+    gammas: tuple[float, ...]
+    bins: int
+
+    def wants(self, card: zoo.Card) -> bool:
+        """The networks, trained with one of the gammas in one of the paradigms."""
+        return is_part(card, self.networks, self.paradigms, self.gammas)
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """ECE of each trial; the best gamma, and how raw ECE goes with gamma, of a network that has them all."""
+    found = wanted(given, context)
+    values: dict[str, float] = {}
+    absent: list[str] = []
+    boxes = []
+    rows: Rows = [("network", "", "", *(f"γ = {gamma:g}" for gamma in given.gammas), "best γ")]
+    for network in map(Network.named, given.networks):
+        for paradigm in given.paradigms:
+            eces: dict[str, list[list[float]]] = {how: [] for how in _HOW}
+            for gamma in given.gammas:
+                setting = Setting(network, paradigm, gamma)
+                context.progress(str(setting))
+                for how, several in _eces(setting, setting.trials(found), given.bins).items():
+                    eces[how].append(several)
+            for how, by_gamma in eces.items():
+                best = _best(given.gammas, by_gamma)
+                cells = (*map(spread, by_gamma), "–" if best is None else f"{best:g}")
+                rows.append((network.words, WORDS[paradigm], _HOW[how], *cells))
+            here = _compared(given.gammas, eces)
+            values |= {f"{key}({network}, {paradigm})": value for key, value in here.items() if value is not None}
+            absent += [f"{key}({network}, {paradigm})" for key, value in here.items() if value is None]
+            if any(eces["raw"]):
+                boxes.append({"network": str(network), "paradigm": paradigm, **eces})
+    return Numbers(values, {"boxes": boxes}, collapsed(rows, labels=3), tuple(absent))
+
+
+def _eces(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[str, list[float]]:
+    eces: dict[str, list[float]] = {how: [] for how in _HOW}
+    for entry in trials:
+        val, test = read_parts(entry)
+        for how, predict in setting.maps(val).items():
+            eces[how].append(metrics.ece(predict(test.logits), test.labels, bins=bins))
+    return eces
+
+
+def _best(gammas: tuple[float, ...], by_gamma: list[list[float]]) -> float | None:
+    """The gamma with the least mean, if all were tried."""
+    return gammas[int(np.argmin([np.mean(several) for several in by_gamma]))] if all(by_gamma) else None
+
+
+def _compared(gammas: tuple[float, ...], eces: dict[str, list[list[float]]]) -> dict[str, float | None]:
+    """What 001 says of the boxes; None where a gamma is missing."""
+    named = ("best gamma raw", "best gamma psi", "least step of raw", "share better after psi")
+    if not all(eces["raw"]):
+        return dict.fromkeys(named)
+    raw, psi = (np.array([np.mean(several) for several in eces[how]]) for how in _HOW)
+    positive = np.array(gammas) > 0
+    return {
+        "best gamma raw": _best(gammas, eces["raw"]),
+        "best gamma psi": _best(gammas, eces["psi"]),
+        "least step of raw": float(np.diff(raw).min()),
+        "share better after psi": float(np.mean(psi[positive] < raw[positive])),
+    }
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """A panel for each network and paradigm that the zoo holds."""
+    boxes = numbers.curves["boxes"]
+    columns = min(_COLUMNS, max(len(boxes), 1))
+    count = max(-(-len(boxes) // columns), 1)
+    figure.set_size_inches(style.WIDTH * max(columns, 1.7) / _COLUMNS, 0.5 + 2.4 * count)
+    panels = figure.subplots(count, columns, squeeze=False)
+    for ax, item in zip(panels.ravel(), boxes, strict=False):
+        _draw_boxes(ax, given.gammas, item)
+        words = WORDS[item["paradigm"]].replace("TS_FL", "TS$_{FL}$")
+        ax.set_title(f"{Network.named(item['network']).words}, {words}", fontsize=8)
+    for ax in panels.ravel()[len(boxes) :]:
+        ax.set_axis_off()
+    if not boxes:
+        panels[0, 0].text(0.5, 0.5, "no entry", ha="center")
+        return
+    for ax in panels[:, 0]:
+        ax.set_ylabel("ECE (%)")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2)
+
+
+def _draw_boxes(ax: Axes, gammas: tuple[float, ...], item: dict[str, Any]) -> None:
+    for index, (how, words) in enumerate(_HOW.items()):
+        colour = style.color(2 - index)
+        held = [column for column, several in enumerate(item[how]) if several]
+        at = [column + (index - 0.5) * 0.36 for column in held]
+        several = [100 * np.array(item[how][column]) for column in held]
+        line = {"color": colour, "linewidth": 1.0}
+        face = {"facecolor": "white" if how == "raw" else f"{colour}40", "edgecolor": colour, "linewidth": 1.0}
+        ax.boxplot(
+            several,
+            positions=at,
+            widths=0.3,
+            patch_artist=True,
+            showfliers=False,
+            manage_ticks=False,
+            boxprops=face,
+            medianprops=line,
+            whiskerprops=line,
+            capprops=line,
+        )
+        x = np.repeat(at, [len(values) for values in several])
+        marker = style.MARKERS[index]
+        ax.plot(x, np.concatenate(several), linestyle="none", marker=marker, markersize=3, color=colour, label=words)
+    ax.set_xticks(range(len(gammas)), [f"γ = {gamma:g}" for gamma in gammas])
+    ax.set_xlim(-0.6, len(gammas) - 0.4)
+    ax.set_ylim(bottom=0)
+
+
+KIND = zoo_kind(Parameters, compute, draw)

@@ -1,0 +1,201 @@
+"""Temperature scaling against focal temperature scaling by what they are chosen by (003's Table 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refocal import metrics, zoo
+from refocal.calibrators import FocalTemperatureScaling
+from refocal.reproduce import style
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal.reproduce.entries import (
+    Entries,
+    Network,
+    Rows,
+    Scaled,
+    collapsed,
+    is_one_of,
+    loss_words,
+    scaled,
+    spread,
+    wanted,
+    zoo_kind,
+)
+from refocal.zoo.measures import Part, read_parts
+from refocal.zoo.published import lookup, variant_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BINS = 15
+_METHODS = {"ts": "TS", "fts": "focal TS"}
+_CRITERIA = {"nll": "log-loss", "adaptive_ece": "ECE"}
+_PUBLISHED = {
+    "ts, nll": "ts-nll",
+    "fts, nll": "fts",
+    "ts, adaptive_ece": "ts-adaptive-ece",
+    "fts, adaptive_ece": "fts-adaptive-ece",
+}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the table has.
+
+    Attributes:
+        networks: "cifar10 resnet50" and the like; all others of the zoo with one of its data sets follow them.
+        losses: "focal 3" and the like.
+        step: Of the grid of temperatures up to 5.
+    """
+
+    networks: tuple[str, ...]
+    losses: tuple[str, ...]
+    step: float
+
+    def wants(self, card: zoo.Card) -> bool:
+        """Every network of the paper's data sets that was trained with one of the losses."""
+        data = {Network.named(text).data for text in self.networks}
+        return card.data in data and is_one_of(card, self.losses)
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """Each entry with both methods chosen by both criteria; gains are means over all entries."""
+    found = wanted(given, context)
+    networks = list(dict.fromkeys([*map(Network.named, given.networks), *found.networks]))
+    rows: Rows = [
+        ("network", "loss", "method", "accuracy (%)", "log-loss", "ECE, equal mass (%)", "γ by log-loss, by ECE")
+    ]
+    measured: list[dict[str, Any]] = []
+    for network in networks:
+        for loss in given.losses:
+            trials = _trials(given, found, network, loss, context)
+            measured += [{"network": str(network), "loss": loss, "trials": trials}] if trials else []
+            rows += _rows(network, loss, trials)
+    every = [trial for item in measured for trial in item["trials"]]
+    values, absent = _gains(every)
+    return Numbers(values, {"networks": measured}, collapsed(rows, labels=3), absent)
+
+
+def _trials(
+    given: Parameters, found: Entries, network: Network, loss: str, context: Context
+) -> list[dict[str, dict[str, float]]]:
+    trials = []
+    for entry in found.trials(network, variant_of(loss)):
+        context.progress(entry.card.name)
+        val, test = read_parts(entry)
+        trials.append(
+            {
+                f"{method}, {criterion}": _chosen(method, criterion, val, test, given.step)
+                for method in _METHODS
+                for criterion in _CRITERIA
+            }
+        )
+    return trials
+
+
+def temperatures(step: float) -> np.ndarray:
+    """The grid of 003: multiples of the step up to 5."""
+    return step * np.arange(1, round(5 / step) + 1)
+
+
+def _chosen(method: str, criterion: str, val: Part, test: Part, step: float) -> dict[str, float]:
+    """Parameters by the validation part, measures of the test part."""
+    grid = temperatures(step)
+    if method == "ts":
+        gamma = 0.0
+        found = scaled("ts-nll" if criterion == "nll" else "ts-adaptive-ece", val, grid=grid)
+    else:
+        search = FocalTemperatureScaling(objective=criterion, search="grid", temperature_grid=grid)
+        fitted = search.fit(val.logits, val.labels)
+        gamma, found = fitted.gamma_, Scaled(fitted.temperature_, fitted.predict_proba)
+    probs = found.predict(test.logits)
+    return {
+        "gamma": gamma,
+        "temperature": found.temperature,
+        "nll": metrics.nll(probs, test.labels),
+        "adaptive_ece": metrics.adaptive_ece(probs, test.labels, bins=_BINS),
+        "error": metrics.error(probs, test.labels),
+    }
+
+
+def _rows(network: Network, loss: str, trials: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    rows = []
+    for method, words in _METHODS.items():
+        cells = []
+        for criterion, factor in (("nll", 1.0), ("adaptive_ece", 100.0)):
+            chosen = [trial[f"{method}, {criterion}"] for trial in trials]
+            cell = spread([choice[criterion] for choice in chosen], factor=factor, digits=3 if factor == 1 else 2)
+            temperature = f" ({np.mean([choice['temperature'] for choice in chosen]):.2f})" if chosen else ""
+            cells.append(cell + temperature + _theirs(network, loss, f"{method}, {criterion}", criterion, factor))
+        accuracy = spread([1 - trial[f"{method}, nll"]["error"] for trial in trials])
+        gammas = "; ".join(
+            ", ".join(f"{trial[f'{method}, {criterion}']['gamma']:g}" for trial in trials) for criterion in _CRITERIA
+        )
+        shown = "" if method == "ts" else gammas if trials else NO_ENTRY
+        rows.append((network.words, loss_words(loss), words, accuracy, *cells, shown))
+    return rows
+
+
+def _theirs(network: Network, loss: str, how: str, criterion: str, factor: float) -> str:
+    measure = "nll" if criterion == "nll" else "adaptive_ece_15"
+    numbers = lookup(network.data, network.model, variant_of(loss), _PUBLISHED[how], measure)
+    return "".join(f" [{factor * number.value:.2f}]" for number in numbers if number.paper == "003")
+
+
+def _gains(trials: list[dict[str, Any]]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Relative gains of the mean over all trials, test part, in percent."""
+    named = {
+        "gain in ECE of focal TS": ("ts, adaptive_ece", "fts, adaptive_ece", "adaptive_ece"),
+        "gain in log-loss of focal TS": ("ts, nll", "fts, nll", "nll"),
+    }
+    for method in _METHODS:
+        by_nll, by_ece = f"{method}, nll", f"{method}, adaptive_ece"
+        named[f"gain in ECE by choosing by ECE({method})"] = by_nll, by_ece, "adaptive_ece"
+        named[f"gain in log-loss by choosing by log-loss({method})"] = by_ece, by_nll, "nll"
+    if not trials:
+        return {}, tuple(named)
+    return {
+        name: 100 * (1 - sum(trial[new][key] for trial in trials) / sum(trial[old][key] for trial in trials))
+        for name, (old, new, key) in named.items()
+    }, ()
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """Log-loss and ECE of each entry, by loss, of those that the zoo holds; TS and focal TS side by side."""
+    figure.set_size_inches(style.WIDTH, 3.3)
+    panels = figure.subplots(1, 2)
+    measured = numbers.curves["networks"]
+    losses = [loss for loss in given.losses if any(item["loss"] == loss for item in measured)]
+    for index, (ax, criterion) in enumerate(zip(panels, _CRITERIA, strict=True)):
+        for n, network in enumerate(dict.fromkeys(item["network"] for item in measured)):
+            for m, (method, words) in enumerate(_METHODS.items()):
+                points = [
+                    (losses.index(item["loss"]) + (m - 0.5) * 0.3, trial[f"{method}, {criterion}"][criterion])
+                    for item in measured
+                    if item["network"] == network
+                    for trial in item["trials"]
+                ]
+                x, y = np.array(points).T
+                ax.plot(
+                    x,
+                    y if criterion == "nll" else 100 * y,
+                    linestyle="none",
+                    marker=style.MARKERS[n % len(style.MARKERS)],
+                    markersize=4.5,
+                    markerfacecolor="white" if m == 0 else style.color(1),
+                    color=style.color(m),
+                    label=f"{Network.named(network).words}, {words}",
+                )
+        ax.set_xticks(range(len(losses)), [loss_words(loss).replace("cross-", "cross-\n") for loss in losses])
+        ax.set_ylabel(("log-loss (nats)", "ECE, 15 bins of equal mass (%)")[index])
+        style.letter(ax, index, f"chosen by {_CRITERIA[criterion]}")
+        if not measured:
+            ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+    panels[1].set_ylim(bottom=0)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+
+
+KIND = zoo_kind(Parameters, compute, draw)

@@ -1,0 +1,101 @@
+"""Norms of the loss's gradient by the logits at the end of training, for cross-entropy and focal loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import refocal
+from refocal import zoo
+from refocal.reproduce import style
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal.reproduce.entries import Network, Rows, collapsed, is_one_of, softmax, spread, wanted, zoo_kind
+from refocal.zoo.measures import Part, read_parts
+from refocal.zoo.published import variant_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SMALL = 0.01  # a norm below which a sample moves the weights no more
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What to show.
+
+    Attributes:
+        networks: The paper's, then others; the first that the zoo holds is drawn.
+        gammas: Of focal loss; 0 for cross-entropy.
+        bins: Of the histogram, from 0 to the largest norm.
+    """
+
+    networks: tuple[str, ...]
+    gammas: tuple[float, ...]
+    bins: int
+
+    def wants(self, card: zoo.Card) -> bool:
+        """The networks, trained with one of the gammas."""
+        losses = [f"focal {gamma:g}" for gamma in self.gammas]
+        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses)
+
+
+def norms(part: Part, gamma: float) -> np.ndarray:
+    """|dL/dz| = g(p, gamma) |softmax(z) - e_y| of each sample, g of 002's Proposition 1."""
+    probs = softmax(part.logits)
+    residual = probs.copy()
+    rows = np.arange(len(part.labels))
+    residual[rows, part.labels] -= 1
+    return np.asarray(refocal.phi(probs[rows, part.labels], gamma=gamma)) * np.linalg.norm(residual, axis=1)
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """Mean norm, its least fall from one gamma to the next, share of small norms, histograms of all seeds' samples."""
+    found = wanted(given, context)
+    values: dict[str, float] = {}
+    absent: list[str] = []
+    histograms = []
+    rows: Rows = [("network", "γ", "mean norm", f"norms below {_SMALL:g} (%)")]
+    for network in map(Network.named, given.networks):
+        by_gamma = []
+        for gamma in given.gammas:
+            trials = found.trials(network, variant_of(f"focal {gamma:g}"))
+            several = [norms(read_parts(entry)[0], gamma) for entry in trials]
+            means, small = [float(one.mean()) for one in several], [float(np.mean(one < _SMALL)) for one in several]
+            by_gamma += [float(np.mean(means))] if means else []
+            rows.append((network.words, f"{gamma:g}", spread(means, factor=1, digits=3), spread(small, digits=1)))
+            names = {f"mean norm({network}, {gamma:g})": means, f"small({network}, {gamma:g})": small}
+            values |= {name: float(np.mean(each)) for name, each in names.items() if each}
+            absent += [name for name, each in names.items() if not each]
+            if several:
+                pooled = np.concatenate(several)
+                edges = np.linspace(0, np.sqrt(2), given.bins + 1)  # the largest |p - e_y|
+                shares = np.histogram(np.minimum(pooled, edges[-1]), edges)[0] / len(pooled)
+                histograms.append({"network": str(network), "gamma": gamma, "edges": edges, "shares": shares})
+        if len(by_gamma) == len(given.gammas):
+            values[f"least fall({network})"] = -float(np.diff(by_gamma).max())
+        else:
+            absent.append(f"least fall({network})")
+    return Numbers(values, {"histograms": histograms}, collapsed(rows, labels=2), tuple(absent))
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """One panel, shares on a logarithmic scale."""
+    figure.set_size_inches(style.WIDTH * 0.72, 3.2)
+    ax = figure.subplots()
+    histograms = numbers.curves["histograms"]
+    shown = next(iter(item["network"] for item in histograms), "")
+    for item in histograms:
+        if item["network"] == shown:
+            index = given.gammas.index(item["gamma"])
+            label = f"γ = {item['gamma']:g}" if item["gamma"] else "cross-entropy"
+            ax.stairs(item["shares"], item["edges"], label=label, **style.line(index, linewidth=1.2))
+    ax.set(yscale="log", xlabel="norm of the loss's gradient by the logits", ylabel="share of the samples")
+    if shown:
+        ax.legend(title=Network.named(shown).words)
+    else:
+        ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+
+
+KIND = zoo_kind(Parameters, compute, draw)

@@ -1,0 +1,139 @@
+"""Measures after each epoch of training, from the histories of the zoo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from refocal import zoo
+from refocal.reproduce import style
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal.reproduce.entries import Network, Rows, is_one_of, loss_words, wanted, zoo_kind
+from refocal.zoo.published import variant_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WORDS = {"nll": "NLL", "error": "error", "ece": "ECE", "entropy": "entropy", "true_probability": "p(true class)"}
+_EPOCHS = 5  # from whose mean a rise is taken: single ones are noisy
+_WHOSE = {"correct": "of correct ones", "wrong": "of mistakes"}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What to follow.
+
+    Attributes:
+        networks: The paper's, then others; the first that the zoo holds is shown.
+        losses: "cross-entropy", "focal 3" and the like.
+        panels: Title and measures of each panel, "NLL, test: test.nll, test.correct.nll"; a dot goes into a record.
+        since: Share of the epochs after which the learning rate falls for the first time; rises are those from the mean
+            of the first five epochs after it to the last.
+        columns: Of panels.
+    """
+
+    networks: tuple[str, ...]
+    losses: tuple[str, ...]
+    panels: tuple[str, ...]
+    since: float
+    columns: int
+
+    def wants(self, card: zoo.Card) -> bool:
+        """The networks, trained with one of the losses."""
+        return f"{card.data} {card.model}" in self.networks and is_one_of(card, self.losses)
+
+
+class Panel(NamedTuple):
+    """A title and the measures below it."""
+
+    title: str
+    measures: list[str]
+
+    @classmethod
+    def named(cls, text: str) -> Panel:
+        """From the words of a spec."""
+        title, _, measures = text.rpartition(":")
+        return cls(title, [measure.strip() for measure in measures.split(",")])
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """Means over the seeds: all epochs, the first, the last, and the rise from where the learning rate falls."""
+    found = wanted(given, context)
+    measures = list(dict.fromkeys(measure for text in given.panels for measure in Panel.named(text).measures))
+    values: dict[str, float] = {}
+    absent: list[str] = []
+    curves: dict[str, dict[str, np.ndarray]] = {}
+    rows: Rows = [("network", *(loss_words(loss) for loss in given.losses))]
+    for network in map(Network.named, given.networks):
+        cells = []
+        for loss in given.losses:
+            trials = found.trials(network, variant_of(loss))
+            cells.append(f"{len(trials)} seed{'s' * (len(trials) > 1)}" if trials else NO_ENTRY)
+            histories = [entry.history() for entry in trials]
+            for measure in measures:
+                names = [f"{what} {measure}({network}, {loss})" for what in ("first", "last", "rise of")]
+                if not trials:
+                    absent += names
+                    continue
+                path = np.mean([[_at(epoch, measure) for epoch in history] for history in histories], axis=0)
+                after = round(given.since * len(path))
+                rise = path[-1] - path[after : after + _EPOCHS].mean()
+                values |= dict(zip(names, map(float, (path[0], path[-1], rise)), strict=True))
+                if network == _shown(given, found.networks):
+                    curves.setdefault(loss, {})[measure] = path
+        rows.append((network.words, *cells))
+    return Numbers(values, {"paths": curves}, tuple(rows), tuple(absent))
+
+
+def _shown(given: Parameters, held: list[Network]) -> Network | None:
+    return next((network for network in map(Network.named, given.networks) if network in held), None)
+
+
+def _at(epoch: dict[str, Any], measure: str) -> float:
+    found: Any = epoch
+    for key in measure.split("."):
+        found = found[key]
+    return float(found)
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """A panel for each group of measures: lines by loss, or by measure where there is one loss."""
+    panels = [Panel.named(text) for text in given.panels]
+    count = -(-len(panels) // given.columns)
+    figure.set_size_inches(style.WIDTH, (0.5 if len(given.losses) > 1 else 1.4) + 2.2 * count)
+    axes = figure.subplots(count, given.columns, squeeze=False).ravel()
+    for index, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
+        _draw_panel(ax, panel, numbers.curves["paths"])
+        style.letter(ax, index, panel.title)
+        if index >= len(panels) - given.columns:
+            ax.set_xlabel("epoch")
+        if len(panel.measures) > 1 and numbers.curves["paths"]:
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=7.5)
+    if len(given.losses) > 1 and numbers.curves["paths"]:
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(given.losses))
+
+
+def _draw_panel(ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float]]]) -> None:
+    if not paths:
+        ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+    index = 0
+    for loss, measures in paths.items():
+        for measure in panel.measures:
+            path = measures[measure]
+            label = loss_words(loss) if len(panel.measures) == 1 else _label(measure)
+            ax.plot(range(1, len(path) + 1), path, label=label, **style.line(index, linewidth=1.0))
+            index += 1
+
+
+def _label(measure: str) -> str:
+    """Of a line: "NLL of mistakes" for test.wrong.nll; which part of the data it is says the panel, or the line."""
+    part, *whose, name = measure.split(".")
+    words = [_WORDS.get(name, name), *(_WHOSE[word] for word in whose)]
+    return " ".join(words) if whose or name == "nll" else f"{words[0]}, {'training' if part == 'train' else part}"
+
+
+KIND = zoo_kind(Parameters, compute, draw)

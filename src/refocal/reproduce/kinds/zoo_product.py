@@ -1,0 +1,128 @@
+"""Cross-entropy's temperature times that of the focal map, against the temperature that focal loss needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from refocal import metrics, zoo
+from refocal.reproduce import style
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal.reproduce.entries import (
+    Entries,
+    Network,
+    Rows,
+    collapsed,
+    focal_map,
+    is_one_of,
+    scaled,
+    softmax,
+    spread,
+    wanted,
+    zoo_kind,
+)
+from refocal.zoo.measures import read_parts
+from refocal.zoo.published import variant_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What to compare.
+
+    Attributes:
+        networks: "cifar10 resnet50" and the like.
+        gammas: Of the focal losses of the training.
+    """
+
+    networks: tuple[str, ...]
+    gammas: tuple[float, ...]
+
+    def wants(self, card: zoo.Card) -> bool:
+        """The networks, trained with cross-entropy or one of the gammas."""
+        losses = [f"focal {gamma:g}" for gamma in (0.0, *self.gammas)]
+        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses)
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """Temperatures by the validation part's NLL; that of the map is the nearest in KL divergence on the same logits."""
+    found = wanted(given, context)
+    values: dict[str, float] = {}
+    absent: list[str] = []
+    points = []
+    rows: Rows = [("network", "γ", "T of Ψ", "T of cross-entropy", "product", "T of focal loss")]
+    for network in map(Network.named, given.networks):
+        plain = _temperatures(found, network, 0.0)
+        _note(values, absent, f"T({network}, cross-entropy)", plain)
+        for gamma in given.gammas:
+            name = f"({network}, {gamma:g})"
+            maps = [nearest(read_parts(entry)[0].logits, gamma) for entry in _trials(found, network, gamma)]
+            fitted = _temperatures(found, network, gamma)
+            products = [float(np.mean(maps) * np.mean(plain))] if maps and plain else []
+            for key, several in (("T", fitted), ("map", maps), ("product", products)):
+                _note(values, absent, f"{key}{name}", several)
+            cells = (spread(several, factor=1) for several in (maps, plain, products, fitted))
+            rows.append((network.words, f"{gamma:g}", *cells))
+            if products:
+                points.append({"network": str(network), "gamma": gamma, "product": products[0], "fitted": fitted})
+    return Numbers(values, {"points": points}, collapsed(rows, labels=2), tuple(absent))
+
+
+def _note(values: dict[str, float], absent: list[str], name: str, several: list[float]) -> None:
+    if several:
+        values[name] = float(np.mean(several))
+    else:
+        absent.append(name)
+
+
+def _trials(found: Entries, network: Network, gamma: float) -> list[zoo.Entry]:
+    return found.trials(network, variant_of(f"focal {gamma:g}"))
+
+
+def _temperatures(found: Entries, network: Network, gamma: float) -> list[float]:
+    return [scaled("ts-nll", read_parts(entry)[0]).temperature for entry in _trials(found, network, gamma)]
+
+
+def nearest(logits: np.ndarray, gamma: float) -> float:
+    """The temperature whose scaling has the least mean KL divergence from the focal map of these logits."""
+    from scipy.optimize import minimize_scalar
+
+    posterior = focal_map(gamma)(logits)
+    found = minimize_scalar(
+        lambda log_t: metrics.kl_to_posterior(softmax(logits / np.exp(log_t)), posterior),
+        bounds=(-np.log(2 + 2 * gamma), np.log(2)),
+        method="bounded",
+    )
+    return float(np.exp(found.x))
+
+
+def draw(figure: Figure, _: Parameters, numbers: Numbers) -> None:
+    """Product against fitted temperature: on the diagonal the account is right."""
+    figure.set_size_inches(style.WIDTH * 0.6, 3.3)
+    ax = figure.subplots()
+    points = numbers.curves["points"]
+    networks = list(dict.fromkeys(item["network"] for item in points))
+    for index, network in enumerate(networks):
+        own = [item for item in points if item["network"] == network]
+        x, y = [item["product"] for item in own], [np.mean(item["fitted"]) for item in own]
+        words = Network.named(network).words
+        ax.plot(x, y, marker=style.MARKERS[index % 6], markersize=5, label=words, **style.line(index, linewidth=0.8))
+        for item, at, height in zip(own, x, y, strict=True):
+            ax.annotate(f"γ = {item['gamma']:g}", (at, height), (6, -3), textcoords="offset points", fontsize=8)
+    ax.axline((1, 1), slope=1, color=style.GUIDE, linewidth=0.8)
+    ax.set(xlabel="T of Ψ times T of cross-entropy", ylabel="T of focal loss, by NLL", aspect="equal")
+    if points:
+        ax.legend(loc="upper left")
+        every = [item["product"] for item in points] + [value for item in points for value in item["fitted"]]
+        low, high = min(every), max(every)
+        margin = 0.15 * (high - low) + 0.05
+        ax.set(xlim=(low - margin, high + 1.5 * margin), ylim=(low - margin, high + 1.5 * margin))
+    else:
+        ax.text(1, 1, NO_ENTRY)
+
+
+KIND = zoo_kind(Parameters, compute, draw)

@@ -1,0 +1,122 @@
+"""Confidences of several networks for the same test samples, those that all get right and those that all get wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refocal import zoo
+from refocal.reproduce import style
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal.reproduce.entries import Network, Rows, collapsed, is_one_of, loss_words, scaled, softmax, wanted, zoo_kind
+from refocal.zoo.measures import read_parts
+from refocal.zoo.published import variant_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WHEN = {"raw": "as given", "ts-ece": "after TS"}
+_KINDS = {"right": "all right", "wrong": "all wrong"}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What to compare.
+
+    Attributes:
+        networks: The paper's, then others; samples are those of the first that the zoo holds.
+        losses: "focal 3" and the like; the first seed of each is taken.
+        samples: How many right and how many wrong ones are shown, the first of the test part.
+    """
+
+    networks: tuple[str, ...]
+    losses: tuple[str, ...]
+    samples: int
+
+    def wants(self, card: zoo.Card) -> bool:
+        """The networks, trained with one of the losses."""
+        return f"{card.data} {card.model}" in self.networks and is_one_of(card, self.losses)
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """Top confidences as given and after temperature scaling by ECE, and their means over all such samples."""
+    found = wanted(given, context)
+    values: dict[str, float] = {}
+    absent: list[str] = []
+    shown: dict[str, Any] = {}
+    rows: Rows = [("network", "test samples", "", *(loss_words(loss) for loss in given.losses))]
+    for network in map(Network.named, given.networks):
+        trials = {loss: found.trials(network, variant_of(loss))[:1] for loss in given.losses}
+        held = {loss: _confidences(several[0]) for loss, several in trials.items() if several}
+        chosen = _chosen(held)
+        for kind, words in _KINDS.items():
+            for when, when_words in _WHEN.items():
+                means = {loss: one[when][chosen[kind]].mean() for loss, one in held.items() if len(chosen[kind])}
+                cells = (f"{means[loss]:.3f}" if loss in means else NO_ENTRY for loss in given.losses)
+                rows.append((network.words, f"{len(chosen[kind])} {words}", when_words, *cells))
+                values |= {f"{kind}({network}, {loss}, {when})": float(mean) for loss, mean in means.items()}
+                missing = [loss for loss in given.losses if loss not in means]
+                absent += [f"{kind}({network}, {loss}, {when})" for loss in missing]
+        if held and not shown:
+            shown = {
+                kind: {
+                    "index": (first := rows_of[: given.samples]),
+                    "confidence": {loss: {when: one[when][first] for when in _WHEN} for loss, one in held.items()},
+                }
+                for kind, rows_of in chosen.items()
+            }
+    return Numbers(values, {"shown": shown}, collapsed(rows, labels=3), tuple(absent))
+
+
+def _confidences(entry: zoo.Entry) -> dict[str, np.ndarray]:
+    """Top confidence of each test sample, and whether it is right."""
+    val, test = read_parts(entry)
+    found = {when: scaled(when, val).predict(test.logits).max(axis=1) for when in _WHEN}
+    return {**found, "correct": softmax(test.logits).argmax(axis=1) == test.labels}
+
+
+def _chosen(held: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Numbers of the samples that all networks get right, and of those that all get wrong."""
+    correct = np.array([one["correct"] for one in held.values()])
+    if not held:
+        return {kind: np.array([], dtype=int) for kind in _KINDS}
+    return {"right": np.flatnonzero(correct.all(axis=0)), "wrong": np.flatnonzero(~correct.any(axis=0))}
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """A row for each sample; the right ones left, the wrong ones right."""
+    figure.set_size_inches(style.WIDTH, 3.2)
+    panels = figure.subplots(1, 2, sharex=True)
+    for index, (ax, (kind, words)) in enumerate(zip(panels, _KINDS.items(), strict=True)):
+        style.letter(ax, index, words)
+        ax.set(xlim=(0, 1.02), xlabel="top confidence")
+        if numbers.curves["shown"]:
+            _draw_samples(ax, given, numbers.curves["shown"][kind])
+        else:
+            ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+    panels[0].set_ylabel("number of the test sample")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+
+
+def _draw_samples(ax: Axes, given: Parameters, samples: dict[str, Any]) -> None:
+    count = len(samples["index"])
+    for n, (loss, by_when) in enumerate(samples["confidence"].items()):
+        for when, words in _WHEN.items():
+            ax.plot(
+                by_when[when],
+                np.arange(count) + 0.12 * (n - (len(samples["confidence"]) - 1) / 2),
+                linestyle="none",
+                marker=style.MARKERS[n % len(style.MARKERS)],
+                markersize=5,
+                markerfacecolor="white" if when == "raw" else style.color(n),
+                color=style.color(n),
+                label=f"{loss_words(loss)}, {words}",
+            )
+    ax.set_yticks(range(count), [str(index) for index in samples["index"]])
+    ax.set_ylim(given.samples - 0.5, -0.5)
+
+
+KIND = zoo_kind(Parameters, compute, draw)

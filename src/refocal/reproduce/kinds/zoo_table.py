@@ -1,0 +1,218 @@
+"""A table of 002: a measure of networks by loss, before and after temperature scaling, beside the paper's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from refocal import zoo
+from refocal.reproduce import style
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal.reproduce.entries import (
+    Entries,
+    Network,
+    Rows,
+    collapsed,
+    is_one_of,
+    loss_words,
+    scaled,
+    spread,
+    wanted,
+    zoo_kind,
+)
+from refocal.zoo.measures import FUNCTIONS, read_parts
+from refocal.zoo.published import lookup, variant_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_METHODS = {"raw": "pre T", "ts-ece": "post T", "ts-adaptive-ece": "post T", "ts-nll": "post T"}
+_MEASURES = {
+    "error": "error (%)",
+    "nll": "NLL (%)",
+    "ece_15": "ECE, 15 bins (%)",
+    "adaptive_ece_15": "adaptive ECE, 15 bins (%)",
+    "mce_15": "MCE, 15 bins (%)",
+    "confident_99": "confidence of 0.99 or more (%)",
+    "accuracy_99": "accuracy where confident (%)",
+}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the table has.
+
+    Attributes:
+        paper: Whose table it is.
+        networks: Its networks, "cifar10 resnet50" and the like; all others of the zoo follow them.
+        losses: Its columns, "focal 3" and the like.
+        methods: "raw", and temperature scaling by the validation part: "ts-nll", "ts-ece" or "ts-adaptive-ece".
+        measures: Names of `refocal.zoo.measures.FUNCTIONS`.
+    """
+
+    paper: str
+    networks: tuple[str, ...]
+    losses: tuple[str, ...]
+    methods: tuple[str, ...]
+    measures: tuple[str, ...]
+
+    def wants(self, card: zoo.Card) -> bool:
+        """Every network that was trained with one of the losses."""
+        return is_one_of(card, self.losses)
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """Each measure of each entry, and the rows of the table."""
+    found = wanted(given, context)
+    networks = list(dict.fromkeys([*map(Network.named, given.networks), *found.networks]))
+    measured = [
+        _measured(given, found, network, loss, context)
+        for network in networks
+        for loss in given.losses
+        if found.trials(network, variant_of(loss))
+    ]
+    cells = {(item["network"], item["loss"]): item for item in measured}
+    values = {
+        f"{measure}({network}, {loss}, {method})": float(np.mean(item[measure][method]))
+        for (network, loss), item in cells.items()
+        for measure in given.measures
+        for method in given.methods
+        if item[measure][method]
+    }
+    rows: Rows = [("network", "", *(loss_words(loss) for loss in given.losses))]
+    for network in networks:
+        for measure in given.measures:
+            for method in given.methods:
+                words = [_MEASURES[measure]] * (len(given.measures) > 1) + [_METHODS[method]] * (len(given.methods) > 1)
+                row = [
+                    _cell(Place(network, loss, method, measure), given.paper, cells.get((str(network), loss)))
+                    for loss in given.losses
+                ]
+                rows.append((network.words, ", ".join(words), *row))
+    return Numbers(values, {"networks": measured}, collapsed(rows, labels=2))
+
+
+def _measured(given: Parameters, found: Entries, network: Network, loss: str, context: Context) -> dict[str, Any]:
+    """Measures and temperatures, method by method, a value for each trial; undefined values are left out."""
+    item: dict[str, Any] = {
+        "network": str(network),
+        "loss": loss,
+        "temperature": {method: [] for method in given.methods},
+    }
+    item |= {measure: {method: [] for method in given.methods} for measure in given.measures}
+    for entry in found.trials(network, variant_of(loss)):
+        context.progress(entry.card.name)
+        val, test = read_parts(entry)
+        for method in given.methods:
+            fitted = scaled(method, val)
+            item["temperature"][method].append(fitted.temperature)
+            probs = fitted.predict(test.logits)
+            for measure in given.measures:
+                value = FUNCTIONS[measure](probs, test.labels)
+                item[measure][method] += [value] if np.isfinite(value) else []
+    return item
+
+
+class Place(NamedTuple):
+    """What a number is about."""
+
+    network: Network
+    loss: str
+    method: str
+    measure: str
+
+    def published(self, paper: str) -> float | None:
+        """The paper's number for the same network, if it has one."""
+        numbers = lookup(*self.network, variant_of(self.loss), self.method, self.measure)
+        return next((number.value for number in numbers if number.paper == paper), None)
+
+
+def _cell(place: Place, paper: str, item: dict[str, Any] | None) -> str:
+    """Ours, with the temperature in parentheses where there is one, and the paper's in brackets."""
+    ours = NO_ENTRY if item is None else spread(item[place.measure][place.method]).replace(NO_ENTRY, "–")
+    if item is not None and place.method != "raw":
+        ours += f" ({np.mean(item['temperature'][place.method]):.2f})"
+    theirs = place.published(paper)
+    return ours if theirs is None else f"{ours} [{100 * theirs:.2f}]"
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """A panel for each data set and measure: the paper's networks in grey, ours in black and blue."""
+    networks = list(
+        dict.fromkeys(
+            [*map(Network.named, given.networks), *(Network.named(i["network"]) for i in numbers.curves["networks"])]
+        )
+    )
+    held = [item["network"].split()[0] for item in numbers.curves["networks"]]
+    shown = list(dict.fromkeys(held)) or ["cifar10"]
+    figure.set_size_inches(style.WIDTH, 0.6 + 2.6 * len(given.measures) * len(shown))
+    panels = figure.subplots(len(shown) * len(given.measures), 1, squeeze=False)[:, 0]
+    for index, ax in enumerate(panels):
+        data, measure = shown[index // len(given.measures)], given.measures[index % len(given.measures)]
+        of_data = [network for network in networks if network.data == data]
+        _draw_panel(ax, given, measure, of_data, numbers.curves["networks"])
+        ax.set_ylabel(_MEASURES[measure])
+        style.letter(ax, index, of_data[0].words.split(",")[0])
+    handles = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2)
+
+
+def _draw_panel(
+    ax: Axes, given: Parameters, measure: str, networks: list[Network], measured: list[dict[str, Any]]
+) -> None:
+    width = 0.8 / len(given.methods)
+    for m, method in enumerate(given.methods):
+        when = "as given" if method == "raw" else "after temperature scaling"
+        offset = (m - (len(given.methods) - 1) / 2) * width
+        theirs = [
+            (column + offset, 100 * number)
+            for column, loss in enumerate(given.losses)
+            for network in networks
+            if (number := Place(network, loss, method, measure).published(given.paper)) is not None
+        ]
+        if theirs:
+            ax.plot(
+                [x for x, _ in theirs],
+                [y for _, y in theirs],
+                linestyle="none",
+                marker="_x"[m],
+                markersize=7 - 2 * m,
+                color="0.6",
+                label=f"{given.paper}, {when}",
+            )
+        held = [item for item in measured if Network.named(item["network"]) in networks]
+        for n, network in enumerate(dict.fromkeys(item["network"] for item in held)):
+            ours = [
+                (given.losses.index(item["loss"]) + offset + 0.05 * (n + 1), 100 * value)
+                for item in held
+                if item["network"] == network
+                for value in item[measure][method]
+            ]
+            marker, words = style.MARKERS[n % len(style.MARKERS)], Network.named(network).words.split(", ")[1]
+            face = "white" if method == "raw" else style.color(1)
+            ax.plot(
+                [x for x, _ in ours],
+                [y for _, y in ours],
+                linestyle="none",
+                marker=marker,
+                markersize=4.5,
+                markerfacecolor=face,
+                color=style.color(m),
+                label=f"{words}, {when}",
+            )
+    empty = [
+        loss
+        for loss in given.losses
+        if not any(item["loss"] == loss and Network.named(item["network"]) in networks for item in measured)
+    ]
+    short = {"cross-entropy": "cross-\nentropy", "brier": "Brier"}
+    ticks = [short.get(loss, loss_words(loss)) + (f"\n({NO_ENTRY})" if loss in empty else "") for loss in given.losses]
+    ax.set_xticks(range(len(given.losses)), ticks)
+    ax.set_xlim(-0.6, len(given.losses) - 0.4)
+    ax.set_ylim(bottom=0 if measure != "accuracy_99" else None)
+
+
+KIND = zoo_kind(Parameters, compute, draw)

@@ -1,0 +1,45 @@
+"""The training paradigms of 001: as trained, temperature scaling by focal loss, label smoothing; raw and after Psi."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from refocal import zoo
+from refocal.calibrators import TemperatureScaling
+from refocal.reproduce.entries import Entries, Network, Predict, focal_map
+from refocal.zoo.measures import Part
+from refocal.zoo.published import variant_of
+
+WORDS = {"standard": "Standard", "ts-fl": "TS_FL", "label-smoothing": "LS"}
+SMOOTHING = 0.1
+
+
+class Setting(NamedTuple):
+    """A network, how it was trained, and the gamma of its focal loss (0 for cross-entropy)."""
+
+    network: Network
+    paradigm: str
+    gamma: float
+
+    def __str__(self) -> str:
+        return f"{self.network}, {self.paradigm}, {self.gamma:g}"
+
+    def trials(self, found: Entries) -> list[zoo.Entry]:
+        """Its entries."""
+        smoothing = SMOOTHING if self.paradigm == "label-smoothing" else 0.0
+        return found.trials(self.network, variant_of(f"focal {self.gamma:g}", smoothing))
+
+    def maps(self, val: Part) -> dict[str, Predict]:
+        """Raw scores and Psi^gamma of them; for TS_FL after the temperature that is best for focal loss."""
+        temperature = 1.0
+        if self.paradigm == "ts-fl":
+            scaling = TemperatureScaling(objective="focal", gamma=self.gamma).fit(val.logits, val.labels)
+            temperature = scaling.temperature_
+        return {"raw": focal_map(0.0, temperature), "psi": focal_map(self.gamma, temperature)}
+
+
+def is_part(card: zoo.Card, networks: tuple[str, ...], paradigms: tuple[str, ...], gammas: tuple[float, ...]) -> bool:
+    """Whether an entry belongs to one of the settings."""
+    smoothings = {SMOOTHING if paradigm == "label-smoothing" else 0.0 for paradigm in paradigms}
+    variants = {variant_of(f"focal {gamma:g}", smoothing) for gamma in gammas for smoothing in smoothings}
+    return f"{card.data} {card.model}" in networks and card.variant in variants

@@ -1,0 +1,298 @@
+"""What is recomputed from a zoo, against direct calls; what is missing; and when a result is out of date."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from made_zoo import add, add_history, parts, write_zoo
+from refocal import cli, metrics, posterior_from_logits, reproduce
+from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
+from refocal.reproduce import Context, store
+from refocal.reproduce.base import NO_ENTRY
+from refocal.reproduce.kinds import zoo_gradient, zoo_product
+from refocal.zoo.measures import Part
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+SPECS = reproduce.read_specs(EXPERIMENTS)
+OF_THE_ZOO = [name for name, spec in SPECS.items() if spec.kind.startswith("zoo-")]
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    return write_zoo(tmp_path_factory.mktemp("zoo"))
+
+
+def computed(name, folder, **changes):
+    spec = SPECS[name]
+    given = replace(spec.parameters["smoke"], **changes)
+    return reproduce.KINDS[spec.kind].compute(given, Context(zoo=folder))
+
+
+def both_seeds(folder, gamma, number):
+    """The mean of a number over the two seeds: number(val, val labels, test, test labels)."""
+    found = []
+    for seed in range(2):
+        (val, val_labels), (logits, labels) = parts(folder, f"g{gamma}-s{seed}")
+        found.append(number(val, val_labels, logits, labels))
+    return pytest.approx(np.mean(found), rel=1e-12)
+
+
+def test_the_papers_tables_and_figures_of_networks():
+    tables = [f"002-table-{number}" for number in range(1, 14)]
+    figures = ["001-fig-4", "001-fig-5", "001-fig-6", "002-fig-1", "002-fig-2", "002-fig-3", "002-fig-4b", "002-fig-8"]
+    assert sorted(OF_THE_ZOO) == sorted([*tables, *figures, "003-fig-8", "003-sec-4-1", "003-table-1"])
+    assert [name for name in SPECS if "table" in name] == [*tables, "003-table-1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "scaling", "measure"),
+    [
+        ("002-table-1", "ts-ece", {"objective": "ece"}, ("ece_15", metrics.ece)),
+        ("002-table-2", "ts-adaptive-ece", {"objective": "adaptive_ece"}, ("adaptive_ece_15", metrics.adaptive_ece)),
+        ("002-table-11", "ts-ece", {"objective": "ece"}, ("nll", metrics.nll)),
+        ("002-table-13", "ts-ece", {"objective": "ece"}, ("mce_15", metrics.mce)),
+    ],
+)
+def test_tables(networks, name, method, scaling, measure):
+    values = computed(name, networks).values
+
+    def direct(val, val_labels, logits, labels):
+        probs = TemperatureScaling(**scaling).fit(val, val_labels).predict_proba(logits)
+        return measure[1](probs, labels)
+
+    assert values[f"{measure[0]}(cifar10 resnet20, cross-entropy, {method})"] == both_seeds(networks, 0, direct)
+
+
+def test_a_table_shows_ours_theirs_and_what_is_not_there(networks):
+    found = computed("002-table-1", networks)
+    head, *rows = found.table
+    assert head[2:] == ("cross-entropy", "Brier score", "MMCE", "FLA-53", "FLSD-53")
+    by_name = {(row[0], row[1]): row[2:] for row in rows}
+    assert by_name["CIFAR-10, ResNet-110 (bottleneck)", "pre T"][0] == "no entry [4.41]"
+    assert by_name["CIFAR-10, ResNet-50", "post T"] == (
+        "no entry [1.35]",
+        "no entry [1.08]",
+        "no entry [1.19]",
+        "no entry [0.95]",
+        NO_ENTRY,
+    )
+    assert by_name["SST Binary, Tree LSTM", NO_ENTRY] == ("",) * 5
+    eces = [
+        100 * metrics.ece(posterior_from_logits(logits, gamma=0), labels)
+        for seed in range(2)
+        for logits, labels in [list(parts(networks, f"g0-s{seed}"))[1]]
+    ]
+    ours = by_name["CIFAR-10, ResNet-20", "pre T"]
+    assert ours[0] == f"{np.mean(eces):.2f} ± {np.std(eces, ddof=1):.2f}"
+    assert set(ours[1:]) == {NO_ENTRY}
+
+
+def test_one_networks_number_is_never_anothers(tmp_path):
+    for model in ("resnet110", "resnet110-bottleneck"):
+        add(tmp_path, model, data="cifar10", model=model)
+        add_history(tmp_path, model)
+    rows = {(row[0], row[1]): row[2] for row in computed("002-table-1", tmp_path).table}
+    assert "[4.41]" in rows["CIFAR-10, ResNet-110 (bottleneck)", "pre T"]
+    assert NO_ENTRY not in rows["CIFAR-10, ResNet-110 (bottleneck)", "pre T"]
+    assert "[" not in rows["CIFAR-10, ResNet-110", "pre T"]
+
+
+def test_confident_predictions(networks):
+    values = computed("002-table-6", networks).values
+
+    def direct(_, __, logits, labels):
+        return metrics.confidence_share(posterior_from_logits(logits, gamma=0), labels, threshold=0.99).share
+
+    assert values["confident_99(cifar10 resnet20, cross-entropy, raw)"] == both_seeds(networks, 0, direct)
+
+
+@pytest.mark.parametrize("gamma", [1, 3])
+def test_paradigms(networks, gamma):
+    values = computed("001-fig-4", networks).values
+
+    def direct(applied, *, scale):
+        def number(val, val_labels, logits, labels):
+            fitted = TemperatureScaling(objective="focal", gamma=gamma).fit(val, val_labels)
+            scaled = logits / (fitted.temperature_ if scale else 1)
+            return metrics.ece(posterior_from_logits(scaled, gamma=applied), labels, bins=10)
+
+        return both_seeds(networks, gamma, number)
+
+    for paradigm, scale in (("standard", False), ("ts-fl", True)):
+        where = f"cifar10 resnet20, {paradigm}, {gamma}"
+        assert values[f"raw({where})"] == direct(0, scale=scale)
+        assert values[f"psi({where})"] == direct(gamma, scale=scale)
+
+
+def test_the_best_gamma_needs_all_of_them(networks, tmp_path):
+    found = computed("001-fig-5", networks)
+    raw = {
+        gamma: both_seeds(
+            networks, gamma, lambda _, __, z, y: metrics.ece(posterior_from_logits(z, gamma=0), y, bins=10)
+        ).expected
+        for gamma in range(4)
+    }
+    assert found.values["best gamma raw(cifar10 resnet20, standard)"] == min(raw, key=raw.get)
+    assert "best gamma raw(cifar10 resnet8, standard)" in found.absent
+    fewer = computed("001-fig-5", write_zoo(tmp_path / "zoo", seeds=1, gammas=(0.0, 1.0)))
+    assert "best gamma raw(cifar10 resnet20, standard)" in fewer.absent
+    row = next(row for row in fewer.table if row[0] == "CIFAR-10, ResNet-20")
+    assert row[-3:] == (NO_ENTRY, NO_ENTRY, "–")
+
+
+def test_label_smoothing_is_its_own_paradigm(tmp_path):
+    write_zoo(tmp_path, seeds=1, label_smoothing=0.1)
+    found = computed("001-fig-6", tmp_path)
+    assert "best gamma raw(cifar10 resnet20, label-smoothing)" in found.values
+    assert "best gamma raw(cifar10 resnet20, ts-fl)" in found.absent
+
+
+def test_histories(networks):
+    found = computed("002-fig-3", networks)
+    # the made-up measures fall evenly in ten epochs from 2 / (1 + gamma); the learning rate falls after four
+    path = 2 / (1 + 1) * (1 - np.arange(1, 11) / 11)
+    np.testing.assert_allclose(found.curves["paths"]["focal 1"]["test.wrong.nll"], path)
+    assert found.values["first test.wrong.nll(cifar10 resnet20, focal 1)"] == pytest.approx(path[0])
+    rise = found.values["rise of test.wrong.nll(cifar10 resnet20, focal 1)"]
+    assert rise == pytest.approx(path[-1] - path[4:9].mean())
+    assert "last head_norm(cifar10 resnet50, focal 1)" in found.absent
+
+
+def test_focal_temperature_scaling(networks):
+    found = computed("003-table-1", networks)
+    trial = next(item for item in found.curves["networks"] if item["loss"] == "focal 2")["trials"][1]
+    (val, val_labels), (logits, labels) = parts(networks, "g2-s1")
+    grid = np.arange(1, 11) / 2
+    fitted = FocalTemperatureScaling(objective="adaptive_ece", search="grid", temperature_grid=grid)
+    probs = fitted.fit(val, val_labels).predict_proba(logits)
+    assert trial["fts, adaptive_ece"]["adaptive_ece"] == pytest.approx(metrics.adaptive_ece(probs, labels, bins=15))
+    assert trial["fts, adaptive_ece"]["gamma"] == fitted.gamma_
+    every = [trial for item in found.curves["networks"] for trial in item["trials"]]
+    old, new = (np.mean([trial[key]["adaptive_ece"] for trial in every]) for key in ("fts, nll", "fts, adaptive_ece"))
+    assert found.values["gain in ECE by choosing by ECE(fts)"] == pytest.approx(100 * (1 - new / old))
+
+
+def test_the_product_of_temperatures(networks):
+    found = computed("003-sec-4-1", networks).values
+    (val, _), _ = parts(networks, "g3-s0")
+    temperatures = np.arange(0.2, 1.2, 0.002)
+    posterior = posterior_from_logits(val, gamma=3)
+    divergences = [metrics.kl_to_posterior(posterior_from_logits(val / t, gamma=0), posterior) for t in temperatures]
+    assert zoo_product.nearest(val, 3.0) == pytest.approx(temperatures[np.argmin(divergences)], abs=0.002)
+    name = "(cifar10 resnet20, 3)"
+    expected = found[f"map{name}"] * found["T(cifar10 resnet20, cross-entropy)"]
+    assert found[f"product{name}"] == pytest.approx(expected)
+
+    def fitted(val, val_labels, _, __):
+        return TemperatureScaling().fit(val, val_labels).temperature_
+
+    assert found[f"T{name}"] == both_seeds(networks, 3, fitted)
+
+
+def test_gradients_are_those_of_focal_loss():
+    torch = pytest.importorskip("torch")
+    from refocal.losses import focal_loss
+
+    rng = np.random.default_rng(0)
+    part = Part(rng.standard_normal((20, 5)), rng.integers(0, 5, 20))
+    logits = torch.tensor(part.logits, requires_grad=True)
+    focal_loss(logits, torch.tensor(part.labels), gamma=2.0).sum().backward()
+    np.testing.assert_allclose(zoo_gradient.norms(part, 2.0), logits.grad.norm(dim=1).numpy(), rtol=1e-9)
+
+
+def test_samples_are_those_that_all_get_right_or_wrong(networks):
+    found = computed("002-fig-8", networks)
+    one, three = (list(parts(networks, f"g{gamma}-s0"))[1] for gamma in (0, 3))
+    wrong = np.flatnonzero((one[0].argmax(1) != one[1]) & (three[0].argmax(1) != three[1]))
+    assert found.curves["shown"]["wrong"]["index"].tolist() == wrong[:4].tolist()
+    top = posterior_from_logits(one[0], gamma=0).max(axis=1)[wrong].mean()
+    assert found.values["wrong(cifar10 resnet20, cross-entropy, raw)"] == pytest.approx(top)
+
+
+@pytest.mark.parametrize("name", OF_THE_ZOO)
+def test_an_empty_zoo_is_no_error(name, tmp_path):
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    spec = SPECS[name]
+    outcome = reproduce.reproduce(spec, scale="smoke", results=tmp_path / "results", context=Context(zoo=folder))
+    assert outcome.result.made_from == {}
+    assert outcome.result.numbers.values == {}
+    assert all(item.ours is None and item.within is None for item in outcome.result.published)
+    assert any(NO_ENTRY in cell for row in outcome.result.numbers.table for cell in row)
+    assert store.load(tmp_path / "results", spec, "smoke") == outcome.result
+
+
+def test_a_result_is_made_anew_when_its_entries_change(tmp_path):
+    folder = write_zoo(tmp_path / "zoo", seeds=1)
+
+    def why(name="002-table-1"):
+        made = reproduce.reproduce(SPECS[name], scale="smoke", results=tmp_path / "r", context=Context(zoo=folder))
+        return made.why, sorted(made.result.made_from)
+
+    assert why() == ("no result yet", ["g0-s0"])
+    assert why() == ("already there", ["g0-s0"])
+    add(folder, "unrelated", data="cifar10", loss="dual-focal", gamma=5.0)
+    add_history(folder, "unrelated")
+    assert why() == ("already there", ["g0-s0"])
+    add(folder, "brier-s0", data="cifar10", loss="brier")
+    add_history(folder, "brier-s0")
+    assert why() == ("the zoo has changed since the stored result", ["brier-s0", "g0-s0"])
+    add_history(folder, "g0-s0", epochs=11)
+    assert why()[0] == "the zoo has changed since the stored result"
+    assert why()[0] == "already there"
+
+
+def test_undefined_numbers_are_not_missing_entries(tmp_path):
+    add(tmp_path, "flat", data="cifar10", scale=0.01)
+    add_history(tmp_path, "flat")
+    rows = computed("002-table-6", tmp_path).table
+    found = {row[1]: row[2] for row in rows if row[0] == "CIFAR-10, ResNet-20"}
+    assert found["confidence of 0.99 or more (%), pre T"] == "0.00"
+    assert found["accuracy where confident (%), pre T"] == "–"
+
+
+def test_the_list_says_what_is_out_of_date(tmp_path, capsys):
+    folder = write_zoo(tmp_path / "zoo", seeds=1)
+    common = ["reproduce", "--experiments", str(EXPERIMENTS), "--results", str(tmp_path / "r"), "--zoo", str(folder)]
+    assert cli.main([*common, "002-table-3", "002-table-9", "--scale", "smoke"]) == 0
+
+    def old():
+        capsys.readouterr()
+        assert cli.main([*common, "--list", "--json"]) == 0
+        return [item["id"] for item in json.loads(capsys.readouterr().out) if item["out_of_date"]]
+
+    assert old() == []
+    add(folder, "brier-s0", data="cifar10", loss="brier")
+    add_history(folder, "brier-s0")
+    assert old() == ["002-table-3"]
+
+
+def test_the_command_shows_tables(networks, tmp_path, capsys):
+    common = ["reproduce", "--experiments", str(EXPERIMENTS), "--results", str(tmp_path), "--zoo", str(networks)]
+    assert cli.main([*common, "002-table-3", "001-fig-5", "--scale", "smoke"]) == 0
+    out = capsys.readouterr().out
+    assert "  CIFAR-10, ResNet-50 |  | no entry [4.95] | no entry [5.00]" in out
+    assert "  best γ of raw scores, CIFAR-10, ResNet-8: paper: 0, ours: no entry\n" in out
+    assert cli.main([*common, "002-table-3", "--scale", "smoke", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["table"][0][0] == "network"
+
+
+def test_without_a_zoo(tmp_path):
+    with pytest.raises(FileNotFoundError, match="give it by --zoo"):
+        reproduce.reproduce(SPECS["002-table-1"], scale="smoke", results=tmp_path)
+
+
+def test_the_gallery_shows_tables_and_what_is_not_there(networks, tmp_path):
+    spec = SPECS["001-fig-5"]
+    made = reproduce.reproduce(spec, scale="small", results=tmp_path, context=Context(zoo=networks)).result
+    shown = reproduce.gallery({spec.id: spec}, {spec.id: made}, figures="results")
+    assert "| best γ of raw scores, CIFAR-10, ResNet-8 | Sec. 6.2 | 0 | no entry | – |" in shown
+    assert (
+        "\n\n| network |  |  | γ = 0 | γ = 1 | γ = 2 | γ = 3 | best γ |\n|---|---|---|---|---|---|---|---|\n" in shown
+    )
+    assert "| CIFAR-10, ResNet-8 | no entry |  |  |  |  |  |  |" in shown
