@@ -66,6 +66,11 @@ class History:
         with self._path.open("a") as file:
             file.write(json.dumps(_rounded(record)) + "\n")
 
+    def best(self) -> int:
+        """The first epoch with the lowest validation error."""
+        epochs = self.read()
+        return min(epochs, key=lambda epoch: epoch["val"]["error"])["epoch"]
+
     def read(self) -> list[dict[str, Any]]:
         """All epochs."""
         return [json.loads(line) for line in self._path.read_text().splitlines()]
