@@ -1,5 +1,6 @@
 """Documents, trees and word vectors: each door, the vocabulary, the splits, and what is refused."""
 
+import hashlib
 import lzma
 import os
 import re
@@ -10,7 +11,7 @@ import pytest
 import texts
 
 from refocal.train import data
-from refocal.train.data import _load, word_vectors
+from refocal.train.data import _load, splits, word_vectors
 from refocal.train.data.doors import DataError
 from refocal.train.data.newsgroups20 import NEWSGROUPS20
 from refocal.train.data.trees import read_forest
@@ -176,6 +177,15 @@ def test_proportions_are_those_of_002():
     assert NEWSGROUPS20._drawn_test() == 3_769
     assert random.held_out == 848
     assert by_date.held_out == 636
+
+
+def test_splits_of_texts_are_pinned():
+    every = np.arange(18_846)
+    test = splits.draw(every, 3_769, key="newsgroups20/test", seed=0)
+    val = splits.draw(np.setdiff1d(every, test), 848, key="newsgroups20", seed=0)
+    val_by_date = splits.draw(every[:11_314], 636, key="newsgroups20-bydate", seed=0)
+    checksums = [hashlib.sha256(drawn.astype("<i8").tobytes()).hexdigest()[:16] for drawn in (test, val, val_by_date)]
+    assert checksums == ["c6d1f9837f18013c", "0dacff9ba096e432", "28ce0ad6ea326a4d"]
 
 
 def test_vocabulary_is_of_the_training_part_and_the_most_frequent():

@@ -139,22 +139,21 @@ def packed(documents: Documents) -> Packed:
     places = inside + np.repeat(begins[:-1] * STRIDE, lengths)
     words = np.full(begins[-1] * STRIDE, UNKNOWN, np.int32)
     words[places] = documents.words[inside + np.repeat(documents.starts[1:] - lengths, lengths)]
-    present = np.zeros(len(words), bool)
-    present[places] = True
+    absent = np.ones(len(words), bool)
+    absent[places] = False
     filled = -(-lengths // STRIDE)
     spread = np.concatenate([[0], np.cumsum(filled + SPREAD)])
     rows = _counted(filled)
     where = rows + np.repeat(spread[:-1], filled)
     order = np.full(spread[-1], begins[-1])
     order[where] = rows + np.repeat(begins[:-1], filled)
-    document = np.full(spread[-1], len(lengths))
-    document[where] = np.repeat(np.arange(len(lengths)), filled)
+    of_document = np.full((len(lengths), max(1, filled.max(initial=0))), len(order))
+    of_document[np.repeat(np.arange(len(lengths)), filled), rows] = where
     return Packed(
         words=torch.from_numpy(words),
-        present=torch.from_numpy(present),
+        absent=torch.from_numpy(absent),
         pieces=torch.from_numpy(order),
-        document=torch.from_numpy(document),
-        documents=len(lengths),
+        rows=torch.from_numpy(of_document),
     )
 
 

@@ -21,18 +21,16 @@ class Packed(NamedTuple):
 
     Attributes:
         words: Numbers of the words (T,), T a multiple of `STRIDE`; at least `GAP` places lie between two documents.
-        present: Whether there is a word at a place (T,).
+        absent: Whether there is no word at a place (T,).
         pieces: Pieces of `STRIDE` places (P,), in the order of documents with `SPREAD` empty ones after each: numbers
             below T / STRIDE, which itself stands for an empty one.
-        document: Which document each of these is of (P,); `documents` where it is of none.
-        documents: How many there are.
+        rows: Where the pieces of each document are among these (N, longest); P where there are no more.
     """
 
     words: Tensor
-    present: Tensor
+    absent: Tensor
     pieces: Tensor
-    document: Tensor
-    documents: int
+    rows: Tensor
 
 
 class GlobalPoolingCNN(nn.Module):
@@ -47,7 +45,8 @@ class GlobalPoolingCNN(nn.Module):
         width: Features of each layer.
 
     Reference: Lin, Chen, Yan: Network in Network. ICLR 2014, section 3.2 (global pooling); the layers are those of the
-        example "Using pre-trained word embeddings" of Keras, which the code that 002 names trains.
+        example "Using pre-trained word embeddings" of Keras, which the code that 002 names trains, begun as Keras does
+        (Glorot, Bengio: Understanding the difficulty of training deep feedforward neural networks. AISTATS 2010).
     """
 
     def __init__(self, *, classes: int, shape: tuple[int, int], width: int = 128) -> None:
@@ -57,39 +56,40 @@ class GlobalPoolingCNN(nn.Module):
         self.convolutions = nn.ModuleList(nn.Conv1d(size, width, 5, padding=2) for size in inputs)
         self.dense = nn.Linear(width, width)
         self.head = Head(width, classes)
+        for layer in (*self.convolutions, self.dense, self.head):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     def forward(self, packed: Packed) -> Tensor:
         """Logits (documents, classes)."""
-        present = packed.present.to(self.dense.weight.dtype)[:, None]
-        features = self.words(packed.words) * present
         first, second, third = self.convolutions
-        features = _pooled(torch.relu(_convolved(features, first)) * present)
-        features = _pooled(torch.relu(_convolved(features, second)) * _pooled(present))
-        features = F.pad(features, (0, 0, 0, 1))[packed.pieces]
-        features = torch.relu(_convolved(features, third))
-        return self.head(torch.relu(self.dense(_pooled_to(features, packed))))
+        features = self.words(packed.words).masked_fill_(packed.absent[:, None], 0.0)
+        features = _pooled(_convolved(features, first), packed.absent)
+        features = _pooled(_convolved(features, second), packed.absent.reshape(-1, POOL).all(dim=1))
+        features = F.pad(features, (0, 0, 0, 1)).index_select(0, packed.pieces)
+        features = F.pad(torch.relu(_convolved(features, third)), (0, 0, 0, 1))
+        pooled = F.embedding(packed.rows, features).amax(dim=1)  # not negative, so that empty rows do not count
+        return self.head(torch.relu(self.dense(pooled)))
 
 
 def _convolved(features: Tensor, convolution: nn.Module) -> Tensor:
-    """(T, C) -> (T, D): products of the matrices of the five places, added up."""
+    """(T, C) -> (T, D), as an image of one row with channels last: no copy on the way in or out."""
     assert isinstance(convolution, nn.Conv1d)
-    weights = convolution.weight.permute(2, 1, 0)
-    assert convolution.bias is not None
-    places = len(features)
-    padded = F.pad(features, (0, 0, 2, 2))
-    total = torch.addmm(convolution.bias, padded[:places], weights[0])
-    for shift in range(1, 5):
-        total = torch.addmm(total, padded[shift : shift + places], weights[shift])
-    return total
+    weight = convolution.weight[:, :, None].contiguous(memory_format=torch.channels_last)
+    return _places(F.conv2d(_image(features), weight, convolution.bias, padding=(0, 2)))
 
 
-def _pooled(features: Tensor) -> Tensor:
-    """The largest of each five places; features are not negative, so that places without words do not count."""
-    return features.reshape(-1, POOL, features.shape[1]).amax(dim=1)
+def _pooled(features: Tensor, absent: Tensor) -> Tensor:
+    """The rectified largest of each five places; what is at places without words is overwritten."""
+    here = features.masked_fill_(absent[:, None], 0.0)
+    return torch.relu(_places(F.max_pool2d(_image(here), (1, POOL))))
 
 
-def _pooled_to(features: Tensor, packed: Packed) -> Tensor:
-    """The largest of each document (documents, C); 0 for one without words."""
-    bins = packed.document[:, None].expand_as(features)
-    pooled = features.new_zeros(packed.documents + 1, features.shape[1])
-    return pooled.scatter_reduce(0, bins, features, "amax", include_self=True)[: packed.documents]
+def _image(features: Tensor) -> Tensor:
+    """(T, C) -> (1, C, 1, T), the same memory."""
+    return features.T[None, :, None]
+
+
+def _places(image: Tensor) -> Tensor:
+    """(1, C, 1, T) -> (T, C)."""
+    return image[0, :, 0].T
