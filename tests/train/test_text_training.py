@@ -12,10 +12,13 @@ from refocal import cli, metrics
 from refocal.predictions import Predictions
 from refocal.train import data as data_sets
 from refocal.train import runs
+from refocal.train.batches import Batches
 from refocal.train.data import _load
 from refocal.train.loop import train
 from refocal.train.models import names, takes
+from refocal.train.models.layers import Head
 from refocal.train.recipe import Recipe, recipe_from
+from refocal.train.step import Step
 
 CPU = torch.device("cpu")
 
@@ -183,3 +186,41 @@ def test_a_network_takes_one_kind_of_data(tmp_path):
             run(Recipe(data="sst", model=model), data, tmp_path)
     with pytest.raises(ValueError, match="model 'tree-lstm' takes trees, 'digits' has arrays"):
         run(Recipe(data="digits", model="tree-lstm"), data_sets.load("digits"), tmp_path)
+
+
+class Turned(torch.nn.Module):
+    """A network whose gradient lies in memory in another order than its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 64 * 32).reshape(32, 64))
+        self.head = Head(32, 10)
+
+    def forward(self, inputs):
+        return self.head(inputs @ self.weight.t().contiguous())
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adagrad"])
+def test_gradients_meet_their_weights_in_any_order_of_memory(optimiser):
+    part = data_sets.load("digits").train
+    recipe = Recipe(data="digits", model="mlp", optimiser=optimiser, learning_rate=0.01, weight_decay=0.0)
+    batches = Batches(
+        *(part.inputs, part.labels),
+        **{"mean": np.zeros(1), "std": np.ones(1), "augmentation": "none", "batch_size": 64, "seed": 0},
+        **{"device": CPU, "dtype": torch.float32},
+    )
+    torch.manual_seed(0)
+    network, plain = Turned(), Turned()
+    plain.load_state_dict(network.state_dict())
+    Step(network, torch.nn.CrossEntropyLoss(), batches, recipe, half=False, compiled=False).run_epoch(0, rate=0.01)
+    maker = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adagrad": torch.optim.Adagrad}[optimiser]
+    momentum = {"momentum": 0.9} if optimiser == "sgd" else {}
+    slow = maker(plain.parameters(), lr=0.01, foreach=False, **momentum)
+    batches.draw(0)
+    for _ in range(batches.steps):
+        inputs, labels = batches.next()
+        slow.zero_grad()
+        torch.nn.functional.cross_entropy(plain(inputs), labels).backward()
+        slow.step()
+        batches.go_on()
+    torch.testing.assert_close(network.weight, plain.weight, rtol=1e-4, atol=1e-5)

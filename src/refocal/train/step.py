@@ -167,8 +167,9 @@ class Step:
         if self._rounded:
             torch._foreach_copy_(self._exact_gradients, list(itertools.compress(gradients, self._is_rounded)))
         for kept, gradient, apart in zip(self.parameters, gradients, self._is_rounded, strict=True):
-            if not apart:
-                kept.grad = gradient
+            if not apart:  # fused optimisers go through memory, so that both must lie there in one order
+                in_order = gradient.stride() == kept.stride()
+                kept.grad = gradient if in_order else torch.empty_like(kept).copy_(gradient)
 
     def _round(self) -> None:
         if self._rounded:
