@@ -10,6 +10,7 @@ versions hold the same weights, and their loss is compared before anything is ti
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
 import statistics
@@ -49,26 +50,28 @@ class Row:
 
 
 class Recursive:
-    """The Tree-LSTM node by node, as one writes it first."""
+    """The Tree-LSTM node by node, as one writes it first; only the words of a batch are looked up at once."""
 
     def __init__(self, network: TreeLSTM) -> None:
         self._network = network
 
-    def logits(self, words: list[int], left: list[int], right: list[int]) -> list[Tensor]:
+    def logits(self, vectors: Tensor, left: list[int], right: list[int]) -> list[Tensor]:
         """Of all nodes of a tree, each (1, classes)."""
         outputs: list[Tensor] = []
-        self._climb(len(words) - 1, (words, left, right), outputs)
+        self._climb(len(left) - 1, vectors, (left, right), outputs)
         return outputs
 
-    def _climb(self, node: int, tree: tuple[list[int], ...], outputs: list[Tensor]) -> tuple[Tensor, Tensor]:
-        words, left, right = tree
+    def _climb(
+        self, node: int, vectors: Tensor, children: tuple[list[int], list[int]], outputs: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        left, right = children
         network = self._network
         if left[node] < 0:
-            c, gate = network.leaf(network.words(torch.tensor([words[node]]))).chunk(2, dim=1)
+            c, gate = network.leaf(vectors[node : node + 1]).chunk(2, dim=1)
             h = torch.sigmoid(gate) * torch.tanh(c)
         else:
-            c_left, h_left = self._climb(left[node], tree, outputs)
-            c_right, h_right = self._climb(right[node], tree, outputs)
+            c_left, h_left = self._climb(left[node], vectors, children, outputs)
+            c_right, h_right = self._climb(right[node], vectors, children, outputs)
             gates = network.node(torch.cat([h_left, h_right], dim=1))
             i, f_left, f_right, o = torch.sigmoid(gates[:, : 4 * c_left.shape[1]]).chunk(4, dim=1)
             c = i * torch.tanh(gates[:, 4 * c_left.shape[1] :]) + f_left * c_left + f_right * c_right
@@ -125,13 +128,13 @@ def trees(data: data_sets.DataSet, batch: int, repeats: int) -> Row:
     batches.draw(0)
 
     def loss_node_by_node(step: int) -> Tensor:
-        logits, labels = [], []
-        for row in rows[step]:
-            nodes = slice(*forest.starts[row : row + 2])
-            columns = (column[nodes].tolist() for column in (forest.words, forest.left, forest.right))
-            logits += recursive.logits(*columns)
-            labels.append(forest.labels[nodes])
-        return LOSS(torch.cat(logits), torch.from_numpy(np.concatenate(labels)))
+        chosen = forest[rows[step]]
+        vectors = network.words(torch.from_numpy(chosen.words).clamp(min=0))
+        logits = []
+        for first, last in itertools.pairwise(chosen.starts):
+            left, right = chosen.left[first:last].tolist(), chosen.right[first:last].tolist()
+            logits += recursive.logits(vectors[first:last], left, right)
+        return LOSS(torch.cat(logits), torch.from_numpy(chosen.labels))
 
     def loss_by_levels() -> Tensor:
         levels, labels = batches.next()
@@ -231,8 +234,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("REFOCAL_DATA"))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="batches of messages a round")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=2, help="batches of messages a round")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -245,7 +248,7 @@ def main() -> None:
     lengths = np.minimum(np.diff(groups.train.inputs.starts), LONGEST)
     text = (
         "# Words: trees and messages a second\n\n"
-        f"{platform.processor() or platform.machine()}, {options.threads} threads beside other work, PyTorch "
+        f"{platform.processor() or platform.machine()}, {options.threads} thread(s) beside other work, PyTorch "
         f"{torch.__version__}, Python {platform.python_version()}; focal loss, medians of {options.repeats} rounds in "
         "turn. Measured by `python benchmarks/text.py --out benchmarks/results/text.md`.\n\n"
         f"{table(rows)}\n\n"
