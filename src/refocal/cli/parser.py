@@ -141,6 +141,7 @@ def _train(commands: Any) -> None:
         "train networks with any loss, several at once on a GPU",
         "refocal train --data cifar10 --model resnet110 --loss focal --gamma 3 --epochs 200 --trials 4 --out runs\n"
         "refocal train --data digits --model mlp --loss focal --gamma 0.5 1 2 3 --epochs 30 --out runs\n"
+        "refocal train --data sst --model tree-lstm --loss focal --gamma 3 --out runs\n"
         "refocal train zoo/cifar10-resnet20.toml --out runs    # the same settings, by their names, from a file\n"
         "torchrun --nproc-per-node 2 -m refocal train ...      # each step over two GPUs\n"
         "refocal train zoo/cifar10-resnet20.toml --out runs --engine ray --address auto",
@@ -149,23 +150,26 @@ def _train(commands: Any) -> None:
     train.add_argument("recipe", nargs="?", metavar="TOML", help="settings; those given here as options come first")
     train.add_argument("--out", metavar="FOLDER", help="where the runs go, a folder each (default: runs)")
     what = train.add_argument_group("what to train")
-    what.add_argument("--data", help="cifar10, cifar10-s, cifar100, svhn, fashion-mnist, tiny-imagenet, digits")
-    what.add_argument("--model", help="resnet20, resnet110, resnet50, densenet121, vit-small, mlp, ...")
+    what.add_argument("--data", help="cifar10, svhn, tiny-imagenet, digits, newsgroups20, sst, ...")
+    what.add_argument("--model", help="resnet20, resnet110, resnet50, vit-small, mlp, gp-cnn, tree-lstm, ...")
     what.add_argument("--loss", help="cross-entropy (default), focal, flsd-53, fls-532, adafocal, brier, mmce, ...")
     what.add_argument("--gamma", type=float, nargs="+", help="focusing parameter; of several, each is trained")
     what.add_argument("--label-smoothing", type=float, help="mix the targets with the uniform distribution")
     what.add_argument("--factor", type=float, help="weight of MMCE beside cross-entropy")
     what.add_argument("--curvature-penalty", type=float, metavar="TAU", help="add TAU times the trace of the Hessian")
+    what.add_argument("--word-vectors", help="of texts: glove (default), learned, or a file of GloVe's format")
     how = train.add_argument_group("how")
-    how.add_argument("--epochs", type=int, help="passes over the training part (default: 200)")
+    how.add_argument("--epochs", type=int, help="passes over the training part (default: 200; texts 50, trees 25)")
     how.add_argument("--trials", type=int, help="networks with seeds that follow each other (default: 1)")
     how.add_argument("--seed", type=int, help="of the first trial (default: 0)")
     how.add_argument("--split-seed", type=int, help="which samples are held out (default: 0)")
-    how.add_argument("--batch-size", type=int, help="samples a step (default: 128)")
-    how.add_argument("--learning-rate", type=float, help="at first (default: 0.1)")
+    how.add_argument("--batch-size", type=int, help="samples a step (default: 128; trees 25)")
+    how.add_argument("--learning-rate", type=float, help="at first (default: 0.1; texts 0.001, trees 0.05)")
     how.add_argument("--milestones", type=int, nargs="*", help="epochs after which it is a tenth (default: 001's)")
-    how.add_argument("--momentum", type=float, help="of the descent (default: 0.9)")
-    how.add_argument("--weight-decay", type=float, help="on every parameter (default: 0.0005)")
+    how.add_argument("--momentum", type=float, help="of sgd (default: 0.9)")
+    how.add_argument("--weight-decay", type=float, help="not on word vectors (default: 0.0005; texts 0, trees 0.0001)")
+    how.add_argument("--optimiser", help="sgd, adam or adagrad (default: sgd; texts adam, trees adagrad)")
+    how.add_argument("--keep", help="last or best-validation (default: last; texts and trees the best)")
     how.add_argument("--augmentation", help="crop-flip, crop or none (default: by the data)")
     how.add_argument("--sum-loss", action="store_true", default=None, help="sum the loss over the batch, as 002's code")
     how.add_argument("--clip-norm", type=float, help="largest norm of the gradient; 2 in 002's code")

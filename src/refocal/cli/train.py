@@ -36,6 +36,7 @@ _SETTINGS = (
         "batch_size",
     ),
     *("learning_rate", "milestones", "momentum", "weight_decay", "augmentation", "sum_loss", "clip_norm"),
+    *("optimiser", "keep", "word_vectors"),
 )
 
 
@@ -57,7 +58,11 @@ def train(options: Namespace) -> None:
     device = _device(options.device, process)
     out = Path(options.out or "runs")
     data = load(
-        recipes[0].data, folder=options.data_folder, download=options.download, split_seed=recipes[0].split_seed
+        recipes[0].data,
+        folder=options.data_folder,
+        download=options.download,
+        split_seed=recipes[0].split_seed,
+        word_vectors=recipes[0].word_vectors,
     )
     if process[0] == 0:
         out.mkdir(parents=True, exist_ok=True)
@@ -126,8 +131,8 @@ def _recipes(options: Namespace) -> list[Recipe]:
             _check.one_of(recipe.model, "model", models.names())
             recipes += [replace(recipe, seed=recipe.seed + trial) for trial in range(trials)]
     names = [recipe.name for recipe in recipes]
-    if len({(recipe.data, recipe.split_seed) for recipe in recipes}) > 1:
-        msg = f"all runs of {where} must have the same data and split_seed"
+    if len({(recipe.data, recipe.split_seed, recipe.word_vectors) for recipe in recipes}) > 1:
+        msg = f"all runs of {where} must have the same data, split_seed and word_vectors"
         raise ValueError(msg)
     if twice := {name for name in names if names.count(name) > 1}:
         msg = f"two runs of {where} would have the name {min(twice)}: train them into different folders"

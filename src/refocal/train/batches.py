@@ -6,14 +6,102 @@ on as if it had not been. The tensors keep their places in memory: a captured st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, Protocol
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from refocal.train.data import Part
+
 PADDING = 4
+_EVALUATION_BATCH = 2_000
 
 
-class Batches:
+class Evaluation(Protocol):
+    """A part of a data set on the device."""
+
+    def logits(self, network: torch.nn.Module) -> Iterator[Tensor]:
+        """Of its samples in their order, piece by piece."""
+
+
+class Source(Protocol):
+    """What a step takes its batches from.
+
+    Attributes:
+        steps: How many there are in an epoch.
+        fixed_shapes: Whether all batches have tensors of one shape, so that a step can be captured.
+    """
+
+    steps: int
+    fixed_shapes: bool
+
+    @property
+    def size(self) -> int:
+        """Samples a step in this process."""
+
+    @property
+    def position(self) -> Tensor:
+        """The next step of the epoch (1,)."""
+
+    @property
+    def epoch_labels(self) -> Tensor:
+        """The labels of the epoch's samples in the order of the steps (steps, size)."""
+
+    def draw(self, epoch: int) -> None:
+        """Choose what is random about an epoch and go to its beginning."""
+
+    def next(self) -> tuple[Any, Tensor]:
+        """What the network takes in the present step, and the labels (B,) of its logits, a sample's own first."""
+
+    def go_on(self) -> None:
+        """Move to the next step."""
+
+    def measured(self, logits: Tensor) -> Tensor:
+        """Of the logits of a step those that `epoch_labels` belong to (size, K)."""
+
+    def evaluation(self, part: Part) -> Evaluation:
+        """A part, to be evaluated again and again."""
+
+
+class Order:
+    """Which samples each step of an epoch has.
+
+    Args:
+        count: Number of samples.
+        batch_size: Samples a step, over all processes.
+        seed: Fixes the order.
+        process: Which of the processes this is, and how many there are: each takes its share of every batch.
+    """
+
+    def __init__(self, count: int, *, batch_size: int, seed: int, process: tuple[int, int]) -> None:
+        self._count, self._seed, self._process = count, seed, process
+        self._whole = min(batch_size, count)
+        if self._whole % process[1]:
+            msg = f"batch_size must be a multiple of the number of processes {process[1]}, got {self._whole}"
+            raise ValueError(msg)
+        self.steps, self.size = count // self._whole, self._whole // process[1]
+
+    def generator(self, epoch: int) -> np.random.Generator:
+        """What all that is random about an epoch is drawn from, the order first."""
+        return np.random.default_rng([self._seed, epoch])
+
+    def drawn(self, rng: np.random.Generator) -> np.ndarray:
+        """The samples of an epoch (steps x batch_size,), over all processes."""
+        return rng.permutation(self._count)[: self.steps * self._whole]
+
+    def share(self, drawn: np.ndarray) -> np.ndarray:
+        """What falls to this process (steps, size, ...) of values for all samples drawn."""
+        rank, processes = self._process
+        return drawn.reshape(self.steps, self._whole, *drawn.shape[1:])[:, rank::processes]
+
+    def rows(self, epoch: int) -> np.ndarray:
+        """The samples of each step of an epoch (steps, size)."""
+        return np.ascontiguousarray(self.share(self.drawn(self.generator(epoch))))
+
+
+class Batches(Source):
     """Batches of a part of a data set.
 
     Args:
@@ -26,8 +114,10 @@ class Batches:
         seed: Fixes order and augmentation.
         device: Where the data live.
         dtype: Of the inputs that the network is given.
-        process: Which of the processes this is, and how many there are: each takes its share of every batch.
+        process: As in `Order`.
     """
+
+    fixed_shapes = True
 
     def __init__(
         self,
@@ -46,13 +136,9 @@ class Batches:
         if augmentation != "none" and inputs.ndim != 4:
             msg = f"augmentation {augmentation!r} is for images, got inputs of shape {inputs.shape}: use 'none'"
             raise ValueError(msg)
-        self._seed, self._flips = seed, augmentation == "crop-flip"
-        self._process = process
-        self._count, self._size = len(inputs), min(batch_size, len(inputs))
-        if self._size % process[1]:
-            msg = f"batch_size must be a multiple of the number of processes {process[1]}, got {self._size}"
-            raise ValueError(msg)
-        self.steps = self._count // self._size
+        self._flips = augmentation == "crop-flip"
+        self._order = Order(len(inputs), batch_size=batch_size, seed=seed, process=process)
+        self.steps = self._order.steps
         self._extent = inputs.shape[1:3] if augmentation != "none" else None
         if self._extent:
             border = (PADDING, PADDING)
@@ -62,7 +148,7 @@ class Batches:
         self._mean = torch.from_numpy(np.asarray(mean, np.float32)).to(device)
         self._scale = torch.from_numpy(1 / np.asarray(std, np.float32)).to(device)
         self._dtype = dtype
-        self._choices = torch.zeros((self.steps, self._size // process[1], 4), dtype=torch.int64, device=device)
+        self._choices = torch.zeros((self.steps, self._order.size, 4), dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
 
     @property
@@ -80,24 +166,17 @@ class Batches:
         """The labels of the epoch's samples in the order of the steps (steps, size)."""
         return self._labels[self._choices[:, :, 0]]
 
-    @property
-    def normalisation(self) -> tuple[Tensor, Tensor]:
-        """What inputs are shifted and multiplied by: mean, and one over the standard deviation."""
-        return self._mean, self._scale
-
     def draw(self, epoch: int) -> None:
         """Choose order, windows and reflections of an epoch and go to its beginning."""
-        rng = np.random.default_rng([self._seed, epoch])
-        order = rng.permutation(self._count)[: self.steps * self._size]
+        rng = self._order.generator(epoch)
+        order = self._order.drawn(rng)
         choices = np.zeros((len(order), 4), np.int64)
         choices[:, 0] = order
         if self._extent:
             choices[:, 1:3] = rng.integers(0, 2 * PADDING + 1, (len(order), 2))
         if self._flips:
             choices[:, 3] = rng.integers(0, 2, len(order))
-        rank, processes = self._process
-        mine = choices.reshape(self.steps, self._size, 4)[:, rank::processes]
-        self._choices.copy_(torch.from_numpy(np.ascontiguousarray(mine)))
+        self._choices.copy_(torch.from_numpy(np.ascontiguousarray(self._order.share(choices))))
         self._position.zero_()
 
     def next(self) -> tuple[Tensor, Tensor]:
@@ -116,6 +195,29 @@ class Batches:
     def go_on(self) -> None:
         """Move to the next step."""
         self._position.add_(1)
+
+    def measured(self, logits: Tensor) -> Tensor:
+        """All: each sample has one row."""
+        return logits
+
+    def evaluation(self, part: Part) -> Evaluation:
+        """A part, to be evaluated again and again, without augmentation."""
+        assert isinstance(part.inputs, np.ndarray)
+        inputs = torch.from_numpy(part.inputs).to(self._labels.device)
+        return _Evaluation(inputs, mean=self._mean, scale=self._scale, dtype=self._dtype)
+
+
+class _Evaluation(Evaluation):
+    """Inputs on the device, normalised where they are used."""
+
+    def __init__(self, inputs: Tensor, *, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
+        self._inputs, self._mean, self._scale, self._dtype = inputs, mean, scale, dtype
+
+    def logits(self, network: torch.nn.Module) -> Iterator[Tensor]:
+        """Of all samples, piece by piece."""
+        for first in range(0, len(self._inputs), _EVALUATION_BATCH):
+            inputs = self._inputs[first : first + _EVALUATION_BATCH]
+            yield network(normalised(inputs, self._mean, self._scale, self._dtype))
 
 
 def normalised(inputs: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

@@ -73,6 +73,11 @@ class History:
             file.flush()
             os.fsync(file.fileno())
 
+    def best(self) -> int:
+        """The first epoch with the lowest validation error."""
+        epochs = self.read()
+        return min(epochs, key=lambda epoch: epoch["val"]["error"])["epoch"]
+
     def read(self) -> list[dict[str, Any]]:
         """All epochs."""
         return [json.loads(line) for line in self._path.read_text().splitlines()]

@@ -18,16 +18,16 @@ from torch import Tensor
 from refocal import _check
 from refocal.losses import AdaFocal, Scheduled
 from refocal.train import checkpoint, runs
-from refocal.train.batches import Batches, normalised
-from refocal.train.data import DataSet, Part
+from refocal.train.batches import Batches, Evaluation, Order, Source
+from refocal.train.data import DataSet
 from refocal.train.history import History, measure
-from refocal.train.models import build
-from refocal.train.models.layers import head_of
+from refocal.train.models import build, takes
+from refocal.train.models.layers import WordVectors, head_of
 from refocal.train.objective import build_loss
 from refocal.train.recipe import Recipe
 from refocal.train.step import Step, combine_over_processes
+from refocal.train.text_batches import TextBatches
 
-_EVALUATION_BATCH = 2_000
 Report = Callable[["Trial", dict[str, Any]], None]
 
 
@@ -62,32 +62,17 @@ class Trial:
         self.recipe, self.folder, self._data, self._device = recipe, folder, data, device
         self._keep_logits, self._leads = keep_logits, process[0] == 0
         on_gpu = device.type == "cuda"
-        # three derivatives need all digits, operations that have them, and probes drawn anew at each step
-        fast = on_gpu and recipe.curvature_penalty is None
-        self._dtype = torch.bfloat16 if fast else torch.float32
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
-            network = build(recipe.model, classes=len(data.classes), shape=data.shape)
-        self.network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        assert recipe.augmentation is not None
-        batches = Batches(
-            data.train.inputs,
-            data.train.labels,
-            mean=data.mean,
-            std=data.std,
-            augmentation=recipe.augmentation,
-            batch_size=recipe.batch_size,
-            seed=recipe.seed,
-            device=device,
-            dtype=self._dtype,
-            process=process,
-        )
-        self._batches = batches
+        # three derivatives need all digits, operations that have them, and probes drawn anew at each step; networks of
+        # words are small
+        fast = on_gpu and recipe.curvature_penalty is None and data.kind == "arrays"
+        self.network = _network(recipe, data).to(device)
+        self._batches = _batches(recipe, data, device=device, half=fast, process=process)
         self.loss = build_loss(recipe).to(device)
-        self._step = Step(self.network, self.loss, batches, recipe, half=fast, compiled=compiled and fast)
+        self._step = Step(self.network, self.loss, self._batches, recipe, half=fast, compiled=compiled and fast)
         self._history = History(folder / "metrics.jsonl")
-        self._checkpoint = folder / "checkpoint.safetensors"
-        self._held_out = {name: self._on_device(getattr(data, name)) for name in ("val", "test")}
+        self._checkpoint, self._best = folder / "checkpoint.safetensors", folder / "best.safetensors"
+        self._held_out = {name: self._batches.evaluation(getattr(data, name)) for name in ("val", "test")}
+        self._val_labels = torch.from_numpy(data.val.labels).to(device)
         self.epochs_done = self._resume()
         if fast:
             self._capture()
@@ -112,7 +97,7 @@ class Trial:
         self._share_buffers()
         logits, labels = (_of_all_processes(each) for each in (self._step.logits, self._batches.epoch_labels))
         train = measure(_numpy(logits.flatten(0, -2)), _numpy(labels.flatten()))
-        held_out = {name: self._logits(*part) for name, part in self._held_out.items()}
+        held_out = {name: self._logits(part) for name, part in self._held_out.items()}
         self._check_logits(held_out, epochs=epoch + 1, dtype=torch.float32)
         self._adapt(held_out["val"])
         self.epochs_done += 1
@@ -127,10 +112,12 @@ class Trial:
         }
         if self._leads:
             if self.epochs_done in self._keep_logits:
-                logits = self._logits(*self._on_device(self._data.train))
+                logits = self._logits(self._batches.evaluation(self._data.train))
                 runs.write_training_logits(self.folder, self.epochs_done, _numpy(logits), self._data.train.labels)
             self._history.append(record)
-            checkpoint.save(self._checkpoint, self._step.state(), epochs=self.epochs_done, settings=self._settings())
+            if self.recipe.keep == "best-validation" and self._history.best() == self.epochs_done:
+                self._save(self._best)
+            self._save(self._checkpoint)
         return record
 
     def _share_buffers(self) -> None:
@@ -165,21 +152,16 @@ class Trial:
         if isinstance(policy, Scheduled):
             policy.step_epoch()
         elif isinstance(policy, AdaFocal):
-            policy.update(torch.softmax(logits, dim=1), self._held_out["val"][1])
+            policy.update(torch.softmax(logits, dim=1), self._val_labels)
 
     @torch.no_grad()
-    def _logits(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _logits(self, part: Evaluation) -> Tensor:
         """Logits of a part on the device."""
         self.network.eval()
-        mean, scale = self._batches.normalisation
-        parts = [
-            self.network(normalised(inputs[k : k + _EVALUATION_BATCH], mean, scale, self._dtype)).float()
-            for k in range(0, len(labels), _EVALUATION_BATCH)
-        ]
-        return torch.cat(parts)
+        return torch.cat([logits.float() for logits in part.logits(self.network)])
 
-    def _on_device(self, part: Part) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(part.inputs).to(self._device), torch.from_numpy(part.labels).to(self._device)
+    def _save(self, path: Path) -> None:
+        checkpoint.save(path, self._step.state(), epochs=self.epochs_done, settings=self._settings())
 
     @contextlib.contextmanager
     def _own_stream(self) -> Iterator[None]:
@@ -221,7 +203,11 @@ class Trial:
         return epochs
 
     def _finish(self) -> None:
-        logits = {name: self._logits(*part) for name, part in self._held_out.items()}
+        kept_epoch = self.recipe.epochs
+        if self.recipe.keep == "best-validation":
+            tensors, kept_epoch, _ = checkpoint.load(self._best)
+            self._step.restore(tensors)
+        logits = {name: self._logits(part) for name, part in self._held_out.items()}
         self._check_logits(logits, epochs=self.epochs_done, dtype=torch.float16)
         weights = {
             name.partition(".")[2]: tensor
@@ -235,6 +221,7 @@ class Trial:
             logits={name: _numpy(part) for name, part in logits.items()},
             weights=weights,
             epochs=self._history.read(),
+            kept_epoch=kept_epoch,
             device=self._device,
         )
 
@@ -246,6 +233,40 @@ def _of_all_processes(tensor: Tensor) -> Tensor:
     parts = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(parts, tensor)
     return torch.cat(parts)
+
+
+def _network(recipe: Recipe, data: DataSet) -> torch.nn.Module:
+    """The network of a recipe as training begins."""
+    if takes(recipe.model) != data.kind:
+        msg = f"model {recipe.model!r} takes {takes(recipe.model)}, {data.name!r} has {data.kind}"
+        raise ValueError(msg)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        network = build(recipe.model, classes=len(data.classes), shape=data.shape)
+    for module in network.modules():
+        if isinstance(module, WordVectors) and data.vectors is not None:
+            module.start_from(torch.from_numpy(data.vectors))
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _batches(recipe: Recipe, data: DataSet, *, device: torch.device, half: bool, process: tuple[int, int]) -> Source:
+    """The training part in batches."""
+    part = data.train
+    if not isinstance(part.inputs, np.ndarray):
+        order = Order(len(part), batch_size=recipe.batch_size, seed=recipe.seed, process=process)
+        return TextBatches(part, scored=data.scored, order=order, device=device)
+    assert recipe.augmentation is not None
+    return Batches(
+        *(part.inputs, part.labels),
+        mean=data.mean,
+        std=data.std,
+        augmentation=recipe.augmentation,
+        batch_size=recipe.batch_size,
+        seed=recipe.seed,
+        device=device,
+        dtype=torch.bfloat16 if half else torch.float32,
+        process=process,
+    )
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

@@ -6,16 +6,36 @@ import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from refocal import _check
+from refocal.train.data import TEXTS
 from refocal.train.objective import check_loss
 
 AUGMENTATIONS = ("crop-flip", "crop", "none")
 _FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # mirrored digits and letters are others
 _LATE_DECAY = ("svhn",)
+OPTIMISERS = ("sgd", "adam", "adagrad")
+KEPT = ("last", "best-validation")
+_ARRAYS = {
+    **{"optimiser": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
+    **{"epochs": 200, "batch_size": 128, "keep": "last"},
+}
+_DOCUMENTS = {
+    **{"optimiser": "adam", "learning_rate": 0.001, "momentum": 0.0, "weight_decay": 0.0},
+    **{"epochs": 50, "batch_size": 128, "keep": "best-validation", "milestones": (), "word_vectors": "glove"},
+}
+_TREES = {
+    **{"optimiser": "adagrad", "learning_rate": 0.05, "momentum": 0.0, "weight_decay": 1e-4},
+    **{"epochs": 25, "batch_size": 25, "keep": "best-validation", "milestones": (), "word_vectors": "glove"},
+}
+
+
+def _by_data() -> Any:
+    """A setting whose default depends on the data: a paper's value for them."""
+    return field(default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +50,20 @@ class Recipe:
         label_smoothing: Of cross-entropy and focal loss.
         factor: Weight of MMCE beside cross-entropy; 002 uses 2 for images, 8 for text.
         curvature_penalty: Weight tau of the trace of the loss's Hessian, added to the loss (004, Eq. 33).
-        epochs: Passes over the training part.
-        batch_size: Samples a step; what is left over at the end of an epoch waits for the next one.
-        learning_rate: At first.
+        optimiser: "sgd", "adam" or "adagrad". Default: stochastic gradient descent; Adam for documents, AdaGrad for
+            trees.
+        epochs: Passes over the training part. Default: 200; 50 for documents, 25 for trees.
+        batch_size: Samples a step; what is left over at the end of an epoch waits for the next one. Default: 128; 25
+            for trees.
+        learning_rate: At first. Default: 0.1; 0.001 for documents, 0.05 for trees.
         milestones: Epochs after which the learning rate is a tenth. Default: after 40 % and 75 % of the epochs, for
-            SVHN 50 % and 80 %, as 001 does.
-        momentum: Of stochastic gradient descent.
-        weight_decay: On every parameter.
+            SVHN 50 % and 80 %, as 001 does; never for texts.
+        momentum: Of stochastic gradient descent. Default: 0.9.
+        weight_decay: On every parameter but word vectors: most words are absent from a batch, and would fade. Default:
+            0.0005; 0 for documents, 0.0001 for trees.
+        keep: The network of the "last" epoch, or that of the first with the lowest validation error,
+            "best-validation". Default: "last"; for texts the best.
+        word_vectors: Of texts: "glove", "learned" or a file, see `refocal.train.data.load`. Default: "glove".
         augmentation: "crop-flip" (four black pixels around, a random window, mirrored or not), "crop" or "none".
             Default: "crop-flip" for CIFAR and Tiny ImageNet, "none" for the others.
         sum_loss: Sum the loss over the batch, as the code of 002 does; it clips too.
@@ -54,12 +81,15 @@ class Recipe:
     label_smoothing: float = 0.0
     factor: float | None = None
     curvature_penalty: float | None = None
-    epochs: int = 200
-    batch_size: int = 128
-    learning_rate: float = 0.1
+    optimiser: str = _by_data()
+    epochs: int = _by_data()
+    batch_size: int = _by_data()
+    learning_rate: float = _by_data()
     milestones: tuple[int, ...] | None = None
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
+    momentum: float = _by_data()
+    weight_decay: float = _by_data()
+    keep: str = _by_data()
+    word_vectors: str | None = None
     augmentation: str | None = None
     sum_loss: bool = False
     clip_norm: float | None = None
@@ -67,9 +97,16 @@ class Recipe:
     split_seed: int = 0
 
     def __post_init__(self) -> None:
+        self._complete()
+        _check.one_of(self.optimiser, "optimiser", OPTIMISERS)
+        _check.one_of(self.keep, "keep", KEPT)
+        if self.momentum and self.optimiser != "sgd":
+            msg = f"momentum is of optimiser 'sgd', got {self.momentum!r} with {self.optimiser!r}"
+            raise ValueError(msg)
+        if self.word_vectors is not None and self.data not in TEXTS:
+            msg = f"word_vectors are for {', '.join(TEXTS)}, got {self.word_vectors!r} for {self.data}"
+            raise ValueError(msg)
         check_loss(self.loss, gamma=self.gamma, label_smoothing=self.label_smoothing, factor=self.factor)
-        for name in ("epochs", "batch_size"):
-            _check.count(getattr(self, name), name)
         for name in ("seed", "split_seed"):
             _check.count(getattr(self, name), name, least=0)
         for name in ("learning_rate", "clip_norm", "curvature_penalty"):
@@ -79,21 +116,31 @@ class Recipe:
             if not 0 <= getattr(self, name) < 1:
                 msg = f"{name} must be in [0, 1), got {getattr(self, name)!r}"
                 raise ValueError(msg)
-        for field in dataclasses.fields(self):
-            if "float" in str(field.type) and getattr(self, field.name) is not None:
-                object.__setattr__(self, field.name, float(getattr(self, field.name)))  # 3 and 3.0 are one setting
-        if self.milestones is None:
-            shares = (0.5, 0.8) if self.data in _LATE_DECAY else (0.4, 0.75)
-            milestones = sorted({max(1, round(share * self.epochs)) for share in shares})
-            object.__setattr__(self, "milestones", tuple(milestones))
         for milestone in self.milestones or ():
             _check.count(milestone, "milestones")
         if list(self.milestones or ()) != sorted(set(self.milestones or ())):
             msg = f"milestones must increase, got {self.milestones}"
             raise ValueError(msg)
+        _check.one_of(self.augmentation, "augmentation", AUGMENTATIONS)
+
+    def _complete(self) -> None:
+        """Give each setting that depends on others its value."""
+        defaults = _ARRAYS if self.data not in TEXTS else _TREES if self.data == "sst" else _DOCUMENTS
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                not_sgd = name == "momentum" and self.optimiser != "sgd"
+                object.__setattr__(self, name, 0.0 if not_sgd else value)
+        for name in ("epochs", "batch_size"):
+            _check.count(getattr(self, name), name)
+        if self.milestones is None:
+            shares = (0.5, 0.8) if self.data in _LATE_DECAY else (0.4, 0.75)
+            milestones = sorted({max(1, round(share * self.epochs)) for share in shares})
+            object.__setattr__(self, "milestones", tuple(milestones))
         if self.augmentation is None:
             object.__setattr__(self, "augmentation", "crop-flip" if self.data in _FLIPPED else "none")
-        _check.one_of(self.augmentation, "augmentation", AUGMENTATIONS)
+        for setting in dataclasses.fields(self):
+            if "float" in str(setting.type) and isinstance(getattr(self, setting.name), int):
+                object.__setattr__(self, setting.name, float(getattr(self, setting.name)))  # 3 and 3.0 are one setting
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0."""

@@ -2,6 +2,7 @@
 
 metrics.jsonl             one line an epoch
 checkpoint.safetensors    to go on from
+best.safetensors          the same after the best epoch so far, where that is what is kept
 predictions.npz           float16 logits of the validation and test parts, as `refocal.predictions` reads them
 card.json                 what was trained, how, and how it came out; written last, so that it says "finished"
 weights.safetensors       the trained network
@@ -81,6 +82,7 @@ def write_results(
     logits: dict[str, np.ndarray],
     weights: dict[str, Tensor],
     epochs: list[dict[str, Any]],
+    kept_epoch: int,
     device: torch.device,
 ) -> None:
     """Write predictions, weights and, last, the card."""
@@ -102,6 +104,7 @@ def write_results(
         "data": data.name,
         "source": data.source,
         "split": data.split,
+        **({"word_vectors": data.word_vectors} if data.word_vectors else {}),
         "model": recipe.model,
         "parameters": sum(tensor.numel() for name, tensor in weights.items() if "running_" not in name),
         "loss": recipe.loss,
@@ -109,6 +112,7 @@ def write_results(
         "label_smoothing": recipe.label_smoothing,
         "seed": recipe.seed,
         "epochs": recipe.epochs,
+        "kept_epoch": kept_epoch,
         **{name: measures["test"][name] for name in ("error", "nll", "ece")},
         **{f"val_{name}": measures["val"][name] for name in ("error", "nll", "ece")},
         "recipe": recipe.settings(),

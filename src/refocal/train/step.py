@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from refocal.curvature import HessianTracePenalty, differentiable_attention
 from refocal.losses import Scheduled
-from refocal.train.batches import Batches
-from refocal.train.models.layers import Head, head_of
+from refocal.train.batches import Source
+from refocal.train.models.layers import Head, WordVectors, head_of
 from refocal.train.recipe import Recipe
 
 _IN_FLIGHT = 8
@@ -38,14 +38,15 @@ class Step:
     """
 
     def __init__(
-        self, network: nn.Module, loss: nn.Module, batches: Batches, recipe: Recipe, *, half: bool, compiled: bool
+        self, network: nn.Module, loss: nn.Module, batches: Source, recipe: Recipe, *, half: bool, compiled: bool
     ) -> None:
         self.network, self.loss, self._batches = network, loss, batches
         self._clip_norm, self._summed = recipe.clip_norm, recipe.sum_loss
         self._penalty = HessianTracePenalty(recipe.curvature_penalty or 0.0, seed=recipe.seed)
         self._forward: Callable[..., Any] = _compiled_forward() if compiled else _forward
         device = batches.position.device
-        self._used: list[Tensor] = list(network.parameters())
+        trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+        self._names, self._used = list(trained), list[Tensor](trained.values())
         rounded = {id(weight) for weight in _rounded_weights(network)} if half else set()
         self._is_rounded = [id(weight) in rounded for weight in self._used]
         self.parameters = [
@@ -63,30 +64,24 @@ class Step:
             if isinstance(module, nn.BatchNorm2d):
                 module.num_batches_tracked = None  # not used where the momentum is fixed, but a kernel launch each
         self._rate = torch.zeros((), device=device)
-        self._optimiser = torch.optim.SGD(
-            self.parameters,
-            lr=self._rate,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        )
-        if recipe.momentum:
-            for kept in self.parameters:
-                self._optimiser.state[kept]["momentum_buffer"] = torch.zeros_like(kept)
-        classes = head_of(network).out_features
+        self._optimiser = optimiser(self._decayed(recipe.weight_decay), recipe, rate=self._rate)
+        self._can_be_captured = batches.fixed_shapes and recipe.optimiser != "adagrad"  # PyTorch's counts on the host
+        outputs = torch.empty((batches.size, head_of(network).out_features), device="meta")
         self.losses = torch.zeros(batches.steps, device=device)
-        self.logits = torch.zeros((batches.steps, batches.size, classes), device=device)
+        self.logits = torch.zeros((batches.steps, *batches.measured(outputs).shape), device=device)
         self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}
         # of its own: libraries keep work space by stream, and steps that share it cannot run at the same time
         self.stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that training changes, by name: in place, so that copying into them restores a state."""
-        names = [name for name, _ in self.network.named_parameters()]
-        tensors = {f"parameter.{name}": kept.data for name, kept in zip(names, self.parameters, strict=True)}
+        trained = dict(zip(self._names, self.parameters, strict=True))
+        tensors = {
+            f"parameter.{name}": trained.get(name, weight).data for name, weight in self.network.named_parameters()
+        }
         tensors |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
         tensors |= {f"loss.{name}": buffer for name, buffer in self.loss.named_buffers()}
-        for name, kept in zip(names, self.parameters, strict=True):
+        for name, kept in trained.items():
             for key, value in self._optimiser.state[kept].items():
                 tensors[f"{key}.{name}"] = value
         return tensors
@@ -118,8 +113,8 @@ class Step:
                 mark.record()
 
     def capture(self) -> None:
-        """Capture the step with the loss as it is now, on a GPU; nothing is trained by it."""
-        if self._phase() in self._graphs or self.stream is None:
+        """Capture the step with the loss as it is now, on a GPU, where it can be; nothing is trained by it."""
+        if self._phase() in self._graphs or self.stream is None or not self._can_be_captured:
             return
         self.network.train()
         before = {name: tensor.clone() for name, tensor in self.state().items()}
@@ -147,6 +142,8 @@ class Step:
         with differentiable_attention() if self._penalty.tau else contextlib.nullcontext():
             logits, labels = self._forward(self.network, self._batches)
         loss = self.loss(logits.float(), labels)
+        if not self._summed and len(labels) != self._batches.size:
+            loss = loss * (len(labels) / self._batches.size)  # of a sample, the sum over its labels
         if self._penalty.tau:
             loss = loss + self._penalty(loss, self._used)
         gradients = torch.autograd.grad(loss, self._used)
@@ -159,23 +156,54 @@ class Step:
             self._round()
             here = self._batches.position
             self.losses.index_copy_(0, here, loss.detach().reshape(1).float())
-            self.logits.index_copy_(0, here, logits.detach()[None].float())
+            self.logits.index_copy_(0, here, self._batches.measured(logits.detach())[None].float())
             self._batches.go_on()
+
+    def _decayed(self, weight_decay: float) -> list[dict[str, Any]]:
+        """The parameters, word vectors apart from those that decay."""
+        vectors = {id(module.weight) for module in self.network.modules() if isinstance(module, WordVectors)}
+        apart = [id(weight) in vectors for weight in self._used]
+        groups = [
+            {"params": [kept for kept, is_vectors in zip(self.parameters, apart, strict=True) if is_vectors == which]}
+            | ({"weight_decay": 0.0} if which else {"weight_decay": weight_decay})
+            for which in (False, True)
+        ]
+        return [group for group in groups if group["params"]]
 
     def _take(self, gradients: tuple[Tensor, ...]) -> None:
         """Give each parameter its gradient: those of rounded weights are copied, all of one type in one launch."""
         if self._rounded:
             torch._foreach_copy_(self._exact_gradients, list(itertools.compress(gradients, self._is_rounded)))
         for kept, gradient, apart in zip(self.parameters, gradients, self._is_rounded, strict=True):
-            if not apart:
-                kept.grad = gradient
+            if not apart:  # fused optimisers go through memory, so that both must lie there in one order
+                in_order = gradient.stride() == kept.stride()
+                kept.grad = gradient if in_order else torch.empty_like(kept).copy_(gradient)
 
     def _round(self) -> None:
         if self._rounded:
             torch._foreach_copy_(self._rounded, self._exact)
 
 
-def _forward(network: nn.Module, batches: Batches) -> tuple[Tensor, Tensor]:
+def optimiser(groups: list[dict[str, Any]], recipe: Recipe, *, rate: Tensor) -> torch.optim.Optimizer:
+    """The optimiser of a recipe, with all of its state from the beginning: a checkpoint is restored into it."""
+    match recipe.optimiser:
+        case "adagrad":
+            return torch.optim.Adagrad(groups, lr=rate, fused=rate.device.type == "cpu")
+        case "adam":
+            made: torch.optim.Optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
+            state: dict[str, Tensor | None] = {"step": torch.zeros_like(rate)} | dict.fromkeys(
+                ("exp_avg", "exp_avg_sq")
+            )
+        case _:
+            made = torch.optim.SGD(groups, lr=rate, momentum=recipe.momentum, fused=True)
+            state = {"momentum_buffer": None} if recipe.momentum else {}
+    for group in made.param_groups:
+        for kept in group["params"]:
+            made.state[kept] |= {key: torch.zeros_like(kept if like is None else like) for key, like in state.items()}
+    return made
+
+
+def _forward(network: nn.Module, batches: Source) -> tuple[Tensor, Tensor]:
     inputs, labels = batches.next()
     return network(inputs), labels
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from refocal._files import replacing
+from refocal.train.recipe import recipe_from
 
 SCHEMA = 1
 _SUFFIXES = (".json", ".npz", ".jsonl.gz")
@@ -81,9 +82,11 @@ class Card:
 
     @property
     def settings(self) -> str:
-        """Everything but the seed: what entries of one group have in common; a setting of none is as if not there."""
-        given = self.content.get("recipe", {}).items()
-        recipe = {key: value for key, value in given if key != "seed" and value is not None}
+        """Everything but the seed: what entries of one group have in common; settings that came later had defaults."""
+        named = {"data": self.data, "model": self.model, "loss": self.loss, "gamma": self.gamma, "seed": 0}
+        given = named | self.content.get("recipe", {})
+        recipe = recipe_from(given, where=f"the card {self.name}").settings() if "recipe" in self.content else {}
+        recipe.pop("seed", None)
         return json.dumps([self.data, self.model, *self.variant, self.epochs, recipe], sort_keys=True)
 
     @property

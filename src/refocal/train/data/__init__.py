@@ -10,17 +10,29 @@ import numpy as np
 
 from refocal import _check
 from refocal.train.data import digits, human, splits
+from refocal.train.data import word_vectors as glove
 from refocal.train.data.cifar import CIFAR10, CIFAR100
-from refocal.train.data.doors import DataError, Recipe, find_door, no_door
+from refocal.train.data.doors import DataError, Published, Recipe, find_door, no_door
 from refocal.train.data.download import fetch
 from refocal.train.data.fashion_mnist import FASHION
+from refocal.train.data.newsgroups20 import NEWSGROUPS20
 from refocal.train.data.record import DataSet, Part, moments
+from refocal.train.data.sst import SST
 from refocal.train.data.svhn import STREET_VIEW
 from refocal.train.data.tiny_imagenet import TINY_IMAGENET
+from refocal.train.data.words import renumbered, vocabulary_of
 
-__all__ = ["DataError", "DataSet", "Part", "cifar10h", "load", "names"]
+__all__ = ["TEXTS", "DataError", "DataSet", "Part", "cifar10h", "load", "names"]
 
 _CIFAR10 = CIFAR10.recipe(held_out=5_000)
+_TEXTS: dict[str, Recipe] = {
+    "newsgroups20": NEWSGROUPS20.recipe(by_date=False, stripped=False),
+    "newsgroups20-stripped": NEWSGROUPS20.recipe(by_date=False, stripped=True),
+    "newsgroups20-bydate": NEWSGROUPS20.recipe(by_date=True, stripped=False),
+    "newsgroups20-bydate-stripped": NEWSGROUPS20.recipe(by_date=True, stripped=True),
+    "sst": SST.recipe(),
+}
+TEXTS = tuple(_TEXTS)
 _RECIPES: dict[str, Recipe] = {
     "cifar10": _CIFAR10,
     "cifar10-s": replace(_CIFAR10, share=0.1),
@@ -29,6 +41,7 @@ _RECIPES: dict[str, Recipe] = {
     "fashion-mnist": FASHION.recipe(held_out=6_000),
     "tiny-imagenet": TINY_IMAGENET.recipe(held_out=10_000),
     "digits": digits.recipe(held_out=180),
+    **_TEXTS,
 }
 
 
@@ -36,14 +49,21 @@ def names() -> tuple[str, ...]:
     """The names of all data sets.
 
     Example:
-        >>> names()
+        >>> names()[:7]
         ('cifar10', 'cifar10-s', 'cifar100', 'svhn', 'fashion-mnist', 'tiny-imagenet', 'digits')
+        >>> names()[7:]
+        ('newsgroups20', 'newsgroups20-stripped', 'newsgroups20-bydate', 'newsgroups20-bydate-stripped', 'sst')
     """
     return tuple(_RECIPES)
 
 
 def load(
-    name: str, *, folder: str | os.PathLike[str] | None = None, download: bool = False, split_seed: int = 0
+    name: str,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    download: bool = False,
+    split_seed: int = 0,
+    word_vectors: str | None = None,
 ) -> DataSet:
     """Read a data set whole, verify it, and divide it.
 
@@ -55,6 +75,14 @@ def load(
     | fashion-mnist | 54,000 / 6,000 / 10,000: a tenth held out |
     | tiny-imagenet | 90,000 / 10,000 / 10,000: the published validation part is the test part (003) |
     | digits | 1,257 / 180 / 360: test and validation parts drawn from all |
+    | newsgroups20, newsgroups20-stripped | 14,229 / 848 / 3,769: drawn from all in the proportions of 002 |
+    | newsgroups20-bydate, newsgroups20-bydate-stripped | 10,678 / 636 / 7,532: tested on later messages |
+    | sst | 6,920 / 872 / 1,821: as published, sentences that are not neutral |
+
+    The messages of newsgroups20 are whole; "stripped" leaves out headers, quotes and signatures. UTF-8 is read as such,
+    all else as Latin-1; an empty message has no words and keeps its label. Texts have a vocabulary of the 20,000 most
+    frequent words of the training part, all other words are one. In sst every node of a training tree has a label,
+    neutral ones included.
 
     The validation part is drawn from the publisher's training samples by a hash of their indices (`splits.draw`), so
     that a seed means the same split on every machine and under every version.
@@ -65,6 +93,8 @@ def load(
             the data set. By default the environment variable REFOCAL_DATA, else ~/.cache/refocal.
         download: Fetch the publisher's files into the folder where nothing else is found.
         split_seed: Another seed draws another validation part.
+        word_vectors: What the vectors of words are at first: "glove" (6B, 100 dimensions; in the folder or in a folder
+            glove of it), "learned" for none, or the path of a file of GloVe's format. Default for texts: "glove".
 
     Returns:
         All samples in memory.
@@ -81,7 +111,12 @@ def load(
     """
     _check.one_of(name, "name", names())
     split_seed = _check.count(split_seed, "split_seed", least=0)
-    return _load(name, _RECIPES[name], _root(folder), download=download, split_seed=split_seed)
+    if word_vectors is not None and name not in _TEXTS:
+        msg = f"word_vectors are for {', '.join(_TEXTS)}, got {word_vectors!r} for {name}"
+        raise ValueError(msg)
+    return _load(
+        name, _RECIPES[name], _root(folder), download=download, split_seed=split_seed, word_vectors=word_vectors
+    )
 
 
 def cifar10h(folder: str | os.PathLike[str] | None = None) -> np.ndarray:
@@ -108,7 +143,15 @@ def _root(folder: str | os.PathLike[str] | None) -> Path:
     return Path(folder or os.environ.get("REFOCAL_DATA") or "~/.cache/refocal").expanduser()
 
 
-def _load(name: str, recipe: Recipe, root: Path, *, download: bool, split_seed: int) -> DataSet:
+def _load(
+    name: str,
+    recipe: Recipe,
+    root: Path,
+    *,
+    download: bool,
+    split_seed: int,
+    word_vectors: str | None = None,
+) -> DataSet:
     read = find_door(recipe, root)
     if read is None and download and recipe.downloads:
         fetch(recipe.downloads, root, recipe.key)
@@ -116,15 +159,49 @@ def _load(name: str, recipe: Recipe, root: Path, *, download: bool, split_seed: 
     if read is None:
         raise no_door(recipe, root)
     published = read()
+    train, val, split = _divided(name, recipe, published, split_seed)
+    if published.lexicon is not None:
+        parts = train, val, published.test
+        return _texts(name, published, parts, split, glove.find(word_vectors or "glove", root))
+    assert isinstance(train.inputs, np.ndarray)
+    mean, std = moments(train.inputs)
+    return DataSet(name, published.classes, train, val, published.test, published.source, split, mean, std)
+
+
+def _divided(name: str, recipe: Recipe, published: Published, split_seed: int) -> tuple[Part, Part, str]:
+    """Training and validation parts, and how they came about."""
+    if published.val is not None:
+        split = f"{len(published.train):,} / {len(published.val):,} / {len(published.test):,}, as published"
+        return published.train, published.val, split
     whole = published.train
     held_out = splits.draw(whole.indices, recipe.held_out, key=recipe.key, seed=split_seed)
     kept = np.setdiff1d(whole.indices, held_out)
     if recipe.share < 1:
         labels = whole.labels[np.searchsorted(whole.indices, kept)]
         kept = splits.draw_share(labels, kept, recipe.share, key=name, seed=split_seed)
-    train, val, test = whole.take(kept), whole.take(held_out), published.test
-    mean, std = moments(train.inputs)
-    split = (
-        f"{len(train):,} / {len(val):,} / {len(test):,}, the validation part drawn by SHA-256 with seed {split_seed}"
+    train, val = whole.take(kept), whole.take(held_out)
+    sizes = f"{len(train):,} / {len(val):,} / {len(published.test):,}"
+    return train, val, f"{sizes}, the validation part drawn by SHA-256 with seed {split_seed}"
+
+
+def _texts(
+    name: str, published: Published, parts: tuple[Part, Part, Part], split: str, vectors_file: Path | None
+) -> DataSet:
+    """Texts in the words of the training part, with the vectors that these have at first."""
+    lexicon = published.lexicon or ()
+    texts = [part.inputs for part in parts if not isinstance(part.inputs, np.ndarray)]
+    vocabulary = vocabulary_of(texts[0], lexicon)
+    vectors, told = None, "learned"
+    if vectors_file is not None:
+        vectors, found = glove.read(vectors_file, vocabulary)
+        told = f"{vectors_file.name}: {found:,} of {len(vocabulary):,} words"
+    train, val, test = (
+        replace(part, inputs=renumbered(inputs, lexicon, vocabulary)) for part, inputs in zip(parts, texts, strict=True)
     )
-    return DataSet(name, published.classes, train, val, test, published.source, split, mean, std)
+    return DataSet(
+        *(name, published.classes, train, val, test, published.source, split),
+        vocabulary=vocabulary,
+        vectors=vectors,
+        word_vectors=told,
+        scored=published.scored,
+    )

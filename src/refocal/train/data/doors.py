@@ -19,12 +19,25 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """What a publisher provides: samples to train on, before a validation part is taken out, and to test on."""
+    """What a publisher provides: samples to train on, before a validation part is taken out, and to test on.
+
+    Attributes:
+        train: What to train on.
+        test: What to test on.
+        classes: Names of the classes.
+        source: Which files it came from, and how they were verified.
+        val: The validation part, where the publisher has one.
+        lexicon: Of texts, all words by number.
+        scored: Of the classes, those that labels of samples are places in; None for all.
+    """
 
     train: Part
     test: Part
     classes: tuple[str, ...]
     source: str
+    val: Part | None = None
+    lexicon: tuple[str, ...] | None = None
+    scored: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -33,7 +46,7 @@ class Door:
 
     Attributes:
         folders: Below the user's folder, where the files may lie.
-        files: Names that must all be there.
+        files: Names, of files or folders, that must all be there.
         read: Reads a folder that has them.
     """
 
@@ -85,7 +98,7 @@ def find_door(recipe: Recipe, root: Path) -> Callable[[], Published] | None:
     """What reads the first door whose files are all there."""
     for door in recipe.doors:
         for place in door.folders:
-            if all((root / place / name).is_file() for name in door.files):
+            if all((root / place / name).exists() for name in door.files):
                 return partial(door.read, root / place)
     return None
 
@@ -95,7 +108,7 @@ def no_door(recipe: Recipe, root: Path) -> DataError | FileNotFoundError:
     lacking = []
     for door in recipe.doors:
         for place in door.folders:
-            missing = [name for name in door.files if not (root / place / name).is_file()]
+            missing = [name for name in door.files if not (root / place / name).exists()]
             if len(missing) < len(door.files):
                 lacking.append(f"{root / place} lacks {', '.join(missing)}")
     if lacking:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from refocal.train.data.words import Documents, Forest
+
+LEARNED_DIMENSIONS = 100  # of word vectors that are not given
 
 
 @dataclass(frozen=True, eq=False)
@@ -12,12 +16,12 @@ class Part:
     """Samples of one part of a data set.
 
     Attributes:
-        inputs: uint8 (N, H, W, C) images, or float32 (N, F) vectors.
-        labels: int64 (N,).
+        inputs: uint8 (N, H, W, C) images, float32 (N, F) vectors, N documents or N trees.
+        labels: int64 (N,), of a tree the label of its root.
         indices: int64 (N,), places in the publisher's order of the file that the samples come from.
     """
 
-    inputs: np.ndarray
+    inputs: np.ndarray | Documents | Forest
     labels: np.ndarray
     indices: np.ndarray
 
@@ -42,8 +46,13 @@ class DataSet:
         test: What to measure on.
         source: Which files it came from, and how they were verified.
         split: How it was divided.
-        mean: Mean of the training inputs in their own units: one number a channel, or one for vectors.
-        std: Standard deviation of the same.
+        mean: Mean of the training inputs in their own units: one number a channel, or one for vectors; 0 for texts.
+        std: Standard deviation of the same; 1 for texts.
+        vocabulary: Of texts, the words that have a number of their own, counted from 1; 0 stands for all others.
+        vectors: float32 (1 + words, D), what the words' vectors are at first; None where they are learned.
+        word_vectors: Which these are, in words.
+        scored: The classes that samples have, of which their labels are the places; None for all. Nodes of trees may
+            have others.
     """
 
     name: str
@@ -53,12 +62,25 @@ class DataSet:
     test: Part
     source: str
     split: str
-    mean: np.ndarray
-    std: np.ndarray
+    mean: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    std: np.ndarray = field(default_factory=lambda: np.ones(1))
+    vocabulary: tuple[str, ...] = ()
+    vectors: np.ndarray | None = None
+    word_vectors: str | None = None
+    scored: tuple[int, ...] | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the samples are: "arrays", "documents" or "trees"."""
+        kinds = {Documents: "documents", Forest: "trees"}
+        return kinds.get(type(self.train.inputs), "arrays")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample as a network takes it: (channels, height, width) or (features,)."""
+        """Of one sample as a network takes it: (channels, height, width) or (features,); of texts (words, D)."""
+        if not isinstance(self.train.inputs, np.ndarray):
+            dimensions = LEARNED_DIMENSIONS if self.vectors is None else self.vectors.shape[1]
+            return 1 + len(self.vocabulary), dimensions
         shape = self.train.inputs.shape[1:]
         return shape if len(shape) == 1 else (shape[2], *shape[:2])
 

@@ -1,4 +1,4 @@
-"""The papers' networks for small images, and a multilayer perceptron for vectors, by name."""
+"""The papers' networks for small images and for texts, and a multilayer perceptron for vectors, by name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from torch import nn
 from refocal import _check
 from refocal.train.models.cifar_resnet import CifarResNet
 from refocal.train.models.densenet import DenseNet
+from refocal.train.models.gp_cnn import GlobalPoolingCNN
 from refocal.train.models.mlp import MLP
 from refocal.train.models.mobilenet import MobileNetV2
 from refocal.train.models.resnet import BasicBlock, Bottleneck, ResNet
+from refocal.train.models.tree_lstm import TreeLSTM
 from refocal.train.models.vgg import VGG
 from refocal.train.models.vit import VisionTransformer
 
-__all__ = ["build", "names"]
+__all__ = ["build", "names", "takes"]
 
 Shape = tuple[int, ...]
 _NETWORKS: dict[str, Callable[..., nn.Module]] = {
@@ -31,7 +33,10 @@ _NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mobilenet-v2": MobileNetV2,
     "vit-small": partial(VisionTransformer, patch=4, width=384, depth=12, heads=6),
     "mlp": partial(MLP, hidden=(100, 100)),
+    "gp-cnn": GlobalPoolingCNN,
+    "tree-lstm": TreeLSTM,
 }
+_TEXTS = {"gp-cnn": "documents", "tree-lstm": "trees"}
 
 
 def names() -> tuple[str, ...]:
@@ -44,10 +49,17 @@ def names() -> tuple[str, ...]:
     return tuple(_NETWORKS)
 
 
+def takes(name: str) -> str:
+    """What a network of this name takes: "arrays", "documents" or "trees"."""
+    _check.one_of(name, "name", names())
+    return _TEXTS.get(name, "arrays")
+
+
 def build(name: str, *, classes: int = 10, shape: Shape = (3, 32, 32)) -> nn.Module:
     """A network with fresh weights, drawn from PyTorch's global generator.
 
-    It takes float tensors (N, *shape) and returns logits (N, classes).
+    It takes float tensors (N, *shape) and returns logits (N, classes). `gp-cnn` takes documents (`gp_cnn.Packed`),
+    `tree-lstm` takes trees (`tree_lstm.Levels`).
 
     Two networks share a name in the papers: `resnet110` is He's 6n + 2 network (1.7 M parameters; 001),
     `resnet110-bottleneck` is what 002 trained (46 M).
@@ -55,7 +67,8 @@ def build(name: str, *, classes: int = 10, shape: Shape = (3, 32, 32)) -> nn.Mod
     Args:
         name: One of `names()`.
         classes: Number of classes.
-        shape: Of one sample: (channels, height, width) of an image; `mlp` also takes (features,).
+        shape: Of one sample: (channels, height, width) of an image; `mlp` also takes (features,); of texts the number
+            of words and the dimensions of their vectors.
 
     Returns:
         The network, in training mode, on the CPU.
@@ -70,7 +83,11 @@ def build(name: str, *, classes: int = 10, shape: Shape = (3, 32, 32)) -> nn.Mod
     _check.one_of(name, "name", names())
     classes = _check.count(classes, "classes", least=2)
     shape = tuple(_check.count(size, "shape") for size in shape)
-    if len(shape) != 3 and name != "mlp":
+    if name in _TEXTS:
+        if len(shape) != 2:
+            msg = f"shape must be (words, dimensions) for {name}, got {shape}"
+            raise ValueError(msg)
+    elif len(shape) != 3 and name != "mlp":
         msg = f"shape must be (channels, height, width) for {name}, got {shape}; mlp takes vectors"
         raise ValueError(msg)
     return _NETWORKS[name](classes=classes, shape=shape)

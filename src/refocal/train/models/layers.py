@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from refocal.train.convolution import Convolution
@@ -32,6 +33,27 @@ class Head(nn.Linear):
     def forward(self, features: Tensor) -> Tensor:
         """(N, C) -> logits (N, classes)."""
         return super().forward(features.to(self.weight.dtype))
+
+
+class WordVectors(nn.Embedding):
+    """Vectors of words by their numbers, drawn from a normal distribution until others are given.
+
+    Args:
+        words: How many there are.
+        dimensions: Of each.
+        tuned: Go on training those that are given.
+    """
+
+    def __init__(self, words: int, dimensions: int, *, tuned: bool) -> None:
+        super().__init__(words, dimensions)
+        nn.init.normal_(self.weight, std=0.1)
+        self._tuned = tuned
+
+    @torch.no_grad()
+    def start_from(self, vectors: Tensor) -> None:
+        """Take these vectors (words, dimensions), and train them no further unless they are to be tuned."""
+        self.weight.copy_(vectors)
+        self.weight.requires_grad_(self._tuned)
 
 
 def head_of(network: nn.Module) -> Head:

@@ -1,0 +1,132 @@
+"""20 Newsgroups, by date: an archive or a folder of messages, a folder for each group."""
+
+from __future__ import annotations
+
+import lzma
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from refocal.train.data import splits
+from refocal.train.data.doors import DataError, Door, Published, Recipe
+from refocal.train.data.record import Part
+from refocal.train.data.words import Lexicon, documents
+
+_ARCHIVES = ("20news-bydate.tar.gz", "20news-bydate.tar.xz")
+_PARTS = ("20news-bydate-train", "20news-bydate-test")
+_QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
+_SHARES = (900 / 19_997, 3_999 / 19_997)  # of validation and test in 002, Appendix C
+_Message = tuple[str, str, str]  # part, group and text
+
+
+@dataclass(frozen=True)
+class Newsgroups:
+    """The messages of the edition by date.
+
+    Attributes:
+        train: How many the publisher's training folder has.
+        test: The same of the test folder.
+    """
+
+    train: int
+    test: int
+
+    def recipe(self, *, by_date: bool, stripped: bool) -> Recipe:
+        """How it is found and divided.
+
+        Args:
+            by_date: Test on the publisher's later messages; else on messages drawn from all, as 002 does.
+            stripped: Leave out headers, quotes and signatures.
+        """
+        read = partial(self._read, by_date=by_date, stripped=stripped)
+        places = ("newsgroups20", "20news-bydate", "")
+        archives = (Door(places, (name,), partial(read, archive=name)) for name in _ARCHIVES)
+        trained = self.train if by_date else self.train + self.test - self._drawn_test()
+        share = _SHARES[0] / (1 - _SHARES[1])
+        return Recipe(
+            doors=(*archives, Door(places, _PARTS, partial(read, archive=None))),
+            held_out=round(share * trained),
+            key="newsgroups20-bydate" if by_date else "newsgroups20",
+        )
+
+    def _drawn_test(self) -> int:
+        return round(_SHARES[1] * (self.train + self.test))
+
+    def _read(self, folder: Path, *, archive: str | None, by_date: bool, stripped: bool) -> Published:
+        """All messages, in the order of their parts, groups and names."""
+        messages = list(_from_archive(folder / archive) if archive else _from_folder(folder))
+        counts = tuple(sum(part == name for part, _, _ in messages) for name in _PARTS)
+        if counts != (self.train, self.test):
+            msg = (
+                f"{folder / (archive or '')} has {counts[0]} + {counts[1]} messages, "
+                f"the published edition {self.train} + {self.test}"
+            )
+            raise DataError(msg)
+        groups = tuple(sorted({group for _, group, _ in messages}))
+        numbers = {group: number for number, group in enumerate(groups)}
+        lexicon = Lexicon()
+        texts = documents((_stripped(text) if stripped else text for _, _, text in messages), lexicon)
+        labels = np.array([numbers[group] for _, group, _ in messages], np.int64)
+        every = Part(texts, labels, np.arange(len(labels)))
+        if by_date:
+            test = every.indices[self.train :]
+        else:
+            test = splits.draw(every.indices, self._drawn_test(), key="newsgroups20/test", seed=0)
+        treatment = "headers, quotes and signatures left out" if stripped else "messages whole"
+        source = f"the publisher's messages by date, counted; {treatment}"
+        train = np.setdiff1d(every.indices, test)
+        return Published(every.take(train), every.take(test), groups, source, lexicon=lexicon.words())
+
+
+def _from_archive(path: Path) -> Iterator[_Message]:
+    try:
+        with tarfile.open(path) as archive:
+            members = {}
+            for member in archive:
+                place = PurePosixPath(member.name).parts[-3:]
+                stream = archive.extractfile(member) if len(place) == 3 and place[0] in _PARTS else None
+                if stream is not None:
+                    members[place] = _text(stream.read())
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        msg = f"{path} is damaged: {error}"
+        raise DataError(msg) from error
+    for place in sorted(members, key=_order):
+        yield place[0], place[1], members[place]
+
+
+def _from_folder(folder: Path) -> Iterator[_Message]:
+    places = [path.parts[-3:] for part in _PARTS for path in (folder / part).glob("*/*") if path.is_file()]
+    for place in sorted(places, key=_order):
+        yield place[0], place[1], _text(folder.joinpath(*place).read_bytes())
+
+
+def _order(place: tuple[str, ...]) -> tuple[int, str, str]:
+    return _PARTS.index(place[0]), place[1], place[2]
+
+
+def _text(content: bytes) -> str:
+    """A message as text: UTF-8 where it is that, else Latin-1, which knows every byte."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def _stripped(message: str) -> str:
+    """What a message says itself: no header, no quoted lines, no signature after a last rule or blank line."""
+    lines_end = "\n" if "\n" in message.strip() else "\t"  # some copies have their lines joined by tabs
+    body = message.replace("\r", "").replace(lines_end, "\n").partition("\n\n")[2]
+    lines = [line for line in body.strip().split("\n") if not _QUOTE.search(line)]
+    for number in range(len(lines) - 1, 0, -1):
+        if not lines[number].strip().strip("-"):
+            return "\n".join(lines[:number])
+    return "\n".join(lines)
+
+
+NEWSGROUPS20 = Newsgroups(train=11_314, test=7_532)

@@ -1,0 +1,105 @@
+"""The Stanford Sentiment Treebank, binary: sentences that are not neutral, a label at every node of their trees."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from refocal.train.data.doors import DataError, Door, Published, Recipe
+from refocal.train.data.record import Part
+from refocal.train.data.trees import read_forest
+from refocal.train.data.words import Forest, Lexicon
+
+_ARCHIVE = "trainDevTestTrees_PTB.zip"
+_PARTS = ("train", "dev", "test")
+_CLASSES = ("negative", "neutral", "positive")
+_SCORED = (0, 2)
+_OF_FIVE = np.array([0, 0, 1, 2, 2])  # the publisher's 0 to 4: very negative ... very positive
+
+
+@dataclass(frozen=True)
+class Treebank:
+    """The files of the treebank.
+
+    Attributes:
+        sentences: How many the publisher's train.txt, dev.txt and test.txt have.
+    """
+
+    sentences: tuple[int, int, int]
+
+    def recipe(self) -> Recipe:
+        """How it is found."""
+        names = [f"{part}.txt" for part in _PARTS]
+        packed = tuple(f"{name}.xz" for name in names)
+        places = ("sst", "sst/trees", "trees", "")
+        return Recipe(
+            doors=(
+                Door(("sst", ""), (_ARCHIVE,), partial(self._read, unpack=_from_archive)),
+                Door(places, tuple(names), partial(self._read, unpack=_plain)),
+                Door(places, packed, partial(self._read, unpack=_from_xz)),
+            ),
+            held_out=0,
+            key="sst",
+        )
+
+    def _read(self, folder: Path, *, unpack: Callable[[Path, str], tuple[Path, bytes]]) -> Published:
+        lexicon = Lexicon()
+        parts = []
+        for part, expected in zip(_PARTS, self.sentences, strict=True):
+            path, content = unpack(folder, f"{part}.txt")
+            try:
+                lines = io.StringIO(content.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                line = content.count(b"\n", 0, error.start) + 1
+                msg = f"{path}, line {line}: not UTF-8 ({error.reason})"
+                raise DataError(msg) from None
+            forest = read_forest(lines, lexicon, name=path)
+            if len(forest) != expected:
+                msg = f"{path} has {len(forest)} trees, the published one {expected}"
+                raise DataError(msg)
+            parts.append(_binary(forest))
+        train, val, test = parts
+        return Published(
+            *(train, test, _CLASSES, "the publisher's trees, counted"), val=val, lexicon=lexicon.words(), scored=_SCORED
+        )
+
+
+def _binary(forest: Forest) -> Part:
+    """The sentences with a root that is not neutral; the label of a sentence is its place among the scored classes."""
+    classes = _OF_FIVE[forest.labels]
+    roots = classes[forest.starts[1:] - 1]
+    kept = np.flatnonzero(np.isin(roots, _SCORED))
+    return Part(replace(forest, labels=classes)[kept], np.searchsorted(_SCORED, roots[kept]), kept)
+
+
+def _plain(folder: Path, name: str) -> tuple[Path, bytes]:
+    return folder / name, (folder / name).read_bytes()
+
+
+def _from_xz(folder: Path, name: str) -> tuple[Path, bytes]:
+    path = folder / f"{name}.xz"
+    try:
+        return path, lzma.decompress(path.read_bytes())
+    except lzma.LZMAError as error:
+        msg = f"{path} is damaged: {error}"
+        raise DataError(msg) from error
+
+
+def _from_archive(folder: Path, name: str) -> tuple[Path, bytes]:
+    path = folder / _ARCHIVE
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return path / f"trees/{name}", archive.read(f"trees/{name}")
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        msg = f"{path} is damaged or not the published one: {error}"
+        raise DataError(msg) from error
+
+
+SST = Treebank(sentences=(8_544, 1_101, 2_210))

@@ -1,0 +1,89 @@
+"""GloVe's word vectors: the publisher's text files (a word and its numbers a line), or two arrays in a .npz file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from refocal.train.data.doors import DataError
+
+_FILES = ("glove.6B.100d.txt", "glove.6B.100d-subset.npz")
+
+
+def find(given: str, root: Path) -> Path | None:
+    """The file that a setting means: None for "learned", GloVe's 6B of 100 dimensions for "glove", else a path."""
+    if given == "learned":
+        return None
+    if given != "glove":
+        return Path(given)
+    places = [root / place / name for place in ("glove", "") for name in _FILES]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        msg = (
+            f"word_vectors 'glove' needs {' or '.join(_FILES)} in {root} or in a folder glove of it; "
+            "'learned' does without, and the path of any file of GloVe's format stands for itself"
+        )
+        raise FileNotFoundError(msg)
+    return path
+
+
+def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
+    """Vectors of a vocabulary, and how many of its words have one; others are zero, as is that of unknown words.
+
+    Args:
+        path: A text file, or .npz with the arrays `words` and `vectors`.
+        vocabulary: V words.
+
+    Returns:
+        float32 (1 + V, D), the first for unknown words, and the number of words found.
+
+    Raises:
+        DataError: The file is not of this format; the message has the line.
+    """
+    rows = {word: row for row, word in enumerate(vocabulary, start=1)}
+    places, vectors = (_from_arrays if path.suffix == ".npz" else _from_text)(path, rows)
+    if not np.isfinite(vectors).all():
+        msg = f"{path} has numbers that are not finite"
+        raise DataError(msg)
+    every = np.zeros((1 + len(vocabulary), vectors.shape[1]), np.float32)
+    every[places] = vectors
+    return every, len(places)
+
+
+def _from_arrays(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            words, vectors = arrays["words"], arrays["vectors"]
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        msg = f"{path} is damaged or lacks the arrays words and vectors: {error}"
+        raise DataError(msg) from error
+    if vectors.ndim != 2 or words.shape != vectors.shape[:1]:
+        msg = f"{path} must have a row of vectors for each word, got shapes {words.shape} and {vectors.shape}"
+        raise DataError(msg)
+    held = [place for place, word in enumerate(words.tolist()) if word in rows]
+    return [rows[words[place]] for place in held], vectors[held].astype(np.float32)
+
+
+def _from_text(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
+    found: dict[int, np.ndarray] = {}
+    dimensions = 0
+    with open(path, encoding="utf-8", newline="\n") as file:
+        for number, line in enumerate(file, start=1):
+            word, *values = line.rstrip("\n").split(" ")
+            dimensions = dimensions or len(values)
+            try:
+                if len(values) != dimensions or not values:
+                    msg = f"expected a word and {dimensions or 'its'} numbers, got {len(values)}"
+                    raise ValueError(msg)
+                if word in rows:
+                    found[rows[word]] = np.array(values, np.float32)
+            except ValueError as error:
+                msg = f"{path}, line {number}: {error}"
+                raise DataError(msg) from None
+    if not dimensions:
+        msg = f"{path} is empty"
+        raise DataError(msg)
+    return list(found), np.array(list(found.values()), np.float32).reshape(-1, dimensions)

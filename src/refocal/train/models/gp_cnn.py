@@ -1,0 +1,95 @@
+"""A convolutional network over words with global pooling, over documents that lie one after another without padding."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from refocal.train.models.layers import Head, WordVectors
+
+POOL = 5
+STRIDE = POOL * POOL  # a document begins at a multiple of this
+GAP = 2 * POOL  # places without words after each: as far as the second convolution sees
+SPREAD = 2  # the same for the third, in pieces of STRIDE places
+
+
+class Packed(NamedTuple):
+    """Documents one after another.
+
+    Attributes:
+        words: Numbers of the words (T,), T a multiple of `STRIDE`; at least `GAP` places lie between two documents.
+        absent: Whether there is no word at a place (T,).
+        pieces: Pieces of `STRIDE` places (P,), in the order of documents with `SPREAD` empty ones after each: numbers
+            below T / STRIDE, which itself stands for an empty one.
+        rows: Where the pieces of each document are among these (N, longest); P where there are no more.
+    """
+
+    words: Tensor
+    absent: Tensor
+    pieces: Tensor
+    rows: Tensor
+
+
+class GlobalPoolingCNN(nn.Module):
+    """Three convolutions of five words each, pooled by five between them and over the whole document, two dense layers.
+
+    Features are zero where there are no words, so that what is told of a document does not depend on what lies beside
+    it. Given word vectors are not trained.
+
+    Args:
+        classes: Number of classes.
+        shape: Number of words, and dimensions of their vectors.
+        width: Features of each layer.
+
+    Reference: Lin, Chen, Yan: Network in Network. ICLR 2014, section 3.2 (global pooling); the layers are those of the
+        example "Using pre-trained word embeddings" of Keras, which the code that 002 names trains, begun as Keras does
+        (Glorot, Bengio: Understanding the difficulty of training deep feedforward neural networks. AISTATS 2010).
+    """
+
+    def __init__(self, *, classes: int, shape: tuple[int, int], width: int = 128) -> None:
+        super().__init__()
+        self.words = WordVectors(*shape, tuned=False)
+        inputs = (shape[1], width, width)
+        self.convolutions = nn.ModuleList(nn.Conv1d(size, width, 5, padding=2) for size in inputs)
+        self.dense = nn.Linear(width, width)
+        self.head = Head(width, classes)
+        for layer in (*self.convolutions, self.dense, self.head):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, packed: Packed) -> Tensor:
+        """Logits (documents, classes)."""
+        first, second, third = self.convolutions
+        features = self.words(packed.words).masked_fill_(packed.absent[:, None], 0.0)
+        features = _pooled(_convolved(features, first), packed.absent)
+        features = _pooled(_convolved(features, second), packed.absent.reshape(-1, POOL).all(dim=1))
+        features = F.pad(features, (0, 0, 0, 1)).index_select(0, packed.pieces)
+        features = F.pad(torch.relu(_convolved(features, third)), (0, 0, 0, 1))
+        pooled = F.embedding(packed.rows, features).amax(dim=1)  # not negative, so that empty rows do not count
+        return self.head(torch.relu(self.dense(pooled)))
+
+
+def _convolved(features: Tensor, convolution: nn.Module) -> Tensor:
+    """(T, C) -> (T, D), as an image of one row with channels last: no copy on the way in or out."""
+    assert isinstance(convolution, nn.Conv1d)
+    weight = convolution.weight[:, :, None].contiguous(memory_format=torch.channels_last)
+    return _places(F.conv2d(_image(features), weight, convolution.bias, padding=(0, 2)))
+
+
+def _pooled(features: Tensor, absent: Tensor) -> Tensor:
+    """The rectified largest of each five places; what is at places without words is overwritten."""
+    here = features.masked_fill_(absent[:, None], 0.0)
+    return torch.relu(_places(F.max_pool2d(_image(here), (1, POOL))))
+
+
+def _image(features: Tensor) -> Tensor:
+    """(T, C) -> (1, C, 1, T), the same memory."""
+    return features.T[None, :, None]
+
+
+def _places(image: Tensor) -> Tensor:
+    """(1, C, 1, T) -> (T, C)."""
+    return image[0, :, 0].T

@@ -1,0 +1,167 @@
+"""Batches of documents and of trees, laid out as their networks take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from refocal.train.batches import Order, Source
+from refocal.train.data import Part
+from refocal.train.data.words import UNKNOWN, Documents, Forest
+from refocal.train.models.gp_cnn import GAP, SPREAD, STRIDE, Packed
+from refocal.train.models.tree_lstm import Levels
+
+LONGEST = 1_000  # words of a document that are read: the last ones
+_EVALUATION_BATCH = 256
+
+
+class TextBatches(Source):
+    """Batches of documents, or of trees with a label at each node.
+
+    Args:
+        part: The training part.
+        scored: The classes of the samples, as in `DataSet`.
+        order: Which samples each step has.
+        device: Where the network is.
+    """
+
+    fixed_shapes = False
+
+    def __init__(self, part: Part, *, scored: tuple[int, ...] | None, order: Order, device: torch.device) -> None:
+        self._part, self._scored, self._order, self._device = part, scored, order, device
+        self.steps = order.steps
+        self._rows = np.zeros((order.steps, order.size), np.int64)
+        self._number = 0
+        self._position = torch.zeros(1, dtype=torch.int64, device=device)
+
+    @property
+    def size(self) -> int:
+        """Samples a step in this process."""
+        return self._order.size
+
+    @property
+    def position(self) -> Tensor:
+        """The next step of the epoch (1,)."""
+        return self._position
+
+    @property
+    def epoch_labels(self) -> Tensor:
+        """The labels of the epoch's samples in the order of the steps (steps, size)."""
+        return torch.from_numpy(self._part.labels[self._rows])
+
+    def draw(self, epoch: int) -> None:
+        """Choose the order of an epoch and go to its beginning."""
+        self._rows = self._order.rows(epoch)
+        self._number = 0
+        self._position.zero_()
+
+    def next(self) -> tuple[Any, Tensor]:
+        """The texts of the present step, and their labels: of trees those of all nodes, the roots first."""
+        return laid_out(self._part, self._rows[self._number], self._device)
+
+    def go_on(self) -> None:
+        """Move to the next step."""
+        self._number += 1
+        self._position.add_(1)
+
+    def measured(self, logits: Tensor) -> Tensor:
+        """The logits of the samples among those of a step, for the scored classes."""
+        return scored_logits(logits, self.size, self._scored)
+
+    def evaluation(self, part: Part) -> Evaluation:
+        """A part, to be evaluated again and again."""
+        return Evaluation(part, scored=self._scored, device=self._device)
+
+
+class Evaluation:
+    """Texts of a part in its order, laid out once."""
+
+    def __init__(self, part: Part, *, scored: tuple[int, ...] | None, device: torch.device) -> None:
+        self._scored = scored
+        rows = np.arange(len(part))
+        pieces = [rows[first : first + _EVALUATION_BATCH] for first in range(0, len(part), _EVALUATION_BATCH)]
+        self._texts = [(laid_out(part, piece, device)[0], len(piece)) for piece in pieces]
+
+    def logits(self, network: torch.nn.Module) -> Iterator[Tensor]:
+        """Of all samples, piece by piece."""
+        for texts, count in self._texts:
+            yield scored_logits(network(texts), count, self._scored)
+
+
+def scored_logits(logits: Tensor, count: int, scored: tuple[int, ...] | None) -> Tensor:
+    """The first rows, those of the samples; and the columns of the scored classes."""
+    return logits[:count] if scored is None else logits[:count, list(scored)]
+
+
+def laid_out(part: Part, rows: np.ndarray, device: torch.device) -> tuple[Any, Tensor]:
+    """Texts as their network takes them, and their labels."""
+    if isinstance(part.inputs, Forest):
+        levels, labels = levelled(part.inputs[rows])
+        return _on(device, levels), torch.from_numpy(labels).to(device)
+    assert isinstance(part.inputs, Documents)
+    return _on(device, packed(part.inputs[rows])), torch.from_numpy(part.labels[rows]).to(device)
+
+
+def levelled(trees: Forest) -> tuple[Levels, np.ndarray]:
+    """Trees by the heights of their nodes, and the labels of all nodes, roots first."""
+    lengths = np.diff(trees.starts)
+    by_height = np.argsort(trees.heights, kind="stable")
+    row = np.empty_like(by_height)
+    row[by_height] = np.arange(len(row))  # where each node stands now
+    leaves = int(np.searchsorted(trees.heights[by_height], 1))
+    nodes = by_height[leaves:]
+    first = np.repeat(trees.starts[:-1], lengths)[nodes]
+    heights = trees.heights[nodes]
+    bounds = np.searchsorted(heights, np.arange(1, heights.max(initial=0) + 2))
+    is_root = np.zeros(len(row), bool)
+    is_root[trees.starts[1:] - 1] = True
+    roots_first = np.concatenate([np.flatnonzero(is_root), np.flatnonzero(~is_root)])
+    levels = Levels(
+        words=torch.from_numpy(trees.words[by_height[:leaves]]),
+        left=torch.from_numpy(row[first + trees.left[nodes]]),
+        right=torch.from_numpy(row[first + trees.right[nodes]]),
+        bounds=tuple(bounds.tolist()),
+        order=torch.from_numpy(row[roots_first]),
+    )
+    return levels, trees.labels[roots_first]
+
+
+def packed(documents: Documents) -> Packed:
+    """The last words of documents one after another, each from a multiple of `STRIDE` places on."""
+    lengths = np.minimum(np.diff(documents.starts), LONGEST)
+    pieces = -(-(lengths + GAP) // STRIDE)
+    begins = np.concatenate([[0], np.cumsum(pieces)])
+    inside = _counted(lengths)
+    places = inside + np.repeat(begins[:-1] * STRIDE, lengths)
+    words = np.full(begins[-1] * STRIDE, UNKNOWN, np.int32)
+    words[places] = documents.words[inside + np.repeat(documents.starts[1:] - lengths, lengths)]
+    absent = np.ones(len(words), bool)
+    absent[places] = False
+    filled = -(-lengths // STRIDE)
+    spread = np.concatenate([[0], np.cumsum(filled + SPREAD)])
+    rows = _counted(filled)
+    where = rows + np.repeat(spread[:-1], filled)
+    order = np.full(spread[-1], begins[-1])
+    order[where] = rows + np.repeat(begins[:-1], filled)
+    of_document = np.full((len(lengths), max(1, filled.max(initial=0))), len(order))
+    of_document[np.repeat(np.arange(len(lengths)), filled), rows] = where
+    return Packed(
+        words=torch.from_numpy(words),
+        absent=torch.from_numpy(absent),
+        pieces=torch.from_numpy(order),
+        rows=torch.from_numpy(of_document),
+    )
+
+
+def _counted(lengths: np.ndarray) -> np.ndarray:
+    """0, 1, ... for each length, one after another."""
+    ends = np.cumsum(lengths)
+    return np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
+
+
+def _on(device: torch.device, layout: Any) -> Any:
+    return type(layout)(*(item.to(device) if isinstance(item, Tensor) else item for item in layout))
