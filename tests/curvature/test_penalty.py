@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import curvature_cases as cases
 import pytest
 import torch
@@ -166,7 +168,9 @@ def _slopes_of_half(rank, folder):
     alone = torch.autograd.grad(loss + penalty, list(model.parameters()), retain_graph=True)
     (loss + penalty).backward()
     torch.save(([values.grad for values in model.parameters()], alone, penalty.item()), f"{folder}/{rank}.pt")
+    torch.distributed.barrier()  # who leaves first would break the other's connection
     torch.distributed.destroy_process_group()
+    os._exit(0)  # threads of PyTorch's that outlive main now and then abort an orderly end
 
 
 def test_two_processes_average_different_probes(tmp_path):
