@@ -169,6 +169,7 @@ def connected(address: str | None, progress: Progress) -> Iterator[Ray]:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
+    context.op_resource_reservation_enabled = False  # for operations side by side: with one it leaves CPUs idle
     try:
         with DataContext.current(context):
             yield Ray(progress)
