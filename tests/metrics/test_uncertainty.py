@@ -127,7 +127,7 @@ def covered(truth, sample, measure, *, repeats=60, **settings):
     return hits
 
 
-# For a true coverage of .93, less than 49 of 60 have a probability of 5e-3; of .95, of 5e-4.
+# For a true coverage of .93, less than 49 of 60 have a probability of 8e-4; of .95, of 4e-5 (binomial).
 LEAST_OF_60 = 49
 
 
