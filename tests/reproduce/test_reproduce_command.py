@@ -46,7 +46,11 @@ def test_the_list_shows_what_has_results(capsys, tmp_path):
     call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")
     _, out, _ = call(capsys, tmp_path, "--list", "--json")
     listed = {item["id"]: item for item in json.loads(out)}
-    assert listed["003-fig-3"]["seconds"]["smoke"] is not None
+    made = {
+        name: [scale for scale, seconds in item["seconds"].items() if seconds is not None]
+        for name, item in listed.items()
+    }
+    assert made == {name: ["smoke"] if name == "003-fig-3" else [] for name in listed}
     assert listed["003-fig-3"]["within"] == 4
     assert listed["003-fig-4"]["within"] is None
     status, out, _ = call(capsys, tmp_path, "--list")

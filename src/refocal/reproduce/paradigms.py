@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from refocal import zoo
@@ -38,8 +39,24 @@ class Setting(NamedTuple):
         return {"raw": focal_map(0.0, temperature), "psi": focal_map(self.gamma, temperature)}
 
 
-def is_part(card: zoo.Card, networks: tuple[str, ...], paradigms: tuple[str, ...], gammas: tuple[float, ...]) -> bool:
-    """Whether an entry belongs to one of the settings."""
-    smoothings = {SMOOTHING if paradigm == "label-smoothing" else 0.0 for paradigm in paradigms}
-    variants = {variant_of(f"focal {gamma:g}", smoothing) for gamma in gammas for smoothing in smoothings}
-    return f"{card.data} {card.model}" in networks and card.variant in variants
+@dataclass(frozen=True)
+class Shown:
+    """Which networks a figure of 001 shows.
+
+    Attributes:
+        networks: "svhn resnet110" and the like.
+        paradigms: Of "standard", "ts-fl" and "label-smoothing".
+        gammas: Focusing parameters; 0 for cross-entropy.
+        bins: Of equal width.
+    """
+
+    networks: tuple[str, ...]
+    paradigms: tuple[str, ...]
+    gammas: tuple[float, ...]
+    bins: int
+
+    def wants(self, card: zoo.Card) -> bool:
+        """The networks, trained with one of the gammas in one of the paradigms."""
+        smoothings = {SMOOTHING if paradigm == "label-smoothing" else 0.0 for paradigm in self.paradigms}
+        variants = {variant_of(f"focal {gamma:g}", smoothing) for gamma in self.gammas for smoothing in smoothings}
+        return f"{card.data} {card.model}" in self.networks and card.variant in variants

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from refocal import metrics, zoo
 from refocal.reproduce import style
 from refocal.reproduce.base import Context, Numbers
 from refocal.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
-from refocal.reproduce.paradigms import WORDS, Setting, is_part
+from refocal.reproduce.paradigms import WORDS, Setting, Shown
 from refocal.zoo.measures import read_parts
 
 if TYPE_CHECKING:
@@ -22,28 +21,7 @@ _HOW = {"raw": "raw", "psi": "after Ψ"}
 _COLUMNS = 3
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """What to show.
-
-    Attributes:
-        networks: "svhn resnet110" and the like; a panel for each with a paradigm.
-        paradigms: Of "standard", "ts-fl" and "label-smoothing".
-        gammas: Boxes of a panel; 0 for cross-entropy.
-        bins: Of equal width.
-    """
-
-    networks: tuple[str, ...]
-    paradigms: tuple[str, ...]
-    gammas: tuple[float, ...]
-    bins: int
-
-    def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with one of the gammas in one of the paradigms."""
-        return is_part(card, self.networks, self.paradigms, self.gammas)
-
-
-def compute(given: Parameters, context: Context) -> Numbers:
+def compute(given: Shown, context: Context) -> Numbers:
     """ECE of each trial; the best gamma, and how raw ECE goes with gamma, of a network that has them all."""
     found = wanted(given, context)
     values: dict[str, float] = {}
@@ -99,7 +77,7 @@ def _compared(gammas: tuple[float, ...], eces: dict[str, list[list[float]]]) -> 
     }
 
 
-def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+def draw(figure: Figure, given: Shown, numbers: Numbers) -> None:
     """A panel for each network and paradigm that the zoo holds."""
     boxes = numbers.curves["boxes"]
     columns = min(_COLUMNS, max(len(boxes), 1))
@@ -149,4 +127,4 @@ def _draw_boxes(ax: Axes, gammas: tuple[float, ...], item: dict[str, Any]) -> No
     ax.set_ylim(bottom=0)
 
 
-KIND = zoo_kind(Parameters, compute, draw)
+KIND = zoo_kind(Shown, compute, draw)

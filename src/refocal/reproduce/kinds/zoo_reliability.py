@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from refocal import metrics, zoo
 from refocal.reproduce import style
 from refocal.reproduce.base import Context, Numbers
 from refocal.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
-from refocal.reproduce.paradigms import WORDS, Setting, is_part
+from refocal.reproduce.paradigms import WORDS, Setting, Shown
 from refocal.zoo.measures import read_parts
 
 if TYPE_CHECKING:
@@ -21,28 +20,7 @@ if TYPE_CHECKING:
 _HOW = {"raw": "raw", "psi": "after Ψ"}
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """What to show.
-
-    Attributes:
-        networks: "svhn resnet110" and the like.
-        paradigms: Of "standard", "ts-fl" and "label-smoothing".
-        gammas: A column of panels each.
-        bins: Of equal width.
-    """
-
-    networks: tuple[str, ...]
-    paradigms: tuple[str, ...]
-    gammas: tuple[float, ...]
-    bins: int
-
-    def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with one of the gammas in one of the paradigms."""
-        return is_part(card, self.networks, self.paradigms, self.gammas)
-
-
-def compute(given: Parameters, context: Context) -> Numbers:
+def compute(given: Shown, context: Context) -> Numbers:
     """Error and ECE of each trial, and one diagram of all trials' predictions together."""
     found = wanted(given, context)
     values: dict[str, float] = {}
@@ -89,7 +67,7 @@ def _measured(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[str,
     return measured
 
 
-def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+def draw(figure: Figure, given: Shown, numbers: Numbers) -> None:
     """A row of panels for each network and paradigm that the zoo holds, a column for each gamma."""
     diagrams = numbers.curves["diagrams"]
     settings = list(dict.fromkeys((item["network"], item["paradigm"]) for item in diagrams)) or [("", "")]
@@ -137,4 +115,4 @@ def _draw_diagram(ax: Axes, item: dict[str, Any], values: dict[str, float]) -> N
     ax.text(0.97, 0.03, "\n".join(lines), ha="right", va="bottom", fontsize=7.5)
 
 
-KIND = zoo_kind(Parameters, compute, draw)
+KIND = zoo_kind(Shown, compute, draw)
