@@ -294,6 +294,9 @@ def test_analytic_intervals_are_the_textbook_ones():
     found = metrics.interval(metrics.nll, probs, labels)
     assert (found.low, found.high) == pytest.approx((scores.mean() - half, scores.mean() + half), rel=1e-9)
     posterior, _ = calibrated(np.random.default_rng(3), (400, 3))
+    for refused in ({"ignore_index": 0}, {"task": "binary"}):
+        with pytest.raises(ValueError, match=r"kl_to_posterior compares distributions .* no task and no ignore_index"):
+            metrics.interval(metrics.kl_to_posterior, probs, posterior, **refused)
     assert metrics.interval(metrics.kl_to_posterior, probs, posterior).value == metrics.kl_to_posterior(
         probs, posterior
     )

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
+from refocal import _check
 from refocal.calibrators.base import Calibrator, Head, choice
 from refocal.core.heads import table_head
 from refocal.core.simplex import log_p_and_q, split_logits
@@ -88,9 +89,7 @@ class HistogramBinning(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        if not (isinstance(self.bins, int | np.integer) and self.bins >= 1):
-            msg = f"bins must be a whole number, at least 1, got {self.bins!r}"
-            raise ValueError(msg)
+        _check.count(self.bins, "bins")
         counts = np.ones(len(logits)) if weights is None else weights
         tables = []
         for scores, positive in _problems(logits, labels, top_label=False):

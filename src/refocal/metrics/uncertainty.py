@@ -240,6 +240,9 @@ def _scores_of(request: Request, first: Array) -> Scores:
     measure, second, common, settings, part = request[:5]
     if measure in _DIVERGENCES:
         _no_settings(settings)
+        if common["ignore_index"] is not None or common["task"] != "multiclass":
+            msg = f"{measure.__name__} compares distributions (N, K): it takes no task and no ignore_index"
+            raise ValueError(msg)
         return scores.kl_scores(first, second, common["weights"], logits=_DIVERGENCES[measure])
     sample = read(first, second, **common, logits=measure in _LOGITS)
     if "gamma" in settings:
