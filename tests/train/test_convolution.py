@@ -14,9 +14,9 @@ RELATIVE = 4e-3 if ON_GPU else 1e-6  # one rounding of each value
 runs_kernels = pytest.mark.skipif(not (INTERPRETED or ON_GPU), reason="needs a GPU, or TRITON_INTERPRET=1")
 
 
-def weight_and_inputs(shape):
+def weight_and_inputs(shape, *, outputs=None):
     torch.manual_seed(0)
-    weight = torch.randn(shape[1], shape[1], 3, 3, device=DEVICE).to(DTYPE)
+    weight = torch.randn(outputs or shape[1], shape[1], 3, 3, device=DEVICE).to(DTYPE)
     inputs = torch.randn(shape, device=DEVICE).to(DTYPE)
     return [tensor.contiguous(memory_format=torch.channels_last).requires_grad_() for tensor in (weight, inputs)]
 
@@ -25,15 +25,31 @@ def distance(value, reference):
     return torch.linalg.vector_norm(value.double() - reference) / torch.linalg.vector_norm(reference)
 
 
+KINDS = [
+    ((2, 16, 32, 32), 16, 1),
+    ((3, 16, 7, 5), 16, 1),
+    ((5, 32, 16, 16), 32, 1),
+    ((2, 32, 5, 3), 32, 1),
+    ((3, 64, 8, 8), 64, 1),
+    ((1, 64, 1, 3), 64, 1),
+    ((2, 3, 32, 32), 16, 1),
+    ((3, 3, 5, 7), 16, 1),
+    ((2, 16, 32, 32), 32, 2),
+    ((3, 16, 6, 10), 32, 2),
+    ((5, 32, 16, 16), 64, 2),
+    ((1, 32, 2, 6), 64, 2),
+]
+
+
 @runs_kernels
-@pytest.mark.parametrize("shape", [(2, 16, 32, 32), (3, 16, 7, 5), (5, 32, 16, 16), (3, 64, 8, 8), (1, 64, 1, 3)])
-def test_convolution_and_gradients_are_those_of_pytorch(shape):
-    weight, inputs = weight_and_inputs(shape)
-    outputs = convolve(inputs, weight, False)
-    incoming = torch.randn(shape, device=DEVICE).to(DTYPE)
+@pytest.mark.parametrize(("shape", "channels", "stride"), KINDS)
+def test_convolution_and_gradients_are_those_of_pytorch(shape, channels, stride):
+    weight, inputs = weight_and_inputs(shape, outputs=channels)
+    outputs = convolve(inputs, weight, stride, False)
+    incoming = torch.randn(outputs.shape, device=DEVICE).to(DTYPE)
     got = torch.autograd.grad(outputs, (inputs, weight), incoming)
     exact_inputs, exact_weight = (tensor.detach().double().requires_grad_() for tensor in (inputs, weight))
-    exact = F.conv2d(exact_inputs, exact_weight, padding=1)
+    exact = F.conv2d(exact_inputs, exact_weight, stride=stride, padding=1)
     wanted = torch.autograd.grad(exact, (exact_inputs, exact_weight), incoming.double())
     for value, reference in ((outputs, exact), *zip(got, wanted, strict=True)):
         assert value.shape == reference.shape
@@ -42,19 +58,26 @@ def test_convolution_and_gradients_are_those_of_pytorch(shape):
 
 
 @runs_kernels
-def test_gradients_of_the_gradient_in_the_inputs_are_those_of_pytorch():
-    weight, inputs = weight_and_inputs((2, 16, 7, 5))
-    incoming, outer = torch.randn(2, 2, 16, 7, 5, device=DEVICE).to(DTYPE)
-    got = torch.autograd.grad(convolve(inputs, weight, True), (inputs, weight), incoming)
-    exact_inputs, exact_weight = (tensor.detach().double().requires_grad_() for tensor in (inputs, weight))
-    exact = F.conv_transpose2d(exact_inputs, exact_weight, padding=1)
-    wanted = torch.autograd.grad(exact, (exact_inputs, exact_weight), incoming.double())
+@pytest.mark.parametrize(("shape", "channels", "stride"), [((2, 16, 7, 5), 16, 1), ((2, 16, 6, 4), 32, 2)])
+def test_gradients_of_the_gradient_in_the_inputs_are_those_of_pytorch(shape, channels, stride):
+    weight, images = weight_and_inputs(shape, outputs=channels)
+    outer = torch.randn(shape, device=DEVICE).to(DTYPE)
+    inputs = torch.randn_like(convolve(images, weight, stride, False)).requires_grad_()
+    exact_images, exact_inputs, exact_weight = (
+        tensor.detach().double().requires_grad_() for tensor in (images, inputs, weight)
+    )
+    got = torch.autograd.grad(convolve(inputs, weight, stride, True), (inputs, weight), outer)
+    exact = F.conv_transpose2d(exact_inputs, exact_weight, stride=stride, padding=1, output_padding=stride - 1)
+    wanted = torch.autograd.grad(exact, (exact_inputs, exact_weight), outer.double())
     for value, reference in zip(got, wanted, strict=True):
         assert distance(value, reference) < RELATIVE
-    (slope,) = torch.autograd.grad(convolve(inputs, weight, False), inputs, incoming, create_graph=True)
+    (slope,) = torch.autograd.grad(convolve(images, weight, stride, False), images, inputs.detach(), create_graph=True)
     (twice,) = torch.autograd.grad(slope, weight, outer)
     (exact_slope,) = torch.autograd.grad(
-        F.conv2d(exact_inputs, exact_weight, padding=1), exact_inputs, incoming.double(), create_graph=True
+        F.conv2d(exact_images, exact_weight, stride=stride, padding=1),
+        exact_images,
+        exact_inputs.detach(),
+        create_graph=True,
     )
     (exact_twice,) = torch.autograd.grad(exact_slope, exact_weight, outer.double())
     assert distance(twice, exact_twice) < RELATIVE
@@ -64,26 +87,27 @@ def test_gradients_of_the_gradient_in_the_inputs_are_those_of_pytorch():
 def test_any_memory_layout_gives_the_same():
     weight, inputs = weight_and_inputs((2, 16, 8, 8))
     incoming = torch.randn(2, 16, 8, 8, device=DEVICE).to(DTYPE)
-    expected = torch.autograd.grad(convolve(inputs, weight, False), (inputs, weight), incoming)
+    expected = torch.autograd.grad(convolve(inputs, weight, 1, False), (inputs, weight), incoming)
     planes = inputs.detach().contiguous().requires_grad_()
-    got = torch.autograd.grad(convolve(planes, weight, False), (planes, weight), incoming.contiguous())
+    got = torch.autograd.grad(convolve(planes, weight, 1, False), (planes, weight), incoming.contiguous())
     for one, other in zip(got, expected, strict=True):
         assert torch.equal(one, other)
 
 
 @runs_kernels
 def test_compiled_it_gives_the_same():
-    weight, inputs = weight_and_inputs((2, 16, 8, 8))
-    compiled = torch.compile(lambda images: torch.relu(convolve(images, weight, False)), backend="aot_eager")
-    assert torch.equal(compiled(inputs), torch.relu(convolve(inputs, weight, False)))
+    weight, inputs = weight_and_inputs((2, 16, 8, 8), outputs=32)
+    compiled = torch.compile(lambda images: torch.relu(convolve(images, weight, 2, False)), backend="aot_eager")
+    assert torch.equal(compiled(inputs), torch.relu(convolve(inputs, weight, 2, False)))
 
 
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
-def test_the_layer_takes_the_kernels():
-    weight, inputs = weight_and_inputs((2, 16, 8, 8))
-    layer = Convolution(16, 16, 3, padding=1, bias=False).to(DEVICE, DTYPE)
+@pytest.mark.parametrize(("shape", "channels", "stride"), KINDS)
+def test_the_layer_takes_the_kernels(shape, channels, stride):
+    weight, inputs = weight_and_inputs(shape, outputs=channels)
+    layer = Convolution(shape[1], channels, 3, stride=stride, padding=1, bias=False).to(DEVICE, DTYPE)
     layer.weight = torch.nn.Parameter(weight.detach())
-    assert torch.equal(layer(inputs), convolve(inputs, weight, False))
+    assert torch.equal(layer(inputs), convolve(inputs, weight, stride, False))
 
 
 @pytest.mark.parametrize(
