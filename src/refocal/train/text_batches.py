@@ -71,18 +71,17 @@ class TextBatches(Source):
 
     def measured(self, logits: Tensor) -> Tensor:
         """The logits of the samples among those of a step, for the scored classes."""
-        return scored_logits(logits, self.size, self._scored)
+        return scored_logits(logits[: self.size], self._scored)
 
     def evaluation(self, part: Part) -> Evaluation:
         """A part, to be evaluated again and again."""
-        return Evaluation(part, scored=self._scored, device=self._device)
+        return Evaluation(part, device=self._device)
 
 
 class Evaluation:
     """Texts of a part in its order, laid out once."""
 
-    def __init__(self, part: Part, *, scored: tuple[int, ...] | None, device: torch.device) -> None:
-        self._scored = scored
+    def __init__(self, part: Part, *, device: torch.device) -> None:
         rows = np.arange(len(part))
         pieces = [rows[first : first + _EVALUATION_BATCH] for first in range(0, len(part), _EVALUATION_BATCH)]
         self._texts = [(laid_out(part, piece, device)[0], len(piece)) for piece in pieces]
@@ -90,12 +89,12 @@ class Evaluation:
     def logits(self, network: torch.nn.Module) -> Iterator[Tensor]:
         """Of all samples, piece by piece."""
         for texts, count in self._texts:
-            yield scored_logits(network(texts), count, self._scored)
+            yield network(texts)[:count]
 
 
-def scored_logits(logits: Tensor, count: int, scored: tuple[int, ...] | None) -> Tensor:
-    """The first rows, those of the samples; and the columns of the scored classes."""
-    return logits[:count] if scored is None else logits[:count, list(scored)]
+def scored_logits(logits: Tensor, scored: tuple[int, ...] | None) -> Tensor:
+    """The columns of the scored classes."""
+    return logits if scored is None else logits[:, list(scored)]
 
 
 def laid_out(part: Part, rows: np.ndarray, device: torch.device) -> tuple[Any, Tensor]:
