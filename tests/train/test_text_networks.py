@@ -110,6 +110,15 @@ def test_documents_side_by_side_give_what_each_gives_alone(lengths):
         torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other, rtol=1e-9, atol=1e-11)
 
 
+def test_batches_of_documents_have_few_sizes():
+    rng = np.random.default_rng(0)
+    batches = [packed(documents(rng.integers(0, 500, 128).tolist())) for _ in range(30)]
+    words = [int((~batch.absent).sum()) for batch in batches]
+    assert len(set(words)) == 30
+    for name in ("words", "pieces"):
+        assert len({len(getattr(batch, name)) for batch in batches}) <= 12
+
+
 def test_given_vectors_are_tuned_for_trees_and_kept_for_documents():
     vectors = torch.randn(9, 4)
     for name, tuned in (("tree-lstm", True), ("gp-cnn", False)):

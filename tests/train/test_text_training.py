@@ -12,13 +12,14 @@ from refocal import cli, metrics
 from refocal.predictions import Predictions
 from refocal.train import data as data_sets
 from refocal.train import runs
-from refocal.train.batches import Batches
+from refocal.train.batches import Batches, Order
 from refocal.train.data import _load
 from refocal.train.loop import train
 from refocal.train.models import names, takes
 from refocal.train.models.layers import Head
 from refocal.train.recipe import Recipe, recipe_from
 from refocal.train.step import Step
+from refocal.train.text_batches import TextBatches
 
 CPU = torch.device("cpu")
 
@@ -90,6 +91,23 @@ def test_a_run_that_was_stopped_ends_the_same(tmp_path, kind):
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
     cards = [runs.read_card(tmp_path / out / recipe.name) for out in ("whole", "parts")]
     assert cards[0] | {"seconds": 0} == cards[1] | {"seconds": 0}
+
+
+def test_logits_of_classes_that_no_sample_has_are_kept_too(tmp_path):
+    data, _ = tiny("sst", tmp_path / "data")
+    recipe = settings("sst", epochs=1)
+    run(recipe, data, tmp_path)
+    some, every = (
+        Predictions.read(tmp_path / recipe.name / f"{name}.npz").select("test")
+        for name in ("predictions", "all-classes")
+    )
+    assert every.scores.shape == (len(data.test), len(data.classes))
+    np.testing.assert_array_equal(every.scores[:, list(data.scored)], some.scores)
+    np.testing.assert_array_equal(every.labels, np.array(data.scored)[some.labels])
+    network, _ = runs.load_network(tmp_path / recipe.name, classes=3, shape=data.shape)
+    batches = TextBatches(data.train, scored=None, order=Order(8, batch_size=8, seed=0, process=(0, 1)), device=CPU)
+    logits = torch.cat(list(batches.evaluation(data.test).logits(network)))
+    np.testing.assert_allclose(every.scores, logits.detach().numpy(), atol=2e-3)
 
 
 def test_the_last_epoch_is_kept_where_asked(tmp_path):

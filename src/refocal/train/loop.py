@@ -26,7 +26,7 @@ from refocal.train.models.layers import WordVectors, head_of
 from refocal.train.objective import build_loss
 from refocal.train.recipe import Recipe
 from refocal.train.step import Step, combine_over_processes
-from refocal.train.text_batches import TextBatches
+from refocal.train.text_batches import TextBatches, scored_logits
 
 Report = Callable[["Trial", dict[str, Any]], None]
 
@@ -154,9 +154,13 @@ class Trial:
         elif isinstance(policy, AdaFocal):
             policy.update(torch.softmax(logits, dim=1), self._val_labels)
 
-    @torch.no_grad()
     def _logits(self, part: Evaluation) -> Tensor:
-        """Logits of a part on the device."""
+        """Logits of a part on the device, for the classes that samples have."""
+        return scored_logits(self._all_logits(part), self._data.scored)
+
+    @torch.no_grad()
+    def _all_logits(self, part: Evaluation) -> Tensor:
+        """The same for all classes."""
         self.network.eval()
         return torch.cat([logits.float() for logits in part.logits(self.network)])
 
@@ -207,7 +211,7 @@ class Trial:
         if self.recipe.keep == "best-validation":
             tensors, kept_epoch, _ = checkpoint.load(self._best)
             self._step.restore(tensors)
-        logits = {name: self._logits(part) for name, part in self._held_out.items()}
+        logits = {name: self._all_logits(part) for name, part in self._held_out.items()}
         self._check_logits(logits, epochs=self.epochs_done, dtype=torch.float16)
         weights = {
             name.partition(".")[2]: tensor

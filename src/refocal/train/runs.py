@@ -4,6 +4,7 @@ metrics.jsonl             one line an epoch
 checkpoint.safetensors    to go on from
 best.safetensors          the same after the best epoch so far, where that is what is kept
 predictions.npz           float16 logits of the validation and test parts, as `refocal.predictions` reads them
+all-classes.npz           the same for all classes, where samples have only some of them
 card.json                 what was trained, how, and how it came out; written last, so that it says "finished"
 weights.safetensors       the trained network
 """
@@ -85,15 +86,22 @@ def write_results(
     kept_epoch: int,
     device: torch.device,
 ) -> None:
-    """Write predictions, weights and, last, the card."""
+    """Write predictions, from logits for all classes, weights and, last, the card."""
     import safetensors.torch
 
     labels = {name: getattr(data, name).labels for name in logits}
+    split = np.repeat(list(logits), [len(part) for part in logits.values()])
+    if data.scored is not None:
+        scored = np.array(data.scored)
+        classes = scored[np.concatenate(list(labels.values()))]
+        every = np.concatenate(list(logits.values()))
+        _write_logits(folder / "all-classes.npz", logits=every, labels=classes, split=split)
+        logits = {name: part[:, scored] for name, part in logits.items()}
     _write_logits(
         folder / "predictions.npz",
         logits=np.concatenate(list(logits.values())),
         labels=np.concatenate(list(labels.values())),
-        split=np.repeat(list(logits), [len(part) for part in logits.values()]),
+        split=split,
     )
     with replacing(folder / "weights.safetensors", overwrite=True) as file:
         file.write(safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in weights.items()}))

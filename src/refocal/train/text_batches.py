@@ -17,6 +17,7 @@ from refocal.train.models.tree_lstm import Levels
 
 LONGEST = 1_000  # words of a document that are read: the last ones
 _EVALUATION_BATCH = 256
+_PIECES_AT_ONCE = 50  # libraries for GPUs prepare for each shape anew: sizes are multiples, so that there are few
 
 
 class TextBatches(Source):
@@ -51,7 +52,7 @@ class TextBatches(Source):
     @property
     def epoch_labels(self) -> Tensor:
         """The labels of the epoch's samples in the order of the steps (steps, size)."""
-        return torch.from_numpy(self._part.labels[self._rows])
+        return torch.from_numpy(self._part.labels[self._rows]).to(self._device)
 
     def draw(self, epoch: int) -> None:
         """Choose the order of an epoch and go to its beginning."""
@@ -70,18 +71,17 @@ class TextBatches(Source):
 
     def measured(self, logits: Tensor) -> Tensor:
         """The logits of the samples among those of a step, for the scored classes."""
-        return scored_logits(logits, self.size, self._scored)
+        return scored_logits(logits[: self.size], self._scored)
 
     def evaluation(self, part: Part) -> Evaluation:
         """A part, to be evaluated again and again."""
-        return Evaluation(part, scored=self._scored, device=self._device)
+        return Evaluation(part, device=self._device)
 
 
 class Evaluation:
     """Texts of a part in its order, laid out once."""
 
-    def __init__(self, part: Part, *, scored: tuple[int, ...] | None, device: torch.device) -> None:
-        self._scored = scored
+    def __init__(self, part: Part, *, device: torch.device) -> None:
         rows = np.arange(len(part))
         pieces = [rows[first : first + _EVALUATION_BATCH] for first in range(0, len(part), _EVALUATION_BATCH)]
         self._texts = [(laid_out(part, piece, device)[0], len(piece)) for piece in pieces]
@@ -89,12 +89,12 @@ class Evaluation:
     def logits(self, network: torch.nn.Module) -> Iterator[Tensor]:
         """Of all samples, piece by piece."""
         for texts, count in self._texts:
-            yield scored_logits(network(texts), count, self._scored)
+            yield network(texts)[:count]
 
 
-def scored_logits(logits: Tensor, count: int, scored: tuple[int, ...] | None) -> Tensor:
-    """The first rows, those of the samples; and the columns of the scored classes."""
-    return logits[:count] if scored is None else logits[:count, list(scored)]
+def scored_logits(logits: Tensor, scored: tuple[int, ...] | None) -> Tensor:
+    """The columns of the scored classes."""
+    return logits if scored is None else logits[:, list(scored)]
 
 
 def laid_out(part: Part, rows: np.ndarray, device: torch.device) -> tuple[Any, Tensor]:
@@ -133,19 +133,19 @@ def levelled(trees: Forest) -> tuple[Levels, np.ndarray]:
 def packed(documents: Documents) -> Packed:
     """The last words of documents one after another, each from a multiple of `STRIDE` places on."""
     lengths = np.minimum(np.diff(documents.starts), LONGEST)
-    pieces = -(-(lengths + GAP) // STRIDE)
-    begins = np.concatenate([[0], np.cumsum(pieces)])
+    begins = np.concatenate([[0], np.cumsum(_times(STRIDE, lengths + GAP))])
     inside = _counted(lengths)
     places = inside + np.repeat(begins[:-1] * STRIDE, lengths)
-    words = np.full(begins[-1] * STRIDE, UNKNOWN, np.int32)
+    empty = _PIECES_AT_ONCE * _times(_PIECES_AT_ONCE, begins[-1])
+    words = np.full(empty * STRIDE, UNKNOWN, np.int32)
     words[places] = documents.words[inside + np.repeat(documents.starts[1:] - lengths, lengths)]
     absent = np.ones(len(words), bool)
     absent[places] = False
-    filled = -(-lengths // STRIDE)
+    filled = _times(STRIDE, lengths)
     spread = np.concatenate([[0], np.cumsum(filled + SPREAD)])
     rows = _counted(filled)
     where = rows + np.repeat(spread[:-1], filled)
-    order = np.full(spread[-1], begins[-1])
+    order = np.full(_PIECES_AT_ONCE * _times(_PIECES_AT_ONCE, spread[-1]), empty)
     order[where] = rows + np.repeat(begins[:-1], filled)
     of_document = np.full((len(lengths), max(1, filled.max(initial=0))), len(order))
     of_document[np.repeat(np.arange(len(lengths)), filled), rows] = where
@@ -155,6 +155,11 @@ def packed(documents: Documents) -> Packed:
         pieces=torch.from_numpy(order),
         rows=torch.from_numpy(of_document),
     )
+
+
+def _times(size: int, counts: np.ndarray) -> np.ndarray:
+    """How many of a size hold each count."""
+    return -(-counts // size)
 
 
 def _counted(lengths: np.ndarray) -> np.ndarray:
