@@ -2,10 +2,12 @@
 
 The data are 1,000 patches of 32 x 32 pixels of scikit-learn's two photographs, in ten classes by where they lie; each
 network is trained on them for ten epochs first. On a CPU times are CPU seconds of one thread, which other processes do
-not change; contenders take turns. Memory is the peak beyond what network and data take.
+not change; contenders take turns. On a GPU each runs once, after a few probes on 16 samples; float32 has all of its
+digits for everyone (no TF32). Memory is the peak beyond what network and data take. A contender that fails, or that
+would begin after the time given to its network is over, says so in its row.
 
     python benchmarks/curvature.py --out benchmarks/results/curvature.md
-    python benchmarks/curvature.py --device cuda --memory 8e9 --out benchmarks/results/curvature_gpu.md
+    python benchmarks/curvature.py --device cuda --out benchmarks/results/curvature_gpu.md
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
 
 from refocal.curvature import hessian_top_eigenvalues, hessian_trace
-from refocal.curvature.problem import differentiable_attention
+from refocal.curvature.problem import all_digits
 
 PRODUCTS, ROUNDS, SAMPLES = 100, 3, 1000
+PATIENCE = 60  # seconds that the contenders of one network may take on a GPU, before the last one begins
 Result = dict[str, Any]
 Data = tuple[Tensor, Tensor]
 Run = Callable[[nn.Module, Data], Result]
@@ -55,6 +58,9 @@ def network(name: str, device: str) -> nn.Module:
     torch.manual_seed(0)
     if name == "MLP 3072-100-10":
         model: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(3072, 100), nn.ReLU(), nn.Linear(100, 10))
+    elif name == "ViT 192 x 6":
+        transformer = importlib.import_module("refocal.train.models.vit").VisionTransformer
+        model = transformer(classes=10, shape=(3, 32, 32), patch=4, width=192, depth=6, heads=3)
     else:
         models = importlib.import_module("refocal.train.models")
         model = models.build(name, classes=10, shape=(3, 32, 32))
@@ -69,18 +75,18 @@ def network(name: str, device: str) -> nn.Module:
     return model.eval()
 
 
-def pyhessian_trace(model: nn.Module, data: Data) -> Result:
+def pyhessian_trace(model: nn.Module, data: Data, *, probes: int = PRODUCTS) -> Result:
     """All probes: with its tolerance it would stop after a few."""
     hessian = importlib.import_module("pyhessian").hessian
-    found = hessian(model, nn.CrossEntropyLoss(), data=data, cuda=data[0].is_cuda).trace(maxIter=PRODUCTS, tol=0.0)
+    found = hessian(model, nn.CrossEntropyLoss(), data=data, cuda=data[0].is_cuda).trace(maxIter=probes, tol=0.0)
     model.zero_grad()
     return {"value": np.mean(found), "error": np.std(found, ddof=1) / math.sqrt(len(found))}
 
 
-def curvlinops_trace(model: nn.Module, data: Data) -> Result:
+def curvlinops_trace(model: nn.Module, data: Data, *, probes: int = PRODUCTS) -> Result:
     """Hutchinson's estimate, which tells no error."""
     curvlinops = importlib.import_module("curvlinops")
-    return {"value": float(curvlinops.hutchinson_trace(_curvlinops_hessian(model, data), PRODUCTS))}
+    return {"value": float(curvlinops.hutchinson_trace(_curvlinops_hessian(model, data), probes))}
 
 
 def refocal_trace(model: nn.Module, data: Data, **settings: Any) -> Result:
@@ -102,7 +108,7 @@ def pyhessian_eigenvalue(model: nn.Module, data: Data, *, tolerance: float) -> R
     try:
         torch.manual_seed(0)
         search = module.hessian(model, nn.CrossEntropyLoss(), data=data, cuda=data[0].is_cuda)
-        value = search.eigenvalues(maxIter=5000, tol=tolerance)[0][0]
+        value = search.eigenvalues(maxIter=300, tol=tolerance)[0][0]
     finally:
         module.hessian_vector_product = plain
     model.zero_grad()
@@ -137,15 +143,15 @@ def _curvlinops_hessian(model: nn.Module, data: Data) -> Any:
     return curvlinops.HessianLinearOperator(model, nn.CrossEntropyLoss(), parameters, [data], check_deterministic=False)
 
 
-def contenders(memory: int) -> tuple[dict[str, Run], dict[str, Run]]:
-    """Who estimates the trace and who the largest eigenvalue: those whose package is installed."""
+def contenders(memory: int | None) -> tuple[dict[str, Run], dict[str, Run]]:
+    """Who estimates the trace and who the largest eigenvalue."""
     trace = {
         "PyHessian": pyhessian_trace,
         "curvlinops": curvlinops_trace,
         "refocal, one group": partial(refocal_trace, probes=PRODUCTS, group=None, memory=memory),
         "refocal": partial(refocal_trace, probes=PRODUCTS, memory=memory),
         "refocal, Gauss-Newton": partial(refocal_trace, probes=PRODUCTS, memory=memory, matrix="ggn"),
-        "refocal, XTrace": partial(refocal_trace, probes=PRODUCTS, method="xtrace"),
+        "refocal, XTrace": partial(refocal_trace, probes=PRODUCTS, method="xtrace", memory=memory),
     }
     top = {
         "PyHessian, tolerance 1e-3": partial(pyhessian_eigenvalue, tolerance=1e-3),
@@ -153,11 +159,7 @@ def contenders(memory: int) -> tuple[dict[str, Run], dict[str, Run]]:
         "curvlinops and eigsh": curvlinops_eigenvalue,
         "refocal": refocal_eigenvalue,
     }
-    return tuple({name: run for name, run in some.items() if _present(name)} for some in (trace, top))
-
-
-def _present(name: str) -> bool:
-    return all(importlib.util.find_spec(each) for each in ("pyhessian", "curvlinops") if name.lower().startswith(each))
+    return trace, top
 
 
 def clock(device: str) -> float:
@@ -169,46 +171,66 @@ def clock(device: str) -> float:
 
 
 def take_turns(runs: dict[str, Run], model: nn.Module, data: Data, device: str) -> dict[str, Result]:
-    """Medians over rounds, errors as root mean squares; who runs out of memory is left out."""
+    """Medians over rounds, errors as root mean squares, or {"failed": why}."""
+    if device == "cuda":
+        return {name: _once(name, run, model, data) for name, run in runs.items()}
     results: dict[str, list[Result]] = {name: [] for name in runs}
     for turn in range(ROUNDS + 1):
         for name, run in runs.items():
-            start = clock(device)
-            try:
-                found = run(model, data)
-            except torch.OutOfMemoryError:
-                model.zero_grad()
-                continue
-            found["seconds"] = clock(device) - start
+            found = _timed(run, model, data, device)
             if turn:  # the first warms up
                 results[name].append(found)
     return {
-        name: {key: _middle(key, [each[key] for each in rows]) for key in rows[0]}
+        name: next((row for row in rows if "failed" in row), None)
+        or {key: _middle(key, [each[key] for each in rows]) for key in rows[0]}
         for name, rows in results.items()
-        if rows
     }
+
+
+def _once(name: str, run: Run, model: nn.Module, data: Data) -> Result:
+    """On a GPU: a few probes to warm up, then time and memory of one run."""
+    if time.perf_counter() > _deadline[0]:
+        return {"failed": "not run, out of time"}
+    takes_probes = getattr(run, "func", run).__name__.endswith("trace")
+    short = partial(run, probes=8) if takes_probes else run
+    _timed(short, model, (data[0][:16], data[1][:16]), "cuda")
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    found = _timed(run, model, data, "cuda")
+    print(f"  {name}: {found}", flush=True)
+    return {**found, "memory": (torch.cuda.max_memory_allocated() - before) / 1e6}
+
+
+_deadline = [math.inf]
+
+
+def _timed(run: Run, model: nn.Module, data: Data, device: str) -> Result:
+    start = clock(device)
+    try:
+        found = run(model, data)
+    except Exception as error:
+        found = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:100].replace("|", "/")}
+    finally:
+        model.zero_grad(set_to_none=True)
+    return {**found, "seconds": clock(device) - start}
 
 
 def _middle(key: str, values: list[float]) -> float:
     return float(np.sqrt(np.mean(np.square(values))) if key == "error" else np.median(values))
 
 
-def peak_memory(run: Run, architecture: str, device: str) -> float:
+def peak_memory(run: Run, architecture: str) -> float:
     """MB beyond network and data, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peak, (run, architecture, device))
+        return pool.apply(_peak, (run, architecture))
 
 
-def _peak(run: Run, architecture: str, device: str) -> float:
+def _peak(run: Run, architecture: str) -> float:
     torch.set_num_threads(1)
-    model, data = network(architecture, device), patches(device)
-    with differentiable_attention():
+    model, data = network(architecture, "cpu"), patches("cpu")
+    with all_digits():
         run(model, (data[0][:8], data[1][:8]))  # what it imports does not count
-        if device == "cuda":
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            run(model, data)
-            return (torch.cuda.max_memory_allocated() - before) / 1e6
         Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak begins again
         before = _resident("VmRSS")
         run(model, data)
@@ -220,68 +242,84 @@ def _resident(what: str) -> float:
     return int(line.split()[1]) * 1024 / 1e6
 
 
-def table(architecture: str, device: str, memory: int) -> list[str]:
-    """Both tables of one network."""
+def tables(architecture: str, device: str, memory: int | None, write: Callable[[str], None]) -> None:
+    """Both tables of one network, row by row."""
     model, data = network(architecture, device), patches(device)
     trace, top = contenders(memory)
-    with differentiable_attention():
+    if device == "cuda":
+        _deadline[0] = time.perf_counter() + PATIENCE
+    write(f"## {architecture}, {sum(p.numel() for p in model.parameters()):,} parameters, {SAMPLES:,} samples\n")
+    write("| largest eigenvalue | value | relative error | products | seconds |\n|---|---|---|---|---|")
+    with all_digits():
+        exact = _exact(model, data)
+        for name, row in take_turns(top, model, data, device).items():
+            write(_top_row(name, row, exact))
+        write("\n| trace | value | standard error | seconds | times faster than the first | memory, MB |")
+        write("|---|---|---|---|---|---|")
         rows = take_turns(trace, model, data, device)
-        first = rows.get("PyHessian", rows["refocal, one group"])
-        # as many probes a group as it takes for the error of common probes
-        fewer = max(2, math.ceil(PRODUCTS * (rows["refocal"]["error"] / first["error"]) ** 2))
-        few = f"refocal, {fewer} probes a group"
-        trace[few] = partial(refocal_trace, probes=fewer, memory=memory)
-        rows |= take_turns({few: trace[few]}, model, data, device)
-        tops = take_turns(top, model, data, device)
-        exact = hessian_top_eigenvalues(
-            model, nn.CrossEntropyLoss(), [data], dtype=torch.float64, tolerance=1e-8, max_products=20_000
-        ).algebraic[0]
-    lines = [
-        f"## {architecture}, {sum(p.numel() for p in model.parameters()):,} parameters, 1,000 samples",
-        "",
-        "| trace | value | standard error | seconds | times faster than the first | memory, MB |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [f"| {name} | out of memory | | | | |" for name in trace if name not in rows]
-    for name, row in rows.items():
-        error = f"{row['error']:.3g}" if "error" in row else ""
-        used = peak_memory(trace[name], architecture, device)
-        ratio = first["seconds"] / row["seconds"]
-        lines.append(f"| {name} | {row['value']:.5g} | {error} | {row['seconds']:.3f} | {ratio:.2f} | {used:,.0f} |")
-        print(lines[-1], flush=True)
-    lines += ["", "| largest eigenvalue | value | relative error | products | seconds |", "|---|---|---|---|---|"]
-    for name, row in tops.items():
-        off = abs(row["value"] / exact - 1)
-        lines.append(f"| {name} | {row['value']:.6g} | {off:.1e} | {row['products']:.0f} | {row['seconds']:.3f} |")
-        print(lines[-1], flush=True)
-    return [*lines, ""]
+        first = rows["PyHessian"] if "failed" not in rows["PyHessian"] else rows["refocal, one group"]
+        if all("error" in row for row in (first, rows["refocal"])):
+            # as many probes a group as it takes for the error of common probes
+            fewer = max(2, math.ceil(PRODUCTS * (rows["refocal"]["error"] / first["error"]) ** 2))
+            few = f"refocal, {fewer} probes a group"
+            trace[few] = partial(refocal_trace, probes=fewer, memory=memory)
+            rows |= take_turns({few: trace[few]}, model, data, device)
+        for name, row in rows.items():
+            if device == "cpu" and "failed" not in row:
+                row["memory"] = peak_memory(trace[name], architecture)
+            write(_trace_row(name, row, first))
+    write("")
+
+
+def _exact(model: nn.Module, data: Data) -> float | None:
+    try:
+        settings: dict[str, Any] = {"dtype": torch.float64, "tolerance": 1e-6}
+        return float(hessian_top_eigenvalues(model, nn.CrossEntropyLoss(), [data], **settings).algebraic[0])
+    except Exception as error:
+        print(f"no eigenvalue in float64: {error}", flush=True)
+        return None
+
+
+def _top_row(name: str, row: Result, exact: float | None) -> str:
+    if "failed" in row:
+        return f"| {name} | {row['failed']} | | | |"
+    off = "" if exact is None else f"{abs(row['value'] / exact - 1):.1e}"
+    return f"| {name} | {row['value']:.6g} | {off} | {row['products']:.0f} | {row['seconds']:.3f} |"
+
+
+def _trace_row(name: str, row: Result, first: Result) -> str:
+    if "failed" in row:
+        return f"| {name} | {row['failed']} | | | | |"
+    error = f"{row['error']:.3g}" if "error" in row else ""
+    ratio = f"{first['seconds'] / row['seconds']:.2f}" if "failed" not in first else ""
+    return f"| {name} | {row['value']:.5g} | {error} | {row['seconds']:.3f} | {ratio} | {row['memory']:,.0f} |"
 
 
 def main() -> None:
-    """Write the tables."""
+    """Write the tables, row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--networks", nargs="+", help="default: the MLP on a CPU, resnet20 and vit-small on a GPU")
-    parser.add_argument("--memory", type=float, default=2**27, help="bytes for the probes under way")
+    parser.add_argument("--networks", nargs="+", help="default: the MLP on a CPU, resnet20 and a small ViT on a GPU")
+    parser.add_argument("--memory", type=float, help="bytes for the probes under way; default: the package's own")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    names = options.networks or (["MLP 3072-100-10"] if options.device == "cpu" else ["resnet20", "vit-small"])
     gpu = options.device == "cuda"
-    unit = "seconds of wall time" if gpu else "CPU seconds of one thread"
-    lines = [
-        "# Curvature: trace and largest eigenvalue of a Hessian",
-        "",
-        f"{PRODUCTS} probes or products unless a row says otherwise; {unit}, medians of {ROUNDS} rounds in which the",
-        f"contenders take turns; memory for probes under way: {options.memory / 1e6:,.0f} MB. Memory column: the peak",
-        "beyond network and data, in a process of its own.",
-        "",
-    ]
-    for name in names:
-        lines += table(name, options.device, int(options.memory))
+    names = options.networks or (["resnet20", "ViT 192 x 6"] if gpu else ["MLP 3072-100-10"])
+    times = "seconds of wall time" if gpu else f"CPU seconds of one thread, medians of {ROUNDS} rounds in turns"
     where = torch.cuda.get_device_name() if gpu else platform.machine()
-    lines.append(f"{where}, PyTorch {torch.__version__}.")
-    options.out.write_text("\n".join(lines) + "\n")
+    lines: list[str] = []
+
+    def write(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+        options.out.write_text("\n".join(lines) + "\n")
+
+    write("# Curvature: trace and largest eigenvalue of a Hessian\n")
+    write(f"{where}, PyTorch {torch.__version__}. {PRODUCTS} probes or products unless a row says otherwise; {times}.")
+    write("Memory: the peak beyond network and data.\n")
+    for name in names:
+        tables(name, options.device, None if options.memory is None else int(options.memory), write)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -14,7 +15,14 @@ from refocal.cli.curvature import load_run
 from refocal.curvature import gradient_norm, hessian_top_eigenvalues
 from refocal.losses import FocalLoss
 from refocal.train import runs
+from refocal.train.data import load
 
+LOADED = {
+    "part": "val",
+    "samples": 10,
+    "load_data": lambda name, split_seed: load(name, split_seed=split_seed),
+    "device": "cpu",
+}
 TRAINED = ["train", "--data", "digits", "--model", "mlp", "--epochs", "2", "--device", "cpu"]
 
 
@@ -28,8 +36,10 @@ def folder(tmp_path_factory):
 def test_numbers_are_those_of_the_package_and_stand_on_the_card(folder, capsys):
     asked = ["curvature", "--run", str(folder), "--samples", "100", "--probes", "5", "--device", "cpu"]
     assert main([*asked, "--eigenvalues", "2", "--json"]) == 0
-    entry = json.loads(capsys.readouterr().out)
-    model, loss, data = load_run(folder, part="val", loss="trained", samples=100, folder=None, device="cpu")
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert shown.pop("run") == folder.name
+    entry = shown
+    model, loss, data = load_run(folder, loss="trained", **{**LOADED, "samples": 100})
     assert isinstance(loss, FocalLoss)
     assert loss.gamma == 2
     top = hessian_top_eigenvalues(model, loss, [data], k=2)
@@ -48,9 +58,7 @@ def test_numbers_are_those_of_the_package_and_stand_on_the_card(folder, capsys):
 
 
 def test_the_network_is_the_trained_one(folder):
-    model, _, (inputs, target) = load_run(
-        folder, part="test", loss="cross-entropy", samples=10_000, folder=None, device="cpu"
-    )
+    model, _, (inputs, target) = load_run(folder, loss="cross-entropy", **{**LOADED, "part": "test", "samples": 10_000})
     with torch.no_grad():
         scores = model(inputs)
     assert nn.functional.cross_entropy(scores, target).item() == pytest.approx(runs.read_card(folder)["nll"], rel=1e-2)
@@ -68,12 +76,52 @@ def test_what_is_refused(folder, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_several_runs_by_several_losses(tmp_path, capsys):
+    assert main([*TRAINED, "--loss", "focal", "--gamma", "0", "1", "--out", str(tmp_path)]) == 0
+    folders = sorted(map(str, tmp_path.iterdir()))
+    asked = ["curvature", "--run", *folders, "--loss", "trained", "cross-entropy", "--samples", "50", "--probes", "4"]
+    capsys.readouterr()
+    for _ in range(2):  # what is measured again takes the place of what was there
+        assert main([*asked, "--device", "cpu", "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert [(each["run"], each["loss"]) for each in shown] == [
+            (Path(folder).name, loss) for folder in folders for loss in ("trained", "cross-entropy")
+        ]
+        assert len(runs.read_card(folders[0])["curvature"]) == 2
+    zero, one = (runs.read_card(folder)["curvature"] for folder in folders)
+    assert zero[0]["largest_eigenvalues"] == pytest.approx(zero[1]["largest_eigenvalues"], rel=1e-3)
+    assert one[0]["largest_eigenvalues"] != pytest.approx(one[1]["largest_eigenvalues"], rel=1e-2)
+    assert main(["zoo", "add", *folders, "--zoo", str(tmp_path / "zoo")]) == 0
+    assert json.loads((tmp_path / "zoo" / f"{Path(folders[1]).name}.json").read_text())["curvature"] == one
+    capsys.readouterr()
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
+    assert main([*TRAINED, "--seed", "1", "--trials", "2", "--out", str(tmp_path)]) == 0
+    bad, good = sorted(tmp_path.iterdir())
+    weights = safetensors.torch.load_file(bad / "weights.safetensors")
+    safetensors.torch.save_file({name: each * torch.nan for name, each in weights.items()}, bad / "weights.safetensors")
+    capsys.readouterr()
+    asked = ["--samples", "20", "--probes", "4", "--device", "cpu"]
+    assert main(["curvature", "--run", str(bad), str(good), *asked]) == 1
+    printed = capsys.readouterr()
+    assert f"{bad.name}, trained: the Hessian times a vector is not finite" in printed.err.replace("\n", "")
+    assert good.name in printed.out
+    assert "curvature" not in runs.read_card(bad)
+    assert len(runs.read_card(good)["curvature"]) == 1
+
+
 def test_gammas_that_change(tmp_path, capsys):
     for loss in ("adafocal", "fls-531"):
         assert main([*TRAINED, "--loss", loss, "--out", str(tmp_path)]) == 0
-    settings = {"part": "val", "samples": 10, "folder": None, "device": "cpu"}
-    with pytest.raises(ValueError, match=r"trained with AdaFocal.*use --loss cross-entropy"):
-        load_run(tmp_path / "digits-mlp-adafocal-s0", loss="trained", **settings)
-    _, loss, _ = load_run(Path(tmp_path) / "digits-mlp-fls-531-s0", loss="trained", **settings)
+    _, loss, _ = load_run(tmp_path / "digits-mlp-fls-531-s0", loss="trained", **LOADED)
     assert loss.gamma.closed_form_gamma == 1.0
+    run = tmp_path / "digits-mlp-adafocal-s0"
+    _, loss, _ = load_run(run, loss="trained", **LOADED)
+    kept = safetensors.torch.load_file(run / "checkpoint.safetensors")
+    assert torch.equal(loss.gamma.gammas, kept["loss.gamma.gammas"])
+    assert loss.gamma.gammas.unique().numel() > 1
+    (run / "checkpoint.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint.safetensors, .* AdaFocal learned: use cross-entropy"):
+        load_run(run, loss="trained", **LOADED)
     capsys.readouterr()

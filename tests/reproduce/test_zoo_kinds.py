@@ -19,6 +19,7 @@ from refocal.zoo.measures import Part
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SPECS = reproduce.read_specs(EXPERIMENTS)
+CURVATURE = ["004-fig-2-zoo", "004-fig-3-zoo"]
 OF_THE_ZOO = [name for name, spec in SPECS.items() if spec.kind.startswith("zoo-")]
 
 
@@ -45,7 +46,7 @@ def both_seeds(folder, gamma, number):
 def test_the_papers_tables_and_figures_of_networks():
     tables = [f"002-table-{number}" for number in range(1, 14)]
     figures = ["001-fig-4", "001-fig-5", "001-fig-6", "002-fig-1", "002-fig-2", "002-fig-3", "002-fig-4b", "002-fig-8"]
-    assert sorted(OF_THE_ZOO) == sorted([*tables, *figures, "003-fig-8", "003-sec-4-1", "003-table-1"])
+    assert sorted(OF_THE_ZOO) == sorted([*tables, *figures, "003-fig-8", "003-sec-4-1", "003-table-1", *CURVATURE])
     assert [name for name in SPECS if "table" in name] == [*tables, "003-table-1"]
 
 

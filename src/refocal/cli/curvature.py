@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,74 +22,93 @@ from refocal.cli.train import _device
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from refocal.train.data import DataSet
+
 _SAMPLES = 1000
 
 
 def curvature(options: Namespace) -> None:
-    """Measure, note on the card, show."""
+    """Measure each run by each loss, note it on the card, show."""
     try:
         from refocal.curvature import curvature_summary
         from refocal.train import runs
     except ImportError:
-        msg = "curvature needs PyTorch and curvlinops: install refocal[curvature,train]"
+        msg = "curvature needs PyTorch: install refocal[train]"
         raise ImportError(msg) from None
     part = _check.one_of(options.part or "val", "--part", ("train", "val", "test"))
-    loss_name = _check.one_of(options.loss or "trained", "--loss", ("trained", "cross-entropy"))
+    losses = [_check.one_of(name, "--loss", ("trained", "cross-entropy")) for name in options.loss or ["trained"]]
     samples = _check.count(_SAMPLES if options.samples is None else options.samples, "--samples")
-    model, loss, data = load_run(
-        Path(options.folder),
-        part=part,
-        loss=loss_name,
-        samples=samples,
-        folder=options.data_folder,
-        device=options.device,
-    )
     given = {"k": options.eigenvalues, "probes": options.probes, "matrix": options.matrix, "seed": options.seed}
     settings = {name: value for name, value in given.items() if value is not None}
-    measured = curvature_summary(model, loss, [data], progress=not options.json, **settings)
-    entry = {
-        "part": part,
-        "samples": len(data[1]),
-        "loss": loss_name,
-        "matrix": options.matrix or "hessian",
-        **measured.as_dict(),
-    }
-    card = runs.read_card(options.folder)
-    card["curvature"] = [*card.get("curvature", []), entry]
-    write_text(Path(options.folder) / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
-    show(options, _table(entry), entry)
+    load_data = functools.cache(functools.partial(_data, folder=options.data_folder))
+    entries: list[dict[str, Any]] = []
+    failures: list[ArithmeticError] = []
+    for run, loss_name in itertools.product(map(Path, options.folder), losses):
+        model, loss, data = load_run(
+            run, part=part, loss=loss_name, samples=samples, load_data=load_data, device=options.device
+        )
+        try:
+            measured = curvature_summary(model, loss, [data], progress=not options.json, **settings)
+        except ArithmeticError as error:  # the other runs are measured first
+            failures.append(type(error)(f"{run}, {loss_name}: {error}"))
+            continue
+        what = {"part": part, "samples": len(data[1]), "loss": loss_name, "matrix": options.matrix or "hessian"}
+        card = runs.read_card(run)
+        others = [each for each in card.get("curvature", []) if {name: each[name] for name in what} != what]
+        entry = {**what, **measured.as_dict()}
+        content = json.dumps({**card, "curvature": [*others, entry]}, indent=1)
+        write_text(run / "card.json", content + "\n", overwrite=True)
+        entries.append({"run": card["name"], **entry})
+    show(options, Group(*map(_table, entries)), entries)
+    if failures:
+        raise type(failures[0])("; ".join(map(str, failures)))
 
 
 def load_run(
-    run: Path, *, part: str, loss: str, samples: int, folder: str | None, device: str | None
+    run: Path,
+    *,
+    part: str,
+    loss: str,
+    samples: int,
+    load_data: Callable[[str, int], DataSet],
+    device: str | None,
 ) -> tuple[nn.Module, nn.Module, tuple[Tensor, Tensor]]:
-    """The trained network of a run, its loss or cross-entropy, and the first samples of a part of its data."""
+    """The trained network of a run, its loss or cross-entropy, and the first samples of a part of its data.
+
+    Args:
+        run: Folder of a finished run.
+        part: "train", "val" or "test".
+        loss: "trained" or "cross-entropy".
+        samples: How many.
+        load_data: Gives a data set by its name and the seed of its split.
+        device: Where to compute.
+    """
     import torch
     from torch import nn
 
-    from refocal.losses import AdaFocal, Scheduled
-    from refocal.train import data, runs
+    from refocal.train import runs
     from refocal.train.batches import normalised
-    from refocal.train.objective import build_loss
     from refocal.train.recipe import recipe_from
 
     recipe = recipe_from(runs.read_card(run)["recipe"], where=f"the card of {run}")
-    chosen = data.load(recipe.data, folder=folder, split_seed=recipe.split_seed)
-    network, _ = runs.load_network(run, classes=len(chosen.classes), shape=chosen.shape)
-    criterion = nn.CrossEntropyLoss() if loss == "cross-entropy" else build_loss(recipe)
-    policy = getattr(criterion, "gamma", None)
-    if isinstance(policy, AdaFocal):
-        msg = f"{run} was trained with AdaFocal, whose last gammas a run does not keep: use --loss cross-entropy"
+    chosen = load_data(recipe.data, recipe.split_seed)
+    if chosen.kind != "arrays":
+        msg = f"{run} was trained on {chosen.kind}: curvature is measured on images and vectors"
         raise ValueError(msg)
-    if isinstance(policy, Scheduled):
-        for _ in range(recipe.epochs):
-            policy.step_epoch()
+    network, _ = runs.load_network(run, classes=len(chosen.classes), shape=chosen.shape)
+    criterion = nn.CrossEntropyLoss() if loss == "cross-entropy" else runs.load_loss(run)
     place = _device(device, (0, 1))
     some = getattr(chosen, part)
     raw = torch.from_numpy(some.inputs[:samples]).to(place)
     mean, std = (torch.from_numpy(each).float().to(place) for each in (chosen.mean, chosen.std))
-    inputs = normalised(raw, mean, 1 / std, torch.float32)
+    inputs = normalised(raw, mean, 1 / std, torch.float32).contiguous()
     return network.to(place), criterion, (inputs, torch.from_numpy(some.labels[:samples]).to(place))
+
+
+def _data(name: str, split_seed: int, *, folder: str | None) -> DataSet:
+    from refocal.train import data
+
+    return data.load(name, folder=folder, split_seed=split_seed)
 
 
 def _table(entry: dict[str, Any]) -> RenderableType:
@@ -101,4 +123,5 @@ def _table(entry: dict[str, Any]) -> RenderableType:
         )
     shown.add_row("trace ± standard error", f"{entry['trace']:.5g} ± {entry['trace_standard_error']:.2g}")
     shown.add_row("gradient norm", f"{entry['gradient_norm']:.5g}")
-    return Group(Text(f"{kind} of {of_loss}, {entry['samples']:,} samples of {entry['part']}"), shown)
+    title = f"{kind} of {of_loss}, {entry['samples']:,} samples of {entry['part']}"
+    return Group(Text(entry["run"], style="bold"), Text(title), shown)

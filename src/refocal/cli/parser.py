@@ -190,15 +190,16 @@ def _curvature(commands: Any) -> None:
         "curvature",
         "measure how curved the loss is at a trained network, and note it on the run's card",
         "refocal curvature --run runs/digits-mlp-focal-g3-s0\n"
-        "refocal curvature --run runs/digits-mlp-focal-g3-s0 --loss cross-entropy --part train --eigenvalues 5",
+        "refocal curvature --run runs/digits-mlp-focal-g3-s0 --loss cross-entropy --part train --eigenvalues 5\n"
+        "refocal curvature --run runs/* --loss trained cross-entropy --probes 20",
         module="curvature",
     )
     curvature.add_argument(
-        "--run", dest="folder", metavar="FOLDER", required=True, help="a finished run of refocal train"
+        "--run", dest="folder", metavar="FOLDER", nargs="+", required=True, help="finished runs of refocal train"
     )
     curvature.add_argument("--part", help="train, val or test (default: val)")
     curvature.add_argument("--samples", type=int, help="how many of them, the first ones (default: 1000)")
-    curvature.add_argument("--loss", help="trained (default): the run's own loss, or cross-entropy")
+    curvature.add_argument("--loss", nargs="+", help="trained (default): the run's own loss; cross-entropy; or both")
     curvature.add_argument("--matrix", help="hessian (default), or ggn for the Gauss-Newton matrix")
     curvature.add_argument("--eigenvalues", type=int, metavar="K", help="how many (default: 1)")
     curvature.add_argument(

@@ -1,6 +1,7 @@
 """How curved a loss is at a network: eigenvalues and trace of its Hessian, and the trace as a regulariser."""
 
-from refocal.curvature.eigenvalues import NotConvergedError, TopEigenvalues, hessian_top_eigenvalues
+from refocal.curvature.eigenvalues import TopEigenvalues, hessian_top_eigenvalues
+from refocal.curvature.lanczos import NotConvergedError
 from refocal.curvature.penalty import CurvatureRegularised, HessianTracePenalty
 from refocal.curvature.problem import differentiable_attention, layers
 from refocal.curvature.summary import CurvatureSummary, curvature_summary, gradient_norm

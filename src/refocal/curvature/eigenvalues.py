@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-from torch import nn
+from torch import Tensor, nn
 
 from refocal import _check
 from refocal.curvature.forms import Matrix
-from refocal.curvature.operators import CountedOperator
-from refocal.curvature.problem import Data, Loss, differentiable_attention, prepare
+from refocal.curvature.lanczos import NOT_FINITE, ends_of_spectrum
+from refocal.curvature.problem import Data, Loss, Problem, all_digits, memory_for, prepare
+from refocal.curvature.products import products
 from refocal.curvature.progress import progress_bar
 
 _DENSE = 32  # up to this size the whole matrix takes fewer products than a search
+_BASIS = 40  # vectors of the search, where memory allows
 
 
 class TopEigenvalues(NamedTuple):
@@ -33,10 +34,6 @@ class TopEigenvalues(NamedTuple):
     modulus: np.ndarray
     products: int
     tolerance: float
-
-
-class NotConvergedError(ArithmeticError):
-    """A search for eigenvalues ended before it reached its tolerance."""
 
 
 def hessian_top_eigenvalues(
@@ -87,7 +84,7 @@ def hessian_top_eigenvalues(
         >>> top.algebraic.round(3), top.modulus.round(3)
         (array([0.49]), array([0.49]))
 
-    Reference: 004, section 3.2; Lehoucq, Sorensen, Yang: ARPACK Users' Guide, 1998.
+    Reference: 004, section 3.2; Wu, Simon 2000, SIAM J. Matrix Anal. Appl. 22(2).
     """
     k = _check.count(k, "k")
     _check.one_of(matrix, "matrix", ("hessian", "ggn"))
@@ -98,76 +95,39 @@ def hessian_top_eigenvalues(
     if k > problem.size:
         msg = f"k must be 1 to {problem.size}, the number of parameters, got {k}"
         raise ValueError(msg)
-    with differentiable_attention(), progress_bar("eigenvalues", total=None, shown=progress) as advance:
-        operator = CountedOperator(problem, matrix=matrix, advance=advance)
-        double = operator.dtype == torch.float64
-        bound = _check.positive((1e-6 if double else 1e-4) if tolerance is None else tolerance, "tolerance")
-        if problem.size <= max(_DENSE, 2 * k + 1):
-            every = _symmetric_eigenvalues(operator)
-            return TopEigenvalues(every[::-1][:k], _by_modulus(every)[:k], problem.size, bound)
-        search = _Search(operator, k=k, max_products=max_products, seed=seed)
-        modulus = _by_modulus(search.run(bound))
-        # eigenvalues above all others in modulus and positive are the largest ones, too
-        algebraic = modulus if modulus.min() > 0 else search.run_shifted(abs(modulus[0]), bound)
-        return TopEigenvalues(algebraic, modulus, search.products, bound)
+    bound = _check.positive(
+        (1e-6 if problem.dtype == torch.float64 else 1e-4) if tolerance is None else tolerance, "tolerance"
+    )
+    memory = memory_for(problem.device)
+    with all_digits(), progress_bar("eigenvalues", total=None, shown=progress) as advance:
+        multiply = products(problem, matrix=matrix, memory=memory)
 
+        def counted(vector: Tensor) -> Tensor:
+            advance(1)
+            return multiply(vector)
 
-class _NoProductsLeftError(Exception):
-    """The budget of products is spent."""
-
-
-class _Search:
-    """Runs of ARPACK on one operator that share a budget of products."""
-
-    def __init__(self, operator: CountedOperator, *, k: int, max_products: int, seed: int) -> None:
-        self.products = 0
-        self._operator, self._k, self._most, self._shift = operator, k, max_products, 0.0
-        self._start = np.random.default_rng(seed).standard_normal(operator.shape[0])
-
-    def run(self, tolerance: float, *, basis: int = 12) -> np.ndarray:
-        """The k eigenvalues of largest modulus, each to this relative residual."""
-        size = self._operator.shape[0]
-        product: Any = LinearOperator((size, size), matvec=self._multiply, dtype=np.float64)
-        # ARPACK looks at the residual only when its basis is full: a small one stops sooner
-        vectors = min(size, max(2 * self._k + 1, basis))
-        settings = {"k": self._k, "v0": self._start, "ncv": vectors, "tol": tolerance, "maxiter": self._most}
-        try:
-            found: np.ndarray = eigsh(product, which="LM", return_eigenvectors=False, **settings)
-        except (ArpackNoConvergence, _NoProductsLeftError) as error:
-            msg = (
-                f"the residual did not reach {tolerance:g} in {self.products} products: raise tolerance or "
-                "max_products, or compute in float64"
+        if problem.size <= max(_DENSE, 4 * k + 2):
+            every = _all_eigenvalues(counted, problem)
+            return TopEigenvalues(
+                every[::-1][:k], every[np.argsort(-np.abs(every), kind="stable")][:k], problem.size, bound
             )
-            raise NotConvergedError(msg) from error
-        return found
-
-    def run_shifted(self, shift: float, tolerance: float) -> np.ndarray:
-        """The k largest, falling: those of largest modulus of A + shift, which has no negative eigenvalues.
-
-        A residual relative to an eigenvalue near 0 would be out of reach; that of A + shift is at most twice the shift.
-        """
-        self._shift = shift
-        # below the outliers eigenvalues lie close, and a small basis would begin again too often
-        return np.sort(self.run(tolerance / 2, basis=40))[::-1] - shift
-
-    def _multiply(self, vector: np.ndarray) -> np.ndarray:
-        if self.products >= self._most:
-            raise _NoProductsLeftError
-        self.products += 1
-        given = torch.as_tensor(vector.ravel(), dtype=self._operator.dtype, device=self._operator.device)
-        product: np.ndarray = (self._operator @ given).double().cpu().numpy() + self._shift * vector.ravel()
-        if not np.isfinite(product).all():
-            msg = "the Hessian times a vector is not finite: look at the loss's value and gradient on these data"
-            raise ArithmeticError(msg)
-        return product
+        generator = torch.Generator(problem.device).manual_seed(seed)
+        found = ends_of_spectrum(
+            counted,
+            torch.randn(problem.size, dtype=problem.dtype, device=problem.device, generator=generator),
+            k=k,
+            tolerance=bound,
+            max_products=max_products,
+            basis=min(problem.size, max(4 * k + 10, min(_BASIS, memory // (problem.size * problem.dtype.itemsize)))),
+            generator=generator,
+        )
+        return TopEigenvalues(*found, bound)
 
 
-def _symmetric_eigenvalues(operator: CountedOperator) -> np.ndarray:
-    """All eigenvalues, rising, of a matrix that is small enough to write down."""
-    whole = (operator @ torch.eye(operator.shape[0], dtype=operator.dtype, device=operator.device)).double()
-    values: np.ndarray = torch.linalg.eigvalsh((whole + whole.T) / 2).cpu().numpy()
-    return values
-
-
-def _by_modulus(values: np.ndarray) -> np.ndarray:
-    return values[np.argsort(-np.abs(values), kind="stable")]
+def _all_eigenvalues(multiply: Callable[[Tensor], Tensor], problem: Problem) -> np.ndarray:
+    """Rising, of a matrix that is small enough to write down."""
+    unit = torch.eye(problem.size, dtype=problem.dtype, device=problem.device)
+    whole = torch.stack([multiply(each) for each in unit]).double().cpu().numpy()
+    if not np.isfinite(whole).all():
+        raise ArithmeticError(NOT_FINITE)
+    return np.linalg.eigvalsh((whole + whole.T) / 2)

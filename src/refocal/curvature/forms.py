@@ -7,9 +7,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, jvp, vmap
+from torch.func import grad, jvp, vmap
 
-from refocal.curvature.problem import Batch, Problem
+from refocal.curvature.problem import Batch, Problem, kept_by_forward
 
 Matrix = Literal["hessian", "ggn"]
 Vector = dict[str, Tensor]
@@ -42,20 +42,8 @@ def vectors_at_once(problem: Problem, memory: int) -> int:
     Derivatives along a vector of all of that, and of the parameters, are alive in passes forward and back together:
     five times the bytes of both hold the peaks that benchmarks/curvature.py finds.
     """
-    batch = max(problem.batches, key=lambda each: len(each.target))
-    kept: dict[int, int] = {}
-    parameters = {name: values.detach().requires_grad_() for name, values in problem.parameters.items()}
-    own = {values.untyped_storage().data_ptr() for values in (*parameters.values(), batch.inputs, batch.target)}
-
-    def keep(values: Tensor) -> Tensor:
-        kept[values.untyped_storage().data_ptr()] = values.untyped_storage().nbytes()
-        return values
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
-        problem.loss(functional_call(problem.model, parameters, (batch.inputs,)), batch.target)
-    activations = sum(size for address, size in kept.items() if address not in own)
     itself = sum(values.nbytes for values in problem.parameters.values())
-    return max(1, memory // (5 * (itself + activations)))
+    return max(1, memory // (5 * (itself + kept_by_forward(problem))))
 
 
 def rademacher(count: int, like: Vector, generator: torch.Generator) -> Vector:

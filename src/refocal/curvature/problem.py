@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -47,6 +48,16 @@ class Problem(NamedTuple):
     def size(self) -> int:
         """How many numbers the parameters are."""
         return sum(values.numel() for values in self.parameters.values())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(iter(self.parameters.values())).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that products are computed in: the widest of the parameters'."""
+        return functools.reduce(torch.promote_types, (values.dtype for values in self.parameters.values()))
 
     def scores(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
         """The network's output with these parameters."""
@@ -145,6 +156,49 @@ def differentiable_attention() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def all_digits() -> Iterator[None]:
+    """Attention that can be differentiated twice, and float32 with all of its digits on a GPU too.
+
+    There convolutions round their inputs to ten bits (TF32) unless told otherwise: the product is then no longer that
+    of a symmetric matrix, and a search for eigenvalues does not converge.
+    """
+    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [backend.allow_tf32 for backend in backends]
+    for backend in backends:
+        backend.allow_tf32 = False
+    try:
+        with differentiable_attention():
+            yield
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
+
+
+def memory_for(device: torch.device) -> int:
+    """Bytes that intermediate values may take where none are given: 128 MiB, or a quarter of what is free on a GPU."""
+    if device.type != "cuda":
+        return 2**27
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (torch.cuda.mem_get_info(device)[0] + unused) // 4
+
+
+def kept_by_forward(problem: Problem) -> int:
+    """Bytes that a forward pass over the largest batch keeps for a backward pass."""
+    batch = max(problem.batches, key=lambda each: len(each.target))
+    kept: dict[int, int] = {}
+    parameters = {name: values.detach().requires_grad_() for name, values in problem.parameters.items()}
+    own = {values.untyped_storage().data_ptr() for values in (*parameters.values(), batch.inputs, batch.target)}
+
+    def keep(values: Tensor) -> Tensor:
+        kept[values.untyped_storage().data_ptr()] = values.untyped_storage().nbytes()
+        return values
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
+        problem.loss(functional_call(problem.model, parameters, (batch.inputs,)), batch.target)
+    return sum(size for address, size in kept.items() if address not in own)
 
 
 def _chosen(model: nn.Module, names: Sequence[str] | None) -> dict[str, Tensor]:

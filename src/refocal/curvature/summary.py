@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from refocal.curvature.eigenvalues import TopEigenvalues, hessian_top_eigenvalues
 from refocal.curvature.forms import Matrix
-from refocal.curvature.problem import Data, Loss, differentiable_attention, prepare
+from refocal.curvature.problem import Data, Loss, all_digits, prepare
 from refocal.curvature.trace import TraceEstimate, hessian_trace
 
 
@@ -125,7 +125,7 @@ def gradient_norm(
         model, loss, data, parameters=parameters, group=None, dtype=dtype, batch_statistics=batch_statistics
     )
     total = {name: torch.zeros_like(values) for name, values in problem.parameters.items()}
-    with differentiable_attention():
+    with all_digits():
         for batch in problem.batches:
             for name, slope in torch.func.grad(problem.value)(problem.parameters, batch).items():
                 total[name] += slope

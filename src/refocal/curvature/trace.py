@@ -12,7 +12,7 @@ from torch import nn
 from refocal import _check
 from refocal.curvature.forms import Matrix, quadratic_forms, rademacher, vectors_at_once
 from refocal.curvature.operators import CountedOperator, trace_estimators
-from refocal.curvature.problem import Data, Loss, Problem, differentiable_attention, prepare
+from refocal.curvature.problem import Data, Loss, Problem, all_digits, memory_for, prepare
 from refocal.curvature.progress import progress_bar
 
 _RUNS = 4  # independent runs of an estimator that does not tell its own error
@@ -40,7 +40,7 @@ def hessian_trace(
     matrix: Matrix = "hessian",
     parameters: Sequence[str] | None = None,
     group: int | None = 128,
-    memory: int = 2**27,
+    memory: int | None = None,
     dtype: torch.dtype | None = None,
     batch_statistics: bool = False,
     seed: int = 0,
@@ -62,7 +62,8 @@ def hessian_trace(
         matrix: "hessian", or "ggn" for the generalised Gauss-Newton matrix J'(d2 loss / d scores2)J.
         parameters: Names of parameters or layers (`layers`) to restrict the matrix to; None for all.
         group: Samples that share probes, where the loss adds up over samples; None keeps batches whole.
-        memory: Bytes that the probes under way may take; fewer are taken at once to keep to it, at least one.
+        memory: Bytes that the probes under way may take; fewer are taken at once to keep to it, at least one; by
+            default 128 MiB, and on a GPU a quarter of what is free.
         dtype: Compute in this type, such as torch.float64; None for the network's own.
         batch_statistics: Let BatchNorm use each batch's statistics. Batches are then kept whole.
         seed: Seed of the probes.
@@ -83,7 +84,7 @@ def hessian_trace(
     probes = _check.count(probes, "probes", least=2)
     method = _check.one_of(method, "method", ("hutchinson", "hutch++", "xtrace"))  # type: ignore[assignment]
     _check.one_of(matrix, "matrix", ("hessian", "ggn"))
-    memory = _check.count(memory, "memory")
+    memory = None if memory is None else _check.count(memory, "memory")
     hutchinson = method == "hutchinson"
     problem = prepare(
         model,
@@ -95,17 +96,17 @@ def hessian_trace(
         batch_statistics=batch_statistics,
     )
     products = probes * len(problem.batches) if hutchinson else probes
-    with torch.no_grad(), differentiable_attention(), progress_bar("trace", total=products, shown=progress) as advance:
+    room = memory_for(problem.device) if memory is None else memory
+    with torch.no_grad(), all_digits(), progress_bar("trace", total=products, shown=progress) as advance:
         if hutchinson:
-            return _hutchinson(problem, probes, matrix=matrix, memory=memory, seed=seed, advance=advance)
-        return _sketched(problem, probes, method=method, matrix=matrix, memory=memory, seed=seed, advance=advance)
+            return _hutchinson(problem, probes, matrix=matrix, memory=room, seed=seed, advance=advance)
+        return _sketched(problem, probes, method=method, matrix=matrix, memory=room, seed=seed, advance=advance)
 
 
 def _hutchinson(
     problem: Problem, probes: int, *, matrix: Matrix, memory: int, seed: int, advance: Callable[[int], None]
 ) -> TraceEstimate:
-    device = next(iter(problem.parameters.values())).device
-    generator = torch.Generator(device).manual_seed(seed)
+    generator = torch.Generator(problem.device).manual_seed(seed)
     at_once = min(probes, vectors_at_once(problem, memory))
     value = variance = 0.0
     for batch in problem.batches:
@@ -139,7 +140,7 @@ def _sketched(
         raise ValueError(msg)
     at_once = vectors_at_once(problem, memory)
     operator = CountedOperator(problem, matrix=matrix, advance=advance, at_once=at_once)
-    device = next(iter(problem.parameters.values())).device
+    device = problem.device
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device], device_type=device.type):
         torch.manual_seed(seed)
         estimates = torch.stack([estimator(operator, each) for _ in range(_RUNS)]).double()

@@ -23,9 +23,12 @@ from torch import Tensor, nn
 
 import refocal
 from refocal._files import replacing, write_text
+from refocal.losses import AdaFocal, Scheduled
+from refocal.train import checkpoint
 from refocal.train.data import DataSet
 from refocal.train.history import measure
 from refocal.train.models import build
+from refocal.train.objective import build_loss
 from refocal.train.recipe import Recipe, recipe_from
 
 SCHEMA = 1
@@ -73,6 +76,26 @@ def load_network(folder: str | Path, *, classes: int, shape: tuple[int, ...]) ->
     network = build(recipe.model, classes=classes, shape=shape)
     network.load_state_dict(safetensors.torch.load_file(Path(folder) / "weights.safetensors"))
     return network.eval(), recipe
+
+
+def load_loss(folder: str | Path) -> nn.Module:
+    """The loss that a finished run was trained with, as it was after the epoch whose network is kept."""
+    card = read_card(folder)
+    recipe = recipe_from(card["recipe"], where=f"the card of {folder}")
+    loss = build_loss(recipe)
+    policy = getattr(loss, "gamma", None)
+    if isinstance(policy, Scheduled):
+        policy.set_extra_state({"epoch": card.get("kept_epoch", recipe.epochs)})
+    learned = dict(loss.named_buffers()) if isinstance(policy, AdaFocal) else {}
+    if learned:
+        name = "best.safetensors" if recipe.keep == "best-validation" else "checkpoint.safetensors"
+        if not (Path(folder) / name).exists():
+            msg = f"{folder} has no {name}, which holds the gammas that AdaFocal learned: use cross-entropy instead"
+            raise FileNotFoundError(msg)
+        tensors, _, _ = checkpoint.load(Path(folder) / name)
+        for key, buffer in learned.items():
+            buffer.copy_(tensors[f"loss.{key}"])
+    return loss
 
 
 def write_results(

@@ -1,0 +1,124 @@
+"""What runs with several gammas say about 004's Figures 2 and 3: numbers with intervals over seeds.
+
+A run is a record with its network, gamma, seed, ECE, and for each Hessian the largest eigenvalue and the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+Runs = Sequence[dict[str, Any]]
+HESSIANS = {"trained": "Hessian of the loss trained with", "cross_entropy": "Hessian of cross-entropy"}
+_FOR_A_CUBIC = 5  # runs: with four it passes through all of them
+
+
+def interval(values: Sequence[float]) -> dict[str, float]:
+    """Mean and 95 % limits of Student's t over seeds."""
+    given = np.asarray(values, dtype=float)
+    half = float(stats.t.ppf(0.975, len(given) - 1) * given.std(ddof=1) / np.sqrt(len(given)))
+    return {"mean": float(given.mean()), "low": float(given.mean() - half), "high": float(given.mean() + half)}
+
+
+def by_seed(runs: Runs, number: Callable[[Runs], float], *, interval_of: bool = True) -> dict[str, Any]:
+    """A number for each seed's runs, and the interval of their mean unless they are bounded, as correlations are."""
+    values = [number([run for run in runs if run["seed"] == seed]) for seed in names(runs, "seed")]
+    return {"seeds": values, **(interval(values) if interval_of and len(values) > 1 else {})}
+
+
+def ratio_by_seed(runs: Runs, number: Callable[[Runs], float]) -> dict[str, Any]:
+    """The same for a ratio: geometric mean, and limits from its logarithms."""
+    logs = by_seed(runs, lambda each: float(np.log(number(each))))
+    return {key: np.exp(value).tolist() for key, value in logs.items()}
+
+
+def found_by_gamma(runs: Runs) -> dict[str, Any]:
+    """Figure 2: how lambda_max goes with gamma, and where ECE is least; of seeds that have the same gammas."""
+    found: dict[str, Any] = {}
+    for network in names(runs, "network"):
+        chosen = _whole_seeds([run for run in runs if run["network"] == network])
+        if not chosen:
+            continue
+        last = names(chosen, "gamma")[-1]
+        entry: dict[str, Any] = {}
+        for name in HESSIANS:
+            key = f"lambda_max_{name}"
+            rank = partial(_rank, one="gamma", two=key)
+            entry[f"{key}_rank_correlation_with_gamma"] = by_seed(chosen, rank, interval_of=False)
+            entry[f"{key}_at_largest_over_at_0"] = ratio_by_seed(chosen, partial(_growth, last=last, key=key))
+        entry["gamma_of_least_ece"] = by_seed(chosen, _gamma_of_least_ece)
+        for end, words in ((0.0, "0"), (last, "largest")):
+            above = partial(_above_least_between, end=end, last=last)
+            entry[f"ece_at_{words}_less_least_between"] = by_seed(chosen, above)
+        found[network] = entry
+    return found
+
+
+def cubic_fits(runs: Runs) -> dict[str, Any]:
+    """Figure 3: ECE as a cubic in the trace, and the trace at which it is least inside the range."""
+    found: dict[str, Any] = {}
+    for network in names(runs, "network"):
+        chosen = [run for run in runs if run["network"] == network]
+        if len(chosen) < _FOR_A_CUBIC or len(names(chosen, "gamma")) < 2:
+            continue
+        for name in HESSIANS:
+            trace, ece = (np.array([run[key] for run in chosen]) for key in (f"trace_{name}", "ece"))
+            fit = np.polyfit(trace, ece, 3)
+            rest = ece - np.polyval(fit, trace)
+            grid = np.linspace(trace.min(), trace.max(), 2001)
+            least = int(np.argmin(np.polyval(fit, grid)))
+            found[f"{network}, {name}"] = {
+                "cubic_in_trace": fit.tolist(),
+                "share_of_variance_explained": float(1 - rest.var() / ece.var()),
+                "trace_at_least_ece": float(grid[least]),
+                "least_is_inside": bool(0 < least < len(grid) - 1),
+                "rank_correlation_of_trace_and_gamma": by_seed(
+                    _whole_seeds(chosen) or chosen,
+                    partial(_rank, one="gamma", two=f"trace_{name}"),
+                    interval_of=False,
+                ),
+            }
+    return found
+
+
+def names(runs: Runs, key: str) -> list[Any]:
+    """All values of a key, rising."""
+    return sorted({run[key] for run in runs})
+
+
+def at(runs: Runs, across: str, place: float, key: str) -> float:
+    """A number of the run at one place."""
+    return float(next(run[key] for run in runs if run[across] == place))
+
+
+def _whole_seeds(runs: Runs) -> list[dict[str, Any]]:
+    """The most runs that are seeds times gammas; none where gamma 0 or one between it and the largest is missing."""
+    seeds = {gamma: {run["seed"] for run in runs if run["gamma"] == gamma} for gamma in names(runs, "gamma")}
+    whole: list[dict[str, Any]] = []
+    for least in range(1, 1 + max(map(len, seeds.values()), default=0)):
+        gammas = [gamma for gamma in seeds if len(seeds[gamma]) >= least]
+        common = set.intersection(*(seeds[gamma] for gamma in gammas)) if gammas else set()
+        chosen = [run for run in runs if run["gamma"] in gammas and run["seed"] in common]
+        if 0.0 in gammas and len(gammas) > 2 and len(chosen) >= len(whole):
+            whole = chosen
+    return whole
+
+
+def _gamma_of_least_ece(runs: Runs) -> float:
+    return float(min(runs, key=lambda run: run["ece"])["gamma"])
+
+
+def _above_least_between(runs: Runs, *, end: float, last: float) -> float:
+    return at(runs, "gamma", end, "ece") - float(min(run["ece"] for run in runs if 0 < run["gamma"] < last))
+
+
+def _growth(runs: Runs, *, last: float, key: str) -> float:
+    return at(runs, "gamma", last, key) / at(runs, "gamma", 0.0, key)
+
+
+def _rank(runs: Runs, *, one: str, two: str) -> float:
+    return float(stats.spearmanr([run[one] for run in runs], [run[two] for run in runs]).statistic)

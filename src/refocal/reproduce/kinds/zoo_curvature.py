@@ -1,0 +1,184 @@
+"""004's Figures 2 and 3 on the zoo's networks: curvature from their cards, by gamma and against ECE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refocal import zoo
+from refocal.reproduce import curvature_runs, style
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal.reproduce.curvature_runs import HESSIANS, names
+from refocal.reproduce.entries import Network, Rows, collapsed, is_one_of, spread, wanted, zoo_kind
+from refocal.zoo.published import variant_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HEIGHT = 2.7
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What to show.
+
+    Attributes:
+        networks: "cifar10 resnet20" and the like.
+        gammas: Focusing parameters; 0 for cross-entropy.
+        part: Of the data that the Hessian is over.
+        against: "gamma" for Figure 2, "trace" for Figure 3.
+    """
+
+    networks: tuple[str, ...]
+    gammas: tuple[float, ...]
+    part: str
+    against: str
+
+    def wants(self, card: zoo.Card) -> bool:
+        """The networks, trained with one of the gammas and nothing else that would change the curvature."""
+        losses = [f"focal {gamma:g}" for gamma in self.gammas]
+        plain = card.content.get("recipe", {}).get("curvature_penalty") is None
+        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses) and plain
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """The runs whose cards have both Hessians, and what they say."""
+    found = wanted(given, context)
+    runs: list[dict[str, Any]] = []
+    rows: Rows = [("network", "", *(f"γ = {gamma:g}" for gamma in given.gammas))]
+    for network in map(Network.named, given.networks):
+        here = [
+            _run(network, gamma, entry.card, given.part)
+            for gamma in given.gammas
+            for entry in found.trials(network, variant_of(f"focal {gamma:g}"))
+        ]
+        measured = [run for run in here if run is not None]
+        runs += measured
+        rows += [
+            (network.words, words, *_cells(given.gammas, measured, key, factor)) for words, key, factor in _shown(given)
+        ]
+    record = curvature_runs.found_by_gamma if given.against == "gamma" else curvature_runs.cubic_fits
+    numbers = record(runs)
+    values = {f"{what}({about})": value for about, entry in numbers.items() for what, value in _flat(entry).items()}
+    absent = [f"{what}({about})" for about, what in _named(given) if f"{what}({about})" not in values]
+    return Numbers(values, {"runs": runs, "found": numbers}, collapsed(rows, labels=2), tuple(absent))
+
+
+def _run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict[str, Any] | None:
+    """A run, if its card has both Hessians over this part; of several measurements the one with the most samples."""
+    run: dict[str, Any] = {"network": str(network), "gamma": gamma, "seed": card.seed, "ece": card.ece}
+    for name in HESSIANS:
+        entries = [
+            each
+            for each in card.content.get("curvature", [])
+            if (each["part"], each["matrix"], each["loss"]) == (part, "hessian", name.replace("_", "-"))
+        ]
+        if not entries:
+            return None
+        most = max(entries, key=lambda each: each["samples"])
+        run[f"lambda_max_{name}"] = most["largest_eigenvalues"][0]
+        run[f"trace_{name}"] = most["trace"]
+    return run
+
+
+def _shown(given: Parameters) -> list[tuple[str, str, float]]:
+    """Words, key and factor of each row."""
+    key, words = ("lambda_max", "λmax") if given.against == "gamma" else ("trace", "trace")
+    short = {"trained": "loss trained with", "cross_entropy": "cross-entropy"}
+    return [*((f"{words}, {short[name]}", f"{key}_{name}", 1.0) for name in HESSIANS), ("ECE, %", "ece", 100.0)]
+
+
+def _cells(gammas: tuple[float, ...], runs: curvature_runs.Runs, key: str, factor: float) -> list[str]:
+    return [spread([run[key] for run in runs if run["gamma"] == gamma], factor=factor) for gamma in gammas]
+
+
+def _flat(entry: dict[str, Any]) -> dict[str, float]:
+    """Single numbers of a record: means with their limits, and the seeds' mean where there are none."""
+    flat: dict[str, float] = {}
+    for what, value in entry.items():
+        if isinstance(value, dict):
+            flat[what] = value.get("mean", float(np.mean(value["seeds"])))
+            flat |= {f"{what}, {end}": value[end] for end in ("low", "high") if end in value}
+        elif not isinstance(value, list):
+            flat[what] = float(value)
+    return flat
+
+
+def _named(given: Parameters) -> list[tuple[str, str]]:
+    """What every network should have: about what, and which number."""
+    if given.against == "gamma":
+        keys = [
+            f"lambda_max_{name}_{what}"
+            for name in HESSIANS
+            for what in ("rank_correlation_with_gamma", "at_largest_over_at_0")
+        ]
+        keys += ["gamma_of_least_ece", "ece_at_0_less_least_between", "ece_at_largest_less_least_between"]
+        return [(network, key) for network in given.networks for key in keys]
+    keys = ["share_of_variance_explained", "trace_at_least_ece", "least_is_inside"]
+    keys.append("rank_correlation_of_trace_and_gamma")
+    return [(f"{network}, {name}", key) for network in given.networks for name in HESSIANS for key in keys]
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """A row of panels for each network that the zoo has measured."""
+    runs = numbers.curves["runs"]
+    networks = [network for network in given.networks if any(run["network"] == network for run in runs)]
+    figure.set_size_inches(style.WIDTH, 0.4 + _HEIGHT * max(len(networks), 1))
+    panels = figure.subplots(max(len(networks), 1), 2, squeeze=False)
+    for axes, network in zip(panels, networks, strict=False):
+        chosen = [run for run in runs if run["network"] == network]
+        if given.against == "gamma":
+            _draw_by_gamma(axes, chosen)
+        else:
+            for ax, name in zip(axes, HESSIANS, strict=True):
+                fit = numbers.curves["found"].get(f"{network}, {name}")
+                _draw_by_trace(ax, chosen, name, fit)
+        for ax in axes:
+            ax.set_title(Network.named(network).words, fontsize=8)
+    if not networks:
+        for ax in panels.ravel():
+            ax.set_axis_off()
+        panels[0, 0].text(0.5, 0.5, NO_ENTRY, ha="center")
+
+
+def _draw_by_gamma(axes: Any, runs: curvature_runs.Runs) -> None:
+    for index, (name, words) in enumerate(HESSIANS.items()):
+        _draw_means(axes[0], runs, f"lambda_max_{name}", 1.0, index, label=words)
+    axes[0].set(xlabel="γ", ylabel="λmax", ylim=(0, None))
+    axes[0].legend()
+    _draw_means(axes[1], runs, "ece", 100.0, 2, label="")
+    axes[1].set(xlabel="γ", ylabel="ECE (%)", ylim=(0, None))
+
+
+def _draw_means(ax: Axes, runs: curvature_runs.Runs, key: str, factor: float, index: int, *, label: str) -> None:
+    gammas = names(runs, "gamma")
+    means = [factor * np.mean([run[key] for run in runs if run["gamma"] == gamma]) for gamma in gammas]
+    ax.plot(gammas, means, label=label, **style.line(index))
+    dots: dict[str, Any] = {
+        "marker": style.MARKERS[index],
+        "markersize": 3,
+        "linestyle": "none",
+        "color": style.color(index),
+    }
+    ax.plot([run["gamma"] for run in runs], [factor * run[key] for run in runs], **dots)
+
+
+def _draw_by_trace(ax: Axes, runs: curvature_runs.Runs, name: str, fit: dict[str, Any] | None) -> None:
+    for index, gamma in enumerate(names(runs, "gamma")):
+        some = [run for run in runs if run["gamma"] == gamma]
+        dots: dict[str, Any] = {"marker": style.MARKERS[index % len(style.MARKERS)], "color": style.color(index)}
+        traces, eces = [run[f"trace_{name}"] for run in some], [100 * run["ece"] for run in some]
+        ax.plot(traces, eces, markersize=4, linestyle="none", label=f"γ = {gamma:g}", **dots)
+    if fit is not None:
+        traces = [run[f"trace_{name}"] for run in runs]
+        grid = np.linspace(min(traces), max(traces), 200)
+        ax.plot(grid, 100 * np.polyval(fit["cubic_in_trace"], grid), color=style.GUIDE, linewidth=1.0)
+    ax.set(xlabel=f"Tr(H), {HESSIANS[name]}", ylabel="ECE (%)", ylim=(0, None))
+    if name == "trained":
+        ax.legend(fontsize=7)
+
+
+KIND = zoo_kind(Parameters, compute, draw)

@@ -1,0 +1,113 @@
+"""004's Figures 2 and 3 from cards whose numbers are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from made_zoo import add, add_history
+from refocal import reproduce
+from refocal.reproduce import Context
+
+SPECS = reproduce.read_specs(Path(__file__).parents[2] / "experiments")
+ECE = {0.0: 0.04, 1.0: 0.02, 2.0: 0.01, 3.0: 0.05}
+NAME = "cifar10 resnet20"
+
+
+def entry(loss, top, trace, **changes):
+    base = {"part": "val", "samples": 1000, "loss": loss, "matrix": "hessian", "trace_standard_error": 0.1}
+    return {**base, "largest_eigenvalues": [top], "trace": trace, **changes}
+
+
+def write(folder, *, seeds=3, gammas=ECE):
+    """lambda_max falls by 10^(-gamma / 3) for the loss trained with and rises for cross-entropy; seeds scale it."""
+    for gamma in gammas:
+        for seed in range(seeds):
+            name, factor = f"g{gamma:g}-s{seed}", 1 + seed / 10
+            measured = [
+                entry("trained", factor * 10 ** (-gamma / 3), 50 - 10 * gamma),
+                entry("cross-entropy", factor * (1 + gamma), 100.0 + gamma),
+                # not these: fewer samples, another part, another matrix
+                entry("trained", 99.0, 99.0, samples=10),
+                entry("trained", 99.0, 99.0, part="train"),
+                entry("trained", 99.0, 99.0, matrix="ggn"),
+            ]
+            loss = {"loss": "focal", "gamma": gamma} if gamma else {}
+            known = {"data": "cifar10", "ece": ECE[gamma] + seed / 1000, "curvature": measured}
+            add(folder, name, seed=seed, val=20, test=20, **loss, **known)
+            add_history(folder, name, epochs=1)
+    return folder
+
+
+def computed(number, folder):
+    spec = SPECS[f"004-fig-{number}-zoo"]
+    return spec, reproduce.KINDS[spec.kind].compute(spec.parameters["smoke"], Context(zoo=folder))
+
+
+def drawn(spec, numbers):
+    figure = Figure(layout="constrained")
+    reproduce.KINDS[spec.kind].draw(figure, spec.parameters["smoke"], numbers)
+    return figure
+
+
+def test_eigenvalues_by_gamma(tmp_path):
+    spec, found = computed(2, write(tmp_path))
+    values = found.values
+    assert values[f"lambda_max_trained_rank_correlation_with_gamma({NAME})"] == pytest.approx(-1)
+    assert values[f"lambda_max_cross_entropy_rank_correlation_with_gamma({NAME})"] == pytest.approx(1)
+    assert values[f"lambda_max_trained_at_largest_over_at_0({NAME})"] == pytest.approx(0.1)
+    assert values[f"lambda_max_trained_at_largest_over_at_0, high({NAME})"] == pytest.approx(0.1)
+    assert values[f"lambda_max_cross_entropy_at_largest_over_at_0({NAME})"] == pytest.approx(4)
+    assert values[f"gamma_of_least_ece({NAME})"] == 2
+    assert values[f"ece_at_0_less_least_between({NAME})"] == pytest.approx(0.03)
+    assert values[f"ece_at_largest_less_least_between({NAME})"] == pytest.approx(0.04)
+    assert {published.number for published in spec.published} <= values.keys()
+    assert "gamma_of_least_ece(svhn resnet20)" in found.absent
+    rows = {row[:2]: row[2:] for row in found.table}
+    assert rows["CIFAR-10, ResNet-20", "ECE, %"][2] == "1.10 ± 0.10"
+    assert rows["CIFAR-10, ResNet-20", "λmax, cross-entropy"][0] == "1.10 ± 0.10"
+    assert len(drawn(spec, found).axes) == 2
+
+
+def test_the_cubic(tmp_path):
+    spec, found = computed(3, write(tmp_path))
+    values = found.values
+    traces = np.repeat([50 - 10 * gamma for gamma in ECE], 3)
+    eces = np.array([value + seed / 1000 for value in ECE.values() for seed in range(3)])
+    rest = eces - np.polyval(np.polyfit(traces, eces, 3), traces)
+    share = 1 - rest.var() / eces.var()
+    assert values[f"share_of_variance_explained({NAME}, trained)"] == pytest.approx(share)
+    assert values[f"least_is_inside({NAME}, trained)"] == 1
+    assert 30 < values[f"trace_at_least_ece({NAME}, trained)"] < 40
+    assert values[f"rank_correlation_of_trace_and_gamma({NAME}, trained)"] == pytest.approx(-1)
+    assert values[f"rank_correlation_of_trace_and_gamma({NAME}, cross_entropy)"] == pytest.approx(1)
+    assert {published.number for published in spec.published} <= values.keys()
+    assert [len(ax.lines) for ax in drawn(spec, found).axes] == [5, 5]  # four gammas and the cubic
+
+
+def test_seeds_that_lack_a_gamma_are_left_out(tmp_path):
+    write(tmp_path, seeds=2)
+    for suffix in ("json", "npz", "jsonl.gz"):
+        (tmp_path / f"g3-s1.{suffix}").unlink()
+    _, found = computed(2, tmp_path)
+    # two seeds with three gammas are more than one with four
+    assert found.values[f"lambda_max_cross_entropy_at_largest_over_at_0({NAME})"] == pytest.approx(3)
+    assert f"gamma_of_least_ece, low({NAME})" in found.values
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_cards_without_curvature(tmp_path, number):
+    write(tmp_path, seeds=1)
+    for path in tmp_path.glob("*.json"):
+        card = json.loads(path.read_text())
+        card["curvature"] = card["curvature"][:1]  # one Hessian of the two
+        path.write_text(json.dumps(card))
+    spec, found = computed(number, tmp_path)
+    assert not found.values
+    assert {published.number for published in spec.published} <= set(found.absent)
+    assert found.table[1] == ("CIFAR-10, ResNet-20", "no entry", *[""] * 6)
+    assert [text.get_text() for text in drawn(spec, found).axes[0].texts] == ["no entry"]
