@@ -124,9 +124,11 @@ def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     inner, (count, outer, height, width) = inputs.shape[1], gradient.shape
     tile = _CORRELATED[inner, outer, stride].fitting(width)
-    groups, shares, size = count * height * width // tile.pixels, tile.shares * tile.pixels, 9 * inner * outer
+    groups, size = count * height * width // tile.pixels, 9 * inner * outer
+    programs = min(tile.shares, -(-groups // tile.block))
+    shares = programs * tile.pixels
     parts = torch.empty((shares, size), dtype=torch.float32, device=inputs.device)
-    conv3x3.correlate[(tile.shares, 9 // tile.taps)](
+    conv3x3.correlate[(programs, 9 // tile.taps)](
         *(inputs, gradient, parts, groups),
         HEIGHT=height,
         WIDTH=width,

@@ -6,8 +6,8 @@ Neighbours in a row of the image are neighbours in memory, so that the taps of a
 of two neighbouring results at once a banded one: a third more multiplications, but a third fewer loads.
 
 Names: INNER channels are summed over, OUTER are the result's; a group is PIXELS neighbouring results; TAPS of a row are
-one product, whose DEPTH, a power of two, is that of the neighbouring inputs they reach, of all channels. The weight of the
-forward convolution lies as (out, tap, in). Pixels count through all images.
+one product, whose DEPTH, a power of two, is that of the neighbouring inputs they reach, of all channels. The weight of
+the forward convolution lies as (out, tap, in). Pixels count through all images.
 """
 
 from __future__ import annotations
