@@ -119,7 +119,7 @@ def trained(network: nn.Module) -> list[Tensor]:
 def trees(data: data_sets.DataSet, batch: int, repeats: int) -> Row:
     """Forward and backward over batches of trees, both ways of the same network."""
     torch.manual_seed(0)
-    network = build("tree-lstm", classes=3, shape=data.shape)
+    network = build("tree-lstm", classes=3, shape=data.shape).eval()  # nothing is left out, so that both are the same
     assert isinstance(network, TreeLSTM)
     forest, recursive = data.train.inputs, Recursive(network)
     order = Order(len(data.train), batch_size=batch, seed=0, process=(0, 1))
@@ -162,7 +162,7 @@ def trees(data: data_sets.DataSet, batch: int, repeats: int) -> Row:
 def messages(data: data_sets.DataSet, batch: int, repeats: int, steps: int) -> Row:
     """Forward and backward over batches of messages, both ways of the same network."""
     torch.manual_seed(0)
-    network = build("gp-cnn", classes=20, shape=data.shape)
+    network = build("gp-cnn", classes=20, shape=data.shape).eval()
     assert isinstance(network, GlobalPoolingCNN)
     network.words.start_from(torch.from_numpy(data.vectors))
     padded_network = PaddedCNN(network)

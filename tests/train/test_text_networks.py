@@ -9,6 +9,7 @@ from text_networks import document_logits, tree_logits
 from refocal.train import models
 from refocal.train.data.trees import read_forest
 from refocal.train.data.words import Documents, Lexicon
+from refocal.train.models.layers import Dropout
 from refocal.train.models.tree_lstm import TreeLSTM
 from refocal.train.text_batches import LONGEST, levelled, packed
 
@@ -33,7 +34,7 @@ def random_tree(rng, leaves):
 
 def tree_network(words, *, memory=7, dtype=torch.float64):
     torch.manual_seed(0)
-    return TreeLSTM(classes=5, shape=(words, 6), memory=memory).to(dtype)
+    return TreeLSTM(classes=5, shape=(words, 6), memory=memory).to(dtype).eval()
 
 
 @pytest.mark.parametrize("trees", [TREES, TREES[:1], TREES[1:2], None])
@@ -92,7 +93,7 @@ def documents(lengths):
 def test_documents_side_by_side_give_what_each_gives_alone(lengths):
     texts = documents(lengths)
     torch.manual_seed(0)
-    network = models.build("gp-cnn", classes=4, shape=(40, 6)).double()
+    network = models.build("gp-cnn", classes=4, shape=(40, 6)).double().eval()
     logits = network(packed(texts))
     slow = torch.stack(
         [
@@ -126,6 +127,33 @@ def test_given_vectors_are_tuned_for_trees_and_kept_for_documents():
         network.words.start_from(vectors)
         assert torch.equal(network.words.weight, vectors)
         assert network.words.weight.requires_grad == tuned
+
+
+def test_dropout_leaves_out_its_share_by_its_seed():
+    dropout, features = Dropout(0.3), torch.full((500, 40), 2.0)
+    drawn = []
+    for seed in (1, 1, 2):
+        dropout.restart(seed, features.device)
+        drawn.append(dropout(features))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert set(drawn[0].unique().tolist()) == {0.0, torch.tensor(2.0 / 0.7).item()}
+    left_out = (drawn[0] == 0).double().mean().item()
+    assert left_out == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / 20_000))
+    assert dropout.eval()(features) is features
+
+
+@pytest.mark.parametrize(("name", "share"), [("gp-cnn", 0.3), ("tree-lstm", 0.5)])
+def test_networks_of_words_leave_out_features_before_the_last_layer(name, share):
+    network = models.build(name, classes=3, shape=(40, 6))
+    seen = []
+    network.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    forest = read_forest(TREES * 100, Lexicon(), name="test")
+    texts = packed(documents([30] * 200)) if name == "gp-cnn" else levelled(forest)[0]
+    for training in (False, True):
+        network.train(training)(texts)
+    whole, some = ((features == 0).double().mean().item() for features in seen)
+    assert some - whole == pytest.approx(share * (1 - whole), abs=0.03)
 
 
 @pytest.mark.parametrize("name", ["gp-cnn", "tree-lstm"])

@@ -37,7 +37,7 @@ def tiny(kind, folder, *, word_vectors="learned"):
 
 def settings(kind, **others):
     model = "tree-lstm" if kind == "sst" else "gp-cnn"
-    return Recipe(data=kind, model=model, word_vectors="learned", **{"epochs": 6, "batch_size": 8} | others)
+    return Recipe(data=kind, model=model, **{"epochs": 6, "batch_size": 8, "word_vectors": "learned"} | others)
 
 
 def run(recipe, data, out, *, until=None):
@@ -150,6 +150,22 @@ def test_words_absent_from_a_batch_stay_as_they_are(tmp_path):
     assert np.abs(after[1:] - before[1:].numpy()).min(axis=1).max() > 0
 
 
+def test_given_words_descend_by_their_own_rate(tmp_path):
+    plain, _ = tiny("sst", tmp_path / "data")
+    words = tmp_path / "vectors.txt"
+    words.write_bytes(texts.vectors(plain.vocabulary))
+    data, _ = tiny("sst", tmp_path / "data", word_vectors=str(words))
+    moved = []
+    for rate in (0.1, 0.2):
+        recipe = settings("sst", epochs=1, batch_size=len(data.train), word_vectors=str(words), word_rate=rate)
+        run(recipe, data, tmp_path / str(rate))
+        moved.append(
+            load_file(tmp_path / str(rate) / recipe.name / "weights.safetensors")["words.weight"] - data.vectors
+        )
+    assert np.abs(moved[0]).max() > 1e-4
+    np.testing.assert_allclose(moved[1], 2 * moved[0], atol=1e-6)
+
+
 def test_optimisers_train_vectors_too(tmp_path):
     for optimiser, rate in (("adam", 0.005), ("adagrad", 0.05)):
         recipe = Recipe(data="digits", model="mlp", optimiser=optimiser, learning_rate=rate, epochs=5, batch_size=32)
@@ -158,7 +174,8 @@ def test_optimisers_train_vectors_too(tmp_path):
 
 
 def test_defaults_are_the_papers():
-    words = {"optimiser", "learning_rate", "weight_decay", "epochs", "batch_size", "keep", "milestones", "word_vectors"}
+    words = {"optimiser", "learning_rate", "weight_decay", "epochs", "batch_size", "keep", "milestones"}
+    words |= {"word_vectors", "word_rate"}
     found = {
         name: {
             key: value for key, value in recipe_from({"data": name, "model": "x"}).settings().items() if key in words
@@ -167,15 +184,15 @@ def test_defaults_are_the_papers():
     }
     assert found["sst"] == {
         **{"optimiser": "adagrad", "learning_rate": 0.05, "weight_decay": 1e-4, "epochs": 25, "batch_size": 25},
-        **{"keep": "best-validation", "milestones": [], "word_vectors": "glove"},
+        **{"keep": "best-validation", "milestones": [], "word_vectors": "glove", "word_rate": 0.1},
     }
     assert found["newsgroups20-bydate"] == {
         **{"optimiser": "adam", "learning_rate": 0.001, "weight_decay": 0.0, "epochs": 50, "batch_size": 128},
-        **{"keep": "best-validation", "milestones": [], "word_vectors": "glove"},
+        **{"keep": "best-validation", "milestones": [], "word_vectors": "glove", "word_rate": None},
     }
     assert found["cifar10"] == {
         **{"optimiser": "sgd", "learning_rate": 0.1, "weight_decay": 5e-4, "epochs": 200, "batch_size": 128},
-        **{"keep": "last", "milestones": [80, 150], "word_vectors": None},
+        **{"keep": "last", "milestones": [80, 150], "word_vectors": None, "word_rate": None},
     }
     assert runs.command(Recipe(data="sst", model="tree-lstm")) == (
         "refocal train --data sst --model tree-lstm --loss cross-entropy --epochs 25 --seed 0"
@@ -188,7 +205,8 @@ def test_defaults_are_the_papers():
         ({"data": "digits", "optimiser": "sdg"}, "optimiser must be one of 'sgd', 'adam', 'adagrad', got 'sdg'"),
         ({"data": "digits", "keep": "best"}, "keep must be one of 'last', 'best-validation', got 'best'"),
         ({"data": "sst", "momentum": 0.9}, "momentum is of optimiser 'sgd', got 0.9 with 'adagrad'"),
-        ({"data": "digits", "word_vectors": "glove"}, "word_vectors are for newsgroups20, .*, got 'glove' for digits"),
+        ({"data": "digits", "word_rate": 0.1}, "word_rate is for newsgroups20, .*, got 0.1 for digits"),
+        ({"data": "digits", "word_vectors": "glove"}, "word_vectors is for newsgroups20, .*, got 'glove' for digits"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(given, message):

@@ -36,7 +36,7 @@ _SETTINGS = (
         "batch_size",
     ),
     *("learning_rate", "milestones", "momentum", "weight_decay", "augmentation", "sum_loss", "clip_norm"),
-    *("optimiser", "keep", "word_vectors"),
+    *("optimiser", "keep", "word_vectors", "word_rate"),
 )
 
 

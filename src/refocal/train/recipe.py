@@ -31,6 +31,7 @@ _TREES = {
     **{"optimiser": "adagrad", "learning_rate": 0.05, "momentum": 0.0, "weight_decay": 1e-4},
     **{"epochs": 25, "batch_size": 25, "keep": "best-validation", "milestones": (), "word_vectors": "glove"},
 }
+_WORD_RATE = 0.1  # of given vectors in trees: Tai et al., section 5.3
 
 
 def _by_data() -> Any:
@@ -64,6 +65,8 @@ class Recipe:
         keep: The network of the "last" epoch, or that of the first with the lowest validation error,
             "best-validation". Default: "last"; for texts the best.
         word_vectors: Of texts: "glove", "learned" or a file, see `refocal.train.data.load`. Default: "glove".
+        word_rate: Of plain gradient descent on word vectors; without it they are left to the optimiser. Default: 0.1
+            for trees with given vectors.
         augmentation: "crop-flip" (four black pixels around, a random window, mirrored or not), "crop" or "none".
             Default: "crop-flip" for CIFAR and Tiny ImageNet, "none" for the others.
         sum_loss: Sum the loss over the batch, as the code of 002 does; it clips too.
@@ -90,6 +93,7 @@ class Recipe:
     weight_decay: float = _by_data()
     keep: str = _by_data()
     word_vectors: str | None = None
+    word_rate: float | None = None
     augmentation: str | None = None
     sum_loss: bool = False
     clip_norm: float | None = None
@@ -103,13 +107,14 @@ class Recipe:
         if self.momentum and self.optimiser != "sgd":
             msg = f"momentum is of optimiser 'sgd', got {self.momentum!r} with {self.optimiser!r}"
             raise ValueError(msg)
-        if self.word_vectors is not None and self.data not in TEXTS:
-            msg = f"word_vectors are for {', '.join(TEXTS)}, got {self.word_vectors!r} for {self.data}"
-            raise ValueError(msg)
+        for name in ("word_vectors", "word_rate"):
+            if getattr(self, name) is not None and self.data not in TEXTS:
+                msg = f"{name} is for {', '.join(TEXTS)}, got {getattr(self, name)!r} for {self.data}"
+                raise ValueError(msg)
         check_loss(self.loss, gamma=self.gamma, label_smoothing=self.label_smoothing, factor=self.factor)
         for name in ("seed", "split_seed"):
             _check.count(getattr(self, name), name, least=0)
-        for name in ("learning_rate", "clip_norm", "curvature_penalty"):
+        for name in ("learning_rate", "word_rate", "clip_norm", "curvature_penalty"):
             if getattr(self, name) is not None:
                 _check.positive(getattr(self, name), name)
         for name in ("momentum", "weight_decay"):
@@ -130,6 +135,8 @@ class Recipe:
             if getattr(self, name) is None:
                 not_sgd = name == "momentum" and self.optimiser != "sgd"
                 object.__setattr__(self, name, 0.0 if not_sgd else value)
+        if self.word_rate is None and self.data == "sst" and self.word_vectors != "learned":
+            object.__setattr__(self, "word_rate", _WORD_RATE)
         for name in ("epochs", "batch_size"):
             _check.count(getattr(self, name), name)
         if self.milestones is None:

@@ -12,13 +12,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from refocal.curvature import HessianTracePenalty, differentiable_attention
 from refocal.losses import Scheduled
 from refocal.train.batches import Source
-from refocal.train.models.layers import Head, WordVectors, head_of
+from refocal.train.models.layers import Dropout, Head, WordVectors, head_of
 from refocal.train.recipe import Recipe
 
 _IN_FLIGHT = 8
@@ -64,7 +65,13 @@ class Step:
             if isinstance(module, nn.BatchNorm2d):
                 module.num_batches_tracked = None  # not used where the momentum is fixed, but a kernel launch each
         self._rate = torch.zeros((), device=device)
-        self._optimiser = optimiser(self._decayed(recipe.weight_decay), recipe, rate=self._rate)
+        self._seed, self._word_rate = recipe.seed, recipe.word_rate or 0.0
+        self._dropouts = [module for module in network.modules() if isinstance(module, Dropout)]
+        words, others = self._by_kind()
+        groups = [{"params": others, "weight_decay": recipe.weight_decay}, {"params": words, "weight_decay": 0.0}]
+        self._descending: list[Any] = words if self._word_rate else []
+        groups = [group for group in groups if group["params"] and group["params"] is not self._descending]
+        self._optimiser = optimiser(groups, recipe, rate=self._rate)
         self._can_be_captured = batches.fixed_shapes and recipe.optimiser != "adagrad"  # PyTorch's counts on the host
         outputs = torch.empty((batches.size, head_of(network).out_features), device="meta")
         self.losses = torch.zeros(batches.steps, device=device)
@@ -99,6 +106,9 @@ class Step:
         self._rate.fill_(rate)
         self._batches.draw(epoch)
         self._penalty.calls = epoch * self._batches.steps
+        for number, dropout in enumerate(self._dropouts):
+            seed = np.random.SeedSequence([self._seed, epoch, number]).generate_state(1)
+            dropout.restart(int(seed[0]), self._rate.device)
         if not self._graphs:
             for _ in range(self._batches.steps):
                 self._advance()
@@ -153,22 +163,21 @@ class Step:
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
             self._optimiser.step()
+            for words in self._descending:
+                words.add_(words.grad, alpha=-self._word_rate)
             self._round()
             here = self._batches.position
             self.losses.index_copy_(0, here, loss.detach().reshape(1).float())
             self.logits.index_copy_(0, here, self._batches.measured(logits.detach())[None].float())
             self._batches.go_on()
 
-    def _decayed(self, weight_decay: float) -> list[dict[str, Any]]:
-        """The parameters, word vectors apart from those that decay."""
+    def _by_kind(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Word vectors, and the other parameters."""
         vectors = {id(module.weight) for module in self.network.modules() if isinstance(module, WordVectors)}
-        apart = [id(weight) in vectors for weight in self._used]
-        groups = [
-            {"params": [kept for kept, is_vectors in zip(self.parameters, apart, strict=True) if is_vectors == which]}
-            | ({"weight_decay": 0.0} if which else {"weight_decay": weight_decay})
-            for which in (False, True)
-        ]
-        return [group for group in groups if group["params"]]
+        kinds: tuple[list[Tensor], list[Tensor]] = [], []
+        for weight, kept in zip(self._used, self.parameters, strict=True):
+            kinds[id(weight) not in vectors].append(kept)
+        return kinds
 
     def _take(self, gradients: tuple[Tensor, ...]) -> None:
         """Give each parameter its gradient: those of rounded weights are copied, all of one type in one launch."""

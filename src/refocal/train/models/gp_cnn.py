@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from refocal.train.models.layers import Head, WordVectors
+from refocal.train.models.layers import Dropout, Head, WordVectors
 
 POOL = 5
 STRIDE = POOL * POOL  # a document begins at a multiple of this
@@ -37,7 +37,8 @@ class GlobalPoolingCNN(nn.Module):
     """Three convolutions of five words each, pooled by five between them and over the whole document, two dense layers.
 
     Features are zero where there are no words, so that what is told of a document does not depend on what lies beside
-    it. Given word vectors are not trained.
+    it. Given word vectors are not trained. Three of ten features are left out before the last layer in training, as the
+    code of 002 does.
 
     Args:
         classes: Number of classes.
@@ -55,6 +56,7 @@ class GlobalPoolingCNN(nn.Module):
         inputs = (shape[1], width, width)
         self.convolutions = nn.ModuleList(nn.Conv1d(size, width, 5, padding=2) for size in inputs)
         self.dense = nn.Linear(width, width)
+        self.dropout = Dropout(0.3)
         self.head = Head(width, classes)
         for layer in (*self.convolutions, self.dense, self.head):
             nn.init.xavier_uniform_(layer.weight)
@@ -69,7 +71,7 @@ class GlobalPoolingCNN(nn.Module):
         features = F.pad(features, (0, 0, 0, 1)).index_select(0, packed.pieces)
         features = F.pad(torch.relu(_convolved(features, third)), (0, 0, 0, 1))
         pooled = F.embedding(packed.rows, features).amax(dim=1)  # not negative, so that empty rows do not count
-        return self.head(torch.relu(self.dense(pooled)))
+        return self.head(self.dropout(torch.relu(self.dense(pooled))))
 
 
 def _convolved(features: Tensor, convolution: nn.Module) -> Tensor:
