@@ -184,7 +184,7 @@ def test_defaults_are_the_papers():
     }
     assert found["sst"] == {
         **{"optimiser": "adagrad", "learning_rate": 0.05, "weight_decay": 1e-4, "epochs": 25, "batch_size": 25},
-        **{"keep": "best-validation", "milestones": [], "word_vectors": "glove", "word_rate": 0.1},
+        **{"keep": "best-validation", "milestones": [], "word_vectors": "glove", "word_rate": None},
     }
     assert found["newsgroups20-bydate"] == {
         **{"optimiser": "adam", "learning_rate": 0.001, "weight_decay": 0.0, "epochs": 50, "batch_size": 128},

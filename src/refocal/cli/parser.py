@@ -168,7 +168,7 @@ def _train(commands: Any) -> None:
     how.add_argument("--milestones", type=int, nargs="*", help="epochs after which it is a tenth (default: 001's)")
     how.add_argument("--momentum", type=float, help="of sgd (default: 0.9)")
     how.add_argument("--weight-decay", type=float, help="not on word vectors (default: 0.0005; texts 0, trees 0.0001)")
-    how.add_argument("--word-rate", type=float, help="plain gradient descent of word vectors (default: trees 0.1)")
+    how.add_argument("--word-rate", type=float, help="plain gradient descent of word vectors; 0.1 in 002's code")
     how.add_argument("--optimiser", help="sgd, adam or adagrad (default: sgd; texts adam, trees adagrad)")
     how.add_argument("--keep", help="last or best-validation (default: last; texts and trees the best)")
     how.add_argument("--augmentation", help="crop-flip, crop or none (default: by the data)")

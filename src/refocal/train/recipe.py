@@ -31,7 +31,6 @@ _TREES = {
     **{"optimiser": "adagrad", "learning_rate": 0.05, "momentum": 0.0, "weight_decay": 1e-4},
     **{"epochs": 25, "batch_size": 25, "keep": "best-validation", "milestones": (), "word_vectors": "glove"},
 }
-_WORD_RATE = 0.1  # of given vectors in trees: Tai et al., section 5.3
 
 
 def _by_data() -> Any:
@@ -65,8 +64,8 @@ class Recipe:
         keep: The network of the "last" epoch, or that of the first with the lowest validation error,
             "best-validation". Default: "last"; for texts the best.
         word_vectors: Of texts: "glove", "learned" or a file, see `refocal.train.data.load`. Default: "glove".
-        word_rate: Of plain gradient descent on word vectors; without it they are left to the optimiser. Default: 0.1
-            for trees with given vectors.
+        word_rate: Of plain gradient descent on word vectors, 0.1 in the code of 002 for trees; without it they are left
+            to the optimiser.
         augmentation: "crop-flip" (four black pixels around, a random window, mirrored or not), "crop" or "none".
             Default: "crop-flip" for CIFAR and Tiny ImageNet, "none" for the others.
         sum_loss: Sum the loss over the batch, as the code of 002 does; it clips too.
@@ -135,8 +134,6 @@ class Recipe:
             if getattr(self, name) is None:
                 not_sgd = name == "momentum" and self.optimiser != "sgd"
                 object.__setattr__(self, name, 0.0 if not_sgd else value)
-        if self.word_rate is None and self.data == "sst" and self.word_vectors != "learned":
-            object.__setattr__(self, "word_rate", _WORD_RATE)
         for name in ("epochs", "batch_size"):
             _check.count(getattr(self, name), name)
         if self.milestones is None:
