@@ -18,7 +18,6 @@ from refocal.reproduce.base import NO_ENTRY, Context, Numbers
 from refocal.reproduce.entries import (
     Network,
     Rows,
-    collapsed,
     is_one_of,
     loss_words,
     scaled,
@@ -26,7 +25,7 @@ from refocal.reproduce.entries import (
     wanted,
     zoo_kind,
 )
-from refocal.zoo.measures import calibrated, read_parts, scored_posterior
+from refocal.zoo.measures import calibrated, posterior_gamma, read_parts, scored_posterior
 from refocal.zoo.published import lookup, variant_of
 from refocal.zoo.scoring import Scoring, read_as_published
 
@@ -99,10 +98,12 @@ def compute(given: Parameters, context: Context) -> Numbers:
                 item = _summary(several)
                 values |= _named(item, name, loss)
                 values |= {} if reading == "all" else _tests(measured, name, loss, given.resamples)
-                groups += [{"network": title, "loss": loss, "methods": item}] if several else []
+                groups += [{"network": title, "loss": loss, "methods": _finite(item)}] if several else []
                 published = network if reading == "all" or _readings(trials) == ("scored",) else None
                 rows += _rows(title, loss, item, given.paper, published)
-    return Numbers(values, {"groups": groups}, collapsed(rows, labels=3), _absent(given, values))
+            if not any(measured.values()):
+                rows.append((title, NO_ENTRY, "", *[""] * len(_MEASURES)))
+    return Numbers(values, {"groups": groups}, tuple(rows), _absent(given, values))
 
 
 def _readings(trials: dict[str, list[zoo.Entry]]) -> tuple[str, ...]:
@@ -115,8 +116,9 @@ def _measured(entry: zoo.Entry, reading: str, resamples: int, context: Context) 
     context.progress(entry.card.name)
     scoring = Scoring() if reading == "scored" else read_as_published(entry)[2]
     found = {}
+    is_identity = not posterior_gamma(entry.card) and not entry.card.label_smoothing
     for method, probs, labels in _predictions(entry, reading):
-        if method in _METHODS:
+        if method in _METHODS and not (method == "psi" and is_identity):
             values = {measure: scoring.value(measure, probs, labels) for measure in _MEASURES}
             events = scoring.events(probs, labels) if scoring.scored is not None else None
             how: dict[str, Any] = {"bins": 15, "resamples": resamples}
@@ -156,6 +158,14 @@ def _summary(trials: list[Trial]) -> dict[str, dict[str, Any]]:
     }
 
 
+def _finite(item: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What can be stored: an NLL is infinite where a class that came to be was ruled out."""
+    return {
+        method: {name: value for name, value in values.items() if np.all(np.isfinite(value))}
+        for method, values in item.items()
+    }
+
+
 def _named(item: dict[str, dict[str, Any]], network: str, loss: str) -> dict[str, float]:
     """Means over seeds, in percent, that are finite."""
     found: dict[str, float] = {}
@@ -173,11 +183,7 @@ def _tests(measured: dict[str, list[Trial]], network: str, loss: str, resamples:
     pairs = list(zip(base, measured[loss], strict=False))
     found = {}
     for method in _METHODS:
-        if (
-            pairs
-            and all(method in trial for _, trial in pairs)
-            and not (loss == _BASELINE and method in ("raw", "psi"))
-        ):
+        if pairs and all(method in trial for _, trial in pairs) and (loss, method) != (_BASELINE, "raw"):
             tests = [
                 metrics.paired_test(
                     *(metrics.ece, first["raw"].probs, second[method].probs, first["raw"].labels),
@@ -204,8 +210,6 @@ def _absent(given: Parameters, values: dict[str, float]) -> tuple[str, ...]:
 
 def _rows(title: str, loss: str, item: dict[str, dict[str, Any]], paper: str, network: Network | None) -> Rows:
     """A row for each method; the paper's numbers are for the network, if one is given."""
-    if not item:
-        return [(title, loss_words(loss), "", *[NO_ENTRY] * len(_MEASURES))]
     rows = []
     for method, values in item.items():
         cells = []
