@@ -74,7 +74,8 @@ ROOMS = {
     "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
     | {"refocal._check", "refocal._files", "refocal.train.data"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
-    | {"refocal.predictions", "refocal.report.words", "refocal.zoo", "refocal._files", "refocal.train.recipe"},
+    | {"refocal.predictions", "refocal.report.words", "refocal.zoo", "refocal._files"}
+    | {"refocal.train.recipe", "refocal.train.objective"},
     "train/models": {"torch", "refocal._check", "refocal.train.models", "refocal.train.convolution"},
     "train/kernels": {"triton"},
     "cli": {"numpy", "rich", "refocal"},

@@ -9,6 +9,7 @@ from text_networks import document_logits, tree_logits
 from refocal.train import models
 from refocal.train.data.trees import read_forest
 from refocal.train.data.words import Documents, Lexicon
+from refocal.train.models.layers import Dropout
 from refocal.train.models.tree_lstm import TreeLSTM
 from refocal.train.text_batches import LONGEST, levelled, packed
 
@@ -33,7 +34,7 @@ def random_tree(rng, leaves):
 
 def tree_network(words, *, memory=7, dtype=torch.float64):
     torch.manual_seed(0)
-    return TreeLSTM(classes=5, shape=(words, 6), memory=memory).to(dtype)
+    return TreeLSTM(classes=5, shape=(words, 6), memory=memory).to(dtype).eval()
 
 
 @pytest.mark.parametrize("trees", [TREES, TREES[:1], TREES[1:2], None])
@@ -126,6 +127,31 @@ def test_given_vectors_are_tuned_for_trees_and_kept_for_documents():
         network.words.start_from(vectors)
         assert torch.equal(network.words.weight, vectors)
         assert network.words.weight.requires_grad == tuned
+
+
+def test_dropout_leaves_out_its_share_by_its_seed():
+    dropout, features = Dropout(0.3), torch.full((500, 40), 2.0)
+    drawn = []
+    for seed in (1, 1, 2):
+        dropout.restart(seed, features.device)
+        drawn.append(dropout(features))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert set(drawn[0].unique().tolist()) == {0.0, torch.tensor(2.0 / 0.7).item()}
+    left_out = (drawn[0] == 0).double().mean().item()
+    assert left_out == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / 20_000))
+    assert dropout.eval()(features) is features
+
+
+def test_half_of_the_features_of_trees_are_left_out_before_the_last_layer():
+    network = models.build("tree-lstm", classes=3, shape=(40, 6))
+    seen = []
+    network.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    forest = levelled(read_forest(TREES * 100, Lexicon(), name="test"))[0]
+    for training in (False, True):
+        network.train(training)(forest)
+    whole, some = ((features == 0).double().mean().item() for features in seen)
+    assert some - whole == pytest.approx(0.5 * (1 - whole), abs=0.03)
 
 
 @pytest.mark.parametrize("name", ["gp-cnn", "tree-lstm"])

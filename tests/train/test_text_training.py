@@ -37,7 +37,7 @@ def tiny(kind, folder, *, word_vectors="learned"):
 
 def settings(kind, **others):
     model = "tree-lstm" if kind == "sst" else "gp-cnn"
-    return Recipe(data=kind, model=model, word_vectors="learned", **{"epochs": 6, "batch_size": 8} | others)
+    return Recipe(data=kind, model=model, **{"epochs": 6, "batch_size": 8, "word_vectors": "learned"} | others)
 
 
 def run(recipe, data, out, *, until=None):

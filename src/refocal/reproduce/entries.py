@@ -11,9 +11,11 @@ import numpy as np
 
 from refocal import posterior_from_logits, zoo
 from refocal.calibrators import TemperatureScaling
+from refocal.calibrators.temperature import least_error
 from refocal.reproduce.base import NO_ENTRY, Context, Kind
 from refocal.zoo.measures import Part
 from refocal.zoo.published import variant_of
+from refocal.zoo.scoring import Scoring
 
 Variant = tuple[str, float | None, float]
 Predict = Callable[[np.ndarray], np.ndarray]
@@ -25,13 +27,16 @@ _DATA = {
     "cifar100": "CIFAR-100",
     "svhn": "SVHN",
     "tiny-imagenet": "Tiny ImageNet",
-    "20newsgroups": "20 Newsgroups",
+    "newsgroups20": "20 Newsgroups",
+    "newsgroups20-stripped": "20 Newsgroups without headers",
+    "newsgroups20-bydate": "20 Newsgroups by date",
+    "newsgroups20-bydate-stripped": "20 Newsgroups by date without headers",
     "sst": "SST Binary",
 }
 _MODELS = {
     "densenet121": "DenseNet-121",
     "resnet110-bottleneck": "ResNet-110 (bottleneck)",
-    "global-pooling-cnn": "Global Pooling CNN",
+    "gp-cnn": "Global Pooling CNN",
     "tree-lstm": "Tree LSTM",
 }
 
@@ -132,6 +137,8 @@ def loss_words(loss: str) -> str:
     name, _, gamma = loss.partition(" ")
     if name == "focal":
         return f"γ = {gamma}"
+    if gamma.startswith("ls"):
+        return f"{name}, smoothing {gamma.removeprefix('ls')}"
     known = {"brier": "Brier score", "adafocal": "AdaFocal", "cross-entropy": "cross-entropy"}
     return known.get(loss, loss.upper())
 
@@ -149,19 +156,26 @@ class Scaled(NamedTuple):
 
 
 _OBJECTIVES = {"ts-nll": "nll", "ts-ece": "ece", "ts-adaptive-ece": "adaptive_ece"}
+_BY_ALL_CLASSES = Scoring()
 
 
-def scaled(method: str, val: Part, *, grid: Any = None) -> Scaled:
+def scaled(method: str, val: Part, *, grid: Any = None, scoring: Scoring = _BY_ALL_CLASSES) -> Scaled:
     """Scores as they are ("raw"), or temperature scaling by the validation part's NLL, ECE or adaptive ECE.
 
     Args:
         method: "raw", "ts-nll", "ts-ece" or "ts-adaptive-ece".
         val: The validation part.
         grid: Temperatures to try for the calibration errors; None for those of 002.
+        scoring: How these errors are measured.
     """
     if method == "raw":
         return Scaled(1.0, softmax)
     objective = _OBJECTIVES[method]
+    if scoring.scored is not None and objective != "nll":
+        temperature = least_error(
+            lambda T: scoring.value(f"{objective}_15", softmax(val.logits / T), val.labels), grid, likeliest=1.0
+        )
+        return Scaled(temperature, focal_map(0.0, temperature))
     grid = None if objective == "nll" else grid
     fitted = TemperatureScaling(objective=objective, temperature_grid=grid).fit(val.logits, val.labels)
     return Scaled(fitted.temperature_, fitted.predict_proba)

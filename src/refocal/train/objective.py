@@ -27,6 +27,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "proper-focal": ("gamma",),
 }
 LOSSES = tuple(_NEEDS)
+SCHEDULED = ("fls-531", "fls-532")
 _UNSMOOTHED = ("brier", "mmce", "dual-focal", "inverse-focal", "proper-focal")
 _SCHEDULE = (100 / 350, 250 / 350)  # 002 changes gamma after 100 and 250 of 350 epochs
 
@@ -46,6 +47,18 @@ def check_loss(name: str, *, gamma: float | None, label_smoothing: float, factor
         _check.scalar_gamma(gamma, least=0.0)
     if factor is not None:
         _check.positive(factor, "factor")
+
+
+def schedule(name: str, epochs: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Epochs after which gamma changes, and its values, of a loss that changes it by epoch.
+
+    Example:
+        >>> schedule("fls-532", 350)
+        ((100, 250), (5.0, 3.0, 2.0))
+    """
+    _check.one_of(name, "name", SCHEDULED)
+    milestones = tuple(max(1 + k, round(share * epochs)) for k, share in enumerate(_SCHEDULE))
+    return milestones, (5.0, 3.0, float(name[-1]))
 
 
 def build_loss(recipe: Recipe) -> AbstractLoss:
@@ -75,8 +88,7 @@ def build_loss(recipe: Recipe) -> AbstractLoss:
         case "fla-532":
             gamma = losses.FLA532
         case "fls-531" | "fls-532":
-            milestones = [max(1 + k, round(share * recipe.epochs)) for k, share in enumerate(_SCHEDULE)]
-            gamma = losses.Scheduled(milestones, (5.0, 3.0, float(recipe.loss[-1])))
+            gamma = losses.Scheduled(*schedule(recipe.loss, recipe.epochs))
         case "adafocal":
             gamma = losses.AdaFocal()
     return losses.FocalLoss(gamma, label_smoothing=recipe.label_smoothing, **sum_or_mean)

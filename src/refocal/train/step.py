@@ -12,13 +12,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from refocal.curvature import HessianTracePenalty, differentiable_attention
 from refocal.losses import Scheduled
 from refocal.train.batches import Source
-from refocal.train.models.layers import Head, WordVectors, head_of
+from refocal.train.models.layers import Dropout, Head, WordVectors, head_of
 from refocal.train.recipe import Recipe
 
 _IN_FLIGHT = 8
@@ -64,6 +65,8 @@ class Step:
             if isinstance(module, nn.BatchNorm2d):
                 module.num_batches_tracked = None  # not used where the momentum is fixed, but a kernel launch each
         self._rate = torch.zeros((), device=device)
+        self._seed = recipe.seed
+        self._dropouts = [module for module in network.modules() if isinstance(module, Dropout)]
         self._optimiser = optimiser(self._decayed(recipe.weight_decay), recipe, rate=self._rate)
         self._can_be_captured = batches.fixed_shapes and recipe.optimiser != "adagrad"  # PyTorch's counts on the host
         outputs = torch.empty((batches.size, head_of(network).out_features), device="meta")
@@ -99,6 +102,9 @@ class Step:
         self._rate.fill_(rate)
         self._batches.draw(epoch)
         self._penalty.calls = epoch * self._batches.steps
+        for number, dropout in enumerate(self._dropouts):
+            seed = np.random.SeedSequence([self._seed, epoch, number]).generate_state(1)
+            dropout.restart(int(seed[0]), self._rate.device)
         if not self._graphs:
             for _ in range(self._batches.steps):
                 self._advance()
@@ -162,11 +168,11 @@ class Step:
     def _decayed(self, weight_decay: float) -> list[dict[str, Any]]:
         """The parameters, word vectors apart from those that decay."""
         vectors = {id(module.weight) for module in self.network.modules() if isinstance(module, WordVectors)}
-        apart = [id(weight) in vectors for weight in self._used]
+        kinds: tuple[list[Tensor], list[Tensor]] = [], []
+        for weight, kept in zip(self._used, self.parameters, strict=True):
+            kinds[id(weight) in vectors].append(kept)
         groups = [
-            {"params": [kept for kept, is_vectors in zip(self.parameters, apart, strict=True) if is_vectors == which]}
-            | ({"weight_decay": 0.0} if which else {"weight_decay": weight_decay})
-            for which in (False, True)
+            {"params": kind, "weight_decay": decay} for kind, decay in zip(kinds, (weight_decay, 0.0), strict=True)
         ]
         return [group for group in groups if group["params"]]
 

@@ -1,6 +1,7 @@
 """Entries of a zoo: `NAME.json`, a card, `NAME.npz`, predictions with the splits val and test, and how training went.
 
-The last is `NAME.jsonl.gz`: what was measured after each epoch.
+The last is `NAME.jsonl.gz`: what was measured after each epoch. `all-classes/NAME.npz` holds the logits of all classes
+of a network whose samples have only some of them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from refocal.train.recipe import recipe_from
 SCHEMA = 1
 _SUFFIXES = (".json", ".npz", ".jsonl.gz")
 _RUN = ("card.json", "predictions.npz", "metrics.jsonl")
+_ALL_CLASSES = "all-classes"
 _NUMBER = (int, float)
 _KEYS: dict[str, tuple[type, ...]] = {
     "name": (str,),
@@ -106,8 +108,15 @@ class Entry:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The card, the predictions and what was measured after each epoch."""
-        return tuple(self.predictions.with_name(f"{self.card.name}{suffix}") for suffix in _SUFFIXES)
+        """The card, the predictions, what was measured after each epoch, and logits of all classes where there are."""
+        files = (self.predictions.with_name(f"{self.card.name}{suffix}") for suffix in _SUFFIXES)
+        return (*files, *filter(None, [self.all_classes]))
+
+    @property
+    def all_classes(self) -> Path | None:
+        """The logits of all classes of the network, where samples have only some of them."""
+        path = self.predictions.parent / _ALL_CLASSES / self.predictions.name
+        return path if path.exists() else None
 
     def history(self) -> list[dict[str, Any]]:
         """What was measured after each epoch."""
@@ -115,7 +124,7 @@ class Entry:
             return [json.loads(line) for line in lines]
 
     def digest(self) -> str:
-        """The start of the SHA-256 of all three files."""
+        """The start of the SHA-256 of all files."""
         return hashlib.sha256(b"".join(file.read_bytes() for file in self.files)).hexdigest()[:16]
 
 
@@ -161,8 +170,13 @@ def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
         raise ZooError(msg)
     root.mkdir(parents=True, exist_ok=True)
     contents = {".npz": predictions, ".jsonl.gz": gzip.compress(history, mtime=0), ".json": card}
-    for suffix, content in contents.items():
-        with replacing(root / f"{added.name}{suffix}", overwrite=True) as file:
+    files = {root / f"{added.name}{suffix}": content for suffix, content in contents.items()}
+    every = source / f"{_ALL_CLASSES}.npz"
+    if every.exists():
+        (root / _ALL_CLASSES).mkdir(exist_ok=True)
+        files = {root / _ALL_CLASSES / f"{added.name}.npz": every.read_bytes()} | files
+    for path, content in files.items():
+        with replacing(path, overwrite=True) as file:
             file.write(content)
     return added
 

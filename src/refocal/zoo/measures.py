@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,11 @@ import numpy as np
 from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.predictions import Predictions
+from refocal.train.objective import SCHEDULED, schedule
 from refocal.zoo.cards import Card, Entry, ZooError
 
 METHODS = ("raw", "psi", "ts-nll", "ts-ece", "ts-fl", "ts-fl-psi", "fts")
-Function = Callable[[np.ndarray, np.ndarray], float]
+Function = Callable[..., float]  # of probabilities and labels
 _FROM_LABELS: dict[str, Function] = {
     "error": metrics.error,
     "nll": metrics.nll,
@@ -30,6 +32,7 @@ MEASURES = (*_FROM_LABELS, "kl_human")
 # what 002 has in its tables besides; NaN for the accuracy of no samples
 FURTHER: dict[str, Function] = {
     "mce_15": partial(metrics.mce, bins=15),
+    "classwise_ece_15": partial(metrics.classwise_ece, bins=15),
     "confident_99": lambda probs, labels: metrics.confidence_share(probs, labels, threshold=0.99).share,
     "accuracy_99": lambda probs, labels: metrics.confidence_share(probs, labels, threshold=0.99).accuracy,
 }
@@ -41,7 +44,6 @@ _LEAST_AGREEMENT = 0.9  # of people with the labels; it is 0.99 in the publisher
 Measures = dict[str, dict[str, float]]
 
 
-_LAST_GAMMA = {"cross-entropy": 0.0, "fls-531": 1.0, "fls-532": 2.0}  # of a schedule, where training ended
 _PROPER = ("brier", "mmce", "proper-focal")  # softmax is their posterior
 
 
@@ -67,8 +69,28 @@ def measure(entry: Entry, human: np.ndarray | None = None) -> Measures:
     if seen is not None and (seen.shape != logits.shape or np.mean(seen.argmax(axis=1) == labels) < _LEAST_AGREEMENT):
         msg = f"{entry.predictions}: the test part is not that of CIFAR-10 in its publisher's order"
         raise ZooError(msg)
-    calibrated = _methods(entry.card, *val)
-    return {method: _measures(predict(logits), labels, seen) for method, predict in calibrated}
+    found = {method: predict(logits) for method, predict in calibrated(entry.card, val)}
+    if "psi" in found and entry.all_classes is not None:
+        found = {method: probs for method, probs in found.items() if not method.startswith("ts-fl")}
+        found["psi"] = scored_posterior(entry)
+    return {method: _measures(probs, labels, seen) for method, probs in found.items()}
+
+
+def scored_posterior(entry: Entry) -> np.ndarray:
+    """The posterior of the loss on the test part, given that the class is one of those that samples have (n, K).
+
+    The map needs the probabilities of all classes that the loss saw: on the logits of some it gives another answer.
+    """
+    _, test = read_all_classes(entry)
+    card = entry.card
+    probs = posterior_from_logits(test.logits, gamma=posterior_gamma(card) or 0.0, label_smoothing=card.label_smoothing)
+    some = np.asarray(probs)[:, scored_classes(test)]
+    return np.asarray(some / some.sum(axis=1, keepdims=True))
+
+
+def scored_classes(part: Part) -> np.ndarray:
+    """The classes that samples have."""
+    return np.unique(part.labels)
 
 
 class Part(NamedTuple):
@@ -84,9 +106,25 @@ def read_parts(entry: Entry) -> tuple[Part, Part]:
     Raises:
         ZooError: The file holds no logits, or no labels.
     """
-    predictions = Predictions.read(entry.predictions)
+    return _read(entry.predictions)
+
+
+def read_all_classes(entry: Entry) -> tuple[Part, Part]:
+    """The same with the logits of all classes of the network; labels are their indices.
+
+    Raises:
+        ZooError: The entry has none, or as `read_parts`.
+    """
+    if entry.all_classes is None:
+        msg = f"{entry.card.name} has no logits of further classes"
+        raise ZooError(msg)
+    return _read(entry.all_classes)
+
+
+def _read(path: Path) -> tuple[Part, Part]:
+    predictions = Predictions.read(path)
     if predictions.kind != "logits" or predictions.labels is None:
-        msg = f"{entry.predictions} must hold logits and labels"
+        msg = f"{path} must hold logits and labels"
         raise ZooError(msg)
     val, test = (predictions.select(split) for split in ("val", "test"))
     return _part(val), _part(test)
@@ -110,10 +148,19 @@ def measure_all(found: Sequence[Entry], human: np.ndarray | None = None) -> Iter
 Predict = Callable[[np.ndarray], np.ndarray]
 
 
-def _methods(card: Card, logits: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, Predict]]:
+def posterior_gamma(card: Card) -> float | None:
+    """Gamma of the posterior map of a focal loss, of a schedule the one that the kept epoch was trained with."""
+    if card.loss in SCHEDULED:
+        milestones, gammas = schedule(card.loss, card.epochs)
+        return gammas[sum(card.content.get("kept_epoch", card.epochs) > milestone for milestone in milestones)]
+    return 0.0 if card.loss == "cross-entropy" else card.gamma if card.loss == "focal" else None
+
+
+def calibrated(card: Card, val: Part) -> Iterator[tuple[str, Predict]]:
     """Each method's name and map to probabilities, in the order of `METHODS`."""
+    logits, labels = val
     yield "raw", partial(posterior_from_logits, gamma=0.0)
-    gamma = card.gamma if card.loss == "focal" else _LAST_GAMMA.get(card.loss)
+    gamma = posterior_gamma(card)
     if gamma is not None or card.loss in _PROPER:
         yield "psi", partial(posterior_from_logits, gamma=gamma or 0.0, label_smoothing=card.label_smoothing)
     yield "ts-nll", TemperatureScaling().fit(logits, labels).predict_proba

@@ -53,10 +53,12 @@ def variant_of(loss: str, label_smoothing: float = 0.0) -> tuple[str, float | No
     """Loss, gamma and label smoothing of a loss as tables name it.
 
     Example:
-        >>> variant_of("focal 3"), variant_of("focal 0"), variant_of("brier")
-        (('focal', 3.0, 0.0), ('cross-entropy', None, 0.0), ('brier', None, 0.0))
+        >>> variant_of("focal 3"), variant_of("focal 0"), variant_of("cross-entropy ls0.05")
+        (('focal', 3.0, 0.0), ('cross-entropy', None, 0.0), ('cross-entropy', None, 0.05))
     """
     name, _, gamma = loss.partition(" ")
+    if gamma.startswith("ls"):
+        return name, None, float(gamma.removeprefix("ls"))
     if name == "focal" and float(gamma) == 0:
         return "cross-entropy", None, label_smoothing
     return name, float(gamma) if gamma else None, label_smoothing

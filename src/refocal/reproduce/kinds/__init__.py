@@ -20,6 +20,7 @@ from refocal.reproduce.kinds import (
     zoo_focal_scaling,
     zoo_gradient,
     zoo_history,
+    zoo_losses,
     zoo_product,
     zoo_reliability,
     zoo_samples,
@@ -48,5 +49,6 @@ KINDS: dict[str, Kind] = {
     "zoo-product": zoo_product.KIND,
     "zoo-samples": zoo_samples.KIND,
     "zoo-gradient": zoo_gradient.KIND,
+    "zoo-losses": zoo_losses.KIND,
     "zoo-table": zoo_table.KIND,
 }

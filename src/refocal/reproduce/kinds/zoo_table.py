@@ -22,8 +22,8 @@ from refocal.reproduce.entries import (
     wanted,
     zoo_kind,
 )
-from refocal.zoo.measures import FUNCTIONS, read_parts
 from refocal.zoo.published import lookup, variant_of
+from refocal.zoo.scoring import read_as_published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,13 +105,13 @@ def _measured(given: Parameters, found: Entries, network: Network, loss: str, co
     item |= {measure: {method: [] for method in given.methods} for measure in given.measures}
     for entry in found.trials(network, variant_of(loss)):
         context.progress(entry.card.name)
-        val, test = read_parts(entry)
+        val, test, scoring = read_as_published(entry)
         for method in given.methods:
-            fitted = scaled(method, val)
+            fitted = scaled(method, val, scoring=scoring)
             item["temperature"][method].append(fitted.temperature)
             probs = fitted.predict(test.logits)
             for measure in given.measures:
-                value = FUNCTIONS[measure](probs, test.labels)
+                value = scoring.value(measure, probs, test.labels)
                 item[measure][method] += [value] if np.isfinite(value) else []
     return item
 

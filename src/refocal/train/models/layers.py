@@ -56,6 +56,34 @@ class WordVectors(nn.Embedding):
         self.weight.requires_grad_(self._tuned)
 
 
+class Dropout(nn.Module):
+    """Leaves out features at random while a network is trained; the others are enlarged, so that the mean stays.
+
+    Which ones follows from a seed, so that a training can be stopped and go on; without one, from PyTorch's generator.
+
+    Args:
+        share: Of the features that are left out, in [0, 1).
+
+    Reference: Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov: Dropout. JMLR 15, 2014.
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self._share = share
+        self._generator: torch.Generator | None = None
+
+    def restart(self, seed: int, device: torch.device) -> None:
+        """Draw from this seed on."""
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features of the same shape."""
+        if not self.training:
+            return features
+        kept = torch.empty_like(features).bernoulli_(1 - self._share, generator=self._generator)
+        return features * kept.div_(1 - self._share)
+
+
 def head_of(network: nn.Module) -> Head:
     """The last layer of a network."""
     return next(module for module in network.modules() if isinstance(module, Head))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from refocal.train.models.layers import Head, WordVectors
+from refocal.train.models.layers import Dropout, Head, WordVectors
 
 
 class Levels(NamedTuple):
@@ -33,7 +33,8 @@ class TreeLSTM(nn.Module):
     """Logits at every node of binary trees, from the leaves up.
 
     A leaf with word vector x has c = W x + b, h = o tanh(c); a node with children l and r has
-    c = i u + f_l c_l + f_r c_r, h = o tanh(c), each gate a function of U_l h_l + U_r h_r + b.
+    c = i u + f_l c_l + f_r c_r, h = o tanh(c), each gate a function of U_l h_l + U_r h_r + b. Half of h is left out
+    before the last layer in training.
 
     Args:
         classes: Number of classes.
@@ -41,7 +42,7 @@ class TreeLSTM(nn.Module):
         memory: Dimensions of c and h.
 
     Reference: Tai, Socher, Manning: Improved Semantic Representations From Tree-Structured Long Short-Term Memory
-        Networks. ACL 2015, section 3.2.
+        Networks. ACL 2015, sections 3.2 and 5.3.
     """
 
     def __init__(self, *, classes: int, shape: tuple[int, int], memory: int = 150) -> None:
@@ -49,6 +50,7 @@ class TreeLSTM(nn.Module):
         self.words = WordVectors(*shape, tuned=True)
         self.leaf = nn.Linear(shape[1], 2 * memory)
         self.node = nn.Linear(2 * memory, 5 * memory)
+        self.dropout = Dropout(0.5)
         self.head = Head(memory, classes)
 
     def forward(self, trees: Levels) -> Tensor:
@@ -58,7 +60,7 @@ class TreeLSTM(nn.Module):
         every: Tensor = _Climb.apply(  # type: ignore[no-untyped-call]
             cells, hidden, self.node.weight, self.node.bias, trees.left, trees.right, trees.bounds
         )
-        return self.head(every)[trees.order]
+        return self.head(self.dropout(every))[trees.order]
 
 
 class _Climb(torch.autograd.Function):

@@ -1,0 +1,275 @@
+"""One network of the zoo with many losses: every measure, as given and after each way to calibrate, with intervals.
+
+Where a network knows more classes than its samples have, it is measured twice: by the classes that samples have, given
+that it is one of them, and as 002 does, with the confidences of the softmax over all classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from refocal import metrics, zoo
+from refocal.reproduce import style
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal.reproduce.entries import (
+    Network,
+    Rows,
+    is_one_of,
+    loss_words,
+    scaled,
+    spread,
+    wanted,
+    zoo_kind,
+)
+from refocal.zoo.measures import calibrated, posterior_gamma, read_parts, scored_posterior
+from refocal.zoo.published import lookup, variant_of
+from refocal.zoo.scoring import Scoring, read_as_published
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_METHODS = {"raw": "as given", "psi": "Ψ", "ts-ece": "TS by ECE", "ts-nll": "TS by NLL", "fts": "focal TS"}
+_MEASURES = {
+    "error": "error (%)",
+    "nll": "NLL (%)",
+    "ece_15": "ECE (%)",
+    "adaptive_ece_15": "adaptive ECE (%)",
+    "classwise_ece_15": "classwise ECE (%)",
+    "mce_15": "MCE (%)",
+}
+_LIMITED = "ece_15"
+_BASELINE = "cross-entropy"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the table has.
+
+    Attributes:
+        paper: Whose numbers stand beside ours.
+        networks: "sst tree-lstm" and the like.
+        losses: "focal 3", "cross-entropy ls0.05" and the like.
+        resamples: Of the bootstrap of each interval and test.
+    """
+
+    paper: str
+    networks: tuple[str, ...]
+    losses: tuple[str, ...]
+    resamples: int
+
+    def wants(self, card: zoo.Card) -> bool:
+        """These networks, trained with one of the losses."""
+        return f"{card.data} {card.model}" in self.networks and is_one_of(card, self.losses)
+
+
+class Measured(NamedTuple):
+    """Test predictions by a method, and what there is to say of them."""
+
+    probs: np.ndarray
+    labels: np.ndarray
+    values: dict[str, float]
+    limits: tuple[float, float]
+
+
+Trial = dict[str, Measured]  # by method
+
+
+def compute(given: Parameters, context: Context) -> Numbers:
+    """All measures of all entries; limits of the ECE over seeds are the lowest and the highest of their intervals."""
+    found = wanted(given, context)
+    values: dict[str, float] = {}
+    rows: Rows = [("network", "loss", "method", *_MEASURES.values())]
+    groups: list[dict[str, Any]] = []
+    for network in map(Network.named, given.networks):
+        trials = {loss: found.trials(network, variant_of(loss)) for loss in given.losses}
+        for reading in _readings(trials):
+            measured = {
+                loss: [_measured(entry, reading, given.resamples, context) for entry in several]
+                for loss, several in trials.items()
+            }
+            title = network.words + (", softmax over all classes" if reading == "all" else "")
+            name = str(network) + (" all" if reading == "all" else "")
+            for loss, several in measured.items():
+                item = _summary(several)
+                values |= _named(item, name, loss)
+                values |= {} if reading == "all" else _tests(measured, name, loss, given.resamples)
+                groups += [{"network": title, "loss": loss, "methods": _finite(item)}] if several else []
+                published = network if reading == "all" or _readings(trials) == ("scored",) else None
+                rows += _rows(title, loss, item, given.paper, published)
+            if not any(measured.values()):
+                rows.append((title, NO_ENTRY, "", *[""] * len(_MEASURES)))
+    return Numbers(values, {"groups": groups}, tuple(rows), _absent(given, values))
+
+
+def _readings(trials: dict[str, list[zoo.Entry]]) -> tuple[str, ...]:
+    """By the classes that samples have; and by all where the network knows more."""
+    knows_more = any(entry.all_classes is not None for several in trials.values() for entry in several)
+    return ("scored", "all") if knows_more else ("scored",)
+
+
+def _measured(entry: zoo.Entry, reading: str, resamples: int, context: Context) -> Trial:
+    context.progress(entry.card.name)
+    scoring = Scoring() if reading == "scored" else read_as_published(entry)[2]
+    found = {}
+    is_identity = not posterior_gamma(entry.card) and not entry.card.label_smoothing
+    for method, probs, labels in _predictions(entry, reading):
+        if method in _METHODS and not (method == "psi" and is_identity):
+            values = {measure: scoring.value(measure, probs, labels) for measure in _MEASURES}
+            events = scoring.events(probs, labels) if scoring.scored is not None else None
+            how: dict[str, Any] = {"bins": 15, "resamples": resamples}
+            limits = (
+                metrics.interval(metrics.ece, probs, labels, **how)
+                if events is None
+                else metrics.interval(metrics.ece, *events, task="binary", **how)
+            )
+            found[method] = Measured(probs, labels, values, (limits.low, limits.high))
+    return found
+
+
+def _predictions(entry: zoo.Entry, reading: str) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Methods, and probabilities and labels of the test part."""
+    if reading == "scored":
+        val, test = read_parts(entry)
+        for method, predict in calibrated(entry.card, val):
+            is_exact = method != "psi" or entry.all_classes is None
+            yield method, np.asarray(predict(test.logits)) if is_exact else scored_posterior(entry), test.labels
+        return
+    val, test, scoring = read_as_published(entry)
+    for method, predict in calibrated(entry.card, val):
+        fitted = scaled(method, val, scoring=scoring).predict if method == "ts-ece" else predict
+        yield method, np.asarray(fitted(test.logits)), test.labels
+
+
+def _summary(trials: list[Trial]) -> dict[str, dict[str, Any]]:
+    """Values of all seeds by method and measure, and the limits of the ECE over all of them."""
+    methods = [method for method in _METHODS if trials and all(method in trial for trial in trials)]
+    return {
+        method: {measure: [trial[method].values[measure] for trial in trials] for measure in _MEASURES}
+        | {
+            "low": min(trial[method].limits[0] for trial in trials),
+            "high": max(trial[method].limits[1] for trial in trials),
+        }
+        for method in methods
+    }
+
+
+def _finite(item: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What can be stored: an NLL is infinite where a class that came to be was ruled out."""
+    return {
+        method: {name: value for name, value in values.items() if np.all(np.isfinite(value))}
+        for method, values in item.items()
+    }
+
+
+def _named(item: dict[str, dict[str, Any]], network: str, loss: str) -> dict[str, float]:
+    """Means over seeds, in percent, that are finite."""
+    found: dict[str, float] = {}
+    for method, values in item.items():
+        place = f"({network}, {loss}, {method})"
+        means = {measure: float(np.mean(values[measure])) for measure in _MEASURES}
+        found |= {f"{measure}{place}": 100 * mean for measure, mean in means.items() if np.isfinite(mean)}
+        found |= {f"ece {side}{place}": 100 * values[side] for side in ("low", "high")}
+    return found
+
+
+def _tests(measured: dict[str, list[Trial]], network: str, loss: str, resamples: int) -> dict[str, float]:
+    """The largest p-value over the seeds that the ECE differs from that of cross-entropy as given."""
+    base = measured.get(_BASELINE, [])
+    pairs = list(zip(base, measured[loss], strict=False))
+    found = {}
+    for method in _METHODS:
+        if pairs and all(method in trial for _, trial in pairs) and (loss, method) != (_BASELINE, "raw"):
+            tests = [
+                metrics.paired_test(
+                    *(metrics.ece, first["raw"].probs, second[method].probs, first["raw"].labels),
+                    bins=15,
+                    resamples=resamples,
+                )
+                for first, second in pairs
+            ]
+            found[f"p({network}, {loss}, {method})"] = max(test.p_value for test in tests)
+    return found
+
+
+def _absent(given: Parameters, values: dict[str, float]) -> tuple[str, ...]:
+    names = [
+        f"{what}({network}{reading}, {loss}, {method})"
+        for what in (*_MEASURES, "ece low", "ece high", "p")
+        for network in given.networks
+        for reading in ("", " all")
+        for loss in given.losses
+        for method in _METHODS
+    ]
+    return tuple(name for name in names if name not in values)
+
+
+def _rows(title: str, loss: str, item: dict[str, dict[str, Any]], paper: str, network: Network | None) -> Rows:
+    """A row for each method; the paper's numbers are for the network, if one is given."""
+    rows = []
+    for method, values in item.items():
+        cells = []
+        for measure in _MEASURES:
+            finite = bool(np.all(np.isfinite(values[measure])))
+            ours = spread(values[measure]) if finite else "∞"
+            if measure == _LIMITED:
+                ours += f" ({100 * values['low']:.2f} to {100 * values['high']:.2f})"
+            cells.append(ours + ("" if network is None else _theirs(network, loss, method, measure, paper)))
+        rows.append((title, loss_words(loss), _METHODS[method], *cells))
+    return rows
+
+
+def _theirs(network: Network, loss: str, method: str, measure: str, paper: str) -> str:
+    numbers = lookup(*network, variant_of(loss), method, measure)
+    return "".join(f" [{100 * number.value:.2f}]" for number in numbers if number.paper == paper)
+
+
+def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
+    """The ECE by loss, a panel for each network, bars for the limits over the seeds."""
+    groups = numbers.curves["groups"]
+    titles = list(dict.fromkeys(group["network"] for group in groups)) or [Network.named(given.networks[0]).words]
+    figure.set_size_inches(style.WIDTH, 0.5 + 2.4 * len(titles))
+    panels = figure.subplots(len(titles), 1, squeeze=False)[:, 0]
+    for index, (ax, title) in enumerate(zip(panels, titles, strict=True)):
+        _draw_panel(ax, given, [group for group in groups if group["network"] == title])
+        style.letter(ax, index, title)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(_METHODS))
+
+
+def _draw_panel(ax: Axes, given: Parameters, groups: list[dict[str, Any]]) -> None:
+    short = {"cross-entropy": "cross-\nentropy", "brier": "Brier"}
+    losses = [loss for loss in given.losses if any(group["loss"] == loss for group in groups)]
+    width = 0.8 / len(_METHODS)
+    for m, (method, words) in enumerate(_METHODS.items()):
+        held = [group for group in groups if method in group["methods"]]
+        places = [losses.index(group["loss"]) + (m - (len(_METHODS) - 1) / 2) * width for group in held]
+        found = [group["methods"][method] for group in held]
+        means = [100 * np.mean(values[_LIMITED]) for values in found]
+        reach = [
+            [100 * max(0.0, np.mean(values[_LIMITED]) - values["low"]) for values in found],
+            [100 * max(0.0, values["high"] - np.mean(values[_LIMITED])) for values in found],
+        ]
+        ax.errorbar(
+            places,
+            means,
+            yerr=reach,
+            linestyle="none",
+            marker=style.MARKERS[m],
+            markersize=4,
+            linewidth=0.9,
+            color=style.color(m),
+            label=words,
+        )
+    ticks = [short.get(loss, loss_words(loss).replace("cross-entropy, smoothing ", "smoothing\n")) for loss in losses]
+    ax.set_xticks(range(len(losses)), ticks)
+    ax.set_ylabel("ECE, 15 bins (%)")
+    ax.set_ylim(bottom=0)
+    if not groups:
+        ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+
+
+KIND = zoo_kind(Parameters, compute, draw)
