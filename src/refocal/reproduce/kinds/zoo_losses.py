@@ -265,7 +265,7 @@ def _draw_panel(ax: Axes, given: Parameters, groups: list[dict[str, Any]]) -> No
             label=words,
         )
     ticks = [short.get(loss, loss_words(loss).replace("cross-entropy, smoothing ", "smoothing\n")) for loss in losses]
-    ax.set_xticks(range(len(losses)), ticks)
+    ax.set_xticks(range(len(losses)), ticks, fontsize="small")
     ax.set_ylabel("ECE, 15 bins (%)")
     ax.set_ylim(bottom=0)
     if not groups:
