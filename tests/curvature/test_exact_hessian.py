@@ -12,6 +12,7 @@ from refocal.curvature import gradient_norm, hessian_trace, layers
 from refocal.curvature.forms import quadratic_forms, vectors_at_once
 from refocal.curvature.operators import CountedOperator
 from refocal.curvature.problem import prepare
+from refocal.curvature.products import products
 from refocal.losses import FocalLoss
 
 DEFAULTS = {"parameters": None, "group": None, "dtype": None, "batch_statistics": False}
@@ -21,6 +22,13 @@ def every_entry(model, loss, data, *, matrix="hessian", **settings):
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
     operator = CountedOperator(problem, matrix=matrix, advance=lambda _: None)
     return operator @ torch.eye(problem.size, dtype=operator.dtype)
+
+
+def every_product(model, loss, data, *, matrix="hessian", memory=2**27, **settings):
+    """The same by what eigenvalues are found with; without memory, each product makes its graph again."""
+    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
+    multiply = products(problem, matrix=matrix, memory=memory)
+    return torch.stack([multiply(unit) for unit in torch.eye(problem.size, dtype=problem.dtype)])
 
 
 def diagonal(model, loss, data, *, matrix="hessian", **settings):
@@ -43,6 +51,9 @@ def test_hessian_of_uneven_batches_is_that_of_all_samples(name, reduction):
     assert exact.isfinite().all()
     tolerance = 1e-12 * exact.abs().max().item()
     torch.testing.assert_close(every_entry(model, loss, cases.batches(name)), exact, rtol=0, atol=tolerance)
+    if name != "proper focal" or reduction == "mean":  # whose products take long
+        found = every_product(model, loss, cases.batches(name))
+        torch.testing.assert_close(found, exact, rtol=0, atol=tolerance)
     for group in (None, 3):
         found = diagonal(model, loss, cases.batches(name), group=group)
         torch.testing.assert_close(found, exact.diagonal(), rtol=0, atol=tolerance)
@@ -54,6 +65,9 @@ def test_gauss_newton_matrix(name):
     exact = cases.exact_ggn(model, loss, *cases.samples(name))
     found = every_entry(model, loss, cases.batches(name), matrix="ggn")
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
+    if name != "proper focal":  # whose products take long
+        found = every_product(model, loss, cases.batches(name), matrix="ggn")
+        torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
     found = diagonal(model, loss, cases.batches(name), matrix="ggn", group=3)
     torch.testing.assert_close(found, exact.diagonal(), rtol=0, atol=1e-12)
 
@@ -193,3 +207,55 @@ def test_vectors_at_once_follow_the_memory():
     whole = CountedOperator(problem, matrix="hessian", advance=counts.append) @ some
     torch.testing.assert_close(split, whole)
     assert counts == [2, 2, 1, 5]
+
+
+def test_products_without_memory_for_graphs():
+    model, data = cases.network(), cases.batches("focal")
+    kept, again = (every_product(model, FocalLoss(2.0), data, memory=memory) for memory in (2**27, 0))
+    torch.testing.assert_close(kept, again, rtol=0, atol=1e-14)
+
+
+class Tied(nn.Module):
+    """One matrix, used twice, and a parameter that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.outer.weight = self.inner.weight
+        self.unused = nn.Parameter(torch.ones(2))
+
+    def forward(self, inputs):
+        return self.outer(torch.tanh(self.inner(inputs)))
+
+
+def test_shared_and_unused_parameters():
+    torch.manual_seed(1)
+    model, loss = Tied().double(), FocalLoss(2.0)
+    inputs, target = torch.randn(8, 3, dtype=torch.float64), torch.randint(3, (8,))
+
+    def value(flat):
+        return loss(torch.tanh(inputs @ flat.reshape(3, 3).T) @ flat.reshape(3, 3).T, target)
+
+    exact = torch.zeros(11, 11, dtype=torch.float64)
+    names = [name for name, _ in model.named_parameters()]
+    start = 0 if names[0] == "inner.weight" else 2
+    block = slice(start, start + 9)
+    exact[block, block] = torch.func.hessian(value)(model.inner.weight.detach().flatten())
+    torch.testing.assert_close(every_product(model, loss, [(inputs, target)]), exact, rtol=0, atol=1e-13)
+    torch.testing.assert_close(diagonal(model, loss, [(inputs, target)]), exact.diagonal(), rtol=0, atol=1e-13)
+
+
+def test_class_probabilities_with_class_weights_over_uneven_batches():
+    model, (inputs, target) = cases.network(), cases.samples("focal")
+    soft = torch.softmax(torch.randn(len(target), 3, dtype=torch.float64), dim=1)
+    parts = [(inputs[:4], soft[:4]), (inputs[4:], soft[4:])]
+    for loss in (nn.CrossEntropyLoss(cases.WEIGHT), FocalLoss(2.0, weight=cases.WEIGHT)):
+        exact = cases.exact_hessian(model, loss, inputs, soft)
+        torch.testing.assert_close(every_product(model, loss, parts), exact, rtol=0, atol=1e-12)
+
+
+def test_a_loss_linear_in_the_parameters_is_flat():
+    model = nn.Linear(3, 2).double()
+    data = [(torch.randn(4, 3, dtype=torch.float64), torch.zeros(4))]
+    found = every_product(model, lambda scores, _: scores.mean(), data)
+    assert torch.equal(found, torch.zeros(8, 8, dtype=torch.float64))

@@ -12,7 +12,7 @@ from torch import nn
 from refocal import _check
 from refocal.curvature.forms import Matrix, quadratic_forms, rademacher, vectors_at_once
 from refocal.curvature.operators import CountedOperator, trace_estimators
-from refocal.curvature.problem import Data, Loss, Problem, all_digits, memory_for, prepare
+from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, all_digits, memory_for, prepare
 from refocal.curvature.progress import progress_bar
 
 _RUNS = 4  # independent runs of an estimator that does not tell its own error
@@ -117,6 +117,8 @@ def _hutchinson(
             forms.append(forms_of(rademacher(count, problem.parameters, generator)).double())
             advance(count)
         joined = torch.cat(forms)
+        if not joined.isfinite().all():
+            raise ArithmeticError(NOT_FINITE)
         value += joined.mean().item()
         variance += joined.var().item() / probes
     return TraceEstimate(value, math.sqrt(variance))
@@ -134,6 +136,9 @@ def _sketched(
 ) -> TraceEstimate:
     estimator, unit = trace_estimators()[method]
     each = products // (_RUNS * unit) * unit
+    if problem.size <= unit:
+        msg = f"method {method!r} needs more than {unit} parameters, got {problem.size}: use 'hutchinson'"
+        raise ValueError(msg)
     if each < unit or each >= problem.size:
         most = _RUNS * (problem.size - 1)
         msg = f"probes must be {_RUNS * unit} to {most} for {method!r} and {problem.size} parameters, got {products}"
