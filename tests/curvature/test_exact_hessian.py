@@ -10,8 +10,9 @@ from torch import nn
 
 from refocal.curvature import gradient_norm, hessian_trace, layers
 from refocal.curvature.forms import quadratic_forms, vectors_at_once
+from refocal.curvature.linear_layers import linear_weights
 from refocal.curvature.operators import CountedOperator
-from refocal.curvature.problem import prepare
+from refocal.curvature.problem import all_digits, prepare
 from refocal.curvature.products import products
 from refocal.losses import FocalLoss
 
@@ -40,7 +41,8 @@ def diagonal(model, loss, data, *, matrix="hessian", **settings):
         rows[start : start + values.numel()] = torch.eye(values.numel(), dtype=values.dtype)
         unit[name] = rows.reshape(problem.size, *values.shape)
         start += values.numel()
-    return sum(quadratic_forms(problem, batch, matrix=matrix)(unit) for batch in problem.batches)
+    linear = linear_weights(problem)
+    return sum(quadratic_forms(problem, batch, matrix=matrix, linear=linear)(unit) for batch in problem.batches)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -259,3 +261,31 @@ def test_a_loss_linear_in_the_parameters_is_flat():
     data = [(torch.randn(4, 3, dtype=torch.float64), torch.zeros(4))]
     found = every_product(model, lambda scores, _: scores.mean(), data)
     assert torch.equal(found, torch.zeros(8, 8, dtype=torch.float64))
+
+
+class Mixed(nn.Module):
+    """A weight by itself, one that is used elsewhere too, one by keyword, and attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.alone, self.twice, self.named = (nn.Linear(4, 4) for _ in range(3))
+        self.attention = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, activation="gelu")
+        self.last = nn.Linear(4, 3, bias=False)
+
+    def forward(self, inputs):
+        hidden = torch.tanh(self.alone(inputs)) @ self.twice.weight + self.twice(inputs)
+        hidden = F.linear(hidden, weight=self.named.weight, bias=self.named.bias)
+        hidden = self.attention(hidden[:, None])[:, 0]
+        return self.last(hidden.to(self.last.weight.dtype))
+
+
+def test_weights_of_linear_layers_are_told_from_others():
+    torch.manual_seed(0)
+    model, loss = Mixed().double(), FocalLoss(2.0)
+    data = [(torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,)))]
+    problem = prepare(model, loss, data, **DEFAULTS)
+    alone = {"alone.weight", "last.weight", "attention.linear1.weight", "attention.linear2.weight"}
+    with all_digits():
+        assert linear_weights(problem) == alone
+        found, exact = diagonal(model, loss, data), every_product(model, loss, data).diagonal()
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
