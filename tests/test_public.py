@@ -50,8 +50,7 @@ ROOMS = {
     | {"refocal.core", "refocal.losses"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
     | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators", "refocal._files"},
-    "curvature": {"numpy", "scipy", "torch", "rich", "curvlinops"}
-    | {"refocal._check", "refocal.losses", "refocal.curvature"},
+    "curvature": {"numpy", "torch", "rich", "curvlinops"} | {"refocal._check", "refocal.losses", "refocal.curvature"},
     "report": {
         "numpy",
         "rich",

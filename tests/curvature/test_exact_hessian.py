@@ -10,8 +10,10 @@ from torch import nn
 
 from refocal.curvature import gradient_norm, hessian_trace, layers
 from refocal.curvature.forms import quadratic_forms, vectors_at_once
+from refocal.curvature.linear_layers import linear_weights
 from refocal.curvature.operators import CountedOperator
-from refocal.curvature.problem import prepare
+from refocal.curvature.problem import all_digits, prepare
+from refocal.curvature.products import products
 from refocal.losses import FocalLoss
 
 DEFAULTS = {"parameters": None, "group": None, "dtype": None, "batch_statistics": False}
@@ -23,6 +25,13 @@ def every_entry(model, loss, data, *, matrix="hessian", **settings):
     return operator @ torch.eye(problem.size, dtype=operator.dtype)
 
 
+def every_product(model, loss, data, *, matrix="hessian", memory=2**27, **settings):
+    """The same by what eigenvalues are found with; without memory, each product makes its graph again."""
+    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
+    multiply = products(problem, matrix=matrix, memory=memory)
+    return torch.stack([multiply(unit) for unit in torch.eye(problem.size, dtype=problem.dtype)])
+
+
 def diagonal(model, loss, data, *, matrix="hessian", **settings):
     """e_i'Ae_i of each unit vector, by what the trace is estimated with."""
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
@@ -32,7 +41,8 @@ def diagonal(model, loss, data, *, matrix="hessian", **settings):
         rows[start : start + values.numel()] = torch.eye(values.numel(), dtype=values.dtype)
         unit[name] = rows.reshape(problem.size, *values.shape)
         start += values.numel()
-    return sum(quadratic_forms(problem, batch, matrix=matrix)(unit) for batch in problem.batches)
+    linear = linear_weights(problem)
+    return sum(quadratic_forms(problem, batch, matrix=matrix, linear=linear)(unit) for batch in problem.batches)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -43,6 +53,9 @@ def test_hessian_of_uneven_batches_is_that_of_all_samples(name, reduction):
     assert exact.isfinite().all()
     tolerance = 1e-12 * exact.abs().max().item()
     torch.testing.assert_close(every_entry(model, loss, cases.batches(name)), exact, rtol=0, atol=tolerance)
+    if name != "proper focal" or reduction == "mean":  # whose products take long
+        found = every_product(model, loss, cases.batches(name))
+        torch.testing.assert_close(found, exact, rtol=0, atol=tolerance)
     for group in (None, 3):
         found = diagonal(model, loss, cases.batches(name), group=group)
         torch.testing.assert_close(found, exact.diagonal(), rtol=0, atol=tolerance)
@@ -54,6 +67,9 @@ def test_gauss_newton_matrix(name):
     exact = cases.exact_ggn(model, loss, *cases.samples(name))
     found = every_entry(model, loss, cases.batches(name), matrix="ggn")
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
+    if name != "proper focal":  # whose products take long
+        found = every_product(model, loss, cases.batches(name), matrix="ggn")
+        torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
     found = diagonal(model, loss, cases.batches(name), matrix="ggn", group=3)
     torch.testing.assert_close(found, exact.diagonal(), rtol=0, atol=1e-12)
 
@@ -193,3 +209,83 @@ def test_vectors_at_once_follow_the_memory():
     whole = CountedOperator(problem, matrix="hessian", advance=counts.append) @ some
     torch.testing.assert_close(split, whole)
     assert counts == [2, 2, 1, 5]
+
+
+def test_products_without_memory_for_graphs():
+    model, data = cases.network(), cases.batches("focal")
+    kept, again = (every_product(model, FocalLoss(2.0), data, memory=memory) for memory in (2**27, 0))
+    torch.testing.assert_close(kept, again, rtol=0, atol=1e-14)
+
+
+class Tied(nn.Module):
+    """One matrix, used twice, and a parameter that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.outer.weight = self.inner.weight
+        self.unused = nn.Parameter(torch.ones(2))
+
+    def forward(self, inputs):
+        return self.outer(torch.tanh(self.inner(inputs)))
+
+
+def test_shared_and_unused_parameters():
+    torch.manual_seed(1)
+    model, loss = Tied().double(), FocalLoss(2.0)
+    inputs, target = torch.randn(8, 3, dtype=torch.float64), torch.randint(3, (8,))
+
+    def value(flat):
+        return loss(torch.tanh(inputs @ flat.reshape(3, 3).T) @ flat.reshape(3, 3).T, target)
+
+    exact = torch.zeros(11, 11, dtype=torch.float64)
+    names = [name for name, _ in model.named_parameters()]
+    start = 0 if names[0] == "inner.weight" else 2
+    block = slice(start, start + 9)
+    exact[block, block] = torch.func.hessian(value)(model.inner.weight.detach().flatten())
+    torch.testing.assert_close(every_product(model, loss, [(inputs, target)]), exact, rtol=0, atol=1e-13)
+    torch.testing.assert_close(diagonal(model, loss, [(inputs, target)]), exact.diagonal(), rtol=0, atol=1e-13)
+
+
+def test_class_probabilities_with_class_weights_over_uneven_batches():
+    model, (inputs, target) = cases.network(), cases.samples("focal")
+    soft = torch.softmax(torch.randn(len(target), 3, dtype=torch.float64), dim=1)
+    parts = [(inputs[:4], soft[:4]), (inputs[4:], soft[4:])]
+    for loss in (nn.CrossEntropyLoss(cases.WEIGHT), FocalLoss(2.0, weight=cases.WEIGHT)):
+        exact = cases.exact_hessian(model, loss, inputs, soft)
+        torch.testing.assert_close(every_product(model, loss, parts), exact, rtol=0, atol=1e-12)
+
+
+def test_a_loss_linear_in_the_parameters_is_flat():
+    model = nn.Linear(3, 2).double()
+    data = [(torch.randn(4, 3, dtype=torch.float64), torch.zeros(4))]
+    found = every_product(model, lambda scores, _: scores.mean(), data)
+    assert torch.equal(found, torch.zeros(8, 8, dtype=torch.float64))
+
+
+class Mixed(nn.Module):
+    """A weight by itself, one that is used elsewhere too, one by keyword, and attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.alone, self.twice, self.named = (nn.Linear(4, 4) for _ in range(3))
+        self.attention = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, activation="gelu")
+        self.last = nn.Linear(4, 3, bias=False)
+
+    def forward(self, inputs):
+        hidden = torch.tanh(self.alone(inputs)) @ self.twice.weight + self.twice(inputs)
+        hidden = F.linear(hidden, weight=self.named.weight, bias=self.named.bias)
+        hidden = self.attention(hidden[:, None])[:, 0]
+        return self.last(hidden.to(self.last.weight.dtype))
+
+
+def test_weights_of_linear_layers_are_told_from_others():
+    torch.manual_seed(0)
+    model, loss = Mixed().double(), FocalLoss(2.0)
+    data = [(torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,)))]
+    problem = prepare(model, loss, data, **DEFAULTS)
+    alone = {"alone.weight", "last.weight", "attention.linear1.weight", "attention.linear2.weight"}
+    with all_digits():
+        assert linear_weights(problem) == alone
+        found, exact = diagonal(model, loss, data), every_product(model, loss, data).diagonal()
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)

@@ -123,6 +123,17 @@ def test_a_loss_linear_in_the_parameters_has_no_penalty():
     assert penalty.item() == 0
 
 
+def test_what_the_penalty_needs():
+    weight, penalty = nn.Parameter(torch.ones(3)), HessianTracePenalty(1.0)
+    for loss, parameters in (
+        ((weight**2).sum().detach(), [weight]),
+        (weight**2, [weight]),
+        ((weight**2).sum(), [torch.ones(3)]),
+    ):
+        with pytest.raises(ValueError, match="needs one number with a graph, and parameters that require a gradient"):
+            penalty(loss, parameters)
+
+
 def test_fused_attention_is_named():
     model, inputs = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 3, 8)
     criterion, target = CurvatureRegularised(FocalLoss(2.0), 0.1), torch.tensor([0, 1])

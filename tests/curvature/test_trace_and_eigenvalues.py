@@ -10,7 +10,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from refocal.curvature import NotConvergedError, curvature_summary, hessian_top_eigenvalues, hessian_trace
+from refocal.curvature import (
+    NotConvergedError,
+    curvature_summary,
+    gradient_norm,
+    hessian_top_eigenvalues,
+    hessian_trace,
+)
+from refocal.curvature.problem import all_digits
 from refocal.losses import FocalLoss
 
 
@@ -161,10 +168,36 @@ def test_a_search_that_does_not_converge_says_so():
         hessian_top_eigenvalues(cases.network(), FocalLoss(2.0), cases.batches("focal"), max_products=7)
 
 
-def test_a_loss_that_is_not_finite_is_named():
+@pytest.mark.parametrize("measure", [hessian_top_eigenvalues, hessian_trace, gradient_norm])
+def test_a_loss_that_is_not_finite_is_named(measure):
     inputs, target = cases.samples("focal")
-    with pytest.raises(ArithmeticError, match="times a vector is not finite"):
-        hessian_top_eigenvalues(cases.network(), FocalLoss(2.0), [(inputs * float("nan"), target)])
+    with pytest.raises(ArithmeticError, match="derivatives of the loss are not finite"):
+        measure(cases.network(), FocalLoss(2.0), [(inputs * float("nan"), target)])
+
+
+def test_one_parameter():
+    model, loss = nn.Linear(1, 1, bias=False).double(), nn.BCEWithLogitsLoss()
+    data = [(torch.randn(5, 1, dtype=torch.float64), torch.ones(5, 1, dtype=torch.float64))]
+    second = cases.exact_hessian(model, loss, *data[0]).item()
+    assert hessian_top_eigenvalues(model, loss, data).algebraic == pytest.approx([second])
+    assert hessian_trace(model, loss, data) == pytest.approx((second, 0.0), abs=1e-12)
+    with pytest.raises(ValueError, match="'xtrace' needs more than 2 parameters, got 1: use 'hutchinson'"):
+        hessian_trace(model, loss, data, method="xtrace")
+
+
+def test_few_digits_are_refused():
+    inputs, target = cases.samples("focal")
+    with pytest.raises(ValueError, match=r"must compute in float32 or float64, got torch.bfloat16: give dtype"):
+        hessian_trace(cases.network().bfloat16(), FocalLoss(2.0), [(inputs, target)])
+    hessian_trace(cases.network().bfloat16(), FocalLoss(2.0), [(inputs, target)], dtype=torch.float32, probes=2)
+
+
+def test_what_was_set_about_tf32_and_attention_stays():
+    backends = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = [backend.allow_tf32 for backend in backends]
+    with all_digits():
+        assert not any(backend.allow_tf32 for backend in backends)
+    assert [backend.allow_tf32 for backend in backends] == before
 
 
 @pytest.mark.parametrize(
@@ -205,6 +238,10 @@ def test_data_refused():
         hessian_trace(model, loss, [(inputs, torch.full_like(target, -100))])
     with pytest.raises(TypeError, match=r"data must yield pairs of tensors \(inputs, target\), got Tensor"):
         hessian_trace(model, loss, [inputs])
+    with pytest.raises(TypeError, match=r"data must yield pairs of tensors \(inputs, target\), got dict"):
+        hessian_trace(model, loss, [{"inputs": inputs, "target": target}])
+    with pytest.raises(ValueError, match=r"as many inputs as targets, got shapes \(17, 4\) and \(3,\)"):
+        hessian_trace(model, loss, [(inputs, target[:3])])
     with pytest.raises(ValueError, match="loss must reduce to one number, by 'mean' or 'sum', got reduction='none'"):
         hessian_trace(model, FocalLoss(2.0, reduction="none"), [(inputs, target)])
     with pytest.raises(ValueError, match="model must have a parameter that requires a gradient, got none"):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal.curvature.forms import Matrix
-from refocal.curvature.lanczos import NOT_FINITE, ends_of_spectrum
-from refocal.curvature.problem import Data, Loss, Problem, all_digits, memory_for, prepare
+from refocal.curvature.lanczos import ends_of_spectrum
+from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, all_digits, memory_for, prepare
 from refocal.curvature.products import products
 from refocal.curvature.progress import progress_bar
 
@@ -65,6 +65,7 @@ def hessian_top_eigenvalues(
         parameters: Names of parameters or layers (`layers`) to restrict the matrix to; None for all.
         tolerance: Bound on |Av - lambda v| over the largest modulus; by default 1e-6 in float64 and 1e-4 else. The
             error of an eigenvalue is at most that, and of the order of its square where the next eigenvalue is apart.
+            Where eigenvalues lie close to each other one may be missed; a smaller tolerance tells more of them apart.
         max_products: Give up after so many products with a vector.
         dtype: Compute in this type, such as torch.float64; None for the network's own.
         batch_statistics: Let BatchNorm use each batch's statistics.

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
+from refocal.curvature.linear_layers import MovingWeights
 from refocal.curvature.problem import Batch, Problem, kept_by_forward
 
 Matrix = Literal["hessian", "ggn"]
 Vector = dict[str, Tensor]
 
 
-def quadratic_forms(problem: Problem, batch: Batch, *, matrix: Matrix) -> Callable[[Vector], Tensor]:
+def quadratic_forms(
+    problem: Problem, batch: Batch, *, matrix: Matrix, linear: Collection[str] = ()
+) -> Callable[[Vector], Tensor]:
     """The function that takes vectors (C, *shape) of each parameter to v'Av (C,), A the part of one batch.
 
-    The Gauss-Newton form is |Jv|^2 in the metric of the loss's Hessian in the scores: a pass forward, none back.
+    The Gauss-Newton form is |Jv|^2 in the metric of the loss's Hessian in the scores: a pass forward, none back. The
+    Hessian's is a pass forward over a pass back; `linear` names weights of linear layers (`linear_weights`), for
+    which no gradient is formed.
     """
 
     def ggn(vector: Vector) -> Tensor:
@@ -26,12 +31,19 @@ def quadratic_forms(problem: Problem, batch: Batch, *, matrix: Matrix) -> Callab
         slope = grad(lambda values: problem.loss_of_scores(values, batch))
         return (change * jvp(slope, (scores,), (change,))[1]).sum()
 
-    slope_in_parameters = grad(lambda values: problem.value(values, batch))
+    moving = {name: values for name, values in problem.parameters.items() if name in linear}
+    others = {name: values for name, values in problem.parameters.items() if name not in linear}
+    start = torch.zeros((), dtype=problem.dtype, device=problem.device)
 
     def hessian(vector: Vector) -> Tensor:
-        product = jvp(slope_in_parameters, (problem.parameters,), (vector,))[1]
-        parts = [torch.linalg.vecdot(product[name].flatten(), vector[name].flatten()) for name in vector]
-        return torch.stack(parts).sum()
+        def value(values: Vector, time: Tensor) -> Tensor:
+            with MovingWeights(moving, vector, time):
+                return problem.value({**moving, **values}, batch)
+
+        along = {name: vector[name] for name in others}
+        slopes, in_time = jvp(grad(value, argnums=(0, 1)), (others, start), (along, torch.ones_like(start)))[1]
+        parts = [torch.linalg.vecdot(slopes[name].flatten(), vector[name].flatten()) for name in others]
+        return torch.stack([in_time, *parts]).sum()
 
     return vmap(hessian if matrix == "hessian" else ggn)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-NOT_FINITE = "the Hessian times a vector is not finite: look at the loss's value and gradient on these data"
+from refocal.curvature.problem import NOT_FINITE
 
 
 class NotConvergedError(ArithmeticError):
@@ -40,10 +40,12 @@ def ends_of_spectrum(
 ) -> Ends:
     """Eigenvalues with |Av - lambda v| at most `tolerance` times the largest modulus.
 
+    Each is that close to an eigenvalue. Where eigenvalues lie close to each other one may be missed.
+
     Args:
         product: Multiplies a vector (P,).
         start: The first vector (P,).
-        k: How many at each end, < P.
+        k: How many at each end, 4k + 2 < P.
         tolerance: Of the residuals.
         max_products: Give up after so many.
         basis: Vectors (P,) that are kept, at least 4k + 2.
@@ -70,8 +72,9 @@ def ends_of_spectrum(
         by_modulus = np.argsort(-np.abs(values), kind="stable")
         wanted = np.union1d(np.arange(count)[::-1][:k], by_modulus[:k])
         scale = abs(values[by_modulus[0]])
-        # A V = V (V'AV) + rest e', so that a residual is the length of the rest times the last entry
-        if count >= k and (length * np.abs(rotation[-1, wanted]) <= tolerance * scale).all():
+        # A V = V (V'AV) + rest e', so that a residual is the length of the rest times the last entry; with few vectors
+        # those of one end would be taken for those of the other
+        if count > 2 * k and (length * np.abs(rotation[-1, wanted]) <= tolerance * scale).all():
             return Ends(values[::-1][:k], values[by_modulus[:k]], number)
         if length <= torch.finfo(start.dtype).eps * scale:  # the vectors span all that the first one leads to
             fresh = torch.randn(len(start), dtype=start.dtype, device=start.device, generator=generator)

@@ -74,6 +74,6 @@ def _curvlinops() -> Any:
     try:
         import curvlinops
     except ImportError as error:
-        msg = "eigenvalues, Hutch++ and XTrace need curvlinops: pip install 'refocal[curvature]'"
+        msg = "Hutch++ and XTrace need curvlinops: pip install 'refocal[curvature]'"
         raise ImportError(msg) from error
     return curvlinops

@@ -65,6 +65,13 @@ class HessianTracePenalty(nn.Module):
             )
             raise RuntimeError(msg)
         inside = [values for values in parameters if values.requires_grad]
+        if loss.ndim or not loss.requires_grad or not inside:
+            graph = "with" if loss.requires_grad else "without"
+            msg = (
+                "the trace penalty needs one number with a graph, and parameters that require a gradient, got a loss "
+                f"of shape {tuple(loss.shape)} {graph} one, and {len(inside)} parameters"
+            )
+            raise ValueError(msg)
         return self.tau * self.every * self._trace(loss, inside, self._generator(call, loss.device))
 
     def get_extra_state(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from refocal.losses.modules import AbstractSoftmaxLoss, SigmoidFocalLoss
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Data = Iterable[tuple[Tensor, Tensor]]
+NOT_FINITE = "derivatives of the loss are not finite: look at its value and gradient on these data"
 _ADD_OVER_SAMPLES = (AbstractSoftmaxLoss, SigmoidFocalLoss, nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
 
 
@@ -100,6 +101,9 @@ def prepare(
             module.training = isinstance(module, nn.modules.batchnorm._BatchNorm)
     chosen = _chosen(network, parameters)
     first = next(iter(chosen.values()))
+    if first.dtype.itemsize < 4:
+        msg = f"model must compute in float32 or float64, got {first.dtype}: give dtype=torch.float32"
+        raise ValueError(msg)
     criterion = copy.deepcopy(loss).to(first.device, dtype) if isinstance(loss, nn.Module) else loss
     splits = group is not None and isinstance(loss, _ADD_OVER_SAMPLES) and not batch_statistics
     batches = []
@@ -229,6 +233,10 @@ def _pairs(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(each, Tensor) for each in pair)):
             msg = f"data must yield pairs of tensors (inputs, target), got {type(pair).__name__}"
             raise TypeError(msg)
+        if pair[1].ndim == 0 or len(pair[0]) != len(pair[1]):
+            shapes = f"{tuple(pair[0].shape)} and {tuple(pair[1].shape)}"
+            msg = f"data must yield as many inputs as targets, got shapes {shapes}"
+            raise ValueError(msg)
         yield pair[0], pair[1]
 
 

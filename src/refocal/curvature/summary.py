@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from refocal.curvature.eigenvalues import TopEigenvalues, hessian_top_eigenvalues
 from refocal.curvature.forms import Matrix
-from refocal.curvature.problem import Data, Loss, all_digits, prepare
+from refocal.curvature.problem import NOT_FINITE, Data, Loss, all_digits, prepare
 from refocal.curvature.trace import TraceEstimate, hessian_trace
 
 
@@ -130,4 +130,6 @@ def gradient_norm(
             for name, slope in torch.func.grad(problem.value)(problem.parameters, batch).items():
                 total[name] += slope
     flat: Tensor = torch.cat([values.flatten() for values in total.values()])
+    if not flat.isfinite().all():
+        raise ArithmeticError(NOT_FINITE)
     return float(torch.linalg.vector_norm(flat.double()))

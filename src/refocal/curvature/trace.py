@@ -11,8 +11,9 @@ from torch import nn
 
 from refocal import _check
 from refocal.curvature.forms import Matrix, quadratic_forms, rademacher, vectors_at_once
+from refocal.curvature.linear_layers import linear_weights
 from refocal.curvature.operators import CountedOperator, trace_estimators
-from refocal.curvature.problem import Data, Loss, Problem, all_digits, memory_for, prepare
+from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, all_digits, memory_for, prepare
 from refocal.curvature.progress import progress_bar
 
 _RUNS = 4  # independent runs of an estimator that does not tell its own error
@@ -108,15 +109,18 @@ def _hutchinson(
 ) -> TraceEstimate:
     generator = torch.Generator(problem.device).manual_seed(seed)
     at_once = min(probes, vectors_at_once(problem, memory))
+    linear = linear_weights(problem)
     value = variance = 0.0
     for batch in problem.batches:
-        forms_of = quadratic_forms(problem, batch, matrix=matrix)
+        forms_of = quadratic_forms(problem, batch, matrix=matrix, linear=linear)
         forms = []
         for start in range(0, probes, at_once):
             count = min(at_once, probes - start)
             forms.append(forms_of(rademacher(count, problem.parameters, generator)).double())
             advance(count)
         joined = torch.cat(forms)
+        if not joined.isfinite().all():
+            raise ArithmeticError(NOT_FINITE)
         value += joined.mean().item()
         variance += joined.var().item() / probes
     return TraceEstimate(value, math.sqrt(variance))
@@ -134,6 +138,9 @@ def _sketched(
 ) -> TraceEstimate:
     estimator, unit = trace_estimators()[method]
     each = products // (_RUNS * unit) * unit
+    if problem.size <= unit:
+        msg = f"method {method!r} needs more than {unit} parameters, got {problem.size}: use 'hutchinson'"
+        raise ValueError(msg)
     if each < unit or each >= problem.size:
         most = _RUNS * (problem.size - 1)
         msg = f"probes must be {_RUNS * unit} to {most} for {method!r} and {problem.size} parameters, got {products}"
