@@ -162,7 +162,7 @@ def test_list(made, capsys):
     status, shown, _ = run(capsys, "zoo", "list")
     assert status == 0
     assert "5 entries" in shown
-    assert "svhn, resnet20" in shown
+    assert "svhn-resnet20-…" in shown
     assert "focal, γ = 3" in shown
     status, shown, _ = run(capsys, "zoo", "list", "--json")
     assert [card["name"] for card in json.loads(shown)] == ["plain-0", "plain-1", "focal-0", "focal-1", "adafocal"]

@@ -45,18 +45,17 @@ class _Row(NamedTuple):
 
 
 def listing(found: Sequence[Entry]) -> RenderableType:
-    """A table for each data set and network, a row an entry, as its card has it."""
+    """A table for each data set and network, a row an entry, as its card has it; names begin with those of the two."""
     tables = []
-    for title, members in groupby((entry.card for entry in found), key=_title):
-        shown = Table(title=Text(printable(title)))
-        shown.add_column("name", overflow="fold")
-        shown.add_column("loss")
-        for column in ("seed", "epochs", "error", "NLL", "ECE"):
+    for (data, model), members in groupby((entry.card for entry in found), key=lambda card: (card.data, card.model)):
+        shown, beginning = Table(), f"{data}-{model}-"
+        shown.add_column(Text(printable(beginning + "…")), overflow="fold")
+        for column in ("epochs", "error", "NLL", "ECE"):
             shown.add_column(column, justify="right")
         for card in members:
-            words = (card.name, ", ".join(_loss(card)), str(card.seed), str(card.epochs))
+            name = "…" + card.name.removeprefix(beginning) if card.name.startswith(beginning) else card.name
             figures = (percent(card.error, 2), number(card.nll), percent(card.ece, 2))
-            shown.add_row(*(Text(printable(word)) for word in (*words, *figures)))
+            shown.add_row(*(Text(printable(word)) for word in (name, str(card.epochs), *figures)))
         tables.append(shown)
     return Several(*tables, Text(f"{len(found)} entries"))
 
