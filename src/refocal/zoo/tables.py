@@ -50,12 +50,15 @@ def listing(found: Sequence[Entry]) -> RenderableType:
     for (data, model), members in groupby((entry.card for entry in found), key=lambda card: (card.data, card.model)):
         shown, beginning = Table(), f"{data}-{model}-"
         shown.add_column(Text(printable(beginning + "…")), overflow="fold")
+        shown.add_column("loss")
         for column in ("epochs", "error", "NLL", "ECE"):
             shown.add_column(column, justify="right")
         for card in members:
             name = "…" + card.name.removeprefix(beginning) if card.name.startswith(beginning) else card.name
             figures = (percent(card.error, 2), number(card.nll), percent(card.ece, 2))
-            shown.add_row(*(Text(printable(word)) for word in (name, str(card.epochs), *figures)))
+            shown.add_row(
+                *(Text(printable(word)) for word in (name, ", ".join(_loss(card)), str(card.epochs), *figures))
+            )
         tables.append(shown)
     return Several(*tables, Text(f"{len(found)} entries"))
 
