@@ -35,7 +35,7 @@ _METHODS = ("temperature", "focal-temperature", "posterior")
 def asked_for(options: Namespace, files: Sequence[str]) -> bool:
     """Whether the files are parts of one data set: an engine was named, or one of them is a pattern."""
     patterns = any(glob.has_magic(file) and not os.path.lexists(file) for file in files)
-    return options.engine is not None or options.address is not None or patterns
+    return options.engine is not None or patterns
 
 
 def evaluate(options: Namespace) -> None:
@@ -131,9 +131,7 @@ def _chosen(method: str, loss: dict[str, Any], kind: str) -> Calibrator:
 
 
 def _engine(options: Namespace) -> dict[str, Any]:
-    """What the user said about the engine; an address alone means Ray."""
-    if options.address is not None and options.engine is None:
-        return {"engine": "ray", "address": options.address}
+    """What the user said about the engine."""
     given = {"engine": options.engine, "address": options.address}
     return {name: value for name, value in given.items() if value is not None}
 
