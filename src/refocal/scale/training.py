@@ -125,7 +125,7 @@ def _train_one(
         vectors = str(working_folder / vectors)
     data = load(recipe.data, folder=data_folder, split_seed=recipe.split_seed, word_vectors=vectors)
     # without a share Ray leaves all GPUs of the machine in sight
-    on_gpu = bool(ray.get_gpu_ids()) and torch.cuda.is_available()  # type: ignore[no-untyped-call]
+    on_gpu = bool(ray.get_gpu_ids()) and torch.cuda.is_available()
     loop.train(
         [recipe],
         data,
