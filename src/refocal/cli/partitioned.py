@@ -53,6 +53,8 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     val = matching(options.val)
     test = val if options.test is None else matching(options.test)
     form = form_of(val)
+    test_form = form_of(test)
+    form.check(test_form._replace(weighted=form.weighted))
     method = options.method or "focal-temperature"
     calibrator = _chosen(method, loss, form.kind)
     alone = options.test is None
@@ -62,7 +64,7 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     engine = _engine(options)
     with bar() as progress, opened(engine.get("engine", "local"), engine.get("address"), progress) as running:
         result = fitted(running, calibrator, val, Rows(form, split="val", optional=not alone, finite=True))
-        rows = Rows(form, split="test", optional=not alone, finite=True)
+        rows = Rows(test_form, split="test", optional=not alone, finite=True)
         before, after = measured(running, test, rows, (None, result))
     parameters = Fitted(method, method, result, None).parameters
     if options.save:

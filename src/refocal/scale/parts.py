@@ -43,8 +43,8 @@ class Form(NamedTuple):
     @classmethod
     def of(cls, block: Predictions, file: Path) -> Form:
         """The form of the file that a block is from."""
-        weighted = block.weights is not None
-        return cls(file, block.kind, columns_of(block), block.scores.dtype, weighted, block.class_names)
+        columns = 1 if block.scores.ndim == 1 else block.scores.shape[1]
+        return cls(file, block.kind, columns, block.scores.dtype, block.weights is not None, block.class_names)
 
     @property
     def classes(self) -> int:
@@ -56,9 +56,11 @@ class Form(NamedTuple):
         if self._told() != other._told():
             msg = f"{other.file} must hold what {self.file} does, {self._told()}, got {other._told()}"
             raise ValueError(msg)
-        if None not in (self.class_names, other.class_names) and self.class_names != other.class_names:
-            msg = f"{other.file} must have the class names of {self.file}, {_few(self)}, got {_few(other)}"
-            raise ValueError(msg)
+        names = zip(self.class_names or (), other.class_names or (), strict=False)
+        for number, (ours, theirs) in enumerate(names):
+            if ours != theirs:
+                msg = f"{other.file} must have the class names of {self.file}: {ours!r} for {number}, got {theirs!r}"
+                raise ValueError(msg)
 
     def check_input(self, calibrator: Calibrator) -> None:
         """Refuse a calibrator of other scores."""
@@ -167,16 +169,6 @@ def form_of(paths: Sequence[Path]) -> Form:
         return Form.of(first, path)
     msg = f"there are no rows in {len(paths)} files, the first of which is {paths[0]}"
     raise ValueError(msg)
-
-
-def _few(form: Form) -> str:
-    names = form.class_names or ()
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-
-
-def columns_of(block: Predictions) -> int:
-    """Columns of the scores; 1 for shape (n,)."""
-    return 1 if block.scores.ndim == 1 else block.scores.shape[1]
 
 
 def check_finite(block: Predictions, path: str | os.PathLike[str], *, first_row: int = 0) -> None:
