@@ -103,6 +103,16 @@ def test_what_is_refused_is_said_in_one_line(folder, capsys, arguments, message)
     assert re.search(message, trouble)
 
 
+@pytest.mark.parametrize(
+    "words", ["evaluate a.npz", "calibrate a.npz", "apply c.json a.npz --out o", "train plan.toml", "reproduce --all"]
+)
+def test_an_address_means_ray(words):
+    given = [*words.split(), "--address", "auto"]
+    assert parser().parse_args(given).engine == "ray"
+    assert parser().parse_args([*given, "--engine", "local"]).engine == "local"
+    assert parser().parse_args(words.split()).engine is None
+
+
 def test_the_commands_of_the_readme_are_known():
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     table = readme.split("| here | on a cluster |")[1].split("\n\n")[0]
