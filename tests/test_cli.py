@@ -140,7 +140,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["evaluate", "test.npz", "--split", "train"], "'train' was asked for"),
         (["evaluate", "unlabelled.npz"], "no labels"),
         (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
-        (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "was fitted to logits, but probs.npz holds probs"),
+        (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "takes logits, but probs.npz holds probs"),
         (["apply", "cal.json", "test.npz", "--out", "val.npz"], "val.npz exists"),
         (["export", "cal.json", "--onnx", "val.npz"], "--onnx must end in .onnx"),
         (["calibrate", "both.npz", "--save", "cal.json"], "cal.json exists"),

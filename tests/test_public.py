@@ -65,7 +65,7 @@ ROOMS = {
     "scale": {"numpy", "ray", "sklearn", "refocal._check", "refocal._files", "refocal.core", "refocal.metrics"}
     | {"refocal.calibrators", "refocal.predictions", "refocal.report", "refocal.scale"},
     "scale/figures": {"refocal.scale", "refocal.reproduce"},
-    "scale/training": {"ray", "torch", "refocal._files", "refocal.scale", "refocal.train"},
+    "scale/training": {"ray", "torch", "refocal._check", "refocal._files", "refocal.scale", "refocal.train"},
     "demo": {"refocal.predictions"},
     "claims": {"flint", "mpmath", "numpy", "scipy", "rich", "matplotlib"}
     | {"refocal._files", "refocal.core", "refocal.claims"},

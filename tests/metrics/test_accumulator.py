@@ -55,6 +55,12 @@ def test_batches_give_what_all_at_once_gives(task):
         assert np.isnan(found.classwise_ece)
 
 
+def test_an_infinite_score_of_weight_0_is_nothing():
+    found = fed([(np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([1, 0]), np.array([0.0, 2.0]))]).compute()
+    assert found.nll == pytest.approx(np.log(2))
+    assert fed([(np.array([[1.0, 0.0]]), np.array([1]))]).compute().nll == np.inf
+
+
 @pytest.mark.parametrize("bins", [1, 7, 15])
 @pytest.mark.parametrize("spread", [0.3, 2.0, 20.0])
 def test_equal_mass_bins_from_the_grid_are_within_one_thousandth(bins, spread):

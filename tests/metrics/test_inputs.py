@@ -53,6 +53,13 @@ def test_sixteen_bits_are_read_as_they_are():
     assert metrics.ece(half, labels) == metrics.ece(torch.tensor(half), torch.tensor(labels))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, np.uint64])
+@pytest.mark.parametrize("measure", [metrics.ece, metrics.classwise_ece, metrics.brier, metrics.nll])
+def test_labels_of_every_integer_dtype(measure, dtype):
+    probs, labels = calibrated(np.random.default_rng(2), (300, 20))  # 19 x 15 bins is more than uint8 holds
+    assert measure(probs, labels.astype(dtype)) == measure(probs, labels)
+
+
 @pytest.mark.parametrize("classes", [3, 40])
 def test_a_probability_above_one_by_rounding_is_one(classes):
     probs = np.zeros((40, classes), dtype=np.float32)

@@ -7,7 +7,7 @@ from scipy.special import log_softmax, softmax
 
 from arrays import calibrated
 from refocal import metrics
-from refocal.core.scores import softmax_and_truth, truth_of_logits
+from refocal.core.scores import brier_scores, softmax_and_scores, truth_of_logits
 
 
 def test_proper_scores_equal_scikit_learn():
@@ -108,7 +108,7 @@ def test_bad_settings(call, error, message):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_softmax_and_truth_are_those_of_their_own_functions(dtype):
+def test_softmax_and_scores_are_those_of_their_own_functions(dtype):
     rng = np.random.default_rng(5)
     logits = (5 * rng.standard_normal((400, 6))).astype(dtype)
     logits[:20] *= 200  # saturated
@@ -116,7 +116,16 @@ def test_softmax_and_truth_are_those_of_their_own_functions(dtype):
     logits[40:60] = 1.5  # tied
     labels = rng.integers(0, 6, 400)
     before = logits.copy()
-    probs, log_p = softmax_and_truth(logits, labels)
+    probs, log_p, squares = softmax_and_scores(logits, labels)
     np.testing.assert_array_equal(logits, before)
     np.testing.assert_allclose(probs, softmax(logits.astype(np.float64), axis=1), rtol=1e-12)
     np.testing.assert_allclose(log_p, truth_of_logits(logits, labels)[0], rtol=1e-14)
+    np.testing.assert_allclose(squares, brier_scores(probs, labels), rtol=1e-12, atol=1e-19)  # 1 - p is rounded
+
+
+def test_scores_of_logits_do_not_saturate():
+    logits = np.array([[30.0, 0.0], [0.0, 800.0], [0.0, 40.0], [1e-12, 0.0]])
+    _, log_p, squares = softmax_and_scores(logits, np.array([0, 1, 0, 1]))
+    np.testing.assert_allclose(log_p[:3], [-np.exp(-30.0), 0.0, -40.0], rtol=1e-12)
+    assert log_p[3] == pytest.approx(-np.log(2), rel=1e-12)
+    np.testing.assert_allclose(squares[:3], [2 * np.exp(-60.0), 0.0, 2.0], rtol=1e-12)

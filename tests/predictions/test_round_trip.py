@@ -201,8 +201,11 @@ def test_parquet_layouts(tmp_path):
     others = {"label": predictions.labels.astype(np.int8), "split": split, "weight": predictions.weights}
     columns = {f"logit_{k}": predictions.scores[:, k] for k in (2, 0, 3, 1)}  # in any order
     for scores in ({"logits": lists}, {"logits": lists.cast(pa.large_list(pa.float64()))}, columns):
-        pq.write_table(pa.table({**others, **scores}), tmp_path / "a.parquet", row_group_size=7)
-        assert_same(Predictions.read(tmp_path / "a.parquet"), predictions)
+        for group in (7, 20):
+            pq.write_table(pa.table({**others, **scores}), tmp_path / "a.parquet", row_group_size=group)
+            found = Predictions.read(tmp_path / "a.parquet")
+            assert_same(found, predictions)
+            assert found.scores.flags.c_contiguous
 
 
 def test_csv_layouts(tmp_path):

@@ -1,4 +1,4 @@
-"""A Ray of two workers on this machine."""
+"""A Ray on this machine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    """The functions under test find their process connected to it."""
+def cluster(request):
+    """The functions under test find their process connected to it; a module may say what it has, in CLUSTER."""
     ray = pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     settings = {"include_dashboard": False, "object_store_memory": 100 << 20, "log_to_driver": False}
-    ray.init(address="local", num_cpus=2, logging_level="error", **settings)
+    has = getattr(request.module, "CLUSTER", {"num_cpus": 2})
+    ray.init(address="local", logging_level="error", **has, **settings)
     yield
     ray.shutdown()

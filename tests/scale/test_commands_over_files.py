@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ def folder(tmp_path, monkeypatch):
     some = predictions(400, 3)
     split = np.where(np.arange(400) < 300, "val", "test")
     Predictions(some.scores, kind="logits", labels=some.labels, split=split).write("both.npz")
+    Predictions(np.zeros((4, 7), np.float32), kind="logits", labels=[0, 1, 2, 3]).write("wide.npz")
     return tmp_path
 
 
@@ -69,6 +71,15 @@ def test_splits_of_the_same_files(folder, capsys):
     assert content["measures"]["given"]["samples"] == 100
 
 
+def test_only_one_of_val_and_test_may_have_weights(folder, capsys):
+    for path in sorted(Path("test").iterdir()):
+        if path.name != "part-2.parquet":  # which has no rows
+            some = Predictions.read(path)
+            replace(some, weights=np.full(len(some), 3.0)).write(path, overwrite=True)
+    content = json.loads(run(capsys, "calibrate", "val/*.parquet", "--test", "test/*.parquet", "--json")[1])
+    assert content["measures"]["given"]["samples"] == 3 * sum(SIZES)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -77,6 +88,7 @@ def test_splits_of_the_same_files(folder, capsys):
         (["calibrate", "val/*.parquet", "--out", "p.npz"], "--out is not for many files: apply writes"),
         (["calibrate", "val/*.parquet"], "there is no split, 'val' was asked for"),
         (["calibrate", "val/*.parquet", "--test", "val/part-3.parquet"], "must be files of their own"),
+        (["calibrate", "val/*.parquet", "--test", "wide.npz"], "wide.npz must hold what .*part-0.parquet does"),
         (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "isotonic"], "--method must be one of"),
         (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "posterior"], "needs the gamma"),
         (["apply", "cal.json", "val/*.parquet", "--out", "p.parquet"], "--out must be a folder"),
@@ -89,6 +101,16 @@ def test_what_is_refused_is_said_in_one_line(folder, capsys, arguments, message)
     assert (status, shown) == (1, "")
     assert trouble.count("\n") == 1
     assert re.search(message, trouble)
+
+
+@pytest.mark.parametrize(
+    "words", ["evaluate a.npz", "calibrate a.npz", "apply c.json a.npz --out o", "train plan.toml", "reproduce --all"]
+)
+def test_an_address_means_ray(words):
+    given = [*words.split(), "--address", "auto"]
+    assert parser().parse_args(given).engine == "ray"
+    assert parser().parse_args([*given, "--engine", "local"]).engine == "local"
+    assert parser().parse_args(words.split()).engine is None
 
 
 def test_the_commands_of_the_readme_are_known():

@@ -10,6 +10,7 @@ import sys
 import time
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from data_sets import SIZES, predictions, spoil, write
 
@@ -169,6 +170,83 @@ def test_parts_of_another_form_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            {},
+            {"weights": np.full(10, 2.0)},
+            "in float32 without weights, got logits of 5 columns in float32 with weights",
+        ),
+        (
+            {"class_names": tuple("abcde")},
+            {"class_names": tuple("abdce")},
+            r"b.npz must have the class names of .*a.npz: 'c' for 2, got 'd'",
+        ),
+    ],
+    ids=["weights", "class names"],
+)
+def test_parts_that_would_be_added_up_wrongly_are_refused(tmp_path, first, second, message):
+    for name, more in (("a", first), ("b", second)):
+        some = predictions(10, 0)
+        Predictions(some.scores, kind="logits", labels=some.labels, **more).write(tmp_path / f"{name}.npz")
+    with pytest.raises(ValueError, match=message):
+        scale.evaluate(tmp_path / "*.npz")
+
+
+def test_class_names_may_be_left_out(tmp_path):
+    some = predictions(10, 0)
+    some.write(tmp_path / "b.npz")
+    for name in "ac":
+        Predictions(some.scores, kind="logits", labels=some.labels, class_names=tuple("abcde")).write(
+            tmp_path / f"{name}.npz"
+        )
+    assert scale.evaluate(tmp_path / "*.npz").samples == 30
+
+
+def test_a_file_counts_once_by_whatever_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    predictions(10, 0).write("a.npz")
+    os.symlink("a.npz", "b.npz")
+    assert scale.evaluate(["a.npz", "./a.npz", tmp_path / "a.npz", "*.npz"]).samples == 10
+    assert matching("*.npz") == (tmp_path / "a.npz",)
+
+
+def test_names_with_spaces_and_the_characters_of_patterns(tmp_path):
+    folder = tmp_path / "run [1] of *"
+    folder.mkdir()
+    predictions(10, 0).write(folder / "a b[2]?.npz")
+    predictions(10, 1).write(folder / "c.npz")
+    assert matching(folder / "a b[2]?.npz") == (folder / "a b[2]?.npz",)
+    assert matching(folder / "*.npz") == (folder / "a b[2]?.npz", folder / "c.npz")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("form", ["columns", "lists", "dictionaries"])
+def test_layouts_and_dtypes_measure_the_same(tmp_path, form, dtype):
+    import pyarrow as pa
+
+    some = predictions(300, 0, dtype=dtype)
+    columns = {f"logit_{k}": pa.array(some.scores[:, k]) for k in range(some.classes)}
+    label = pa.array(some.labels.astype(np.uint8))
+    if form == "lists":
+        columns = {"logits": pa.array(list(some.scores), pa.list_(columns["logit_0"].type))}
+    elif form == "dictionaries":
+        label = label.dictionary_encode()
+    pq.write_table(pa.table({**columns, "label": label}), tmp_path / "a.parquet", row_group_size=70)
+    assert scale.evaluate(tmp_path / "a.parquet") == pytest.approx(in_memory(some), rel=1e-6)
+
+
+def test_a_calibrator_of_other_scores_is_refused(tmp_path):
+    predictions(10, 0, kind="probs").write(tmp_path / "probs.npz")
+    predictions(10, 0).write(tmp_path / "logits.npz")
+    with pytest.raises(ValueError, match=r"takes logits, but .*probs.npz holds probs"):
+        scale.evaluate(tmp_path / "probs.npz", calibrator=FocalPosterior(gamma=1.0))
+    two = TemperatureScaling().fit(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), [0, 1, 0])
+    with pytest.raises(ValueError, match=r"logits.npz has scores of 5 columns, but the calibrator was fitted to 2"):
+        scale.evaluate(tmp_path / "logits.npz", calibrator=two)
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda _: scale.evaluate([]), "paths must name one file at least"),
@@ -224,6 +302,41 @@ def test_apply_refuses_outputs_that_would_collide(tmp_path):
         scale.apply(FocalPosterior(gamma=1.0), tmp_path / "*" / "x.npz", tmp_path / "out")
     with pytest.raises(ValueError, match="to another folder"):
         scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a" / "x.npz", tmp_path / "a")
+    os.symlink(tmp_path / "a" / "x.npz", tmp_path / "link.npz")
+    with pytest.raises(ValueError, match="to another folder"):
+        scale.apply(FocalPosterior(gamma=1.0), tmp_path / "link.npz", tmp_path / "a")
+
+
+def test_apply_refuses_files_that_are_not_its_own(tmp_path):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    out = tmp_path / "out"
+    out.mkdir()
+    predictions(10, 1).write(out / "a.npz")
+    before = (out / "a.npz").read_bytes()
+    with pytest.raises(FileExistsError, match=r"a.npz exists, and not by this calibrator"):
+        scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a.npz", out)
+    assert (out / "a.npz").read_bytes() == before
+    (out / "refocal-apply.json").write_bytes(b"\xff{")
+    with pytest.raises(ValueError, match="holds outputs of another calibrator"):
+        scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a.npz", out)
+    assert scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a.npz", out, overwrite=True) == (10, 1, 0)
+
+
+def test_outputs_that_were_being_replaced_are_not_taken_for_new_ones(tmp_path):
+    write(tmp_path)
+    out = tmp_path / "out"
+    scale.apply(FocalPosterior(gamma=1.0), tmp_path / "*.parquet", out)
+    good = (tmp_path / "part-3.parquet").read_bytes()
+    spoil(tmp_path / "part-3.parquet", 0)
+    with pytest.raises(PredictionsError):  # as a kill would, this ends the run before parts 3 and 4
+        scale.apply(FocalPosterior(gamma=2.0), tmp_path / "*.parquet", out, overwrite=True)
+    (tmp_path / "part-3.parquet").write_bytes(good)
+    done = scale.apply(FocalPosterior(gamma=2.0), tmp_path / "*.parquet", out)
+    assert done.rows == SIZES[3] + SIZES[4]
+    scale.apply(FocalPosterior(gamma=2.0), tmp_path / "*.parquet", tmp_path / "wanted")
+    for number in (0, 1, 3, 4):
+        found, wanted = (Predictions.read(folder / f"part-{number}.parquet") for folder in (out, tmp_path / "wanted"))
+        np.testing.assert_array_equal(found.scores, wanted.scores)
 
 
 def test_a_killed_apply_leaves_only_whole_files(tmp_path):

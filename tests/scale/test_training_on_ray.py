@@ -1,9 +1,10 @@
-"""Networks trained on a real Ray: where a worker dies, its network goes on from the checkpoint."""
+"""Networks trained on a real Ray: shares of a GPU, and a network that goes on where its worker died."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from made_zoo import write_zoo
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
+CLUSTER = {"num_cpus": 6, "num_gpus": 1}  # as Ray counts them: what it hands out need not be there
 
 
 def worker_that_trains():
@@ -64,6 +66,105 @@ def test_a_worker_that_dies_costs_an_epoch(tmp_path):
     assert card["error"] < 0.2
 
 
+def meeting(folder, partners):
+    """A task that waits for as many others as are to run at once."""
+
+    def running():
+        begun = len(list(folder.glob("*.begun")))  # first: one that ends and makes room meanwhile counts once
+        return begun - len(list(folder.glob("*.ended")))
+
+    def meet(number):
+        (folder / f"{number}.begun").touch()
+        deadline = time.monotonic() + 30
+        while len(list(folder.glob("*.begun"))) < partners and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)  # in which one too many would begin
+        most = running()
+        given = ray.get_runtime_context().get_assigned_resources()
+        (folder / f"{number}.ended").touch()
+        return most, given, os.environ["CUDA_VISIBLE_DEVICES"]
+
+    return meet
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_as_many_tasks_share_a_gpu_as_were_asked_for(tmp_path, at_once):
+    from refocal.scale.training import spread
+
+    found = list(spread(meeting(tmp_path, at_once), range(6), gpu_share=1 / at_once))
+    assert max(most for most, _, _ in found) == at_once  # of six CPUs: the others wait for the GPU
+    for _, given, visible in found:
+        assert given == {"CPU": 1.0, "GPU": pytest.approx(1 / at_once, abs=1e-4)}
+        assert visible == "0"
+    assert len(found) == 6
+
+
+def test_a_task_waits_for_a_gpu_that_another_has(tmp_path):
+    from refocal.scale.training import spread
+
+    @ray.remote(num_gpus=1)
+    class Holder:
+        def ready(self):
+            return True
+
+    holder = Holder.remote()
+    assert ray.get(holder.ready.remote())
+    results = spread(meeting(tmp_path, 1), [0], gpu_share=0.25)
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.extend(results))
+    thread.start()
+    thread.join(timeout=1.0)
+    assert thread.is_alive()
+    assert not (tmp_path / "0.begun").exists()
+    ray.kill(holder)
+    thread.join(timeout=60)
+    assert found == [(1, {"CPU": 1.0, "GPU": 0.25}, "0")]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--at-once", "0"], "at_once must be 1 to 10000, got 0"),
+        (["--at-once", "20000"], "at_once must be 1 to 10000, got 20000"),
+        (["--keep-logits", "200"], "keep_logits must be 1 to 150, got 200"),
+        (["--device", "cuda"], "--device and --download are not for --engine ray"),
+        (["--address", "127.0.0.1:1"], "this process is connected to .*, got address='127.0.0.1:1'"),
+        (["--engine", "local", "--address", "auto"], "--address needs --engine ray"),
+    ],
+)
+def test_what_a_cluster_is_not_asked_for(tmp_path, capsys, more, reason):
+    from refocal.cli import main
+
+    words = ["train", "--data", "digits", "--model", "mlp", "--epochs", "150", "--engine", "ray"]
+    assert main([*words, "--out", str(tmp_path), *more]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(reason, said), said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"), [("learned", "learned"), ("vectors.txt", str(Path("/here/vectors.txt"))), ("/a.txt", "/a.txt")]
+)
+def test_word_vectors_are_those_of_the_recipe(tmp_path, monkeypatch, given, passed):
+    from refocal.scale import training
+    from refocal.train import data
+    from refocal.train.recipe import Recipe
+
+    asked = {}
+
+    def load(name, **settings):
+        asked.update(settings)
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr(data, "load", load)
+    recipe = Recipe(data="sst", model="tree-lstm", word_vectors=given)
+    settings = {"out": tmp_path, "data_folder": None, "working_folder": Path("/here"), "compiled": False}
+    with pytest.raises(FileNotFoundError, match="sst"):
+        training._train_one(recipe, **settings, keep_logits=())
+    assert asked["word_vectors"] == passed
+
+
 def test_what_a_network_raises_comes_after_the_others_are_trained(tmp_path):
     from refocal.scale.training import spread
 
@@ -78,6 +179,15 @@ def test_what_a_network_raises_comes_after_the_others_are_trained(tmp_path):
     (error,) = (result for result in results if not isinstance(result, int))
     assert type(error) is ValueError
     assert str(error) == "3 is odd"
+
+
+def test_all_reasons_are_told():
+    from refocal.scale.training import raise_all
+
+    with pytest.raises(OSError, match=r"^gone$"):
+        raise_all([OSError("gone")])
+    with pytest.raises(RuntimeError, match=r"^3 tasks failed: gone; diverged$"):
+        raise_all([OSError("gone"), RuntimeError("diverged"), OSError("gone")])
 
 
 def test_figures_are_made_by_tasks(tmp_path, capsys):

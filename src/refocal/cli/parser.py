@@ -12,6 +12,10 @@ import refocal
 _METHODS = (
     "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, isotonic, "
 )
+_WHERE = (
+    "take all files together as one data set, as a pattern in quotes does: in this process, block by block (local, the "
+    "default), or on a Ray cluster"
+)
 _EXITS = "exit status: 0 done, 1 input was refused (the message says why), 2 wrong usage, 130 interrupted"
 
 
@@ -176,10 +180,14 @@ def _train(commands: Any) -> None:
     where = train.add_argument_group("where")
     where.add_argument("--data-folder", metavar="FOLDER", help="of the data files (default: $REFOCAL_DATA)")
     where.add_argument("--download", action="store_true", help="fetch the data from their publisher")
-    where.add_argument("--engine", choices=("local", "ray"), help="here, or on a Ray cluster, a task a network")
-    where.add_argument("--address", help="of the Ray cluster, auto or host:port (default: one on this machine)")
+    _engine(where, "here, or on a Ray cluster, a task a network")
     where.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
-    where.add_argument("--at-once", type=int, default=4, help="networks that share a GPU (default: 4)")
+    where.add_argument(
+        "--at-once",
+        type=int,
+        default=4,
+        help="networks that share a GPU; on a cluster each takes that part of one, and waits for it (default: 4)",
+    )
     where.add_argument("--no-compile", action="store_true", help="do without torch.compile on a GPU")
     where.add_argument("--keep-logits", type=int, nargs="+", metavar="EPOCH", help="keep the training logits of these")
 
@@ -265,8 +273,7 @@ def _reproduce(commands: Any) -> None:
     reproduce.add_argument(
         "--experiments", metavar="DIR", default="experiments", help="folder of the specs (default: experiments)"
     )
-    reproduce.add_argument("--engine", choices=("local", "ray"), help="here, or on a Ray cluster, a task a figure")
-    reproduce.add_argument("--address", help="of the Ray cluster, auto or host:port (default: one on this machine)")
+    _engine(reproduce, "here, or on a Ray cluster, a task a figure")
     reproduce.add_argument("--results", metavar="DIR", help="folder of the results (default: DIR/results)")
     reproduce.add_argument(
         "--data", metavar="DIR", help="folder of the data files, where some figures need them (default: $REFOCAL_DATA)"
@@ -292,14 +299,20 @@ def _command(
     return made
 
 
-def _engine(command: argparse.ArgumentParser) -> None:
+def _engine(command: Any, where: str = _WHERE) -> None:
+    command.add_argument("--engine", choices=("local", "ray"), help=where)
     command.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        help="take all files together as one data set, as a pattern in quotes does: in this process, block by block "
-        "(local, the default), or on a Ray cluster",
+        "--address",
+        action=_Address,
+        help="of the Ray cluster, auto or host:port (default: one on this machine); means --engine ray",
     )
-    command.add_argument("--address", help="of the Ray cluster, auto or host:port (default: one on this machine)")
+
+
+class _Address(argparse.Action):
+    """The address of a cluster is a wish for Ray, where no engine is named."""
+
+    def __call__(self, _parser: object, options: argparse.Namespace, value: Any, _flag: str | None = None) -> None:
+        options.address, options.engine = value, options.engine or "ray"
 
 
 def _force(command: argparse.ArgumentParser) -> None:

@@ -35,7 +35,7 @@ _METHODS = ("temperature", "focal-temperature", "posterior")
 def asked_for(options: Namespace, files: Sequence[str]) -> bool:
     """Whether the files are parts of one data set: an engine was named, or one of them is a pattern."""
     patterns = any(glob.has_magic(file) and not os.path.lexists(file) for file in files)
-    return options.engine is not None or options.address is not None or patterns
+    return options.engine is not None or patterns
 
 
 def evaluate(options: Namespace) -> None:
@@ -53,6 +53,8 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     val = matching(options.val)
     test = val if options.test is None else matching(options.test)
     form = form_of(val)
+    test_form = form_of(test)
+    form.check(test_form._replace(weighted=form.weighted))
     method = options.method or "focal-temperature"
     calibrator = _chosen(method, loss, form.kind)
     alone = options.test is None
@@ -62,7 +64,7 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     engine = _engine(options)
     with bar() as progress, opened(engine.get("engine", "local"), engine.get("address"), progress) as running:
         result = fitted(running, calibrator, val, Rows(form, split="val", optional=not alone, finite=True))
-        rows = Rows(form, split="test", optional=not alone, finite=True)
+        rows = Rows(test_form, split="test", optional=not alone, finite=True)
         before, after = measured(running, test, rows, (None, result))
     parameters = Fitted(method, method, result, None).parameters
     if options.save:
@@ -131,9 +133,7 @@ def _chosen(method: str, loss: dict[str, Any], kind: str) -> Calibrator:
 
 
 def _engine(options: Namespace) -> dict[str, Any]:
-    """What the user said about the engine; an address alone means Ray."""
-    if options.address is not None and options.engine is None:
-        return {"engine": "ray", "address": options.address}
+    """What the user said about the engine."""
     given = {"engine": options.engine, "address": options.address}
     return {name: value for name, value in given.items() if value is not None}
 

@@ -54,7 +54,9 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
         else:
             Output().print(Text(words.printable(_said(outcome))), soft_wrap=True)
     if failures:
-        raise failures[0]
+        from refocal.scale.training import raise_all
+
+        raise_all(failures)
 
 
 def _outcomes(

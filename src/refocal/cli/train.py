@@ -51,9 +51,12 @@ def train(options: Namespace) -> None:
     from refocal.train.data import load
 
     recipes = _recipes(options)
-    if options.engine == "ray" or options.address is not None:
+    if options.engine == "ray":
         _train_on_cluster(recipes, options)
         return
+    if options.address is not None:
+        msg = "--address needs --engine ray"
+        raise ValueError(msg)
     process = _join_processes(options.device)
     device = _device(options.device, process)
     out = Path(options.out or "runs")
@@ -88,8 +91,8 @@ def _train_on_cluster(recipes: list[Recipe], options: Namespace) -> None:
     from refocal.scale.training import train as spread
     from refocal.train import runs
 
-    if options.engine == "local" or options.device is not None or options.download:
-        msg = "--address needs --engine ray, which takes the devices that the cluster has and data that are there"
+    if options.device is not None or options.download:
+        msg = "--device and --download are not for --engine ray: it takes the GPUs and the data that the cluster has"
         raise ValueError(msg)
     out = Path(options.out or "runs")
     spread(

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refocal.core.scores import true_places
+
 # bins whose edges do not depend on the data, and bins of equally many samples
 FIXED = ("equal_width", "guo2017", "torchmetrics")
 ADAPTIVE = ("equal_mass", "mukhoti2020")
@@ -44,15 +46,18 @@ def equal_mass_bins(confidence: np.ndarray, correct: np.ndarray, *, bins: int) -
 
 def width_index(confidence: np.ndarray, *, bins: int) -> np.ndarray:
     """The right-closed bin (i / bins, (i + 1) / bins] of each confidence; 0 is in the first."""
-    scaled = confidence.astype(np.float64)
-    scaled *= bins
-    index = np.ceil(scaled).astype(np.int32)
+    scaled = confidence * np.float64(bins)
+    upper = np.ceil(scaled)
+    index = upper.astype(np.int32)
     index -= 1
-    np.clip(index, 0, bins - 1, out=index)
+    np.minimum(np.maximum(index, 0, out=index), bins - 1, out=index)
     if confidence.dtype == np.float64:  # the product of two float64 is rounded, and may cross an edge near by
-        distance = np.abs(scaled - np.rint(scaled))
-        near = np.nonzero((distance <= 1e-12 * bins) & (scaled > 0.5) & (scaled < bins - 0.5))
-        if len(near[0]):
+        upper -= scaled
+        upper -= 0.5
+        from_middle = np.abs(upper, out=upper)  # of the bin, whose edges are at 0.5
+        close = 0.5 - 1e-12 * bins
+        if from_middle.max(initial=0.0) >= close:
+            near = np.nonzero((from_middle >= close) & (scaled > 0.5) & (scaled < bins - 0.5))
             edges = np.arange(bins + 1) / bins
             at, found = confidence[near], index[near]
             found -= (at <= edges[found]) & (found > 0)
@@ -138,29 +143,31 @@ def class_sums(
     probs: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, *, bins: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sums (K, bins) of samples, probability and hits, over bins of equal width of each class's probability."""
-    classes = probs.shape[1]
+    rows, classes = probs.shape
     size = classes * bins
-    by_class = probs.T if probs.flags.f_contiguous else np.ascontiguousarray(probs.T)
+    by_class = np.ascontiguousarray(probs.T)
     # most probabilities lie in the first bin, which needs no index
     above = by_class > np.float64(1 / bins)
     chosen = np.flatnonzero(above)
-    values = by_class.reshape(-1)[chosen]
+    values = by_class.reshape(-1).take(chosen)
     index = width_index(values, bins=bins)
-    index += (chosen // len(probs)).astype(index.dtype) * bins
-    scale = None if weights is None else weights[chosen % len(probs)]
+    of_class = np.diff(np.searchsorted(chosen, rows * np.arange(classes + 1)))
+    index += np.repeat(bins * np.arange(classes, dtype=index.dtype), of_class)
+    scale = None if weights is None else weights.take(chosen % rows)
     weighted = values if scale is None else scale * values
     samples, confidence = (  # of nothing, NumPy counts in integers
         np.bincount(index, weights=part, minlength=size).astype(np.float64).reshape(classes, bins)
         for part in (scale, weighted)
     )
-    first = np.where(above, 0.0, by_class)
+    first = by_class.copy()
+    first.reshape(-1)[chosen] = 0.0
     if weights is None:
-        samples[:, 0] += len(probs) - samples.sum(axis=1)
+        samples[:, 0] += rows - samples.sum(axis=1)
         confidence[:, 0] += first.sum(axis=1, dtype=np.float64)
     else:
         samples[:, 0] += ~above @ weights
         confidence[:, 0] += first @ weights
-    own = width_index(probs[np.arange(len(labels)), labels], bins=bins) + labels * bins
+    own = width_index(by_class.reshape(-1).take(true_places(by_class, labels)), bins=bins) + labels * bins
     hits = np.bincount(own, weights=weights, minlength=size).reshape(classes, bins)
     return samples, confidence, hits
 

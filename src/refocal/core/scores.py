@@ -52,22 +52,28 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return wide
 
 
-def softmax_and_truth(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`softmax` and log p of the true class as `truth_of_logits` gives it, of rows (N, K), with one exponential."""
+def softmax_and_scores(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`softmax`, log p of the true class as `truth_of_logits` gives it, and `brier_scores`, with one exponential."""
     # one class after another, so that sums and maxima over classes run along whole vectors
-    wide = logits.T.astype(np.float64, order="C")
-    rows = np.arange(len(logits))
-    wide -= wide.max(axis=0)
-    own = wide[labels, rows]
-    np.exp(wide, out=wide)
-    own_odds = wide[labels, rows]
-    wide[labels, rows] = 0.0
-    others = wide.sum(axis=0)
-    wide[labels, rows] = own_odds
-    with np.errstate(divide="ignore"):
-        log_p = own - np.where(own == 0.0, np.log1p(others), np.log(others + own_odds))
-    wide /= others + own_odds
-    return wide.T, log_p
+    odds = logits.T.astype(np.float64, order="C")
+    flat, true = odds.reshape(-1), true_places(odds, labels)
+    odds -= odds.max(axis=0)
+    own = flat.take(true)
+    np.exp(odds, out=odds)
+    own_odds = flat.take(true)
+    flat[true] = 0.0
+    others, squares = odds.sum(axis=0), np.einsum("ij,ij->j", odds, odds)
+    flat[true] = own_odds
+    log_p = own - np.log1p(others + (own_odds - 1))  # where the true class is the top one, own_odds is 1
+    share = 1 / (others + own_odds)
+    odds *= share
+    # sum_k (p_k - [y = k])^2, in which 1 - p of the true class is the share of the others
+    return odds.T, log_p, (squares + others**2) * share**2
+
+
+def true_places(by_class: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Where the values of the true classes stand in the flat array of scores (K, N): far faster than two indices."""
+    return labels * by_class.shape[1] + np.arange(by_class.shape[1])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

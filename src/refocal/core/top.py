@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from refocal.core.scores import true_places
+
 # Up to this many classes, columns are compared with each other; beyond, NumPy's arg max of a row is faster.
 _FEW = 24
 
@@ -15,13 +17,12 @@ def top_label(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _largest(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    rows = np.arange(len(scores))
     if scores.shape[1] > _FEW:
         top = scores.argmax(axis=1)
-        return scores[rows, top], top == labels
+        return scores[np.arange(len(scores)), top], top == labels
     columns = np.ascontiguousarray(scores.T)
     largest = columns.max(axis=0)
-    correct: np.ndarray = scores[rows, labels] == largest
+    correct: np.ndarray = columns.reshape(-1).take(true_places(columns, labels)) == largest
     is_top = columns == largest
     if np.count_nonzero(is_top) > len(scores):  # rows with several top classes: only the first counts
         tied = np.flatnonzero(is_top.sum(axis=0) > 1)

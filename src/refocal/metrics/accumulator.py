@@ -14,7 +14,7 @@ from refocal import _check
 from refocal._files import replacing
 from refocal.core.binning import Bins, bin_sums, class_sums, mass_index_of_counts, width_index
 from refocal.core.calibration import calibration_error
-from refocal.core.scores import brier_scores, softmax, softmax_and_truth, truth_of_logits, truth_of_probs
+from refocal.core.scores import brier_scores, softmax, softmax_and_scores, truth_of_logits, truth_of_probs
 from refocal.core.top import top_label
 from refocal.metrics.inputs import TASKS, Block, Events, Sample, joined, read
 
@@ -205,9 +205,9 @@ class CalibrationAccumulator:
         by_class = np.zeros((3, sample.classes, self.bins)) if self.classwise else None
         pending: list[Events] = []
         for block in sample.blocks():
-            probs, log_p = _probs_and_truth(block, is_logits=sample.is_logits)
+            probs, log_p, squares = _probs_and_scores(block, is_logits=sample.is_logits)
             events = _events(probs, block)
-            sums += self._means(events, -log_p, brier_scores(probs, block.labels))
+            sums += self._totals(events, -log_p, squares)
             if by_class is not None:
                 by_class += class_sums(probs, block.labels, block.weights, bins=self.bins)
             pending.append(events)
@@ -221,24 +221,17 @@ class CalibrationAccumulator:
         if by_class is not None:
             self.classes = by_class if self.classes is None else self.classes + by_class
 
-    def _means(self, events: Events, log_scores: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    def _totals(self, events: Events, log_scores: np.ndarray, squares: np.ndarray) -> np.ndarray:
         confidence, correct, weights = events
-        scale = np.ones(len(correct)) if weights is None else weights
-        used = scale > 0  # an infinite score of weight 0 is nothing
         sure = confidence
         if self.task != "multiclass":
             sure, correct = np.maximum(confidence, 1 - confidence), (confidence >= 0.5) == correct
         is_sure = sure >= self.threshold
-        return np.array(
-            [
-                scale.sum(),
-                (scale[used] * log_scores[used]).sum(),
-                (scale * squares).sum(),
-                (scale * ~correct).sum(),
-                (scale * is_sure).sum(),
-                (scale * (is_sure & correct)).sum(),
-            ]
-        )
+        others = (squares, ~correct, is_sure, is_sure & correct)
+        if weights is None:
+            return np.array([len(correct), *(values.sum() for values in (log_scores, *others))], dtype=np.float64)
+        counted = np.where(weights > 0, log_scores, 0.0)  # an infinite score of weight 0 is nothing
+        return np.array([weights.sum(), *((weights * values).sum() for values in (counted, *others))])
 
     def _cells(self, pending: list[Events]) -> np.ndarray:
         confidence, correct, weights = joined(pending)
@@ -246,13 +239,15 @@ class CalibrationAccumulator:
         return np.array(bin_sums(width_index(confidence, bins=size), confidence, correct, weights, size=size))
 
 
-def _probs_and_truth(block: Block, *, is_logits: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of a block, and log p of what came true."""
+def _probs_and_scores(block: Block, *, is_logits: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Probabilities of a block, log p of what came true, and Brier scores."""
+    scores, labels = block.scores, block.labels
     if not is_logits:
-        return block.scores, truth_of_probs(block.scores, block.labels)[0]
-    if block.scores.ndim == 1:
-        return softmax(block.scores), truth_of_logits(block.scores, block.labels)[0]
-    return softmax_and_truth(block.scores, block.labels)
+        return scores, truth_of_probs(scores, labels)[0], brier_scores(scores, labels)
+    if scores.ndim == 1:
+        probs = softmax(scores)
+        return probs, truth_of_logits(scores, labels)[0], brier_scores(probs, labels)
+    return softmax_and_scores(scores, labels)
 
 
 def _events(probs: np.ndarray, block: Block) -> Events:

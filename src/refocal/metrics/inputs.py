@@ -82,7 +82,8 @@ class Sample:
                 scores, labels = scores[keep], labels[keep]
                 weights = None if weights is None else weights[keep]
             if len(labels):
-                yield start, Block(scores, labels, weights, rows)
+                # an index made of labels in uint8 would overflow
+                yield start, Block(scores, labels.astype(np.intp, copy=False), weights, rows)
 
     def events(self) -> Iterator[Events]:
         """Confidence and correctness of the top label (P(y = 1) and y for events), many rows at a time."""

@@ -19,7 +19,8 @@ class PredictionsReader:
     """The blocks of a file of predictions, as `Predictions`, with the memory of one block (parquet: one row group).
 
     Inside `with`, iterate over it once; `kind`, `class_names` and `rows` (None for csv, which does not say) are known
-    before the first block. The blocks are checked as they are read, with the errors of `Predictions.read`.
+    before the first block. The blocks are checked as they are read, with the errors of `Predictions.read`. Scores of
+    a column a class lie in memory as in the file, one class after another.
 
     Args:
         path: .npz, .parquet or .csv.

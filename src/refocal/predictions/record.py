@@ -134,13 +134,16 @@ class Predictions:
 
     @classmethod
     def _joined(cls, blocks: list[Predictions]) -> Predictions:
-        """The rows of all blocks of one file."""
+        """The rows of all blocks of one file, the scores one row after another."""
         first = blocks[0]
-        if len(blocks) == 1:
+        if len(blocks) == 1 and first.scores.flags.c_contiguous:
             return first
 
         def joined(name: str) -> np.ndarray:
             return np.concatenate([getattr(block, name) for block in blocks])
 
+        rows = sum(len(block) for block in blocks)
+        scores = np.empty((rows, *first.scores.shape[1:]), dtype=first.scores.dtype)
+        np.concatenate([block.scores for block in blocks], out=scores)
         optional = (None if getattr(first, name) is None else joined(name) for name in ("labels", "split", "weights"))
-        return cls._trusted(Columns(joined("scores"), *optional), first.kind, first.class_names, first.source)
+        return cls._trusted(Columns(scores, *optional), first.kind, first.class_names, first.source)

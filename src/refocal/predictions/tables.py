@@ -26,9 +26,7 @@ def from_arrow(batch: Any, header: Header, place: Place) -> Columns:
     present = set(batch.schema.names)
     if header.numbered:
         parts = [_numbers(batch.column(name), name, place, scores=True) for name in header.columns]
-        scores = np.empty((batch.num_rows, len(parts)), dtype=np.result_type(*parts))
-        for index, part in enumerate(parts):
-            scores[:, index] = part
+        scores = np.concatenate(parts).reshape(len(parts), -1).T  # one class after another, as they stand in the file
     else:
         scores = _lists_or_numbers(batch.column(header.kind), header.kind, place)
     return Columns(

@@ -18,7 +18,7 @@ from refocal.calibrators.files import digest
 from refocal.predictions import Predictions, PredictionsReader, PredictionsWriter
 from refocal.predictions.errors import NoRowsError
 from refocal.scale.engines import Progress, opened
-from refocal.scale.parts import check_finite, columns_of, matching
+from refocal.scale.parts import Form, check_finite, matching
 
 _RECORD = "refocal-apply.json"
 
@@ -50,7 +50,8 @@ def apply(
     """Calibrate files of predictions, one output for each input, of the same name, in a folder.
 
     An output is written under another name and renamed when it is complete. A job that was killed and starts again
-    does only what is missing. `refocal-apply.json` in the folder says which calibrator its files are from.
+    does only what is missing. `refocal-apply.json` in the folder says which calibrator its files are from; outputs of
+    another one, and files of another origin, are refused.
 
     Args:
         calibrator: A fitted calibrator.
@@ -78,16 +79,17 @@ def apply(
     """
     files = matching(paths)
     out = Path(folder).absolute()
+    mine = digest(calibrator)
     by_name = {path.name: path for path in files}
     for path in files:
         if by_name[path.name] != path:
             msg = f"{by_name[path.name]} and {path} would have the same output: files must differ in their names"
             raise ValueError(msg)
-        if path.parent.resolve() == out.resolve():
+        if out.resolve() in (path.parent.resolve(), path.resolve().parent):
             msg = f"the outputs must go to another folder than {path}, got {str(out)!r}"
             raise ValueError(msg)
     out.mkdir(parents=True, exist_ok=True)
-    _claim(out, calibrator, overwrite=overwrite)
+    _claim(out, [out / name for name in by_name], calibrator=mine, overwrite=overwrite)
     missing = [path for path in files if overwrite or not (out / path.name).exists()]
     run = partial(_apply_file, calibrator=calibrator, folder=out)
     rows = 0
@@ -107,15 +109,9 @@ def calibrate_file(
 ) -> int:
     """Calibrate one file, block by block; returns its number of rows. `progress` is told how many are done."""
     rows = 0
-    expected = getattr(calibrator, "n_features_in_", None)
     with PredictionsReader(path) as blocks, PredictionsWriter(out, overwrite=overwrite) as writer:
-        if blocks.kind != calibrator.input:
-            msg = f"the calibrator was fitted to {calibrator.input}, but {path} holds {blocks.kind}"
-            raise ValueError(msg)
         for block in blocks:
-            if expected not in (None, columns_of(block)):
-                msg = f"{path} has scores of {columns_of(block)} columns, but the calibrator was fitted to {expected}"
-                raise ValueError(msg)
+            Form.of(block, Path(path)).check_input(calibrator)
             check_finite(block, path, first_row=rows)
             writer.write(writable(block, calibrator.predict_proba(block.scores), out))
             rows += len(block)
@@ -137,13 +133,20 @@ def _apply_file(path: Path, *, calibrator: Calibrator, folder: Path) -> int:
         return 0
 
 
-def _claim(folder: Path, calibrator: Calibrator, *, overwrite: bool) -> None:
-    """Refuse a folder with outputs of another calibrator, and say whose these will be."""
-    record, mine = folder / _RECORD, {"calibrator": digest(calibrator)}
-    if record.exists() and not overwrite:
-        theirs = json.loads(record.read_text(encoding="utf-8"))
-        if theirs != mine:
-            msg = f"{folder} holds outputs of another calibrator: choose another folder, or replace them by overwrite"
-            raise ValueError(msg)
+def _claim(folder: Path, outputs: Sequence[Path], *, calibrator: str, overwrite: bool) -> None:
+    """Refuse a folder with outputs of another origin than this calibrator, and say whose these will be."""
+    record, mine = folder / _RECORD, json.dumps({"calibrator": calibrator})
+    theirs = record.read_bytes() if record.exists() else None
+    if theirs == mine.encode():
         return
-    write_text(record, json.dumps(mine), overwrite=True)
+    there = [path for path in outputs if path.exists()]
+    if overwrite:
+        for path in there:
+            path.unlink()  # or a run that goes on after this one was killed would take it for an output of its own
+    elif theirs is not None:
+        msg = f"{folder} holds outputs of another calibrator: choose another folder, or replace them by overwrite"
+        raise ValueError(msg)
+    elif there:
+        msg = f"{there[0]} exists, and not by this calibrator: choose another folder, or replace it by overwrite"
+        raise FileExistsError(msg)
+    write_text(record, mine, overwrite=True)

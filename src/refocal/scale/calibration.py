@@ -75,10 +75,8 @@ def fitted(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> 
     """A fitted copy of a calibrator."""
     _check_supported(calibrator)
     form = rows.form
-    if calibrator.input != form.kind:
-        msg = f"the calibrator takes {calibrator.input}, but {form.file} holds {form.kind}"
-        raise ValueError(msg)
     result: C = clone(calibrator)
+    form.check_input(result)
     result.n_features_in_, result.classes_ = form.columns, np.arange(form.classes)
     if isinstance(result, FocalTemperatureScaling) and result.search == "grid":
         _fit_grid(engine, result, files, rows)

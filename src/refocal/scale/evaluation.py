@@ -59,6 +59,9 @@ def measured(
     engine: Engine, files: Sequence[Path], rows: Rows, calibrators: Sequence[Calibrator | None]
 ) -> list[CalibrationSummary]:
     """Measure the scores as calibrators make them (None: as they are), all in one pass."""
+    for calibrator in calibrators:
+        if calibrator is not None:
+            rows.form.check_input(calibrator)
     run = partial(measure_block, kind=rows.form.kind, calibrators=tuple(calibrators))
     found = engine.fold(Source(tuple(files), rows.read), run, _merge, what="measuring")
     if found is None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refocal.calibrators import Calibrator
 from refocal.predictions import Predictions, PredictionsReader
 from refocal.predictions.errors import NoRowsError, Place
 
@@ -29,29 +30,51 @@ class Block(NamedTuple):
     weights: np.ndarray | None
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """What all files of a data set have in common, as the first file with rows, `file`, has it."""
 
     file: Path
     kind: str
     columns: int
     dtype: np.dtype
+    weighted: bool
+    class_names: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, block: Predictions, file: Path) -> Form:
+        """The form of the file that a block is from."""
+        columns = 1 if block.scores.ndim == 1 else block.scores.shape[1]
+        return cls(file, block.kind, columns, block.scores.dtype, block.weights is not None, block.class_names)
 
     @property
     def classes(self) -> int:
         """The number of classes; scores of one column are about two."""
         return max(2, self.columns)
 
-    def check(self, block: Predictions) -> None:
-        """Refuse rows of another form."""
-        found = (block.kind, columns_of(block), block.scores.dtype)
-        if found != (self.kind, self.columns, self.dtype):
-            msg = (
-                f"{block.source} must hold what {self.file} does, {self.kind} of {self.columns} columns in "
-                f"{self.dtype}, got {found[0]} of {found[1]} columns in {found[2]}"
-            )
+    def check(self, other: Form) -> None:
+        """Refuse another form; class names are compared where both files have some."""
+        if self._told() != other._told():
+            msg = f"{other.file} must hold what {self.file} does, {self._told()}, got {other._told()}"
             raise ValueError(msg)
+        names = zip(self.class_names or (), other.class_names or (), strict=False)
+        for number, (ours, theirs) in enumerate(names):
+            if ours != theirs:
+                msg = f"{other.file} must have the class names of {self.file}: {ours!r} for {number}, got {theirs!r}"
+                raise ValueError(msg)
+
+    def check_input(self, calibrator: Calibrator) -> None:
+        """Refuse a calibrator of other scores."""
+        if calibrator.input != self.kind:
+            msg = f"the calibrator takes {calibrator.input}, but {self.file} holds {self.kind}"
+            raise ValueError(msg)
+        expected = getattr(calibrator, "n_features_in_", self.columns)
+        if expected != self.columns:
+            msg = f"{self.file} has scores of {self.columns} columns, but the calibrator was fitted to {expected}"
+            raise ValueError(msg)
+
+    def _told(self) -> str:
+        weights = " with weights" if self.weighted else " without weights"
+        return f"{self.kind} of {self.columns} columns in {self.dtype}{weights}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +99,7 @@ class Rows:
         try:
             with PredictionsReader(path) as blocks:
                 for whole in blocks:
-                    self.form.check(whole)
+                    self.form.check(Form.of(whole, path))
                     if self.finite:
                         check_finite(whole, path, first_row=first_row)
                     if whole.labels is None:
@@ -116,16 +139,23 @@ def matching(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     if not given:
         msg = "paths must name one file at least, got none"
         raise ValueError(msg)
-    found: list[str] = []
+    found: dict[str, Path] = {}
     for name in given:
         pattern = os.fspath(name)
-        files = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern, recursive=True))
+        files = [pattern] if os.path.lexists(pattern) else _glob(pattern)
         if not files:
             msg = f"no file matches {pattern}"
             raise FileNotFoundError(msg)
-        found += files
-    # absolute: the workers of a cluster have working folders of their own
-    return tuple(Path(file).absolute() for file in dict.fromkeys(found))
+        for file in files:
+            # absolute: the workers of a cluster have working folders of their own
+            found.setdefault(os.path.realpath(file), Path(file).absolute())
+    return tuple(found.values())
+
+
+def _glob(pattern: str) -> list[str]:
+    """Files in order; brackets in the name of a folder that is there are meant as they are."""
+    folder, name = os.path.split(pattern)
+    return sorted(glob.glob(pattern, recursive=True) or glob.glob(os.path.join(glob.escape(folder), name)))
 
 
 def form_of(paths: Sequence[Path]) -> Form:
@@ -136,14 +166,9 @@ def form_of(paths: Sequence[Path]) -> Form:
                 first = next(iter(blocks))
         except NoRowsError:
             continue
-        return Form(path, first.kind, columns_of(first), first.scores.dtype)
+        return Form.of(first, path)
     msg = f"there are no rows in {len(paths)} files, the first of which is {paths[0]}"
     raise ValueError(msg)
-
-
-def columns_of(block: Predictions) -> int:
-    """Columns of the scores; 1 for shape (n,)."""
-    return 1 if block.scores.ndim == 1 else block.scores.shape[1]
 
 
 def check_finite(block: Predictions, path: str | os.PathLike[str], *, first_row: int = 0) -> None:

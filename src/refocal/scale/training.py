@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from refocal import _check
 from refocal._files import write_text
 from refocal.scale.ray_engine import connected, original_errors
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from refocal.train.recipe import Recipe
 
 R = TypeVar("R")
+_MOST_AT_ONCE = 10_000  # Ray counts GPUs in ten thousandths
 
 
 def train(
@@ -38,16 +40,21 @@ def train(
         recipes: What to train.
         out: Folder of the runs.
         address: Of the cluster; None for one on this machine.
-        at_once: How many networks share a GPU, where the cluster has some.
+        at_once: How many networks share a GPU, where the cluster has some; the others wait.
         data_folder: Of the data files, on every machine; None for `$REFOCAL_DATA`.
         compiled: Let `torch.compile` fuse the networks' elementwise work (on a GPU).
         keep_logits: Epochs after which the logits of the training part are stored.
         finished: Is told the name of each network that is trained.
     """
+    from refocal.train.loop import check_epochs
+
+    _check.count(at_once, "at_once", most=_MOST_AT_ONCE)
+    check_epochs(keep_logits, recipes)
     folder = data_folder or os.environ.get("REFOCAL_DATA")
     settings = {
         "out": Path(out).absolute(),
         "data_folder": None if folder is None else Path(folder).absolute(),
+        "working_folder": Path.cwd(),
         "compiled": compiled,
         "keep_logits": keep_logits,
     }
@@ -59,7 +66,7 @@ def train(
             else:
                 finished(result)
     if failures:
-        raise failures[0]
+        raise_all(failures)
 
 
 def spread(
@@ -67,7 +74,8 @@ def spread(
 ) -> Iterator[R | Exception]:
     """Results of a function of each item and the settings, or what it raised, as Ray's tasks end; leaving ends them.
 
-    A task has one CPU and, on a cluster with GPUs, a share of one. Ray starts it again where its worker dies.
+    A task has one CPU and, on a cluster with GPUs, a share of one, for which it waits. Ray starts it again where its
+    worker dies.
     """
     import ray
 
@@ -88,24 +96,44 @@ def spread(
             ray.cancel(reference, force=True)
 
 
+def raise_all(failures: Sequence[Exception]) -> None:
+    """Raise what went wrong: one exception as it is, several as one with the reasons of all."""
+    if len(failures) == 1:
+        raise failures[0]
+    reasons = dict.fromkeys(str(failure) for failure in failures)
+    msg = f"{len(failures)} tasks failed: {'; '.join(reasons)}"
+    raise RuntimeError(msg) from failures[0]
+
+
 def _train_one(
-    recipe: Recipe, *, out: Path, data_folder: Path | None, compiled: bool, keep_logits: tuple[int, ...]
+    recipe: Recipe,
+    *,
+    out: Path,
+    data_folder: Path | None,
+    working_folder: Path,
+    compiled: bool,
+    keep_logits: tuple[int, ...],
 ) -> str:
+    import ray
     import torch
 
     from refocal.train import loop, runs
     from refocal.train.data import load
 
-    data = load(recipe.data, folder=data_folder, split_seed=recipe.split_seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    vectors = recipe.word_vectors
+    if vectors not in (None, "glove", "learned"):  # a file
+        vectors = str(working_folder / vectors)
+    data = load(recipe.data, folder=data_folder, split_seed=recipe.split_seed, word_vectors=vectors)
+    # without a share Ray leaves all GPUs of the machine in sight
+    on_gpu = bool(ray.get_gpu_ids()) and torch.cuda.is_available()
     loop.train(
         [recipe],
         data,
         out,
-        device=device,
+        device=torch.device("cuda" if on_gpu else "cpu"),
         report=lambda _trial, _record: None,
         compiled=compiled,
-        keep_logits=keep_logits,
+        keep_logits=tuple(epoch for epoch in keep_logits if epoch <= recipe.epochs),
     )
     folder = out / recipe.name
     card = runs.read_card(folder)

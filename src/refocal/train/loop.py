@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -306,9 +306,7 @@ def train(
         DivergedError: Some of the networks diverged; the others are trained to the end first.
     """
     _check.count(at_once, "at_once")
-    last = max(recipe.epochs for recipe in recipes)
-    for epoch in keep_logits:
-        _check.count(epoch, "keep_logits", most=last)
+    check_epochs(keep_logits, recipes)
     waiting = []
     for recipe in recipes:
         folder = out / recipe.name
@@ -337,6 +335,13 @@ def train(
         diverged += _run_together(trials, report)
     if diverged:
         raise DivergedError("; ".join(diverged))
+
+
+def check_epochs(keep_logits: Sequence[int], recipes: Sequence[Recipe]) -> None:
+    """Refuse epochs that no network comes to."""
+    last = max(recipe.epochs for recipe in recipes)
+    for epoch in keep_logits:
+        _check.count(epoch, "keep_logits", most=last)
 
 
 def _run_together(trials: list[Trial], report: Report) -> list[str]:
