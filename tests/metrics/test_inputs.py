@@ -154,6 +154,21 @@ def test_whole_weights_repeat_samples(measure):
     )
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16, np.uint32, np.uint64])
+def test_labels_of_any_integer_dtype_are_the_same_labels(dtype):
+    """A class number times the number of bins does not fit into a byte."""
+    probs, labels = calibrated(np.random.default_rng(4), (500, 100))
+    few = labels.astype(dtype)
+    for measure in MEASURES:
+        assert measure(probs, few) == measure(probs, labels)
+    accumulators = [metrics.CalibrationAccumulator() for _ in range(2)]
+    for accumulator, each in zip(accumulators, (labels, few), strict=True):
+        accumulator.update(probs, each)
+    assert accumulators[1].compute().classwise_ece == accumulators[0].compute().classwise_ece
+    events = metrics.classwise_ece(probs[:, :2] / probs[:, :2].sum(axis=1, keepdims=True), labels % 2 == 1, bins=300)
+    assert 0 < events < 1
+
+
 def test_dense_predictions_are_rows_with_classes_on_axis_one():
     rng = np.random.default_rng(4)
     rows = random_simplex(rng, (2 * 4 * 5, 3))

@@ -160,7 +160,7 @@ def class_sums(
     else:
         samples[:, 0] += ~above @ weights
         confidence[:, 0] += first @ weights
-    own = width_index(probs[np.arange(len(labels)), labels], bins=bins) + labels * bins
+    own = width_index(probs[np.arange(len(labels)), labels], bins=bins) + labels.astype(np.int64) * bins
     hits = np.bincount(own, weights=weights, minlength=size).reshape(classes, bins)
     return samples, confidence, hits
 
