@@ -169,6 +169,15 @@ def test_labels_of_any_integer_dtype_are_the_same_labels(dtype):
     assert 0 < events < 1
 
 
+def test_a_class_that_only_weightless_samples_give_does_not_count():
+    probs, labels = np.array([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8]]), np.array([0, 0, 1])
+    weights = np.array([1.0, 2.0, 0.0])
+    found = metrics.thresholded_ece(probs, labels, weights=weights)
+    assert found == metrics.thresholded_ece(probs[:2], labels[:2], weights=weights[:2])
+    limits = metrics.interval(metrics.thresholded_ece, probs, labels, weights=weights, resamples=100)
+    assert limits.low <= found <= limits.high
+
+
 def test_dense_predictions_are_rows_with_classes_on_axis_one():
     rng = np.random.default_rng(4)
     rows = random_simplex(rng, (2 * 4 * 5, 3))
