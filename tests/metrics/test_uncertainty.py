@@ -254,6 +254,17 @@ def test_few_samples_of_any_weight_have_brier_parts(part):
         assert 0 <= found.low <= found.high
 
 
+def test_an_interval_ends_where_resamples_may_lose_all_that_is_wrong():
+    """Of three samples, the two wrong ones are missing in 13 % of resamples: no truth explains them all."""
+    sure, came_true = np.array([0.0, 0.0, 1.0]), np.array([1, 1, 1])
+    found = metrics.interval(
+        metrics.brier_decomposition, sure, came_true, task="binary", part="calibration", resamples=100
+    )
+    assert found.value == pytest.approx(2 / 3)
+    assert 0 <= found.low <= found.value
+    assert found.high == 1
+
+
 @pytest.mark.parametrize("part", ["calibration", "refinement"])
 def test_brier_parts_that_are_nothing_but_rounding(part):
     rng = np.random.default_rng(0)

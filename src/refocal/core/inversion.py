@@ -51,18 +51,18 @@ def rays_of_norm(centre: np.ndarray, deviations: np.ndarray, *, norm: Norm, powe
     return [ray(centre), ray(clear)]
 
 
-def limits(found: float, rays: list[Ray], *, level: float) -> tuple[float, float]:
+def limits(found: float, rays: list[Ray], *, level: float, most: float) -> tuple[float, float]:
     """Confidence limits, the widest of all rays (Carpenter 1999).
 
     They are those truths under which a value as large as (as small as) the found one has a probability of
     (1 - level) / 2; where no miscalibration at all explains what was found, the lower limit is 0. Where nothing was
-    found, the upper limit is what noise shows with a probability of `level`.
+    found, the upper limit is what noise shows with a probability of `level`. None is above `most`.
     """
-    of_rays = [_limits(found, ray, level=level) for ray in rays]
-    return min(low for low, _ in of_rays), max(high for _, high in of_rays)
+    of_rays = [_limits(found, ray, level=level, most=most) for ray in rays]
+    return min(most, *(low for low, _ in of_rays)), min(most, max(high for _, high in of_rays))
 
 
-def _limits(found: float, ray: Ray, *, level: float) -> tuple[float, float]:
+def _limits(found: float, ray: Ray, *, level: float, most: float) -> tuple[float, float]:
     if ray.is_nothing:
         return 0.0, float(np.quantile(ray.observed(0.0), level))
     tail = (1 - level) / 2
@@ -71,7 +71,8 @@ def _limits(found: float, ray: Ray, *, level: float) -> tuple[float, float]:
         return float(np.mean(ray.observed(t) >= found))
 
     top = 1.0
-    while share_above(top) < 1 - tail:
+    # resamples that lack all the samples that are wrong show nothing, whatever the truth
+    while share_above(top) < 1 - tail and ray.size * top**ray.power < most:
         top *= 2
     low = 0.0 if share_above(0.0) > tail else crossing(share_above, tail, 0.0, top)
     high = crossing(share_above, 1 - tail, 0.0, top)

@@ -121,8 +121,7 @@ def interval(
         return Interval(centre, *_limits_of_mean(centre, values, scale, level=level, is_rate=measure in _RATES))
     if measure in GAPS or part == "calibration":
         shown = evidence(request, probs)[0]
-        low, high = (min(limit, shown.most) for limit in limits(shown.found, shown.rays, level=level))
-        return Interval(_value(request, probs), low, high)
+        return Interval(_value(request, probs), *limits(shown.found, shown.rays, level=level, most=shown.most))
     if measure is brier_decomposition:
         (resampled,) = brier_resamples(request, probs)
         value = _value(request, probs)
