@@ -242,6 +242,18 @@ def test_infinite_means_and_shares_of_nothing():
     assert (low, high) == (0, 1)
 
 
+def test_a_ranking_of_right_decisions_alone_is_unknown():
+    probs, labels = calibrated(np.random.default_rng(1), (50, 3))
+    right = probs.argmax(axis=1)
+    value, low, high = metrics.interval(metrics.auroc, probs, right, resamples=100)
+    assert np.isnan(value)
+    assert (low, high) == (0, 1)
+    for pair in ((probs, probs[::-1]), (probs[::-1], probs)):
+        test = metrics.paired_test(metrics.auroc, *pair, right, resamples=100)
+        assert np.isnan(test.p_value)
+    assert 0 < metrics.paired_test(metrics.auroc, probs, probs**2 / (probs**2).sum(1)[:, None], labels).p_value <= 1
+
+
 @pytest.mark.parametrize("part", ["calibration", "refinement", "uncertainty", "resolution"])
 def test_few_samples_of_any_weight_have_brier_parts(part):
     probs, labels = calibrated(np.random.default_rng(0), (50, 3))

@@ -132,10 +132,13 @@ def interval(
         compute = _RANKINGS[measure]
         _no_settings(settings)
         events, _ = by_falling_confidence(all_decisions(read(probs, labels, **common)))
+        value = compute(events)
+        if np.isnan(value):  # nothing wrong, or nothing right, to rank
+            return Interval(value, 0.0, 1.0)
         drawn = resampled_weights(_weight(events), resamples=resamples, rng=request.rng)
         found = [compute(_reweighted(events, times)) for times in drawn]
         low, high = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])
-        return Interval(compute(events), float(low), float(high))
+        return Interval(value, float(low), float(high))
     raise _unknown(measure)
 
 
@@ -203,6 +206,8 @@ def paired_test(
         both_ranked = [by_falling_confidence(events) for events in decided]
         compute = _RANKINGS[measure]
         a, b = (compute(events) for events, _ in both_ranked)
+        if np.isnan(a - b):
+            return PairedTest(a, b, float("nan"))
         differences = []
         for times in resampled_weights(_weight(decided[0]), resamples=resamples, rng=request.rng):
             resampled = [compute(_reweighted(events, times[order])) for events, order in both_ranked]
