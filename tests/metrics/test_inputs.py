@@ -41,6 +41,12 @@ def test_every_library_and_precision_gives_the_float64_value(measure, xp):
         assert result == pytest.approx(exact, rel=1e-6, abs=1e-9)
 
 
+def test_more_than_sixty_four_bits_are_not_read_as_thirty_two():
+    probs, labels = calibrated(np.random.default_rng(5), (300, 3))
+    for measure in MEASURES:
+        assert measure(probs.astype(np.longdouble), labels) == measure(probs, labels)
+
+
 def test_sixteen_bits_are_read_as_they_are():
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)

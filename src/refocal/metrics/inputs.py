@@ -283,10 +283,12 @@ def _view(array: Any) -> Array:
 
 
 def _as_numpy(part: Array, *, floats: bool = True) -> np.ndarray:
-    """A block in NumPy; floats in at least float32."""
+    """A block in NumPy; floats in float32, or in float64 if they are as wide or wider."""
     if is_torch(part):
         part = (part.float() if str(part.dtype) == "torch.bfloat16" else part).cpu().numpy()
-    return part.astype(np.float32) if floats and part.dtype not in (np.float32, np.float64) else part
+    if not floats or part.dtype in (np.float32, np.float64):
+        return part
+    return part.astype(np.float64 if part.dtype.itemsize > 8 else np.float32)
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:
