@@ -91,7 +91,7 @@ class BetaCalibration(Calibrator):
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         arrays = {"on_p": self.weights_[0], "on_q": self.weights_[1], "bias": self.bias_}
-        return Head(logistic_head, arrays, {})
+        return Head(logistic_head, arrays, {}, wide=True)  # log(1 - p) may be tiny, and its factor beyond float32
 
     def _count(self) -> int:
         return self.weights_.size + self.bias_.size
