@@ -125,7 +125,7 @@ def run_onnx(path, name, scores):
     return session.run(["probabilities"], {name: scores.astype(np.float32)})[0]
 
 
-def test_coefficients_beyond_single_precision_ship_too():
+def test_coefficients_beyond_single_precision_ship_too(tmp_path):
     """Where all of a class's probabilities are tiny, so is log(1 - p), and what it is multiplied by is not."""
     rng = np.random.default_rng(3)
     logits = 100 * rng.standard_normal((40, 5)) - [400, 0, 0, 0, 0]
@@ -134,9 +134,12 @@ def test_coefficients_beyond_single_precision_ship_too():
     calibrator = BetaCalibration().fit(logits, labels)
     assert calibrator.weights_.max() > np.finfo(np.float32).max
     single = logits.astype(np.float32)
-    np.testing.assert_allclose(
-        calibrator.to_torch()(torch.tensor(single)).numpy(), calibrator.predict_proba(single), rtol=1e-5, atol=1e-7
-    )
+    calibrator.to_onnx(tmp_path / "head.onnx")
+    for found in (
+        calibrator.to_torch()(torch.tensor(single)).numpy(),
+        run_onnx(tmp_path / "head.onnx", "logits", single),
+    ):
+        np.testing.assert_allclose(found, calibrator.predict_proba(single), rtol=1e-5, atol=1e-7)
 
 
 @every

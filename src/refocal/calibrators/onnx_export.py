@@ -182,8 +182,10 @@ class Graph:
         return self.node("Log", [x], x.shape, x.dtype)
 
     def log1p(self, x: Symbol) -> Symbol:
-        """The standard has no log1p; in float64 its absolute error stays far below float32."""
-        return self.log(1 + x)
+        """The standard has none. What 1 + x loses of x, log(1 + x) / (1 + x - 1) lacks likewise."""
+        shifted = 1 + x
+        lost = shifted == 1.0
+        return self.where(lost, x, self.log(shifted) * (x / self.where(lost, 1.0, shifted - 1)))
 
     def expm1(self, x: Symbol) -> Symbol:  # noqa: D102
         return self.exp(x) - 1
