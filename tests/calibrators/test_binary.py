@@ -5,6 +5,7 @@ import pytest
 from labelled_logits import calibrated, mean_nll
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
+from sklearn.base import clone
 from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 
@@ -100,6 +101,21 @@ def test_many_classes_and_few_samples_do_not_break(calibrator):
     # a method that changes only the top class, or that counts in bins, cannot undo all of it
     mends = 0.95 if isinstance(calibrator, PlattScaling | BetaCalibration) else 0.3
     assert raw - after > mends * (raw - right)
+
+
+@pytest.mark.parametrize("calibrator", [PlattScaling(), BetaCalibration()], ids=str)
+def test_scores_that_are_all_the_same_have_no_slope(calibrator):
+    """The mean of equal numbers differs from them by rounding, which is no spread to scale by."""
+    rng = np.random.default_rng(1)
+    for classes in (2, 3, 7):
+        logits = np.tile(5 * rng.standard_normal(classes), (30, 1))
+        labels = np.arange(30) % classes
+        fitted = clone(calibrator).fit(logits, labels)
+        assert np.abs(fitted.weights_).max() < 1e-12
+        frequency = np.bincount(labels, minlength=classes) / 30
+        assert fitted.predict_proba(logits[:1] + rng.standard_normal((1, classes)))[0] == pytest.approx(
+            frequency, abs=0.02
+        )
 
 
 @pytest.mark.parametrize("calibrator", MULTICLASS, ids=str)

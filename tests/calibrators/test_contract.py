@@ -6,6 +6,7 @@ from unittest import SkipTest
 
 import numpy as np
 import pytest
+import torch
 from labelled_logits import EVERY, calibrated
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -16,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling, VectorScaling
+from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling, VectorScaling
 
 every = pytest.mark.parametrize("name", list(EVERY))
 
@@ -113,6 +114,28 @@ def test_extreme_scores(name):
     probs = calibrator.predict_proba(far)
     assert np.all(np.isfinite(probs))
     np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
+
+
+def test_half_precision_probabilities_are_read_as_such():
+    """Their rows sum to 1 up to 1e-3, and their least number is 6e-8."""
+    logits, labels = calibrated(2000, 5, spread=4.0)
+    probs = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probs /= probs.sum(axis=1, keepdims=True)
+    half = probs.astype(np.float16)
+    half[:200] = np.eye(5)[labels[:200]]
+    fitted = TemperatureScaling(input="probs").fit(half, labels)
+    assert fitted.temperature_ == pytest.approx(1, abs=0.2)
+    given = FocalPosterior(gamma=0.0, input="probs").fit(half, labels)
+    ones = given.predict_proba(half[:200])[np.arange(200), labels[:200]]
+    np.testing.assert_allclose(ones, 1 / (1 + 4 * 2.0**-24), rtol=1e-12)
+    shipped = given.to_torch()(torch.tensor(half)).double().numpy()
+    np.testing.assert_allclose(shipped, given.predict_proba(half), rtol=1e-3, atol=1e-7)
+    column = half[:, 1].copy()
+    column[:3] = 0, 2.0**-24, 1
+    found = FocalPosterior(gamma=0.0, input="probs").fit(column, labels == 1).predict_proba(column)[:3, 1]
+    np.testing.assert_allclose(found, [2.0**-24, 2.0**-24, 1 - 2.0**-12], rtol=1e-6)
+    with pytest.raises(ValueError, match="rows of probs must sum to 1"):
+        TemperatureScaling(input="probs").fit(1.1 * half, labels)
 
 
 def test_labels_and_scores_that_do_not_fit():

@@ -128,6 +128,17 @@ def test_penalties_are_checked():
 # --- the ensemble
 
 
+def test_ensemble_keeps_decisions_that_say_nothing():
+    """Labels that have nothing to do with the logits, or contradict them, ask for uniform probabilities."""
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((60, 4))
+    for labels in (rng.integers(0, 4, 60), logits.argmin(axis=1)):
+        fitted = EnsembleTemperatureScaling().fit(logits, labels)
+        np.testing.assert_array_equal(fitted.predict(logits), logits.argmax(axis=1))
+        np.testing.assert_array_equal(fitted.predict_proba(logits).argmax(axis=1), logits.argmax(axis=1))
+        assert mean_nll(fitted, logits, labels) == pytest.approx(np.log(4), abs=1e-3)
+
+
 def test_ensemble_recovers_a_mixture_and_beats_its_parts():
     rng = np.random.default_rng(0)
     logits = 2 * rng.standard_normal((20_000, 4))

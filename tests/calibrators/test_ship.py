@@ -14,7 +14,15 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
-from refocal.calibrators import AutoCalibrator, Calibrated, FocalPosterior, TemperatureScaling, VectorScaling, load
+from refocal.calibrators import (
+    AutoCalibrator,
+    BetaCalibration,
+    Calibrated,
+    FocalPosterior,
+    TemperatureScaling,
+    VectorScaling,
+    load,
+)
 
 every = pytest.mark.parametrize("name", list(SHIPPED))
 
@@ -115,6 +123,23 @@ def test_torch_module_gives_the_same_numbers(name):
 def run_onnx(path, name, scores):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return session.run(["probabilities"], {name: scores.astype(np.float32)})[0]
+
+
+def test_coefficients_beyond_single_precision_ship_too(tmp_path):
+    """Where all of a class's probabilities are tiny, so is log(1 - p), and what it is multiplied by is not."""
+    rng = np.random.default_rng(3)
+    logits = 100 * rng.standard_normal((40, 5)) - [400, 0, 0, 0, 0]
+    labels = np.argmax(logits / 60 + rng.gumbel(size=logits.shape), axis=1)
+    labels[:3] = 0
+    calibrator = BetaCalibration().fit(logits, labels)
+    assert calibrator.weights_.max() > np.finfo(np.float32).max
+    single = logits.astype(np.float32)
+    calibrator.to_onnx(tmp_path / "head.onnx")
+    for found in (
+        calibrator.to_torch()(torch.tensor(single)).numpy(),
+        run_onnx(tmp_path / "head.onnx", "logits", single),
+    ):
+        np.testing.assert_allclose(found, calibrator.predict_proba(single), rtol=1e-5, atol=1e-7)
 
 
 @every

@@ -124,6 +124,17 @@ def test_shift_permutation_and_arg_max(logits, gamma, detached, shift, random):
         np.testing.assert_allclose(shifted, probs, rtol=1e-11)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("gamma", [-0.5, 0.3, 1.0, 2.0, 5.0])
+def test_of_equal_leaders_the_first_stays_the_first(xp, gamma, dtype):
+    """Logits of few digits have ties; an arg max that takes the first of equals must not see them broken."""
+    logits = np.random.default_rng(0).integers(-3, 4, (3000, 6)) / 4
+    array = xp.asarray(logits, dtype=getattr(xp, dtype))
+    for log in (False, True):
+        found = to_numpy(refocal.posterior_from_logits(array, gamma=gamma, log=log))
+        assert np.array_equal(found.argmax(axis=-1), logits.argmax(axis=-1))
+
+
 @pytest.mark.parametrize("gamma", [0.5, 3.0, [0.0, 1.0, 2.0, 3.0]])
 def test_masked_classes_get_nothing_and_change_nothing(xp, gamma):
     logits = np.array([[0.3, -np.inf, 1.0, 0.2], [5.0, -np.inf, -np.inf, -np.inf]])

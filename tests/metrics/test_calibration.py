@@ -189,6 +189,18 @@ def test_debiasing_where_confidence_is_constant_is_the_formula_of_kumar():
     assert doubled == pytest.approx(found, rel=1e-12)
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_what_a_convention_drops_has_no_bias_to_subtract(norm):
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.01, 1, 400)
+    y = (rng.random(400) < p**2).astype(int)
+    settings = {"task": "binary", "binning": "guo2017", "norm": norm, "debias": True}
+    kept = metrics.ece(p, y, **settings)
+    dropped = metrics.ece(np.append(p, np.zeros(400)), np.append(y, [0, 1] * 200), **settings)
+    # 400 samples of confidence 0 count in n alone
+    assert dropped == pytest.approx(kept / 2 if norm == "l1" else kept / np.sqrt(2), rel=1e-9)
+
+
 def test_debiasing_takes_bias_away():
     """For 200 calibrated samples of 500, l1 loses over a third of its bias; a large true error stays what it is."""
     plain, debiased = [], []

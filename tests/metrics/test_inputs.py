@@ -41,6 +41,12 @@ def test_every_library_and_precision_gives_the_float64_value(measure, xp):
         assert result == pytest.approx(exact, rel=1e-6, abs=1e-9)
 
 
+def test_more_than_sixty_four_bits_are_not_read_as_thirty_two():
+    probs, labels = calibrated(np.random.default_rng(5), (300, 3))
+    for measure in MEASURES:
+        assert measure(probs.astype(np.longdouble), labels) == measure(probs, labels)
+
+
 def test_sixteen_bits_are_read_as_they_are():
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)
@@ -159,6 +165,30 @@ def test_whole_weights_repeat_samples(measure):
     assert measure(probs, labels, weights=times.astype(float)) == pytest.approx(
         repeated, rel=1e-9, abs=0.01 if measure is metrics.aurc else 1e-12
     )
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16, np.uint32, np.uint64])
+def test_labels_of_any_integer_dtype_are_the_same_labels(dtype):
+    """A class number times the number of bins does not fit into a byte."""
+    probs, labels = calibrated(np.random.default_rng(4), (500, 100))
+    few = labels.astype(dtype)
+    for measure in MEASURES:
+        assert measure(probs, few) == measure(probs, labels)
+    accumulators = [metrics.CalibrationAccumulator() for _ in range(2)]
+    for accumulator, each in zip(accumulators, (labels, few), strict=True):
+        accumulator.update(probs, each)
+    assert accumulators[1].compute().classwise_ece == accumulators[0].compute().classwise_ece
+    events = metrics.classwise_ece(probs[:, :2] / probs[:, :2].sum(axis=1, keepdims=True), labels % 2 == 1, bins=300)
+    assert 0 < events < 1
+
+
+def test_a_class_that_only_weightless_samples_give_does_not_count():
+    probs, labels = np.array([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8]]), np.array([0, 0, 1])
+    weights = np.array([1.0, 2.0, 0.0])
+    found = metrics.thresholded_ece(probs, labels, weights=weights)
+    assert found == metrics.thresholded_ece(probs[:2], labels[:2], weights=weights[:2])
+    limits = metrics.interval(metrics.thresholded_ece, probs, labels, weights=weights, resamples=100)
+    assert limits.low <= found <= limits.high
 
 
 def test_dense_predictions_are_rows_with_classes_on_axis_one():

@@ -242,6 +242,18 @@ def test_infinite_means_and_shares_of_nothing():
     assert (low, high) == (0, 1)
 
 
+def test_a_ranking_of_right_decisions_alone_is_unknown():
+    probs, labels = calibrated(np.random.default_rng(1), (50, 3))
+    right = probs.argmax(axis=1)
+    value, low, high = metrics.interval(metrics.auroc, probs, right, resamples=100)
+    assert np.isnan(value)
+    assert (low, high) == (0, 1)
+    for pair in ((probs, probs[::-1]), (probs[::-1], probs)):
+        test = metrics.paired_test(metrics.auroc, *pair, right, resamples=100)
+        assert np.isnan(test.p_value)
+    assert 0 < metrics.paired_test(metrics.auroc, probs, probs**2 / (probs**2).sum(1)[:, None], labels).p_value <= 1
+
+
 @pytest.mark.parametrize("part", ["calibration", "refinement", "uncertainty", "resolution"])
 def test_few_samples_of_any_weight_have_brier_parts(part):
     probs, labels = calibrated(np.random.default_rng(0), (50, 3))
@@ -252,6 +264,28 @@ def test_few_samples_of_any_weight_have_brier_parts(part):
     for count in (1, 2):
         found = metrics.interval(metrics.brier_decomposition, probs[:count], labels[:count], part=part, resamples=100)
         assert 0 <= found.low <= found.high
+
+
+def test_an_interval_ends_where_resamples_may_lose_all_that_is_wrong():
+    """Of three samples, the two wrong ones are missing in 13 % of resamples: no truth explains them all."""
+    sure, came_true = np.array([0.0, 0.0, 1.0]), np.array([1, 1, 1])
+    found = metrics.interval(
+        metrics.brier_decomposition, sure, came_true, task="binary", part="calibration", resamples=100
+    )
+    assert found.value == pytest.approx(2 / 3)
+    assert 0 <= found.low <= found.value
+    assert found.high == 1
+
+
+@pytest.mark.parametrize("part", ["calibration", "refinement"])
+def test_brier_parts_that_are_nothing_but_rounding(part):
+    rng = np.random.default_rng(0)
+    sure = rng.integers(0, 2, (8, 6)).astype(np.float64)
+    settings = {"task": "multilabel", "weights": rng.random((8, 6)), "part": part, "resamples": 100}
+    test = metrics.paired_test(metrics.brier_decomposition, sure, sure, sure.astype(int), **settings)
+    assert test == (0, 0, 1)
+    found = metrics.interval(metrics.brier_decomposition, sure, sure.astype(int), **settings)
+    assert found == pytest.approx((0, 0, 0), abs=1e-12)
 
 
 def test_paired_accuracy_of_different_samples_is_the_bootstrap_s():
@@ -281,6 +315,14 @@ def test_few_samples_have_an_interval(measure, count):
 def test_no_noise_no_length():
     found = metrics.interval(metrics.ece, np.ones(50), np.ones(50, dtype=int), task="binary")
     assert found == (0, 0, 0)
+
+
+@pytest.mark.parametrize("measure", [metrics.ece, metrics.mce, metrics.smooth_ece, metrics.kernel_calibration_error])
+def test_no_gap_at_all_is_not_known_without_noise(measure):
+    """Of 100 claims of 1/2 exactly half came true: gaps up to 1.96 standard errors explain that."""
+    found = metrics.interval(measure, np.full(100, 0.5), np.arange(100) % 2, task="binary")
+    assert (found.value, found.low) == pytest.approx((0, 0), abs=1e-12)
+    assert found.high == pytest.approx(norm.ppf(0.975) * 0.05, rel=0.1)
 
 
 def test_analytic_intervals_are_the_textbook_ones():
@@ -358,6 +400,22 @@ def test_paired_test_finds_the_worse_model(measure, settings):
     same = metrics.paired_test(measure, probs, probs, labels, resamples=200, **settings)
     assert same.first == same.second
     assert same.p_value == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("measure", "settings"), [*MEASURES[:12], (metrics.brier_decomposition, {"part": "calibration"})]
+)
+def test_a_model_without_any_gap_is_told_from_a_worse_one(measure, settings):
+    """Where all residuals are 0 there is no direction in which its truth could lie."""
+    rng = np.random.default_rng(6)
+    labels = rng.integers(0, 3, 500)
+    perfect = np.eye(3)[labels]
+    sure = rng.uniform(0.8, 0.95, (500, 1))
+    worse = sure * np.eye(3)[rng.integers(0, 3, 500)] + (1 - sure) / 3
+    for pair in ((perfect, worse), (worse, perfect)):
+        test = metrics.paired_test(measure, *pair, labels, resamples=200, **settings)
+        assert abs(test.first - test.second) > 0.1
+        assert test.p_value < 0.01
 
 
 def test_paired_means_are_the_paired_t_test():

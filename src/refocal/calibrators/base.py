@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 
 from refocal import _check
 from refocal._arrays import in_row_blocks, namespace
-from refocal.core.heads import to_logits
+from refocal.core.heads import edges_of_probability, to_logits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -137,11 +137,13 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
         if one_column and (getattr(X, "ndim", None) == 1 or (isinstance(X, list | tuple) and X and np.ndim(X[0]) == 0)):
             X = np.asarray(X).reshape(-1, 1)
+        is_half = str(getattr(X, "dtype", "")) in {"float16", "torch.float16"}
         dtypes = (np.float64, np.float32)
         if reset or hasattr(self, "n_features_in_"):
             X = validate_data(self, X, reset=reset, dtype=dtypes)
         else:  # nothing had to be fitted
             X = check_array(X, dtype=dtypes)
+        X = X.astype(np.float16) if is_half else X
         probs = self.input == "probs"
         if probs and X.shape[1] > 1:
             _check.simplex(X, "probs", xp=namespace(X))
@@ -201,10 +203,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
 
 def logits_of(scores: np.ndarray, *, probs: bool) -> np.ndarray:
-    """Logits (N, K) of checked scores (N, K) or (N, 1), float32 or float64."""
-    limits = np.finfo(scores.dtype)
-    least, gap = float(limits.tiny), float(limits.epsneg) / 2
-    return to_logits(scores, probs=probs, least=least, gap=gap, xp=namespace(scores))
+    """Logits (N, K), float32 or float64, of checked scores (N, K) or (N, 1)."""
+    least, gap = edges_of_probability(np.finfo(scores.dtype))
+    wide = scores if scores.dtype in (np.float32, np.float64) else scores.astype(np.float64)
+    return to_logits(wide, probs=probs, least=least, gap=gap, xp=namespace(wide))
 
 
 def _present(y: np.ndarray) -> np.ndarray:

@@ -91,7 +91,7 @@ class BetaCalibration(Calibrator):
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         arrays = {"on_p": self.weights_[0], "on_q": self.weights_[1], "bias": self.bias_}
-        return Head(logistic_head, arrays, {})
+        return Head(logistic_head, arrays, {}, wide=True)  # log(1 - p) may be tiny, and its factor beyond float32
 
     def _count(self) -> int:
         return self.weights_.size + self.bias_.size
@@ -116,8 +116,8 @@ def _fit_class(features: np.ndarray, positive: np.ndarray, weights: np.ndarray |
     # centred and scaled, so that Newton's steps are well conditioned
     share = counts / total
     centre, spread = share @ features, np.sqrt(share @ (features - share @ features) ** 2)
+    spread[spread <= 1e-12 * np.abs(centre)] = 1.0  # of equal numbers, rounding is all there is
     centre[-1], spread[-1] = 0.0, 1.0
-    spread[spread == 0] = 1.0
     scaled = fit_binary((features - centre) / spread, targets, share)
     coefficients = scaled / spread
     coefficients[-1] -= coefficients @ centre

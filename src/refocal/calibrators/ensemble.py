@@ -45,6 +45,8 @@ class EnsembleTemperatureScaling(Calibrator):
             for part in np.eye(3)
         ]
         self.weights_ = fit_mixture(np.stack(parts, axis=1), data.share)
+        if self.weights_[2] == 1:  # then T is held at its bound, next to uniform, and keeps the order of classes
+            self.weights_ = np.array([1.0, 0.0, 0.0])
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         return Head(mixture_head, {"weights": self.weights_}, {"temperature": self.temperature_})

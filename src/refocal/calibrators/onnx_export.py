@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refocal._files import replacing
-from refocal.core.heads import to_logits
+from refocal.core.heads import edges_of_probability, to_logits
 
 if TYPE_CHECKING:
     from refocal.calibrators.base import Calibrator
@@ -34,10 +34,8 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
     head = calibrator._head(classes)
     graph = Graph()
     scores = graph.cast(Symbol(graph, calibrator.input, (None, columns), np.dtype(np.float32)), np.float64)
-    limits = np.finfo(np.float32)
-    logits = to_logits(
-        scores, probs=calibrator.input == "probs", least=float(limits.tiny), gap=float(limits.epsneg) / 2, xp=graph
-    )
+    least, gap = edges_of_probability(np.finfo(np.float32))
+    logits = to_logits(scores, probs=calibrator.input == "probs", least=least, gap=gap, xp=graph)
     arrays = {name: graph.constant(array) for name, array in head.arrays.items()}
     probs = head.function(logits, **arrays, **head.settings, log=False, xp=graph)
     result = graph.cast(probs, np.float32)
@@ -182,8 +180,10 @@ class Graph:
         return self.node("Log", [x], x.shape, x.dtype)
 
     def log1p(self, x: Symbol) -> Symbol:
-        """The standard has no log1p; in float64 its absolute error stays far below float32."""
-        return self.log(1 + x)
+        """The standard has none. What 1 + x loses of x, log(1 + x) / (1 + x - 1) lacks likewise."""
+        shifted = 1 + x
+        lost = shifted == 1.0
+        return self.where(lost, x, self.log(shifted) * (x / self.where(lost, 1.0, shifted - 1)))
 
     def expm1(self, x: Symbol) -> Symbol:  # noqa: D102
         return self.exp(x) - 1

@@ -8,7 +8,7 @@ import torch
 from array_api_compat import torch as xp
 from torch import Tensor, nn
 
-from refocal.core.heads import to_logits
+from refocal.core.heads import edges_of_probability, to_logits
 
 if TYPE_CHECKING:
     from refocal.calibrators.base import Calibrator
@@ -33,10 +33,10 @@ class CalibratedHead(nn.Module):
 
     def forward(self, scores: Tensor) -> Tensor:
         """Calibrated probabilities."""
-        limits = torch.finfo(scores.dtype)
+        least, gap = edges_of_probability(torch.finfo(scores.dtype))
         dtype = torch.float64 if self.wide else torch.promote_types(scores.dtype, torch.float32)
         work = scores.to(dtype)
-        logits = to_logits(work, probs=self.probs, least=limits.tiny, gap=limits.eps / 4, xp=xp)
+        logits = to_logits(work, probs=self.probs, least=least, gap=gap, xp=xp)
         arrays = {name: getattr(self, name).to(dtype) for name in self.names}
         result: Tensor = self.function(logits, **arrays, **self.settings, log=False, xp=xp)
         return result.to(scores.dtype)

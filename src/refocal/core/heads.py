@@ -33,6 +33,15 @@ def to_logits(scores: Array, *, probs: bool, least: float, gap: float, xp: Any) 
     return xp.log(xp.concat([other, xp.where(scores > least, scores, least)], axis=-1))
 
 
+def edges_of_probability(limits: Any) -> tuple[float, float]:
+    """The `least` and `gap` of `to_logits` for a dtype, from its `finfo`.
+
+    The smallest normal number; but float16 is computed in a wider dtype, which holds its subnormal numbers, too.
+    """
+    tiny, eps = float(limits.tiny), float(limits.eps)
+    return (tiny * eps if tiny > 1e-30 else tiny), eps / 4
+
+
 def focal_head(logits: Array, *, temperature: float, settings: MapSettings, log: bool, xp: Any) -> Array:
     """Psi^gamma(softmax(logits / temperature)); temperature scaling for gamma = 0."""
     return map_rows(split_logits(logits, temperature=temperature, xp=xp), settings.like(logits, xp=xp), log=log, xp=xp)

@@ -13,6 +13,8 @@ import numpy as np
 
 Norm = Callable[[np.ndarray], np.ndarray]
 
+_NOTHING = 1e-12  # a measure up to this size is rounding
+
 
 class Ray(NamedTuple):
     """Possible truths along one direction."""
@@ -23,7 +25,14 @@ class Ray(NamedTuple):
 
     def at(self, value: float) -> np.ndarray:
         """What resamples show where the measure has this value."""
-        return self.observed((value / self.size) ** (1 / self.power) if self.size > 0 else 0.0)
+        if self.is_nothing:  # there is no direction to go: the value comes on top of the noise
+            return value + self.observed(0.0)
+        return self.observed((value / self.size) ** (1 / self.power))
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing was found, so that a truth has no direction."""
+        return self.size <= _NOTHING
 
 
 def rays_of_norm(centre: np.ndarray, deviations: np.ndarray, *, norm: Norm, power: int = 1) -> list[Ray]:
@@ -42,26 +51,28 @@ def rays_of_norm(centre: np.ndarray, deviations: np.ndarray, *, norm: Norm, powe
     return [ray(centre), ray(clear)]
 
 
-def limits(found: float, rays: list[Ray], *, level: float) -> tuple[float, float]:
+def limits(found: float, rays: list[Ray], *, level: float, most: float) -> tuple[float, float]:
     """Confidence limits, the widest of all rays (Carpenter 1999).
 
     They are those truths under which a value as large as (as small as) the found one has a probability of
-    (1 - level) / 2; where no miscalibration at all explains what was found, the lower limit is 0.
+    (1 - level) / 2; where no miscalibration at all explains what was found, the lower limit is 0. Where nothing was
+    found, the upper limit is what noise shows with a probability of `level`. None is above `most`.
     """
-    of_rays = [_limits(found, ray, level=level) for ray in rays]
-    return min(low for low, _ in of_rays), max(high for _, high in of_rays)
+    of_rays = [_limits(found, ray, level=level, most=most) for ray in rays]
+    return min(most, *(low for low, _ in of_rays)), min(most, max(high for _, high in of_rays))
 
 
-def _limits(found: float, ray: Ray, *, level: float) -> tuple[float, float]:
-    if ray.size == 0:
-        return 0.0, 0.0
+def _limits(found: float, ray: Ray, *, level: float, most: float) -> tuple[float, float]:
+    if ray.is_nothing:
+        return 0.0, float(np.quantile(ray.observed(0.0), level))
     tail = (1 - level) / 2
 
     def share_above(t: float) -> float:
         return float(np.mean(ray.observed(t) >= found))
 
     top = 1.0
-    while share_above(top) < 1 - tail:
+    # resamples that lack all the samples that are wrong show nothing, whatever the truth
+    while share_above(top) < 1 - tail and ray.size * top**ray.power < most:
         top *= 2
     low = 0.0 if share_above(0.0) > tail else crossing(share_above, tail, 0.0, top)
     high = crossing(share_above, 1 - tail, 0.0, top)

@@ -170,7 +170,10 @@ def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Any) -> A
     shift = xp.where(split.is_top, 0.0, shift)
     odds = xp.where(split.is_top, 1.0, split.odds)
     if settings.log_weight is None and settings.one_gamma:
-        scale: Any = 0.0  # the arg max is kept, so nothing exceeds 1
+        scale: Any = 0.0
+        # the arg max is kept, so nothing exceeds 1; rounding that says otherwise would break ties
+        log_mass = stop_gradient(xp.where(split.is_top, 0.0, split.log_odds) + shift)
+        shift = shift - xp.where(log_mass > 0, log_mass, 0.0)
         mass = odds * xp.exp(shift)
     else:
         if settings.log_weight is not None:

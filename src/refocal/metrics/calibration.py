@@ -202,7 +202,10 @@ def event_error(events: Iterable[Events], *, bins: int, binning: str, norm: str 
     if drop is not None:  # what a convention drops still counts in its denominator
         total[2][drop] = total[1][drop]
     if debias:
-        return debiased_error(Bins(*total[:3]), PairSums(*total[3:]), norm=norm)
+        pairs = PairSums(*total[3:])
+        if drop is not None:
+            pairs.residual[drop] = 0.0
+        return debiased_error(Bins(*total[:3]), pairs, norm=norm)
     return float(calibration_error(total[1] - total[2], total[0], norm=norm))
 
 

@@ -103,8 +103,8 @@ def thresholded_ece(
     errors = []
     for events in class_events(_read(probs, labels, weights, task, ignore_index)):
         keep = events.confidence > threshold
-        if keep.any():
-            kept = Events(*(None if part is None else part[keep] for part in events))  # type: ignore[arg-type]
+        kept = Events(*(None if part is None else part[keep] for part in events))  # type: ignore[arg-type]
+        if keep.any() if kept.weights is None else kept.weights.any():
             errors.append(event_error([kept], bins=bins, binning=binning))
     return float(np.mean(errors)) if errors else 0.0
 

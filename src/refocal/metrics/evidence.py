@@ -48,7 +48,8 @@ def evidence(request: Request, *predictions: Array) -> list[Evidence]:
         if samples[0].classes > 1:
             return _vector_kernel(request, samples, **settings)
     if measure is decomposition.brier_decomposition:
-        return [Evidence(each.found, each.rays(), most=2.0) for each in brier_resamples(request, *predictions)]
+        resampled = brier_resamples(request, *predictions)
+        return [Evidence(each.found, each.rays(), most=min(2.0, each.classes)) for each in resampled]
     compress = len(predictions) == 1
     several = [gaps_of(measure, probs, labels, common, settings, compress=compress) for probs in predictions]
     found = []

@@ -112,7 +112,7 @@ def _class_gaps(sample: Sample, *, bins: int, binning: str, norm: str, reduction
         own = np.ones(len(events.correct)) if events.weights is None else events.weights
         weight[places] += own
         keep = np.flatnonzero(events.confidence > above)
-        if len(keep) == 0:
+        if not own[keep].any():
             continue
         confidence, scale = events.confidence[keep], own[keep]
         index, size = bin_index(confidence, None if events.weights is None else scale, bins=bins, binning=binning)

@@ -121,8 +121,7 @@ def interval(
         return Interval(centre, *_limits_of_mean(centre, values, scale, level=level, is_rate=measure in _RATES))
     if measure in GAPS or part == "calibration":
         shown = evidence(request, probs)[0]
-        low, high = (min(limit, shown.most) for limit in limits(shown.found, shown.rays, level=level))
-        return Interval(_value(request, probs), low, high)
+        return Interval(_value(request, probs), *limits(shown.found, shown.rays, level=level, most=shown.most))
     if measure is brier_decomposition:
         (resampled,) = brier_resamples(request, probs)
         value = _value(request, probs)
@@ -133,10 +132,13 @@ def interval(
         compute = _RANKINGS[measure]
         _no_settings(settings)
         events, _ = by_falling_confidence(all_decisions(read(probs, labels, **common)))
+        value = compute(events)
+        if np.isnan(value):  # nothing wrong, or nothing right, to rank
+            return Interval(value, 0.0, 1.0)
         drawn = resampled_weights(_weight(events), resamples=resamples, rng=request.rng)
         found = [compute(_reweighted(events, times)) for times in drawn]
         low, high = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])
-        return Interval(compute(events), float(low), float(high))
+        return Interval(value, float(low), float(high))
     raise _unknown(measure)
 
 
@@ -204,6 +206,8 @@ def paired_test(
         both_ranked = [by_falling_confidence(events) for events in decided]
         compute = _RANKINGS[measure]
         a, b = (compute(events) for events, _ in both_ranked)
+        if np.isnan(a - b):
+            return PairedTest(a, b, float("nan"))
         differences = []
         for times in resampled_weights(_weight(decided[0]), resamples=resamples, rng=request.rng):
             resampled = [compute(_reweighted(events, times[order])) for events, order in both_ranked]

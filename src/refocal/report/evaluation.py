@@ -13,7 +13,7 @@ import numpy as np
 import refocal
 from refocal import _check
 from refocal._arrays import namespace
-from refocal.core.heads import to_logits
+from refocal.core.heads import edges_of_probability, to_logits
 from refocal.core.posterior import posterior_from_logits
 from refocal.report.measure import TestData, largest_changes, measured_method, most_frequent
 from refocal.report.record import SLIDER_LOGITS, Report, Slider, frozen
@@ -56,16 +56,14 @@ def given_probs(scores: Any, *, input: str, log: bool) -> np.ndarray:
     array = np.asarray(scores)
     array = array.reshape(-1, 1) if array.ndim == 1 else array
     xp, array = _check.floating(array, input)
-    limits = np.finfo(np.float64 if array.dtype == np.float64 else np.float32)
+    least, gap = edges_of_probability(np.finfo(array.dtype if array.dtype.itemsize <= 8 else np.float64))
     wide = array.astype(np.float64)
     if input == "logits" and array.shape[1] > 1:
         _check.logits(wide, input, xp=np)
     elif input == "probs":
         check = _check.simplex if array.shape[1] > 1 else _check.probabilities
         check(array, input, xp=xp)
-    logits = to_logits(
-        wide, probs=input == "probs", least=float(limits.tiny), gap=float(limits.epsneg) / 2, xp=namespace(wide)
-    )
+    logits = to_logits(wide, probs=input == "probs", least=least, gap=gap, xp=namespace(wide))
     return posterior_from_logits(logits, gamma=0.0, log=log)
 
 

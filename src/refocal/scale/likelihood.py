@@ -104,8 +104,7 @@ class PartitionedLikelihood:
 def labelled(block: Block, *, kind: str) -> Labelled:
     """The rows of a block as logits."""
     matrix = block.scores.reshape(len(block.labels), -1)
-    wide = matrix if matrix.dtype in (np.float32, np.float64) else matrix.astype(np.float64)
-    return Labelled.of(logits_of(wide, probs=kind == "probs"), block.labels, block.weights)
+    return Labelled.of(logits_of(matrix, probs=kind == "probs"), block.labels, block.weights)
 
 
 def outline(block: Block, *, kind: str, files: int) -> Outline:
