@@ -228,6 +228,19 @@ def test_posterior_needs_no_fit_and_takes_every_setting():
         FocalPosterior(gamma="guess").predict_proba(logits)
 
 
+@pytest.mark.parametrize("gamma", [45.0, -0.965])
+def test_posterior_fit_near_the_end_of_the_range_is_no_fit_at_the_end(gamma):
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.standard_normal((4000, 4)) / (1 + gamma)
+    probs = posterior_from_logits(logits, gamma=gamma)
+    labels = (probs.cumsum(axis=1) < rng.random((4000, 1))).sum(axis=1).clip(0, 3)
+    fitted = FocalPosterior(gamma="fit").fit(logits, labels)
+    tried = np.linspace(30, 50, 201) if gamma > 0 else np.linspace(-0.97, -0.9, 201)
+    best = min(tried, key=lambda g: nll_at(logits, labels, g, 1.0))
+    assert nll_at(logits, labels, fitted.gamma_, 1.0) <= nll_at(logits, labels, best, 1.0)
+    assert 0 < fitted.gamma_error_ < 3
+
+
 def test_posterior_fit_at_the_end_of_the_range_says_so():
     logits, _ = calibrated(200, 3)
     fitted = FocalPosterior(gamma="fit").fit(logits, logits.argmax(axis=1))

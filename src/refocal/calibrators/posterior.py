@@ -110,9 +110,11 @@ def _least(nll: Any, samples: float) -> tuple[float, float]:
     grid = np.linspace(low, high, 25)
     values = [nll(float(u)) for u in grid]
     best = int(np.argmin(values))
-    if best in (0, len(grid) - 1):
+    last = len(grid) - 1
+    bounds = grid[max(best - 1, 0)], grid[min(best + 1, last)]
+    found = minimize_scalar(nll, bounds=bounds, method="bounded", options={"xatol": 1e-8})
+    if best in (0, last) and values[best] <= found.fun:
         return GAMMA_BOUNDS[0 if best == 0 else 1], math.inf
-    found = minimize_scalar(nll, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-8})
     u, h = float(found.x), 1e-3
     curvature = (nll(u + h) - 2 * nll(u) + nll(u - h)) / h**2
     error = (1 + math.expm1(u)) / math.sqrt(curvature * samples) if curvature > 0 else math.inf
