@@ -146,6 +146,19 @@ def test_dense_batches_with_ignored_places():
     assert accumulator.compute().ece == pytest.approx(metrics.ece(dense[1:], labels[1:]), rel=1e-12)
 
 
+def test_a_batch_in_which_nothing_counts_adds_nothing():
+    """An image without a labelled pixel must not end an epoch."""
+    probs, labels = calibrated(np.random.default_rng(2), (40, 3))
+    accumulator = fed([(probs, labels)], ignore_index=-1)
+    before = accumulator.compute()
+    accumulator.update(probs, np.full(40, -1))
+    accumulator.update_logits(np.log(probs), np.full(40, -1))
+    accumulator.update(probs, labels, weights=np.zeros(40))
+    assert accumulator.compute() == pytest.approx(before, nan_ok=True)
+    with pytest.raises(ValueError, match="must have seen a sample"):
+        fed([(probs, np.full(40, -1))], ignore_index=-1).compute()
+
+
 def test_a_refused_batch_leaves_nothing_behind():
     good = calibrated(np.random.default_rng(7), (60_000, 3))
     accumulator = fed([good])

@@ -100,11 +100,12 @@ class CalibrationAccumulator:
 
     def update(self, probs: Array, labels: Array, *, weights: Array = None) -> None:
         """Add a batch of probabilities; a batch that is refused leaves nothing behind."""
-        self._add(read(probs, labels, weights, task=self.task, ignore_index=self.ignore_index))
+        self._add(read(probs, labels, weights, task=self.task, ignore_index=self.ignore_index, batch=True))
 
     def update_logits(self, logits: Array, labels: Array, *, weights: Array = None) -> None:
         """Add a batch of logits."""
-        self._add(read(logits, labels, weights, task=self.task, ignore_index=self.ignore_index, logits=True))
+        sample = read(logits, labels, weights, task=self.task, ignore_index=self.ignore_index, logits=True, batch=True)
+        self._add(sample)
 
     def merge(self, other: CalibrationAccumulator) -> CalibrationAccumulator:
         """Add what another accumulator of the same settings has seen, in place."""

@@ -182,6 +182,7 @@ def read(
     ignore_index: int | None = None,
     logits: bool = False,
     name: str | None = None,
+    batch: bool = False,
 ) -> Sample:
     """Check the shapes and kinds of what a metric was given.
 
@@ -194,6 +195,7 @@ def read(
         ignore_index: Labels with this value do not count.
         logits: Whether `scores` are logits.
         name: What to call `scores` in messages.
+        batch: Whether more may follow, so that nothing has to count in these.
     """
     name = name or ("logits" if logits else "probs")
     _check.one_of(task, "task", TASKS)
@@ -224,13 +226,15 @@ def read(
         raise ValueError(msg)
     flat = answers.reshape(-1)
     counts: Any = slice(None) if ignore_index is None else flat != ignore_index
-    if len(flat[counts]) == 0:
+    if len(flat[counts]) == 0 and not batch:
         msg = f"labels must not all be ignore_index={ignore_index}"
         raise ValueError(msg)
     _check_labels(flat, view.shape[1] if view.ndim > 1 else 2, ignore_index, answers.shape)
-    return Sample(
-        view, flat, _weights(weights, answers.shape, task, counts), name, logits, ignore_index, answers.shape, bits
-    )
+    flat_weights = _weights(weights, answers.shape, task)
+    if flat_weights is not None and not batch and not flat_weights[counts].any():
+        msg = "weights must not all be 0"
+        raise ValueError(msg)
+    return Sample(view, flat, flat_weights, name, logits, ignore_index, answers.shape, bits)
 
 
 def _integers(labels: Any) -> np.ndarray:
@@ -253,7 +257,7 @@ def _check_labels(labels: np.ndarray, classes: int, ignore_index: int | None, sh
     _check.reject_rows(bad, labels, f"labels must lie in 0 ... {classes - 1}", shape=shape)
 
 
-def _weights(weights: Any, shape: tuple[int, ...], task: str, counts: Any) -> np.ndarray | None:
+def _weights(weights: Any, shape: tuple[int, ...], task: str) -> np.ndarray | None:
     if weights is None:
         return None
     array = np.asarray(weights) if isinstance(weights, (list, tuple)) else _as_numpy(_view(weights), floats=False)
@@ -265,9 +269,6 @@ def _weights(weights: Any, shape: tuple[int, ...], task: str, counts: Any) -> np
     flat = array.reshape(-1).astype(np.float64, copy=False)
     bad = ~((flat >= 0) & (flat < np.inf))
     _check.reject_rows(bad, flat, "weights must be finite and not negative", shape=shape)
-    if not flat[counts].any():
-        msg = "weights must not all be 0"
-        raise ValueError(msg)
     return flat
 
 
