@@ -175,8 +175,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         else:
             check_classification_targets(y)
             msg = (
-                f"X has scores of {columns} classes, but y has {len(present)} different labels that are not all in "
-                f"0 ... {columns - 1}: name the columns by classes="
+                f"X has scores of {columns} classes, but y has {len(present)} different labels that are not all "
+                f"integers in 0 ... {columns - 1}: name the columns by classes="
             )
             raise ValueError(msg)
         order = np.argsort(classes)
