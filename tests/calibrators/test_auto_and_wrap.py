@@ -27,6 +27,13 @@ from refocal.calibrators import (
 # --- choosing
 
 
+def test_weights_count_as_repetitions_in_the_standard_error():
+    logits, labels = calibrated(400, 3)
+    once, often = (AutoCalibrator().fit(2 * logits, labels, np.full(400, times)) for times in (1.0, 100.0))
+    ratios = [b["error"] / a["error"] for a, b in zip(once.results_[1:3], often.results_[1:3], strict=True)]
+    assert ratios == pytest.approx([np.sqrt(399 / 39_999)] * 2, rel=0.1)
+
+
 @pytest.mark.parametrize(("scale", "chosen"), [(1.0, "FocalPosterior"), (3.0, "TemperatureScaling")])
 def test_the_simplest_sufficient_calibrator_is_chosen(scale, chosen):
     logits, labels = calibrated(3000, 4)

@@ -185,6 +185,20 @@ def test_histogram_against_a_loop():
             HistogramBinning(bins=bins).fit(log_odds, labels)
 
 
+@pytest.mark.parametrize("calibrator", [HistogramBinning(bins=7), IsotonicCalibration()], ids=str)
+def test_rows_that_differ_by_the_order_of_classes_are_equal(calibrator):
+    """The log-odds of a class do not depend on the order of the others, but the rounding of their sum does."""
+    rng = np.random.default_rng(0)
+    logits = rng.integers(-3, 4, (2000, 5)) / 3
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    fitted = clone(calibrator).fit(logits, labels)
+    found = fitted.predict_proba(logits)
+    for _ in range(3):
+        order = np.append(0, 1 + rng.permutation(4))
+        again = clone(calibrator).fit(logits[:, order], np.argsort(order)[labels]).predict_proba(logits[:, order])
+        np.testing.assert_allclose(again[:, 0], found[:, 0], rtol=1e-6)
+
+
 def test_histogram_counts_weights_as_repetitions():
     log_odds, labels = two_classes(200)
     counts = np.random.default_rng(0).integers(1, 4, 200)

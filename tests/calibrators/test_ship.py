@@ -172,6 +172,19 @@ def test_one_column_and_probabilities_ship_too(name, kind, tmp_path):
     np.testing.assert_allclose(calibrator.to_torch()(torch.tensor(scores)[:, None]).numpy(), expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", ["histogram", "isotonic"])
+def test_steps_of_single_precision_probabilities_ship_too(name, tmp_path):
+    """A logarithm in float32 would move samples over the edges of bins."""
+    logits, labels = calibrated(300, 9, spread=30.0)
+    probs = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probs = (probs / probs.sum(axis=1, keepdims=True)).astype(np.float32)
+    calibrator = clone(SHIPPED[name]).set_params(input="probs").fit(probs, labels)
+    calibrator.to_onnx(tmp_path / "head.onnx")
+    expected = calibrator.predict_proba(probs)
+    np.testing.assert_allclose(calibrator.to_torch()(torch.tensor(probs)).numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(run_onnx(tmp_path / "head.onnx", "probs", probs), expected, atol=1e-6)
+
+
 def test_an_export_needs_the_number_of_classes(tmp_path):
     for export in (lambda c: c.to_torch(), lambda c: c.to_onnx(tmp_path / "head.onnx")):
         with pytest.raises(NotFittedError, match="fit this FocalPosterior first: an export needs"):

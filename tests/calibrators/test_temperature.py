@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.calibration import _TemperatureScaling
 
-from refocal.calibrators import TemperatureScaling
+from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.calibrators.temperature import PUBLISHED_TEMPERATURES
 from refocal.core.binning import equal_mass_bins, equal_width_bins
 
@@ -182,6 +182,19 @@ def test_separable_data_end_at_the_documented_bound():
     assert calibrator.temperature_ == pytest.approx(scale / 1e4)
     assert np.isinf(calibrator.temperature_error_)
     np.testing.assert_allclose(calibrator.predict_proba(logits), np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_separable_data_end_short_of_the_bound(dtype):
+    """Where all that is left of the NLL or its slope is rounding, no other temperature is a minimum."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        logits = (rng.choice([0.5, 5, 30]) * rng.standard_normal((rng.choice([5, 30]), 3))).astype(dtype)
+        calibrator = TemperatureScaling().fit(logits, logits.argmax(axis=1))
+        assert calibrator.at_bound_
+        scale = np.mean(logits.max(axis=1, keepdims=True) - logits)
+        assert calibrator.temperature_ == pytest.approx(scale / 1e4, rel=1e-5)
+        assert FocalTemperatureScaling().fit(logits, logits.argmax(axis=1)).at_bound_
 
 
 def test_predictions_all_wrong_end_uniform():

@@ -118,7 +118,7 @@ def test_thinning_keeps_rows_together():
 @pytest.mark.parametrize("start", [0.01, 1.0, 90.0])
 def test_convex_minimum_finds_any_root(root, start):
     def function(x, *_):
-        return Slope(0.0, np.tanh(x - root), 1 - np.tanh(x - root) ** 2)
+        return Slope(1.0, np.tanh(x - root), 1 - np.tanh(x - root) ** 2)
 
     found = convex_minimum(function, start, low=1e-6, high=1e4)
     assert found.x == pytest.approx(root, rel=1e-6)
@@ -126,15 +126,15 @@ def test_convex_minimum_finds_any_root(root, start):
 
 
 def test_convex_minimum_at_a_bound():
-    assert convex_minimum(lambda *_: Slope(0.0, 1.0, 0.0), 1.0, low=0.1, high=9.0)[::3] == (0.1, True)
-    assert convex_minimum(lambda *_: Slope(0.0, -1.0, 1.0), 1.0, low=0.1, high=9.0)[::3] == (9.0, True)
+    assert convex_minimum(lambda *_: Slope(1.0, 1.0, 0.0), 1.0, low=0.1, high=9.0)[::3] == (0.1, True)
+    assert convex_minimum(lambda *_: Slope(1.0, -1.0, 1.0), 1.0, low=0.1, high=9.0)[::3] == (9.0, True)
 
 
 def test_minimisers_say_when_they_fail():
     with pytest.raises(RuntimeError, match="the function to be minimised is not finite at 1"):
-        convex_minimum(lambda *_: Slope(0.0, np.nan, np.nan), 1.0, low=0.1, high=9.0)
+        convex_minimum(lambda *_: Slope(1.0, np.nan, np.nan), 1.0, low=0.1, high=9.0)
     with pytest.raises(RuntimeError, match="no minimum found in 100 evaluations; it lies between"):
-        convex_minimum(lambda *_: Slope(0.0, -1.0, 100.0), 1.0, low=0.1, high=1e9)
+        convex_minimum(lambda *_: Slope(1.0, -1.0, 100.0), 1.0, low=0.1, high=1e9)
 
     def wrong(x, *_):
         """Values that rise where the gradient says they fall."""
@@ -172,10 +172,10 @@ def test_a_large_problem_has_the_same_optimum_as_all_its_rows():
 
 
 def test_an_optimum_that_is_hit_exactly_ends_the_search():
-    found = convex_minimum(lambda x, *_: Slope(0.0, x - 2.0, 1.0), 2.0, low=0.1, high=9.0)
+    found = convex_minimum(lambda x, *_: Slope(1.0, x - 2.0, 1.0), 2.0, low=0.1, high=9.0)
     assert found.x == 2.0
     assert found.evaluations <= 3
-    flat = convex_minimum(lambda *_: Slope(0.0, 0.0, 1.0), 0.3, low=0.1, high=9.0)
+    flat = convex_minimum(lambda *_: Slope(1.0, 0.0, 1.0), 0.3, low=0.1, high=9.0)
     assert flat.x == 0.3
 
 

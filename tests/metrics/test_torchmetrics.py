@@ -59,3 +59,5 @@ def test_logits_binary_and_collections():
     assert binary(torch.tensor([0.2, 0.9]), torch.tensor([0, 1]))["ece"].item() == pytest.approx(0.15)
     with pytest.raises(ValueError, match=r"scores must have 4 classes on axis 1, got shape \(50, 3\)"):
         CalibrationMetric(classes=4).update(logits, labels)
+    with pytest.raises(ValueError, match=r"scores must have 2 classes on axis 1, got shape \(50,\)"):
+        CalibrationMetric(classes=2).update(logits[:, 0], labels)

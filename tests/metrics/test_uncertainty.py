@@ -286,6 +286,7 @@ def test_brier_parts_that_are_nothing_but_rounding(part):
     assert test == (0, 0, 1)
     found = metrics.interval(metrics.brier_decomposition, sure, sure.astype(int), **settings)
     assert found == pytest.approx((0, 0, 0), abs=1e-12)
+    assert 0 <= found.low <= found.high
 
 
 def test_paired_accuracy_of_different_samples_is_the_bootstrap_s():

@@ -93,7 +93,7 @@ class AutoCalibrator(Calibrator):
         means = scores @ share
         away = scores - scores[np.argmin(means)]
         behind = away @ share
-        errors = np.sqrt((away - behind[:, None]) ** 2 @ share / max(1, len(rows) - 1))
+        errors = np.sqrt((away - behind[:, None]) ** 2 @ share / max(1.0, counts.sum() - 1))
         parameters = [candidate.n_parameters_ for candidate in candidates]
         eligible = np.flatnonzero(behind <= errors)
         chosen = min(eligible, key=lambda index: (parameters[index], means[index]))

@@ -175,8 +175,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         else:
             check_classification_targets(y)
             msg = (
-                f"X has scores of {columns} classes, but y has {len(present)} different labels that are not all in "
-                f"0 ... {columns - 1}: name the columns by classes="
+                f"X has scores of {columns} classes, but y has {len(present)} different labels that are not all "
+                f"integers in 0 ... {columns - 1}: name the columns by classes="
             )
             raise ValueError(msg)
         order = np.argsort(classes)
@@ -203,9 +203,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
 
 def logits_of(scores: np.ndarray, *, probs: bool) -> np.ndarray:
-    """Logits (N, K), float32 or float64, of checked scores (N, K) or (N, 1)."""
+    """Logits (N, K) of checked scores (N, K) or (N, 1), float32 if they are; logarithms of probabilities in float64."""
     least, gap = edges_of_probability(np.finfo(scores.dtype))
-    wide = scores if scores.dtype in (np.float32, np.float64) else scores.astype(np.float64)
+    wide = scores if scores.dtype == np.float32 and not probs else scores.astype(np.float64, copy=False)
     return to_logits(wide, probs=probs, least=least, gap=gap, xp=namespace(wide))
 
 

@@ -122,11 +122,17 @@ def _problems(logits: np.ndarray, labels: np.ndarray, *, top_label: bool) -> lis
     """Log-odds and whether the label is that class: of the top class, of the second of two, or of each."""
     split = split_logits(logits.astype(np.float64, copy=False), temperature=1.0, xp=np)
     log_p, log_q = log_p_and_q(split, xp=np)
-    log_odds = log_p - log_q
+    log_odds = _without_rounding(log_p - log_q)
     if top_label:
         return [(log_odds.max(axis=1), np.argmax(logits, axis=1) == labels)]
     chosen = [1] if logits.shape[1] == 2 else range(logits.shape[1])
     return [(log_odds[:, k], labels == k) for k in chosen]
+
+
+def _without_rounding(log_odds: np.ndarray) -> np.ndarray:
+    """Log-odds in steps of about 1e-12 of their largest: those of equal rows, their classes reordered, are equal."""
+    step = 2.0 ** (np.frexp(np.abs(log_odds).max())[1] - 40)
+    return np.round(log_odds / step) * step
 
 
 def _tables(tables: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

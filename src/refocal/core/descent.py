@@ -48,7 +48,7 @@ def convex_minimum(
     last_step: float = _LAST_STEP,
     sharpen: bool = True,
 ) -> Root:
-    """The minimum of a convex function over [low, high], 0 < low, by Newton's method inside a shrinking bracket.
+    """The minimum over [low, high], 0 < low, of a convex function >= 0, by Newton's method inside a shrinking bracket.
 
     Steps are taken in 1/x: the slope of a likelihood in an inverse temperature is nearly straight in the temperature.
 
@@ -76,6 +76,9 @@ def convex_minimum(
             raise RuntimeError(msg)
         if (x == low and at.slope >= 0) or (x == high and at.slope <= 0):
             return Root(x, at.value, curvature, True, evaluation)
+        if at.value == 0 and low < x < high:  # what is left is below rounding, and falls towards a bound
+            x, near, before = (low if at.slope > 0 else high), False, None
+            continue
         left, right = (left, x) if at.slope > 0 else (x, right)
         here = (at.slope, 1 / x, -1 / (x * x * curvature)) if curvature > 0 else None
         inverse = _inverse_root(here, before) if here else math.inf * at.slope
@@ -86,7 +89,7 @@ def convex_minimum(
             following = edge if edge in (low, high) and edge != x else math.sqrt(left * right)
         step = abs(following / x - 1)
         if step < last_step and (exact or not sharpen):
-            return Root(following, at.value, curvature, False, evaluation)
+            return Root(following, at.value, curvature, following in (low, high), evaluation)
         near = step < _SECANT_STEP
         exact = exact or (step < _COARSE_STEP and sharpen)
         x, before = following, here if at.curvature is not None and step < _CLOSE_STEP else None

@@ -64,7 +64,7 @@ def limits(found: float, rays: list[Ray], *, level: float, most: float) -> tuple
 
 def _limits(found: float, ray: Ray, *, level: float, most: float) -> tuple[float, float]:
     if ray.is_nothing:
-        return 0.0, float(np.quantile(ray.observed(0.0), level))
+        return 0.0, max(0.0, float(np.quantile(ray.observed(0.0), level)))
     tail = (1 - level) / 2
 
     def share_above(t: float) -> float:

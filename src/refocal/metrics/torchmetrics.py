@@ -65,7 +65,7 @@ class CalibrationMetric(Metric):
     def update(self, scores: torch.Tensor, target: torch.Tensor) -> None:
         """Add a batch; the sums over it are made in main memory."""
         batch = CalibrationAccumulator(**self.settings)
-        if batch.classwise and scores.shape[1] != self.classes:
+        if batch.classwise and scores.shape[1:2] != (self.classes,):
             msg = f"scores must have {self.classes} classes on axis 1, got shape {tuple(scores.shape)}"
             raise ValueError(msg)
         (batch.update_logits if self.logits else batch.update)(scores, target)
