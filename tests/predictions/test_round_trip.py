@@ -270,5 +270,5 @@ print(count, peak() - start)
     count, grown = map(int, done.stdout.split())
     assert count == 1_000_000
     assert path.stat().st_size > 80e6
-    assert grown < 60, f"{grown} MB more than after the first block"
+    assert grown < 70, f"{grown} MB more than after the first block"
     assert abs(copy.stat().st_size - path.stat().st_size) < 1e6
