@@ -264,7 +264,7 @@ def _draw_panel(ax: Axes, given: Parameters, groups: list[dict[str, Any]]) -> No
             color=style.color(m),
             label=words,
         )
-    ticks = [short.get(loss, loss_words(loss).replace("cross-entropy, smoothing ", "smoothing\n")) for loss in losses]
+    ticks = [short.get(loss, loss_words(loss).replace("cross-entropy, smoothing ", "LS\n")) for loss in losses]
     ax.set_xticks(range(len(losses)), ticks, fontsize="small")
     ax.set_ylabel("ECE, 15 bins (%)")
     ax.set_ylim(bottom=0)
