@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -268,6 +270,23 @@ def test_what_is_refused(tmp_path, call, message):
     predictions(10, 0).write(tmp_path / "a.npz")
     with pytest.raises((ValueError, OSError), match=message):
         call(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_an_address_where_something_else_listens_is_refused(tmp_path, says):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            line, _ = server.accept()
+            with line:
+                line.recv(64)
+                line.sendall(says)
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"{address} cannot be reached: something else listens there"):
+            scale.evaluate(tmp_path / "a.npz", engine="ray", address=address)
 
 
 def test_files_without_any_row_are_refused(tmp_path):

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +24,7 @@ from refocal.scale.evaluation import measure_block
 from refocal.scale.parts import Rows, Source, form_of, matching
 from refocal.scale.ray_engine import Held, connected
 
+ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
 
 
@@ -185,6 +188,14 @@ def test_an_interrupt_ends_the_remote_work(tmp_path):
         before = beats.stat().st_size
         time.sleep(0.5)
     assert beats.stat().st_size == before
+
+
+def test_a_cluster_is_known_by_its_answer(tmp_path):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    address, path = ray.get_runtime_context().gcs_address, str(tmp_path / "a.npz")
+    program = f"from refocal import scale; print(scale.evaluate({path!r}, engine='ray', address={address!r}).error)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert float(done.stdout) == scale.evaluate(path).error
 
 
 def test_another_address_than_the_one_connected_to_is_refused(tmp_path):

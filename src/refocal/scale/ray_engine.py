@@ -26,6 +26,8 @@ T = TypeVar("T")
 _TASKS = 2000  # of a pass; more files than that share tasks, so that few values travel
 _STORE_SHARE = 0.5  # of the cluster's object store that held rows may take
 _SECONDS_TO_ANSWER = 5.0
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # and no settings
+_HTTP2_SETTINGS = 4  # the type of the frame that every server answers with (RFC 9113, section 3.4)
 
 
 @dataclass(frozen=True)
@@ -197,16 +199,25 @@ def _connect(address: str | None) -> None:
 
 
 def _knock(address: str) -> None:
-    """Refuse an address where nothing listens: Ray itself would wait for minutes."""
+    """Refuse an address where nothing listens, or something that is not Ray, which speaks HTTP/2.
+
+    Ray itself would wait for minutes.
+    """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         msg = f"address must be 'auto', 'local', host:port or ray://host:port, got {address!r}"
         raise ValueError(msg)
     try:
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER) as line:
+            line.sendall(_HTTP2_GREETING)
+            answer = line.recv(9, socket.MSG_WAITALL)
     except OSError as error:
         msg = f"the Ray cluster at {address} cannot be reached: {error}"
         raise ConnectionError(msg) from error
+    encrypted = os.environ.get("RAY_USE_TLS") == "1"  # then it is another greeting that Ray understands
+    if not encrypted and (len(answer) < 9 or answer[3] != _HTTP2_SETTINGS):
+        msg = f"the Ray cluster at {address} cannot be reached: something else listens there"
+        raise ConnectionError(msg)
 
 
 @contextmanager
