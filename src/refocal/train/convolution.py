@@ -80,8 +80,6 @@ def convolve(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> T
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     weight = weight.contiguous(memory_format=torch.channels_last)
     outputs = _results(inputs, weight, stride, transposed)
-    tile = _CONVOLVED[weight.shape[1], weight.shape[0], stride]
-    inner, outer = inputs.shape[1], outputs.shape[1]
     if transposed and stride == 2:
         count, _, height, width = inputs.shape
         pixels = count * height * width
@@ -89,27 +87,18 @@ def convolve(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> T
             *(inputs, weight, outputs, pixels),
             HEIGHT=height,
             WIDTH=width,
-            INNER=inner,
-            OUTER=outer,
+            INNER=inputs.shape[1],
+            OUTER=outputs.shape[1],
             BLOCK=_SPREAD_BLOCK,
             num_warps=_WARPS,
         )
         return outputs
-    count, _, height, width = outputs.shape
-    tile = tile.fitting(width)
-    groups = count * height * width // tile.pixels
+    tile = _CONVOLVED[weight.shape[1], weight.shape[0], stride].fitting(outputs.shape[3])
+    groups = outputs.numel() // outputs.shape[1] // tile.pixels
     conv3x3.convolve[(-(-groups // tile.block),)](
         *(inputs, weight, outputs, groups),
-        HEIGHT=height,
-        WIDTH=width,
-        INNER=inner,
-        OUTER=outer,
-        STRIDE=stride,
-        PIXELS=tile.pixels,
-        TAPS=tile.taps,
-        DEPTH=_depth(tile, inner, stride),
-        BREADTH=_power_of_two(tile.pixels * outer),
-        BLOCK=tile.block,
+        **_constants(tile, inputs.shape[1], outputs, stride),
+        BREADTH=_power_of_two(tile.pixels * outputs.shape[1]),
         TRANSPOSED=transposed,
         num_warps=tile.warps,
     )
@@ -130,15 +119,7 @@ def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
     parts = torch.empty((shares, size), dtype=torch.float32, device=inputs.device)
     conv3x3.correlate[(programs, 9 // tile.taps)](
         *(inputs, gradient, parts, groups),
-        HEIGHT=height,
-        WIDTH=width,
-        INNER=inner,
-        OUTER=outer,
-        STRIDE=stride,
-        PIXELS=tile.pixels,
-        TAPS=tile.taps,
-        DEPTH=_depth(tile, inner, stride),
-        BLOCK=tile.block,
+        **_constants(tile, inner, gradient, stride),
         STAGES=tile.stages,
         num_warps=tile.warps,
     )
@@ -151,9 +132,14 @@ def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
     return total
 
 
-def _depth(tile: _Tile, channels: int, stride: int) -> int:
-    """Inputs that a group's taps of a row reach, of all channels."""
-    return _power_of_two((stride * (tile.pixels - 1) + tile.taps) * channels)
+def _constants(tile: _Tile, inner: int, results: Tensor, stride: int) -> dict[str, int]:
+    """What both kernels over groups of results are compiled for."""
+    _, outer, height, width = results.shape
+    reached = stride * (tile.pixels - 1) + tile.taps  # inputs in a row
+    return {
+        **{"HEIGHT": height, "WIDTH": width, "INNER": inner, "OUTER": outer, "STRIDE": stride},
+        **{"PIXELS": tile.pixels, "TAPS": tile.taps, "DEPTH": _power_of_two(reached * inner), "BLOCK": tile.block},
+    }
 
 
 def _power_of_two(count: int) -> int:
