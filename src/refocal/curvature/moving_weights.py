@@ -18,10 +18,10 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from refocal.curvature.convolution import Convolution, convolution_of
 from refocal.curvature.problem import Problem
 
 _LINEAR = torch._C._nn.linear  # what torch.nn.functional.linear is
-_CONVOLUTIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
 def layer_weights(problem: Problem) -> set[str]:
@@ -71,33 +71,8 @@ class _Linear:
 
 
 @dataclass(frozen=True)
-class _Convolution:
-    shape: torch.Size  # of the inputs
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
-    groups: int
-
-    @property
-    def trailing(self) -> int:
-        return len(self.shape) - 2
-
-    def forward(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        nothing = [0] * self.trailing
-        return torch.convolution(
-            inputs, weight, None, self.stride, self.padding, self.dilation, False, nothing, self.groups
-        )
-
-    def back(self, slope: Tensor, weight: Tensor) -> Tensor:
-        inputs = slope.new_empty(1).expand(self.shape)  # only their shape counts
-        settings = (self.stride, self.padding, self.dilation, False, [0] * self.trailing, self.groups)
-        mask = (True, False, False)
-        return torch.ops.aten.convolution_backward(slope, inputs, weight, None, *settings, mask)[0]
-
-
-@dataclass(frozen=True)
 class _Use:
-    layer: _Linear | _Convolution
+    layer: _Linear | Convolution
     inputs: Tensor
     weight: Tensor
     bias: Tensor | None
@@ -110,23 +85,8 @@ def _use(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> _Use
     inputs, weight, *others = args
     if func is _LINEAR:
         return _Use(_Linear(), inputs, weight, others[0] if others else kwargs.get("bias"))
-    if func not in _CONVOLUTIONS:
-        return None
-    names = ("bias", "stride", "padding", "dilation", "groups")
-    given: dict[str, Any] = {**dict(zip(names, others, strict=False)), **kwargs}
-    dims = _CONVOLUTIONS[func]
-    if isinstance(given.get("padding"), str) or inputs.ndim != dims + 2:
-        return None
-    stride, padding, dilation = (
-        _each(given.get(name, default), dims) for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
-    )
-    layer = _Convolution(inputs.shape, stride, padding, dilation, given.get("groups", 1))
-    return _Use(layer, inputs, weight, given.get("bias"))
-
-
-def _each(value: int | Iterable[int], dims: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * dims if len(values) == 1 else values
+    used = convolution_of(func, args, kwargs)
+    return None if used is None else _Use(used[0], inputs, weight, used[1])
 
 
 class _Uses(TorchFunctionMode):

@@ -40,7 +40,7 @@ def hessian_trace(
     method: Literal["hutchinson", "hutch++", "xtrace"] = "hutchinson",
     matrix: Matrix = "hessian",
     parameters: Sequence[str] | None = None,
-    group: int | None = 128,
+    group: int | None = 32,
     memory: int | None = None,
     dtype: torch.dtype | None = None,
     batch_statistics: bool = False,
