@@ -8,8 +8,8 @@ import pytest
 import refocal
 from refocal import demo, metrics
 from refocal.calibrators import TemperatureScaling
-from refocal.report import METHODS, calibrate, evaluate
-from refocal.report.evaluation import given_probs
+from refocal.report import METHODS, calibrate, evaluate, measure
+from refocal.report.evaluation import _slider, given_probs
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +166,11 @@ def test_errors(digits):
         refocal.calibration_of  # noqa: B018
     with pytest.raises(ValueError, match="input must be one of"):
         evaluate(val.scores, val.labels, input="scores")
+
+
+@pytest.mark.parametrize(("rows", "classes", "kept"), [(400_000, 3, 100_000), (1_000, 21_841, 18), (2, 400_001, 1)])
+def test_the_slider_holds_as_many_rows_as_fit(rows, classes, kept):
+    data = measure.TestData(np.zeros((rows, classes), dtype=np.float16), np.zeros(rows, dtype=int), None)
+    slider = _slider(data, classes, {}, input="logits")
+    assert len(slider.labels) == kept
+    assert slider.rows().shape == (kept, classes)

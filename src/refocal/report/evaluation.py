@@ -165,7 +165,7 @@ def compare(
 
 
 def _slider(data: TestData, classes: int, fitted: Mapping[str, float], *, input: str) -> Slider:
-    step = -(-len(data.labels) * classes // SLIDER_LOGITS)
+    step = -(-len(data.labels) // max(1, SLIDER_LOGITS // classes))
     logits = given_probs(data.scores[::step], input=input, log=True)
     values = {"gamma": 0.0, "temperature": 1.0, **fitted}
     return Slider.pack(logits, data.labels[::step], gamma=values["gamma"], temperature=values["temperature"])
