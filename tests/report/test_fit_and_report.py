@@ -174,3 +174,17 @@ def test_the_slider_holds_as_many_rows_as_fit(rows, classes, kept):
     slider = _slider(data, classes, {}, input="logits")
     assert len(slider.labels) == kept
     assert slider.rows().shape == (kept, classes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        (np.array([0, -1]), ValueError, r"labels must lie in 0 \.\.\. 2, got -1"),
+        (np.array([0.0, 1.0]), TypeError, "labels must have an integer dtype, got float64"),
+        (np.array([[0], [1]]), ValueError, r"labels must have shape \(2,\), one label a row, got \(2, 1\)"),
+        (None, TypeError, "labels must have an integer dtype"),
+    ],
+)
+def test_wrong_labels_are_named(labels, error, message):
+    with pytest.raises(error, match=message):
+        evaluate(np.zeros((2, 3)), labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,7 @@ def compare(
 ) -> Report:
     """Measure contenders, the scores as given first, and put the chosen one forward."""
     given = contenders[0].predict(data.scores)
+    data = replace(data, labels=_check.labels(data.labels, given, "labels", xp=namespace(given)))
     classes = given.shape[1]
     names = tuple(map(str, range(classes))) if class_names is None else tuple(class_names)
     if len(names) != classes:
