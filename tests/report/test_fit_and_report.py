@@ -188,3 +188,24 @@ def test_the_slider_holds_as_many_rows_as_fit(rows, classes, kept):
 def test_wrong_labels_are_named(labels, error, message):
     with pytest.raises(error, match=message):
         evaluate(np.zeros((2, 3)), labels)
+
+
+@pytest.mark.parametrize("given", [{"weight": [1.0, 2.0, 3.0]}, {"label_smoothing": 0.1}, {"detached": True}])
+def test_settings_of_a_loss_are_not_ignored(given):
+    logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
+    with pytest.raises(ValueError, match="weight, label_smoothing and detached are of the loss whose gamma is given"):
+        calibrate(logits, labels, **given)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "error", "message"),
+    [
+        ([1.0, 2.0, 3.0], ValueError, "gamma must be a single number, got 3 values"),
+        ("fit", TypeError, "gamma must be a number"),
+        (-1.0, ValueError, "gamma must be greater than -1"),
+    ],
+)
+def test_the_gamma_of_a_report_is_one_number(gamma, error, message):
+    logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
+    with pytest.raises(error, match=message):
+        calibrate(logits, labels, gamma=gamma)

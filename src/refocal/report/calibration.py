@@ -165,6 +165,11 @@ def calibrate(
     Reference: 001, sections 5 and 6.1; 003, sections 4.2 and 5.
     """
     _check.one_of(method, "method", METHODS)
+    if gamma is not None:
+        gamma = _check.scalar_gamma(gamma)
+    elif weight is not None or label_smoothing or detached:
+        msg = "weight, label_smoothing and detached are of the loss whose gamma is given: cross-entropy's gamma is 0"
+        raise ValueError(msg)
     if method == "posterior" and gamma is None:
         msg = "method='posterior' needs the gamma that the network was trained with"
         raise ValueError(msg)
