@@ -209,3 +209,12 @@ def test_the_gamma_of_a_report_is_one_number(gamma, error, message):
     logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
     with pytest.raises(error, match=message):
         calibrate(logits, labels, gamma=gamma)
+
+
+def test_the_slider_stands_at_a_map_that_it_can_set():
+    logits, labels = logits_of(np.random.default_rng(1), 200, classes=3)
+    plain = calibrate(logits, labels, gamma=2.0, method="posterior").report(logits, labels)
+    assert (plain.slider.gamma, plain.slider.temperature) == (2.0, 1.0)
+    weighted = calibrate(logits, labels, gamma=2.0, weight=[1, 2, 3], method="posterior").report(logits, labels)
+    near = next(method.parameters for method in weighted.methods if method.name == "focal-temperature")
+    assert {"gamma": weighted.slider.gamma, "temperature": weighted.slider.temperature} == near

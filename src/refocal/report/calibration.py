@@ -50,6 +50,14 @@ class Fitted:
         }.get(self.name, {})
         return {name: float(getattr(self.calibrator, attribute)) for name, attribute in names.items()}
 
+    @property
+    def has_further_settings(self) -> bool:
+        """Whether its map needs more than these numbers: the loss's class weights, smoothing or stopped gradient."""
+        loss = self.calibrator
+        return isinstance(loss, FocalPosterior) and bool(
+            loss.weight is not None or loss.label_smoothing or loss.detached
+        )
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -103,7 +111,12 @@ class Calibration:
             fitted.name: given
             if fitted.name == GIVEN
             else Contender(
-                fitted.name, fitted.title, fitted.calibrator.predict_proba, fitted.parameters, fitted.seconds
+                fitted.name,
+                fitted.title,
+                fitted.calibrator.predict_proba,
+                fitted.parameters,
+                fitted.seconds,
+                on_slider=not fitted.has_further_settings,
             )
             for fitted in self.tried
         }

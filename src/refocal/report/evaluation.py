@@ -33,6 +33,7 @@ class Contender:
         predict: From scores to probabilities (N, K).
         parameters: The few numbers that people know it by.
         seconds: How long fitting took; None where nothing was fitted.
+        on_slider: Whether the map is Psi^gamma(softmax(logits / T)) of its parameters, as the page's sliders set it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Contender:
     predict: Callable[[Any], np.ndarray]
     parameters: Mapping[str, float]
     seconds: float | None
+    on_slider: bool = True
 
 
 def as_given(*, input: str) -> Contender:
@@ -142,7 +144,7 @@ def compare(
         methods.append(method)
     methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
     winner = next(method for method in methods if method.chosen)
-    fitted = next((c.parameters for c in (chosen, *reversed(contenders)) if c.parameters), {})
+    fitted = next((c.parameters for c in (chosen, *reversed(contenders)) if c.parameters and c.on_slider), {})
     return Report(
         source=source,
         samples=len(data.labels),
