@@ -122,7 +122,7 @@ def test_largest_slider_keeps_the_page_below_its_bound():
 
 
 def test_page_says_how_many_rows_it_recomputes(page):
-    assert "The numbers are of all 1,000 test rows" in page
+    assert "The numbers are of all 1,000 test rows, each counted once" in page
     assert "The numbers are of 300 of the 1,000 test rows" in render(sample.sample_report(1000, slider_rows=300))
 
 
