@@ -12,7 +12,7 @@ import pytest
 from made_zoo import add, add_history, parts, write_zoo
 from refocal import cli, metrics, posterior_from_logits, reproduce
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
-from refocal.reproduce import Context, store
+from refocal.reproduce import Context, store, style
 from refocal.reproduce.base import NO_ENTRY
 from refocal.reproduce.kinds import zoo_gradient, zoo_product
 from refocal.zoo.measures import Part
@@ -300,3 +300,14 @@ def test_the_gallery_shows_tables_and_what_is_not_there(networks, tmp_path):
         "\n\n| network |  |  | γ = 0 | γ = 1 | γ = 2 | γ = 3 | best γ |\n|---|---|---|---|---|---|---|---|\n" in shown
     )
     assert "| CIFAR-10, ResNet-8 | no entry |  |  |  |  |  |  |" in shown
+
+
+def test_a_zoo_of_many_data_sets_has_a_panel_for_each(tmp_path):
+    for index in range(14):
+        add(tmp_path, f"s{index}", data=f"set{index:02}", val=40, test=40)
+    numbers = computed("002-table-6", tmp_path)
+    given = SPECS["002-table-6"].parameters["smoke"]
+    drawn = style.rendered(reproduce.KINDS["zoo-table"].draw, given, numbers)["figure.svg"].decode()
+    assert "(a) set00" in drawn
+    assert "(z) set12" in drawn
+    assert "(28) set13" in drawn
