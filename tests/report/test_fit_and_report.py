@@ -162,6 +162,8 @@ def test_errors(digits):
         calibrate(val.scores, val.labels, method="posterior")
     with pytest.raises(ValueError, match="class_names must have one name for each of 10 classes, got 2"):
         evaluate(val.scores, val.labels, class_names=("a", "b"))
+    with pytest.raises(TypeError, match="class_names must be text, got 0"):
+        evaluate(val.scores, val.labels, class_names=range(10))
     with pytest.raises(AttributeError, match="no attribute 'calibration_of'"):
         refocal.calibration_of  # noqa: B018
     with pytest.raises(ValueError, match="input must be one of"):

@@ -14,6 +14,7 @@ import sample
 from refocal.core.binning import equal_width_bins
 from refocal.core.posterior import posterior_from_logits
 from refocal.core.scores import log_scores
+from refocal.report.evaluation import evaluate
 from refocal.report.live import binary_map, measure_rows
 from refocal.report.page import render, save_page
 from refocal.report.record import Diagram, Measured, Slider, frozen
@@ -207,3 +208,8 @@ def test_numbers_of_the_rows_are_those_of_the_probabilities(report, gamma, tempe
 def test_map_is_the_identity_without_gamma_and_temperature():
     p, mapped = binary_map(gamma=0.0, temperature=1.0)
     np.testing.assert_allclose(mapped, p, atol=1e-15)
+
+
+def test_a_page_of_one_method_says_one_way():
+    page = render(evaluate(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])))
+    assert "1 way to turn the scores into probabilities" in page

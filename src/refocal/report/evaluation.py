@@ -122,6 +122,10 @@ def compare(
     if len(names) != classes:
         msg = f"class_names must have one name for each of {classes} classes, got {len(names)}"
         raise ValueError(msg)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        msg = f"class_names must be text, got {wrong[0]!r}"
+        raise TypeError(msg)
     shown = most_frequent(data.labels, classes) if by_class else ()
     methods, best, below = [], given, None
     for contender in contenders:

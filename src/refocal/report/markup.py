@@ -51,7 +51,8 @@ def methods_table(report: Report) -> str:
         cells.append(_cell(escape(words.seconds(method.fit_seconds)), fit))
         of = " class='chosen'" if method.chosen else ""
         rows.append(f"<tr{of}>{''.join(cells)}</tr>")
-    caption = f"{len(report.methods)} ways to turn the scores into probabilities. {_SORTS}"
+    ways = "1 way" if len(report.methods) == 1 else f"{len(report.methods)} ways"
+    caption = f"{ways} to turn the scores into probabilities. {_SORTS}"
     return _table(caption, head, rows, name="Methods")
 
 
