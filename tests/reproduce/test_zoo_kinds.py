@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +166,25 @@ def test_histories(networks):
     rise = found.values["rise of test.wrong.nll(cifar10 resnet20, focal 1)"]
     assert rise == pytest.approx(path[-1] - path[4:9].mean())
     assert "last head_norm(cifar10 resnet50, focal 1)" in found.absent
+
+
+def test_a_history_without_mistakes(tmp_path):
+    folder = write_zoo(tmp_path / "zoo", gammas=(0.0,))
+    for seed, without in ((0, 3), (1, 5)):  # the last epochs in which no training sample is wrong
+        file = folder / f"g0-s{seed}.jsonl.gz"
+        epochs = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+        for epoch in epochs[-without:]:
+            epoch["train"] = {**epoch["train"], "wrong": None}
+        file.write_bytes(gzip.compress("\n".join(map(json.dumps, epochs)).encode()))
+    result = reproduce.reproduce(
+        SPECS["002-fig-2"], scale="smoke", results=tmp_path / "results", context=Context(zoo=folder)
+    ).result
+    path = result.numbers.curves["paths"]["cross-entropy"]["train.wrong.true_probability"]
+    assert path[:7] == pytest.approx(1 - (1 - np.arange(1, 8) / 11), rel=1e-4)
+    assert path[7:] == [None] * 3
+    assert "last train.wrong.entropy(cifar10 resnet20, cross-entropy)" in result.numbers.absent
+    assert "first train.wrong.entropy(cifar10 resnet20, cross-entropy)" in result.numbers.values
+    assert store.load(tmp_path / "results", SPECS["002-fig-2"], "smoke") == result
 
 
 def test_focal_temperature_scaling(networks):
