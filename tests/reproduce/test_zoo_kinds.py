@@ -107,6 +107,24 @@ def test_one_networks_number_is_never_anothers(tmp_path):
     assert "[" not in rows["CIFAR-10, ResNet-110", "pre T"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("002-table-1", "ece_15(cifar10 resnet20, cross-entropy, raw)"),
+        ("001-fig-4", "raw(cifar10 resnet20, standard, 1)"),
+        ("002-fig-4b", "mean norm(cifar10 resnet20, 1)"),
+    ],
+)
+def test_a_penalised_network_does_not_stand_for_its_loss(name, value, networks, tmp_path):
+    folder = write_zoo(tmp_path / "zoo")
+    for seed in range(3):  # more of them than of the others
+        for loss in ({}, {"loss": "focal", "gamma": 1.0}):
+            penalised = f"tau-{len(loss)}-{seed}"
+            add(folder, penalised, seed=seed, data="cifar10", scale=3.0, recipe={"curvature_penalty": 0.1}, **loss)
+            add_history(folder, penalised)
+    assert computed(name, folder).values[value] == computed(name, networks).values[value]
+
+
 def test_confident_predictions(networks):
     values = computed("002-table-6", networks).values
 

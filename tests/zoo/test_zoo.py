@@ -276,6 +276,17 @@ def finished_run(folder, **changes):
     return card
 
 
+def test_a_penalised_network_is_not_the_papers(tmp_path):
+    for name, penalty in (("plain", None), ("tau", 0.1)):
+        add(tmp_path, name, data="cifar10", recipe={"curvature_penalty": penalty})
+    found = zoo.entries(tmp_path)
+    plain, penalised = zoo.summarise(found, list(zoo.measure_all(found)))
+    assert [number.paper for number in plain.methods["raw"]["error"].published] == ["He 2016"]
+    assert penalised.methods["raw"]["error"].published == []
+    shown = tables.markdown([plain, penalised])
+    assert shown.count("curvature penalty 0.1") == 1
+
+
 def test_runs_are_added_once_and_again(tmp_path):
     run, folder = tmp_path / "run", tmp_path / "zoo"
     card = finished_run(run, recipe={"learning_rate": 0.1})

@@ -161,7 +161,8 @@ def _as_published(value: float) -> str:
 
 def _loss(card: Card) -> list[str]:
     smoothing = [f"label smoothing {card.label_smoothing:g}"] if card.label_smoothing else []
-    return [card.loss if card.gamma is None else f"{card.loss}, γ = {card.gamma:g}", *smoothing]
+    penalty = [f"curvature penalty {card.curvature_penalty:g}"] if card.curvature_penalty else []
+    return [card.loss if card.gamma is None else f"{card.loss}, γ = {card.gamma:g}", *smoothing, *penalty]
 
 
 def _small_print(groups: Sequence[Group]) -> Iterator[str]:
