@@ -256,6 +256,10 @@ def test_files_are_checked(tmp_path):
     Predictions(np.full((4, 2), 0.5), kind="probs", labels=[0, 1, 0, 1]).write(tmp_path / "one.npz", overwrite=True)
     with pytest.raises(zoo.ZooError, match=r"one\.npz must hold logits and labels"):
         zoo.measure(zoo.entries(tmp_path)[0])
+    masked = np.array([[0.0, -np.inf], [0.0, 1.0]])
+    Predictions(masked, kind="logits", labels=[0, 1], split=["val", "test"]).write(tmp_path / "one.npz", overwrite=True)
+    with pytest.raises(zoo.ZooError, match=r"one\.npz must hold finite logits, got -inf"):
+        zoo.measure(zoo.entries(tmp_path)[0])
 
 
 def test_a_setting_that_came_later_does_not_part_seeds(tmp_path):
