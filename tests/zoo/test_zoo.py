@@ -289,6 +289,7 @@ def test_a_penalised_network_is_not_the_papers(tmp_path):
     assert penalised.methods["raw"]["error"].published == []
     shown = tables.markdown([plain, penalised])
     assert shown.count("curvature penalty 0.1") == 1
+    assert [group["curvature_penalty"] for group in tables.as_json([plain, penalised])] == [None, 0.1]
 
 
 def test_runs_are_added_once_and_again(tmp_path):

@@ -93,7 +93,7 @@ def markdown(groups: Sequence[Group]) -> str:
 
 def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The same for machines; an infinite value is null."""
-    keys = ("data", "model", "loss", "gamma", "label_smoothing", "epochs")
+    keys = ("data", "model", "loss", "gamma", "label_smoothing", "curvature_penalty", "epochs")
     return [
         {key: getattr(group.cards[0], key) for key in keys}
         | {
