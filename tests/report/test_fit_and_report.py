@@ -220,3 +220,11 @@ def test_the_slider_stands_at_a_map_that_it_can_set():
     weighted = calibrate(logits, labels, gamma=2.0, weight=[1, 2, 3], method="posterior").report(logits, labels)
     near = next(method.parameters for method in weighted.methods if method.name == "focal-temperature")
     assert {"gamma": weighted.slider.gamma, "temperature": weighted.slider.temperature} == near
+
+
+@pytest.mark.parametrize(("samples", "enough"), [(3, False), (58, False), (59, True)])
+def test_a_few_certain_predictions_that_came_true_prove_little(samples, enough):
+    labels = np.arange(samples) % 3
+    answer = evaluate(np.eye(3)[labels], labels, input="probs").verdict.sentences[0]
+    assert answer.startswith("These probabilities can be trusted") is enough
+    assert ("too few to rule it out" in answer) is not enough
