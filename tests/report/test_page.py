@@ -213,3 +213,5 @@ def test_map_is_the_identity_without_gamma_and_temperature():
 def test_a_page_of_one_method_says_one_way():
     page = render(evaluate(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])))
     assert "1 way to turn the scores into probabilities" in page
+    assert "Nothing was fitted, before and after are the same: <b class='after'><bdi>As given</bdi></b>" in page
+    assert "ecommended" not in page.partition("<script")[0]
