@@ -197,7 +197,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     limits = np.array([ax.get_ylim() for ax in panels[0]])
     for ax in panels[0]:
         ax.set(xlim=(-0.5, len(given.gammas) - 0.5), ylim=(limits[:, 0].min(), limits[:, 1].max()))
-    panels[0, 0].set_ylabel("ECE − cross-entropy's (percentage points)")
+    panels[0, 0].set_ylabel("ECE − cross-entropy's\n(percentage points)")
     panels[1, 0].set_ylabel("ECE with focal loss (%)")
     panels[0, 0].legend(loc="upper left")
     panels[1, 0].legend(loc="lower right")
