@@ -199,3 +199,12 @@ def test_a_loss_has_one_colour_in_all_panels():
     histogram, *maps = figure.axes
     drawn, filled = histogram.patches
     assert [ax.lines[-1].get_color() for ax in maps] == [to_hex(drawn.get_edgecolor()), to_hex(filled.get_facecolor())]
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"), [("001-fig-1", "top score"), ("002-fig-4a", "probability of the true class")]
+)
+def test_regions_of_confidence_are_of_the_top_score(name, axis):
+    figure = Figure()
+    phi.draw(figure, given(name), phi.compute(given(name), Context()))
+    assert figure.axes[0].get_xlabel() == axis
