@@ -228,3 +228,14 @@ def test_a_few_certain_predictions_that_came_true_prove_little(samples, enough):
     answer = evaluate(np.eye(3)[labels], labels, input="probs").verdict.sentences[0]
     assert answer.startswith("These probabilities can be trusted") is enough
     assert ("too few to rule it out" in answer) is not enough
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_labels_are_indices_not_names(shift):
+    logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
+    with pytest.raises(ValueError, match=r"labels must lie in 0 \.\.\. 2, got"):
+        calibrate(logits, labels + shift)
+    with pytest.raises(TypeError, match="labels must have an integer dtype"):
+        calibrate(logits, None)
+    with pytest.raises(ValueError, match=r"labels must lie in 0 \.\.\. 1, got"):
+        calibrate(logits[:, 0], np.minimum(labels, 1) + shift)

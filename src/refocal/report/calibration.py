@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
+from refocal._arrays import namespace
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
 from refocal.report.evaluation import GIVEN, POSTERIOR, Contender, Step, as_given, compare
 from refocal.report.measure import TestData
@@ -186,8 +187,9 @@ def calibrate(
     if method == "posterior" and gamma is None:
         msg = "method='posterior' needs the gamma that the network was trained with"
         raise ValueError(msg)
-    if method == "auto" and len(np.asarray(labels)) < _LEAST_FOR_AUTO:
-        msg = f"method='auto' needs {_LEAST_FOR_AUTO} samples or more, got {len(np.asarray(labels))}: choose a method"
+    labels = _class_indices(labels, np.shape(scores))
+    if method == "auto" and len(labels) < _LEAST_FOR_AUTO:
+        msg = f"method='auto' needs {_LEAST_FOR_AUTO} samples or more, got {len(labels)}: choose a method"
         raise ValueError(msg)
     names = _AUTO if method == "auto" else tuple(dict.fromkeys((method, *_BESIDE)))
     if method == "auto" and np.asarray(scores).shape[-1] > _CLASSES_FOR_MATRIX:
@@ -212,6 +214,14 @@ def calibrate(
     else:
         chosen = next(fitted for fitted in tried if fitted.name == method)
     return Calibration(chosen, tuple(tried), gamma, input)
+
+
+def _class_indices(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The labels, checked: an estimator would take any K different numbers for names of the classes."""
+    samples, *classes = shape or (0,)
+    rows = np.broadcast_to(0.0, (samples, max([2, *classes])))
+    checked: np.ndarray = _check.labels(np.asarray(labels), rows, "labels", xp=namespace(rows))
+    return checked
 
 
 def _fit(name: str, title: str, calibrator: Calibrator, data: tuple[Any, Any, Any]) -> Fitted:
