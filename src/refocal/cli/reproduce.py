@@ -62,7 +62,7 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
 def _outcomes(
     ids: Sequence[str], options: Namespace, specs: Mapping[str, experiments.Spec], results: Path
 ) -> Iterator[experiments.Outcome | Exception]:
-    """Results as they come, here or from a cluster, where one that fails does not stop the others."""
+    """Results as they come, here or from a cluster; one that fails does not stop the others."""
     given = options.data or os.environ.get(DATA_VARIABLE)
     data, zoo = None if given is None else Path(given), Path(options.zoo)
     settings: dict[str, Any] = {"scale": options.scale, "force": options.force}
@@ -78,7 +78,11 @@ def _outcomes(
     for name in ids:
         with steps() as progress:
             context = experiments.Context(data, progress, zoo)
-            outcome = experiments.reproduce(specs[name], results=results, context=context, **settings)
+            outcome: experiments.Outcome | Exception
+            try:
+                outcome = experiments.reproduce(specs[name], results=results, context=context, **settings)
+            except Exception as error:  # raised once the others are done
+                outcome = error
         yield outcome
 
 
