@@ -349,3 +349,10 @@ def test_a_zoo_of_many_data_sets_has_a_panel_for_each(tmp_path):
     assert "(a) set00" in drawn
     assert "(z) set12" in drawn
     assert "(28) set13" in drawn
+
+
+def test_a_table_of_every_method_is_drawn(networks):
+    every = ("raw", "ts-nll", "ts-adaptive-ece", "ts-ece")
+    given = replace(SPECS["002-table-1"].parameters["smoke"], methods=every)
+    numbers = computed("002-table-1", networks, methods=every)
+    assert "figure.svg" in style.rendered(reproduce.KINDS["zoo-table"].draw, given, numbers)
