@@ -24,6 +24,9 @@ def claims(options: Namespace) -> None:
         msg = "checking claims needs python-flint and mpmath: pip install 'refocal[claims]'"
         raise ImportError(msg) from error
     if options.action == "show":
+        if options.paper is not None or options.markdown is not None:
+            msg = "--paper and --markdown are about several claims, and do not go with show"
+            raise ValueError(msg)
         _one(options)
     else:
         _all(options)
@@ -70,6 +73,9 @@ def _check_free(path: str, name: str, suffixes: tuple[str, ...], *, force: bool)
     if Path(path).suffix not in suffixes:
         msg = f"--{name} must end in {' or '.join(suffixes)}, got {path!r}"
         raise ValueError(msg)
+    if not Path(path).parent.is_dir():
+        msg = f"--{name} must be in a folder that exists, got {path!r}"
+        raise FileNotFoundError(msg)
     if os.path.lexists(path) and not force:
         msg = f"{path} exists: choose another name, or replace it by --force"
         raise FileExistsError(msg)
