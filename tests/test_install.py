@@ -13,8 +13,6 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLE = REPOSITORY / "README.md"
 
-pytestmark = pytest.mark.xdist_group("install")
-
 
 @pytest.fixture(scope="module")
 def base_python(tmp_path_factory):
