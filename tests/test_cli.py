@@ -203,11 +203,22 @@ def test_names_are_no_markup(files, capsys):
     assert Path("[bold]o.npz").exists()
 
 
-def test_a_reader_that_has_gone_is_no_failure(files):
-    command = f"{sys.executable} -m refocal explain --gamma 3 | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert done.stderr == ""
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@pytest.mark.parametrize("arguments", ["explain --gamma 3", "explain --gamma 3 --json", "--help"])
+def test_a_reader_that_has_gone_is_no_failure(arguments):
+    command = f"{sys.executable} -m refocal {arguments} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=BUFFERED)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
+def test_an_output_that_cannot_be_written_is_said_in_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "refocal", "explain", "--gamma", "3", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
+    assert (done.returncode, done.stderr) == (1, "refocal: [Errno 28] No space left on device\n")
 
 
 def test_test_rows_are_not_fitted_to(files, capsys):

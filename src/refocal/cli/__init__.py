@@ -23,14 +23,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of overflow: what comes of it is checked
             options.run(options)
+        _flush()
     except KeyboardInterrupt:
         sys.stderr.write("refocal: interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, TypeError, ArithmeticError, OSError, ImportError, RuntimeError, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         sys.stderr.write(f"refocal: {printable(reason)}\n")
         return 1
+    finally:
+        try:
+            _flush()
+        except OSError:  # Python would try once more when it ends, and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # it is closed
+        sys.stdout.flush()
