@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -219,6 +220,22 @@ def test_an_output_that_cannot_be_written_is_said_in_one_line():
         command = [sys.executable, "-m", "refocal", "explain", "--gamma", "3", "--json"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
     assert (done.returncode, done.stderr) == (1, "refocal: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_signs_that_the_terminal_lacks_are_spelled_out(files, monkeypatch, encoding):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    for arguments in (
+        ["calibrate", "both.npz", "--loss", '{"gamma": 3}', "--method", "posterior"],
+        ["explain", "--gamma", "2"],
+    ):
+        assert cli.main(arguments) == 0
+    shown = written.getvalue().decode(encoding)
+    assert "gamma = 3" in shown
+    assert "<- recommended" in shown
+    assert "ooo" in shown
+    assert "?" not in shown
 
 
 def test_test_rows_are_not_fitted_to(files, capsys):

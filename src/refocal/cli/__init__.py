@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from refocal.cli.encoding import accept_any_encoding
 from refocal.cli.parser import parser
 from refocal.report.words import printable
 
@@ -18,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Wrong usage ends the process with 2, as argparse does.
     """
+    accept_any_encoding()
     try:
         options = parser().parse_args(arguments)
         with warnings.catch_warnings():
