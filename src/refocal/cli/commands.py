@@ -142,7 +142,7 @@ def explain(options: Namespace) -> None:
 
 
 def _loss_settings(options: Namespace) -> dict[str, Any]:
-    if options.loss:
+    if options.loss is not None:
         return _loss(options.loss)
     return {} if options.gamma is None else {"gamma": options.gamma}
 
@@ -240,16 +240,19 @@ def _chosen(predictions: Predictions, split: str | None) -> Predictions:
 
 def _loss(text: str) -> dict[str, Any]:
     """Settings of the training loss, from JSON or a file that holds it."""
-    source = text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
     try:
+        source = text if not text or text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
         settings = json.loads(source)
-    except json.JSONDecodeError as error:
-        msg = f"--loss must be JSON, or a file that holds it: {error}"
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        msg = f"--loss must be JSON, or a file that holds it, got {text!r}: {error}"
         raise ValueError(msg) from error
     allowed = {"gamma", "weight", "label_smoothing", "detached"}
-    if not isinstance(settings, dict) or "gamma" not in settings or set(settings) - allowed:
+    if not isinstance(settings, dict) or settings.get("gamma") is None or set(settings) - allowed:
         msg = f"--loss must be an object with gamma and perhaps {sorted(allowed - {'gamma'})}, got {source.strip()}"
         raise ValueError(msg)
+    if not isinstance(settings.get("detached", False), bool):
+        msg = f"detached in --loss must be true or false, got {settings['detached']!r}"
+        raise TypeError(msg)
     return settings
 
 
