@@ -147,6 +147,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
         (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "takes logits, but probs.npz holds probs"),
         (["apply", "cal.json", "test.npz", "--out", "val.npz"], "val.npz exists"),
+        (["apply", "cal.json", "val.npz", "--out", "./val.npz", "--force"], "--out must be a file of its own"),
         (["export", "cal.json", "--onnx", "val.npz"], "--onnx must end in .onnx"),
         (["calibrate", "both.npz", "--save", "cal.json"], "cal.json exists"),
         (["calibrate", "both.npz", "--save", "new.json", "--report", "report.txt"], "must end in .html or .json"),

@@ -107,7 +107,7 @@ def apply(options: Namespace) -> None:
     if len(options.files) > 1 or partitioned.asked_for(options, options.files):
         partitioned.apply(options)
         return
-    _check_outputs(options, [options.calibrator])
+    _check_outputs(options, [options.calibrator, *options.files])
     with partitioned.bar() as progress:
         rows = calibrate_file(
             load(options.calibrator),
