@@ -70,6 +70,9 @@ def _check_free(path: str, name: str, suffixes: tuple[str, ...], *, force: bool)
     if Path(path).suffix not in suffixes:
         msg = f"--{name} must end in {' or '.join(suffixes)}, got {path!r}"
         raise ValueError(msg)
+    if not Path(path).parent.is_dir():
+        msg = f"--{name} must be in a folder that exists, got {path!r}"
+        raise FileNotFoundError(msg)
     if os.path.lexists(path) and not force:
         msg = f"{path} exists: choose another name, or replace it by --force"
         raise FileExistsError(msg)
