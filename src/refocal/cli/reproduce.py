@@ -28,6 +28,9 @@ def reproduce(options: Namespace) -> None:
     if options.list:
         show(options, *_listed(specs, results, experiments.Context(zoo=Path(options.zoo))))
     elif options.gallery:
+        if Path(options.gallery).suffix != ".md":
+            msg = f"--gallery must end in .md, got {options.gallery!r}"
+            raise ValueError(msg)
         found = experiments.read_results(results, specs)
         page = experiments.gallery(specs, found, figures=experiments.link(options.gallery, results))
         _files.write_text(options.gallery, page, overwrite=True)
