@@ -196,7 +196,9 @@ def test_force_replaces(files, capsys):
     Path("report.html").write_text("old", encoding="utf-8")
     assert run(capsys, "demo", "--report", "report.html")[0] == 1
     assert Path("report.html").read_text(encoding="utf-8") == "old"
-    assert run(capsys, "demo", "--report", "report.html", "--force")[0] == 0
+    assert run(capsys, "evaluate", "test.npz", "--report", "report.html")[0] == 1
+    assert Path("report.html").read_text(encoding="utf-8") == "old"
+    assert run(capsys, "evaluate", "test.npz", "--report", "report.html", "--force")[0] == 0
     assert "<html" in Path("report.html").read_text(encoding="utf-8")
 
 
@@ -296,12 +298,13 @@ def test_help_has_examples_and_exit_status(command, capsys):
     assert "exit status" in shown
 
 
-def test_wrong_usage_and_version():
+def test_wrong_usage_and_version(capsys):
     version = subprocess.run([sys.executable, "-m", "refocal", "--version"], check=True, capture_output=True, text=True)
     assert version.stdout.strip() == f"refocal {refocal.__version__}"
-    nothing = subprocess.run([sys.executable, "-m", "refocal"], capture_output=True, text=True, check=False)
-    assert nothing.returncode == 2
-    assert "COMMAND" in nothing.stderr
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path):
@@ -341,9 +344,9 @@ sys.exit(refocal_command.main())
 
 
 def test_output_without_a_terminal_has_no_colours_and_no_progress(files):
-    done = subprocess.run(
-        [sys.executable, "-m", "refocal", "demo"], capture_output=True, text=True, check=True, cwd=files
-    )
+    command = [sys.executable, "-m", "refocal", "evaluate", "test.npz"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=files)
+    assert "underconfident" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
 

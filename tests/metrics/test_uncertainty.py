@@ -122,7 +122,7 @@ def covered(truth, sample, measure, *, repeats=60, **settings):
     """How often the interval of level .95 of `sample(seed)` covers the truth."""
     hits = 0
     for seed in range(repeats):
-        _, low, high = metrics.interval(measure, *sample(seed), resamples=200, seed=seed, **settings)
+        _, low, high = metrics.interval(measure, *sample(seed), resamples=100, seed=seed, **settings)
         hits += low <= truth <= high
     return hits
 
