@@ -265,6 +265,14 @@ def test_explain(capsys):
     assert "●" in run(capsys, "explain", "--gamma", 2, "--classes", 100)[1]
 
 
+def test_a_plot_keeps_its_rows_on_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run(capsys, "explain", "--gamma", 3)[1].splitlines()
+    top = next(number for number, line in enumerate(lines) if line.startswith(" 1.00 │"))
+    assert all(line[6] == "│" for line in lines[top : top + 16])
+    assert lines[top + 16].startswith("      └")
+
+
 def test_binary_scores_of_one_column(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
