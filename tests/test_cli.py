@@ -153,6 +153,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "both.npz", "--save", "new.json", "--report", "report.txt"], "must end in .html or .json"),
         (["calibrate", "both.npz", "--save", "new.json", "--report", "new.json"], "--report must be a file of its own"),
         (["calibrate", "both.npz", "--save", "none/new.json"], "in a folder that exists"),
+        (["evaluate", "test.npz", "--report", "folder.html", "--force"], "--report must be a file, got the folder"),
         (["calibrate", "both.npz", "--out", "both.npz", "--force"], "--out must be a file of its own"),
         (["calibrate", "plain.npz", "--test", "plain.npz"], "both fitted to and measured on"),
         (["calibrate", "val.npz", "--test", "renamed.npz"], "same class names"),
@@ -181,6 +182,7 @@ def test_what_is_refused_is_said_in_one_line(files, capsys, arguments, message):
     Predictions(masked, kind="logits", labels=np.minimum(test.labels, 8)).write("masked.npz")
     Predictions(np.zeros((3, 2)), kind="logits").write("two.npz")
     Path("deep.json").write_text("[" * 100_000, encoding="utf-8")
+    Path("folder.html").mkdir()
     refocal.calibrate(test.scores, test.labels, method="temperature").save("cal.json")
     before = sorted(os.listdir())
     status, shown, trouble = run(capsys, *arguments)

@@ -129,16 +129,17 @@ def test_gammas_that_change(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "reason"),
+    ("damage", "reason"),
     [
-        ("weights.safetensors", b"", "weights.safetensors cannot be read: "),
-        ("card.json", b'{"schema": 1}', "card.json must be a card of schema 1, with a recipe"),
+        (("weights.safetensors", ""), "weights.safetensors cannot be read: "),
+        (("card.json", '{"schema": 1}'), "card.json must be a card of schema 1, with a recipe"),
     ],
 )
-def test_a_damaged_run_is_said_in_one_line(folder, tmp_path, capsys, name, content, reason):
+def test_a_damaged_run_is_said_in_one_line(folder, tmp_path, capsys, damage, reason):
     damaged = tmp_path / "damaged"
     shutil.copytree(folder, damaged)
-    (damaged / name).write_bytes(content)
+    name, content = damage
+    (damaged / name).write_text(content)
     assert main(["curvature", "--run", str(damaged), "--samples", "10", "--device", "cpu"]) == 1
     said = capsys.readouterr().err
     assert reason in said

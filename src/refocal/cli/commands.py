@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from refocal.cli import compare
-from refocal.cli.output import Output, show, steps
+from refocal.cli.output import Output, check_output, show, steps
 from refocal.predictions import Predictions
 from refocal.report import Report, table, words
 from refocal.report import evaluate as measure
@@ -263,19 +263,11 @@ def _check_outputs(options: Namespace, inputs: Sequence[str | None]) -> None:
         path = getattr(options, name, None)
         if path is None:
             continue
-        if Path(path).suffix not in suffixes:
-            msg = f"--{name} must end in {' or '.join(suffixes)}, got {path!r}"
-            raise ValueError(msg)
-        if not Path(path).parent.is_dir():
-            msg = f"--{name} must be in a folder that exists, got {path!r}"
-            raise FileNotFoundError(msg)
         if Path(path).resolve() in taken:
             msg = f"--{name} must be a file of its own, got {path!r}"
             raise ValueError(msg)
         taken.add(Path(path).resolve())
-        if os.path.lexists(path) and not options.force:
-            msg = f"{path} exists: choose another name, or replace it by --force"
-            raise FileExistsError(msg)
+        check_output(path, name, suffixes, force=options.force)
 
 
 def _save(report: Report, options: Namespace) -> None:
