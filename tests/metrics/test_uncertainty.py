@@ -113,7 +113,7 @@ def test_smooth_interval_covers_zero_gap_and_constant_gap():
         hits = 0
         for seed in range(60):
             p, y = overconfident(seed, 1000, gap)
-            _, low, high = metrics.interval(metrics.smooth_ece, p, y, task="binary", resamples=200, seed=seed)
+            _, low, high = metrics.interval(metrics.smooth_ece, p, y, task="binary", resamples=100, seed=seed)
             hits += low <= gap <= high
         assert hits >= 53
 
@@ -139,7 +139,7 @@ def test_unbiased_kernel_interval_covers(gap, settings):
     kernel = np.exp(-np.abs(x[:, None] - x) / settings.get("kernel_width", 0.4)).mean()
     hits = covered(
         gap**2 * kernel,
-        lambda seed: overconfident(seed, 500, gap),
+        lambda seed: overconfident(seed, 300, gap),
         metrics.kernel_calibration_error,
         task="binary",
         **settings,
