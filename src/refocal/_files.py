@@ -21,7 +21,7 @@ def replacing(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Bina
     _check_free(target, overwrite=overwrite)
     temporary = target.with_name(f".refocal-{secrets.token_hex(8)}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with _opened(temporary, target) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())  # else a crash of the machine could keep the new name and lose the content
@@ -29,6 +29,15 @@ def replacing(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Bina
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _opened(temporary: Path, target: Path) -> BinaryIO:
+    """The new file; where the folder cannot be written to, the error names what was to be written."""
+    try:
+        return open(temporary, "xb")
+    except OSError as error:
+        error.filename = str(target)
+        raise
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool) -> None:

@@ -43,6 +43,15 @@ def test_identities_in_many_digits():
     assert close.words.startswith("at (0.1)")
 
 
+def test_what_is_not_a_number_is_never_taken_for_a_proof():
+    assert identical(lambda _: mp.nan, lambda x: x, [("1",)]).holds is None
+    assert identical(lambda x: x, lambda _: mp.nan, [("1",)]).holds is None
+    broken = search(lambda x: np.where(x[:, 0] < 0.5, np.nan, x[:, 0]), lambda rng, n: rng.random((n, 1)), budget=100)
+    assert broken.holds is None
+    with pytest.raises(RuntimeError, match="did not decide: violated by nan at"):
+        settle(broken)
+
+
 def test_printed_numbers_are_compared_after_rounding():
     assert rounds_to(0.7749, "0.77") and not rounds_to(0.7751, "0.77")
     assert printed_numbers([("a", 1.23, "1.2"), ("b", 4.0, "4")])[0].holds

@@ -89,9 +89,14 @@ def test_show_with_a_plot(capsys, tmp_path):
         (("--markdown", "none/page.md"), "--markdown must be in a folder that exists, got 'none/page.md'"),
         (("show", "003-prop-5", "--plot", "a.pdf"), "--plot must end in .svg or .png, got 'a.pdf'"),
         (("show", "001-thm-5", "--plot", "a.svg"), "001-thm-5 has no plot"),
+        (("--markdown", "no/page.md"), "--markdown must be in a folder that exists, got 'no/page.md'"),
+        (("show", "003-prop-5", "--plot", "no/a.svg"), "--plot must be in a folder that exists, got 'no/a.svg'"),
+        (("--markdown", "page.md", "show", "003-prop-5"), "--paper and --markdown are about several claims"),
+        (("--paper", "001", "show", "003-prop-5"), "--paper and --markdown are about several claims"),
     ],
 )
 def test_what_is_refused(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("refocal.claims.check", lambda *_, **__: pytest.fail("nothing is checked before"))
     monkeypatch.chdir(tmp_path)
     status, out, trouble = run(capsys, "claims", *arguments)
     assert (status, out) == (1, "")

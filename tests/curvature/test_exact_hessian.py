@@ -10,7 +10,7 @@ from torch import nn
 
 from refocal.curvature import gradient_norm, hessian_trace, layers
 from refocal.curvature.forms import quadratic_forms, vectors_at_once
-from refocal.curvature.linear_layers import linear_weights
+from refocal.curvature.moving_weights import layer_weights
 from refocal.curvature.operators import CountedOperator
 from refocal.curvature.problem import all_digits, prepare
 from refocal.curvature.products import products
@@ -41,8 +41,8 @@ def diagonal(model, loss, data, *, matrix="hessian", **settings):
         rows[start : start + values.numel()] = torch.eye(values.numel(), dtype=values.dtype)
         unit[name] = rows.reshape(problem.size, *values.shape)
         start += values.numel()
-    linear = linear_weights(problem)
-    return sum(quadratic_forms(problem, batch, matrix=matrix, linear=linear)(unit) for batch in problem.batches)
+    moving = layer_weights(problem)
+    return sum(quadratic_forms(problem, batch, matrix=matrix, moving=moving)(unit) for batch in problem.batches)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -279,13 +279,54 @@ class Mixed(nn.Module):
         return self.last(hidden.to(self.last.weight.dtype))
 
 
-def test_weights_of_linear_layers_are_told_from_others():
+def test_weights_of_layers_are_told_from_others():
     torch.manual_seed(0)
     model, loss = Mixed().double(), FocalLoss(2.0)
     data = [(torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,)))]
     problem = prepare(model, loss, data, **DEFAULTS)
     alone = {"alone.weight", "last.weight", "attention.linear1.weight", "attention.linear2.weight"}
     with all_digits():
-        assert linear_weights(problem) == alone
+        assert layer_weights(problem) == alone
         found, exact = diagonal(model, loss, data), every_product(model, loss, data).diagonal()
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
+
+
+class Convolutions(nn.Module):
+    """Convolutions in one, two and three dimensions, of all settings, between layers of other kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.plain = nn.Conv2d(2, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.strided = nn.Conv2d(4, 4, 3, stride=2, padding=(1, 2), groups=2, bias=False)
+        self.same = nn.Conv2d(4, 2, 3, padding="same")
+        self.reflected = nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect")
+        self.one = nn.Conv1d(2, 3, 3, dilation=2)
+        self.three = nn.Conv3d(1, 2, (1, 2, 2))
+        self.unbatched = nn.Conv1d(3, 3, 1)
+        self.last = nn.Linear(6, 3)
+        self.of_a_vector = nn.Linear(2, 3)
+
+    def forward(self, images):
+        hidden = torch.tanh(self.norm(self.plain(images)))
+        hidden = torch.sigmoid(self.strided(hidden))
+        hidden = torch.tanh(self.reflected(self.same(hidden)))
+        lines = torch.tanh(self.one(hidden.flatten(2)))
+        volume = self.three(lines[:, None, :, None, :].expand(-1, -1, -1, 2, -1))
+        scores = self.last(torch.tanh(volume).mean(dim=(3, 4)).flatten(1))
+        return self.unbatched(scores.T).T + self.of_a_vector(torch.tanh(self.plain.bias[:2]))
+
+
+def test_convolutions_have_the_second_derivatives_of_plain_autograd():
+    torch.manual_seed(0)
+    model, loss = Convolutions().double(), FocalLoss(2.0)
+    model.norm.running_mean.normal_()
+    model.norm.running_var.uniform_(0.5, 2.0)
+    data = [(torch.randn(5, 2, 6, 5, dtype=torch.float64), torch.randint(3, (5,)))]
+    problem = prepare(model, loss, data, **DEFAULTS)
+    layers = ("plain", "strided", "reflected", "one", "three", "last", "of_a_vector")
+    with all_digits():
+        assert layer_weights(problem) == {f"{layer}.weight" for layer in layers}
+        found, exact = diagonal(model, loss, data), every_product(model, loss, data).diagonal()
+    assert exact.abs().max() > 1e-3
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import multiprocessing, nn
 
-from refocal.curvature import CurvatureRegularised, HessianTracePenalty, differentiable_attention
+from refocal.curvature import CurvatureRegularised, HessianTracePenalty, twice_differentiable
 from refocal.curvature.penalty import parameters_of
 from refocal.losses import FocalLoss
 
@@ -139,7 +139,7 @@ def test_fused_attention_is_named():
     criterion, target = CurvatureRegularised(FocalLoss(2.0), 0.1), torch.tensor([0, 1])
     with pytest.raises(RuntimeError, match="fused attention has no second derivative"):
         criterion(model(inputs).flatten(1), target)
-    with differentiable_attention():
+    with twice_differentiable():
         scores = model(inputs).flatten(1)
     criterion(scores, target).backward()
 

@@ -148,6 +148,8 @@ NAMES = [
     ("logit_0,logit_1,lable", "unknown column 'lable', did you mean 'label'?"),
     ("logit_0,logit1", r"unknown column 'logit1', did you mean 'logits'?"),
     ("logit_0,logit_01", "unknown column 'logit_01', did you mean 'logit_0'?"),
+    ("logit_0, logit_1", "unknown column ' logit_1', did you mean 'logit_1'?"),
+    ("Prob_0,Prob_1", "unknown column 'Prob_0', did you mean 'prob_0'?"),
     ("logit_0,zebra", r"unknown column 'zebra' \(known: logits, probs, logit_0, prob_0, label, split, weight\)"),
     ("logit_0,logit_2", "numbered from 0 without gaps, logit_1 is missing before logit_2"),
     ("logit_1,logit_2", "numbered from 0 without gaps, logit_0 is missing before logit_1"),

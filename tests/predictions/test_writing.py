@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import replace
@@ -140,3 +141,12 @@ def test_permissions_are_those_of_any_new_file(path):
     NEW.write(path)
     (path.parent / "other").touch()
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((path.parent / "other").stat().st_mode)
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_with_the_file(path, monkeypatch):
+    def refuse(name, mode):
+        raise PermissionError(errno.EACCES, "Permission denied", str(name))
+
+    monkeypatch.setattr("refocal._files.open", refuse, raising=False)
+    with pytest.raises(PermissionError, match=rf"Permission denied: '.*{path.name}'$"):
+        NEW.write(path)

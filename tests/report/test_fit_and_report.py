@@ -8,8 +8,8 @@ import pytest
 import refocal
 from refocal import demo, metrics
 from refocal.calibrators import TemperatureScaling
-from refocal.report import METHODS, calibrate, evaluate
-from refocal.report.evaluation import given_probs
+from refocal.report import METHODS, calibrate, evaluate, measure
+from refocal.report.evaluation import _slider, given_probs
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,80 @@ def test_errors(digits):
         calibrate(val.scores, val.labels, method="posterior")
     with pytest.raises(ValueError, match="class_names must have one name for each of 10 classes, got 2"):
         evaluate(val.scores, val.labels, class_names=("a", "b"))
+    with pytest.raises(TypeError, match="class_names must be text, got 0"):
+        evaluate(val.scores, val.labels, class_names=range(10))
     with pytest.raises(AttributeError, match="no attribute 'calibration_of'"):
         refocal.calibration_of  # noqa: B018
     with pytest.raises(ValueError, match="input must be one of"):
         evaluate(val.scores, val.labels, input="scores")
+
+
+@pytest.mark.parametrize(("rows", "classes", "kept"), [(400_000, 3, 100_000), (1_000, 21_841, 18), (2, 400_001, 1)])
+def test_the_slider_holds_as_many_rows_as_fit(rows, classes, kept):
+    data = measure.TestData(np.zeros((rows, classes), dtype=np.float16), np.zeros(rows, dtype=int), None)
+    slider = _slider(data, classes, {}, input="logits")
+    assert len(slider.labels) == kept
+    assert slider.rows().shape == (kept, classes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        (np.array([0, -1]), ValueError, r"labels must lie in 0 \.\.\. 2, got -1"),
+        (np.array([0.0, 1.0]), TypeError, "labels must have an integer dtype, got float64"),
+        (np.array([[0], [1]]), ValueError, r"labels must have shape \(2,\), one label a row, got \(2, 1\)"),
+        (None, TypeError, "labels must have an integer dtype"),
+    ],
+)
+def test_wrong_labels_are_named(labels, error, message):
+    with pytest.raises(error, match=message):
+        evaluate(np.zeros((2, 3)), labels)
+
+
+@pytest.mark.parametrize("given", [{"weight": [1.0, 2.0, 3.0]}, {"label_smoothing": 0.1}, {"detached": True}])
+def test_settings_of_a_loss_are_not_ignored(given):
+    logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
+    with pytest.raises(ValueError, match="weight, label_smoothing and detached are of the loss whose gamma is given"):
+        calibrate(logits, labels, **given)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "error", "message"),
+    [
+        ([1.0, 2.0, 3.0], ValueError, "gamma must be a single number, got 3 values"),
+        ("fit", TypeError, "gamma must be a number"),
+        (-1.0, ValueError, "gamma must be greater than -1"),
+    ],
+)
+def test_the_gamma_of_a_report_is_one_number(gamma, error, message):
+    logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
+    with pytest.raises(error, match=message):
+        calibrate(logits, labels, gamma=gamma)
+
+
+def test_the_slider_stands_at_a_map_that_it_can_set():
+    logits, labels = logits_of(np.random.default_rng(1), 200, classes=3)
+    plain = calibrate(logits, labels, gamma=2.0, method="posterior").report(logits, labels)
+    assert (plain.slider.gamma, plain.slider.temperature) == (2.0, 1.0)
+    weighted = calibrate(logits, labels, gamma=2.0, weight=[1, 2, 3], method="posterior").report(logits, labels)
+    near = next(method.parameters for method in weighted.methods if method.name == "focal-temperature")
+    assert {"gamma": weighted.slider.gamma, "temperature": weighted.slider.temperature} == near
+
+
+@pytest.mark.parametrize(("samples", "enough"), [(3, False), (58, False), (59, True)])
+def test_a_few_certain_predictions_that_came_true_prove_little(samples, enough):
+    labels = np.arange(samples) % 3
+    answer = evaluate(np.eye(3)[labels], labels, input="probs").verdict.sentences[0]
+    assert answer.startswith("These probabilities can be trusted") is enough
+    assert ("too few to rule it out" in answer) is not enough
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_labels_are_indices_not_names(shift):
+    logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
+    with pytest.raises(ValueError, match=r"labels must lie in 0 \.\.\. 2, got"):
+        calibrate(logits, labels + shift)
+    with pytest.raises(TypeError, match="labels must have an integer dtype"):
+        calibrate(logits, None)
+    with pytest.raises(ValueError, match=r"labels must lie in 0 \.\.\. 1, got"):
+        calibrate(logits[:, 0], np.minimum(labels, 1) + shift)

@@ -14,6 +14,7 @@ import sample
 from refocal.core.binning import equal_width_bins
 from refocal.core.posterior import posterior_from_logits
 from refocal.core.scores import log_scores
+from refocal.report.evaluation import evaluate
 from refocal.report.live import binary_map, measure_rows
 from refocal.report.page import render, save_page
 from refocal.report.record import Diagram, Measured, Slider, frozen
@@ -122,7 +123,7 @@ def test_largest_slider_keeps_the_page_below_its_bound():
 
 
 def test_page_says_how_many_rows_it_recomputes(page):
-    assert "The numbers are of all 1,000 test rows" in page
+    assert "The numbers are of all 1,000 test rows, each counted once" in page
     assert "The numbers are of 300 of the 1,000 test rows" in render(sample.sample_report(1000, slider_rows=300))
 
 
@@ -207,3 +208,10 @@ def test_numbers_of_the_rows_are_those_of_the_probabilities(report, gamma, tempe
 def test_map_is_the_identity_without_gamma_and_temperature():
     p, mapped = binary_map(gamma=0.0, temperature=1.0)
     np.testing.assert_allclose(mapped, p, atol=1e-15)
+
+
+def test_a_page_of_one_method_says_one_way():
+    page = render(evaluate(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])))
+    assert "1 way to turn the scores into probabilities" in page
+    assert "Nothing was fitted, before and after are the same: <b class='after'><bdi>As given</bdi></b>" in page
+    assert "ecommended" not in page.partition("<script")[0]

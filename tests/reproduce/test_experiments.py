@@ -7,7 +7,9 @@ import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 
 from made_zoo import write_zoo
 from refocal import reproduce
@@ -79,6 +81,18 @@ def test_stored_figures_are_those_of_the_stored_numbers(spec, scale):
     drawn = style.rendered(reproduce.KINDS[spec.kind].draw, spec.parameters[scale], result.numbers)
     for name, content in drawn.items():
         assert (RESULTS / spec.id / scale / name).read_bytes() == content, name
+
+
+def test_the_names_of_axes_are_not_cut_off():
+    spec = SPECS["001-study-c"]
+    with mpl.rc_context(style._STYLE):
+        figure = Figure(figsize=(style.WIDTH, 3.1), layout="constrained")
+        reproduce.KINDS[spec.kind].draw(figure, spec.parameters["small"], store.load(RESULTS, spec, "small").numbers)
+        figure.draw_without_rendering()
+    width, height = figure.get_size_inches() * figure.dpi
+    for label in (ax.yaxis.label for ax in figure.axes if ax.get_ylabel()):
+        box = label.get_window_extent()
+        assert min(box.x0, box.y0, width - box.x1, height - box.y1) >= 0, label.get_text()
 
 
 def test_the_gallery_shows_the_stored_results():

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
 
@@ -188,3 +190,21 @@ def test_a_tenth_of_the_labels_is_flipped():
     points = linear_model.draw_points(given("002-fig-6"), 1000, np.random.default_rng(0))
     wrong = np.mean(np.sign(points.features[:, 0]) != points.labels)
     assert wrong == pytest.approx(0.1 + 0.8 * 0.0228, abs=0.03)  # 2.3 % of a cluster lie beyond the boundary
+
+
+def test_a_loss_has_one_colour_in_all_panels():
+    spec = given("002-fig-6")
+    figure = Figure()
+    linear_model.draw(figure, spec, linear_model.compute(spec, Context()))
+    histogram, *maps = figure.axes
+    drawn, filled = histogram.patches
+    assert [ax.lines[-1].get_color() for ax in maps] == [to_hex(drawn.get_edgecolor()), to_hex(filled.get_facecolor())]
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"), [("001-fig-1", "top score"), ("002-fig-4a", "probability of the true class")]
+)
+def test_regions_of_confidence_are_of_the_top_score(name, axis):
+    figure = Figure()
+    phi.draw(figure, given(name), phi.compute(given(name), Context()))
+    assert figure.axes[0].get_xlabel() == axis

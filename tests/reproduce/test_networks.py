@@ -140,3 +140,8 @@ def test_faults_in_data_files(tmp_path):
     np.savez(tmp_path / "tabular/odd.npz", X=np.zeros((3, 2)), y=np.zeros(3), categorical=np.zeros(3, dtype=bool))
     with pytest.raises(ValueError, match=r"odd\.npz: X must have the shape of y and categorical, got \(3, 2\)"):
         tabular.read_table(tmp_path, "odd")
+    np.savez(
+        tmp_path / "tabular/gap.npz", X=np.full((3, 2), np.nan), y=np.zeros(3), categorical=np.zeros(2, dtype=bool)
+    )
+    with pytest.raises(ValueError, match=r"gap\.npz: X must be finite"):
+        tabular.read_table(tmp_path, "gap")

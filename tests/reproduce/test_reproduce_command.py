@@ -59,6 +59,24 @@ def test_the_list_shows_what_has_results(capsys, tmp_path):
     assert "4 of 5" in out
 
 
+def test_the_list_names_every_figure_on_a_narrow_terminal(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = call(capsys, tmp_path, "--list")[1]
+    assert all(f" {path.stem} " in out for path in EXPERIMENTS.glob("*.toml"))
+
+
+def test_the_list_needs_no_zoo(capsys, tmp_path):
+    empty = tmp_path / "zoo"
+    empty.mkdir()
+    call(capsys, tmp_path, "002-table-6", "--scale", "smoke", "--zoo", str(empty))
+    empty.rmdir()
+    status, out, _ = call(capsys, tmp_path, "--list", "--json", "--zoo", str(empty))
+    assert status == 0
+    listed = {item["id"]: item for item in json.loads(out)}
+    assert listed["002-table-6"]["seconds"]["smoke"] is not None
+    assert listed["002-table-6"]["out_of_date"] == []
+
+
 def test_the_gallery_counts_no_smoke_runs(capsys, tmp_path):
     call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")
     call(capsys, tmp_path, "001-fig-1", "--scale", "small")
@@ -103,3 +121,10 @@ def test_outside_of_the_repository(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["reproduce", "--list"]) == 1
     assert "no experiments in 'experiments'" in capsys.readouterr().err
+
+
+def test_a_figure_that_fails_does_not_stop_the_others(capsys, tmp_path):
+    status, out, trouble = call(capsys, tmp_path, "001-study-c", "001-fig-1", "--scale", "smoke")
+    assert status == 1
+    assert "001-fig-1, scale smoke" in out
+    assert "needs a folder of data files with tabular/*.npz" in trouble

@@ -170,3 +170,8 @@ def test_the_gallery_shows_text_as_text(spec, tmp_path):
 def test_rounding_keeps_what_a_figure_shows():
     assert store.rounded({"a": [1 / 3, (2, None)], "b": "text"}) == {"a": [0.33333, [2, None]], "b": "text"}
     assert store.rounded([np.arange(2), np.float64(1 / 3)]) == [[0, 1], 0.33333]
+
+
+def test_the_gallery_links_to_a_folder_of_any_name(tmp_path):
+    assert reproduce.link(tmp_path / "docs/page.md", tmp_path / "experiments/results") == "../experiments/results"
+    assert reproduce.link(tmp_path / "page.md", tmp_path / "my <results> (1)") == "my%20%3Cresults%3E%20%281%29"

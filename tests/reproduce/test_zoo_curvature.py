@@ -99,6 +99,16 @@ def test_seeds_that_lack_a_gamma_are_left_out(tmp_path):
     assert f"gamma_of_least_ece, low({NAME})" in found.values
 
 
+def test_other_seeds_of_a_gamma_are_matched_in_their_order(tmp_path):
+    write(tmp_path, seeds=2)
+    for path in tmp_path.glob("g3-*.json"):
+        card = json.loads(path.read_text())
+        path.write_text(json.dumps({**card, "seed": card["seed"] + 5}))
+    _, found = computed(2, tmp_path)
+    assert found.values[f"lambda_max_cross_entropy_at_largest_over_at_0({NAME})"] == pytest.approx(4)
+    assert found.values[f"lambda_max_cross_entropy_at_largest_over_at_0, low({NAME})"] == pytest.approx(4)
+
+
 @pytest.mark.parametrize("number", [2, 3])
 def test_cards_without_curvature(tmp_path, number):
     write(tmp_path, seeds=1)

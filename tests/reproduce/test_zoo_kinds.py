@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from made_zoo import add, add_history, parts, write_zoo
 from refocal import cli, metrics, posterior_from_logits, reproduce
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
-from refocal.reproduce import Context, store
+from refocal.reproduce import Context, store, style
 from refocal.reproduce.base import NO_ENTRY
 from refocal.reproduce.kinds import zoo_gradient, zoo_product
 from refocal.zoo.measures import Part
@@ -106,6 +107,24 @@ def test_one_networks_number_is_never_anothers(tmp_path):
     assert "[" not in rows["CIFAR-10, ResNet-110", "pre T"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("002-table-1", "ece_15(cifar10 resnet20, cross-entropy, raw)"),
+        ("001-fig-4", "raw(cifar10 resnet20, standard, 1)"),
+        ("002-fig-4b", "mean norm(cifar10 resnet20, 1)"),
+    ],
+)
+def test_a_penalised_network_does_not_stand_for_its_loss(name, value, networks, tmp_path):
+    folder = write_zoo(tmp_path / "zoo")
+    for seed in range(3):  # more of them than of the others
+        for loss in ({}, {"loss": "focal", "gamma": 1.0}):
+            penalised = f"tau-{len(loss)}-{seed}"
+            add(folder, penalised, seed=seed, data="cifar10", scale=3.0, recipe={"curvature_penalty": 0.1}, **loss)
+            add_history(folder, penalised)
+    assert computed(name, folder).values[value] == computed(name, networks).values[value]
+
+
 def test_confident_predictions(networks):
     values = computed("002-table-6", networks).values
 
@@ -165,6 +184,25 @@ def test_histories(networks):
     rise = found.values["rise of test.wrong.nll(cifar10 resnet20, focal 1)"]
     assert rise == pytest.approx(path[-1] - path[4:9].mean())
     assert "last head_norm(cifar10 resnet50, focal 1)" in found.absent
+
+
+def test_a_history_without_mistakes(tmp_path):
+    folder = write_zoo(tmp_path / "zoo", gammas=(0.0,))
+    for seed, without in ((0, 3), (1, 5)):  # the last epochs in which no training sample is wrong
+        file = folder / f"g0-s{seed}.jsonl.gz"
+        epochs = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+        for epoch in epochs[-without:]:
+            epoch["train"] = {**epoch["train"], "wrong": None}
+        file.write_bytes(gzip.compress("\n".join(map(json.dumps, epochs)).encode()))
+    result = reproduce.reproduce(
+        SPECS["002-fig-2"], scale="smoke", results=tmp_path / "results", context=Context(zoo=folder)
+    ).result
+    path = result.numbers.curves["paths"]["cross-entropy"]["train.wrong.true_probability"]
+    assert path[:7] == pytest.approx(1 - (1 - np.arange(1, 8) / 11), rel=1e-4)
+    assert path[7:] == [None] * 3
+    assert "last train.wrong.entropy(cifar10 resnet20, cross-entropy)" in result.numbers.absent
+    assert "first train.wrong.entropy(cifar10 resnet20, cross-entropy)" in result.numbers.values
+    assert store.load(tmp_path / "results", SPECS["002-fig-2"], "smoke") == result
 
 
 def test_focal_temperature_scaling(networks):
@@ -300,3 +338,21 @@ def test_the_gallery_shows_tables_and_what_is_not_there(networks, tmp_path):
         "\n\n| network |  |  | γ = 0 | γ = 1 | γ = 2 | γ = 3 | best γ |\n|---|---|---|---|---|---|---|---|\n" in shown
     )
     assert "| CIFAR-10, ResNet-8 | no entry |  |  |  |  |  |  |" in shown
+
+
+def test_a_zoo_of_many_data_sets_has_a_panel_for_each(tmp_path):
+    for index in range(14):
+        add(tmp_path, f"s{index}", data=f"set{index:02}", val=40, test=40)
+    numbers = computed("002-table-6", tmp_path)
+    given = SPECS["002-table-6"].parameters["smoke"]
+    drawn = style.rendered(reproduce.KINDS["zoo-table"].draw, given, numbers)["figure.svg"].decode()
+    assert "(a) set00" in drawn
+    assert "(z) set12" in drawn
+    assert "(28) set13" in drawn
+
+
+def test_a_table_of_every_method_is_drawn(networks):
+    every = ("raw", "ts-nll", "ts-adaptive-ece", "ts-ece")
+    given = replace(SPECS["002-table-1"].parameters["smoke"], methods=every)
+    numbers = computed("002-table-1", networks, methods=every)
+    assert "figure.svg" in style.rendered(reproduce.KINDS["zoo-table"].draw, given, numbers)

@@ -256,6 +256,10 @@ def test_files_are_checked(tmp_path):
     Predictions(np.full((4, 2), 0.5), kind="probs", labels=[0, 1, 0, 1]).write(tmp_path / "one.npz", overwrite=True)
     with pytest.raises(zoo.ZooError, match=r"one\.npz must hold logits and labels"):
         zoo.measure(zoo.entries(tmp_path)[0])
+    masked = np.array([[0.0, -np.inf], [0.0, 1.0]])
+    Predictions(masked, kind="logits", labels=[0, 1], split=["val", "test"]).write(tmp_path / "one.npz", overwrite=True)
+    with pytest.raises(zoo.ZooError, match=r"one\.npz must hold finite logits, got -inf"):
+        zoo.measure(zoo.entries(tmp_path)[0])
 
 
 def test_a_setting_that_came_later_does_not_part_seeds(tmp_path):
@@ -274,6 +278,18 @@ def finished_run(folder, **changes):
     (folder / "run.json").rename(folder / "card.json")
     (folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
     return card
+
+
+def test_a_penalised_network_is_not_the_papers(tmp_path):
+    for name, penalty in (("plain", None), ("tau", 0.1)):
+        add(tmp_path, name, data="cifar10", recipe={"curvature_penalty": penalty})
+    found = zoo.entries(tmp_path)
+    plain, penalised = zoo.summarise(found, list(zoo.measure_all(found)))
+    assert [number.paper for number in plain.methods["raw"]["error"].published] == ["He 2016"]
+    assert penalised.methods["raw"]["error"].published == []
+    shown = tables.markdown([plain, penalised])
+    assert shown.count("curvature penalty 0.1") == 1
+    assert [group["curvature_penalty"] for group in tables.as_json([plain, penalised])] == [None, 0.1]
 
 
 def test_runs_are_added_once_and_again(tmp_path):

@@ -28,7 +28,7 @@ def identical(
         tolerance: The largest difference allowed; wider where one side is a numerical derivative or optimum.
 
     Returns:
-        False names the first point where they differ.
+        False names the first point where they differ, None one where a side is not a number.
 
     Example:
         >>> identical(mp.exp, lambda x: 1 + x, [("0",), ("1",)]).words
@@ -40,9 +40,11 @@ def identical(
             count += 1
             arguments = [mp.mpf(value) if isinstance(value, str) else value for value in given]
             one, two = left(*arguments), right(*arguments)
-            if abs(one - two) > mp.mpf(tolerance) * max(1, abs(one)):
+            gap = abs(one - two)
+            if not gap <= mp.mpf(tolerance) * max(1, abs(one)):
                 places = ", ".join(map(str, given))
-                return Outcome(False, f"at ({places}): {mp.nstr(one, 6)} against {mp.nstr(two, 6)}")
+                words = f"at ({places}): {mp.nstr(one, 6)} against {mp.nstr(two, 6)}"
+                return Outcome(None if mp.isnan(gap) else False, words)
     return Outcome(True, f"equal to {tolerance} at {count} points")
 
 

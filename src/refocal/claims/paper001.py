@@ -76,8 +76,9 @@ def _fixed_points() -> Finding:
         lambda _, m: 1 / m,
         [(g, m) for g in GAMMAS for m in ("2", "3", "7", "100")],
     )
-    zeros = Outcome(moved < 1e-15, f"Ψ moves vectors of 20 classes with 1 to 20 equal ones by {moved:.1g} at most")
-    return settle(exact & zeros)
+    vectors = "Ψ moves vectors of 20 classes with 1 to 20 equal ones by"
+    zeros = Outcome(moved < 1e-15, f"{vectors} {moved:.1g}")  # of rounding, which machines differ in, no more is said
+    return settle(exact & zeros.if_so(f"{vectors} less than 10⁻¹⁵"))
 
 
 def _thresholds() -> Finding:

@@ -30,7 +30,8 @@ def search(
         least: Violations up to this are taken for rounding.
 
     Returns:
-        False with the worst candidate of the first block that has one; True if none was found.
+        False with the worst candidate of the first block that has one; True if none was found; None with a candidate
+        whose violation is not a number.
 
     Example:
         >>> search(lambda x: x[:, 0] - 0.9, lambda rng, n: rng.random((n, 1)), budget=1000).holds
@@ -40,10 +41,11 @@ def search(
     for start in range(0, budget, _BLOCK):
         rows = draw(rng, min(_BLOCK, budget - start))
         amounts = violation(rows)
-        worst = int(np.argmax(amounts))
-        if amounts[worst] > least:
+        worst = int(np.argmax(amounts))  # the first that is not a number, if one is not
+        if not amounts[worst] <= least:
             numbers = ", ".join(f"{value:.4g}" for value in rows[worst])
-            return Outcome(False, f"violated by {amounts[worst]:.3g} at ({numbers})")
+            holds = None if np.isnan(amounts[worst]) else False
+            return Outcome(holds, f"violated by {amounts[worst]:.3g} at ({numbers})")
     return Outcome(True, f"no violation among {budget:,} candidates, seed {seed}")
 
 

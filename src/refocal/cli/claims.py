@@ -22,6 +22,9 @@ def claims(options: Namespace) -> None:
         msg = "checking claims needs python-flint and mpmath: pip install 'refocal[claims]'"
         raise ImportError(msg) from error
     if options.action == "show":
+        if options.paper is not None or options.markdown is not None:
+            msg = "--paper and --markdown are about several claims, and do not go with show"
+            raise ValueError(msg)
         _one(options)
     else:
         _all(options)

@@ -63,7 +63,7 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
 def _outcomes(
     ids: Sequence[str], options: Namespace, specs: Mapping[str, experiments.Spec], results: Path
 ) -> Iterator[experiments.Outcome | Exception]:
-    """Results as they come, here or from a cluster, where one that fails does not stop the others."""
+    """Results as they come, here or from a cluster; one that fails does not stop the others."""
     given = options.data or os.environ.get(DATA_VARIABLE)
     data, zoo = None if given is None else Path(given), Path(options.zoo)
     settings: dict[str, Any] = {"scale": options.scale, "force": options.force}
@@ -79,7 +79,11 @@ def _outcomes(
     for name in ids:
         with steps() as progress:
             context = experiments.Context(data, progress, zoo)
-            outcome = experiments.reproduce(specs[name], results=results, context=context, **settings)
+            outcome: experiments.Outcome | Exception
+            try:
+                outcome = experiments.reproduce(specs[name], results=results, context=context, **settings)
+            except Exception as error:  # raised once the others are done
+                outcome = error
         yield outcome
 
 
@@ -110,7 +114,10 @@ def _listed(
     specs: Mapping[str, experiments.Spec], results: Path, context: experiments.Context
 ) -> tuple[Table, list[dict[str, Any]]]:
     """What exists, what has results, how many numbers agree, how long it took, and which results are out of date."""
-    table = Table("id", "what", *(f"{scale} (s)" for scale in experiments.SCALES), "within", "out of date")
+    table = Table()
+    table.add_column("id", no_wrap=True)  # else it could not be copied
+    for heading in ("what", *(f"{scale} (s)" for scale in experiments.SCALES), "within", "out of date"):
+        table.add_column(heading)
     content = []
     for spec in specs.values():
         found = {scale: store.load(results, spec, scale) for scale in experiments.SCALES}
@@ -120,16 +127,16 @@ def _listed(
         old = [scale for scale, result in found.items() if result is not None and _is_old(spec, result, context)]
         cells = ["–" if value is None else f"{value:g}" for value in seconds.values()]
         share = "–" if agree is None else f"{agree} of {len(spec.published)}"
-        table.add_row(spec.id, spec.title, *cells, share, ", ".join(old))
+        table.add_row(spec.id, Text(spec.title), *cells, share, ", ".join(old))
         record = {"id": spec.id, "title": spec.title, "seconds": seconds, "within": agree}
         content.append({**record, "published": len(spec.published), "out_of_date": old})
     return table, content
 
 
 def _is_old(spec: experiments.Spec, result: experiments.Result, context: experiments.Context) -> bool:
-    """Whether `reproduce` would run it again; without a zoo nothing can be said of what was made from one."""
+    """Whether `reproduce` would run it again; without a zoo, whether its spec has changed."""
     assert context.zoo is not None
-    if result.made_from and not context.zoo.is_dir():
-        return False
-    made_from = experiments.KINDS[spec.kind].made_from(spec.parameters[result.scale], context)
+    made_from = result.made_from
+    if context.zoo.is_dir():
+        made_from = experiments.KINDS[spec.kind].made_from(spec.parameters[result.scale], context)
     return bool(experiments.outdated(spec, result, made_from))

@@ -3,7 +3,7 @@
 from refocal.curvature.eigenvalues import TopEigenvalues, hessian_top_eigenvalues
 from refocal.curvature.lanczos import NotConvergedError
 from refocal.curvature.penalty import CurvatureRegularised, HessianTracePenalty
-from refocal.curvature.problem import differentiable_attention, layers
+from refocal.curvature.problem import layers, twice_differentiable
 from refocal.curvature.summary import CurvatureSummary, curvature_summary, gradient_norm
 from refocal.curvature.trace import TraceEstimate, hessian_trace
 
@@ -15,9 +15,9 @@ __all__ = [
     "TopEigenvalues",
     "TraceEstimate",
     "curvature_summary",
-    "differentiable_attention",
     "gradient_norm",
     "hessian_top_eigenvalues",
     "hessian_trace",
     "layers",
+    "twice_differentiable",
 ]

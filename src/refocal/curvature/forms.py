@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
-from refocal.curvature.linear_layers import MovingWeights
+from refocal.curvature.moving_weights import MovingWeights
 from refocal.curvature.problem import Batch, Problem, kept_by_forward
 
 Matrix = Literal["hessian", "ggn"]
@@ -17,12 +17,12 @@ Vector = dict[str, Tensor]
 
 
 def quadratic_forms(
-    problem: Problem, batch: Batch, *, matrix: Matrix, linear: Collection[str] = ()
+    problem: Problem, batch: Batch, *, matrix: Matrix, moving: Collection[str] = ()
 ) -> Callable[[Vector], Tensor]:
     """The function that takes vectors (C, *shape) of each parameter to v'Av (C,), A the part of one batch.
 
     The Gauss-Newton form is |Jv|^2 in the metric of the loss's Hessian in the scores: a pass forward, none back. The
-    Hessian's is a pass forward over a pass back; `linear` names weights of linear layers (`linear_weights`), for
+    Hessian's is a pass forward over a pass back; `moving` names weights of layers (`layer_weights`), for
     which no gradient is formed.
     """
 
@@ -31,14 +31,14 @@ def quadratic_forms(
         slope = grad(lambda values: problem.loss_of_scores(values, batch))
         return (change * jvp(slope, (scores,), (change,))[1]).sum()
 
-    moving = {name: values for name, values in problem.parameters.items() if name in linear}
-    others = {name: values for name, values in problem.parameters.items() if name not in linear}
+    weights = {name: values for name, values in problem.parameters.items() if name in moving}
+    others = {name: values for name, values in problem.parameters.items() if name not in moving}
     start = torch.zeros((), dtype=problem.dtype, device=problem.device)
 
     def hessian(vector: Vector) -> Tensor:
         def value(values: Vector, time: Tensor) -> Tensor:
-            with MovingWeights(moving, vector, time):
-                return problem.value({**moving, **values}, batch)
+            with MovingWeights(weights, vector, time):
+                return problem.value({**weights, **values}, batch)
 
         along = {name: vector[name] for name in others}
         slopes, in_time = jvp(grad(value, argnums=(0, 1)), (others, start), (along, torch.ones_like(start)))[1]

@@ -159,7 +159,7 @@ def _twice_differentiated(slope_along: Tensor, parameters: list[Tensor]) -> tupl
     except RuntimeError as error:
         if "scaled_dot_product" not in str(error):
             raise
-        msg = "fused attention has no second derivative: compute the scores under curvature.differentiable_attention()"
+        msg = "fused attention has no second derivative: compute the scores under curvature.twice_differentiable()"
         raise RuntimeError(msg) from error
 
 

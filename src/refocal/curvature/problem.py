@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, replace_all_batch_norm_modules_
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from refocal.curvature.convolution import SmoothConvolutions
 from refocal.losses.modules import AbstractSoftmaxLoss, SigmoidFocalLoss
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -143,16 +144,24 @@ def layers(model: nn.Module) -> list[str]:
 
 
 @contextmanager
-def differentiable_attention() -> Iterator[None]:
-    """Attention by plain operations inside a `with`: PyTorch's fused forms have no second derivative.
+def twice_differentiable() -> Iterator[None]:
+    """Operations inside a `with` have second derivatives, and fast ones.
 
-    The measures of this package see to it themselves; a network with attention that is trained with the trace penalty
-    has to compute its scores inside.
+    Attention is computed by plain operations (PyTorch's fused forms have no second derivative), and derivatives of
+    convolutions by the kernels of training (PyTorch takes others for the second). The measures of this package see to
+    it themselves; with the trace penalty, a network with attention has to compute its scores inside, and one with
+    convolutions better does.
 
     Example:
-        >>> with differentiable_attention():
+        >>> with twice_differentiable():
         ...     scores = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)(torch.zeros(1, 3, 4))
     """
+    with _plain_attention(), SmoothConvolutions():
+        yield
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -174,7 +183,7 @@ def all_digits() -> Iterator[None]:
     for backend in backends:
         backend.allow_tf32 = False
     try:
-        with differentiable_attention():
+        with _plain_attention():
             yield
     finally:
         for backend, allowed in zip(backends, before, strict=True):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp
 
+from refocal.curvature.convolution import SmoothConvolutions
 from refocal.curvature.forms import Matrix
 from refocal.curvature.problem import Batch, Problem, kept_by_forward
 
@@ -26,7 +27,7 @@ def products(problem: Problem, *, matrix: Matrix, memory: int) -> Callable[[Tens
     sizes = [values.numel() for values in point.values()]
 
     def slopes(batch: Batch) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
+        with torch.enable_grad(), SmoothConvolutions():
             return torch.autograd.grad(
                 problem.value(point, batch), list(point.values()), create_graph=True, materialize_grads=True
             )

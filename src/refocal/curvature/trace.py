@@ -11,7 +11,7 @@ from torch import nn
 
 from refocal import _check
 from refocal.curvature.forms import Matrix, quadratic_forms, rademacher, vectors_at_once
-from refocal.curvature.linear_layers import linear_weights
+from refocal.curvature.moving_weights import layer_weights
 from refocal.curvature.operators import CountedOperator, trace_estimators
 from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, all_digits, memory_for, prepare
 from refocal.curvature.progress import progress_bar
@@ -40,7 +40,7 @@ def hessian_trace(
     method: Literal["hutchinson", "hutch++", "xtrace"] = "hutchinson",
     matrix: Matrix = "hessian",
     parameters: Sequence[str] | None = None,
-    group: int | None = 128,
+    group: int | None = 32,
     memory: int | None = None,
     dtype: torch.dtype | None = None,
     batch_statistics: bool = False,
@@ -109,10 +109,10 @@ def _hutchinson(
 ) -> TraceEstimate:
     generator = torch.Generator(problem.device).manual_seed(seed)
     at_once = min(probes, vectors_at_once(problem, memory))
-    linear = linear_weights(problem)
+    moving = layer_weights(problem)
     value = variance = 0.0
     for batch in problem.batches:
-        forms_of = quadratic_forms(problem, batch, matrix=matrix, linear=linear)
+        forms_of = quadratic_forms(problem, batch, matrix=matrix, moving=moving)
         forms = []
         for start in range(0, probes, at_once):
             count = min(at_once, probes - start)

@@ -65,7 +65,9 @@ def _check_names(names: Sequence[str], known: list[str], place: Place, what: str
     _check_twice(names, place, what)
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name[:100].strip().lower(), known, n=1)
+            bare = name[:100].strip().lower()
+            numbered = what == "column" and _NUMBERED.fullmatch(bare)
+            close = [bare] if numbered else difflib.get_close_matches(bare, known, n=1)
             hint = f", did you mean {close[0]!r}?" if close else ""
             allowed = ", ".join(known)
             message = f"unknown {what} {name[:100]!r}{hint} (known: {allowed})"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
+from refocal._arrays import namespace
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
 from refocal.report.evaluation import GIVEN, POSTERIOR, Contender, Step, as_given, compare
 from refocal.report.measure import TestData
@@ -49,6 +50,14 @@ class Fitted:
             "focal-temperature": {"gamma": "gamma_", "temperature": "temperature_"},
         }.get(self.name, {})
         return {name: float(getattr(self.calibrator, attribute)) for name, attribute in names.items()}
+
+    @property
+    def has_further_settings(self) -> bool:
+        """Whether its map needs more than these numbers: the loss's class weights, smoothing or stopped gradient."""
+        loss = self.calibrator
+        return isinstance(loss, FocalPosterior) and bool(
+            loss.weight is not None or loss.label_smoothing or loss.detached
+        )
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,12 @@ class Calibration:
             fitted.name: given
             if fitted.name == GIVEN
             else Contender(
-                fitted.name, fitted.title, fitted.calibrator.predict_proba, fitted.parameters, fitted.seconds
+                fitted.name,
+                fitted.title,
+                fitted.calibrator.predict_proba,
+                fitted.parameters,
+                fitted.seconds,
+                on_slider=not fitted.has_further_settings,
             )
             for fitted in self.tried
         }
@@ -165,11 +179,17 @@ def calibrate(
     Reference: 001, sections 5 and 6.1; 003, sections 4.2 and 5.
     """
     _check.one_of(method, "method", METHODS)
+    if gamma is not None:
+        gamma = _check.scalar_gamma(gamma)
+    elif weight is not None or label_smoothing or detached:
+        msg = "weight, label_smoothing and detached are of the loss whose gamma is given: cross-entropy's gamma is 0"
+        raise ValueError(msg)
     if method == "posterior" and gamma is None:
         msg = "method='posterior' needs the gamma that the network was trained with"
         raise ValueError(msg)
-    if method == "auto" and len(np.asarray(labels)) < _LEAST_FOR_AUTO:
-        msg = f"method='auto' needs {_LEAST_FOR_AUTO} samples or more, got {len(np.asarray(labels))}: choose a method"
+    labels = _class_indices(labels, np.shape(scores))
+    if method == "auto" and len(labels) < _LEAST_FOR_AUTO:
+        msg = f"method='auto' needs {_LEAST_FOR_AUTO} samples or more, got {len(labels)}: choose a method"
         raise ValueError(msg)
     names = _AUTO if method == "auto" else tuple(dict.fromkeys((method, *_BESIDE)))
     if method == "auto" and np.asarray(scores).shape[-1] > _CLASSES_FOR_MATRIX:
@@ -194,6 +214,14 @@ def calibrate(
     else:
         chosen = next(fitted for fitted in tried if fitted.name == method)
     return Calibration(chosen, tuple(tried), gamma, input)
+
+
+def _class_indices(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The labels, checked: an estimator would take any K different numbers for names of the classes."""
+    samples, *classes = shape or (0,)
+    rows = np.broadcast_to(0.0, (samples, max([2, *classes])))
+    checked: np.ndarray = _check.labels(np.asarray(labels), rows, "labels", xp=namespace(rows))
+    return checked
 
 
 def _fit(name: str, title: str, calibrator: Calibrator, data: tuple[Any, Any, Any]) -> Fitted:

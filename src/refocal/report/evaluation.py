@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Contender:
         predict: From scores to probabilities (N, K).
         parameters: The few numbers that people know it by.
         seconds: How long fitting took; None where nothing was fitted.
+        on_slider: Whether the map is Psi^gamma(softmax(logits / T)) of its parameters, as the page's sliders set it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Contender:
     predict: Callable[[Any], np.ndarray]
     parameters: Mapping[str, float]
     seconds: float | None
+    on_slider: bool = True
 
 
 def as_given(*, input: str) -> Contender:
@@ -114,11 +116,16 @@ def compare(
 ) -> Report:
     """Measure contenders, the scores as given first, and put the chosen one forward."""
     given = contenders[0].predict(data.scores)
+    data = replace(data, labels=_check.labels(data.labels, given, "labels", xp=namespace(given)))
     classes = given.shape[1]
     names = tuple(map(str, range(classes))) if class_names is None else tuple(class_names)
     if len(names) != classes:
         msg = f"class_names must have one name for each of {classes} classes, got {len(names)}"
         raise ValueError(msg)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        msg = f"class_names must be text, got {wrong[0]!r}"
+        raise TypeError(msg)
     shown = most_frequent(data.labels, classes) if by_class else ()
     methods, best, below = [], given, None
     for contender in contenders:
@@ -141,7 +148,7 @@ def compare(
         methods.append(method)
     methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
     winner = next(method for method in methods if method.chosen)
-    fitted = next((c.parameters for c in (chosen, *reversed(contenders)) if c.parameters), {})
+    fitted = next((c.parameters for c in (chosen, *reversed(contenders)) if c.parameters and c.on_slider), {})
     return Report(
         source=source,
         samples=len(data.labels),
@@ -165,7 +172,7 @@ def compare(
 
 
 def _slider(data: TestData, classes: int, fitted: Mapping[str, float], *, input: str) -> Slider:
-    step = -(-len(data.labels) * classes // SLIDER_LOGITS)
+    step = -(-len(data.labels) // max(1, SLIDER_LOGITS // classes))
     logits = given_probs(data.scores[::step], input=input, log=True)
     values = {"gamma": 0.0, "temperature": 1.0, **fitted}
     return Slider.pack(logits, data.labels[::step], gamma=values["gamma"], temperature=values["temperature"])

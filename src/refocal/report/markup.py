@@ -33,7 +33,7 @@ def methods_table(report: Report) -> str:
     for method in report.methods:
         tags = "".join(
             f" <span class='tag'>{tag}</span>"
-            for tag, holds in (("recommended", method.chosen), ("as given", method.given))
+            for tag, holds in (("recommended", method.chosen and len(report.methods) > 1), ("as given", method.given))
             if holds
         )
         settings = f"<small>{text(words.parameters(method.parameters))}</small>" if method.parameters else ""
@@ -51,7 +51,8 @@ def methods_table(report: Report) -> str:
         cells.append(_cell(escape(words.seconds(method.fit_seconds)), fit))
         of = " class='chosen'" if method.chosen else ""
         rows.append(f"<tr{of}>{''.join(cells)}</tr>")
-    caption = f"{len(report.methods)} ways to turn the scores into probabilities. {_SORTS}"
+    ways = "1 way" if len(report.methods) == 1 else f"{len(report.methods)} ways"
+    caption = f"{ways} to turn the scores into probabilities. {_SORTS}"
     return _table(caption, head, rows, name="Methods")
 
 
@@ -143,8 +144,11 @@ def tiles(given: Method, chosen: Method) -> str:
     return "".join(parts)
 
 
-def legend(given: Method, chosen: Method) -> str:
+def legend(report: Report) -> str:
     """Which method is before and which after."""
+    given, chosen = report.given, report.chosen
+    if len(report.methods) == 1:
+        return f"Nothing was fitted, before and after are the same: <b class='after'>{isolated(given.title)}</b>"
     if given.chosen:
         return f"Recommended as given: <b class='after'>{isolated(given.title)}</b>"
     return f"<b class='before'>{isolated(given.title)}</b> → <b class='after'>{isolated(chosen.title)}</b>"

@@ -53,7 +53,7 @@ def render(report: Report) -> str:
         data=_inline_json(_data(report)),
         answer=markup.text(answer),
         reasons="".join(f"<p>{markup.text(sentence)}</p>" for sentence in reasons),
-        legend=markup.legend(given, chosen),
+        legend=markup.legend(report),
         tiles=markup.tiles(given, chosen),
         meta=meta,
         methods=markup.methods_table(report),

@@ -112,7 +112,7 @@ class Slider:
         """Pack the rows that were chosen.
 
         Args:
-            logits: Shape (N, K) with N >= 1, at most 400,000 numbers; -inf masks a class.
+            logits: Shape (N, K) with N >= 1, at most 400,000 numbers unless it is one row; -inf masks a class.
             labels: Shape (N,), integers below K.
             gamma: Fitted focusing parameter, > -1.
             temperature: Fitted temperature, > 0.
@@ -132,7 +132,7 @@ class Slider:
         if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= logits.shape[1]:
             msg = f"labels must be integers from 0 to {logits.shape[1] - 1}"
             raise ValueError(msg)
-        if logits.size > SLIDER_LOGITS:
+        if logits.size > SLIDER_LOGITS and len(logits) > 1:
             msg = f"logits must hold at most {SLIDER_LOGITS:,} numbers, got {logits.size:,}: choose fewer rows"
             raise ValueError(msg)
         # only differences matter: those from the largest lose the fewest digits in float32

@@ -71,7 +71,8 @@ def _regime(given: Method, samples: int) -> tuple[str, str]:
     """What the scores are, in a word and at the head of a sentence."""
     ece = given.measures["ece"]
     if given.p_value > _LEVEL:
-        if max(ece.high, ece.value) > _TOO_MUCH:
+        unseen = 1 - _LEVEL ** (1 / samples)  # a rate of mistakes that so many samples may show none of
+        if max(ece.high, ece.value, unseen) > _TOO_MUCH:
             return "calibrated", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
         return "calibrated", f"These probabilities can be trusted: no sign of miscalibration in {samples:,} samples"
     sure, right = words.sure_and_right(given.diagram)

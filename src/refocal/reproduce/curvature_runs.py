@@ -37,7 +37,7 @@ def ratio_by_seed(runs: Runs, number: Callable[[Runs], float]) -> dict[str, Any]
 
 
 def found_by_gamma(runs: Runs) -> dict[str, Any]:
-    """Figure 2: how lambda_max goes with gamma, and where ECE is least; of seeds that have the same gammas."""
+    """Figure 2: how lambda_max goes with gamma, and where ECE is least; of as many seeds of each gamma."""
     found: dict[str, Any] = {}
     for network in names(runs, "network"):
         chosen = _whole_seeds([run for run in runs if run["network"] == network])
@@ -96,13 +96,24 @@ def at(runs: Runs, across: str, place: float, key: str) -> float:
 
 
 def _whole_seeds(runs: Runs) -> list[dict[str, Any]]:
-    """The most runs that are seeds times gammas; none where gamma 0 or one between it and the largest is missing."""
-    seeds = {gamma: {run["seed"] for run in runs if run["gamma"] == gamma} for gamma in names(runs, "gamma")}
+    """The most runs that are seeds times gammas; none where gamma 0 or one between it and the largest is missing.
+
+    Seeds that all gammas have come first; others are matched in their order and numbered so: the networks of two
+    gammas are independent either way.
+    """
+    of_gamma = {gamma: [run for run in runs if run["gamma"] == gamma] for gamma in names(runs, "gamma")}
     whole: list[dict[str, Any]] = []
-    for least in range(1, 1 + max(map(len, seeds.values()), default=0)):
-        gammas = [gamma for gamma in seeds if len(seeds[gamma]) >= least]
-        common = set.intersection(*(seeds[gamma] for gamma in gammas)) if gammas else set()
-        chosen = [run for run in runs if run["gamma"] in gammas and run["seed"] in common]
+    for count in range(1, 1 + max(map(len, of_gamma.values()), default=0)):
+        gammas = [gamma for gamma, trials in of_gamma.items() if len(trials) >= count]
+        common = set.intersection(*({run["seed"] for run in of_gamma[gamma]} for gamma in gammas)) if gammas else set()
+        chosen = [
+            {**run, "seed": place}
+            for gamma in gammas
+            for place, run in enumerate(
+                sorted(of_gamma[gamma], key=lambda run: (run["seed"] not in common, run["seed"]))
+            )
+            if place < count
+        ]
         if 0.0 in gammas and len(gammas) > 2 and len(chosen) >= len(whole):
             whole = chosen
     return whole

@@ -123,8 +123,8 @@ def _wanted(given: Wanting, context: Context) -> list[zoo.Entry]:
 
 
 def is_one_of(card: zoo.Card, losses: Sequence[str], label_smoothing: float = 0.0) -> bool:
-    """Whether a network was trained with one of these losses, "focal 3" and the like."""
-    return card.variant in {variant_of(loss, label_smoothing) for loss in losses}
+    """Whether a network was trained with one of these losses, "focal 3" and the like, and no penalty beside it."""
+    return not card.curvature_penalty and card.variant in {variant_of(loss, label_smoothing) for loss in losses}
 
 
 def loss_words(loss: str) -> str:

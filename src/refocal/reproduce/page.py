@@ -6,6 +6,7 @@ import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from refocal.reproduce import store
 from refocal.reproduce.spec import SCALES, Spec
@@ -62,8 +63,8 @@ def gallery(specs: Mapping[str, Spec], found: Mapping[str, Result], *, figures: 
 
 
 def link(page: str | os.PathLike[str], results: Path) -> str:
-    """The folder of results as seen from a page."""
-    return Path(os.path.relpath(results.resolve(), Path(page).resolve().parent)).as_posix()
+    """The folder of results as seen from a page, as an address that Markdown takes: "my%20results" and the like."""
+    return quote(Path(os.path.relpath(results.resolve(), Path(page).resolve().parent)).as_posix())
 
 
 def _section(spec: Spec, result: Result | None, figures: str) -> str:

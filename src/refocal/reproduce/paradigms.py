@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from refocal import zoo
 from refocal.calibrators import TemperatureScaling
-from refocal.reproduce.entries import Entries, Network, Predict, focal_map
+from refocal.reproduce.entries import Entries, Network, Predict, focal_map, is_one_of
 from refocal.zoo.measures import Part
 from refocal.zoo.published import variant_of
 
@@ -58,5 +58,6 @@ class Shown:
     def wants(self, card: zoo.Card) -> bool:
         """The networks, trained with one of the gammas in one of the paradigms."""
         smoothings = {SMOOTHING if paradigm == "label-smoothing" else 0.0 for paradigm in self.paradigms}
-        variants = {variant_of(f"focal {gamma:g}", smoothing) for gamma in self.gammas for smoothing in smoothings}
-        return f"{card.data} {card.model}" in self.networks and card.variant in variants
+        losses = [f"focal {gamma:g}" for gamma in self.gammas]
+        is_wanted = any(is_one_of(card, losses, smoothing) for smoothing in smoothings)
+        return f"{card.data} {card.model}" in self.networks and is_wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from refocal.reproduce.base import Numbers
@@ -58,8 +59,9 @@ def color(index: int) -> str:
 
 
 def letter(ax: Axes, index: int, text: str = "") -> None:
-    """(a), (b), ... above the left corner of a panel, with what tells it from its neighbours."""
-    ax.set_title(f"({'abcdefghijkl'[index]}) {text}".rstrip(), loc="left", pad=5)
+    """(a), (b), ... (z), (27), ... above the left corner of a panel, with what tells it from its neighbours."""
+    name = ascii_lowercase[index] if index < len(ascii_lowercase) else str(index + 1)
+    ax.set_title(f"({name}) {text}".rstrip(), loc="left", pad=5)
 
 
 def rendered(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numbers: Numbers) -> dict[str, bytes]:

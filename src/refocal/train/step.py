@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from refocal.curvature import HessianTracePenalty, differentiable_attention
+from refocal.curvature import HessianTracePenalty, twice_differentiable
 from refocal.losses import Scheduled
 from refocal.train.batches import Source
 from refocal.train.models.layers import Dropout, Head, WordVectors, head_of
@@ -145,7 +145,7 @@ class Step:
         return policy.closed_form_gamma if isinstance(policy, Scheduled) else None
 
     def _advance(self) -> None:
-        with differentiable_attention() if self._penalty.tau else contextlib.nullcontext():
+        with twice_differentiable() if self._penalty.tau else contextlib.nullcontext():
             logits, labels = self._forward(self.network, self._batches)
         loss = self.loss(logits.float(), labels)
         if not self._summed and len(labels) != self._batches.size:

@@ -92,6 +92,12 @@ class Card:
         return json.dumps([self.data, self.model, *self.variant, self.epochs, recipe], sort_keys=True)
 
     @property
+    def curvature_penalty(self) -> float | None:
+        """What the trace of the Hessian was multiplied by and added to the loss; None for the loss alone."""
+        penalty: float | None = self.content.get("recipe", {}).get("curvature_penalty")
+        return penalty
+
+    @property
     def variant(self) -> tuple[str, float | None, float]:
         """Loss, gamma and label smoothing; focal loss with gamma 0 is cross-entropy."""
         if self.loss == "focal" and self.gamma == 0:

@@ -104,7 +104,7 @@ def read_parts(entry: Entry) -> tuple[Part, Part]:
     """The validation and the test part of an entry, in double precision.
 
     Raises:
-        ZooError: The file holds no logits, or no labels.
+        ZooError: The file holds no logits, no labels, or logits of masked classes.
     """
     return _read(entry.predictions)
 
@@ -125,6 +125,9 @@ def _read(path: Path) -> tuple[Part, Part]:
     predictions = Predictions.read(path)
     if predictions.kind != "logits" or predictions.labels is None:
         msg = f"{path} must hold logits and labels"
+        raise ZooError(msg)
+    if not np.isfinite(predictions.scores).all():
+        msg = f"{path} must hold finite logits, got -inf: no temperature is fitted to masked classes"
         raise ZooError(msg)
     val, test = (predictions.select(split) for split in ("val", "test"))
     return _part(val), _part(test)

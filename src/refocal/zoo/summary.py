@@ -67,7 +67,7 @@ def _group(cards: list[Card], measured: list[Measures]) -> Group:
             methods[method] = {
                 name: _mean(
                     [values[method][name] for values in measured],
-                    lookup(first.data, first.model, first.variant, method, name),
+                    [] if first.curvature_penalty else lookup(first.data, first.model, first.variant, method, name),
                 )
                 for name in names
             }

@@ -188,7 +188,7 @@ def _draw_mistakes(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             )
         first, second = numbers.curves["final"][index]
         ends = np.array([-reach, reach])
-        ax.plot(-second / first * ends, ends, **style.line(index + 1, linestyle="-", linewidth=1.8))
+        ax.plot(-second / first * ends, ends, **style.line(index, linestyle="-", linewidth=1.8))
         ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="$x_1$", ylabel="$x_2$")
         style.letter(ax, index + 1, name)
 

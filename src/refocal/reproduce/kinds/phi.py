@@ -61,7 +61,8 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         ax.plot(numbers.curves["p"], curve, label=f"γ = {gamma:g}", **style.line(index))
     top = max(map(max, numbers.curves["phi"]))
     ax.set(xlim=(0, 1), ylim=(_STRIP if given.regions_of else 0, 1.15 * top))
-    ax.set(xlabel="probability of the true class", ylabel=given.name)
+    # the regions are those of the largest score, whichever class is true
+    ax.set(xlabel="top score" if given.regions_of else "probability of the true class", ylabel=given.name)
     ax.legend(loc="upper right")
 
 

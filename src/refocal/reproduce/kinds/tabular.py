@@ -67,7 +67,7 @@ def read_table(folder: Path | None, name: str) -> Table:
 
     Raises:
         FileNotFoundError: If no folder was given or the set is not in it.
-        ValueError: If arrays are missing, or do not fit each other.
+        ValueError: If arrays are missing, do not fit each other, or are not finite.
     """
     if folder is None:
         msg = "this needs a folder of data files with tabular/*.npz: give it by --data or by $REFOCAL_DATA"
@@ -84,6 +84,9 @@ def read_table(folder: Path | None, name: str) -> Table:
         table = Table(np.asarray(arrays["X"], dtype=float), np.asarray(arrays["y"]), np.asarray(arrays["categorical"]))
     if table.features.shape != (len(table.labels), len(table.categorical)):
         msg = f"{file}: X must have the shape of y and categorical, got {table.features.shape}"
+        raise ValueError(msg)
+    if not np.isfinite(table.features).all():
+        msg = f"{file}: X must be finite, a value is NaN or infinite"
         raise ValueError(msg)
     return table
 
@@ -194,7 +197,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     limits = np.array([ax.get_ylim() for ax in panels[0]])
     for ax in panels[0]:
         ax.set(xlim=(-0.5, len(given.gammas) - 0.5), ylim=(limits[:, 0].min(), limits[:, 1].max()))
-    panels[0, 0].set_ylabel("ECE − cross-entropy's (percentage points)")
+    panels[0, 0].set_ylabel("ECE − cross-entropy's\n(percentage points)")
     panels[1, 0].set_ylabel("ECE with focal loss (%)")
     panels[0, 0].legend(loc="upper left")
     panels[1, 0].legend(loc="lower right")

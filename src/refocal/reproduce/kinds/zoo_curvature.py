@@ -38,10 +38,9 @@ class Parameters:
     against: str
 
     def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with one of the gammas and nothing else that would change the curvature."""
+        """The networks, trained with one of the gammas."""
         losses = [f"focal {gamma:g}" for gamma in self.gammas]
-        plain = card.content.get("recipe", {}).get("curvature_penalty") is None
-        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses) and plain
+        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:

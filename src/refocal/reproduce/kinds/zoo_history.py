@@ -60,12 +60,16 @@ class Panel(NamedTuple):
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Means over the seeds: all epochs, the first, the last, and the rise from where the learning rate falls."""
+    """Means over the seeds: all epochs, the first, the last, and the rise from where the learning rate falls.
+
+    A network that has learned its training part by heart makes no mistakes there: means are over the seeds that do, and
+    what no seed has is left out.
+    """
     found = wanted(given, context)
     measures = list(dict.fromkeys(measure for text in given.panels for measure in Panel.named(text).measures))
     values: dict[str, float] = {}
     absent: list[str] = []
-    curves: dict[str, dict[str, np.ndarray]] = {}
+    curves: dict[str, dict[str, list[float | None]]] = {}
     rows: Rows = [("network", *(loss_words(loss) for loss in given.losses))]
     for network in map(Network.named, given.networks):
         cells = []
@@ -78,12 +82,14 @@ def compute(given: Parameters, context: Context) -> Numbers:
                 if not trials:
                     absent += names
                     continue
-                path = np.mean([[_at(epoch, measure) for epoch in history] for history in histories], axis=0)
+                path = _mean_path(histories, measure)
                 after = round(given.since * len(path))
                 rise = path[-1] - path[after : after + _EPOCHS].mean()
-                values |= dict(zip(names, map(float, (path[0], path[-1], rise)), strict=True))
+                measured = dict(zip(names, map(float, (path[0], path[-1], rise)), strict=True))
+                values |= {name: value for name, value in measured.items() if np.isfinite(value)}
+                absent += [name for name in names if name not in values]
                 if network == _shown(given, found.networks):
-                    curves.setdefault(loss, {})[measure] = path
+                    curves.setdefault(loss, {})[measure] = [None if np.isnan(v) else float(v) for v in path]
         rows.append((network.words, *cells))
     return Numbers(values, {"paths": curves}, tuple(rows), tuple(absent))
 
@@ -92,10 +98,20 @@ def _shown(given: Parameters, held: list[Network]) -> Network | None:
     return next((network for network in map(Network.named, given.networks) if network in held), None)
 
 
+def _mean_path(histories: list[list[dict[str, Any]]], measure: str) -> np.ndarray:
+    """The mean over the seeds after each epoch; NaN where none has it."""
+    found = np.array([[_at(epoch, measure) for epoch in history] for history in histories])
+    held = np.sum(~np.isnan(found), axis=0)
+    return np.divide(np.nansum(found, axis=0), held, out=np.full(len(held), np.nan), where=held > 0)
+
+
 def _at(epoch: dict[str, Any], measure: str) -> float:
+    """A measure after an epoch; NaN where it is of a group that has no samples."""
     found: Any = epoch
     for key in measure.split("."):
         found = found[key]
+        if found is None:
+            return float("nan")
     return float(found)
 
 
@@ -117,13 +133,13 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         figure.legend(handles, labels, loc="outside upper center", ncols=len(given.losses))
 
 
-def _draw_panel(ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float]]]) -> None:
+def _draw_panel(ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float | None]]]) -> None:
     if not paths:
         ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
     index = 0
     for loss, measures in paths.items():
         for measure in panel.measures:
-            path = measures[measure]
+            path = np.array(measures[measure], dtype=float)
             label = loss_words(loss) if len(panel.measures) == 1 else _label(measure)
             ax.plot(range(1, len(path) + 1), path, label=label, **style.line(index, linewidth=1.0))
             index += 1

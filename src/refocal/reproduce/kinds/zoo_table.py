@@ -178,8 +178,8 @@ def _draw_panel(
                 [x for x, _ in theirs],
                 [y for _, y in theirs],
                 linestyle="none",
-                marker="_x"[m],
-                markersize=7 - 2 * m,
+                marker="_x+1"[m],
+                markersize=7 if m == 0 else 5,
                 color="0.6",
                 label=f"{given.paper}, {when}",
             )

@@ -1,0 +1,157 @@
+"""Convolutions whose derivatives of every order are the three kernels that training needs.
+
+<W * x, d> is linear in each of x, W and d. Its gradients are a convolution, its transpose and a weight gradient, and
+the derivatives of each of these are the other two. PyTorch's own second derivative of a convolution takes others: a
+convolution with a kernel as large as the image, for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The settings of a convolution, and its three products."""
+
+    inputs: torch.Size
+    weight: torch.Size
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+
+    @property
+    def trailing(self) -> int:
+        """Dimensions after that of the outputs."""
+        return len(self.inputs) - 2
+
+    def forward(self, inputs: Tensor, weight: Tensor) -> Tensor:
+        """W * x."""
+        nothing = [0] * self.trailing
+        return torch.convolution(
+            inputs, weight, None, self.stride, self.padding, self.dilation, False, nothing, self.groups
+        )
+
+    def back(self, slope: Tensor, weight: Tensor) -> Tensor:
+        """The gradient of <W * x, d> in x."""
+        return self._gradients(slope, _of_shape(slope, self.inputs), weight, mask=(True, False, False))[0]
+
+    def weight_gradient(self, inputs: Tensor, slope: Tensor) -> Tensor:
+        """The gradient of <W * x, d> in W."""
+        return self._gradients(slope, inputs, _of_shape(slope, self.weight), mask=(False, True, False))[1]
+
+    def _gradients(
+        self, slope: Tensor, inputs: Tensor, weight: Tensor, *, mask: tuple[bool, bool, bool]
+    ) -> tuple[Tensor, ...]:
+        settings = (self.stride, self.padding, self.dilation, False, [0] * self.trailing, self.groups)
+        return torch.ops.aten.convolution_backward(slope, inputs, weight, None, *settings, mask)
+
+
+def _of_shape(like: Tensor, shape: torch.Size) -> Tensor:
+    """A tensor of which only the shape counts."""
+    return like.new_empty(1).expand(shape)
+
+
+def convolution_of(
+    func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
+) -> tuple[Convolution, Tensor | None] | None:
+    """Settings and bias of a call of `torch.nn.functional.conv1d`, `conv2d` or `conv3d`, if it is one of a batch.
+
+    None for padding that is given by name, and where inputs and weight are not the first two arguments.
+    """
+    if func not in _DIMENSIONS or len(args) < 2:
+        return None
+    inputs, weight, *others = args
+    names = ("bias", "stride", "padding", "dilation", "groups")
+    given: dict[str, Any] = {**dict(zip(names, others, strict=False)), **kwargs}
+    dims = _DIMENSIONS[func]
+    if isinstance(given.get("padding"), str) or inputs.ndim != dims + 2:
+        return None
+    stride, padding, dilation = (
+        _each(given.get(name, default), dims) for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
+    )
+    layer = Convolution(inputs.shape, weight.shape, stride, padding, dilation, given.get("groups", 1))
+    return layer, given.get("bias")
+
+
+def _each(value: int | Iterable[int], dims: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * dims if len(values) == 1 else values
+
+
+class SmoothConvolutions(TorchFunctionMode):
+    """Inside a `with`, convolutions that can be differentiated again and again at the speed of training."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Take over the convolutions."""
+        used = convolution_of(func, args, kwargs or {})
+        if used is None:
+            return func(*args, **(kwargs or {}))
+        layer, bias = used
+        outputs: Tensor = _Forward.apply(layer, *args[:2])  # type: ignore[no-untyped-call]
+        return outputs if bias is None else outputs + bias.reshape(-1, *[1] * layer.trailing)
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layer: Convolution, inputs: Tensor, weight: Tensor) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(inputs, weight)
+        return layer.forward(inputs, weight)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight = ctx.saved_tensors
+        _, in_inputs, in_weight = ctx.needs_input_grad
+        return (
+            None,
+            _Back.apply(ctx.layer, slope, weight) if in_inputs else None,  # type: ignore[no-untyped-call]
+            _WeightGradient.apply(ctx.layer, inputs, slope) if in_weight else None,  # type: ignore[no-untyped-call]
+        )
+
+
+class _Back(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layer: Convolution, slope: Tensor, weight: Tensor) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(slope, weight)
+        return layer.back(slope, weight)
+
+    @staticmethod
+    def backward(ctx: Any, along: Tensor) -> tuple[Tensor | None, ...]:
+        slope, weight = ctx.saved_tensors
+        _, in_slope, in_weight = ctx.needs_input_grad
+        return (
+            None,
+            _Forward.apply(ctx.layer, along, weight) if in_slope else None,  # type: ignore[no-untyped-call]
+            _WeightGradient.apply(ctx.layer, along, slope) if in_weight else None,  # type: ignore[no-untyped-call]
+        )
+
+
+class _WeightGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layer: Convolution, inputs: Tensor, slope: Tensor) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(inputs, slope)
+        return layer.weight_gradient(inputs, slope)
+
+    @staticmethod
+    def backward(ctx: Any, along: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, slope = ctx.saved_tensors
+        _, in_inputs, in_slope = ctx.needs_input_grad
+        return (
+            None,
+            _Back.apply(ctx.layer, slope, along) if in_inputs else None,  # type: ignore[no-untyped-call]
+            _Forward.apply(ctx.layer, inputs, along) if in_slope else None,  # type: ignore[no-untyped-call]
+        )

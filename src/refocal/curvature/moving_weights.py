@@ -1,0 +1,189 @@
+"""v'Hv through linear layers and convolutions without the gradient in their weights.
+
+With y = Wx, d the loss's slope in y, and W moving along V, the weight's part of v'Hv is the change of <d, Vx>. Vx is
+what y changes by, too. So the large product of d' with x, which a gradient in W needs for each vector, is never formed:
+a first layer costs one product a vector in place of two, a later one four in place of six.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from refocal.curvature.convolution import Convolution, convolution_of
+from refocal.curvature.problem import Problem
+
+_LINEAR = torch._C._nn.linear  # what torch.nn.functional.linear is
+
+
+def layer_weights(problem: Problem) -> set[str]:
+    """Parameters that enter as the weight of a linear layer or a convolution and in no other way."""
+    seen = _Uses(problem.parameters)
+    with torch.no_grad(), seen:
+        functional_call(problem.model, problem.parameters, (problem.batches[0].inputs,))
+    return seen.in_layers - seen.elsewhere
+
+
+class MovingWeights(TorchFunctionMode):
+    """Inside a `with`, weights of layers move along vectors as `time` does, though they are constants.
+
+    Args:
+        weights: The constants by name.
+        vectors: What they move along.
+        time: A number, to be differentiated in.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], vectors: Mapping[str, Tensor], time: Tensor) -> None:
+        super().__init__()
+        self._vectors = {id(values): vectors[name] for name, values in weights.items()}
+        self._time = time
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Take over the layers."""
+        use = _use(func, args, kwargs or {})
+        if use is None or id(use.weight) not in self._vectors:
+            return func(*args, **(kwargs or {}))
+        vector = self._vectors[id(use.weight)]
+        along = use.layer.forward(use.inputs, vector)
+        outputs: Tensor = _Moving.apply(use.layer, use.inputs, use.weight, vector, along, self._time)  # type: ignore[no-untyped-call]
+        return outputs if use.bias is None else outputs + use.bias.reshape(-1, *[1] * use.layer.trailing)
+
+
+@dataclass(frozen=True)
+class _Linear:
+    trailing = 0  # dimensions after that of the outputs
+
+    def forward(self, inputs: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(inputs, weight)
+
+    def back(self, slope: Tensor, weight: Tensor) -> Tensor:
+        return slope @ weight
+
+
+@dataclass(frozen=True)
+class _Use:
+    layer: _Linear | Convolution
+    inputs: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+
+def _use(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> _Use | None:
+    """How a call uses a weight that is its second argument, if it is one of a layer."""
+    if len(args) < 2:
+        return None
+    inputs, weight, *others = args
+    if func is _LINEAR:
+        return _Use(_Linear(), inputs, weight, others[0] if others else kwargs.get("bias"))
+    used = convolution_of(func, args, kwargs)
+    return None if used is None else _Use(used[0], inputs, weight, used[1])
+
+
+class _Uses(TorchFunctionMode):
+    """Notes how parameters enter."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._names = {id(values): name for name, values in parameters.items()}
+        self.in_layers: set[str] = set()
+        self.elsewhere: set[str] = set()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Note the parameters among the arguments."""
+        result = func(*args, **(kwargs or {}))
+        in_layer = _use(func, args, kwargs or {}) is not None
+        others = (args[0], *args[2:]) if in_layer else args
+        if in_layer:
+            self.in_layers |= self._among([args[1]])
+        if any(isinstance(each, Tensor) for each in tree_leaves(result)):  # else its shape or type was asked for
+            self.elsewhere |= self._among((others, kwargs))
+        return result
+
+    def _among(self, values: Any) -> set[str]:
+        return {self._names[id(each)] for each in tree_leaves(values) if id(each) in self._names}
+
+
+class _Moving(torch.autograd.Function):
+    """Wx, which moves by Vx; its slope in time is <d, Vx>."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(layer: Any, inputs: Tensor, weight: Tensor, vector: Tensor, along: Tensor, time: Tensor) -> Tensor:  # noqa: ARG004, PLR0917
+        return layer.forward(inputs, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.layer, _, weight, vector, along, _ = inputs
+        ctx.save_for_backward(weight, vector, along)
+        ctx.save_for_forward(weight, along)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        weight, vector, along = ctx.saved_tensors
+        back = _MovingBack.apply(ctx.layer, slope, weight, vector) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
+        return None, back, None, None, None, _Pairing.apply(slope, along)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, inputs: Tensor | None, *others: Any) -> Tensor:  # noqa: ARG004
+        weight, along = ctx.saved_tensors
+        return along.clone() if inputs is None else along + ctx.layer.forward(inputs, weight)
+
+
+class _MovingBack(torch.autograd.Function):
+    """W'd, which moves by V'd."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(layer: Any, slope: Tensor, weight: Tensor, vector: Tensor) -> Tensor:  # noqa: ARG004
+        return layer.back(slope, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.layer, *tensors = inputs
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, change: Tensor | None, *others: Any) -> Tensor:  # noqa: ARG004
+        slope, weight, vector = ctx.saved_tensors
+        moved = ctx.layer.back(slope, vector)
+        return moved if change is None else moved + ctx.layer.back(change, weight)
+
+
+class _Pairing(torch.autograd.Function):
+    """What <d, y> changes by, where nobody asks for its value: that is 0 here."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(slope: Tensor, along: Tensor) -> Tensor:  # noqa: ARG004
+        return slope.new_zeros(())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, slope_change: Tensor | None, along_change: Tensor | None) -> Tensor:
+        slope, along = ctx.saved_tensors
+        pairs = [(slope_change, along), (slope, along_change)]
+        return torch.stack([_dot(a, b) for a, b in pairs if a is not None and b is not None]).sum()
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """<a, b>, sample by sample: a GPU is slow at the product of few very long vectors."""
+    rows = [each.flatten(1) if each.ndim > 1 else each for each in (a, b)]
+    return torch.linalg.vecdot(*rows).sum()
