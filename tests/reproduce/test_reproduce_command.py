@@ -95,6 +95,7 @@ def test_the_gallery_counts_no_smoke_runs(capsys, tmp_path):
     [
         (["003-fig-33"], "ID must be one of 001-fig-1, .*, got 003-fig-33"),
         ([], "name figures or tables"),
+        (["--gallery", "notes.txt"], "--gallery must end in .md, got 'notes.txt'"),
         (["001-study-c", "--scale", "smoke"], "this needs a folder of data files with tabular/"),
         (["001-study-c", "--scale", "smoke", "--data", "."], "no data set 'wine': tabular/wine.npz is not there"),
     ],

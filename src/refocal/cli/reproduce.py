@@ -13,7 +13,7 @@ from rich.text import Text
 
 from refocal import _files
 from refocal import reproduce as experiments
-from refocal.cli.output import Output, show, steps
+from refocal.cli.output import Output, check_output, show, steps
 from refocal.report import words
 from refocal.reproduce import store
 
@@ -28,6 +28,7 @@ def reproduce(options: Namespace) -> None:
     if options.list:
         show(options, *_listed(specs, results, experiments.Context(zoo=Path(options.zoo))))
     elif options.gallery:
+        check_output(options.gallery, "gallery", (".md",), force=True)
         found = experiments.read_results(results, specs)
         page = experiments.gallery(specs, found, figures=experiments.link(options.gallery, results))
         _files.write_text(options.gallery, page, overwrite=True)

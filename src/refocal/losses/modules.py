@@ -61,7 +61,7 @@ class AbstractSoftmaxLoss(AbstractLoss):
     def __init__(self, weight: Tensor | None, ignore_index: int, reduction: Reduction) -> None:
         super().__init__(reduction)
         self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
+        self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     @abstractmethod
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ class MMCELoss(AbstractLoss):
             raise ValueError(msg)
         self.factor, self.weighted, self.kernel_width = factor, weighted, kernel_width
         self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
+        self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Cross-entropy and regulariser."""
@@ -314,7 +314,7 @@ class SigmoidFocalLoss(AbstractLoss):
         super().__init__(reduction)
         self.gamma = _check.gamma(gamma, classes=len(gamma) if hasattr(gamma, "__len__") else None, least=0.0)
         self.alpha = _check.alpha(alpha, classes=len(alpha) if hasattr(alpha, "__len__") else None)
-        self.ignore_index = ignore_index
+        self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; in one pass with its gradient on a GPU."""
