@@ -66,7 +66,7 @@ def hessian_trace(
         group: Samples of a batch that share probes, where the loss adds up over samples; by default 3,200 / probes.
             Smaller groups err less for the same products, larger ones come with less overhead.
         memory: Bytes that the probes under way may take; fewer are taken at once to keep to it, at least one; by
-            default 128 MiB, and on a GPU a quarter of what is free.
+            default 128 MiB, and on a GPU half of what is free.
         dtype: Compute in this type, such as torch.float64; None for the network's own.
         batch_statistics: Let BatchNorm use each batch's statistics. Batches are then kept whole.
         seed: Seed of the probes.
