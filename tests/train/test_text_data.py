@@ -170,6 +170,12 @@ def test_damaged_newsgroups(tmp_path):
     texts.write(tmp_path, {"20news-bydate.tar.gz": packed[: len(packed) // 2]})
     with pytest.raises(DataError, match=r"20news-bydate\.tar\.gz is damaged"):
         load(recipe, tmp_path)
+    for place in range(len(packed) // 4, len(packed) // 2, 7):  # many give another text, with no other sign of it
+        flipped = bytearray(packed)
+        flipped[place] ^= 1
+        texts.write(tmp_path, {"20news-bydate.tar.gz": bytes(flipped)})
+        with pytest.raises(DataError, match=r"20news-bydate\.tar\.gz is damaged"):
+            load(recipe, tmp_path)
 
 
 def test_proportions_are_those_of_002():
@@ -230,7 +236,8 @@ def test_word_vectors(tmp_path):
         ("v.txt", b"b\n", r"v\.txt, line 1: expected a word and its numbers, got 0"),
         ("v.txt", b"", r"v\.txt is empty"),
         ("v.txt", b"b 1 nan\n", r"v\.txt has numbers that are not finite"),
-        ("v.npz", b"no", r"v\.npz is damaged or lacks the arrays words and vectors"),
+        ("v.txt", b"b 1 2\n\xff 1 2\n", r"v\.txt is damaged: 'utf-8' codec can't decode"),
+        ("v.npz", b"no", r"v\.npz is damaged or without the arrays words and vectors"),
     ],
 )
 def test_damaged_word_vectors(tmp_path, name, content, message):
