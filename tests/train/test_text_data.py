@@ -252,6 +252,14 @@ def test_word_vectors_of_wrong_shapes(tmp_path):
         word_vectors.read(tmp_path / "v.npz", ("b",))
 
 
+def test_word_vectors_of_other_words_are_refused(tmp_path):
+    (tmp_path / "v.txt").write_bytes(b"BAD 1 2\nGOOD 3 4\n")
+    np.savez(tmp_path / "v.npz", words=[b"bad", b"good"], vectors=np.ones((2, 2)))
+    for name in ("v.txt", "v.npz"):  # all vectors would be zero, and what is trained on them nothing
+        with pytest.raises(DataError, match=rf"{name} has a vector for none of the 2 words of the training part"):
+            word_vectors.read(tmp_path / name, ("bad", "good"))
+
+
 def test_word_vectors_are_for_texts():
     with pytest.raises(ValueError, match=r"word_vectors are for newsgroups20, .*, got 'glove' for digits"):
         data.load("digits", word_vectors="glove")

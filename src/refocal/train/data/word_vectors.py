@@ -40,10 +40,13 @@ def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
         float32 (1 + V, D), the first for unknown words, and the number of words found.
 
     Raises:
-        DataError: The file is not of this format; the message has the line.
+        DataError: The file is not of this format, the message has the line; or it knows none of the words.
     """
     rows = {word: row for row, word in enumerate(vocabulary, start=1)}
     places, vectors = (_from_arrays if path.suffix == ".npz" else _from_text)(path, rows)
+    if not places:
+        msg = f"{path} has a vector for none of the {len(vocabulary):,} words of the training part"
+        raise DataError(msg)
     if not np.isfinite(vectors).all():
         msg = f"{path} has numbers that are not finite"
         raise DataError(msg)
