@@ -204,6 +204,36 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
         run(Recipe(**{**DIGITS, "batch_size": 32}), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({"batch_size": 32}, "s1 holds a run with batch_size = 64, asked was 32"),
+        ({"model": "gp-cnn"}, "model 'gp-cnn' takes documents, 'digits' has arrays"),
+        ({"model": "resnet20"}, r"shape must be \(channels, height, width\) for resnet20"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_the_others_are(tmp_path, second, reason):
+    begun = Recipe(**DIGITS, seed=1)
+    run(begun, tmp_path)
+    (tmp_path / begun.name / "card.json").unlink()
+    recipes = [Recipe(**DIGITS), Recipe(**{**DIGITS, "seed": 1} | second)]
+    with pytest.raises(ValueError, match=reason):
+        train(recipes, load("digits"), tmp_path, device=CPU, report=lambda *_: None)
+    assert {path.name for path in tmp_path.iterdir()} == {begun.name}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_logits_of_epochs_that_are_past_cannot_be_kept(tmp_path, finished):
+    recipe = Recipe(**DIGITS)
+    run(recipe, tmp_path, keep_logits=(2,))
+    folder = tmp_path / recipe.name
+    if not finished:
+        (folder / "card.json").unlink()
+    run(recipe, tmp_path, keep_logits=(2,))
+    with pytest.raises(ValueError, match="holds a run of 4 epochs that did not keep the logits of epoch 3"):
+        run(recipe, tmp_path, keep_logits=(2, 3))
+
+
 def test_a_run_from_before_a_setting_was_there_had_its_default(tmp_path):
     settings = Recipe(**DIGITS).settings()
     del settings["clip_norm"], settings["sum_loss"]

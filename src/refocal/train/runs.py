@@ -39,6 +39,20 @@ def is_finished(folder: Path) -> bool:
     return (folder / "card.json").exists()
 
 
+def epochs_done(folder: Path, recipe: Recipe) -> int:
+    """How far the run in a folder has come; other settings than it was begun with are refused."""
+    path = folder / "checkpoint.safetensors"
+    if is_finished(folder):
+        epochs, settings = recipe.epochs, read_card(folder)["recipe"]
+    elif path.exists():
+        epochs, about = checkpoint.read_about(path)
+        settings = json.loads(about)
+    else:
+        return 0
+    check_same_settings(settings, recipe, folder)
+    return epochs
+
+
 def check_same_settings(settings: dict[str, Any], recipe: Recipe, folder: Path) -> None:
     """Refuse to go on with other settings than a run was begun with; those it does not name had their defaults."""
     begun = recipe_from(settings, where=f"the run in {folder}").settings()
@@ -158,7 +172,12 @@ def write_results(
 def write_training_logits(folder: Path, epoch: int, logits: np.ndarray, labels: np.ndarray) -> None:
     """Logits of the training part after an epoch, without augmentation."""
     split = np.repeat(["train"], len(labels))
-    _write_logits(folder / f"train-epoch-{epoch}.npz", logits=logits, labels=labels, split=split)
+    _write_logits(training_logits(folder, epoch), logits=logits, labels=labels, split=split)
+
+
+def training_logits(folder: Path, epoch: int) -> Path:
+    """Where the logits of the training part after an epoch are kept."""
+    return folder / f"train-epoch-{epoch}.npz"
 
 
 def command(recipe: Recipe) -> str:
