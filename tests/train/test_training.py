@@ -345,8 +345,26 @@ def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path):
     assert "could not be written (File too large); the one before it is kept" in second.stderr
     assert (folder / "checkpoint.safetensors").read_bytes() == settings
     assert {path.name for path in folder.iterdir()} == {
-        *("checkpoint.safetensors", "metrics.jsonl", "predictions.npz", "weights.safetensors")
+        *(".lock", "checkpoint.safetensors", "metrics.jsonl", "predictions.npz", "weights.safetensors")
     }
+
+
+def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
+    pytest.importorskip("fcntl")
+    recipe = Recipe(**DIGITS)
+    refused = []
+
+    def begin_again(_, record):
+        if record["epoch"] == 2:
+            with pytest.raises(RuntimeError, match=r"another command is training in .*cross-entropy-s0: let it end"):
+                run(recipe, tmp_path)
+            refused.append(True)
+
+    train([recipe], load("digits"), tmp_path, device=CPU, report=begin_again)
+    assert refused
+    assert [line["epoch"] for line in history(tmp_path / recipe.name)] == [1, 2, 3, 4]
+    (tmp_path / recipe.name / "card.json").unlink()
+    run(recipe, tmp_path)  # once it has ended
 
 
 def test_interrupted_it_keeps_its_checkpoint(tmp_path):

@@ -312,21 +312,24 @@ def train(
     diverged: list[str] = []
     for first in range(0, len(waiting), together):
         trials = []
-        for recipe in waiting[first : first + together]:
-            folder = out / recipe.name
-            folder.mkdir(parents=True, exist_ok=True)
-            trials.append(
-                Trial(
-                    recipe,
-                    data,
-                    folder,
-                    device=device,
-                    compiled=compiled,
-                    keep_logits=keep_logits,
-                    process=process,
+        with contextlib.ExitStack() as folders:
+            for recipe in waiting[first : first + together]:
+                folder = out / recipe.name
+                folder.mkdir(parents=True, exist_ok=True)
+                if process[0] == 0:
+                    folders.enter_context(runs.held(folder))
+                trials.append(
+                    Trial(
+                        recipe,
+                        data,
+                        folder,
+                        device=device,
+                        compiled=compiled,
+                        keep_logits=keep_logits,
+                        process=process,
+                    )
                 )
-            )
-        diverged += _run_together(trials, report)
+            diverged += _run_together(trials, report)
     if diverged:
         raise DivergedError("; ".join(diverged))
 

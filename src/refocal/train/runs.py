@@ -7,13 +7,16 @@ predictions.npz           float16 logits of the validation and test parts, as `r
 all-classes.npz           the same for all classes, where samples have only some of them
 card.json                 what was trained, how, and how it came out; written last, so that it says "finished"
 weights.safetensors       the trained network
+.lock                     empty; the command that trains holds a lock on it
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,28 @@ SCHEMA = 1
 def is_finished(folder: Path) -> bool:
     """Whether a run has come to its end."""
     return (folder / "card.json").exists()
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other commands out of a run's folder, until this is left or the process ends, in whatever way.
+
+    Where the operating system or the file system has no locks, none is kept out.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(folder / ".lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            msg = f"another command is training in {folder}: let it end, or choose another folder"
+            raise RuntimeError(msg) from None
+        except OSError:
+            pass
+        yield
 
 
 def epochs_done(folder: Path, recipe: Recipe) -> int:
