@@ -155,6 +155,9 @@ def test_two_processes_train_what_one_trains(tmp_path):
     for alone, together in zip(*map(history, folders), strict=True):
         assert alone["loss"] == pytest.approx(together["loss"], rel=1e-4)
         assert alone["train"]["nll"] == pytest.approx(together["train"]["nll"], rel=1e-4)
+    alone, together = map(runs.read_card, folders)
+    assert together["processes"] == 2
+    assert together["command"] == alone["command"].replace("refocal", "torchrun --nproc-per-node 2 -m refocal")
     first, second = map(weights, folders)
     for key in first:
         np.testing.assert_allclose(first[key], second[key], atol=2e-6)

@@ -60,7 +60,7 @@ class Trial:
         process: tuple[int, int] = (0, 1),
     ) -> None:
         self.recipe, self.folder, self._data, self._device = recipe, folder, data, device
-        self._keep_logits, self._leads = keep_logits, process[0] == 0
+        self._keep_logits, self._leads, self._processes = keep_logits, process[0] == 0, process[1]
         on_gpu = device.type == "cuda"
         # three derivatives need all digits, operations that have them, and probes drawn anew at each step; networks of
         # words are small
@@ -227,6 +227,7 @@ class Trial:
             epochs=self._history.read(),
             kept_epoch=kept_epoch,
             device=self._device,
+            processes=self._processes,
         )
 
 

@@ -147,6 +147,7 @@ def write_results(
     epochs: list[dict[str, Any]],
     kept_epoch: int,
     device: torch.device,
+    processes: int,
 ) -> None:
     """Write predictions, from logits for all classes, weights and, last, the card."""
     import safetensors.torch
@@ -188,7 +189,8 @@ def write_results(
         "recipe": recipe.settings(),
         "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
         "versions": {"refocal": refocal.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "command": command(recipe),
+        **({"processes": processes} if processes > 1 else {}),
+        "command": command(recipe, processes=processes),
         "seconds": round(sum(epoch["seconds"] for epoch in epochs), 1),
     }
     write_text(folder / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
@@ -205,10 +207,14 @@ def training_logits(folder: Path, epoch: int) -> Path:
     return folder / f"train-epoch-{epoch}.npz"
 
 
-def command(recipe: Recipe) -> str:
-    """The command that trains this network again: what differs from the defaults, and the data, network and loss."""
+def command(recipe: Recipe, *, processes: int = 1) -> str:
+    """The command that trains this network again: what differs from the defaults, and the data, network and loss.
+
+    Several processes are part of it: batch norm, dropout and some losses see a process's share of the batch.
+    """
     plain = Recipe(data=recipe.data, model=recipe.model, epochs=recipe.epochs).settings()
-    words = ["refocal", "train"]
+    words = ["torchrun", "--nproc-per-node", str(processes), "-m"] if processes > 1 else []
+    words += ["refocal", "train"]
     for name, value in recipe.settings().items():
         if name in ("data", "model", "loss", "epochs", "seed") or value != plain[name]:
             flag = f"--{name.replace('_', '-')}"
