@@ -271,6 +271,11 @@ class TestDamage:
             load(tiny.recipe(held_out=2), tmp_path)
         with pytest.raises(DataError, match="expected 200 classes and 6 validation images, found 3 and 6"):
             load(replace(tiny, classes=200).recipe(held_out=2), tmp_path)
+        annotations = folder / "val/val_annotations.txt"
+        for content in (annotations.read_bytes() + b"val_6.JPEG", b"\xff\t\xff\n"):
+            annotations.write_bytes(content)
+            with pytest.raises(DataError, match=r"wnids\.txt or val/val_annotations\.txt, is damaged"):
+                load(tiny.recipe(held_out=2), tmp_path)
 
 
 class TestDownload:
