@@ -120,6 +120,22 @@ def test_splits(tmp_path):
         scale.evaluate(tmp_path / "*.npz", split="train")
 
 
+def test_masked_logits_of_rows_that_are_left_out_do_not_matter(tmp_path):
+    some = predictions(600, 0)
+    scores, weights = some.scores.copy(), np.ones(600)
+    scores[::3, 0], weights[3] = -np.inf, 0.0
+    split = np.where(np.arange(600) % 3 == 0, "test", "val")
+    split[3] = "val"
+    masked = Predictions(scores, kind="logits", labels=some.labels, split=split, weights=weights)
+    masked.write(tmp_path / "a.npz")
+    found = scale.calibrate(TemperatureScaling(), tmp_path / "a.npz", split="val")
+    kept = (split == "val") & (weights > 0)
+    wanted = TemperatureScaling().fit(scores[kept], some.labels[kept])
+    assert found.temperature_ == pytest.approx(wanted.temperature_, rel=1e-4)
+    with pytest.raises(PredictionsError, match=r"a.npz, logits, row 0: must be finite"):
+        scale.calibrate(TemperatureScaling(), tmp_path / "a.npz", split="test")
+
+
 def test_progress_is_told_over_files_and_rows(tmp_path):
     write(tmp_path)
     told = []

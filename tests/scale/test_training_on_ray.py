@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from made_zoo import write_zoo
 
@@ -64,6 +65,19 @@ def test_a_worker_that_dies_costs_an_epoch(tmp_path):
     card = json.loads((tmp_path / recipe.name / "card.json").read_text())
     assert card["ran_on"]["engine"] == "ray"
     assert card["error"] < 0.2
+
+
+def test_a_network_that_was_trained_elsewhere_did_not_run_on_the_cluster(tmp_path):
+    from refocal.scale import training
+    from refocal.train import loop, runs
+    from refocal.train.data import load
+    from refocal.train.recipe import Recipe
+
+    recipe = Recipe(data="digits", model="mlp", epochs=1)
+    loop.train([recipe], load("digits"), tmp_path, device=torch.device("cpu"), report=lambda *_: None)
+    before = runs.read_card(tmp_path / recipe.name)
+    training.train([recipe], tmp_path)
+    assert runs.read_card(tmp_path / recipe.name) == before
 
 
 def meeting(folder, partners):

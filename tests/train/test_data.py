@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import os
 import threading
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ import published
 import pytest
 
 from refocal.train import data
-from refocal.train.data import _load, human, splits
+from refocal.train.data import _load, human, shards, splits, sst, word_vectors
 from refocal.train.data.doors import DataError, Download
 
 REAL = os.environ.get("REFOCAL_DATA")
@@ -272,6 +273,11 @@ class TestDamage:
             load(tiny.recipe(held_out=2), tmp_path)
         with pytest.raises(DataError, match="expected 200 classes and 6 validation images, found 3 and 6"):
             load(replace(tiny, classes=200).recipe(held_out=2), tmp_path)
+        annotations = folder / "val/val_annotations.txt"
+        for content in (annotations.read_bytes() + b"val_6.JPEG", b"\xff\t\xff\n"):
+            annotations.write_bytes(content)
+            with pytest.raises(DataError, match=r"wnids\.txt or val/val_annotations\.txt, is damaged"):
+                load(tiny.recipe(held_out=2), tmp_path)
 
 
 class TestDownload:
@@ -355,6 +361,48 @@ def test_human_counts(tmp_path):
     np.save(tmp_path / "cifar10h" / "cifar10h-counts.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(DataError, match=r"cifar10h-counts\.npy is damaged: Object arrays"):
         human.read(tmp_path, md5=checksum)
+
+
+def _read_glove(path):
+    return word_vectors.read(path, [f"word{k}" for k in range(200)])
+
+
+def _read_trees(path):
+    return sst._from_archive(path.parent, "train.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("labels.npz", lambda path: shards.read_labels(path.parent)),
+        ("counts.npz", human._counts),
+        ("glove.6B.100d-subset.npz", _read_glove),
+        ("trainDevTestTrees_PTB.zip", _read_trees),
+    ],
+)
+def test_damage_in_compressed_files_is_told_with_their_names(tmp_path, name, read):
+    path, rng = tmp_path / name, np.random.default_rng(0)
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("trees/train.txt", rng.bytes(400).hex())
+    else:
+        words = [f"word{k}" for k in range(200)]
+        counts = rng.integers(0, 50, (200, 10))
+        np.savez_compressed(path, counts=counts, words=words, vectors=counts / 50)
+    whole = path.read_bytes()
+    read(path)
+    damaged = [whole[:length] for length in range(0, len(whole), len(whole) // 40)]
+    for place in range(0, len(whole), len(whole) // 200):
+        damaged.append(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+    told = 0
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            read(path)  # not all bytes of such a file matter
+        except DataError as error:
+            told += 1
+            assert name in str(error)
+    assert told > len(damaged) / 2
 
 
 def test_arguments(tmp_path, monkeypatch):

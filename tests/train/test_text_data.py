@@ -170,6 +170,12 @@ def test_damaged_newsgroups(tmp_path):
     texts.write(tmp_path, {"20news-bydate.tar.gz": packed[: len(packed) // 2]})
     with pytest.raises(DataError, match=r"20news-bydate\.tar\.gz is damaged"):
         load(recipe, tmp_path)
+    for place in range(len(packed) // 4, len(packed) // 2, 7):  # many give another text, with no other sign of it
+        flipped = bytearray(packed)
+        flipped[place] ^= 1
+        texts.write(tmp_path, {"20news-bydate.tar.gz": bytes(flipped)})
+        with pytest.raises(DataError, match=r"20news-bydate\.tar\.gz is damaged"):
+            load(recipe, tmp_path)
 
 
 def test_proportions_are_those_of_002():
@@ -230,7 +236,8 @@ def test_word_vectors(tmp_path):
         ("v.txt", b"b\n", r"v\.txt, line 1: expected a word and its numbers, got 0"),
         ("v.txt", b"", r"v\.txt is empty"),
         ("v.txt", b"b 1 nan\n", r"v\.txt has numbers that are not finite"),
-        ("v.npz", b"no", r"v\.npz is damaged or lacks the arrays words and vectors"),
+        ("v.txt", b"b 1 2\n\xff 1 2\n", r"v\.txt is damaged: 'utf-8' codec can't decode"),
+        ("v.npz", b"no", r"v\.npz is damaged or without the arrays words and vectors"),
     ],
 )
 def test_damaged_word_vectors(tmp_path, name, content, message):
@@ -243,6 +250,14 @@ def test_word_vectors_of_wrong_shapes(tmp_path):
     np.savez(tmp_path / "v.npz", words=["a", "b"], vectors=np.zeros((3, 4)))
     with pytest.raises(DataError, match=r"must have a row of vectors for each word, got shapes \(2,\) and \(3, 4\)"):
         word_vectors.read(tmp_path / "v.npz", ("b",))
+
+
+def test_word_vectors_of_other_words_are_refused(tmp_path):
+    (tmp_path / "v.txt").write_bytes(b"BAD 1 2\nGOOD 3 4\n")
+    np.savez(tmp_path / "v.npz", words=[b"bad", b"good"], vectors=np.ones((2, 2)))
+    for name in ("v.txt", "v.npz"):  # all vectors would be zero, and what is trained on them nothing
+        with pytest.raises(DataError, match=rf"{name} has a vector for none of the 2 words of the training part"):
+            word_vectors.read(tmp_path / name, ("bad", "good"))
 
 
 def test_word_vectors_are_for_texts():

@@ -163,6 +163,9 @@ def test_two_processes_train_what_one_trains(tmp_path, one_thread):
     for alone, together in zip(*map(history, folders), strict=True):
         assert alone["loss"] == pytest.approx(together["loss"], rel=1e-4)
         assert alone["train"]["nll"] == pytest.approx(together["train"]["nll"], rel=1e-4)
+    alone, together = map(runs.read_card, folders)
+    assert together["processes"] == 2
+    assert together["command"] == alone["command"].replace("refocal", "torchrun --nproc-per-node 2 -m refocal")
     first, second = map(weights, folders)
     for key in first:
         np.testing.assert_allclose(first[key], second[key], atol=2e-6)
@@ -210,6 +213,36 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
     (tmp_path / recipe.name / "card.json").unlink()
     with pytest.raises(ValueError, match="holds a run with batch_size = 64, asked was 32"):
         run(Recipe(**{**DIGITS, "batch_size": 32}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({"batch_size": 32}, "s1 holds a run with batch_size = 64, asked was 32"),
+        ({"model": "gp-cnn"}, "model 'gp-cnn' takes documents, 'digits' has arrays"),
+        ({"model": "resnet20"}, r"shape must be \(channels, height, width\) for resnet20"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_the_others_are(tmp_path, second, reason):
+    begun = Recipe(**DIGITS, seed=1)
+    run(begun, tmp_path)
+    (tmp_path / begun.name / "card.json").unlink()
+    recipes = [Recipe(**DIGITS), Recipe(**{**DIGITS, "seed": 1} | second)]
+    with pytest.raises(ValueError, match=reason):
+        train(recipes, load("digits"), tmp_path, device=CPU, report=lambda *_: None)
+    assert {path.name for path in tmp_path.iterdir()} == {begun.name}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_logits_of_epochs_that_are_past_cannot_be_kept(tmp_path, finished):
+    recipe = Recipe(**DIGITS)
+    run(recipe, tmp_path, keep_logits=(2,))
+    folder = tmp_path / recipe.name
+    if not finished:
+        (folder / "card.json").unlink()
+    run(recipe, tmp_path, keep_logits=(2,))
+    with pytest.raises(ValueError, match="holds a run of 4 epochs that did not keep the logits of epoch 3"):
+        run(recipe, tmp_path, keep_logits=(2, 3))
 
 
 def test_a_run_from_before_a_setting_was_there_had_its_default(tmp_path):
@@ -324,8 +357,26 @@ def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path, capsys):
     assert "could not be written (File too large); the one before it is kept" in capsys.readouterr().err
     assert (folder / "checkpoint.safetensors").read_bytes() == settings
     assert {path.name for path in folder.iterdir()} == {
-        *("checkpoint.safetensors", "metrics.jsonl", "predictions.npz", "weights.safetensors")
+        *(".lock", "checkpoint.safetensors", "metrics.jsonl", "predictions.npz", "weights.safetensors")
     }
+
+
+def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
+    pytest.importorskip("fcntl")
+    recipe = Recipe(**DIGITS)
+    refused = []
+
+    def begin_again(_, record):
+        if record["epoch"] == 2:
+            with pytest.raises(RuntimeError, match=r"another command is training in .*cross-entropy-s0: let it end"):
+                run(recipe, tmp_path)
+            refused.append(True)
+
+    train([recipe], load("digits"), tmp_path, device=CPU, report=begin_again)
+    assert refused
+    assert [line["epoch"] for line in history(tmp_path / recipe.name)] == [1, 2, 3, 4]
+    (tmp_path / recipe.name / "card.json").unlink()
+    run(recipe, tmp_path)  # once it has ended
 
 
 def test_interrupted_it_keeps_its_checkpoint(tmp_path, capsys):

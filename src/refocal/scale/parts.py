@@ -100,29 +100,32 @@ class Rows:
             with PredictionsReader(path) as blocks:
                 for whole in blocks:
                     self.form.check(Form.of(whole, path))
+                    wanted = self._wanted(whole)
                     if self.finite:
-                        check_finite(whole, path, first_row=first_row)
+                        check_finite(whole, path, first_row=first_row, wanted=wanted)
                     if whole.labels is None:
                         msg = f"{path} has no labels, which are needed to measure or fit"
                         raise ValueError(msg)
-                    yield from self._chosen(whole)
+                    yield from _chosen(Block(whole.scores, whole.labels, whole.weights), wanted)
                     first_row += len(whole)
         except NoRowsError:
             return
 
-    def _chosen(self, whole: Predictions) -> Iterator[Block]:
+    def _wanted(self, whole: Predictions) -> np.ndarray:
         wanted = np.ones(len(whole), dtype=bool) if whole.weights is None else whole.weights > 0
         if self.split is not None and whole.split is not None:
             wanted &= whole.split == self.split
         elif self.split is not None and not self.optional:
             whole.select(self.split)  # says that there is no split
-        assert whole.labels is not None
-        block = Block(whole.scores, whole.labels, whole.weights)
-        if wanted.all():
-            yield block
-        elif wanted.any():
-            weights = None if block.weights is None else block.weights[wanted]
-            yield Block(block.scores[wanted], block.labels[wanted], weights)
+        return wanted
+
+
+def _chosen(block: Block, wanted: np.ndarray) -> Iterator[Block]:
+    if wanted.all():
+        yield block
+    elif wanted.any():
+        weights = None if block.weights is None else block.weights[wanted]
+        yield Block(block.scores[wanted], block.labels[wanted], weights)
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,11 @@ def form_of(paths: Sequence[Path]) -> Form:
     raise ValueError(msg)
 
 
-def check_finite(block: Predictions, path: str | os.PathLike[str], *, first_row: int = 0) -> None:
-    """Refuse masked logits, by file and row."""
-    finite = np.isfinite(block.scores.reshape(len(block), -1)).all(axis=1)
+def check_finite(
+    block: Predictions, path: str | os.PathLike[str], *, first_row: int = 0, wanted: np.ndarray | bool = True
+) -> None:
+    """Refuse masked logits of the wanted rows, by file and row."""
+    finite = np.isfinite(block.scores.reshape(len(block), -1)).all(axis=1) | ~np.asarray(wanted)
     if not finite.all():
         message = "must be finite for a calibrator, got -inf"
         raise Place(Path(path), first_row=first_row).error(message, column=block.kind, row=int(np.argmin(finite)))

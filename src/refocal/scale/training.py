@@ -120,6 +120,8 @@ def _train_one(
     from refocal.train import loop, runs
     from refocal.train.data import load
 
+    folder = out / recipe.name
+    trained_before = runs.is_finished(folder)
     vectors = recipe.word_vectors
     if vectors not in (None, "glove", "learned"):  # a file
         vectors = str(working_folder / vectors)
@@ -135,9 +137,8 @@ def _train_one(
         compiled=compiled,
         keep_logits=tuple(epoch for epoch in keep_logits if epoch <= recipe.epochs),
     )
-    folder = out / recipe.name
-    card = runs.read_card(folder)
-    if "ran_on" not in card:
+    if not trained_before:
+        card = runs.read_card(folder)
         card["ran_on"] = {"engine": "ray", "machine": platform.node()}
         write_text(folder / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
     return recipe.name

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -31,13 +34,24 @@ def save(path: Path, tensors: dict[str, Tensor], *, epochs: int, settings: str) 
 
 def load(path: Path) -> tuple[dict[str, Tensor], int, str]:
     """Tensors, the number of epochs done, and the settings that were trained with."""
+    with _opened(path) as (file, epochs, settings):
+        return {name: file.get_tensor(name) for name in file.keys()}, epochs, settings  # noqa: SIM118  (no mapping)
+
+
+def read_about(path: Path) -> tuple[int, str]:
+    """The number of epochs done, and the settings that were trained with, alone."""
+    with _opened(path) as (_, epochs, settings):
+        return epochs, settings
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, int, str]]:
     import safetensors
 
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
-        return tensors, int(about["epochs"]), about["settings"]
+            yield file, int(about["epochs"]), about["settings"]
     except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
         msg = f"the checkpoint {path} cannot be read ({error}); the run is left as it is, remove it to begin again"
         raise CheckpointError(msg) from None

@@ -60,7 +60,7 @@ class Trial:
         process: tuple[int, int] = (0, 1),
     ) -> None:
         self.recipe, self.folder, self._data, self._device = recipe, folder, data, device
-        self._keep_logits, self._leads = keep_logits, process[0] == 0
+        self._keep_logits, self._leads, self._processes = keep_logits, process[0] == 0, process[1]
         on_gpu = device.type == "cuda"
         # three derivatives need all digits, operations that have them, and probes drawn anew at each step; networks of
         # words are small
@@ -227,6 +227,7 @@ class Trial:
             epochs=self._history.read(),
             kept_epoch=kept_epoch,
             device=self._device,
+            processes=self._processes,
         )
 
 
@@ -241,9 +242,6 @@ def _of_all_processes(tensor: Tensor) -> Tensor:
 
 def _network(recipe: Recipe, data: DataSet) -> torch.nn.Module:
     """The network of a recipe as training begins."""
-    if takes(recipe.model) != data.kind:
-        msg = f"model {recipe.model!r} takes {takes(recipe.model)}, {data.name!r} has {data.kind}"
-        raise ValueError(msg)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         network = build(recipe.model, classes=len(data.classes), shape=data.shape)
@@ -307,32 +305,32 @@ def train(
     """
     _check.count(at_once, "at_once")
     check_epochs(keep_logits, recipes)
-    waiting = []
-    for recipe in recipes:
-        folder = out / recipe.name
-        if runs.is_finished(folder):
-            runs.check_same_settings(runs.read_card(folder)["recipe"], recipe, folder)
-        else:
-            waiting.append(recipe)
+    for recipe in recipes:  # what can be refused is, before hours are spent on the others
+        _check_fits(recipe, data)
+        _check_begun(recipe, out / recipe.name, keep_logits)
+    waiting = [recipe for recipe in recipes if not runs.is_finished(out / recipe.name)]
     together = at_once if device.type == "cuda" else 1
     diverged: list[str] = []
     for first in range(0, len(waiting), together):
         trials = []
-        for recipe in waiting[first : first + together]:
-            folder = out / recipe.name
-            folder.mkdir(parents=True, exist_ok=True)
-            trials.append(
-                Trial(
-                    recipe,
-                    data,
-                    folder,
-                    device=device,
-                    compiled=compiled,
-                    keep_logits=keep_logits,
-                    process=process,
+        with contextlib.ExitStack() as folders:
+            for recipe in waiting[first : first + together]:
+                folder = out / recipe.name
+                folder.mkdir(parents=True, exist_ok=True)
+                if process[0] == 0:
+                    folders.enter_context(runs.held(folder))
+                trials.append(
+                    Trial(
+                        recipe,
+                        data,
+                        folder,
+                        device=device,
+                        compiled=compiled,
+                        keep_logits=keep_logits,
+                        process=process,
+                    )
                 )
-            )
-        diverged += _run_together(trials, report)
+            diverged += _run_together(trials, report)
     if diverged:
         raise DivergedError("; ".join(diverged))
 
@@ -342,6 +340,27 @@ def check_epochs(keep_logits: Sequence[int], recipes: Sequence[Recipe]) -> None:
     last = max(recipe.epochs for recipe in recipes)
     for epoch in keep_logits:
         _check.count(epoch, "keep_logits", most=last)
+
+
+def _check_fits(recipe: Recipe, data: DataSet) -> None:
+    """Refuse a network that does not take the samples of the data."""
+    if takes(recipe.model) != data.kind:
+        msg = f"model {recipe.model!r} takes {takes(recipe.model)}, {data.name!r} has {data.kind}"
+        raise ValueError(msg)
+    with torch.device("meta"):
+        build(recipe.model, classes=len(data.classes), shape=data.shape)
+
+
+def _check_begun(recipe: Recipe, folder: Path, keep_logits: Sequence[int]) -> None:
+    """Refuse to go on with other settings, or to keep logits of epochs that are past."""
+    done = runs.epochs_done(folder, recipe)
+    for epoch in keep_logits:
+        if epoch <= done and not runs.training_logits(folder, epoch).exists():
+            msg = (
+                f"{folder} holds a run of {done} epochs that did not keep the logits of epoch {epoch}: "
+                "choose another folder, or remove this one"
+            )
+            raise ValueError(msg)
 
 
 def _run_together(trials: list[Trial], report: Report) -> list[str]:

@@ -19,6 +19,7 @@ _FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # mirrored dig
 _LATE_DECAY = ("svhn",)
 OPTIMISERS = ("sgd", "adam", "adagrad")
 KEPT = ("last", "best-validation")
+_LARGEST_SEED = 2**64 - 1  # that PyTorch takes
 _ARRAYS = {
     **{"optimiser": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
     **{"epochs": 200, "batch_size": 128, "keep": "last"},
@@ -107,8 +108,8 @@ class Recipe:
             msg = f"word_vectors are for {', '.join(TEXTS)}, got {self.word_vectors!r} for {self.data}"
             raise ValueError(msg)
         check_loss(self.loss, gamma=self.gamma, label_smoothing=self.label_smoothing, factor=self.factor)
-        for name in ("seed", "split_seed"):
-            _check.count(getattr(self, name), name, least=0)
+        _check.count(self.seed, "seed", least=0, most=_LARGEST_SEED)
+        _check.count(self.split_seed, "split_seed", least=0)
         for name in ("learning_rate", "clip_norm", "curvature_penalty"):
             if getattr(self, name) is not None:
                 _check.positive(getattr(self, name), name)

@@ -7,13 +7,16 @@ predictions.npz           float16 logits of the validation and test parts, as `r
 all-classes.npz           the same for all classes, where samples have only some of them
 card.json                 what was trained, how, and how it came out; written last, so that it says "finished"
 weights.safetensors       the trained network
+.lock                     empty; the command that trains holds a lock on it
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,42 @@ SCHEMA = 1
 def is_finished(folder: Path) -> bool:
     """Whether a run has come to its end."""
     return (folder / "card.json").exists()
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other commands out of a run's folder, until this is left or the process ends, in whatever way.
+
+    Where the operating system or the file system has no locks, none is kept out.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(folder / ".lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            msg = f"another command is training in {folder}: let it end, or choose another folder"
+            raise RuntimeError(msg) from None
+        except OSError:
+            pass
+        yield
+
+
+def epochs_done(folder: Path, recipe: Recipe) -> int:
+    """How far the run in a folder has come; other settings than it was begun with are refused."""
+    path = folder / "checkpoint.safetensors"
+    if is_finished(folder):
+        epochs, settings = recipe.epochs, read_card(folder)["recipe"]
+    elif path.exists():
+        epochs, about = checkpoint.read_about(path)
+        settings = json.loads(about)
+    else:
+        return 0
+    check_same_settings(settings, recipe, folder)
+    return epochs
 
 
 def check_same_settings(settings: dict[str, Any], recipe: Recipe, folder: Path) -> None:
@@ -113,6 +152,7 @@ def write_results(
     epochs: list[dict[str, Any]],
     kept_epoch: int,
     device: torch.device,
+    processes: int,
 ) -> None:
     """Write predictions, from logits for all classes, weights and, last, the card."""
     import safetensors.torch
@@ -154,7 +194,8 @@ def write_results(
         "recipe": recipe.settings(),
         "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
         "versions": {"refocal": refocal.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "command": command(recipe),
+        **({"processes": processes} if processes > 1 else {}),
+        "command": command(recipe, processes=processes),
         "seconds": round(sum(epoch["seconds"] for epoch in epochs), 1),
     }
     write_text(folder / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
@@ -163,13 +204,22 @@ def write_results(
 def write_training_logits(folder: Path, epoch: int, logits: np.ndarray, labels: np.ndarray) -> None:
     """Logits of the training part after an epoch, without augmentation."""
     split = np.repeat(["train"], len(labels))
-    _write_logits(folder / f"train-epoch-{epoch}.npz", logits=logits, labels=labels, split=split)
+    _write_logits(training_logits(folder, epoch), logits=logits, labels=labels, split=split)
 
 
-def command(recipe: Recipe) -> str:
-    """The command that trains this network again: what differs from the defaults, and the data, network and loss."""
+def training_logits(folder: Path, epoch: int) -> Path:
+    """Where the logits of the training part after an epoch are kept."""
+    return folder / f"train-epoch-{epoch}.npz"
+
+
+def command(recipe: Recipe, *, processes: int = 1) -> str:
+    """The command that trains this network again: what differs from the defaults, and the data, network and loss.
+
+    Several processes are part of it: batch norm, dropout and some losses see a process's share of the batch.
+    """
     plain = Recipe(data=recipe.data, model=recipe.model, epochs=recipe.epochs).settings()
-    words = ["refocal", "train"]
+    words = ["torchrun", "--nproc-per-node", str(processes), "-m"] if processes > 1 else []
+    words += ["refocal", "train"]
     for name, value in recipe.settings().items():
         if name in ("data", "model", "loss", "epochs", "seed") or value != plain[name]:
             flag = f"--{name.replace('_', '-')}"

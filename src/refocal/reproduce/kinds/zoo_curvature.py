@@ -109,12 +109,10 @@ def _flat(entry: dict[str, Any]) -> dict[str, float]:
 def _named(given: Parameters) -> list[tuple[str, str]]:
     """What every network should have: about what, and which number."""
     if given.against == "gamma":
-        keys = [
-            f"lambda_max_{name}_{what}"
-            for name in HESSIANS
-            for what in ("rank_correlation_with_gamma", "at_largest_over_at_0")
-        ]
-        keys += ["gamma_of_least_ece", "ece_at_0_less_least_between", "ece_at_largest_less_least_between"]
+        means = [f"lambda_max_{name}_at_largest_over_at_0" for name in HESSIANS]
+        means += ["gamma_of_least_ece", "ece_at_0_less_least_between", "ece_at_largest_less_least_between"]
+        keys = [f"lambda_max_{name}_rank_correlation_with_gamma" for name in HESSIANS]
+        keys += [f"{mean}{end}" for mean in means for end in ("", ", low", ", high")]
         return [(network, key) for network in given.networks for key in keys]
     keys = ["share_of_variance_explained", "trace_at_least_ece", "least_is_inside"]
     keys.append("rank_correlation_of_trace_and_gamma")

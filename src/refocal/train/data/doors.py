@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,6 +129,28 @@ def no_door(recipe: Recipe, root: Path) -> DataError | FileNotFoundError:
                 f"take {recipe.downloads[0].file}"
             )
     return FileNotFoundError(message)
+
+
+@contextmanager
+def parsing(name: object, *, otherwise: str = "damaged") -> Iterator[None]:
+    """Turn whatever a parser raises over the content of a file into a DataError that names it.
+
+    tarfile, zipfile, zlib, lzma and NumPy raise a dozen kinds of exceptions over damaged files. Failures of the disk
+    stay OSError: they carry an errno. That of seeking before the start of a file is a wrong offset in it.
+
+    Args:
+        name: Of the file.
+        otherwise: What a file is that cannot be read.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        msg = f"{name} is {otherwise}: {' '.join(str(error).split()) or type(error).__name__}"
+        raise DataError(msg) from error
 
 
 def check_md5(content: bytes | memoryview | Path, expected: str, name: object) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, check_md5
+from refocal.train.data.doors import DataError, check_md5, parsing
 
 _FILES = ("cifar10h-counts.npy", "counts.npz")
 _SHAPE = (10_000, 10)
@@ -32,13 +31,9 @@ def read(root: Path, *, md5: str = _MD5) -> np.ndarray:
 
 def _counts(path: Path) -> np.ndarray:
     """The counts as int64, so that one checksum fits all."""
-    try:
-        with open(path, "rb") as file:
-            content = np.load(file, allow_pickle=False)
-            counts = content if isinstance(content, np.ndarray) else content["counts"]
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        msg = f"{path} is damaged: {error}"
-        raise DataError(msg) from error
+    with parsing(path), open(path, "rb") as file:
+        content = np.load(file, allow_pickle=False)
+        counts = content if isinstance(content, np.ndarray) else content["counts"]
     if counts.ndim != 2:
         msg = f"{path} must hold counts of shape {_SHAPE}, got {counts.shape}"
         raise DataError(msg)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import lzma
 import re
 import tarfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -14,11 +15,14 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from refocal.train.data import splits
-from refocal.train.data.doors import DataError, Door, Published, Recipe
+from refocal.train.data.doors import DataError, Door, Published, Recipe, parsing
 from refocal.train.data.record import Part
 from refocal.train.data.words import Lexicon, documents
 
-_ARCHIVES = ("20news-bydate.tar.gz", "20news-bydate.tar.xz")
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    "20news-bydate.tar.gz": gzip.decompress,
+    "20news-bydate.tar.xz": lzma.decompress,
+}
 _PARTS = ("20news-bydate-train", "20news-bydate-test")
 _QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
 _SHARES = (900 / 19_997, 3_999 / 19_997)  # of validation and test in 002, Appendix C
@@ -46,7 +50,7 @@ class Newsgroups:
         """
         read = partial(self._read, by_date=by_date, stripped=stripped)
         places = ("newsgroups20", "20news-bydate", "")
-        archives = (Door(places, (name,), partial(read, archive=name)) for name in _ARCHIVES)
+        archives = (Door(places, (name,), partial(read, archive=name)) for name in _UNPACK)
         trained = self.train if by_date else self.train + self.test - self._drawn_test()
         share = _SHARES[0] / (1 - _SHARES[1])
         return Recipe(
@@ -85,17 +89,15 @@ class Newsgroups:
 
 
 def _from_archive(path: Path) -> Iterator[_Message]:
-    try:
-        with tarfile.open(path) as archive:
-            members = {}
+    members = {}
+    with parsing(path):
+        content = _UNPACK[path.name](path.read_bytes())  # to its end, which tarfile never sees: the checksum is there
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
                 place = PurePosixPath(member.name).parts[-3:]
                 stream = archive.extractfile(member) if len(place) == 3 and place[0] in _PARTS else None
                 if stream is not None:
                     members[place] = _text(stream.read())
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        msg = f"{path} is damaged: {error}"
-        raise DataError(msg) from error
     for place in sorted(members, key=_order):
         yield place[0], place[1], members[place]
 

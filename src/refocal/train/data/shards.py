@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal.train.data.doors import DataError
+from refocal.train.data.doors import DataError, parsing
 
 _MAGIC = b"WPM1"
 FILES = ("train-00.wpm", "test-00.wpm", "labels.npz")
@@ -69,12 +68,8 @@ def read_images(folder: Path, part: str, *, count: int) -> np.ndarray:
 def read_labels(folder: Path) -> dict[str, np.ndarray]:
     """The arrays of labels.npz."""
     path = folder / "labels.npz"
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        msg = f"{path} is damaged: {error}"
-        raise DataError(msg) from error
+    with parsing(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def _header(path: Path) -> _Header:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, Door, Published, Recipe
+from refocal.train.data.doors import DataError, Door, Published, Recipe, parsing
 from refocal.train.data.record import Part
 from refocal.train.data.trees import read_forest
 from refocal.train.data.words import Forest, Lexicon
@@ -85,21 +85,14 @@ def _plain(folder: Path, name: str) -> tuple[Path, bytes]:
 
 def _from_xz(folder: Path, name: str) -> tuple[Path, bytes]:
     path = folder / f"{name}.xz"
-    try:
+    with parsing(path):
         return path, lzma.decompress(path.read_bytes())
-    except lzma.LZMAError as error:
-        msg = f"{path} is damaged: {error}"
-        raise DataError(msg) from error
 
 
 def _from_archive(folder: Path, name: str) -> tuple[Path, bytes]:
     path = folder / _ARCHIVE
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return path / f"trees/{name}", archive.read(f"trees/{name}")
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        msg = f"{path} is damaged or not the published one: {error}"
-        raise DataError(msg) from error
+    with parsing(path, otherwise="damaged or not the published one"), zipfile.ZipFile(path) as archive:
+        return path / f"trees/{name}", archive.read(f"trees/{name}")
 
 
 SST = Treebank(sentences=(8_544, 1_101, 2_210))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
+from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, parsing, samples
 from refocal.train.data.record import Part
 
 _FOLDER = "tiny-imagenet-200"
@@ -62,8 +62,10 @@ class TinyImageNet:
 
     def _read(self, read: Callable[[str], bytes], place: Path, verified: str) -> Published:
         """Classes in the order of their names (WordNet's); training images class by class, by their numbers."""
-        classes = tuple(sorted(read("wnids.txt").decode().split()))
-        annotations = [line.split("\t")[:2] for line in read("val/val_annotations.txt").decode().splitlines()]
+        with parsing(f"{place}, wnids.txt or val/val_annotations.txt,"):
+            classes = tuple(sorted(read("wnids.txt").decode().split()))
+            lines = read("val/val_annotations.txt").decode().splitlines()
+            annotations = [(name, label) for name, label, *_ in (line.split("\t") for line in lines)]
         if len(classes) != self.classes or len(annotations) != self.test:
             msg = (
                 f"{place} is not complete: expected {self.classes} classes and {self.test} validation images, "

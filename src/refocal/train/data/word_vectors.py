@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data.doors import DataError
+from refocal.train.data.doors import DataError, parsing
 
 _FILES = ("glove.6B.100d.txt", "glove.6B.100d-subset.npz")
 
@@ -41,10 +40,13 @@ def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
         float32 (1 + V, D), the first for unknown words, and the number of words found.
 
     Raises:
-        DataError: The file is not of this format; the message has the line.
+        DataError: The file is not of this format, the message has the line; or it knows none of the words.
     """
     rows = {word: row for row, word in enumerate(vocabulary, start=1)}
     places, vectors = (_from_arrays if path.suffix == ".npz" else _from_text)(path, rows)
+    if not places:
+        msg = f"{path} has a vector for none of the {len(vocabulary):,} words of the training part"
+        raise DataError(msg)
     if not np.isfinite(vectors).all():
         msg = f"{path} has numbers that are not finite"
         raise DataError(msg)
@@ -54,12 +56,9 @@ def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
 
 
 def _from_arrays(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            words, vectors = arrays["words"], arrays["vectors"]
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        msg = f"{path} is damaged or lacks the arrays words and vectors: {error}"
-        raise DataError(msg) from error
+    damaged = parsing(path, otherwise="damaged or without the arrays words and vectors")
+    with damaged, open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        words, vectors = arrays["words"], arrays["vectors"]
     if vectors.ndim != 2 or words.shape != vectors.shape[:1]:
         msg = f"{path} must have a row of vectors for each word, got shapes {words.shape} and {vectors.shape}"
         raise DataError(msg)
@@ -70,7 +69,7 @@ def _from_arrays(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarra
 def _from_text(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
     found: dict[int, np.ndarray] = {}
     dimensions = 0
-    with open(path, encoding="utf-8", newline="\n") as file:
+    with parsing(path), open(path, encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, start=1):
             word, *values = line.rstrip("\n").split(" ")
             dimensions = dimensions or len(values)
