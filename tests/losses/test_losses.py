@@ -329,3 +329,33 @@ def test_readme_example_runs(capsys):
     block = readme.split("## Training")[1].split("```python\n", 1)[1].split("```", 1)[0]
     exec(block, {})
     assert "0.92" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0, [0.0, 0.5, 1.0, 2.0, 3.0], L.FLSD53], ids=str)
+def test_masked_classes_without_a_share_in_a_soft_target(gamma):
+    logits, _, soft = batch(3)
+    kept = [0, 1, 2, 4]
+    logits[:, 3], soft[:, 3] = -torch.inf, 0.0
+    leaf = logits.requires_grad_()
+    loss = FocalLoss(gamma)(leaf, soft)
+    (slope,) = torch.autograd.grad(loss, leaf, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope[:, kept].square().sum(), leaf)
+    fewer = logits[:, kept].detach().requires_grad_()
+    some = [gamma[k] for k in kept] if isinstance(gamma, list) else gamma
+    expected = FocalLoss(some)(fewer, soft[:, kept])
+    (slope_of_fewer,) = torch.autograd.grad(expected, fewer, create_graph=True)
+    (curvature_of_fewer,) = torch.autograd.grad(slope_of_fewer.square().sum(), fewer)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(slope[:, kept], slope_of_fewer)
+    torch.testing.assert_close(curvature[:, kept], curvature_of_fewer)
+    assert slope[:, 3].abs().max() == 0
+
+
+def test_a_soft_target_that_is_nan_or_learned():
+    logits, _, soft = batch(3)
+    soft[0, 1] = math.nan
+    assert FocalLoss(2.0, reduction="none")(logits, soft).isnan().tolist() == [True, False, False]
+    learned = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.double, requires_grad=True)
+    (slope,) = torch.autograd.grad(FocalLoss(2.0)(logits[:1], learned), learned)
+    each = L.focal_loss(logits[:1].expand(5, -1), torch.arange(5), gamma=2.0)
+    torch.testing.assert_close(slope[0], each)

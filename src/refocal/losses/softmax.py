@@ -102,13 +102,12 @@ def focal_rows(rows: Rows, settings: Settings) -> Tensor:
             losses = losses * weight[safe]
         losses = torch.where(counted, losses, 0)
     else:
-        log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
-        gamma = constant(settings.gamma, like=logits, xp=xp) if isinstance(settings.gamma, tuple) else settings.gamma
-        terms = _partial(log_p, log_q, gamma, detached=settings.detached)
-        if weight is not None:
-            terms = terms * weight
         target, keep = soft_target(rows, settings, dtype=logits.dtype)
-        losses = torch.where(target > 0, target * torch.where(target > 0, terms, 0), 0).sum(dim=1)
+        target = target if weight is None else target * weight
+        log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
+        log_p = torch.where((target == 0) & (log_p == -torch.inf), 0, log_p)  # 0 log 0 = 0, and so its derivatives
+        gamma = constant(settings.gamma, like=logits, xp=xp) if isinstance(settings.gamma, tuple) else settings.gamma
+        losses = (target * _partial(log_p, log_q, gamma, detached=settings.detached)).sum(dim=1)
         if keep is not None:
             losses = torch.where(keep, losses, 0)
     return losses.to(loss_dtype(rows.logits))
