@@ -241,6 +241,10 @@ def test_transformations():
     torch.testing.assert_close(torch.compile(criterion, backend="aot_eager", fullgraph=True)(logits, target), expected)
     per_sample = torch.func.vmap(lambda z, y: L.focal_loss(z[None], y[None], gamma=2.0)[0])(logits, target)
     torch.testing.assert_close(per_sample, expected)
+    for other in (FocalLoss(2.0, label_smoothing=0.1), L.BrierLoss()):
+        slope = torch.func.grad(lambda z, y, other=other: other(z[None], y[None]))
+        expected_slopes = torch.stack([slope(z, y) for z, y in zip(logits, target, strict=True)])
+        torch.testing.assert_close(torch.func.vmap(slope)(logits, target), expected_slopes)
     gradient = torch.func.grad(lambda z: FocalLoss(2.0)(z, target))(logits)
     leaf = logits.clone().requires_grad_()
     FocalLoss(2.0)(leaf, target).backward()

@@ -118,7 +118,8 @@ def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[
     classes = rows.logits.shape[1]
     if rows.has_indices:
         keep = rows.target != settings.ignore_index
-        target = F.one_hot(torch.where(keep, rows.target, 0), classes).to(dtype)
+        safe = torch.where(keep, rows.target, 0)  # not F.one_hot: it looks at values, which vmap has not
+        target = torch.zeros_like(rows.logits, dtype=dtype).scatter(1, safe[:, None], 1)
     else:
         keep, target = None, rows.target.to(dtype)
     if settings.label_smoothing:
