@@ -255,12 +255,23 @@ def test_transformations():
         head = torch.export.export(module.posterior_map, (logits,)).module()
         torch.testing.assert_close(head(logits), module.posterior(logits))
         assert not module.posterior_map.state_dict()
-    with torch.random.fork_rng():
-        torch.use_deterministic_algorithms(True)
-        try:
-            FocalLoss(2.0)(logits.clone().requires_grad_(), target).backward()
-        finally:
-            torch.use_deterministic_algorithms(False)
+
+
+def test_an_exported_map_takes_batches_of_any_size():
+    few, many = torch.randn(4, 3), torch.randn(20_000, 3)
+    rows = {0: torch.export.Dim("rows")}
+    for module in (FocalLoss(3.0), FocalLoss([0.0, 1.0, 3.0], label_smoothing=0.1), L.SigmoidFocalLoss()):
+        head = torch.export.export(module.posterior_map, (few,), dynamic_shapes=(rows,)).module()
+        torch.testing.assert_close(head(many), module.posterior(many))
+
+
+def test_deterministic_mode():
+    logits, target, _ = batch(4, dtype=torch.float32)
+    torch.use_deterministic_algorithms(True)
+    try:
+        FocalLoss(2.0)(logits.clone().requires_grad_(), target).backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def errors_of(criterion, logits, target):
