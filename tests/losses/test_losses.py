@@ -205,6 +205,15 @@ def test_mmce_of_a_perfect_batch_has_a_finite_gradient():
     assert torch.isfinite(leaf.grad).all()
 
 
+def test_mmce_of_nothing_and_of_nan():
+    leaf = torch.randn(3, 2, requires_grad=True)
+    loss = L.MMCELoss(2.0, reduction="sum")(leaf, torch.full((3,), -100))
+    loss.backward()
+    assert loss == 0
+    assert leaf.grad.abs().max() == 0
+    assert L.mmce_loss(torch.tensor([[0.0, math.nan], [0.0, 1.0]]), torch.tensor([0, 1])).isnan()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 10.0])
 def test_half_precision_under_autocast(dtype, gamma):
