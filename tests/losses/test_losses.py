@@ -226,6 +226,26 @@ def test_half_precision_under_autocast(dtype, gamma):
     assert torch.isfinite(logits.grad).all()
 
 
+def test_means_of_more_losses_than_float16_can_add_up():
+    logits, target, soft = batch(70_000, classes=3, dtype=torch.float16)
+    weight = torch.tensor([2.0, 1.0, 3.0])
+    several = [
+        (FocalLoss(2.0), target),
+        (FocalLoss(2.0, weight=weight.half()), target),
+        (FocalLoss([0.0, 1.0, 2.0], label_smoothing=0.1), target),
+        (FocalLoss(2.0), soft),
+        (L.BrierLoss(), target),
+        (L.SigmoidFocalLoss(alpha=None), soft),
+    ]
+    for criterion, aim in several:
+        leaves = logits.clone().requires_grad_(), logits.float().requires_grad_()
+        losses = [criterion(leaf, aim) for leaf in leaves]
+        slopes = [torch.autograd.grad(512 * loss, leaf)[0] for loss, leaf in zip(losses, leaves, strict=True)]
+        assert losses[0].dtype == slopes[0].dtype == torch.float16
+        torch.testing.assert_close(losses[0].float(), losses[1], rtol=1e-3, atol=0)
+        torch.testing.assert_close(slopes[0].float(), slopes[1], rtol=2e-3, atol=1e-7)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
 def test_proper_focal_loss_at_saturated_logits(dtype, gamma):

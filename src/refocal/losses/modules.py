@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from refocal.losses.softmax import (
     proper_focal_loss,
     reduced_focal_loss,
 )
-from refocal.losses.targets import as_rows, reduce
+from refocal.losses.targets import as_rows, loss_dtype, reduce
 
 Reduction = Literal["none", "mean", "sum"]
 _FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
@@ -331,11 +332,13 @@ class SigmoidFocalLoss(AbstractLoss):
             return fused.sigmoid_focal(
                 logits, target, self.gamma, self.alpha, self.ignore_index, reduction=self.reduction
             )
-        losses = sigmoid_focal_loss(logits, target, gamma=self.gamma, alpha=self.alpha, ignore_index=self.ignore_index)
+        settings: dict[str, Any] = {"gamma": self.gamma, "alpha": self.alpha, "ignore_index": self.ignore_index}
         if self.reduction == "none":
-            return losses
-        total = losses.sum()
-        return total if self.reduction == "sum" else total / (target != self.ignore_index).sum()
+            return sigmoid_focal_loss(logits, target, **settings)
+        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        total = sigmoid_focal_loss(wide, target, **settings).sum()
+        loss = total if self.reduction == "sum" else total / (target != self.ignore_index).sum()
+        return loss.to(loss_dtype(logits))
 
     @property
     def posterior_map(self) -> nn.Module:

@@ -57,11 +57,11 @@ def sigmoid_focal_loss(
     balance = _check.alpha(alpha, classes=classes)
     if fused.serves_sigmoid(logits, target, exponent, balance):
         return fused.sigmoid_focal(logits, target, exponent, balance, ignore_index, reduction="none")
-    return sigmoid_focal_elements(logits, target, exponent, balance, ignore_index)
+    return sigmoid_focal_elements(logits, target, exponent, balance, ignore_index).to(loss_dtype(logits))
 
 
 def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int) -> Tensor:
-    """The same by plain tensor operations."""
+    """The same by plain tensor operations, at least in float32."""
     wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     gamma = constant(gamma, like=wide, xp=xp)
     alpha = constant(alpha, like=wide, xp=xp)
@@ -73,4 +73,4 @@ def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: An
     losses = (
         t * positive + (1 - t) * negative if alpha is None else alpha * t * positive + (1 - alpha) * (1 - t) * negative
     )
-    return torch.where(keep, losses, 0).to(loss_dtype(logits))
+    return torch.where(keep, losses, 0)

@@ -78,7 +78,7 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, re
         if fast is not None:
             return fast.reshape(rows.shape) if reduction == "none" else fast
     losses = focal_rows(rows, settings).reshape(rows.shape)
-    return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index)
+    return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index).to(loss_dtype(logits))
 
 
 def resolve_gamma(gamma: Any, *, classes: int) -> Any:
@@ -89,7 +89,7 @@ def resolve_gamma(gamma: Any, *, classes: int) -> Any:
 
 
 def focal_rows(rows: Rows, settings: Settings) -> Tensor:
-    """Focal losses (N,) by plain tensor operations: differentiable twice, traceable, on any device."""
+    """Focal losses (N,), at least in float32, by plain tensor operations: twice differentiable, on any device."""
     logits = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
     weight = None if settings.weight is None else settings.weight.to(logits.dtype)
     if rows.has_indices and not settings.label_smoothing:
@@ -110,7 +110,7 @@ def focal_rows(rows: Rows, settings: Settings) -> Tensor:
         losses = (target * _partial(log_p, log_q, gamma, detached=settings.detached)).sum(dim=1)
         if keep is not None:
             losses = torch.where(keep, losses, 0)
-    return losses.to(loss_dtype(rows.logits))
+    return losses
 
 
 def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
