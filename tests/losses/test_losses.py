@@ -157,6 +157,15 @@ def test_sigmoid_reductions_and_ignored_scores():
     torch.testing.assert_close(L.SigmoidFocalLoss(2.0, alpha=[0.1, 0.5, 0.9], reduction="sum")(x, target), losses.sum())
 
 
+def test_ignored_scores_may_be_infinite():
+    leaf = torch.tensor([math.inf, -math.inf, math.nan, 1.0], requires_grad=True)
+    loss = L.SigmoidFocalLoss(alpha=[0.1, 0.2, 0.3, 0.4])(leaf, torch.tensor([-100.0, -100.0, -100.0, 1.0]))
+    (slope,) = torch.autograd.grad(loss, leaf)
+    assert loss.isfinite()
+    assert slope[:3].tolist() == [0, 0, 0]
+    assert slope[3] < 0
+
+
 def test_other_losses_against_loops():
     logits, target, soft = batch(6)
     dual, inverse = L.dual_focal_loss(logits, target, gamma=2.0), L.inverse_focal_loss(logits, target, gamma=0.7)

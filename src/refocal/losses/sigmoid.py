@@ -62,10 +62,11 @@ def sigmoid_focal_loss(
 
 def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int) -> Tensor:
     """The same by plain tensor operations, at least in float32."""
+    keep = target != ignore_index
     wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    wide = torch.where(keep, wide, 0)  # a score that does not count may be infinite, and has the gradient 0
     gamma = constant(gamma, like=wide, xp=xp)
     alpha = constant(alpha, like=wide, xp=xp)
-    keep = target != ignore_index
     t = torch.where(keep, target, 0).to(wide.dtype)
     log_p, log_q = F.logsigmoid(wide), F.logsigmoid(-wide)
     positive = -torch.exp(gamma * log_q) * log_p
