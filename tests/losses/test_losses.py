@@ -350,6 +350,8 @@ def test_bad_settings():
         FocalLoss(2.0, reduction="avg")
     with pytest.raises(ValueError, match="gamma must be at least 0"):
         FocalLoss(-1.0)
+    with pytest.raises(ValueError, match="gamma must be at least 0"):
+        L.ProperFocalLoss([1.0, -1.0])
     with pytest.raises(ValueError, match="one value for each of 3 classes, got 2 values"):
         FocalLoss([1.0, 2.0])(torch.zeros(1, 3), torch.tensor([0]))
     with pytest.raises(TypeError, match="takes class indices"):
@@ -358,6 +360,13 @@ def test_bad_settings():
         L.MMCELoss(1.0, reduction="none")
     with pytest.raises(ValueError, match="logits and target must have the same shape"):
         L.sigmoid_focal_loss(torch.zeros(3), torch.zeros(2))
+
+
+@pytest.mark.parametrize("number", [torch.tensor(0.5), np.array(0.5), np.float32(0.5)], ids=lambda n: type(n).__name__)
+def test_numbers_of_any_library(number):
+    assert FocalLoss(number).gamma == L.ProperFocalLoss(number).gamma == 0.5
+    module = L.SigmoidFocalLoss(number, alpha=number)
+    assert (module.gamma, module.alpha) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(

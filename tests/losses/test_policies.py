@@ -115,6 +115,9 @@ def test_bad_policies():
         SampleWise((0.5,), (1.0, 2.0), closed="both")
     with pytest.raises(ValueError, match="milestones must be positive and increase"):
         Scheduled((2, 1), (1.0, 2.0, 3.0))
+    with pytest.raises(ValueError, match="milestones must be positive and increase"):
+        Scheduled((0, 1), (1.0, 2.0, 3.0))
+    assert Scheduled((), (3.0,)).closed_form_gamma == 3.0  # one gamma from the first epoch to the last
     with pytest.raises(ValueError, match="bins must be at least 1"):
         AdaFocal(bins=0)
     with pytest.raises(ValueError, match="need gamma_min < 0 < switch"):

@@ -112,8 +112,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         if isinstance(gamma, GammaPolicy):
             self.gamma: Any = gamma
         else:
-            classes = len(gamma) if hasattr(gamma, "__len__") else None
-            self.gamma = _check.gamma(gamma, classes=classes, least=0.0)
+            self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
         self.label_smoothing = _check.label_smoothing(label_smoothing)
         self.detached = detached
 
@@ -224,7 +223,7 @@ class ProperFocalLoss(AbstractSoftmaxLoss):
         self, gamma: Any, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(weight, ignore_index, reduction)
-        self.gamma = gamma
+        self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
@@ -318,8 +317,8 @@ class SigmoidFocalLoss(AbstractLoss):
         self, gamma: Any = 2.0, *, alpha: Any = 0.25, ignore_index: int = -100, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(reduction)
-        self.gamma = _check.gamma(gamma, classes=len(gamma) if hasattr(gamma, "__len__") else None, least=0.0)
-        self.alpha = _check.alpha(alpha, classes=len(alpha) if hasattr(alpha, "__len__") else None)
+        self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
+        self.alpha = _check.alpha(alpha, classes=_length(alpha))
         self.ignore_index = ignore_index
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -348,3 +347,8 @@ class SigmoidFocalLoss(AbstractLoss):
     def extra_repr(self) -> str:
         """The settings."""
         return f"gamma={self.gamma}, alpha={self.alpha}, ignore_index={self.ignore_index}, reduction={self.reduction!r}"
+
+
+def _length(value: Any) -> int | None:
+    """How many values are given; None for a number, be it an array without axes."""
+    return len(value) if hasattr(value, "__len__") and getattr(value, "ndim", None) != 0 else None

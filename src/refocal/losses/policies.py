@@ -104,7 +104,7 @@ class Scheduled(GammaPolicy):
         if len(self.gammas) != len(self.milestones) + 1:
             msg = f"gammas must have one value more than milestones, got {len(self.gammas)} and {len(self.milestones)}"
             raise ValueError(msg)
-        if list(self.milestones) != sorted(set(self.milestones)) or self.milestones[0] <= 0:
+        if list(self.milestones) != sorted({each for each in self.milestones if each > 0}):
             msg = f"milestones must be positive and increase, got {self.milestones}"
             raise ValueError(msg)
         for gamma in self.gammas:
