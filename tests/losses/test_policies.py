@@ -87,6 +87,10 @@ def test_adafocal_bins_hold_equal_mass_and_keep_unseen_gammas():
     policy.update(probs, torch.zeros(101, dtype=torch.long))
     index = torch.bucketize(confidence, policy.edges)
     assert torch.bincount(index).tolist() == [26, 25, 25, 25]
+    for count, sizes in ((100, [25] * 4), (4, [1] * 4), (3, [1, 1, 1])):
+        policy.update(probs[:count], torch.zeros(count, dtype=torch.long))
+        held = torch.bincount(torch.bucketize(confidence[:count], policy.edges))
+        assert sorted(held[held > 0].tolist()) == sizes
     before = policy.gammas.clone()
     policy.update(*predictions(0.8, 0.5))  # ties fill one bin only
     assert (policy.gammas == before).sum() == 3
