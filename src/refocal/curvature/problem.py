@@ -272,5 +272,6 @@ def _counted(loss: Any, target: Tensor) -> float:
     if target.is_floating_point():
         return float(target.numel())
     ignored, weight = getattr(loss, "ignore_index", None), getattr(loss, "weight", None)
+    target = target.long()  # bytes would be taken for a mask
     kept = target.flatten() if ignored is None else target[target != ignored]
     return float(len(kept) if weight is None else weight[kept].sum())
