@@ -190,6 +190,12 @@ def test_few_digits_are_refused():
     with pytest.raises(ValueError, match=r"must compute in float32 or float64, got torch.bfloat16: give dtype"):
         hessian_trace(cases.network().bfloat16(), FocalLoss(2.0), [(inputs, target)])
     hessian_trace(cases.network().bfloat16(), FocalLoss(2.0), [(inputs, target)], dtype=torch.float32, probes=2)
+    partly = cases.network()
+    partly[2].bfloat16()
+    with pytest.raises(ValueError, match=r"got torch.bfloat16: give dtype"):
+        hessian_top_eigenvalues(partly, FocalLoss(2.0), [(inputs, target)])
+    with pytest.raises(ValueError, match=r"must compute in float32 or float64, got torch.complex64$"):
+        hessian_trace(nn.Linear(4, 3, dtype=torch.complex64), FocalLoss(2.0), [(inputs, target)])
 
 
 def test_what_was_set_about_tf32_and_attention_stays():

@@ -102,9 +102,11 @@ def prepare(
             module.training = isinstance(module, nn.modules.batchnorm._BatchNorm)
     chosen = _chosen(network, parameters)
     first = next(iter(chosen.values()))
-    if first.dtype.itemsize < 4:
-        msg = f"model must compute in float32 or float64, got {first.dtype}: give dtype=torch.float32"
-        raise ValueError(msg)
+    for values in chosen.values():
+        if values.dtype not in (torch.float32, torch.float64):
+            advice = ": give dtype=torch.float32" if values.is_floating_point() else ""
+            msg = f"model must compute in float32 or float64, got {values.dtype}{advice}"
+            raise ValueError(msg)
     criterion = copy.deepcopy(loss).to(first.device, dtype) if isinstance(loss, nn.Module) else loss
     splits = group is not None and isinstance(loss, _ADD_OVER_SAMPLES) and not batch_statistics
     batches = []
