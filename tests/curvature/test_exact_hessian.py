@@ -392,3 +392,12 @@ def test_bytes_as_class_indices():
     exact = cases.exact_hessian(model, loss, inputs, target)
     data = [(inputs[:4], target[:4].byte()), (inputs[4:], target[4:].byte())]
     torch.testing.assert_close(every_product(model, loss, data), exact, rtol=0, atol=1e-12)
+
+
+def test_batch_norm_without_running_statistics_keeps_batches_whole():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 3)).double()
+    inputs, target = torch.randn(9, 4, dtype=torch.float64), torch.randint(3, (9,))
+    exact = every_product(model.eval(), FocalLoss(2.0), [(inputs, target)]).diagonal()
+    found = diagonal(model, FocalLoss(2.0), [(inputs, target)], group=3)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)

@@ -108,7 +108,7 @@ def prepare(
             msg = f"model must compute in float32 or float64, got {values.dtype}{advice}"
             raise ValueError(msg)
     criterion = copy.deepcopy(loss).to(first.device, dtype) if isinstance(loss, nn.Module) else loss
-    splits = group is not None and isinstance(loss, _ADD_OVER_SAMPLES) and not batch_statistics
+    splits = group is not None and isinstance(loss, _ADD_OVER_SAMPLES) and not _mixes_samples(network)
     batches = []
     for inputs, target in _pairs(data):
         batch = Batch(_moved(inputs, first.device, dtype), _moved(target, first.device, dtype))
@@ -233,6 +233,12 @@ def _chosen(model: nn.Module, names: Sequence[str] | None) -> dict[str, Tensor]:
         msg = "model must have a parameter that requires a gradient, got none"
         raise ValueError(msg)
     return chosen
+
+
+def _mixes_samples(model: nn.Module) -> bool:
+    """Whether a BatchNorm takes statistics of the batch, as one without running ones does in evaluation mode, too."""
+    norms = (module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
+    return any(norm.training or norm.running_mean is None for norm in norms)
 
 
 def _belongs(parameter: str, name: str) -> bool:
