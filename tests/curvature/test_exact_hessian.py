@@ -394,6 +394,40 @@ def test_bytes_as_class_indices():
     torch.testing.assert_close(every_product(model, loss, data), exact, rtol=0, atol=1e-12)
 
 
+class Stopped(nn.Module):
+    """A layer whose gradient is stopped, once."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        with torch.no_grad():
+            hidden = torch.tanh(self.first(inputs))
+        return self.last(hidden + 0.1 * self.first(inputs))
+
+
+def test_no_grad_inside_of_a_network_stops_derivatives_forward_too():
+    torch.manual_seed(0)
+    model, loss = Stopped().double(), FocalLoss(2.0)
+    inputs, target = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
+    with torch.no_grad():
+        hidden = torch.tanh(model.first(inputs))
+
+    def scores(first, first_bias, last, last_bias):
+        return F.linear(hidden + 0.1 * F.linear(inputs, first, first_bias), last, last_bias)
+
+    parameters = tuple(values.detach() for values in model.parameters())
+    jacobians = torch.func.jacrev(scores, argnums=(0, 1, 2, 3))(*parameters)
+    rows = torch.cat([each.reshape(18, -1) for each in jacobians], dim=1)
+    inner = torch.func.hessian(lambda flat: loss(flat.reshape(6, 3), target))(scores(*parameters).flatten())
+    exact, data = rows.T @ inner @ rows, [(inputs, target)]
+    torch.testing.assert_close(every_product(model, loss, data, matrix="ggn"), exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(diagonal(model, loss, data, matrix="ggn"), exact.diagonal(), rtol=0, atol=1e-12)
+    hessian = every_product(model, loss, data)
+    torch.testing.assert_close(diagonal(model, loss, data), hessian.diagonal(), rtol=0, atol=1e-12)
+
+
 def test_batch_norm_without_running_statistics_keeps_batches_whole():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 3)).double()

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, replace_all_batch_norm_modules_
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from refocal.curvature.convolution import SmoothConvolutions
 from refocal.losses.modules import AbstractSoftmaxLoss, SigmoidFocalLoss
@@ -63,7 +65,8 @@ class Problem(NamedTuple):
 
     def scores(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
         """The network's output with these parameters."""
-        return functional_call(self.model, parameters, (batch.inputs,))
+        with torch.enable_grad(), _NoGradForward():
+            return functional_call(self.model, parameters, (batch.inputs,))
 
     def share(self, target: Tensor) -> float:
         """The factor with which the loss of a batch enters the loss over all data."""
@@ -123,6 +126,17 @@ def prepare(
     batches = [batch for batch, count in zip(batches, counts, strict=True) if count > 0]
     total = 1.0 if getattr(criterion, "reduction", "mean") == "sum" else sum(counts)
     return Problem(network, criterion, chosen, batches, total)
+
+
+class _NoGradForward(TorchFunctionMode):
+    """Where a network stops gradients by `torch.no_grad`, differentiation forward stops, too; PyTorch's goes on."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Cut the results from what they were computed from."""
+        result = func(*args, **(kwargs or {}))
+        return result if torch.is_grad_enabled() else tree_map_only(Tensor, torch.detach, result)
 
 
 def layers(model: nn.Module) -> list[str]:
