@@ -252,3 +252,16 @@ def test_data_refused():
         hessian_trace(model, FocalLoss(2.0, reduction="none"), [(inputs, target)])
     with pytest.raises(ValueError, match="model must have a parameter that requires a gradient, got none"):
         hessian_trace(model.requires_grad_(False), loss, [(inputs, target)])
+
+
+def test_autocast_around_a_measure_changes_nothing():
+    model, inputs, loss = cases.network().float(), cases.samples("focal")[0].float(), FocalLoss(2.0)
+    data = [(inputs, cases.samples("focal")[1])]
+
+    def measured():
+        summary = curvature_summary(model, loss, data, probes=4).as_dict()
+        return [summary["largest_eigenvalues"][0], summary["trace"], summary["gradient_norm"]]
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        under_autocast = measured()
+    assert under_autocast == measured()

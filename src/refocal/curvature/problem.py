@@ -189,7 +189,7 @@ def _plain_attention() -> Iterator[None]:
 
 @contextmanager
 def all_digits() -> Iterator[None]:
-    """Attention that can be differentiated twice, and float32 with all of its digits on a GPU too.
+    """Attention that can be differentiated twice, and float32 with all of its digits on a GPU, and under autocast, too.
 
     There convolutions round their inputs to ten bits (TF32) unless told otherwise: the product is then no longer that
     of a symmetric matrix, and a search for eigenvalues does not converge.
@@ -199,7 +199,7 @@ def all_digits() -> Iterator[None]:
     for backend in backends:
         backend.allow_tf32 = False
     try:
-        with _plain_attention():
+        with _plain_attention(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
         for backend, allowed in zip(backends, before, strict=True):
