@@ -9,15 +9,16 @@ PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --q
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
 
-# two workers with a thread each: threads of their own would wait for each other
+# two workers with a thread each: threads of their own would wait for each other; a file is tested by one worker,
+# so that what its tests share (an installed wheel, a Ray cluster, a browser) is made once
 test test-slow: export OMP_NUM_THREADS = 1
 
 test: $(VENV)/.test lint types
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py tests/train/test_convolution.py
 
 test-jax: $(VENV)/.jax
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --backend jax tests/core tests/metrics/test_inputs.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile --backend jax tests/core tests/metrics/test_inputs.py
 
 # Other packages, without what else they would install: losses and metrics to compare with, and what draws.
 DRAWING := contourpy cycler fonttools kiwisolver matplotlib pillow pyparsing python-dateutil

@@ -148,8 +148,9 @@ def contenders(memory: int | None) -> tuple[dict[str, Run], dict[str, Run]]:
     trace = {
         "PyHessian": pyhessian_trace,
         "curvlinops": curvlinops_trace,
-        "refocal, one group": partial(refocal_trace, probes=PRODUCTS, group=None, memory=memory),
+        "refocal, one group": partial(refocal_trace, probes=PRODUCTS, group=SAMPLES, memory=memory),
         "refocal": partial(refocal_trace, probes=PRODUCTS, memory=memory),
+        "refocal, 16 probes": partial(refocal_trace, probes=16, memory=memory),
         "refocal, Gauss-Newton": partial(refocal_trace, probes=PRODUCTS, memory=memory, matrix="ggn"),
         "refocal, XTrace": partial(refocal_trace, probes=PRODUCTS, method="xtrace", memory=memory),
     }
@@ -253,16 +254,13 @@ def tables(architecture: str, device: str, memory: int | None, write: Callable[[
         deadline = time.perf_counter() + PATIENCE
         for name, row in take_turns(top, model, data, device, deadline=deadline).items():
             write(_top_row(name, row, exact))
-        write("\n| trace | value | standard error | seconds | times faster than the first | memory, MB |")
-        write("|---|---|---|---|---|---|")
+        write(
+            "\n| trace | value | standard error | seconds | times faster than the first | for the same error "
+            "| memory, MB |"
+        )
+        write("|---|---|---|---|---|---|---|")
         rows = take_turns(trace, model, data, device, deadline=deadline)
         first = rows["PyHessian"] if "failed" not in rows["PyHessian"] else rows["refocal, one group"]
-        if all("error" in row for row in (first, rows["refocal"])):
-            # as many probes a group as it takes for the error of common probes
-            fewer = max(2, math.ceil(PRODUCTS * (rows["refocal"]["error"] / first["error"]) ** 2))
-            few = f"refocal, {fewer} probes a group"
-            trace[few] = partial(refocal_trace, probes=fewer, memory=memory)
-            rows |= take_turns({few: trace[few]}, model, data, device, deadline=deadline)
         for name, row in rows.items():
             if device == "cpu" and "failed" not in row:
                 row["memory"] = peak_memory(trace[name], architecture)
@@ -288,10 +286,13 @@ def _top_row(name: str, row: Result, exact: float | None) -> str:
 
 def _trace_row(name: str, row: Result, first: Result) -> str:
     if "failed" in row:
-        return f"| {name} | {row['failed']} | | | | |"
+        return f"| {name} | {row['failed']} | | | | | |"
     error = f"{row['error']:.3g}" if "error" in row else ""
-    ratio = f"{first['seconds'] / row['seconds']:.2f}" if "failed" not in first else ""
-    return f"| {name} | {row['value']:.5g} | {error} | {row['seconds']:.3f} | {ratio} | {row['memory']:,.0f} |"
+    faster = first["seconds"] / row["seconds"] if "failed" not in first else math.nan
+    # four times the products halve an error
+    for_the_same = faster * (first["error"] / row["error"]) ** 2 if "error" in row and "error" in first else math.nan
+    ratios = " | ".join("" if math.isnan(ratio) else f"{ratio:.2f}" for ratio in (faster, for_the_same))
+    return f"| {name} | {row['value']:.5g} | {error} | {row['seconds']:.3f} | {ratios} | {row['memory']:,.0f} |"
 
 
 def main() -> None:

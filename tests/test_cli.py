@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -135,6 +136,10 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "both.npz", "--method", "posterior"], "needs the gamma"),
         (["calibrate", "both.npz", "--loss", "{"], "--loss must be JSON"),
         (["calibrate", "both.npz", "--loss", '{"focus": 3}'], "--loss must be an object with gamma"),
+        (["calibrate", "both.npz", "--loss", '{"gamma": null}'], "--loss must be an object with gamma"),
+        (["calibrate", "both.npz", "--loss", '{"gamma": 3, "detached": "no"}'], "detached .* must be true or false"),
+        (["calibrate", "both.npz", "--loss", "val.npz"], "--loss must be JSON, .* got 'val.npz'"),
+        (["calibrate", "both.npz", "--loss", ""], "--loss must be JSON, .* got ''"),
         (["calibrate", "both.npz", "--gamma", "-2"], "gamma"),
         (["evaluate", "none.npz"], "none.npz"),
         (["evaluate", "test.npz", "--split", "train"], "'train' was asked for"),
@@ -142,11 +147,13 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
         (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "takes logits, but probs.npz holds probs"),
         (["apply", "cal.json", "test.npz", "--out", "val.npz"], "val.npz exists"),
+        (["apply", "cal.json", "val.npz", "--out", "./val.npz", "--force"], "--out must be a file of its own"),
         (["export", "cal.json", "--onnx", "val.npz"], "--onnx must end in .onnx"),
         (["calibrate", "both.npz", "--save", "cal.json"], "cal.json exists"),
         (["calibrate", "both.npz", "--save", "new.json", "--report", "report.txt"], "must end in .html or .json"),
         (["calibrate", "both.npz", "--save", "new.json", "--report", "new.json"], "--report must be a file of its own"),
         (["calibrate", "both.npz", "--save", "none/new.json"], "in a folder that exists"),
+        (["evaluate", "test.npz", "--report", "folder.html", "--force"], "--report must be a file, got the folder"),
         (["calibrate", "both.npz", "--out", "both.npz", "--force"], "--out must be a file of its own"),
         (["calibrate", "plain.npz", "--test", "plain.npz"], "both fitted to and measured on"),
         (["calibrate", "val.npz", "--test", "renamed.npz"], "same class names"),
@@ -175,6 +182,7 @@ def test_what_is_refused_is_said_in_one_line(files, capsys, arguments, message):
     Predictions(masked, kind="logits", labels=np.minimum(test.labels, 8)).write("masked.npz")
     Predictions(np.zeros((3, 2)), kind="logits").write("two.npz")
     Path("deep.json").write_text("[" * 100_000, encoding="utf-8")
+    Path("folder.html").mkdir()
     refocal.calibrate(test.scores, test.labels, method="temperature").save("cal.json")
     before = sorted(os.listdir())
     status, shown, trouble = run(capsys, *arguments)
@@ -190,7 +198,9 @@ def test_force_replaces(files, capsys):
     Path("report.html").write_text("old", encoding="utf-8")
     assert run(capsys, "demo", "--report", "report.html")[0] == 1
     assert Path("report.html").read_text(encoding="utf-8") == "old"
-    assert run(capsys, "demo", "--report", "report.html", "--force")[0] == 0
+    assert run(capsys, "evaluate", "test.npz", "--report", "report.html")[0] == 1
+    assert Path("report.html").read_text(encoding="utf-8") == "old"
+    assert run(capsys, "evaluate", "test.npz", "--report", "report.html", "--force")[0] == 0
     assert "<html" in Path("report.html").read_text(encoding="utf-8")
 
 
@@ -203,11 +213,38 @@ def test_names_are_no_markup(files, capsys):
     assert Path("[bold]o.npz").exists()
 
 
-def test_a_reader_that_has_gone_is_no_failure(files):
-    command = f"{sys.executable} -m refocal explain --gamma 3 | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert done.stderr == ""
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@pytest.mark.parametrize("arguments", ["explain --gamma 3", "explain --gamma 3 --json", "--help"])
+def test_a_reader_that_has_gone_is_no_failure(arguments):
+    command = f"{sys.executable} -m refocal {arguments} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=BUFFERED)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
+def test_an_output_that_cannot_be_written_is_said_in_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "refocal", "explain", "--gamma", "3", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
+    assert (done.returncode, done.stderr) == (1, "refocal: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_signs_that_the_terminal_lacks_are_spelled_out(files, monkeypatch, encoding):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    for arguments in (
+        ["calibrate", "both.npz", "--loss", '{"gamma": 3}', "--method", "posterior"],
+        ["explain", "--gamma", "2"],
+    ):
+        assert cli.main(arguments) == 0
+    shown = written.getvalue().decode(encoding)
+    assert "gamma = 3" in shown
+    assert "<- recommended" in shown
+    assert "ooo" in shown
+    assert "?" not in shown
 
 
 def test_test_rows_are_not_fitted_to(files, capsys):
@@ -228,6 +265,14 @@ def test_explain(capsys):
     assert at_80 == pytest.approx(refocal.posterior(np.array([[0.8, 0.2]]), gamma=3)[0, 0], abs=1e-3)
     assert "cross-entropy" in run(capsys, "explain", "--gamma", 0)[1]
     assert "●" in run(capsys, "explain", "--gamma", 2, "--classes", 100)[1]
+
+
+def test_a_plot_keeps_its_rows_on_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run(capsys, "explain", "--gamma", 3)[1].splitlines()
+    top = next(number for number, line in enumerate(lines) if line.startswith(" 1.00 │"))
+    assert all(line[6] == "│" for line in lines[top : top + 16])
+    assert lines[top + 16].startswith("      └")
 
 
 def test_binary_scores_of_one_column(tmp_path, monkeypatch, capsys):
@@ -263,12 +308,13 @@ def test_help_has_examples_and_exit_status(command, capsys):
     assert "exit status" in shown
 
 
-def test_wrong_usage_and_version():
+def test_wrong_usage_and_version(capsys):
     version = subprocess.run([sys.executable, "-m", "refocal", "--version"], check=True, capture_output=True, text=True)
     assert version.stdout.strip() == f"refocal {refocal.__version__}"
-    nothing = subprocess.run([sys.executable, "-m", "refocal"], capture_output=True, text=True, check=False)
-    assert nothing.returncode == 2
-    assert "COMMAND" in nothing.stderr
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path):
@@ -308,9 +354,9 @@ sys.exit(refocal_command.main())
 
 
 def test_output_without_a_terminal_has_no_colours_and_no_progress(files):
-    done = subprocess.run(
-        [sys.executable, "-m", "refocal", "demo"], capture_output=True, text=True, check=True, cwd=files
-    )
+    command = [sys.executable, "-m", "refocal", "evaluate", "test.npz"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=files)
+    assert "underconfident" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,21 @@ def test_gammas_that_change(tmp_path, capsys):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint.safetensors, .* AdaFocal learned: use cross-entropy"):
         load_run(run, loss="trained", **LOADED)
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (("weights.safetensors", ""), "weights.safetensors cannot be read: "),
+        (("card.json", '{"schema": 1}'), "card.json must be a card of schema 1, with a recipe"),
+    ],
+)
+def test_a_damaged_run_is_said_in_one_line(folder, tmp_path, capsys, damage, reason):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder, damaged)
+    name, content = damage
+    (damaged / name).write_text(content)
+    assert main(["curvature", "--run", str(damaged), "--samples", "10", "--device", "cpu"]) == 1
+    said = capsys.readouterr().err
+    assert reason in said
+    assert said.count("\n") == 1

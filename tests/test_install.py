@@ -13,8 +13,6 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLE = REPOSITORY / "README.md"
 
-pytestmark = pytest.mark.xdist_group("install")
-
 
 @pytest.fixture(scope="module")
 def base_python(tmp_path_factory):
@@ -24,10 +22,11 @@ def base_python(tmp_path_factory):
     build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder / "dist"), str(REPOSITORY)]
     subprocess.run(build, check=True, capture_output=True, env=environment)
     (wheel,) = (folder / "dist").glob("refocal-*.whl")
-    venv.create(folder / "env", with_pip=True)
+    venv.create(folder / "env", with_pip=False)
     python = folder / "env" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]
-    subprocess.run(install, check=True, capture_output=True, env=environment)
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check"]
+    # most modules of the dependencies are never imported here: those that are get compiled then
+    subprocess.run([*install, "--no-compile", wheel], check=True, capture_output=True, env=environment)
     return python
 
 

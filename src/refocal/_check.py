@@ -131,6 +131,14 @@ def count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> 
     return int(value)
 
 
+def whole(value: Any, name: str) -> int:
+    """A whole number."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        msg = f"{name} must be a whole number, got {value!r}"
+        raise TypeError(msg)
+    return int(value)
+
+
 def share(value: Any, name: str) -> float:
     """A number strictly between 0 and 1."""
     number = _number(value, name)

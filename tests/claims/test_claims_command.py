@@ -86,6 +86,7 @@ def test_show_with_a_plot(capsys, tmp_path):
         (("show", "003-prop-55"), "there is no claim '003-prop-55'; the nearest is '003-prop-5'"),
         (("--paper", "005"), "--paper must be one of 001, 002, 003, 004, got '005'"),
         (("--markdown", "page.txt"), "--markdown must end in .md, got 'page.txt'"),
+        (("--markdown", "none/page.md"), "--markdown must be in a folder that exists, got 'none/page.md'"),
         (("show", "003-prop-5", "--plot", "a.pdf"), "--plot must end in .svg or .png, got 'a.pdf'"),
         (("show", "001-thm-5", "--plot", "a.svg"), "001-thm-5 has no plot"),
         (("--markdown", "no/page.md"), "--markdown must be in a folder that exists, got 'no/page.md'"),

@@ -9,8 +9,8 @@ import refocal
 
 torch = pytest.importorskip("torch")
 
-GAMMAS = [-0.9, -0.5, 0.0, 0.3, 0.5, 1.0, 2.0, 50.0, [0.0, 0.5, 2.0, 5.0]]
-OPTIONS = [{}, {"detached": True}, {"weight": [0.5, 1.0, 2.0, 3.0]}, {"label_smoothing": 0.01}]
+GAMMAS = [-0.9, 0.0, 0.5, 1.0, 2.0, 50.0, [0.0, 0.5, 5.0]]
+OPTIONS = [{}, {"detached": True}, {"weight": [0.5, 1.0, 3.0]}, {"label_smoothing": 0.01}]
 
 
 def check(function, *rows):
@@ -23,7 +23,7 @@ def check(function, *rows):
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_posterior(gamma, options):
-    rows = [[0.1, -0.4, 1.2, 0.5], [0.0, 0.0, 0.0, 0.0], [3.0, -2.0, 6.0, 0.0]]
+    rows = [[0.1, -0.4, 1.2], [0.0, 0.0, 0.0], [3.0, -2.0, 6.0]]
     if "label_smoothing" in options:
         if gamma == 50.0:
             pytest.skip("every class but one is clipped, which has a kink")
@@ -36,13 +36,13 @@ def test_posterior(gamma, options):
 @pytest.mark.parametrize("gamma", [gamma for gamma in GAMMAS if not (isinstance(gamma, float) and gamma < 0)])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_minimizer(gamma, options):
-    check(lambda x: refocal.minimizer(torch.softmax(x, -1), gamma=gamma, **options), [[0.1, -0.4, 1.2, 0.5]])
+    check(lambda x: refocal.minimizer(torch.softmax(x, -1), gamma=gamma, **options), [[0.1, -0.4, 1.2]])
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, [0.0, 0.5, 2.0, 5.0]])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, [0.0, 0.5, 5.0]])
 def test_proper_part(gamma):
-    labels = torch.tensor([0, 3])
-    rows = [[0.1, -0.4, 1.2, 0.5], [2.0, 0.0, -1.0, 0.3]]
+    labels = torch.tensor([0, 2])
+    rows = [[0.1, -0.4, 1.2], [2.0, 0.0, -1.0]]
     check(lambda x: refocal.proper_focal_partial(torch.softmax(x, -1), labels, gamma=gamma), rows)
 
 

@@ -29,7 +29,7 @@ def every_product(model, loss, data, *, matrix="hessian", memory=2**27, **settin
     """The same by what eigenvalues are found with; without memory, each product makes its graph again."""
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
     multiply = products(problem, matrix=matrix, memory=memory)
-    return torch.stack([multiply(unit) for unit in torch.eye(problem.size, dtype=problem.dtype)])
+    return torch.stack([multiply(unit) for unit in torch.eye(problem.size, dtype=problem.dtype, device=problem.device)])
 
 
 def diagonal(model, loss, data, *, matrix="hessian", **settings):
@@ -37,8 +37,8 @@ def diagonal(model, loss, data, *, matrix="hessian", **settings):
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
     unit, start = {}, 0
     for name, values in problem.parameters.items():
-        rows = torch.zeros(problem.size, values.numel(), dtype=values.dtype)
-        rows[start : start + values.numel()] = torch.eye(values.numel(), dtype=values.dtype)
+        rows = values.new_zeros(problem.size, values.numel())
+        rows[start : start + values.numel()].fill_diagonal_(1)
         unit[name] = rows.reshape(problem.size, *values.shape)
         start += values.numel()
     moving = layer_weights(problem)
@@ -317,12 +317,17 @@ class Convolutions(nn.Module):
         return self.unbatched(scores.T).T + self.of_a_vector(torch.tanh(self.plain.bias[:2]))
 
 
-def test_convolutions_have_the_second_derivatives_of_plain_autograd():
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
+)
+def test_convolutions_have_the_second_derivatives_of_plain_autograd(device):
     torch.manual_seed(0)
     model, loss = Convolutions().double(), FocalLoss(2.0)
     model.norm.running_mean.normal_()
     model.norm.running_var.uniform_(0.5, 2.0)
-    data = [(torch.randn(5, 2, 6, 5, dtype=torch.float64), torch.randint(3, (5,)))]
+    model = model.to(device)
+    data = [(torch.randn(5, 2, 6, 5, dtype=torch.float64).to(device), torch.randint(3, (5,)).to(device))]
     problem = prepare(model, loss, data, **DEFAULTS)
     layers = ("plain", "strided", "reflected", "one", "three", "last", "of_a_vector")
     with all_digits():

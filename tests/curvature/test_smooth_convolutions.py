@@ -20,21 +20,25 @@ SETTINGS = {
 }
 
 
-def operands(inputs, weight):
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+
+
+def operands(inputs, weight, *, device="cpu"):
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in (inputs, weight, weight[:1])]
-    return [each.requires_grad_() for each in drawn]
+    return [each.to(device).requires_grad_() for each in drawn]
 
 
+@pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_first_and_second_derivatives_are_those_of_finite_differences(name):
+def test_first_and_second_derivatives_are_those_of_finite_differences(name, device):
     function, *shapes, settings = SETTINGS[name]
 
     def smooth(inputs, weight, bias):
         with SmoothConvolutions():
             return function(inputs, weight, bias, **settings)
 
-    inputs = operands(*shapes)
+    inputs = operands(*shapes, device=device)
     torch.testing.assert_close(smooth(*inputs), function(*inputs, **settings))
     assert torch.autograd.gradcheck(smooth, inputs)
     assert torch.autograd.gradgradcheck(smooth, inputs)

@@ -369,6 +369,23 @@ def test_numbers_of_any_library(number):
     assert (module.gamma, module.alpha) == (0.5, 0.5)
 
 
+@pytest.mark.parametrize("index", [1.5, True, None])
+def test_the_ignored_index_is_a_whole_number(index):
+    refused = pytest.raises(TypeError, match=f"ignore_index must be a whole number, got {index}")
+    for module in (L.FocalLoss, L.DualFocalLoss, L.ProperFocalLoss, L.MMCELoss, L.SigmoidFocalLoss):
+        with refused:
+            module(1.0, ignore_index=index)
+    logits, target, _ = batch(4)
+    for loss in (L.focal_loss, L.inverse_focal_loss, L.dual_focal_loss, L.proper_focal_loss):
+        with refused:
+            loss(logits, target, gamma=1.0, ignore_index=index)
+    for loss in (L.brier_loss, L.mmce_loss):
+        with refused:
+            loss(logits, target, ignore_index=index)
+    with refused:
+        L.sigmoid_focal_loss(logits[:, 0], target, ignore_index=index)
+
+
 @pytest.mark.parametrize(
     "module",
     [FocalLoss(L.FLSD53), FocalLoss(L.AdaFocal()), L.DualFocalLoss(2.0), L.InverseFocalLoss(1.5)],

@@ -209,6 +209,8 @@ def test_dense_predictions_are_rows_with_classes_on_axis_one():
         )
     with pytest.raises(ValueError, match=r"got 255 in row \(0, 0, 0\)"):
         metrics.ece(dense, ignored.reshape(2, 4, 5))
+    with pytest.raises(TypeError, match=r"ignore_index must be a whole number, got 1\.5"):
+        metrics.ece(PROBS, [1, 1, 1], ignore_index=1.5)
     with pytest.raises(ValueError, match="labels must not all be ignore_index=1"):
         metrics.ece(PROBS, [1, 1, 1], ignore_index=1)
     with pytest.raises(ValueError, match="weights must not all be 0"):

@@ -28,10 +28,7 @@ from selenium.webdriver.support.ui import Select  # noqa: E402
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium or chromedriver is not installed"),
-    pytest.mark.xdist_group("browser"),  # one browser for all of them
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium or chromedriver is not installed")
 
 FLAGS = (
     "--headless=new",

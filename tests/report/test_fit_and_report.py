@@ -51,9 +51,9 @@ def test_measures_are_those_of_the_metrics(digits):
 )
 def test_the_verdict_says_what_the_data_are(sharpness, regime):
     rng = np.random.default_rng(8)  # one calibrated sample in twenty fails the test of calibration: not this one
-    logits, labels = logits_of(rng, 6000, sharpness=sharpness)
-    calibration = calibrate(logits[:3000], labels[:3000])
-    report = calibration.report(logits[3000:], labels[3000:])
+    logits, labels = logits_of(rng, 2000, sharpness=sharpness)
+    calibration = calibrate(logits[:1000], labels[:1000])
+    report = calibration.report(logits[1000:], labels[1000:])
     assert report.verdict.regime == regime
     assert report.verdict.sentences[0].startswith(
         "These probabilities can be trusted" if regime == "calibrated" else f"These scores are {regime}"
@@ -68,18 +68,18 @@ def test_the_verdict_says_what_the_data_are(sharpness, regime):
 
 def test_a_known_gamma_is_a_candidate_and_wins_where_it_is_true():
     rng = np.random.default_rng(2)
-    logits, labels = logits_of(rng, 6000)
+    logits, labels = logits_of(rng, 3000)
     focal = np.log(refocal.minimizer(given_probs(logits, input="logits", log=False), gamma=4.0))
-    calibration = calibrate(focal[:3000], labels[:3000], gamma=4.0)
+    calibration = calibrate(focal[:2000], labels[:2000], gamma=4.0)
     assert calibration.chosen.name == "posterior"
-    report = calibration.report(focal[3000:], labels[3000:])
+    report = calibration.report(focal[2000:], labels[2000:])
     assert "γ = 4" in " ".join(report.verdict.sentences)
     assert report.verdict.regime == "underconfident"
 
 
 def test_the_loss_that_was_told_is_told_apart_from_the_scores_as_given():
     rng = np.random.default_rng(5)
-    logits, labels = logits_of(rng, 4000, classes=3)
+    logits, labels = logits_of(rng, 2000, classes=3)
     weight = np.array([8.0, 1.0, 1.0])
     calibration = calibrate(logits + np.log(weight), labels, gamma=0.0, weight=weight)
     assert calibration.chosen.name == "posterior"

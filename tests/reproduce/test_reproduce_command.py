@@ -52,7 +52,7 @@ def test_the_list_shows_what_has_results(capsys, tmp_path):
     }
     assert made == {name: ["smoke"] if name == "003-fig-3" else [] for name in listed}
     assert listed["003-fig-3"]["within"] == 4
-    assert listed["003-fig-4"]["within"] is None
+    assert (listed["003-fig-4"]["compared"], listed["003-fig-4"]["within"]) == (0, 0)
     status, out, _ = call(capsys, tmp_path, "--list")
     assert status == 0
     assert "003-fig-3" in out
@@ -95,6 +95,7 @@ def test_the_gallery_counts_no_smoke_runs(capsys, tmp_path):
     [
         (["003-fig-33"], "ID must be one of 001-fig-1, .*, got 003-fig-33"),
         ([], "name figures or tables"),
+        (["--gallery", "notes.txt"], "--gallery must end in .md, got 'notes.txt'"),
         (["001-study-c", "--scale", "smoke"], "this needs a folder of data files with tabular/"),
         (["001-study-c", "--scale", "smoke", "--data", "."], "no data set 'wine': tabular/wine.npz is not there"),
     ],

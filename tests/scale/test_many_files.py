@@ -18,6 +18,7 @@ from data_sets import SIZES, predictions, spoil, write
 
 from refocal import scale
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling, VectorScaling
+from refocal.cli import main
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError
 from refocal.report.evaluation import given_probs
@@ -358,7 +359,7 @@ def test_outputs_that_were_being_replaced_are_not_taken_for_new_ones(tmp_path):
         np.testing.assert_array_equal(found.scores, wanted.scores)
 
 
-def test_a_killed_apply_leaves_only_whole_files(tmp_path):
+def test_a_killed_apply_leaves_only_whole_files(tmp_path, monkeypatch, capsys):
     some = predictions(60_000, 0, dtype=np.float64)
     for number in range(6):
         some.write(tmp_path / f"{number}.npz")
@@ -374,8 +375,9 @@ def test_a_killed_apply_leaves_only_whole_files(tmp_path):
     assert kept
     for name in kept:
         assert len(Predictions.read(tmp_path / "out" / name)) == 60_000
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
-    assert json.loads(done.stdout)["kept"] == len(kept)
+    monkeypatch.chdir(tmp_path)
+    assert main(command[3:]) == 0
+    assert json.loads(capsys.readouterr().out)["kept"] == len(kept)
     assert len(list(tmp_path.glob("out/*.npz"))) == 6
 
 

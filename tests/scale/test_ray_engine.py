@@ -25,7 +25,7 @@ from refocal.scale.parts import Rows, Source, form_of, matching
 from refocal.scale.ray_engine import Held, connected
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def shuffled(folder):

@@ -15,7 +15,7 @@ import pytest
 from made_zoo import write_zoo
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.usefixtures("cluster")
 CLUSTER = {"num_cpus": 6, "num_gpus": 1}  # as Ray counts them: what it hands out need not be there
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from safetensors.numpy import load_file
 
 from refocal import metrics
+from refocal.cli import main
 from refocal.predictions import Predictions
 from refocal.train import checkpoint, runs
 from refocal.train.data import DataSet, Part, load
@@ -21,7 +23,6 @@ from refocal.train.loop import DivergedError, Trial, _run_together, train
 from refocal.train.recipe import Recipe, recipe_from
 
 CPU = torch.device("cpu")
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 SMALL = ("--data", "digits", "--model", "mlp")
 DIGITS = {"data": "digits", "model": "mlp", "epochs": 4, "batch_size": 64}
 
@@ -42,9 +43,18 @@ def history(folder):
     return [{**json.loads(line), "seconds": None} for line in lines]
 
 
-def command(out, *options, before=(), **keywords):
+def start(out, *options, before=()):
     words = [sys.executable, *before, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(out)]
-    return subprocess.run(words, capture_output=True, text=True, check=False, env=ONE_THREAD, **keywords)
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+@pytest.fixture
+def one_thread():
+    """Sums in the order in which a process with one thread takes them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
@@ -120,38 +130,36 @@ def test_measures_of_epochs_that_count_survive_a_kill_while_later_ones_are_dropp
         lines.keep(5)
 
 
-def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path):
-    options = [*SMALL, "--epochs", "30", "--batch-size", "64", "--loss", "adafocal"]
-    name = "digits-mlp-adafocal-s0"
-    words = [sys.executable, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(tmp_path / "killed")]
-    running = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=ONE_THREAD)
-    lines = tmp_path / "killed" / name / "metrics.jsonl"
+def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path, one_thread):
+    recipe = Recipe(data="digits", model="mlp", loss="adafocal", epochs=30, batch_size=64)
+    running = start(tmp_path / "killed", *SMALL, "--epochs", "30", "--batch-size", "64", "--loss", "adafocal")
+    lines = tmp_path / "killed" / recipe.name / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while not (lines.exists() and lines.read_text().count("\n") >= 5):
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
     running.send_signal(signal.SIGKILL)
-    assert running.wait() == -signal.SIGKILL
+    running.communicate()
+    assert running.returncode == -signal.SIGKILL
     assert not runs.is_finished(lines.parent)
-    for out in ("killed", "whole"):
-        done = command(tmp_path / out, *options)
-        assert done.returncode == 0, done.stderr
-    whole, killed = (weights(tmp_path / out / name) for out in ("whole", "killed"))
+    assert 0 < len(run(recipe, tmp_path / "killed")) < 30
+    run(recipe, tmp_path / "whole")
+    whole, killed = (weights(tmp_path / out / recipe.name) for out in ("whole", "killed"))
     assert whole.keys() == killed.keys()
     assert all(np.array_equal(whole[key], killed[key]) for key in whole)
-    assert history(tmp_path / "whole" / name) == history(tmp_path / "killed" / name)
+    assert history(tmp_path / "whole" / recipe.name) == history(tmp_path / "killed" / recipe.name)
 
 
-def test_two_processes_train_what_one_trains(tmp_path):
+def test_two_processes_train_what_one_trains(tmp_path, one_thread):
+    recipe = Recipe(**{**DIGITS, "epochs": 2}, loss="focal", gamma=1.0)
+    run(recipe, tmp_path / "one")
+    together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     options = [*SMALL, "--epochs", "2", "--batch-size", "64", "--loss", "focal", "--gamma", "1"]
-    one = command(tmp_path / "one", *options)
-    assert one.returncode == 0, one.stderr
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "refocal"]
-    words += ["train", *options, "--device", "cpu", "--out", str(tmp_path / "two")]
-    two = subprocess.run(words, capture_output=True, text=True, check=False, env=ONE_THREAD, timeout=240)
-    assert two.returncode == 0, two.stderr
-    folders = [tmp_path / out / "digits-mlp-focal-g1-s0" for out in ("one", "two")]
+    two = start(tmp_path / "two", *options, before=together)
+    _, said = two.communicate(timeout=240)
+    assert two.returncode == 0, said
+    folders = [tmp_path / out / recipe.name for out in ("one", "two")]
     for alone, together in zip(*map(history, folders), strict=True):
         assert alone["loss"] == pytest.approx(together["loss"], rel=1e-4)
         assert alone["train"]["nll"] == pytest.approx(together["train"]["nll"], rel=1e-4)
@@ -297,39 +305,46 @@ def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
         run(recipe, tmp_path)
 
 
-def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path):
-    pytest.importorskip("resource")
-    options = [*SMALL, "--loss", "focal", "--gamma", "1", "--epochs"]
-    first = command(tmp_path, *options, "1")
-    assert first.returncode == 0, first.stderr
+def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path, capsys):
+    resource = pytest.importorskip("resource")
+    options = ["train", *SMALL, "--loss", "focal", "--gamma", "1", "--device", "cpu", "--out", str(tmp_path)]
+    assert main([*options, "--epochs", "1"]) == 0
     folder = tmp_path / "digits-mlp-focal-g1-s0"
     before = (folder / "checkpoint.safetensors").read_bytes()
     # go on with a second epoch where no file can be as large as a checkpoint
     (folder / "card.json").unlink()
     settings = before.replace(b'\\"epochs\\": 1,', b'\\"epochs\\": 2,')
     (folder / "checkpoint.safetensors").write_bytes(settings)
-    limited = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
-    limited += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    second = command(tmp_path, *options, "2", "--milestones", "1", before=["-c", limited])
-    assert second.returncode == 1
-    assert "could not be written (File too large); the one before it is kept" in second.stderr
+    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, most))
+    try:
+        assert main([*options, "--epochs", "2", "--milestones", "1"]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
+    assert "could not be written (File too large); the one before it is kept" in capsys.readouterr().err
     assert (folder / "checkpoint.safetensors").read_bytes() == settings
     assert {path.name for path in folder.iterdir()} == {
         *("checkpoint.safetensors", "metrics.jsonl", "predictions.npz", "weights.safetensors")
     }
 
 
-def test_interrupted_it_keeps_its_checkpoint(tmp_path):
-    options = [*SMALL, "--epochs", "2000", "--batch-size", "16"]
-    words = [sys.executable, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(tmp_path)]
-    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+def test_interrupted_it_keeps_its_checkpoint(tmp_path, capsys):
     path = tmp_path / "digits-mlp-cross-entropy-s0" / "checkpoint.safetensors"
-    deadline = time.monotonic() + 120
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=60)
-    assert running.returncode == 130
-    assert errors.endswith("refocal: interrupted\n")
+    ended = threading.Event()
+
+    def interrupt():
+        while not (path.exists() or ended.is_set()):
+            time.sleep(0.01)
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    options = [*SMALL, "--epochs", "2000", "--batch-size", "16", "--device", "cpu", "--out", str(tmp_path)]
+    status = main(["train", *options])
+    ended.set()
+    thread.join()
+    assert status == 130
+    assert capsys.readouterr().err.endswith("refocal: interrupted\n")
     _, epochs, _ = checkpoint.load(path)
-    assert epochs >= 1
+    assert 1 <= epochs < 2000

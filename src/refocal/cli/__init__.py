@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from refocal.cli.encoding import accept_any_encoding
 from refocal.cli.parser import parser
 from refocal.report.words import printable
 
@@ -18,19 +19,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Wrong usage ends the process with 2, as argparse does.
     """
+    accept_any_encoding()
     try:
         options = parser().parse_args(arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of overflow: what comes of it is checked
             options.run(options)
+        _flush()
     except KeyboardInterrupt:
         sys.stderr.write("refocal: interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, TypeError, ArithmeticError, OSError, ImportError, RuntimeError, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         sys.stderr.write(f"refocal: {printable(reason)}\n")
         return 1
+    finally:
+        try:
+            _flush()
+        except OSError:  # Python would try once more when it ends, and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # it is closed
+        sys.stdout.flush()

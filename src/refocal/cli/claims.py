@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
-from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from refocal import _files
-from refocal.cli.output import show, terminal
+from refocal.cli.output import check_output, show, terminal
 
 _PLOTS = (".svg", ".png")
 
@@ -40,7 +38,7 @@ def _all(options: Namespace) -> None:
         msg = f"--paper must be one of {', '.join(PAPERS)}, got {options.paper!r}"
         raise ValueError(msg)
     if options.markdown:
-        _check_free(options.markdown, "markdown", (".md",), force=options.force)
+        check_output(options.markdown, "markdown", (".md",), force=options.force)
     ids = [claim.id for claim in all_claims() if options.paper in {None, claim.paper}]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = terminal()
@@ -58,7 +56,7 @@ def _one(options: Namespace) -> None:
 
     claim = find(options.id)
     if options.plot:
-        _check_free(options.plot, "plot", _PLOTS, force=options.force)
+        check_output(options.plot, "plot", _PLOTS, force=options.force)
         if claim.draw is None:
             msg = f"{claim.id} has no plot"
             raise ValueError(msg)
@@ -66,16 +64,3 @@ def _one(options: Namespace) -> None:
     if options.plot:
         save_plot(claim, options.plot, overwrite=options.force)
     show(options, full(record), record._asdict())
-
-
-def _check_free(path: str, name: str, suffixes: tuple[str, ...], *, force: bool) -> None:
-    """Refuse a name that cannot be written before any work is done."""
-    if Path(path).suffix not in suffixes:
-        msg = f"--{name} must end in {' or '.join(suffixes)}, got {path!r}"
-        raise ValueError(msg)
-    if not Path(path).parent.is_dir():
-        msg = f"--{name} must be in a folder that exists, got {path!r}"
-        raise FileNotFoundError(msg)
-    if os.path.lexists(path) and not force:
-        msg = f"{path} exists: choose another name, or replace it by --force"
-        raise FileExistsError(msg)

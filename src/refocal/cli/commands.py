@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from refocal.cli import compare
-from refocal.cli.output import Output, show, steps
+from refocal.cli.output import Output, check_output, show, steps
 from refocal.predictions import Predictions
 from refocal.report import Report, table, words
 from refocal.report import evaluate as measure
@@ -107,7 +107,7 @@ def apply(options: Namespace) -> None:
     if len(options.files) > 1 or partitioned.asked_for(options, options.files):
         partitioned.apply(options)
         return
-    _check_outputs(options, [options.calibrator])
+    _check_outputs(options, [options.calibrator, *options.files])
     with partitioned.bar() as progress:
         rows = calibrate_file(
             load(options.calibrator),
@@ -142,7 +142,7 @@ def explain(options: Namespace) -> None:
 
 
 def _loss_settings(options: Namespace) -> dict[str, Any]:
-    if options.loss:
+    if options.loss is not None:
         return _loss(options.loss)
     return {} if options.gamma is None else {"gamma": options.gamma}
 
@@ -240,16 +240,19 @@ def _chosen(predictions: Predictions, split: str | None) -> Predictions:
 
 def _loss(text: str) -> dict[str, Any]:
     """Settings of the training loss, from JSON or a file that holds it."""
-    source = text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
     try:
+        source = text if not text or text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
         settings = json.loads(source)
-    except json.JSONDecodeError as error:
-        msg = f"--loss must be JSON, or a file that holds it: {error}"
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        msg = f"--loss must be JSON, or a file that holds it, got {text!r}: {error}"
         raise ValueError(msg) from error
     allowed = {"gamma", "weight", "label_smoothing", "detached"}
-    if not isinstance(settings, dict) or "gamma" not in settings or set(settings) - allowed:
+    if not isinstance(settings, dict) or settings.get("gamma") is None or set(settings) - allowed:
         msg = f"--loss must be an object with gamma and perhaps {sorted(allowed - {'gamma'})}, got {source.strip()}"
         raise ValueError(msg)
+    if not isinstance(settings.get("detached", False), bool):
+        msg = f"detached in --loss must be true or false, got {settings['detached']!r}"
+        raise TypeError(msg)
     return settings
 
 
@@ -260,19 +263,11 @@ def _check_outputs(options: Namespace, inputs: Sequence[str | None]) -> None:
         path = getattr(options, name, None)
         if path is None:
             continue
-        if Path(path).suffix not in suffixes:
-            msg = f"--{name} must end in {' or '.join(suffixes)}, got {path!r}"
-            raise ValueError(msg)
-        if not Path(path).parent.is_dir():
-            msg = f"--{name} must be in a folder that exists, got {path!r}"
-            raise FileNotFoundError(msg)
         if Path(path).resolve() in taken:
             msg = f"--{name} must be a file of its own, got {path!r}"
             raise ValueError(msg)
         taken.add(Path(path).resolve())
-        if os.path.lexists(path) and not options.force:
-            msg = f"{path} exists: choose another name, or replace it by --force"
-            raise FileExistsError(msg)
+        check_output(path, name, suffixes, force=options.force)
 
 
 def _save(report: Report, options: Namespace) -> None:

@@ -89,7 +89,7 @@ def shown(found: Explanation) -> RenderableType:
         "",
         "p(y|x) of the top class against its softmax score, the other classes sharing the rest",
     ]
-    return Group(Text("\n".join(lines)), Text(_plot(found)))
+    return Group(Text("\n".join(lines)), Text(_plot(found), no_wrap=True, overflow="crop"))
 
 
 def _plot(found: Explanation) -> str:

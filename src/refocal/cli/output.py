@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -28,6 +30,22 @@ class Output(Console):
     def on_broken_pipe(self) -> None:
         """The reader of the output has gone: that is no failure."""
         raise BrokenPipeError
+
+
+def check_output(path: str, name: str, suffixes: tuple[str, ...], *, force: bool) -> None:
+    """Refuse a name that cannot be written before any work is done."""
+    if Path(path).suffix not in suffixes:
+        msg = f"--{name} must end in {' or '.join(suffixes)}, got {path!r}"
+        raise ValueError(msg)
+    if not Path(path).parent.is_dir():
+        msg = f"--{name} must be in a folder that exists, got {path!r}"
+        raise FileNotFoundError(msg)
+    if Path(path).is_dir():
+        msg = f"--{name} must be a file, got the folder {path!r}"
+        raise IsADirectoryError(msg)
+    if os.path.lexists(path) and not force:
+        msg = f"{path} exists: choose another name, or replace it by --force"
+        raise FileExistsError(msg)
 
 
 def terminal() -> Console:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from refocal import _files
 from refocal import reproduce as experiments
-from refocal.cli.output import Output, show, steps
+from refocal.cli.output import Output, check_output, show, steps
 from refocal.report import words
 from refocal.reproduce import store
 
@@ -28,6 +28,7 @@ def reproduce(options: Namespace) -> None:
     if options.list:
         show(options, *_listed(specs, results, experiments.Context(zoo=Path(options.zoo))))
     elif options.gallery:
+        check_output(options.gallery, "gallery", (".md",), force=True)
         found = experiments.read_results(results, specs)
         page = experiments.gallery(specs, found, figures=experiments.link(options.gallery, results))
         _files.write_text(options.gallery, page, overwrite=True)
@@ -112,23 +113,23 @@ def _record(outcome: experiments.Outcome) -> dict[str, Any]:
 def _listed(
     specs: Mapping[str, experiments.Spec], results: Path, context: experiments.Context
 ) -> tuple[Table, list[dict[str, Any]]]:
-    """What exists, what has results, how many numbers agree, how long it took, and which results are out of date."""
+    """What exists, what was made and in how long, how many of the numbers that we have agree, and what is old."""
     table = Table()
     table.add_column("id", no_wrap=True)  # else it could not be copied
-    for heading in ("what", *(f"{scale} (s)" for scale in experiments.SCALES), "within", "out of date"):
+    for heading in ("what", "made", "within", "old"):
         table.add_column(heading)
     content = []
     for spec in specs.values():
         found = {scale: store.load(results, spec, scale) for scale in experiments.SCALES}
         seconds = {scale: None if result is None else result.seconds for scale, result in found.items()}
         largest = next((result for result in reversed(found.values()) if result is not None), None)
-        agree = None if largest is None else sum(item.within is True for item in largest.published)
+        compared = [] if largest is None else [item.within for item in largest.published if item.within is not None]
         old = [scale for scale, result in found.items() if result is not None and _is_old(spec, result, context)]
-        cells = ["–" if value is None else f"{value:g}" for value in seconds.values()]
-        share = "–" if agree is None else f"{agree} of {len(spec.published)}"
-        table.add_row(spec.id, Text(spec.title), *cells, share, ", ".join(old))
-        record = {"id": spec.id, "title": spec.title, "seconds": seconds, "within": agree}
-        content.append({**record, "published": len(spec.published), "out_of_date": old})
+        made = ", ".join(f"{scale} {value:g} s" for scale, value in seconds.items() if value is not None)
+        share = f"{sum(compared)} of {len(compared)}" if compared else "–"
+        table.add_row(spec.id, Text(spec.title), made, share, ", ".join(old))
+        numbers = {"published": len(spec.published), "compared": len(compared), "within": sum(compared)}
+        content.append({"id": spec.id, "title": spec.title, "seconds": seconds, **numbers, "out_of_date": old})
     return table, content
 
 

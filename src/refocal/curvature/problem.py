@@ -207,11 +207,11 @@ def all_digits() -> Iterator[None]:
 
 
 def memory_for(device: torch.device) -> int:
-    """Bytes that intermediate values may take where none are given: 128 MiB, or a quarter of what is free on a GPU."""
+    """Bytes that intermediate values may take where none are given: 128 MiB, or half of what is free on a GPU."""
     if device.type != "cuda":
         return 2**27
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return (torch.cuda.mem_get_info(device)[0] + unused) // 4
+    return (torch.cuda.mem_get_info(device)[0] + unused) // 2
 
 
 def kept_by_forward(problem: Problem) -> int:

@@ -16,6 +16,7 @@ from refocal.curvature.operators import CountedOperator, trace_estimators
 from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, all_digits, memory_for, prepare
 from refocal.curvature.progress import progress_bar
 
+_TOGETHER = 3200  # samples times probes: with fewer, overhead shows
 _RUNS = 4  # independent runs of an estimator that does not tell its own error
 
 
@@ -40,7 +41,7 @@ def hessian_trace(
     method: Literal["hutchinson", "hutch++", "xtrace"] = "hutchinson",
     matrix: Matrix = "hessian",
     parameters: Sequence[str] | None = None,
-    group: int | None = 32,
+    group: int | None = None,
     memory: int | None = None,
     dtype: torch.dtype | None = None,
     batch_statistics: bool = False,
@@ -62,9 +63,10 @@ def hessian_trace(
             independent runs that share the products and give the error.
         matrix: "hessian", or "ggn" for the generalised Gauss-Newton matrix J'(d2 loss / d scores2)J.
         parameters: Names of parameters or layers (`layers`) to restrict the matrix to; None for all.
-        group: Samples that share probes, where the loss adds up over samples; None keeps batches whole.
+        group: Samples of a batch that share probes, where the loss adds up over samples; by default 3,200 / probes.
+            Smaller groups err less for the same products, larger ones come with less overhead.
         memory: Bytes that the probes under way may take; fewer are taken at once to keep to it, at least one; by
-            default 128 MiB, and on a GPU a quarter of what is free.
+            default 128 MiB, and on a GPU half of what is free.
         dtype: Compute in this type, such as torch.float64; None for the network's own.
         batch_statistics: Let BatchNorm use each batch's statistics. Batches are then kept whole.
         seed: Seed of the probes.
@@ -87,12 +89,13 @@ def hessian_trace(
     _check.one_of(matrix, "matrix", ("hessian", "ggn"))
     memory = None if memory is None else _check.count(memory, "memory")
     hutchinson = method == "hutchinson"
+    group_size = max(1, _TOGETHER // probes) if group is None else _check.count(group, "group")
     problem = prepare(
         model,
         loss,
         data,
         parameters=parameters,
-        group=None if group is None or not hutchinson else _check.count(group, "group"),
+        group=group_size if hutchinson else None,
         dtype=dtype,
         batch_statistics=batch_statistics,
     )

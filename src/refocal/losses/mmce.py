@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from refocal import _check
 from refocal.losses.targets import as_rows
 
 
@@ -41,7 +42,7 @@ def mmce_loss(
     if not rows.has_indices:
         msg = "this loss takes class indices as its target, not class probabilities"
         raise TypeError(msg)
-    keep = rows.target != ignore_index
+    keep = rows.target != _check.whole(ignore_index, "ignore_index")
     wide = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
     confidence, predicted = torch.softmax(wide, dim=1).max(dim=1)
     correct = (predicted == rows.target).to(confidence.dtype)

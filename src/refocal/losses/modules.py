@@ -62,7 +62,7 @@ class AbstractSoftmaxLoss(AbstractLoss):
     def __init__(self, weight: Tensor | None, ignore_index: int, reduction: Reduction) -> None:
         super().__init__(reduction)
         self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
+        self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     @abstractmethod
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -272,7 +272,7 @@ class MMCELoss(AbstractLoss):
             raise ValueError(msg)
         self.factor, self.weighted, self.kernel_width = factor, weighted, kernel_width
         self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
+        self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Cross-entropy and regulariser."""
@@ -319,7 +319,7 @@ class SigmoidFocalLoss(AbstractLoss):
         super().__init__(reduction)
         self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
         self.alpha = _check.alpha(alpha, classes=_length(alpha))
-        self.ignore_index = ignore_index
+        self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; in one pass with its gradient on a GPU."""

@@ -55,6 +55,7 @@ def sigmoid_focal_loss(
     classes = logits.shape[-1] if logits.ndim else None
     exponent = _check.gamma(gamma, classes=classes, least=0.0)
     balance = _check.alpha(alpha, classes=classes)
+    ignore_index = _check.whole(ignore_index, "ignore_index")
     if fused.serves_sigmoid(logits, target, exponent, balance):
         return fused.sigmoid_focal(logits, target, exponent, balance, ignore_index, reduction="none")
     return sigmoid_focal_elements(logits, target, exponent, balance, ignore_index).to(loss_dtype(logits))

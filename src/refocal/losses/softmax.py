@@ -53,7 +53,7 @@ def focal_loss(
     """
     check_fit(logits, target, weight=weight, label_smoothing=label_smoothing)
     exponent = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
-    settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
+    settings = Settings(exponent, weight, _check.whole(ignore_index, "ignore_index"), label_smoothing, detached)
     return reduced_focal_loss(logits, target, settings, reduction="none")
 
 
@@ -175,7 +175,7 @@ def inverse_focal_loss(
     """
     exponent = _check.scalar_gamma(gamma, least=0.0)
     rows = _index_rows(logits, target, weight=weight)
-    log_p, _, keep, safe = _target_log_p_and_q(rows.logits, rows.target, ignore_index)
+    log_p, _, keep, safe = _target_log_p_and_q(rows.logits, rows.target, _check.whole(ignore_index, "ignore_index"))
     losses = -torch.exp(exponent * torch.log1p(torch.exp(log_p))) * log_p
     return _masked(losses, keep, safe, weight).reshape(rows.shape)
 
@@ -203,7 +203,7 @@ def dual_focal_loss(
     """
     exponent = _check.scalar_gamma(gamma, least=0.0)
     rows = _index_rows(logits, target, weight=weight)
-    log_p, log_q, keep, safe = _target_log_p_and_q(rows.logits, rows.target, ignore_index)
+    log_p, log_q, keep, safe = _target_log_p_and_q(rows.logits, rows.target, _check.whole(ignore_index, "ignore_index"))
     log_probs = F.log_softmax(rows.logits, dim=1)
     score = rows.logits.gather(1, safe[:, None])
     runner_up = torch.where(rows.logits < score, log_probs, -torch.inf).max(dim=1).values
@@ -234,7 +234,8 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> T
     """
     rows = as_rows(logits, target, weight=None)
     wide = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
-    target, keep = soft_target(rows, Settings(0.0, None, ignore_index, 0.0, False), dtype=wide.dtype)
+    settings = Settings(0.0, None, _check.whole(ignore_index, "ignore_index"), 0.0, False)
+    target, keep = soft_target(rows, settings, dtype=wide.dtype)
     losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
     if keep is not None:
         losses = torch.where(keep, losses, 0)
@@ -263,7 +264,7 @@ def proper_focal_loss(
     Reference: 003, Props. 2 and 4.
     """
     rows = _index_rows(logits, target, weight=weight)
-    keep = rows.target != ignore_index
+    keep = rows.target != _check.whole(ignore_index, "ignore_index")
     safe = torch.where(keep, rows.target, 0)
     losses = proper_partial_of(F.log_softmax(rows.logits, dim=1), safe, gamma=gamma, in_logs=True, xp=xp)
     return _masked(losses, keep, safe, weight).reshape(rows.shape)

@@ -200,6 +200,8 @@ def read(
     """
     name = name or ("logits" if logits else "probs")
     _check.one_of(task, "task", TASKS)
+    if ignore_index is not None:
+        _check.whole(ignore_index, "ignore_index")
     xp, scores = _check.floating(scores, name)
     bits = int(xp.finfo(scores.dtype).bits)
     view = _view(scores)

@@ -62,8 +62,8 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         msg = f"{path} is not JSON: {error}"
         raise ValueError(msg) from None
-    if not isinstance(card, dict) or card.get("schema") != SCHEMA:
-        msg = f"{path} must be a card of schema {SCHEMA}"
+    if not isinstance(card, dict) or card.get("schema") != SCHEMA or not isinstance(card.get("recipe"), dict):
+        msg = f"{path} must be a card of schema {SCHEMA}, with a recipe"
         raise ValueError(msg)
     return card
 
@@ -74,7 +74,12 @@ def load_network(folder: str | Path, *, classes: int, shape: tuple[int, ...]) ->
 
     recipe = recipe_from(read_card(folder)["recipe"], where=f"the card of {folder}")
     network = build(recipe.model, classes=classes, shape=shape)
-    network.load_state_dict(safetensors.torch.load_file(Path(folder) / "weights.safetensors"))
+    path = Path(folder) / "weights.safetensors"
+    try:
+        network.load_state_dict(safetensors.torch.load_file(path))
+    except safetensors.SafetensorError as error:
+        msg = f"{path} cannot be read: {error}"
+        raise ValueError(msg) from error
     return network.eval(), recipe
 
 

@@ -119,7 +119,7 @@ def no_door(recipe: Recipe, root: Path) -> DataError | FileNotFoundError:
         f"{recipe.key} is not in {root}, nor in a folder {' or '.join(filter(None, places))} of it: needs {wanted}"
     )
     if recipe.downloads:
-        message += f"; download=True fetches {', '.join(download.url for download in recipe.downloads)}"
+        message += f"; download=True (--download) fetches {', '.join(download.url for download in recipe.downloads)}"
     for path in (root / place / name for place in places for name in recipe.pickles):
         if path.exists():
             message += (
