@@ -108,7 +108,7 @@ def in_row_blocks(function: Callable[[Array], Array], array: Array) -> Array:
     That is so for NumPy arrays, and for PyTorch tensors in main memory that no gradient or tracing follows.
     """
     classes = array.shape[-1]
-    if math.prod(array.shape) <= _BLOCK_ELEMENTS or not _is_writable_in_blocks(array):
+    if not _is_writable_in_blocks(array) or math.prod(array.shape) <= _BLOCK_ELEMENTS:  # a size may be a symbol
         return function(array)
     rows = array.reshape(-1, classes)
     result = np.empty_like(rows) if isinstance(rows, np.ndarray) else sys.modules["torch"].empty_like(rows)

@@ -335,3 +335,108 @@ def test_convolutions_have_the_second_derivatives_of_plain_autograd(device):
         found, exact = diagonal(model, loss, data), every_product(model, loss, data).diagonal()
     assert exact.abs().max() > 1e-3
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
+
+
+class OneOutput(nn.Module):
+    """A linear layer whose weight is a vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.weight, self.last = nn.Linear(4, 2), nn.Parameter(torch.tensor([0.5, -1.0])), nn.Linear(1, 3)
+
+    def forward(self, inputs):
+        return self.last(torch.tanh(F.linear(torch.tanh(self.first(inputs)), self.weight))[:, None])
+
+
+class OtherwiseForOne(nn.Module):
+    """A weight that has another use in batches of one sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        scores = self.layer(inputs)
+        return scores if len(inputs) > 1 else scores * self.layer.weight.square().sum()
+
+
+class Autocast(nn.Module):
+    """Layers that compute in bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 3))
+
+    def forward(self, inputs):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.layers(inputs[:, None]).float()
+
+
+@pytest.mark.parametrize("kind", [OneOutput, OtherwiseForOne])
+def test_unusual_uses_of_weights(kind):
+    torch.manual_seed(0)
+    model, loss = kind().double(), FocalLoss(2.0)
+    inputs, target = torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,))
+    data = [(inputs[:4], target[:4]), (inputs[4:], target[4:])]
+    exact = every_product(model, loss, data).diagonal()
+    torch.testing.assert_close(diagonal(model, loss, data), exact, rtol=0, atol=1e-12)
+
+
+def test_autocast_inside_of_a_network():
+    torch.manual_seed(0)
+    model, loss = Autocast(), FocalLoss(2.0)
+    data = [(torch.randn(5, 4), torch.randint(3, (5,)))]
+    found, exact = diagonal(model, loss, data), every_product(model, loss, data).diagonal()
+    torch.testing.assert_close(found, exact, rtol=0.05, atol=0.02)
+
+
+def test_bytes_as_class_indices():
+    model, loss = cases.network(), FocalLoss(2.0, weight=cases.WEIGHT)
+    inputs, target = cases.samples("focal")
+    target = target.clamp(min=0)
+    exact = cases.exact_hessian(model, loss, inputs, target)
+    data = [(inputs[:4], target[:4].byte()), (inputs[4:], target[4:].byte())]
+    torch.testing.assert_close(every_product(model, loss, data), exact, rtol=0, atol=1e-12)
+
+
+class Stopped(nn.Module):
+    """A layer whose gradient is stopped, once."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        with torch.no_grad():
+            hidden = torch.tanh(self.first(inputs))
+        return self.last(hidden + 0.1 * self.first(inputs))
+
+
+def test_no_grad_inside_of_a_network_stops_derivatives_forward_too():
+    torch.manual_seed(0)
+    model, loss = Stopped().double(), FocalLoss(2.0)
+    inputs, target = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
+    with torch.no_grad():
+        hidden = torch.tanh(model.first(inputs))
+
+    def scores(first, first_bias, last, last_bias):
+        return F.linear(hidden + 0.1 * F.linear(inputs, first, first_bias), last, last_bias)
+
+    parameters = tuple(values.detach() for values in model.parameters())
+    jacobians = torch.func.jacrev(scores, argnums=(0, 1, 2, 3))(*parameters)
+    rows = torch.cat([each.reshape(18, -1) for each in jacobians], dim=1)
+    inner = torch.func.hessian(lambda flat: loss(flat.reshape(6, 3), target))(scores(*parameters).flatten())
+    exact, data = rows.T @ inner @ rows, [(inputs, target)]
+    torch.testing.assert_close(every_product(model, loss, data, matrix="ggn"), exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(diagonal(model, loss, data, matrix="ggn"), exact.diagonal(), rtol=0, atol=1e-12)
+    hessian = every_product(model, loss, data)
+    torch.testing.assert_close(diagonal(model, loss, data), hessian.diagonal(), rtol=0, atol=1e-12)
+
+
+def test_batch_norm_without_running_statistics_keeps_batches_whole():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 3)).double()
+    inputs, target = torch.randn(9, 4, dtype=torch.float64), torch.randint(3, (9,))
+    exact = every_product(model.eval(), FocalLoss(2.0), [(inputs, target)]).diagonal()
+    found = diagonal(model, FocalLoss(2.0), [(inputs, target)], group=3)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)

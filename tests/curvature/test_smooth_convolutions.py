@@ -73,3 +73,21 @@ def test_frozen_weights_and_calls_of_other_forms_are_left_alone():
     assert named.shape == inputs.shape
     torch.testing.assert_close(unbatched[None], frozen)
     torch.testing.assert_close(by_keyword, frozen)
+
+
+def test_other_ways_to_differentiate_have_pytorchs_convolutions():
+    inputs, weight, bias = (each.detach() for each in operands((1, 2, 4, 4), (2, 2, 3, 3)))
+
+    def value(weight):
+        return F.conv2d(inputs, weight).square().sum()
+
+    with twice_differentiable():
+        curved = torch.func.hessian(value)(weight)
+        changed = torch.func.jvp(lambda each: F.conv2d(each, weight), (inputs,), (inputs,))[1]
+        by_sample = torch.func.vmap(lambda each: F.conv2d(each[None], weight)[0])(inputs)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            narrow = F.conv2d(inputs.float(), weight.float(), bias.float())
+    torch.testing.assert_close(curved, torch.func.hessian(value)(weight))
+    torch.testing.assert_close(changed, F.conv2d(inputs, weight))
+    torch.testing.assert_close(by_sample, F.conv2d(inputs, weight))
+    assert narrow.dtype == torch.bfloat16

@@ -190,6 +190,12 @@ def test_few_digits_are_refused():
     with pytest.raises(ValueError, match=r"must compute in float32 or float64, got torch.bfloat16: give dtype"):
         hessian_trace(cases.network().bfloat16(), FocalLoss(2.0), [(inputs, target)])
     hessian_trace(cases.network().bfloat16(), FocalLoss(2.0), [(inputs, target)], dtype=torch.float32, probes=2)
+    partly = cases.network()
+    partly[2].bfloat16()
+    with pytest.raises(ValueError, match=r"got torch.bfloat16: give dtype"):
+        hessian_top_eigenvalues(partly, FocalLoss(2.0), [(inputs, target)])
+    with pytest.raises(ValueError, match=r"must compute in float32 or float64, got torch.complex64$"):
+        hessian_trace(nn.Linear(4, 3, dtype=torch.complex64), FocalLoss(2.0), [(inputs, target)])
 
 
 def test_what_was_set_about_tf32_and_attention_stays():
@@ -246,3 +252,16 @@ def test_data_refused():
         hessian_trace(model, FocalLoss(2.0, reduction="none"), [(inputs, target)])
     with pytest.raises(ValueError, match="model must have a parameter that requires a gradient, got none"):
         hessian_trace(model.requires_grad_(False), loss, [(inputs, target)])
+
+
+def test_autocast_around_a_measure_changes_nothing():
+    model, inputs, loss = cases.network().float(), cases.samples("focal")[0].float(), FocalLoss(2.0)
+    data = [(inputs, cases.samples("focal")[1])]
+
+    def measured():
+        summary = curvature_summary(model, loss, data, probes=4).as_dict()
+        return [summary["largest_eigenvalues"][0], summary["trace"], summary["gradient_norm"]]
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        under_autocast = measured()
+    assert under_autocast == measured()

@@ -157,6 +157,15 @@ def test_sigmoid_reductions_and_ignored_scores():
     torch.testing.assert_close(L.SigmoidFocalLoss(2.0, alpha=[0.1, 0.5, 0.9], reduction="sum")(x, target), losses.sum())
 
 
+def test_ignored_scores_may_be_infinite():
+    leaf = torch.tensor([math.inf, -math.inf, math.nan, 1.0], requires_grad=True)
+    loss = L.SigmoidFocalLoss(alpha=[0.1, 0.2, 0.3, 0.4])(leaf, torch.tensor([-100.0, -100.0, -100.0, 1.0]))
+    (slope,) = torch.autograd.grad(loss, leaf)
+    assert loss.isfinite()
+    assert slope[:3].tolist() == [0, 0, 0]
+    assert slope[3] < 0
+
+
 def test_other_losses_against_loops():
     logits, target, soft = batch(6)
     dual, inverse = L.dual_focal_loss(logits, target, gamma=2.0), L.inverse_focal_loss(logits, target, gamma=0.7)
@@ -205,6 +214,15 @@ def test_mmce_of_a_perfect_batch_has_a_finite_gradient():
     assert torch.isfinite(leaf.grad).all()
 
 
+def test_mmce_of_nothing_and_of_nan():
+    leaf = torch.randn(3, 2, requires_grad=True)
+    loss = L.MMCELoss(2.0, reduction="sum")(leaf, torch.full((3,), -100))
+    loss.backward()
+    assert loss == 0
+    assert leaf.grad.abs().max() == 0
+    assert L.mmce_loss(torch.tensor([[0.0, math.nan], [0.0, 1.0]]), torch.tensor([0, 1])).isnan()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 10.0])
 def test_half_precision_under_autocast(dtype, gamma):
@@ -215,6 +233,26 @@ def test_half_precision_under_autocast(dtype, gamma):
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(logits.grad).all()
+
+
+def test_means_of_more_losses_than_float16_can_add_up():
+    logits, target, soft = batch(70_000, classes=3, dtype=torch.float16)
+    weight = torch.tensor([2.0, 1.0, 3.0])
+    several = [
+        (FocalLoss(2.0), target),
+        (FocalLoss(2.0, weight=weight.half()), target),
+        (FocalLoss([0.0, 1.0, 2.0], label_smoothing=0.1), target),
+        (FocalLoss(2.0), soft),
+        (L.BrierLoss(), target),
+        (L.SigmoidFocalLoss(alpha=None), soft),
+    ]
+    for criterion, aim in several:
+        leaves = logits.clone().requires_grad_(), logits.float().requires_grad_()
+        losses = [criterion(leaf, aim) for leaf in leaves]
+        slopes = [torch.autograd.grad(512 * loss, leaf)[0] for loss, leaf in zip(losses, leaves, strict=True)]
+        assert losses[0].dtype == slopes[0].dtype == torch.float16
+        torch.testing.assert_close(losses[0].float(), losses[1], rtol=1e-3, atol=0)
+        torch.testing.assert_close(slopes[0].float(), slopes[1], rtol=2e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -241,6 +279,10 @@ def test_transformations():
     torch.testing.assert_close(torch.compile(criterion, backend="aot_eager", fullgraph=True)(logits, target), expected)
     per_sample = torch.func.vmap(lambda z, y: L.focal_loss(z[None], y[None], gamma=2.0)[0])(logits, target)
     torch.testing.assert_close(per_sample, expected)
+    for other in (FocalLoss(2.0, label_smoothing=0.1), L.BrierLoss()):
+        slope = torch.func.grad(lambda z, y, other=other: other(z[None], y[None]))
+        expected_slopes = torch.stack([slope(z, y) for z, y in zip(logits, target, strict=True)])
+        torch.testing.assert_close(torch.func.vmap(slope)(logits, target), expected_slopes)
     gradient = torch.func.grad(lambda z: FocalLoss(2.0)(z, target))(logits)
     leaf = logits.clone().requires_grad_()
     FocalLoss(2.0)(leaf, target).backward()
@@ -251,12 +293,23 @@ def test_transformations():
         head = torch.export.export(module.posterior_map, (logits,)).module()
         torch.testing.assert_close(head(logits), module.posterior(logits))
         assert not module.posterior_map.state_dict()
-    with torch.random.fork_rng():
-        torch.use_deterministic_algorithms(True)
-        try:
-            FocalLoss(2.0)(logits.clone().requires_grad_(), target).backward()
-        finally:
-            torch.use_deterministic_algorithms(False)
+
+
+def test_an_exported_map_takes_batches_of_any_size():
+    few, many = torch.randn(4, 3), torch.randn(20_000, 3)
+    rows = {0: torch.export.Dim("rows")}
+    for module in (FocalLoss(3.0), FocalLoss([0.0, 1.0, 3.0], label_smoothing=0.1), L.SigmoidFocalLoss()):
+        head = torch.export.export(module.posterior_map, (few,), dynamic_shapes=(rows,)).module()
+        torch.testing.assert_close(head(many), module.posterior(many))
+
+
+def test_deterministic_mode():
+    logits, target, _ = batch(4, dtype=torch.float32)
+    torch.use_deterministic_algorithms(True)
+    try:
+        FocalLoss(2.0)(logits.clone().requires_grad_(), target).backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def errors_of(criterion, logits, target):
@@ -297,6 +350,8 @@ def test_bad_settings():
         FocalLoss(2.0, reduction="avg")
     with pytest.raises(ValueError, match="gamma must be at least 0"):
         FocalLoss(-1.0)
+    with pytest.raises(ValueError, match="gamma must be at least 0"):
+        L.ProperFocalLoss([1.0, -1.0])
     with pytest.raises(ValueError, match="one value for each of 3 classes, got 2 values"):
         FocalLoss([1.0, 2.0])(torch.zeros(1, 3), torch.tensor([0]))
     with pytest.raises(TypeError, match="takes class indices"):
@@ -305,6 +360,13 @@ def test_bad_settings():
         L.MMCELoss(1.0, reduction="none")
     with pytest.raises(ValueError, match="logits and target must have the same shape"):
         L.sigmoid_focal_loss(torch.zeros(3), torch.zeros(2))
+
+
+@pytest.mark.parametrize("number", [torch.tensor(0.5), np.array(0.5), np.float32(0.5)], ids=lambda n: type(n).__name__)
+def test_numbers_of_any_library(number):
+    assert FocalLoss(number).gamma == L.ProperFocalLoss(number).gamma == 0.5
+    module = L.SigmoidFocalLoss(number, alpha=number)
+    assert (module.gamma, module.alpha) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize("index", [1.5, True, None])
@@ -346,3 +408,33 @@ def test_readme_example_runs(capsys):
     block = readme.split("## Training")[1].split("```python\n", 1)[1].split("```", 1)[0]
     exec(block, {})
     assert "0.92" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0, [0.0, 0.5, 1.0, 2.0, 3.0], L.FLSD53], ids=str)
+def test_masked_classes_without_a_share_in_a_soft_target(gamma):
+    logits, _, soft = batch(3)
+    kept = [0, 1, 2, 4]
+    logits[:, 3], soft[:, 3] = -torch.inf, 0.0
+    leaf = logits.requires_grad_()
+    loss = FocalLoss(gamma)(leaf, soft)
+    (slope,) = torch.autograd.grad(loss, leaf, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope[:, kept].square().sum(), leaf)
+    fewer = logits[:, kept].detach().requires_grad_()
+    some = [gamma[k] for k in kept] if isinstance(gamma, list) else gamma
+    expected = FocalLoss(some)(fewer, soft[:, kept])
+    (slope_of_fewer,) = torch.autograd.grad(expected, fewer, create_graph=True)
+    (curvature_of_fewer,) = torch.autograd.grad(slope_of_fewer.square().sum(), fewer)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(slope[:, kept], slope_of_fewer)
+    torch.testing.assert_close(curvature[:, kept], curvature_of_fewer)
+    assert slope[:, 3].abs().max() == 0
+
+
+def test_a_soft_target_that_is_nan_or_learned():
+    logits, _, soft = batch(3)
+    soft[0, 1] = math.nan
+    assert FocalLoss(2.0, reduction="none")(logits, soft).isnan().tolist() == [True, False, False]
+    learned = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.double, requires_grad=True)
+    (slope,) = torch.autograd.grad(FocalLoss(2.0)(logits[:1], learned), learned)
+    each = L.focal_loss(logits[:1].expand(5, -1), torch.arange(5), gamma=2.0)
+    torch.testing.assert_close(slope[0], each)

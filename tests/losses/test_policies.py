@@ -87,6 +87,10 @@ def test_adafocal_bins_hold_equal_mass_and_keep_unseen_gammas():
     policy.update(probs, torch.zeros(101, dtype=torch.long))
     index = torch.bucketize(confidence, policy.edges)
     assert torch.bincount(index).tolist() == [26, 25, 25, 25]
+    for count, sizes in ((100, [25] * 4), (4, [1] * 4), (3, [1, 1, 1])):
+        policy.update(probs[:count], torch.zeros(count, dtype=torch.long))
+        held = torch.bincount(torch.bucketize(confidence[:count], policy.edges))
+        assert sorted(held[held > 0].tolist()) == sizes
     before = policy.gammas.clone()
     policy.update(*predictions(0.8, 0.5))  # ties fill one bin only
     assert (policy.gammas == before).sum() == 3
@@ -115,6 +119,9 @@ def test_bad_policies():
         SampleWise((0.5,), (1.0, 2.0), closed="both")
     with pytest.raises(ValueError, match="milestones must be positive and increase"):
         Scheduled((2, 1), (1.0, 2.0, 3.0))
+    with pytest.raises(ValueError, match="milestones must be positive and increase"):
+        Scheduled((0, 1), (1.0, 2.0, 3.0))
+    assert Scheduled((), (3.0,)).closed_form_gamma == 3.0  # one gamma from the first epoch to the last
     with pytest.raises(ValueError, match="bins must be at least 1"):
         AdaFocal(bins=0)
     with pytest.raises(ValueError, match="need gamma_min < 0 < switch"):

@@ -107,4 +107,16 @@ def test_sigmoid_losses_with_hard_and_soft_targets(alpha, gamma):
 
 def test_mmce_added_to_cross_entropy_leaves_the_softmax():
     logits = torch.tensor([[1.0, 0.0, -1.0]])
-    torch.testing.assert_close(L.MMCELoss(2.0).posterior(logits), torch.softmax(logits, dim=1))
+    for weight in (None, torch.full((3,), 2.0)):
+        torch.testing.assert_close(L.MMCELoss(2.0, weight=weight).posterior(logits), torch.softmax(logits, dim=1))
+
+
+def test_mmce_with_class_weights_is_not_at_its_minimum_where_weighted_cross_entropy_is():
+    eta, weight = torch.tensor([0.6, 0.3, 0.1], dtype=torch.double), torch.tensor([0.5, 1.0, 3.0], dtype=torch.double)
+    labels = torch.repeat_interleave(torch.arange(3), (100 * eta).round().long())
+    of_cross_entropy = torch.log(weight * eta).requires_grad_()
+    criterion = L.MMCELoss(2.0, weight=weight)
+    (pull,) = torch.autograd.grad(criterion(of_cross_entropy.expand(100, 3), labels), of_cross_entropy)
+    assert pull.abs().max() > 0.1
+    with pytest.raises(L.NoPosteriorError, match=r"with class weights.*fit refocal.*FocalTemperature"):
+        criterion.posterior(of_cross_entropy[None])

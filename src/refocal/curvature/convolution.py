@@ -66,11 +66,14 @@ def convolution_of(
 ) -> tuple[Convolution, Tensor | None] | None:
     """Settings and bias of a call of `torch.nn.functional.conv1d`, `conv2d` or `conv3d`, if it is one of a batch.
 
-    None for padding that is given by name, and where inputs and weight are not the first two arguments.
+    None for padding that is given by name, where inputs and weight are not the first two arguments, and under autocast,
+    which computes in another type than theirs.
     """
     if func not in _DIMENSIONS or len(args) < 2:
         return None
     inputs, weight, *others = args
+    if torch.is_autocast_enabled(inputs.device.type):
+        return None
     names = ("bias", "stride", "padding", "dilation", "groups")
     given: dict[str, Any] = {**dict(zip(names, others, strict=False)), **kwargs}
     dims = _DIMENSIONS[func]
@@ -89,13 +92,17 @@ def _each(value: int | Iterable[int], dims: int) -> list[int]:
 
 
 class SmoothConvolutions(TorchFunctionMode):
-    """Inside a `with`, convolutions that can be differentiated again and again at the speed of training."""
+    """Inside a `with`, convolutions that can be differentiated again and again at the speed of training.
+
+    Transformations of `torch.func` and forward differentiation have PyTorch's own.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         """Take over the convolutions."""
-        used = convolution_of(func, args, kwargs or {})
+        transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+        used = None if transformed else convolution_of(func, args, kwargs or {})
         if used is None:
             return func(*args, **(kwargs or {}))
         layer, bias = used

@@ -28,7 +28,8 @@ def layer_weights(problem: Problem) -> set[str]:
     """Parameters that enter as the weight of a linear layer or a convolution and in no other way."""
     seen = _Uses(problem.parameters)
     with torch.no_grad(), seen:
-        functional_call(problem.model, problem.parameters, (problem.batches[0].inputs,))
+        for batch in problem.batches:
+            functional_call(problem.model, problem.parameters, (batch.inputs,))
     return seen.in_layers - seen.elsewhere
 
 
@@ -84,6 +85,8 @@ def _use(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> _Use
         return None
     inputs, weight, *others = args
     if func is _LINEAR:
+        if weight.ndim != 2 or torch.is_autocast_enabled(weight.device.type):
+            return None
         return _Use(_Linear(), inputs, weight, others[0] if others else kwargs.get("bias"))
     used = convolution_of(func, args, kwargs)
     return None if used is None else _Use(used[0], inputs, weight, used[1])

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, replace_all_batch_norm_modules_
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from refocal.curvature.convolution import SmoothConvolutions
 from refocal.losses.modules import AbstractSoftmaxLoss, SigmoidFocalLoss
@@ -63,7 +65,8 @@ class Problem(NamedTuple):
 
     def scores(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
         """The network's output with these parameters."""
-        return functional_call(self.model, parameters, (batch.inputs,))
+        with torch.enable_grad(), _NoGradForward():
+            return functional_call(self.model, parameters, (batch.inputs,))
 
     def share(self, target: Tensor) -> float:
         """The factor with which the loss of a batch enters the loss over all data."""
@@ -102,11 +105,13 @@ def prepare(
             module.training = isinstance(module, nn.modules.batchnorm._BatchNorm)
     chosen = _chosen(network, parameters)
     first = next(iter(chosen.values()))
-    if first.dtype.itemsize < 4:
-        msg = f"model must compute in float32 or float64, got {first.dtype}: give dtype=torch.float32"
-        raise ValueError(msg)
+    for values in chosen.values():
+        if values.dtype not in (torch.float32, torch.float64):
+            advice = ": give dtype=torch.float32" if values.is_floating_point() else ""
+            msg = f"model must compute in float32 or float64, got {values.dtype}{advice}"
+            raise ValueError(msg)
     criterion = copy.deepcopy(loss).to(first.device, dtype) if isinstance(loss, nn.Module) else loss
-    splits = group is not None and isinstance(loss, _ADD_OVER_SAMPLES) and not batch_statistics
+    splits = group is not None and isinstance(loss, _ADD_OVER_SAMPLES) and not _mixes_samples(network)
     batches = []
     for inputs, target in _pairs(data):
         batch = Batch(_moved(inputs, first.device, dtype), _moved(target, first.device, dtype))
@@ -121,6 +126,17 @@ def prepare(
     batches = [batch for batch, count in zip(batches, counts, strict=True) if count > 0]
     total = 1.0 if getattr(criterion, "reduction", "mean") == "sum" else sum(counts)
     return Problem(network, criterion, chosen, batches, total)
+
+
+class _NoGradForward(TorchFunctionMode):
+    """Where a network stops gradients by `torch.no_grad`, differentiation forward stops, too; PyTorch's goes on."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Cut the results from what they were computed from."""
+        result = func(*args, **(kwargs or {}))
+        return result if torch.is_grad_enabled() else tree_map_only(Tensor, torch.detach, result)
 
 
 def layers(model: nn.Module) -> list[str]:
@@ -173,7 +189,7 @@ def _plain_attention() -> Iterator[None]:
 
 @contextmanager
 def all_digits() -> Iterator[None]:
-    """Attention that can be differentiated twice, and float32 with all of its digits on a GPU too.
+    """Attention that can be differentiated twice, and float32 with all of its digits on a GPU, and under autocast, too.
 
     There convolutions round their inputs to ten bits (TF32) unless told otherwise: the product is then no longer that
     of a symmetric matrix, and a search for eigenvalues does not converge.
@@ -183,7 +199,7 @@ def all_digits() -> Iterator[None]:
     for backend in backends:
         backend.allow_tf32 = False
     try:
-        with _plain_attention():
+        with _plain_attention(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
         for backend, allowed in zip(backends, before, strict=True):
@@ -233,6 +249,12 @@ def _chosen(model: nn.Module, names: Sequence[str] | None) -> dict[str, Tensor]:
     return chosen
 
 
+def _mixes_samples(model: nn.Module) -> bool:
+    """Whether a BatchNorm takes statistics of the batch, as one without running ones does in evaluation mode, too."""
+    norms = (module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
+    return any(norm.training or norm.running_mean is None for norm in norms)
+
+
 def _belongs(parameter: str, name: str) -> bool:
     return parameter == name or parameter.startswith(f"{name}.")
 
@@ -272,5 +294,6 @@ def _counted(loss: Any, target: Tensor) -> float:
     if target.is_floating_point():
         return float(target.numel())
     ignored, weight = getattr(loss, "ignore_index", None), getattr(loss, "weight", None)
+    target = target.long()  # bytes would be taken for a mask
     kept = target.flatten() if ignored is None else target[target != ignored]
     return float(len(kept) if weight is None else weight[kept].sum())

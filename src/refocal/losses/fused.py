@@ -113,7 +113,7 @@ class _FocalLoss(torch.autograd.Function):
             rows = as_rows(logits, target, weight=None)
             losses = plain_rows(rows, settings).reshape(rows.shape)
             weight, ignore_index = settings.weight, settings.ignore_index
-            plain = reduce(losses, rows, case.reduction, weight=weight, ignore_index=ignore_index)
+            plain = reduce(losses, rows, case.reduction, weight=weight, ignore_index=ignore_index).to(case.loss_dtype)
             (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
         else:  # later, or a second pass through the same graph
             gradient = launches.gradient_alone(
@@ -149,7 +149,7 @@ class _SigmoidFocal(torch.autograd.Function):
                 plain = plain.sum()
             if ctx.reduction == "mean":
                 plain = plain / (target != ctx.settings[2]).sum()
-            (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
+            (gradient,) = torch.autograd.grad(plain.to(incoming.dtype), logits, incoming, create_graph=True)
         else:
             gradient = sigmoid_launches.gradient_alone(
                 logits, target, ctx.settings, ctx.reduction, incoming=incoming, correction=ctx.correction

@@ -51,10 +51,10 @@ def mmce_loss(
         misses = ((1 - correct) * keep).sum().clamp(min=1)
         share = torch.where(correct > 0, 1 / hits, 1 / misses)
     else:
-        share = 1 / keep.sum().to(confidence.dtype)
+        share = 1 / keep.sum().clamp(min=1).to(confidence.dtype)
     difference = torch.where(keep, (correct - confidence) * share, 0)
     kernel = torch.exp(-(confidence[:, None] - confidence[None, :]).abs() / kernel_width)
     squared = difference @ kernel @ difference
     # the root's slope at 0 is infinite: a batch without error gets value and gradient 0
-    positive = squared > 0
-    return torch.where(positive, torch.sqrt(torch.where(positive, squared, 1)), 0)
+    none = squared <= 0
+    return torch.where(none, 0, torch.sqrt(torch.where(none, 1, squared)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from refocal.losses.softmax import (
     proper_focal_loss,
     reduced_focal_loss,
 )
-from refocal.losses.targets import as_rows, reduce
+from refocal.losses.targets import as_rows, loss_dtype, reduce
 
 Reduction = Literal["none", "mean", "sum"]
 _FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
@@ -111,8 +112,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         if isinstance(gamma, GammaPolicy):
             self.gamma: Any = gamma
         else:
-            classes = len(gamma) if hasattr(gamma, "__len__") else None
-            self.gamma = _check.gamma(gamma, classes=classes, least=0.0)
+            self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
         self.label_smoothing = _check.label_smoothing(label_smoothing)
         self.detached = detached
 
@@ -223,7 +223,7 @@ class ProperFocalLoss(AbstractSoftmaxLoss):
         self, gamma: Any, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(weight, ignore_index, reduction)
-        self.gamma = gamma
+        self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
@@ -242,7 +242,8 @@ class ProperFocalLoss(AbstractSoftmaxLoss):
 class MMCELoss(AbstractLoss):
     """Cross-entropy plus `factor` times the maximum mean calibration error of the batch; see `mmce_loss`.
 
-    Cross-entropy is proper and MMCE is 0 at the truth, so the posterior is the softmax.
+    Cross-entropy is proper and MMCE is 0 at the truth, so the posterior is the softmax. Class weights move the minimum
+    of cross-entropy away from where MMCE is 0: with them there is no closed-form posterior.
 
     Args:
         factor: Weight of the MMCE (002 uses 2 for images, 8 for text).
@@ -287,8 +288,12 @@ class MMCELoss(AbstractLoss):
 
     @property
     def posterior_map(self) -> nn.Module:
-        """Softmax; with class weights, divided by them and normalised."""
-        return SoftmaxMap() if self.weight is None else FocalMap(0.0, weight=self.weight.tolist())
+        """Softmax; none with class weights."""
+        if self.weight is not None and len(set(self.weight.tolist())) > 1:
+            reason = "with class weights, cross-entropy has its minimum where MMCE has none"
+            msg = f"MMCE has no closed-form posterior here: {reason}; {_FIT_INSTEAD}"
+            raise NoPosteriorError(msg)
+        return SoftmaxMap()
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -312,8 +317,8 @@ class SigmoidFocalLoss(AbstractLoss):
         self, gamma: Any = 2.0, *, alpha: Any = 0.25, ignore_index: int = -100, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(reduction)
-        self.gamma = _check.gamma(gamma, classes=len(gamma) if hasattr(gamma, "__len__") else None, least=0.0)
-        self.alpha = _check.alpha(alpha, classes=len(alpha) if hasattr(alpha, "__len__") else None)
+        self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
+        self.alpha = _check.alpha(alpha, classes=_length(alpha))
         self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -326,11 +331,13 @@ class SigmoidFocalLoss(AbstractLoss):
             return fused.sigmoid_focal(
                 logits, target, self.gamma, self.alpha, self.ignore_index, reduction=self.reduction
             )
-        losses = sigmoid_focal_loss(logits, target, gamma=self.gamma, alpha=self.alpha, ignore_index=self.ignore_index)
+        settings: dict[str, Any] = {"gamma": self.gamma, "alpha": self.alpha, "ignore_index": self.ignore_index}
         if self.reduction == "none":
-            return losses
-        total = losses.sum()
-        return total if self.reduction == "sum" else total / (target != self.ignore_index).sum()
+            return sigmoid_focal_loss(logits, target, **settings)
+        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        total = sigmoid_focal_loss(wide, target, **settings).sum()
+        loss = total if self.reduction == "sum" else total / (target != self.ignore_index).sum()
+        return loss.to(loss_dtype(logits))
 
     @property
     def posterior_map(self) -> nn.Module:
@@ -340,3 +347,8 @@ class SigmoidFocalLoss(AbstractLoss):
     def extra_repr(self) -> str:
         """The settings."""
         return f"gamma={self.gamma}, alpha={self.alpha}, ignore_index={self.ignore_index}, reduction={self.reduction!r}"
+
+
+def _length(value: Any) -> int | None:
+    """How many values are given; None for a number, be it an array without axes."""
+    return len(value) if hasattr(value, "__len__") and getattr(value, "ndim", None) != 0 else None

@@ -104,7 +104,7 @@ class Scheduled(GammaPolicy):
         if len(self.gammas) != len(self.milestones) + 1:
             msg = f"gammas must have one value more than milestones, got {len(self.gammas)} and {len(self.milestones)}"
             raise ValueError(msg)
-        if list(self.milestones) != sorted(set(self.milestones)) or self.milestones[0] <= 0:
+        if list(self.milestones) != sorted({each for each in self.milestones if each > 0}):
             msg = f"milestones must be positive and increase, got {self.milestones}"
             raise ValueError(msg)
         for gamma in self.gammas:
@@ -212,8 +212,9 @@ class AdaFocal(GammaPolicy):
             raise ValueError(msg)
         confidence, predicted = probs.to(self.edges.device, torch.float32).max(dim=1)
         correct = (predicted == labels.to(predicted.device)).float()
-        ranks = torch.arange(1, self.bins, device=confidence.device) * len(confidence) // self.bins
-        self.edges.copy_(confidence.sort().values[ranks.clamp(max=len(confidence) - 1)])
+        # an edge is the last of its bin, which is closed on the right
+        ranks = (torch.arange(1, self.bins, device=confidence.device) * len(confidence) - 1) // self.bins
+        self.edges.copy_(confidence.sort().values[ranks])
         index = torch.bucketize(confidence, self.edges)
         count = torch.bincount(index, minlength=self.bins)
         gap = torch.bincount(index, weights=confidence - correct, minlength=self.bins) / count.clamp(min=1)

@@ -58,15 +58,16 @@ def sigmoid_focal_loss(
     ignore_index = _check.whole(ignore_index, "ignore_index")
     if fused.serves_sigmoid(logits, target, exponent, balance):
         return fused.sigmoid_focal(logits, target, exponent, balance, ignore_index, reduction="none")
-    return sigmoid_focal_elements(logits, target, exponent, balance, ignore_index)
+    return sigmoid_focal_elements(logits, target, exponent, balance, ignore_index).to(loss_dtype(logits))
 
 
 def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int) -> Tensor:
-    """The same by plain tensor operations."""
+    """The same by plain tensor operations, at least in float32."""
+    keep = target != ignore_index
     wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    wide = torch.where(keep, wide, 0)  # a score that does not count may be infinite, and has the gradient 0
     gamma = constant(gamma, like=wide, xp=xp)
     alpha = constant(alpha, like=wide, xp=xp)
-    keep = target != ignore_index
     t = torch.where(keep, target, 0).to(wide.dtype)
     log_p, log_q = F.logsigmoid(wide), F.logsigmoid(-wide)
     positive = -torch.exp(gamma * log_q) * log_p
@@ -74,4 +75,4 @@ def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: An
     losses = (
         t * positive + (1 - t) * negative if alpha is None else alpha * t * positive + (1 - alpha) * (1 - t) * negative
     )
-    return torch.where(keep, losses, 0).to(loss_dtype(logits))
+    return torch.where(keep, losses, 0)

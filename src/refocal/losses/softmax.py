@@ -78,7 +78,7 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, re
         if fast is not None:
             return fast.reshape(rows.shape) if reduction == "none" else fast
     losses = focal_rows(rows, settings).reshape(rows.shape)
-    return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index)
+    return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index).to(loss_dtype(logits))
 
 
 def resolve_gamma(gamma: Any, *, classes: int) -> Any:
@@ -89,7 +89,7 @@ def resolve_gamma(gamma: Any, *, classes: int) -> Any:
 
 
 def focal_rows(rows: Rows, settings: Settings) -> Tensor:
-    """Focal losses (N,) by plain tensor operations: differentiable twice, traceable, on any device."""
+    """Focal losses (N,), at least in float32, by plain tensor operations: twice differentiable, on any device."""
     logits = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
     weight = None if settings.weight is None else settings.weight.to(logits.dtype)
     if rows.has_indices and not settings.label_smoothing:
@@ -102,16 +102,15 @@ def focal_rows(rows: Rows, settings: Settings) -> Tensor:
             losses = losses * weight[safe]
         losses = torch.where(counted, losses, 0)
     else:
-        log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
-        gamma = constant(settings.gamma, like=logits, xp=xp) if isinstance(settings.gamma, tuple) else settings.gamma
-        terms = _partial(log_p, log_q, gamma, detached=settings.detached)
-        if weight is not None:
-            terms = terms * weight
         target, keep = soft_target(rows, settings, dtype=logits.dtype)
-        losses = torch.where(target > 0, target * torch.where(target > 0, terms, 0), 0).sum(dim=1)
+        target = target if weight is None else target * weight
+        log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
+        log_p = torch.where((target == 0) & (log_p == -torch.inf), 0, log_p)  # 0 log 0 = 0, and so its derivatives
+        gamma = constant(settings.gamma, like=logits, xp=xp) if isinstance(settings.gamma, tuple) else settings.gamma
+        losses = (target * _partial(log_p, log_q, gamma, detached=settings.detached)).sum(dim=1)
         if keep is not None:
             losses = torch.where(keep, losses, 0)
-    return losses.to(loss_dtype(rows.logits))
+    return losses
 
 
 def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
@@ -119,7 +118,8 @@ def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[
     classes = rows.logits.shape[1]
     if rows.has_indices:
         keep = rows.target != settings.ignore_index
-        target = F.one_hot(torch.where(keep, rows.target, 0), classes).to(dtype)
+        safe = torch.where(keep, rows.target, 0)  # not F.one_hot: it looks at values, which vmap has not
+        target = torch.zeros_like(rows.logits, dtype=dtype).scatter(1, safe[:, None], 1)
     else:
         keep, target = None, rows.target.to(dtype)
     if settings.label_smoothing:

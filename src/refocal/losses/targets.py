@@ -69,10 +69,12 @@ def reduce(losses: Tensor, rows: Rows, reduction: str, *, weight: Tensor | None,
         return losses
     if reduction == "sum":
         return losses.sum()
+    wide = torch.promote_types(losses.dtype, torch.float32)  # a sum of many in float16 overflows, their mean does not
+    total = losses.sum(dtype=wide)
     if not rows.has_indices:
-        return losses.sum() / losses.numel()
+        return (total / losses.numel()).to(losses.dtype)
     keep = rows.target != ignore_index
     if weight is None:
-        return losses.sum() / keep.sum()
+        return (total / keep.sum()).to(losses.dtype)
     counted = torch.where(keep, weight[torch.where(keep, rows.target, 0)], 0)
-    return losses.sum() / counted.sum()
+    return (total / counted.sum(dtype=wide)).to(losses.dtype)
