@@ -189,7 +189,9 @@ class TestDamage:
             load(cifar.recipe(held_out=2), tmp_path)
 
     def test_nothing_there(self, tmp_path, cifar):
-        with pytest.raises(FileNotFoundError, match=r"needs cifar-10-binary.* download=True \(--download\) fetches https://www\.cs\."):
+        with pytest.raises(
+            FileNotFoundError, match=r"needs cifar-10-binary.* download=True \(--download\) fetches https://www\.cs\."
+        ):
             load(cifar.recipe(held_out=2), tmp_path / "absent")
 
     def shards(self, folder):
