@@ -30,7 +30,10 @@ def paired(several: Sequence[Predictions], progress: Callable[[str], None]) -> l
     labels = np.asarray(first.labels)
     for number, other in enumerate(several[1:], start=1):
         if not np.array_equal(np.asarray(other.labels), labels):
-            msg = "files beside each other must hold the same samples in the same order; their labels differ"
+            msg = (
+                "files beside each other must hold the same samples in the same order, and their labels differ; "
+                "as parts of one data set they are taken with --engine local, or by a pattern in quotes"
+            )
             raise ValueError(msg)
         if not np.array_equal(_weights(other), _weights(first)):
             msg = "files beside each other must have the same weights, or none"
