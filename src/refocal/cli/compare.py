@@ -63,7 +63,7 @@ def side_by_side(reports: Sequence[Report], tests: Sequence[dict[str, Any]]) -> 
     for measure in dict.fromkeys(test["measure"] for test in tests):
         cells = [words.p_value(test["p_value"]) for test in tests if test["measure"] == measure]
         shown.add_row(f"{words.wording(measure).label} differs from the first? p-value", "", *cells)
-    return Group(shown, Text("Small print: 95 % confidence limits."))
+    return Group(shown, Text(words.LIMITS))
 
 
 def streamed(files: Sequence[str], *, split: str | None, progress: Progress) -> tuple[RenderableType, Any]:
@@ -81,8 +81,10 @@ def measures(titles: Sequence[str], summaries: Sequence[CalibrationSummary]) -> 
     shown.add_column("measure")
     for title in titles:
         shown.add_column(Text(words.printable(title)), justify="right")
-    for name in CalibrationSummary._fields:
-        shown.add_row(words.wording(name).label, *(f"{getattr(summary, name):.6g}" for summary in summaries))
+    shown.add_row("Samples", *(words.count(summary.samples) for summary in summaries))
+    for name in CalibrationSummary._fields[1:]:
+        cells = (words.measured(name, getattr(summary, name)) for summary in summaries)
+        shown.add_row(words.wording(name).label, *cells)
     return shown
 
 
