@@ -281,6 +281,15 @@ def test_explain(capsys):
     assert "●" in run(capsys, "explain", "--gamma", 2, "--classes", 100)[1]
 
 
+@pytest.mark.parametrize(("classes", "reachable"), [(11, False), (12, True)])
+def test_explain_says_how_many_classes_overconfidence_takes(capsys, classes, reachable):
+    assert (1 / classes < refocal.thresholds(3).tau_oc) is reachable
+    shown = run(capsys, "explain", "--gamma", 3, "--classes", classes)[1]
+    assert ("(which takes 12 classes or more)" in shown) is not reachable
+    assert "and 4 classes, the most that this is computed for" in shown
+    assert "computed for" not in run(capsys, "explain", "--gamma", 3)[1]
+
+
 def test_a_plot_keeps_its_rows_on_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     lines = run(capsys, "explain", "--gamma", 3)[1].splitlines()
