@@ -319,6 +319,14 @@ def test_a_missing_extra_is_named_with_its_command(files, capsys, monkeypatch):
     status, _, trouble = run(capsys, "export", "cal.json", "--onnx", "head.onnx")
     assert status == 1
     assert "pip install 'refocal[onnx]'" in trouble
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for command in (["train", "--data", "digits", "--model", "mlp"], ["curvature", "--run", "runs/x"]):
+        for name in [
+            name for name in sys.modules if name.startswith(("refocal.curvature", "refocal.train", "refocal.losses"))
+        ]:
+            monkeypatch.delitem(sys.modules, name)
+        status, _, trouble = run(capsys, *command)
+        assert (status, "PyTorch: pip install 'refocal[train]'" in trouble) == (1, True)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "calibrate", "apply", "export", "explain", "demo"])

@@ -60,7 +60,7 @@ def listing(found: Sequence[Entry]) -> RenderableType:
                 *(Text(printable(word)) for word in (name, ", ".join(_loss(card)), str(card.epochs), *figures))
             )
         tables.append(shown)
-    return Several(*tables, Text(f"{len(found)} entries"))
+    return Several(*tables, Text("1 entry" if len(found) == 1 else f"{len(found)} entries"))
 
 
 def terminal(groups: Sequence[Group]) -> RenderableType:
