@@ -170,6 +170,13 @@ def test_list(made, capsys):
     assert "1 entry\n" in run(capsys, "zoo", "list", "--zoo", "another")[1]
 
 
+def test_no_loss_is_cut_off_on_a_terminal_of_80_columns(made, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(capsys, "zoo", "table")[1]
+    assert "method" in shown
+    assert "…" not in shown
+
+
 def test_table(made, capsys):
     status, shown, _ = run(capsys, "zoo", "table")
     assert status == 0
