@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 
 import refocal
 from refocal import cli, demo
+from refocal.cli import commands
 from refocal.predictions import Predictions
 
 
@@ -131,7 +133,9 @@ def test_splits_of_one_file_and_methods(files, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["calibrate", "val.npz"], "has no column split of val and test|must be one of 'val'"),
+        (["calibrate", "val.npz"], "val.npz has no column split with rows of val and of test: give .* by --test"),
+        (["calibrate", "plain.npz"], "plain.npz has no column split with rows of val and of test"),
+        (["calibrate", "test.npz", "--test", "test.npz"], "there are no rows of 'val', only of 'test'"),
         (["calibrate", "both.npz", "--method", "magic"], "method must be one of"),
         (["calibrate", "both.npz", "--method", "posterior"], "needs the gamma"),
         (["calibrate", "both.npz", "--loss", "{"], "--loss must be JSON"),
@@ -141,8 +145,8 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "both.npz", "--loss", "val.npz"], "--loss must be JSON, .* got 'val.npz'"),
         (["calibrate", "both.npz", "--loss", ""], "--loss must be JSON, .* got ''"),
         (["calibrate", "both.npz", "--gamma", "-2"], "gamma"),
-        (["evaluate", "none.npz"], "none.npz"),
-        (["evaluate", "test.npz", "--split", "train"], "'train' was asked for"),
+        (["evaluate", "none.npz"], "^refocal: none.npz: No such file"),
+        (["evaluate", "test.npz", "--split", "train"], "no rows of 'train', only of 'test'"),
         (["evaluate", "unlabelled.npz"], "no labels"),
         (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
         (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "takes logits, but probs.npz holds probs"),
@@ -163,6 +167,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["apply", "cal.json", "two.npz", "--out", "x.npz"], "2 columns, but the calibrator was fitted to 10"),
         (["apply", "deep.json", "test.npz", "--out", "x.npz"], "recursion"),
         (["evaluate", "few.npz", "heavy.npz"], "same weights"),
+        (["evaluate", "few.npz", "plain.npz"], "labels differ; as parts of one data set .* --engine local"),
         (["evaluate", "[/x].npz"], r"\[/x\].npz"),
         (["explain", "--gamma", "3", "--classes", "1"], "classes must be 2 to 100000"),
     ],
@@ -213,6 +218,15 @@ def test_names_are_no_markup(files, capsys):
     assert Path("[bold]o.npz").exists()
 
 
+def test_warnings_for_programmers_are_not_shown(files, capsys, monkeypatch, recwarn):
+    def warns(*_):
+        warnings.warn("a library will change", FutureWarning, stacklevel=1)
+
+    monkeypatch.setattr(commands, "explain", warns)
+    assert run(capsys, "explain", "--gamma", "3") == (0, "", "")
+    assert not recwarn.list
+
+
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
@@ -228,7 +242,7 @@ def test_an_output_that_cannot_be_written_is_said_in_one_line():
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "refocal", "explain", "--gamma", "3", "--json"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
-    assert (done.returncode, done.stderr) == (1, "refocal: [Errno 28] No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "refocal: No space left on device\n")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
@@ -267,6 +281,15 @@ def test_explain(capsys):
     assert "●" in run(capsys, "explain", "--gamma", 2, "--classes", 100)[1]
 
 
+@pytest.mark.parametrize(("classes", "reachable"), [(11, False), (12, True)])
+def test_explain_says_how_many_classes_overconfidence_takes(capsys, classes, reachable):
+    assert (1 / classes < refocal.thresholds(3).tau_oc) is reachable
+    shown = run(capsys, "explain", "--gamma", 3, "--classes", classes)[1]
+    assert ("(which takes 12 classes or more)" in shown) is not reachable
+    assert "and 4 classes, the most that this is computed for" in shown
+    assert "computed for" not in run(capsys, "explain", "--gamma", 3)[1]
+
+
 def test_a_plot_keeps_its_rows_on_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     lines = run(capsys, "explain", "--gamma", 3)[1].splitlines()
@@ -296,6 +319,14 @@ def test_a_missing_extra_is_named_with_its_command(files, capsys, monkeypatch):
     status, _, trouble = run(capsys, "export", "cal.json", "--onnx", "head.onnx")
     assert status == 1
     assert "pip install 'refocal[onnx]'" in trouble
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for command in (["train", "--data", "digits", "--model", "mlp"], ["curvature", "--run", "runs/x"]):
+        for name in [
+            name for name in sys.modules if name.startswith(("refocal.curvature", "refocal.train", "refocal.losses"))
+        ]:
+            monkeypatch.delitem(sys.modules, name)
+        status, _, trouble = run(capsys, *command)
+        assert (status, "PyTorch: pip install 'refocal[train]'" in trouble) == (1, True)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "calibrate", "apply", "export", "explain", "demo"])

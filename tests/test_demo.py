@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+import refocal
 from refocal import cli, demo
+from refocal.report import words
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -28,3 +30,14 @@ def test_readme_shows_what_make_demo_prints(monkeypatch, capsys, tmp_path):
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert readme.split("```text\n")[1].split("```")[0].splitlines() == printed
+
+
+def test_readme_tells_what_the_closed_form_does_to_the_demo():
+    val, test = demo.load().select("val"), demo.load().select("test")
+    report = refocal.calibrate(val.scores, val.labels, gamma=demo.GAMMA).report(test.scores, test.labels)
+    posterior = next(method for method in report.methods if method.name == "posterior")
+    sure, right = words.sure_and_right(posterior.diagram)
+    before, after = (method.measures["ece"].value for method in (report.given, posterior))
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    assert f"takes ECE from {before:.1%} to {after:.1%}. It undoes" in readme
+    assert f"{sure:.1%} sure after it and {right:.1%} right" in readme

@@ -10,7 +10,7 @@ from pathlib import Path
 from refocal import cli
 
 FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=1 --window-size=1100,1500"
+    "--headless=new --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=1 --window-size=1280,1500"
 )
 
 

@@ -450,7 +450,7 @@ def test_reader_and_writer_work_inside_with_only(tmp_path):
 def test_selecting_what_is_not_there():
     with pytest.raises(PredictionsError, match="split: there is no split, 'val' was asked for"):
         Predictions(GOOD, kind="logits").select("val")
-    with pytest.raises(PredictionsError, match="split: must be one of 'a', 'b', 'val' was asked for"):
+    with pytest.raises(PredictionsError, match="split: there are no rows of 'val', only of 'a', 'b'"):
         Predictions(GOOD, kind="logits", split=["a", "b", "a"]).select("val")
 
 

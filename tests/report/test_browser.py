@@ -12,7 +12,9 @@ from importlib import resources
 import numpy as np
 import pytest
 
+import refocal
 import sample
+from refocal import demo
 from refocal.core.posterior import posterior_from_logits
 from refocal.report.live import measure_rows
 from refocal.report.page import save_page
@@ -354,6 +356,16 @@ def test_print_leaves_out_what_paper_cannot_do(page):
     for selector in ("#before", "#after", "#histogram", "#map", ".shown", "#methods table"):
         assert find(page, selector).is_displayed(), selector
     assert len(page.execute_cdp_cmd("Page.printToPDF", {})["data"]) > 10_000
+
+
+def test_a_laptop_shows_all_columns_of_the_methods(browser, tmp_path):
+    val, test = demo.load().select("val"), demo.load().select("test")
+    report = refocal.calibrate(val.scores, val.labels, gamma=demo.GAMMA).report(test.scores, test.labels)
+    look(browser, width=1280)
+    browser.get(saved(report, tmp_path))
+    assert browser.execute_script(
+        "const box = document.querySelector('#methods .scroll'); return box.scrollWidth <= box.clientWidth"
+    )
 
 
 @pytest.mark.parametrize("width", [320, 360, 768])

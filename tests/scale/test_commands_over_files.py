@@ -71,6 +71,18 @@ def test_splits_of_the_same_files(folder, capsys):
     assert content["measures"]["given"]["samples"] == 100
 
 
+def test_measures_are_named_and_written_as_in_a_report(folder, capsys):
+    content = json.loads(run(capsys, "evaluate", "test/*.parquet", "--json")[1])["measures"]
+    shown = run(capsys, "evaluate", "test/*.parquet")[1]
+    for label, value in (
+        ("Samples", f"{content['samples']:,.0f}"),
+        ("ECE", f"{content['ece']:.2%}"),
+        ("NLL", f"{content['nll']:.4f}"),
+        ("Share 99% sure", f"{content['confidence_share']:.2%}"),
+    ):
+        assert re.search(rf"│ {label} +│ +{re.escape(value)} │", shown)
+
+
 def test_only_one_of_val_and_test_may_have_weights(folder, capsys):
     for path in sorted(Path("test").iterdir()):
         if path.name != "part-2.parquet":  # which has no rows

@@ -166,6 +166,15 @@ def test_list(made, capsys):
     assert "focal, γ = 3" in shown
     status, shown, _ = run(capsys, "zoo", "list", "--json")
     assert [card["name"] for card in json.loads(shown)] == ["plain-0", "plain-1", "focal-0", "focal-1", "adafocal"]
+    add(made / "another", "alone")
+    assert "1 entry\n" in run(capsys, "zoo", "list", "--zoo", "another")[1]
+
+
+def test_no_loss_is_cut_off_on_a_terminal_of_80_columns(made, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(capsys, "zoo", "table")[1]
+    assert "method" in shown
+    assert "…" not in shown
 
 
 def test_table(made, capsys):

@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser().parse_args(arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of overflow: what comes of it is checked
+            warnings.simplefilter("ignore", FutureWarning)  # of libraries, to those who program with them
             options.run(options)
         _flush()
     except KeyboardInterrupt:
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output has gone
         return 0
     except (ValueError, TypeError, ArithmeticError, OSError, ImportError, RuntimeError, MemoryError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(_told(error).split()) or type(error).__name__
         sys.stderr.write(f"refocal: {printable(reason)}\n")
         return 1
     finally:
@@ -41,6 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError:  # Python would try once more when it ends, and complain
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _told(error: Exception) -> str:
+    """The words of an error; of the system's own the file and the reason, without its number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def _flush() -> None:

@@ -202,8 +202,8 @@ def _parts(options: Namespace) -> tuple[Predictions, Predictions]:
     from refocal.scale.parts import check_finite
 
     first = Predictions.read(options.val)
-    if options.test is None and first.split is None:
-        msg = f"{options.val} has no column split of val and test: give the test predictions by --test"
+    if options.test is None and (first.split is None or not {"val", "test"} <= set(first.split.tolist())):
+        msg = f"{options.val} has no column split with rows of val and of test: give the test predictions by --test"
         raise ValueError(msg)
     test = first if options.test is None else Predictions.read(options.test)
     if first.split is None and options.test is not None and Path(options.val).samefile(options.test):

@@ -30,7 +30,10 @@ def paired(several: Sequence[Predictions], progress: Callable[[str], None]) -> l
     labels = np.asarray(first.labels)
     for number, other in enumerate(several[1:], start=1):
         if not np.array_equal(np.asarray(other.labels), labels):
-            msg = "files beside each other must hold the same samples in the same order; their labels differ"
+            msg = (
+                "files beside each other must hold the same samples in the same order, and their labels differ; "
+                "as parts of one data set they are taken with --engine local, or by a pattern in quotes"
+            )
             raise ValueError(msg)
         if not np.array_equal(_weights(other), _weights(first)):
             msg = "files beside each other must have the same weights, or none"
@@ -60,7 +63,7 @@ def side_by_side(reports: Sequence[Report], tests: Sequence[dict[str, Any]]) -> 
     for measure in dict.fromkeys(test["measure"] for test in tests):
         cells = [words.p_value(test["p_value"]) for test in tests if test["measure"] == measure]
         shown.add_row(f"{words.wording(measure).label} differs from the first? p-value", "", *cells)
-    return Group(shown, Text("Small print: 95 % confidence limits."))
+    return Group(shown, Text(words.LIMITS))
 
 
 def streamed(files: Sequence[str], *, split: str | None, progress: Progress) -> tuple[RenderableType, Any]:
@@ -78,8 +81,10 @@ def measures(titles: Sequence[str], summaries: Sequence[CalibrationSummary]) -> 
     shown.add_column("measure")
     for title in titles:
         shown.add_column(Text(words.printable(title)), justify="right")
-    for name in CalibrationSummary._fields:
-        shown.add_row(words.wording(name).label, *(f"{getattr(summary, name):.6g}" for summary in summaries))
+    shown.add_row("Samples", *(words.count(summary.samples) for summary in summaries))
+    for name in CalibrationSummary._fields[1:]:
+        cells = (words.measured(name, getattr(summary, name)) for summary in summaries)
+        shown.add_row(words.wording(name).label, *cells)
     return shown
 
 

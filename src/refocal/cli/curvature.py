@@ -33,7 +33,7 @@ def curvature(options: Namespace) -> None:
         from refocal.curvature import curvature_summary
         from refocal.train import runs
     except ImportError:
-        msg = "curvature needs PyTorch: install refocal[train]"
+        msg = "curvature needs PyTorch: pip install 'refocal[train]'"
         raise ImportError(msg) from None
     part = _check.one_of(options.part or "val", "--part", ("train", "val", "test"))
     losses = [_check.one_of(name, "--loss", ("trained", "cross-entropy")) for name in options.loss or ["trained"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -77,17 +78,23 @@ def explain(gamma: float, *, classes: int = 2) -> Explanation:
 
 def shown(found: Explanation) -> RenderableType:
     """The explanation for a terminal."""
-    if found.gamma == 0:
+    if found.overconfident_below is None or found.underconfident_above is None:  # gamma is 0
         return Text("gamma = 0 is cross-entropy: its softmax output is p(y|x) already.")
+    fewer = found.temperature_classes < found.classes
+    enough = math.floor(1 / found.overconfident_below) + 1  # classes: the top score is at least 1 over their number
     lines = [
         f"Focal loss with gamma = {found.gamma:g} and {found.classes} classes: a network that minimises it is",
         f"  underconfident where its top score is above {found.underconfident_above:.3f},",
-        f"  overconfident where all its scores are below {found.overconfident_below:.3f} (which takes many classes).",
-        f"The nearest temperature scaling to the map back to p(y|x) divides the logits by {found.temperature:.3f}:",
-        f"with {found.temperature_classes} classes and logits of ±{_LOGITS:g} no probability differs by more than "
-        f"{found.temperature_error:.4f}.",
+        f"  overconfident where it is below {found.overconfident_below:.3f}"
+        + (f" (which takes {enough:.7g} classes or more)," if enough > found.classes else ","),
+        "  and between the two as the other scores decide.",
+        "The nearest temperature scaling to the map back to p(y|x) divides the logits",
+        f"by {found.temperature:.3f}: no probability differs by more than {found.temperature_error:.4f}, "
+        f"for logits of ±{_LOGITS:g}"
+        + (f"\nand {found.temperature_classes} classes, the most that this is computed for." if fewer else "."),
         "",
-        "p(y|x) of the top class against its softmax score, the other classes sharing the rest",
+        "p(y|x) of the top class (●) against its softmax score (·), the others sharing",
+        "the rest evenly",
     ]
     return Group(Text("\n".join(lines)), Text(_plot(found), no_wrap=True, overflow="crop"))
 

@@ -16,6 +16,7 @@ _WHERE = (
     "take all files together as one data set, as a pattern in quotes does: in this process, block by block (local, the "
     "default), or on a Ray cluster"
 )
+_DATA_FOLDER = "of the data files (default: $REFOCAL_DATA, or ~/.cache/refocal)"
 _EXITS = "exit status: 0 done, 1 input was refused (the message says why), 2 wrong usage, 130 interrupted"
 
 
@@ -56,7 +57,12 @@ def parser() -> argparse.ArgumentParser:
         "--test", help="predictions to measure on; without it, VAL must have the splits val and test"
     )
     loss = calibrate.add_mutually_exclusive_group()
-    loss.add_argument("--gamma", type=float, help="the network was trained with focal loss of this gamma")
+    loss.add_argument(
+        "--gamma",
+        type=float,
+        help="the network was trained with focal loss of this gamma: the closed-form posterior is one of the methods; "
+        "over many files it counts with --method posterior alone",
+    )
     loss.add_argument(
         "--loss",
         metavar="JSON",
@@ -130,7 +136,9 @@ def _claims(commands: Any) -> None:
     claims.add_argument("--paper", help="001, 002, 003 or 004 alone")
     claims.add_argument("--markdown", metavar="FILE", help="write the page of the documentation: .md")
     _force(claims)
-    one = claims.add_subparsers(dest="action", metavar="").add_parser("show", help="one claim in full")
+    one = claims.add_subparsers(dest="action", metavar="[show]").add_parser(
+        "show", help="one claim in full", description="One claim in full, with its verdict and evidence."
+    )
     one.add_argument("id", metavar="ID", help="such as 003-prop-5")
     one.add_argument("--plot", metavar="FILE", help="draw it, where that helps: .svg or .png")
     for option, meaning in (("--json", "print JSON for machines"), ("--force", "replace files that exist")):
@@ -178,8 +186,8 @@ def _train(commands: Any) -> None:
     how.add_argument("--sum-loss", action="store_true", default=None, help="sum the loss over the batch, as 002's code")
     how.add_argument("--clip-norm", type=float, help="largest norm of the gradient; 2 in 002's code")
     where = train.add_argument_group("where")
-    where.add_argument("--data-folder", metavar="FOLDER", help="of the data files (default: $REFOCAL_DATA)")
-    where.add_argument("--download", action="store_true", help="fetch the data from their publisher")
+    where.add_argument("--data-folder", metavar="FOLDER", help=_DATA_FOLDER)
+    where.add_argument("--download", action="store_true", help="fetch data that are not there from their publisher")
     _engine(where, "here, or on a Ray cluster, a task a network")
     where.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
     where.add_argument(
@@ -189,7 +197,9 @@ def _train(commands: Any) -> None:
         help="networks that share a GPU; on a cluster each takes that part of one, and waits for it (default: 4)",
     )
     where.add_argument("--no-compile", action="store_true", help="do without torch.compile on a GPU")
-    where.add_argument("--keep-logits", type=int, nargs="+", metavar="EPOCH", help="keep the training logits of these")
+    where.add_argument(
+        "--keep-logits", type=int, nargs="+", metavar="EPOCH", help="keep the training logits of these epochs"
+    )
 
 
 def _curvature(commands: Any) -> None:
@@ -214,7 +224,7 @@ def _curvature(commands: Any) -> None:
         "--probes", type=int, help="random vectors of the trace, for each 128 samples (default: 100)"
     )
     curvature.add_argument("--seed", type=int, help="of the random vectors (default: 0)")
-    curvature.add_argument("--data-folder", metavar="FOLDER", help="of the data files (default: $REFOCAL_DATA)")
+    curvature.add_argument("--data-folder", metavar="FOLDER", help=_DATA_FOLDER)
     curvature.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
 
 
@@ -223,6 +233,7 @@ def _zoo(commands: Any) -> None:
     top = commands.add_parser(
         "zoo",
         help="logits of trained networks, and every measure of them",
+        description="Logits of trained networks, and every measure of them: a zoo is a folder, zoo in a clone.",
         epilog=f"examples:\n  {examples.replace(chr(10), chr(10) + '  ')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -274,7 +285,9 @@ def _reproduce(commands: Any) -> None:
         "--experiments", metavar="DIR", default="experiments", help="folder of the specs (default: experiments)"
     )
     _engine(reproduce, "here, or on a Ray cluster, a task a figure")
-    reproduce.add_argument("--results", metavar="DIR", help="folder of the results (default: DIR/results)")
+    reproduce.add_argument(
+        "--results", metavar="DIR", help="folder of the results (default: results in the folder of the specs)"
+    )
     reproduce.add_argument(
         "--data", metavar="DIR", help="folder of the data files, where some figures need them (default: $REFOCAL_DATA)"
     )

@@ -45,7 +45,7 @@ def train(options: Namespace) -> None:
     try:
         import torch
     except ImportError:
-        msg = "training needs PyTorch: install refocal[train]"
+        msg = "training needs PyTorch: pip install 'refocal[train]'"
         raise ImportError(msg) from None
     from refocal.train import loop, runs
     from refocal.train.data import load

@@ -103,7 +103,7 @@ class Predictions:
         rows = self.split == split
         if not rows.any():
             found = ", ".join(repr(str(name)) for name in np.unique(self.split)[:10])
-            message = f"must be one of {found}, {split!r} was asked for"
+            message = f"there are no rows of {split!r}, only of {found}"
             raise place.error(message, column="split")
         chosen = self._columns().map(lambda column: column[rows])
         return self._trusted(chosen, self.kind, self.class_names, self.source)

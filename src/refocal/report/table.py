@@ -45,8 +45,7 @@ def table(report: Report) -> RenderableType:
     answer, *reasons = (_text(sentence) for sentence in report.verdict.sentences)
     answer.stylize("bold")
     recommended = [_text(f"← recommended: {report.chosen.title}")] if len(report.methods) > 1 else []
-    limits = _text("Small print: 95 % limits, of calibration errors without what noise adds to the value.")
-    return Group(answer, *reasons, methods, limits, *recommended)
+    return Group(answer, *reasons, methods, _text(words.LIMITS), *recommended)
 
 
 def _text(first: str, small: str = "") -> Text:

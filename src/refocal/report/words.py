@@ -23,15 +23,23 @@ _MEASURES = {
     "adaptive_ece": Wording("Adaptive ECE", "ECE over bins of equally many samples", True),
     "smooth_ece": Wording("Smooth ECE", "ECE without bins, by smoothing", True),
     "classwise_ece": Wording("Classwise ECE", "ECE of each class's probability, averaged", True),
+    "rms": Wording("RMS calibration error", "as ECE, with the gaps squared", True),
     "mce": Wording("MCE", "the largest gap between confidence and accuracy of a bin", True),
     "nll": Wording("NLL", "mean of −log p of the true class; lower is better", False),
     "brier": Wording("Brier", "mean squared error of the probabilities; lower is better", False),
     "error": Wording("Error", "how often the most probable class is wrong", True),
+    "confidence": Wording("Confidence", "mean probability of the most probable class", True),
+    "confidence_share": Wording("Share 99% sure", "how many predictions have a confidence of 99% or more", True),
+    "share_accuracy": Wording("Accuracy of these", "how often those are right", True),
     "auroc": Wording("AUROC", "how well confidence tells right from wrong; higher is better", False),
     "aurc": Wording("AURC", "mean error when the least confident are left out; lower is better", False),
 }
 _SYMBOLS = {"gamma": "γ", "temperature": "T"}
 MISSING = "–"
+LIMITS = (
+    "Small print: 95% confidence limits of the true value. "
+    "Noise enlarges a calibration error, so that it may lie above its limits."
+)
 # What neither a page nor a terminal should get: controls (an escape would command the terminal), and the halves of
 # surrogate pairs that undecodable file names bring.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

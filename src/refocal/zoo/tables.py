@@ -60,7 +60,7 @@ def listing(found: Sequence[Entry]) -> RenderableType:
                 *(Text(printable(word)) for word in (name, ", ".join(_loss(card)), str(card.epochs), *figures))
             )
         tables.append(shown)
-    return Several(*tables, Text(f"{len(found)} entries"))
+    return Several(*tables, Text("1 entry" if len(found) == 1 else f"{len(found)} entries"))
 
 
 def terminal(groups: Sequence[Group]) -> RenderableType:
@@ -68,7 +68,9 @@ def terminal(groups: Sequence[Group]) -> RenderableType:
     tables: list[RenderableType] = []
     for title, members in _by_network(groups):
         measures = _measures(members)
-        shown = Table("loss", "method", title=Text(printable(title)))
+        shown = Table(title=Text(printable(title)))
+        shown.add_column("loss", overflow="fold")
+        shown.add_column("method")
         for name in measures:
             shown.add_column(_MEASURES[name], justify="right")
         for row in _rows(members, measures):
