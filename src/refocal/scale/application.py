@@ -144,7 +144,8 @@ def _claim(folder: Path, outputs: Sequence[Path], *, calibrator: str, overwrite:
         for path in there:
             path.unlink()  # or a run that goes on after this one was killed would take it for an output of its own
     elif theirs is not None:
-        msg = f"{folder} holds outputs of another calibrator: choose another folder, or replace them by overwrite=True (--force)"
+        advice = "choose another folder, or replace them by overwrite=True (--force)"
+        msg = f"{folder} holds outputs of another calibrator: {advice}"
         raise ValueError(msg)
     elif there:
         msg = f"{there[0]} exists, and not by this calibrator: choose another folder, or replace it by overwrite"
