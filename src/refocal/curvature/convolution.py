@@ -106,59 +106,34 @@ class SmoothConvolutions(TorchFunctionMode):
         if used is None:
             return func(*args, **(kwargs or {}))
         layer, bias = used
-        outputs: Tensor = _Forward.apply(layer, *args[:2])  # type: ignore[no-untyped-call]
+        outputs = _product(layer, "slope", {"inputs": args[0], "weight": args[1]})
         return outputs if bias is None else outputs + bias.reshape(-1, *[1] * layer.trailing)
 
 
-class _Forward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, layer: Convolution, inputs: Tensor, weight: Tensor) -> Tensor:
-        ctx.layer = layer
-        ctx.save_for_backward(inputs, weight)
-        return layer.forward(inputs, weight)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight = ctx.saved_tensors
-        _, in_inputs, in_weight = ctx.needs_input_grad
-        return (
-            None,
-            _Back.apply(ctx.layer, slope, weight) if in_inputs else None,  # type: ignore[no-untyped-call]
-            _WeightGradient.apply(ctx.layer, inputs, slope) if in_weight else None,  # type: ignore[no-untyped-call]
-        )
+def _product(layer: Convolution, of: str, operands: Mapping[str, Tensor]) -> Tensor:
+    """The gradient of <W * x, d> in one of its operands, which the other two give."""
+    found: Tensor = _Product.apply(layer, of, *(operands[name] for name in _others(of)))  # type: ignore[no-untyped-call]
+    return found
 
 
-class _Back(torch.autograd.Function):
+def _others(of: str) -> list[str]:
+    return [name for name in ("inputs", "weight", "slope") if name != of]
+
+
+class _Product(torch.autograd.Function):
+    """The derivative of a product along a tensor in its place is <W * x, d> again, with that in the place."""
+
     @staticmethod
-    def forward(ctx: Any, layer: Convolution, slope: Tensor, weight: Tensor) -> Tensor:
-        ctx.layer = layer
-        ctx.save_for_backward(slope, weight)
-        return layer.back(slope, weight)
+    def forward(ctx: Any, layer: Convolution, of: str, *given: Tensor) -> Tensor:
+        ctx.layer, ctx.of = layer, of
+        ctx.save_for_backward(*given)
+        kernels: dict[str, Callable[..., Tensor]]
+        kernels = {"inputs": layer.back, "weight": layer.weight_gradient, "slope": layer.forward}
+        return kernels[of](**dict(zip(_others(of), given, strict=True)))
 
     @staticmethod
     def backward(ctx: Any, along: Tensor) -> tuple[Tensor | None, ...]:
-        slope, weight = ctx.saved_tensors
-        _, in_slope, in_weight = ctx.needs_input_grad
-        return (
-            None,
-            _Forward.apply(ctx.layer, along, weight) if in_slope else None,  # type: ignore[no-untyped-call]
-            _WeightGradient.apply(ctx.layer, along, slope) if in_weight else None,  # type: ignore[no-untyped-call]
-        )
-
-
-class _WeightGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, layer: Convolution, inputs: Tensor, slope: Tensor) -> Tensor:
-        ctx.layer = layer
-        ctx.save_for_backward(inputs, slope)
-        return layer.weight_gradient(inputs, slope)
-
-    @staticmethod
-    def backward(ctx: Any, along: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, slope = ctx.saved_tensors
-        _, in_inputs, in_slope = ctx.needs_input_grad
-        return (
-            None,
-            _Back.apply(ctx.layer, slope, along) if in_inputs else None,  # type: ignore[no-untyped-call]
-            _Forward.apply(ctx.layer, inputs, along) if in_slope else None,  # type: ignore[no-untyped-call]
-        )
+        names = _others(ctx.of)
+        operands = {**dict(zip(names, ctx.saved_tensors, strict=True)), ctx.of: along}
+        needed = zip(names, ctx.needs_input_grad[2:], strict=True)
+        return None, None, *(_product(ctx.layer, name, operands) if wanted else None for name, wanted in needed)
