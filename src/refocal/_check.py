@@ -122,19 +122,17 @@ def one_of(value: Any, name: str, allowed: tuple[str, ...]) -> str:
 def count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:
     """A whole number within bounds."""
     bounds = f"at least {least}" if most is None else f"{least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        msg = f"{name} must be a whole number, {bounds}, got {value!r}"
-        raise TypeError(msg)
+    value = whole(value, name, bounds=bounds)
     if value < least or (most is not None and value > most):
         msg = f"{name} must be {bounds}, got {value}"
         raise ValueError(msg)
-    return int(value)
+    return value
 
 
-def whole(value: Any, name: str) -> int:
-    """A whole number."""
+def whole(value: Any, name: str, *, bounds: str = "") -> int:
+    """A whole number; `bounds` are for the message."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        msg = f"{name} must be a whole number, got {value!r}"
+        msg = f"{name} must be {', '.join(filter(None, ('a whole number', bounds)))}, got {value!r}"
         raise TypeError(msg)
     return int(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -38,6 +39,15 @@ def _opened(temporary: Path, target: Path) -> BinaryIO:
     except OSError as error:
         error.filename = str(target)
         raise
+
+
+def is_of_disk(error: Exception) -> bool:
+    """Whether a disk failed: such an OSError carries an errno.
+
+    Over the content of damaged files, parsers raise a dozen kinds of exceptions. An errno of theirs is that of seeking
+    before the start of a file, which is a wrong offset in it.
+    """
+    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool) -> None:

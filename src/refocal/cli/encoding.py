@@ -7,8 +7,10 @@ import io
 import sys
 import unicodedata
 
-_SPELLED = {"±": "+-", "−": "-", "–": "-", "×": "x", "…": "...", "←": "<-", "≤": "<=", "≥": ">=", "\xa0": " "}
-_DRAWN = {"●": "o", "·": ".", "│": "|", "─": "-", "└": "+"}
+_SPELLED = {
+    **{"±": "+-", "−": "-", "–": "-", "×": "x", "…": "...", "←": "<-", "≤": "<=", "≥": ">=", "\xa0": " "},
+    **{"●": "o", "·": ".", "│": "|", "─": "-", "└": "+"},
+}
 
 
 def accept_any_encoding() -> None:
@@ -26,4 +28,4 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 def _spelled(sign: str) -> str:
     name = unicodedata.name(sign, "")
     letter = name.rsplit(" ", 1)[-1].lower() if name.startswith("GREEK") else "?"
-    return (_SPELLED | _DRAWN).get(sign, letter)
+    return _SPELLED.get(sign, letter)

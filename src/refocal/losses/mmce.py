@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from refocal import _check
-from refocal.losses.targets import as_rows
+from refocal.losses.targets import as_rows, at_least_float32
 
 
 def mmce_loss(
@@ -43,7 +43,7 @@ def mmce_loss(
         msg = "this loss takes class indices as its target, not class probabilities"
         raise TypeError(msg)
     keep = rows.target != _check.whole(ignore_index, "ignore_index")
-    wide = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
+    wide = at_least_float32(rows.logits)
     confidence, predicted = torch.softmax(wide, dim=1).max(dim=1)
     correct = (predicted == rows.target).to(confidence.dtype)
     if weighted:

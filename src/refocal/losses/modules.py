@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,7 +23,7 @@ from refocal.losses.softmax import (
     proper_focal_loss,
     reduced_focal_loss,
 )
-from refocal.losses.targets import as_rows, loss_dtype, reduce
+from refocal.losses.targets import as_rows, at_least_float32, loss_dtype, reduce
 
 Reduction = Literal["none", "mean", "sum"]
 _FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
@@ -334,8 +333,7 @@ class SigmoidFocalLoss(AbstractLoss):
         settings: dict[str, Any] = {"gamma": self.gamma, "alpha": self.alpha, "ignore_index": self.ignore_index}
         if self.reduction == "none":
             return sigmoid_focal_loss(logits, target, **settings)
-        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-        total = sigmoid_focal_loss(wide, target, **settings).sum()
+        total = sigmoid_focal_loss(at_least_float32(logits), target, **settings).sum()
         loss = total if self.reduction == "sum" else total / (target != self.ignore_index).sum()
         return loss.to(loss_dtype(logits))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from refocal import _check
 from refocal._arrays import constant
 from refocal.losses import fused
-from refocal.losses.targets import loss_dtype
+from refocal.losses.targets import at_least_float32, loss_dtype
 
 
 def sigmoid_focal_loss(
@@ -64,7 +64,7 @@ def sigmoid_focal_loss(
 def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int) -> Tensor:
     """The same by plain tensor operations, at least in float32."""
     keep = target != ignore_index
-    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    wide = at_least_float32(logits)
     wide = torch.where(keep, wide, 0)  # a score that does not count may be infinite, and has the gradient 0
     gamma = constant(gamma, like=wide, xp=xp)
     alpha = constant(alpha, like=wide, xp=xp)

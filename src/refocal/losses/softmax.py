@@ -17,7 +17,7 @@ from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
 from refocal.losses.launches import Settings
 from refocal.losses.policies import GammaPolicy
-from refocal.losses.targets import Rows, as_rows, check_fit, gather_target, loss_dtype, reduce
+from refocal.losses.targets import Rows, as_rows, at_least_float32, check_fit, gather_target, loss_dtype, reduce
 
 
 def focal_loss(
@@ -90,7 +90,7 @@ def resolve_gamma(gamma: Any, *, classes: int) -> Any:
 
 def focal_rows(rows: Rows, settings: Settings) -> Tensor:
     """Focal losses (N,), at least in float32, by plain tensor operations: twice differentiable, on any device."""
-    logits = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
+    logits = at_least_float32(rows.logits)
     weight = None if settings.weight is None else settings.weight.to(logits.dtype)
     if rows.has_indices and not settings.label_smoothing:
         log_p, log_q, counted, safe = _target_log_p_and_q(logits, rows.target, settings.ignore_index)
@@ -233,7 +233,7 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> T
     Reference: 002, section 5.
     """
     rows = as_rows(logits, target, weight=None)
-    wide = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
+    wide = at_least_float32(rows.logits)
     settings = Settings(0.0, None, _check.whole(ignore_index, "ignore_index"), 0.0, False)
     target, keep = soft_target(rows, settings, dtype=wide.dtype)
     losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
@@ -276,7 +276,7 @@ def _index_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None) -> Row
     if not rows.has_indices:
         msg = "this loss takes class indices as its target, not class probabilities"
         raise TypeError(msg)
-    wide = rows.logits.float() if rows.logits.dtype in (torch.float16, torch.bfloat16) else rows.logits
+    wide = at_least_float32(rows.logits)
     return rows._replace(logits=wide)
 
 

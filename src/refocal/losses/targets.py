@@ -56,6 +56,11 @@ def loss_dtype(logits: Tensor) -> torch.dtype:
     return torch.float32 if torch.is_autocast_enabled(logits.device.type) else logits.dtype
 
 
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Logits in a type in which sums and logarithms keep their digits."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
 def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
     """The value at each row's target (N,), the mask of counted rows, and targets that are safe to index with."""
     keep = target != ignore_index

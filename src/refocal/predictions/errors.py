@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from refocal._files import is_of_disk
 
 
 class PredictionsError(ValueError):
@@ -61,14 +62,14 @@ class Place:
 
         zipfile, zlib, NumPy's header parser and pyarrow raise a dozen kinds of exceptions over damaged files, among
         them OverflowError, RecursionError and MemoryError (a length that is not true). Failures of the disk stay
-        OSError: they carry an errno. That of seeking before the start of a file is a wrong offset in it.
+        OSError.
         """
         try:
             yield
         except PredictionsError:
             raise
         except Exception as error:
-            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            if is_of_disk(error):
                 raise
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             message = f"{what} cannot be read, the file is damaged or of another format: {reason}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from refocal._files import is_of_disk
 from refocal.train.data.record import Part
 
 
@@ -135,8 +135,7 @@ def no_door(recipe: Recipe, root: Path) -> DataError | FileNotFoundError:
 def parsing(name: object, *, otherwise: str = "damaged") -> Iterator[None]:
     """Turn whatever a parser raises over the content of a file into a DataError that names it.
 
-    tarfile, zipfile, zlib, lzma and NumPy raise a dozen kinds of exceptions over damaged files. Failures of the disk
-    stay OSError: they carry an errno. That of seeking before the start of a file is a wrong offset in it.
+    Failures of the disk stay OSError.
 
     Args:
         name: Of the file.
@@ -147,7 +146,7 @@ def parsing(name: object, *, otherwise: str = "damaged") -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        if is_of_disk(error):
             raise
         msg = f"{name} is {otherwise}: {' '.join(str(error).split()) or type(error).__name__}"
         raise DataError(msg) from error
