@@ -140,14 +140,14 @@ def _claim(folder: Path, outputs: Sequence[Path], *, calibrator: str, overwrite:
     if theirs == mine.encode():
         return
     there = [path for path in outputs if path.exists()]
+    advice = "choose another folder, or replace what is there by overwrite=True (--force)"
     if overwrite:
         for path in there:
             path.unlink()  # or a run that goes on after this one was killed would take it for an output of its own
     elif theirs is not None:
-        advice = "choose another folder, or replace them by overwrite=True (--force)"
         msg = f"{folder} holds outputs of another calibrator: {advice}"
         raise ValueError(msg)
     elif there:
-        msg = f"{there[0]} exists, and not by this calibrator: choose another folder, or replace it by overwrite"
+        msg = f"{there[0]} exists, and not by this calibrator: {advice}"
         raise FileExistsError(msg)
     write_text(record, mine, overwrite=True)
