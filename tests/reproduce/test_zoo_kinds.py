@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from made_zoo import add, add_history, parts, write_zoo
 from refocal import cli, metrics, posterior_from_logits, reproduce
@@ -166,6 +167,10 @@ def test_the_best_gamma_needs_all_of_them(networks, tmp_path):
     assert "best gamma raw(cifar10 resnet20, standard)" in fewer.absent
     row = next(row for row in fewer.table if row[0] == "CIFAR-10, ResNet-20")
     assert row[-3:] == (NO_ENTRY, NO_ENTRY, "–")
+    figure = Figure()
+    reproduce.KINDS["zoo-boxes"].draw(figure, SPECS["001-fig-5"].parameters["smoke"], fewer)
+    ticks = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert ticks == ["γ = 0", "γ = 1", "γ = 2\nno\nentry", "γ = 3\nno\nentry"]
 
 
 def test_label_smoothing_is_its_own_paradigm(tmp_path):
@@ -349,6 +354,14 @@ def test_a_zoo_of_many_data_sets_has_a_panel_for_each(tmp_path):
     assert "(a) set00" in drawn
     assert "(z) set12" in drawn
     assert "(28) set13" in drawn
+
+
+def test_marks_of_an_axis_from_zero_are_not_cut_off():
+    ax = Figure().subplots()
+    ax.plot([1, 2], [100, 101])
+    style.from_zero(ax)
+    assert ax.get_ylim() == pytest.approx((0, 101 * (1 + ax.margins()[1])))
+    assert ax.get_xlim()[0] > 0
 
 
 def test_a_table_of_every_method_is_drawn(networks):

@@ -64,6 +64,13 @@ def letter(ax: Axes, index: int, text: str = "") -> None:
     ax.set_title(f"({name}) {text}".rstrip(), loc="left", pad=5)
 
 
+def from_zero(ax: Axes) -> None:
+    """Let the vertical axis begin at 0, with a margin above that is a share of the whole of it: no mark is cut off."""
+    ax.update_datalim([(0, 0)], updatex=False)
+    ax.autoscale_view(scalex=False)
+    ax.set_ylim(bottom=0)
+
+
 def rendered(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numbers: Numbers) -> dict[str, bytes]:
     """A drawing as files: figure.svg and figure.png."""
     import matplotlib as mpl

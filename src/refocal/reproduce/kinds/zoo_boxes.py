@@ -8,7 +8,7 @@ import numpy as np
 
 from refocal import metrics, zoo
 from refocal.reproduce import style
-from refocal.reproduce.base import Context, Numbers
+from refocal.reproduce.base import NO_ENTRY, Context, Numbers
 from refocal.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
 from refocal.reproduce.paradigms import WORDS, Setting, Shown
 from refocal.zoo.measures import read_parts
@@ -91,7 +91,7 @@ def draw(figure: Figure, given: Shown, numbers: Numbers) -> None:
     for ax in panels.ravel()[len(boxes) :]:
         ax.set_axis_off()
     if not boxes:
-        panels[0, 0].text(0.5, 0.5, "no entry", ha="center")
+        panels[0, 0].text(0.5, 0.5, NO_ENTRY, ha="center")
         return
     for ax in panels[:, 0]:
         ax.set_ylabel("ECE (%)")
@@ -122,9 +122,11 @@ def _draw_boxes(ax: Axes, gammas: tuple[float, ...], item: dict[str, Any]) -> No
         x = np.repeat(at, [len(values) for values in several])
         marker = style.MARKERS[index]
         ax.plot(x, np.concatenate(several), linestyle="none", marker=marker, markersize=3, color=colour, label=words)
-    ax.set_xticks(range(len(gammas)), [f"γ = {gamma:g}" for gamma in gammas])
+    absent = "\n" + NO_ENTRY.replace(" ", "\n")
+    ticks = [f"γ = {gamma:g}{'' if several else absent}" for gamma, several in zip(gammas, item["raw"], strict=True)]
+    ax.set_xticks(range(len(gammas)), ticks)
     ax.set_xlim(-0.6, len(gammas) - 0.4)
-    ax.set_ylim(bottom=0)
+    style.from_zero(ax)
 
 
 KIND = zoo_kind(Shown, compute, draw)

@@ -189,12 +189,13 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
                     color=style.color(m),
                     label=f"{Network.named(network).words}, {words}",
                 )
-        ax.set_xticks(range(len(losses)), [loss_words(loss).replace("cross-", "cross-\n") for loss in losses])
+        short = {"cross-entropy": "cross-\nentropy", "flsd-53": "FLSD-\n53", "adafocal": "Ada-\nFocal"}
+        ax.set_xticks(range(len(losses)), [short.get(loss, loss_words(loss)) for loss in losses])
         ax.set_ylabel(("log-loss (nats)", "ECE, 15 bins of equal mass (%)")[index])
         style.letter(ax, index, f"chosen by {_CRITERIA[criterion]}")
         if not measured:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
-    panels[1].set_ylim(bottom=0)
+    style.from_zero(panels[1])
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 
 

@@ -267,7 +267,7 @@ def _draw_panel(ax: Axes, given: Parameters, groups: list[dict[str, Any]]) -> No
     ticks = [short.get(loss, loss_words(loss).replace("cross-entropy, smoothing ", "LS\n")) for loss in losses]
     ax.set_xticks(range(len(losses)), ticks, fontsize="small")
     ax.set_ylabel("ECE, 15 bins (%)")
-    ax.set_ylim(bottom=0)
+    style.from_zero(ax)
     if not groups:
         ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
 

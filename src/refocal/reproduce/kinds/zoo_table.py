@@ -212,7 +212,8 @@ def _draw_panel(
     ticks = [short.get(loss, loss_words(loss)) + (f"\n({NO_ENTRY})" if loss in empty else "") for loss in given.losses]
     ax.set_xticks(range(len(given.losses)), ticks)
     ax.set_xlim(-0.6, len(given.losses) - 0.4)
-    ax.set_ylim(bottom=0 if measure != "accuracy_99" else None)
+    if measure != "accuracy_99":
+        style.from_zero(ax)
 
 
 KIND = zoo_kind(Parameters, compute, draw)

@@ -1,0 +1,47 @@
+"""The pages that hold numbers of the zoo: they count its entries and agree with each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from refocal import zoo
+
+REPOSITORY = Path(__file__).parents[2]
+MEASURED = (REPOSITORY / "zoo/README.md").read_text(encoding="utf-8")
+
+
+def rows(text):
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return cells[2:]
+
+
+def section(text, title):
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+
+
+def test_every_entry_is_in_the_table():
+    seeds = map(int, re.findall(r"^\| (\d+) seeds?, ", MEASURED, re.MULTILINE))
+    assert sum(seeds) == len(zoo.entries(REPOSITORY / "zoo"))
+
+
+def test_the_losses_on_the_page_about_training_are_those_of_the_table():
+    by_loss, group = {}, {}
+    for about, method, nll, _, ece, *_ in rows(section(MEASURED, "cifar10, resnet20")):
+        if method == "as given":
+            group = {"about": []}
+        group["about"].append(about)
+        group[method] = {"NLL": nll, "ECE": ece.replace("%", "")}
+        if method == "focal TS":
+            loss, *more = (line for line in group["about"] if line)
+            smoothed = [line for line in more if line.startswith("label smoothing")]
+            by_loss[", ".join([loss, *smoothed])] = group
+    page = (REPOSITORY / "docs/training.md").read_text(encoding="utf-8")
+    shown = rows(section(page, "Which loss"))
+    assert len(shown) == 13
+    for loss, seeds, error, raw, psi, scaled, nll in shown:
+        found = by_loss[loss]
+        assert f"{seeds} seeds, 200 epochs" in found["about"], loss
+        assert f"error {error.replace(' ', '% ', 1)}" in found["about"], loss
+        assert [raw, psi, scaled] == [found[method]["ECE"] for method in ("as given", "Ψ", "TS by NLL")], loss
+        assert nll == found["TS by NLL"]["NLL"], loss
