@@ -1,8 +1,9 @@
 """v'Hv through linear layers and convolutions without the gradient in their weights.
 
-With y = Wx, d the loss's slope in y, and W moving along V, the weight's part of v'Hv is the change of <d, Vx>. Vx is
-what y changes by, too. So the large product of d' with x, which a gradient in W needs for each vector, is never formed:
-a first layer costs one product a vector in place of two, a later one four in place of six.
+With y = Wx, d the loss's slope in y, and W moving along V, the weight's part of v'Hv is the change of <d, Vx>: that of
+d times Vx, which y changes by, too, and that of x times V'd, which the slope in x changes by, too. So the large product
+of d' with x, which a gradient in W needs for each vector, is never formed: a first layer costs one product a vector in
+place of two, a later one four in place of six, each with one operand that all vectors share.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class MovingWeights(TorchFunctionMode):
         if use is None or id(use.weight) not in self._vectors:
             return func(*args, **(kwargs or {}))
         vector = self._vectors[id(use.weight)]
-        along = use.layer.forward(use.inputs, vector)
+        along = use.layer.forward(use.inputs.detach(), vector)
         outputs: Tensor = _Moving.apply(use.layer, use.inputs, use.weight, vector, along, self._time)  # type: ignore[no-untyped-call]
         return outputs if use.bias is None else outputs + use.bias.reshape(-1, *[1] * use.layer.trailing)
 
@@ -129,61 +130,61 @@ class _Moving(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.layer, _, weight, vector, along, _ = inputs
-        ctx.save_for_backward(weight, vector, along)
-        ctx.save_for_forward(weight, along)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        weight, vector, along = ctx.saved_tensors
-        back = _MovingBack.apply(ctx.layer, slope, weight, vector) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
-        return None, back, None, None, None, _Pairing.apply(slope, along)  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, inputs: Tensor | None, *others: Any) -> Tensor:  # noqa: ARG004
-        weight, along = ctx.saved_tensors
-        return along.clone() if inputs is None else along + ctx.layer.forward(inputs, weight)
-
-
-class _MovingBack(torch.autograd.Function):
-    """W'd, which moves by V'd."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(layer: Any, slope: Tensor, weight: Tensor, vector: Tensor) -> Tensor:  # noqa: ARG004
-        return layer.back(slope, weight)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.layer, *tensors = inputs
+        ctx.set_materialize_grads(False)
+        ctx.layer, *tensors, _ = inputs
+        ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
 
     @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[1]
+        back, in_time = _MovingBack.apply(ctx.layer, wanted, slope, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return None, back if wanted else None, None, None, None, in_time
+
+    @staticmethod
     def jvp(ctx: Any, _: None, change: Tensor | None, *others: Any) -> Tensor:  # noqa: ARG004
-        slope, weight, vector = ctx.saved_tensors
-        moved = ctx.layer.back(slope, vector)
-        return moved if change is None else moved + ctx.layer.back(change, weight)
+        _, weight, _, along = ctx.saved_tensors
+        return along.clone() if change is None else along + ctx.layer.forward(change, weight)
 
 
-class _Pairing(torch.autograd.Function):
-    """What <d, y> changes by, where nobody asks for its value: that is 0 here."""
+class _MovingBack(torch.autograd.Function):
+    """W'd, which moves by V'd, and <d, Vx>, of which only the change is asked for: as a value it is 0."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(slope: Tensor, along: Tensor) -> Tensor:  # noqa: ARG004
-        return slope.new_zeros(())
+    def forward(  # noqa: PLR0917
+        layer: Any,
+        wanted: bool,
+        slope: Tensor,
+        inputs: Tensor,  # noqa: ARG004
+        weight: Tensor,
+        vector: Tensor,  # noqa: ARG004
+        along: Tensor,  # noqa: ARG004
+    ) -> tuple[Tensor, Tensor]:
+        nothing = slope.new_zeros(())
+        return layer.back(slope, weight) if wanted else nothing.clone(), nothing
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_forward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
+        ctx.set_materialize_grads(False)
+        ctx.layer, ctx.wanted, *tensors = inputs
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def jvp(ctx: Any, slope_change: Tensor | None, along_change: Tensor | None) -> Tensor:
-        slope, along = ctx.saved_tensors
-        pairs = [(slope_change, along), (slope, along_change)]
-        return torch.stack([_dot(a, b) for a, b in pairs if a is not None and b is not None]).sum()
+    def jvp(
+        ctx: Any, _: None, __: None, slope_change: Tensor | None, change: Tensor | None, *others: Any  # noqa: ARG004
+    ) -> tuple[Tensor, Tensor]:
+        slope, _, weight, vector, along = ctx.saved_tensors
+        in_time = nothing = slope.new_zeros(())
+        if slope_change is not None:
+            in_time = in_time + _dot(slope_change, along)
+        if not ctx.wanted:
+            return nothing, in_time
+        moved = ctx.layer.back(slope, vector)
+        if change is not None:
+            in_time = in_time + _dot(moved, change)
+        return moved if slope_change is None else moved + ctx.layer.back(slope_change, weight), in_time
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
