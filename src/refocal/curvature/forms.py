@@ -51,23 +51,42 @@ def quadratic_forms(
 def vectors_at_once(problem: Problem, memory: int) -> int:
     """How many vectors fit into `memory` bytes, by what a forward pass over the largest batch keeps.
 
-    Derivatives along a vector of all of that, and of the parameters, are alive in passes forward and back together:
-    five times the bytes of both hold the peaks that benchmarks/curvature.py finds.
+    Each is there itself, and derivatives along it of most of that are alive in passes forward and back together: twice
+    the one and six times the other hold the peaks that benchmarks/curvature.py finds.
     """
     itself = sum(values.nbytes for values in problem.parameters.values())
-    return max(1, memory // (5 * (itself + kept_by_forward(problem))))
+    return max(1, memory // (2 * itself + 6 * kept_by_forward(problem)))
 
 
-def rademacher(count: int, like: Vector, generator: torch.Generator) -> Vector:
-    """Vectors of independent signs (count, *shape) for each parameter: bits of random numbers, looked up by byte."""
-    drawn = {}
-    for name, values in like.items():
-        numbers = count * values.numel()
-        words = torch.randint(
-            -(2**63), 2**63 - 1, ((numbers + 63) // 64,), dtype=torch.int64, device=values.device, generator=generator
-        )
-        octets = torch.arange(256, device=values.device)[:, None]
-        signs_of_octet = ((octets >> torch.arange(8, device=values.device)) & 1).to(values.dtype).mul_(2).sub_(1)
-        signs = signs_of_octet.index_select(0, words.view(torch.uint8).int())
-        drawn[name] = signs.flatten()[:numbers].reshape(count, *values.shape)
-    return drawn
+class Signs:
+    """Vectors of independent signs for each parameter, drawn into the same memory again and again.
+
+    Args:
+        most: How many vectors a draw may ask for.
+        like: The parameters.
+        generator: Where the bits come from.
+    """
+
+    def __init__(self, most: int, like: Vector, generator: torch.Generator) -> None:
+        self._like, self._generator = like, generator
+        self._rooms = {name: values.new_empty((_words(most * values.numel()) * 8, 8)) for name, values in like.items()}
+
+    def draw(self, count: int) -> Vector:
+        """Vectors (count, *shape), until the next draw: bits of random numbers, looked up by byte."""
+        drawn = {}
+        for name, values in self._like.items():
+            numbers, device = count * values.numel(), values.device
+            words = torch.randint(
+                -(2**63), 2**63 - 1, (_words(numbers),), dtype=torch.int64, device=device, generator=self._generator
+            )
+            octets = torch.arange(256, device=device)[:, None]
+            signs_of_octet = ((octets >> torch.arange(8, device=device)) & 1).to(values.dtype).mul_(2).sub_(1)
+            room = self._rooms[name][: len(words) * 8]
+            torch.index_select(signs_of_octet, 0, words.view(torch.uint8).int(), out=room)
+            drawn[name] = room.flatten()[:numbers].reshape(count, *values.shape)
+        return drawn
+
+
+def _words(bits: int) -> int:
+    """How many words of 64 bits hold them."""
+    return (bits + 63) // 64

@@ -173,7 +173,12 @@ class _MovingBack(torch.autograd.Function):
 
     @staticmethod
     def jvp(
-        ctx: Any, _: None, __: None, slope_change: Tensor | None, change: Tensor | None, *others: Any  # noqa: ARG004
+        ctx: Any,
+        _: None,
+        __: None,
+        slope_change: Tensor | None,
+        change: Tensor | None,
+        *others: Any,  # noqa: ARG004
     ) -> tuple[Tensor, Tensor]:
         slope, _, weight, vector, along = ctx.saved_tensors
         in_time = nothing = slope.new_zeros(())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from refocal import _check
-from refocal.curvature.forms import rademacher
+from refocal.curvature.forms import Signs
 from refocal.curvature.problem import Loss
 
 
@@ -88,9 +88,9 @@ class HessianTracePenalty(nn.Module):
 
     def _trace(self, loss: Tensor, parameters: list[Tensor], generator: torch.Generator) -> Tensor:
         slopes = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
-        drawn = rademacher(self.probes, {str(i): values for i, values in enumerate(parameters)}, generator)
+        signs = Signs(self.probes, {str(i): values for i, values in enumerate(parameters)}, generator)
         total = torch.zeros_like(loss)
-        for probe in zip(*drawn.values(), strict=True):
+        for probe in zip(*signs.draw(self.probes).values(), strict=True):
             slope_along = torch.stack([(a * b).sum() for a, b in zip(slopes, probe, strict=True)]).sum()
             if not slope_along.requires_grad:  # a loss linear in all parameters
                 continue

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from refocal import _check
-from refocal.curvature.forms import Matrix, quadratic_forms, rademacher, vectors_at_once
+from refocal.curvature.forms import Matrix, Signs, quadratic_forms, vectors_at_once
 from refocal.curvature.moving_weights import layer_weights
 from refocal.curvature.operators import CountedOperator, trace_estimators
 from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, all_digits, memory_for, prepare
@@ -112,6 +112,7 @@ def _hutchinson(
 ) -> TraceEstimate:
     generator = torch.Generator(problem.device).manual_seed(seed)
     at_once = min(probes, vectors_at_once(problem, memory))
+    signs = Signs(at_once, problem.parameters, generator)
     moving = layer_weights(problem)
     value = variance = 0.0
     for batch in problem.batches:
@@ -119,7 +120,7 @@ def _hutchinson(
         forms = []
         for start in range(0, probes, at_once):
             count = min(at_once, probes - start)
-            forms.append(forms_of(rademacher(count, problem.parameters, generator)).double())
+            forms.append(forms_of(signs.draw(count)).double())
             advance(count)
         joined = torch.cat(forms)
         if not joined.isfinite().all():
