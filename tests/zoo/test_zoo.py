@@ -236,6 +236,7 @@ def test_an_infinite_mean_is_no_json_number():
         ({"gamma": "3"}, r"one\.json: gamma must be of type int or float or NoneType, got '3'"),
         ({"seed": True}, r"one\.json: seed must be of type int, got True"),
         ({"schema": 2}, r"one\.json must be a card of schema 1"),
+        ({"recipe": 3}, r"one\.json: recipe must be of type dict, got 3"),
         ({"name": "two"}, r"one\.json: name must be that of the file, 'one', got 'two'"),
     ],
 )
@@ -255,9 +256,10 @@ def test_files_are_checked(tmp_path):
     (tmp_path / "one.json").write_text(json.dumps(card))
     with pytest.raises(zoo.ZooError, match="command must be of type str, got None"):
         zoo.entries(tmp_path)
-    (tmp_path / "one.json").write_text("{")
-    with pytest.raises(zoo.ZooError, match=r"one\.json is not JSON"):
-        zoo.entries(tmp_path)
+    for content in (b"{", b"\xff"):
+        (tmp_path / "one.json").write_bytes(content)
+        with pytest.raises(zoo.ZooError, match=r"one\.json is not JSON"):
+            zoo.entries(tmp_path)
     (tmp_path / "one.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"one needs both \.json and \.npz, \.npz is alone"):
         zoo.entries(tmp_path)
