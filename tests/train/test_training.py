@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from small_runs import CPU, DIGITS, SMALL, history, run, weights
 
 from refocal import metrics
 from refocal.cli import main
@@ -21,26 +21,6 @@ from refocal.train.data import DataSet, Part, load
 from refocal.train.history import History
 from refocal.train.loop import DivergedError, Trial, _run_together, train
 from refocal.train.recipe import Recipe, recipe_from
-
-CPU = torch.device("cpu")
-SMALL = ("--data", "digits", "--model", "mlp")
-DIGITS = {"data": "digits", "model": "mlp", "epochs": 4, "batch_size": 64}
-
-
-def run(recipe, out, *, data=None, **settings):
-    records = []
-    data = load("digits") if data is None else data
-    train([recipe], data, out, device=CPU, report=lambda _, record: records.append(record), **settings)
-    return records
-
-
-def weights(folder):
-    return load_file(folder / "weights.safetensors")
-
-
-def history(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{**json.loads(line), "seconds": None} for line in lines]
 
 
 def start(out, *options, before=()):
@@ -297,68 +277,6 @@ def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path, rat
     with pytest.raises(DivergedError, match=reason):
         run(recipe, tmp_path)
     assert not runs.is_finished(tmp_path / recipe.name)
-
-
-@pytest.mark.parametrize("damage", [slice(100), slice(0), slice(64, 128)])
-def test_an_unreadable_checkpoint_is_reported_and_kept(tmp_path, damage):
-    recipe = Recipe(**DIGITS)
-    run(recipe, tmp_path)
-    folder = tmp_path / recipe.name
-    (folder / "card.json").unlink()
-    path = folder / "checkpoint.safetensors"
-    path.write_bytes(path.read_bytes()[damage])
-    with pytest.raises(checkpoint.CheckpointError, match=r"cannot be read .* remove it to begin again"):
-        run(recipe, tmp_path)
-    assert path.exists()
-    assert len(history(folder)) == recipe.epochs
-
-
-def test_a_checkpoint_of_another_network_is_refused(tmp_path):
-    recipe = Recipe(**DIGITS)
-    folder = tmp_path / recipe.name
-    folder.mkdir()
-    checkpoint.save(
-        folder / "checkpoint.safetensors", {"a": torch.zeros(1)}, epochs=1, settings=json.dumps(recipe.settings())
-    )
-    with pytest.raises(checkpoint.CheckpointError, match="is of another network"):
-        run(recipe, tmp_path)
-
-
-def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
-    recipe = Recipe(**DIGITS)
-    run(recipe, tmp_path)
-    folder = tmp_path / recipe.name
-    (folder / "card.json").unlink()
-    path = folder / "checkpoint.safetensors"
-    tensors, epochs, settings = checkpoint.load(path)
-    narrow = {name: tensor[:1] if name == "parameter.5.bias" else tensor for name, tensor in tensors.items()}
-    assert narrow["parameter.5.bias"].shape == (1,)  # would be spread over all classes
-    checkpoint.save(path, narrow, epochs=epochs, settings=settings)
-    with pytest.raises(checkpoint.CheckpointError, match=r"is of another network: parameter.5.bias does not fit"):
-        run(recipe, tmp_path)
-
-
-def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path, capsys):
-    resource = pytest.importorskip("resource")
-    options = ["train", *SMALL, "--loss", "focal", "--gamma", "1", "--device", "cpu", "--out", str(tmp_path)]
-    assert main([*options, "--epochs", "1"]) == 0
-    folder = tmp_path / "digits-mlp-focal-g1-s0"
-    before = (folder / "checkpoint.safetensors").read_bytes()
-    # go on with a second epoch where no file can be as large as a checkpoint
-    (folder / "card.json").unlink()
-    settings = before.replace(b'\\"epochs\\": 1,', b'\\"epochs\\": 2,')
-    (folder / "checkpoint.safetensors").write_bytes(settings)
-    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, most))
-    try:
-        assert main([*options, "--epochs", "2", "--milestones", "1"]) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
-    assert "could not be written (File too large); the one before it is kept" in capsys.readouterr().err
-    assert (folder / "checkpoint.safetensors").read_bytes() == settings
-    assert {path.name for path in folder.iterdir()} == {
-        *(".lock", "checkpoint.safetensors", "metrics.jsonl", "predictions.npz", "weights.safetensors")
-    }
 
 
 def test_a_second_command_in_the_same_folder_is_refused(tmp_path):

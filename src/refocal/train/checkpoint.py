@@ -28,7 +28,8 @@ def save(path: Path, tensors: dict[str, Tensor], *, epochs: int, settings: str) 
         with replacing(path, overwrite=True) as file:
             file.write(content)
     except OSError as error:
-        msg = f"the checkpoint {path} could not be written ({error.strerror}); the one before it is kept"
+        kept = "; the one before it is kept" if path.exists() else ""
+        msg = f"the checkpoint {path} could not be written ({error.strerror}){kept}"
         raise OSError(error.errno, msg) from None
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import refocal
-from refocal._files import replacing, write_text
+from refocal._files import remove_unfinished, replacing, write_text
 from refocal.losses import AdaFocal, Scheduled
 from refocal.train import checkpoint
 from refocal.train.data import DataSet
@@ -46,7 +46,8 @@ def is_finished(folder: Path) -> bool:
 def held(folder: Path) -> Iterator[None]:
     """Keep other commands out of a run's folder, until this is left or the process ends, in whatever way.
 
-    Where the operating system or the file system has no locks, none is kept out.
+    What a kill left half written is removed: after many, it would fill the disk. Where the operating system or the file
+    system has no locks, none is kept out.
     """
     try:
         import fcntl
@@ -61,6 +62,8 @@ def held(folder: Path) -> Iterator[None]:
             raise RuntimeError(msg) from None
         except OSError:
             pass
+        else:
+            remove_unfinished(folder)
         yield
 
 
