@@ -132,7 +132,8 @@ class Trial:
             step = int(bad[0])
             msg = (
                 f"{self.recipe.name}: the loss is {float(self._step.losses[step])} at step {step + 1} of epoch "
-                f"{epoch + 1} (learning rate {self.recipe.rate(epoch):g}); the checkpoint of epoch {epoch} is kept"
+                f"{epoch + 1} (learning rate {self.recipe.rate(epoch):g})"
+                + (f"; the checkpoint of epoch {epoch} is kept" if epoch else "")
             )
             raise DivergedError(msg)
 
@@ -343,9 +344,12 @@ def check_epochs(keep_logits: Sequence[int], recipes: Sequence[Recipe]) -> None:
 
 
 def _check_fits(recipe: Recipe, data: DataSet) -> None:
-    """Refuse a network that does not take the samples of the data."""
+    """Refuse a network, or an augmentation, that does not take the samples of the data."""
     if takes(recipe.model) != data.kind:
         msg = f"model {recipe.model!r} takes {takes(recipe.model)}, {data.name!r} has {data.kind}"
+        raise ValueError(msg)
+    if recipe.augmentation != "none" and len(data.shape) != 3:
+        msg = f"augmentation {recipe.augmentation!r} is for images, got inputs of shape {data.shape}: use 'none'"
         raise ValueError(msg)
     with torch.device("meta"):
         build(recipe.model, classes=len(data.classes), shape=data.shape)
