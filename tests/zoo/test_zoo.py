@@ -303,6 +303,16 @@ def test_a_penalised_network_is_not_the_papers(tmp_path):
     assert [group["curvature_penalty"] for group in tables.as_json([plain, penalised])] == [None, 0.1]
 
 
+def test_the_factors_of_mmce_are_told_apart(tmp_path):
+    for factor in (2.0, 8.0):
+        add(tmp_path, f"f{factor:g}", loss="mmce", gamma=None, recipe={"loss": "mmce", "factor": factor})
+    found = zoo.entries(tmp_path)
+    groups = zoo.summarise(found, list(zoo.measure_all(found)))
+    assert [group["factor"] for group in tables.as_json(groups)] == [2.0, 8.0]
+    shown = tables.markdown(groups)
+    assert [shown.count(f"| factor {factor} |") for factor in (2, 8)] == [1, 1]
+
+
 def test_runs_are_added_once_and_again(tmp_path):
     run, folder = tmp_path / "run", tmp_path / "zoo"
     card = finished_run(run, recipe={"learning_rate": 0.1})

@@ -94,8 +94,16 @@ class Card:
     @property
     def curvature_penalty(self) -> float | None:
         """What the trace of the Hessian was multiplied by and added to the loss; None for the loss alone."""
-        penalty: float | None = self.content.get("recipe", {}).get("curvature_penalty")
-        return penalty
+        return self._setting("curvature_penalty")
+
+    @property
+    def factor(self) -> float | None:
+        """What MMCE was multiplied by and added to cross-entropy; None for another loss."""
+        return self._setting("factor")
+
+    def _setting(self, name: str) -> float | None:
+        value: float | None = self.content.get("recipe", {}).get(name)
+        return value
 
     @property
     def variant(self) -> tuple[str, float | None, float]:
