@@ -151,23 +151,56 @@ def test_two_processes_train_what_one_trains(tmp_path, one_thread):
         np.testing.assert_allclose(first[key], second[key], atol=2e-6)
 
 
-def test_images_are_trained_on_with_crops(tmp_path):
+def dark_and_bright():
+    """Images of two kinds that a network tells apart in a few epochs."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 96)
     images = rng.integers(0, 60, (96, 16, 16, 3), dtype=np.uint8)
     images[labels == 1, 4:12, 4:12] += 150
     part = Part(images, labels, np.arange(96))
-    data = DataSet(
+    return DataSet(
         "cifar10", ("dark", "bright"), part, part, part, "made up", "all", np.full(3, 50.0), np.full(3, 50.0)
     )
-    recipe = Recipe(
-        data="cifar10", model="resnet8", loss="focal", gamma=1.0, epochs=6, batch_size=16, learning_rate=0.05
-    )
+
+
+IMAGES = {"data": "cifar10", "model": "resnet8", "epochs": 6, "batch_size": 16, "learning_rate": 0.05}
+
+
+def test_images_are_trained_on_with_crops(tmp_path):
+    data, recipe = dark_and_bright(), Recipe(**IMAGES, loss="focal", gamma=1.0)
     run(recipe, tmp_path, data=data, keep_logits=(2,))
     assert runs.read_card(tmp_path / recipe.name)["error"] < 0.1
     kept = Predictions.read(tmp_path / recipe.name / "train-epoch-2.npz")
     assert kept.scores.shape == (96, 2)
-    assert np.array_equal(kept.labels, labels)
+    assert np.array_equal(kept.labels, data.train.labels)
+
+
+@pytest.mark.parametrize(
+    ("device", "rounding"),
+    [
+        ("cpu", 0.0),
+        pytest.param("cuda", 0.02, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+    ],
+)
+def test_images_that_were_stopped_end_with_the_same_logits(tmp_path, device, rounding):
+    recipe = Recipe(**IMAGES, loss="fls-532")
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(_, record):
+        if record["epoch"] == 3:
+            raise StoppedError
+
+    def begin(out, report):
+        train([recipe], dark_and_bright(), out, device=torch.device(device), report=report, compiled=False)
+
+    with pytest.raises(StoppedError):
+        begin(tmp_path / "parts", stop)
+    for out in ("parts", "whole"):
+        begin(tmp_path / out, lambda *_: None)
+    parts, whole = (Predictions.read(tmp_path / out / recipe.name / "predictions.npz") for out in ("parts", "whole"))
+    np.testing.assert_allclose(parts.scores, whole.scores, rtol=rounding, atol=rounding)
 
 
 def test_a_finished_run_is_left_alone(tmp_path):
