@@ -145,6 +145,7 @@ def test_two_processes_train_what_one_trains(tmp_path, one_thread):
         assert alone["train"]["nll"] == pytest.approx(together["train"]["nll"], rel=1e-4)
     alone, together = map(runs.read_card, folders)
     assert together["processes"] == 2
+    assert checkpoint.read_about(folders[1] / "checkpoint.safetensors").processes == 2
     assert together["command"] == alone["command"].replace("refocal", "torchrun --nproc-per-node 2 -m refocal")
     first, second = map(weights, folders)
     for key in first:
@@ -218,6 +219,16 @@ def test_a_finished_run_is_left_alone(tmp_path):
 def test_whole_numbers_mean_what_broken_ones_mean():
     whole, broken = (recipe_from({**DIGITS, "loss": "focal", "gamma": gamma}) for gamma in (3, 3.0))
     assert json.dumps(whole.settings()) == json.dumps(broken.settings())
+
+
+def test_other_numbers_of_processes_do_not_go_on_from_a_checkpoint(tmp_path):
+    recipe = Recipe(**DIGITS)
+    run(recipe, tmp_path)
+    folder = tmp_path / recipe.name
+    (folder / "card.json").unlink()
+    assert checkpoint.read_about(folder / "checkpoint.safetensors").processes == 1
+    with pytest.raises(ValueError, match="holds a run of 1 processes, this is one of 2: batch norm and some losses"):
+        run(recipe, tmp_path, process=(0, 2))
 
 
 def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):

@@ -67,14 +67,20 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
-def epochs_done(folder: Path, recipe: Recipe) -> int:
-    """How far the run in a folder has come; other settings than it was begun with are refused."""
+def epochs_done(folder: Path, recipe: Recipe, *, processes: int) -> int:
+    """How far the run in a folder has come; other settings, or processes, than it was begun with are refused."""
     path = folder / "checkpoint.safetensors"
     if is_finished(folder):
         epochs, settings = recipe.epochs, read_card(folder)["recipe"]
     elif path.exists():
-        epochs, about = checkpoint.read_about(path)
-        settings = json.loads(about)
+        about = checkpoint.read_about(path)
+        epochs, settings = about.epochs, json.loads(about.settings)
+        if about.processes != processes:
+            msg = (
+                f"{folder} holds a run of {about.processes} processes, this is one of {processes}: batch norm and some "
+                "losses see a process's share of the batch; start as many, or choose another folder"
+            )
+            raise ValueError(msg)
     else:
         return 0
     check_same_settings(settings, recipe, folder)
