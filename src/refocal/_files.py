@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[BinaryIO]:
@@ -28,6 +30,9 @@ def replacing(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Bina
             os.fsync(file.fileno())  # else a crash of the machine could keep the new name and lose the content
         _check_free(target, overwrite=overwrite)
         os.replace(temporary, target)
+    except OSError as error:
+        name_if_full(error, target)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -39,6 +44,18 @@ def _opened(temporary: Path, target: Path) -> BinaryIO:
     except OSError as error:
         error.filename = str(target)
         raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a kill left of files that were being written; for a folder that nobody else is writing to."""
+    for path in folder.glob(".refocal-*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def name_if_full(error: OSError, path: Path) -> None:
+    """Let the error of a full disk tell what was being written: the system names a file where it is opened only."""
+    if error.errno in _FULL and error.filename is None:
+        error.filename = str(path)
 
 
 def is_of_disk(error: Exception) -> bool:

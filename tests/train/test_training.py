@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from small_runs import CPU, DIGITS, SMALL, history, run, weights
 
 from refocal import metrics
 from refocal.cli import main
@@ -21,26 +21,6 @@ from refocal.train.data import DataSet, Part, load
 from refocal.train.history import History
 from refocal.train.loop import DivergedError, Trial, _run_together, train
 from refocal.train.recipe import Recipe, recipe_from
-
-CPU = torch.device("cpu")
-SMALL = ("--data", "digits", "--model", "mlp")
-DIGITS = {"data": "digits", "model": "mlp", "epochs": 4, "batch_size": 64}
-
-
-def run(recipe, out, *, data=None, **settings):
-    records = []
-    data = load("digits") if data is None else data
-    train([recipe], data, out, device=CPU, report=lambda _, record: records.append(record), **settings)
-    return records
-
-
-def weights(folder):
-    return load_file(folder / "weights.safetensors")
-
-
-def history(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{**json.loads(line), "seconds": None} for line in lines]
 
 
 def start(out, *options, before=()):
@@ -165,29 +145,63 @@ def test_two_processes_train_what_one_trains(tmp_path, one_thread):
         assert alone["train"]["nll"] == pytest.approx(together["train"]["nll"], rel=1e-4)
     alone, together = map(runs.read_card, folders)
     assert together["processes"] == 2
+    assert checkpoint.read_about(folders[1] / "checkpoint.safetensors").processes == 2
     assert together["command"] == alone["command"].replace("refocal", "torchrun --nproc-per-node 2 -m refocal")
     first, second = map(weights, folders)
     for key in first:
         np.testing.assert_allclose(first[key], second[key], atol=2e-6)
 
 
-def test_images_are_trained_on_with_crops(tmp_path):
+def dark_and_bright():
+    """Images of two kinds that a network tells apart in a few epochs."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 96)
     images = rng.integers(0, 60, (96, 16, 16, 3), dtype=np.uint8)
     images[labels == 1, 4:12, 4:12] += 150
     part = Part(images, labels, np.arange(96))
-    data = DataSet(
+    return DataSet(
         "cifar10", ("dark", "bright"), part, part, part, "made up", "all", np.full(3, 50.0), np.full(3, 50.0)
     )
-    recipe = Recipe(
-        data="cifar10", model="resnet8", loss="focal", gamma=1.0, epochs=6, batch_size=16, learning_rate=0.05
-    )
+
+
+IMAGES = {"data": "cifar10", "model": "resnet8", "epochs": 6, "batch_size": 16, "learning_rate": 0.05}
+
+
+def test_images_are_trained_on_with_crops(tmp_path):
+    data, recipe = dark_and_bright(), Recipe(**IMAGES, loss="focal", gamma=1.0)
     run(recipe, tmp_path, data=data, keep_logits=(2,))
     assert runs.read_card(tmp_path / recipe.name)["error"] < 0.1
     kept = Predictions.read(tmp_path / recipe.name / "train-epoch-2.npz")
     assert kept.scores.shape == (96, 2)
-    assert np.array_equal(kept.labels, labels)
+    assert np.array_equal(kept.labels, data.train.labels)
+
+
+@pytest.mark.parametrize(
+    ("device", "rounding"),
+    [
+        ("cpu", 0.0),
+        pytest.param("cuda", 0.02, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+    ],
+)
+def test_images_that_were_stopped_end_with_the_same_logits(tmp_path, device, rounding):
+    recipe = Recipe(**IMAGES, loss="fls-532")
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(_, record):
+        if record["epoch"] == 3:
+            raise StoppedError
+
+    def begin(out, report):
+        train([recipe], dark_and_bright(), out, device=torch.device(device), report=report, compiled=False)
+
+    with pytest.raises(StoppedError):
+        begin(tmp_path / "parts", stop)
+    for out in ("parts", "whole"):
+        begin(tmp_path / out, lambda *_: None)
+    parts, whole = (Predictions.read(tmp_path / out / recipe.name / "predictions.npz") for out in ("parts", "whole"))
+    np.testing.assert_allclose(parts.scores, whole.scores, rtol=rounding, atol=rounding)
 
 
 def test_a_finished_run_is_left_alone(tmp_path):
@@ -207,6 +221,16 @@ def test_whole_numbers_mean_what_broken_ones_mean():
     assert json.dumps(whole.settings()) == json.dumps(broken.settings())
 
 
+def test_other_numbers_of_processes_do_not_go_on_from_a_checkpoint(tmp_path):
+    recipe = Recipe(**DIGITS)
+    run(recipe, tmp_path)
+    folder = tmp_path / recipe.name
+    (folder / "card.json").unlink()
+    assert checkpoint.read_about(folder / "checkpoint.safetensors").processes == 1
+    with pytest.raises(ValueError, match="holds a run of 1 processes, this is one of 2: batch norm and some losses"):
+        run(recipe, tmp_path, process=(0, 2))
+
+
 def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
     recipe = Recipe(**DIGITS)
     run(recipe, tmp_path)
@@ -220,6 +244,7 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
     [
         ({"batch_size": 32}, "s1 holds a run with batch_size = 64, asked was 32"),
         ({"model": "gp-cnn"}, "model 'gp-cnn' takes documents, 'digits' has arrays"),
+        ({"augmentation": "crop"}, r"augmentation 'crop' is for images, got inputs of shape \(64,\): use 'none'"),
         ({"model": "resnet20"}, r"shape must be \(channels, height, width\) for resnet20"),
     ],
 )
@@ -257,7 +282,7 @@ def test_a_run_from_before_a_setting_was_there_had_its_default(tmp_path):
 
 def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
     recipe = Recipe(**DIGITS, learning_rate=1e30)
-    with pytest.raises(DivergedError, match=r"the loss is (nan|inf) at step \d+ of epoch 1 \(learning rate 1e\+30\)"):
+    with pytest.raises(DivergedError, match=r"the loss is (nan|inf) at step \d+ of epoch 1 \(learning rate 1e\+30\)$"):
         run(recipe, tmp_path)
     assert not runs.is_finished(tmp_path / recipe.name)
 
@@ -297,68 +322,6 @@ def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path, rat
     with pytest.raises(DivergedError, match=reason):
         run(recipe, tmp_path)
     assert not runs.is_finished(tmp_path / recipe.name)
-
-
-@pytest.mark.parametrize("damage", [slice(100), slice(0), slice(64, 128)])
-def test_an_unreadable_checkpoint_is_reported_and_kept(tmp_path, damage):
-    recipe = Recipe(**DIGITS)
-    run(recipe, tmp_path)
-    folder = tmp_path / recipe.name
-    (folder / "card.json").unlink()
-    path = folder / "checkpoint.safetensors"
-    path.write_bytes(path.read_bytes()[damage])
-    with pytest.raises(checkpoint.CheckpointError, match=r"cannot be read .* remove it to begin again"):
-        run(recipe, tmp_path)
-    assert path.exists()
-    assert len(history(folder)) == recipe.epochs
-
-
-def test_a_checkpoint_of_another_network_is_refused(tmp_path):
-    recipe = Recipe(**DIGITS)
-    folder = tmp_path / recipe.name
-    folder.mkdir()
-    checkpoint.save(
-        folder / "checkpoint.safetensors", {"a": torch.zeros(1)}, epochs=1, settings=json.dumps(recipe.settings())
-    )
-    with pytest.raises(checkpoint.CheckpointError, match="is of another network"):
-        run(recipe, tmp_path)
-
-
-def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
-    recipe = Recipe(**DIGITS)
-    run(recipe, tmp_path)
-    folder = tmp_path / recipe.name
-    (folder / "card.json").unlink()
-    path = folder / "checkpoint.safetensors"
-    tensors, epochs, settings = checkpoint.load(path)
-    narrow = {name: tensor[:1] if name == "parameter.5.bias" else tensor for name, tensor in tensors.items()}
-    assert narrow["parameter.5.bias"].shape == (1,)  # would be spread over all classes
-    checkpoint.save(path, narrow, epochs=epochs, settings=settings)
-    with pytest.raises(checkpoint.CheckpointError, match=r"is of another network: parameter.5.bias does not fit"):
-        run(recipe, tmp_path)
-
-
-def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path, capsys):
-    resource = pytest.importorskip("resource")
-    options = ["train", *SMALL, "--loss", "focal", "--gamma", "1", "--device", "cpu", "--out", str(tmp_path)]
-    assert main([*options, "--epochs", "1"]) == 0
-    folder = tmp_path / "digits-mlp-focal-g1-s0"
-    before = (folder / "checkpoint.safetensors").read_bytes()
-    # go on with a second epoch where no file can be as large as a checkpoint
-    (folder / "card.json").unlink()
-    settings = before.replace(b'\\"epochs\\": 1,', b'\\"epochs\\": 2,')
-    (folder / "checkpoint.safetensors").write_bytes(settings)
-    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, most))
-    try:
-        assert main([*options, "--epochs", "2", "--milestones", "1"]) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
-    assert "could not be written (File too large); the one before it is kept" in capsys.readouterr().err
-    assert (folder / "checkpoint.safetensors").read_bytes() == settings
-    assert {path.name for path in folder.iterdir()} == {
-        *(".lock", "checkpoint.safetensors", "metrics.jsonl", "predictions.npz", "weights.safetensors")
-    }
 
 
 def test_a_second_command_in_the_same_folder_is_refused(tmp_path):

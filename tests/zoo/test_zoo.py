@@ -236,6 +236,7 @@ def test_an_infinite_mean_is_no_json_number():
         ({"gamma": "3"}, r"one\.json: gamma must be of type int or float or NoneType, got '3'"),
         ({"seed": True}, r"one\.json: seed must be of type int, got True"),
         ({"schema": 2}, r"one\.json must be a card of schema 1"),
+        ({"recipe": 3}, r"one\.json: recipe must be of type dict, got 3"),
         ({"name": "two"}, r"one\.json: name must be that of the file, 'one', got 'two'"),
     ],
 )
@@ -255,9 +256,10 @@ def test_files_are_checked(tmp_path):
     (tmp_path / "one.json").write_text(json.dumps(card))
     with pytest.raises(zoo.ZooError, match="command must be of type str, got None"):
         zoo.entries(tmp_path)
-    (tmp_path / "one.json").write_text("{")
-    with pytest.raises(zoo.ZooError, match=r"one\.json is not JSON"):
-        zoo.entries(tmp_path)
+    for content in (b"{", b"\xff"):
+        (tmp_path / "one.json").write_bytes(content)
+        with pytest.raises(zoo.ZooError, match=r"one\.json is not JSON"):
+            zoo.entries(tmp_path)
     (tmp_path / "one.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"one needs both \.json and \.npz, \.npz is alone"):
         zoo.entries(tmp_path)
@@ -299,6 +301,16 @@ def test_a_penalised_network_is_not_the_papers(tmp_path):
     shown = tables.markdown([plain, penalised])
     assert shown.count("curvature penalty 0.1") == 1
     assert [group["curvature_penalty"] for group in tables.as_json([plain, penalised])] == [None, 0.1]
+
+
+def test_the_factors_of_mmce_are_told_apart(tmp_path):
+    for factor in (2.0, 8.0):
+        add(tmp_path, f"f{factor:g}", loss="mmce", gamma=None, recipe={"loss": "mmce", "factor": factor})
+    found = zoo.entries(tmp_path)
+    groups = zoo.summarise(found, list(zoo.measure_all(found)))
+    assert [group["factor"] for group in tables.as_json(groups)] == [2.0, 8.0]
+    shown = tables.markdown(groups)
+    assert [shown.count(f"| factor {factor} |") for factor in (2, 8)] == [1, 1]
 
 
 def test_runs_are_added_once_and_again(tmp_path):

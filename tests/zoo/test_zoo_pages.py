@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from refocal import zoo
+from refocal.cli.parser import parser
+from refocal.cli.train import _recipes
+from refocal.train.recipe import recipe_from
 
 REPOSITORY = Path(__file__).parents[2]
 MEASURED = (REPOSITORY / "zoo/README.md").read_text(encoding="utf-8")
@@ -18,6 +22,18 @@ def rows(text):
 
 def section(text, title):
     return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+
+
+def test_every_card_has_the_command_that_trains_its_network_again():
+    for entry in zoo.entries(REPOSITORY / "zoo"):
+        card = entry.card.content
+        options = parser().parse_args(shlex.split(card["command"])[1:])
+        assert _recipes(options) == [recipe_from(card["recipe"])], entry.card.name
+
+
+def test_the_zoo_is_small():
+    files = (path for path in (REPOSITORY / "zoo").rglob("*") if path.is_file())
+    assert sum(path.stat().st_size for path in files) < 50e6
 
 
 def test_every_entry_is_in_the_table():

@@ -109,7 +109,7 @@ class Batches(Source):
         labels: Class indices (N,).
         mean: Of each channel or feature, subtracted from the inputs.
         std: Of each channel or feature; they are divided by it.
-        augmentation: "crop-flip", "crop" or "none".
+        augmentation: "crop-flip" or "crop" for images, or "none".
         batch_size: Samples a step, over all processes.
         seed: Fixes order and augmentation.
         device: Where the data live.
@@ -133,9 +133,6 @@ class Batches(Source):
         dtype: torch.dtype,
         process: tuple[int, int] = (0, 1),
     ) -> None:
-        if augmentation != "none" and inputs.ndim != 4:
-            msg = f"augmentation {augmentation!r} is for images, got inputs of shape {inputs.shape}: use 'none'"
-            raise ValueError(msg)
         self._flips = augmentation == "crop-flip"
         self._order = Order(len(inputs), batch_size=batch_size, seed=seed, process=process)
         self.steps = self._order.steps

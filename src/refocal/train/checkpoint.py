@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -16,42 +16,59 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be read, or is of another training."""
 
 
-def save(path: Path, tensors: dict[str, Tensor], *, epochs: int, settings: str) -> None:
+class About(NamedTuple):
+    """Where a training stands.
+
+    Attributes:
+        epochs: How many are done.
+        settings: What it was begun with, as JSON.
+        processes: How many share its batches.
+    """
+
+    epochs: int
+    settings: str
+    processes: int
+
+
+def save(path: Path, tensors: dict[str, Tensor], *, epochs: int, settings: str, processes: int = 1) -> None:
     """Write a checkpoint; a full disk leaves the one before."""
     import safetensors.torch
 
     content = safetensors.torch.save(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        metadata={"epochs": str(epochs), "settings": settings},
+        metadata={"epochs": str(epochs), "settings": settings, "processes": str(processes)},
     )
     try:
         with replacing(path, overwrite=True) as file:
             file.write(content)
     except OSError as error:
-        msg = f"the checkpoint {path} could not be written ({error.strerror}); the one before it is kept"
+        kept = "; the one before it is kept" if path.exists() else ""
+        msg = f"the checkpoint {path} could not be written ({error.strerror}){kept}"
         raise OSError(error.errno, msg) from None
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], int, str]:
     """Tensors, the number of epochs done, and the settings that were trained with."""
-    with _opened(path) as (file, epochs, settings):
-        return {name: file.get_tensor(name) for name in file.keys()}, epochs, settings  # noqa: SIM118  (no mapping)
+    with _opened(path) as (file, about):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+        return tensors, about.epochs, about.settings
 
 
-def read_about(path: Path) -> tuple[int, str]:
-    """The number of epochs done, and the settings that were trained with, alone."""
-    with _opened(path) as (_, epochs, settings):
-        return epochs, settings
+def read_about(path: Path) -> About:
+    """Where a training stands, without its tensors."""
+    with _opened(path) as (_, about):
+        return about
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, int, str]]:
+def _opened(path: Path) -> Iterator[tuple[Any, About]]:
     import safetensors
 
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            yield file, int(about["epochs"]), about["settings"]
+            noted = file.metadata() or {}
+            processes = int(noted.get("processes", 1))  # older checkpoints do not note them
+            yield file, About(int(noted["epochs"]), noted["settings"], processes)
     except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
         msg = f"the checkpoint {path} cannot be read ({error}); the run is left as it is, remove it to begin again"
         raise CheckpointError(msg) from None

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from refocal import metrics
-from refocal._files import write_text
+from refocal._files import name_if_full, write_text
 
 
 def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -55,23 +55,28 @@ class History:
         self._path = path
 
     def keep(self, epochs: int) -> None:
-        """Drop what was written after so many epochs: the run goes on from there."""
-        lines = self._path.read_text().splitlines(keepends=True) if self._path.exists() else []
+        """Drop what was written after so many epochs, in whatever state a kill left it: the run goes on from there."""
+        lines = self._lines()
         if len(lines) < epochs:
             msg = (
                 f"{self._path} has {len(lines)} epochs, the checkpoint beside it {epochs}: one of them is damaged, "
                 "remove both to begin again"
             )
             raise ValueError(msg)
+        _parsed(lines[:epochs], self._path)  # what is damaged is told now, not when all epochs are over
         if lines[epochs:]:
             write_text(self._path, "".join(lines[:epochs]), overwrite=True)
 
     def append(self, record: dict[str, Any]) -> None:
         """Add an epoch, with six digits; it is on the disk before the checkpoint that counts it."""
-        with self._path.open("a") as file:
-            file.write(json.dumps(_rounded(record)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(_rounded(record)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            name_if_full(error, self._path)
+            raise
 
     def best(self) -> int:
         """The first epoch with the lowest validation error."""
@@ -80,7 +85,20 @@ class History:
 
     def read(self) -> list[dict[str, Any]]:
         """All epochs."""
-        return [json.loads(line) for line in self._path.read_text().splitlines()]
+        return _parsed(self._lines(), self._path)
+
+    def _lines(self) -> list[str]:
+        if not self._path.exists():
+            return []
+        return self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+
+
+def _parsed(lines: list[str], path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        msg = f"{path} is damaged ({error}): remove it and the checkpoint beside it to begin again"
+        raise ValueError(msg) from None
 
 
 def _rounded(value: Any) -> Any:

@@ -132,7 +132,8 @@ class Trial:
             step = int(bad[0])
             msg = (
                 f"{self.recipe.name}: the loss is {float(self._step.losses[step])} at step {step + 1} of epoch "
-                f"{epoch + 1} (learning rate {self.recipe.rate(epoch):g}); the checkpoint of epoch {epoch} is kept"
+                f"{epoch + 1} (learning rate {self.recipe.rate(epoch):g})"
+                + (f"; the checkpoint of epoch {epoch} is kept" if epoch else "")
             )
             raise DivergedError(msg)
 
@@ -165,7 +166,12 @@ class Trial:
         return torch.cat([logits.float() for logits in part.logits(self.network)])
 
     def _save(self, path: Path) -> None:
-        checkpoint.save(path, self._step.state(), epochs=self.epochs_done, settings=self._settings())
+        checkpoint.save(
+            *(path, self._step.state()),
+            epochs=self.epochs_done,
+            settings=json.dumps(self.recipe.settings()),
+            processes=self._processes,
+        )
 
     @contextlib.contextmanager
     def _own_stream(self) -> Iterator[None]:
@@ -183,9 +189,6 @@ class Trial:
             self._step.capture()
             policy.step_epoch()
         policy.set_extra_state(here)
-
-    def _settings(self) -> str:
-        return json.dumps(self.recipe.settings())
 
     def _resume(self) -> int:
         if not self._checkpoint.exists():
@@ -307,7 +310,7 @@ def train(
     check_epochs(keep_logits, recipes)
     for recipe in recipes:  # what can be refused is, before hours are spent on the others
         _check_fits(recipe, data)
-        _check_begun(recipe, out / recipe.name, keep_logits)
+        _check_begun(recipe, out / recipe.name, keep_logits, processes=process[1])
     waiting = [recipe for recipe in recipes if not runs.is_finished(out / recipe.name)]
     together = at_once if device.type == "cuda" else 1
     diverged: list[str] = []
@@ -343,17 +346,20 @@ def check_epochs(keep_logits: Sequence[int], recipes: Sequence[Recipe]) -> None:
 
 
 def _check_fits(recipe: Recipe, data: DataSet) -> None:
-    """Refuse a network that does not take the samples of the data."""
+    """Refuse a network, or an augmentation, that does not take the samples of the data."""
     if takes(recipe.model) != data.kind:
         msg = f"model {recipe.model!r} takes {takes(recipe.model)}, {data.name!r} has {data.kind}"
+        raise ValueError(msg)
+    if recipe.augmentation != "none" and len(data.shape) != 3:
+        msg = f"augmentation {recipe.augmentation!r} is for images, got inputs of shape {data.shape}: use 'none'"
         raise ValueError(msg)
     with torch.device("meta"):
         build(recipe.model, classes=len(data.classes), shape=data.shape)
 
 
-def _check_begun(recipe: Recipe, folder: Path, keep_logits: Sequence[int]) -> None:
-    """Refuse to go on with other settings, or to keep logits of epochs that are past."""
-    done = runs.epochs_done(folder, recipe)
+def _check_begun(recipe: Recipe, folder: Path, keep_logits: Sequence[int], *, processes: int) -> None:
+    """Refuse to go on with other settings or processes, or to keep logits of epochs that are past."""
+    done = runs.epochs_done(folder, recipe, processes=processes)
     for epoch in keep_logits:
         if epoch <= done and not runs.training_logits(folder, epoch).exists():
             msg = (

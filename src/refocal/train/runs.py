@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import refocal
-from refocal._files import replacing, write_text
+from refocal._files import remove_unfinished, replacing, write_text
 from refocal.losses import AdaFocal, Scheduled
 from refocal.train import checkpoint
 from refocal.train.data import DataSet
@@ -46,7 +46,8 @@ def is_finished(folder: Path) -> bool:
 def held(folder: Path) -> Iterator[None]:
     """Keep other commands out of a run's folder, until this is left or the process ends, in whatever way.
 
-    Where the operating system or the file system has no locks, none is kept out.
+    What a kill left half written is removed: after many, it would fill the disk. Where the operating system or the file
+    system has no locks, none is kept out.
     """
     try:
         import fcntl
@@ -61,17 +62,25 @@ def held(folder: Path) -> Iterator[None]:
             raise RuntimeError(msg) from None
         except OSError:
             pass
+        else:
+            remove_unfinished(folder)
         yield
 
 
-def epochs_done(folder: Path, recipe: Recipe) -> int:
-    """How far the run in a folder has come; other settings than it was begun with are refused."""
+def epochs_done(folder: Path, recipe: Recipe, *, processes: int) -> int:
+    """How far the run in a folder has come; other settings, or processes, than it was begun with are refused."""
     path = folder / "checkpoint.safetensors"
     if is_finished(folder):
         epochs, settings = recipe.epochs, read_card(folder)["recipe"]
     elif path.exists():
-        epochs, about = checkpoint.read_about(path)
-        settings = json.loads(about)
+        about = checkpoint.read_about(path)
+        epochs, settings = about.epochs, json.loads(about.settings)
+        if about.processes != processes:
+            msg = (
+                f"{folder} holds a run of {about.processes} processes, this is one of {processes}: batch norm and some "
+                "losses see a process's share of the batch; start as many, or choose another folder"
+            )
+            raise ValueError(msg)
     else:
         return 0
     check_same_settings(settings, recipe, folder)

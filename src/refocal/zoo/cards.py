@@ -94,8 +94,16 @@ class Card:
     @property
     def curvature_penalty(self) -> float | None:
         """What the trace of the Hessian was multiplied by and added to the loss; None for the loss alone."""
-        penalty: float | None = self.content.get("recipe", {}).get("curvature_penalty")
-        return penalty
+        return self._setting("curvature_penalty")
+
+    @property
+    def factor(self) -> float | None:
+        """What MMCE was multiplied by and added to cross-entropy; None for another loss."""
+        return self._setting("factor")
+
+    def _setting(self, name: str) -> float | None:
+        value: float | None = self.content.get("recipe", {}).get(name)
+        return value
 
     @property
     def variant(self) -> tuple[str, float | None, float]:
@@ -166,7 +174,7 @@ def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
     except FileNotFoundError as error:
         msg = f"{source} holds no finished run: there is no {Path(error.filename).name}"
         raise FileNotFoundError(msg) from None
-    added = _card(card.decode(), source / "card.json")
+    added = _card(card, source / "card.json")
     if added.name != Path(added.name).name or not added.name.strip("."):
         msg = f"{source / 'card.json'}: name must be that of a file, got {added.name!r}"
         raise ZooError(msg)
@@ -194,16 +202,16 @@ def _order(card: Card) -> tuple[str, int, str, str, float, float, int, int]:
 
 
 def _read(path: Path) -> Card:
-    card = _card(path.read_text(encoding="utf-8"), path)
+    card = _card(path.read_bytes(), path)
     if card.name != path.stem:
         msg = f"{path}: name must be that of the file, {path.stem!r}, got {card.name!r}"
         raise ZooError(msg)
     return card
 
 
-def _card(text: str, path: Path) -> Card:
+def _card(text: bytes, path: Path) -> Card:
     try:
-        content = json.loads(text)
+        content = json.loads(text.decode())
     except ValueError as error:
         msg = f"{path} is not JSON: {error}"
         raise ZooError(msg) from error
@@ -216,5 +224,8 @@ def _card(text: str, path: Path) -> Card:
             wanted = " or ".join(kind.__name__ for kind in kinds)
             msg = f"{path}: {key} must be of type {wanted}, got {value!r}"
             raise ZooError(msg)
+    if not isinstance(content.get("recipe", {}), dict):
+        msg = f"{path}: recipe must be of type dict, got {content['recipe']!r}"
+        raise ZooError(msg)
     named = {key: content[key] for key in Card.__dataclass_fields__ if key != "content"}
     return Card(**named, content=content)

@@ -95,7 +95,7 @@ def markdown(groups: Sequence[Group]) -> str:
 
 def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The same for machines; an infinite value is null."""
-    keys = ("data", "model", "loss", "gamma", "label_smoothing", "curvature_penalty", "epochs")
+    keys = ("data", "model", "loss", "gamma", "factor", "label_smoothing", "curvature_penalty", "epochs")
     return [
         {key: getattr(group.cards[0], key) for key in keys}
         | {
@@ -162,9 +162,10 @@ def _as_published(value: float) -> str:
 
 
 def _loss(card: Card) -> list[str]:
+    factor = [f"factor {card.factor:g}"] if card.factor else []
     smoothing = [f"label smoothing {card.label_smoothing:g}"] if card.label_smoothing else []
     penalty = [f"curvature penalty {card.curvature_penalty:g}"] if card.curvature_penalty else []
-    return [card.loss if card.gamma is None else f"{card.loss}, γ = {card.gamma:g}", *smoothing, *penalty]
+    return [card.loss if card.gamma is None else f"{card.loss}, γ = {card.gamma:g}", *factor, *smoothing, *penalty]
 
 
 def _small_print(groups: Sequence[Group]) -> Iterator[str]:

@@ -1,0 +1,29 @@
+"""Small networks trained on digits on a CPU, and what they leave."""
+
+import json
+
+import torch
+from safetensors.numpy import load_file
+
+from refocal.train.data import load
+from refocal.train.loop import train
+
+CPU = torch.device("cpu")
+SMALL = ("--data", "digits", "--model", "mlp")
+DIGITS = {"data": "digits", "model": "mlp", "epochs": 4, "batch_size": 64}
+
+
+def run(recipe, out, *, data=None, **settings):
+    records = []
+    data = load("digits") if data is None else data
+    train([recipe], data, out, device=CPU, report=lambda _, record: records.append(record), **settings)
+    return records
+
+
+def weights(folder):
+    return load_file(folder / "weights.safetensors")
+
+
+def history(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{**json.loads(line), "seconds": None} for line in lines]
