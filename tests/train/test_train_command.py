@@ -38,6 +38,19 @@ def test_the_command_reads_a_file(tmp_path, capsys):
     assert "digits-mlp-brier-s0" in capsys.readouterr().out
 
 
+def test_a_run_goes_on_unless_told_to_begin_anew(tmp_path):
+    command = ["train", *SMALL, "--device", "cpu", "--out", str(tmp_path), "--epochs"]
+    folder = tmp_path / "digits-mlp-cross-entropy-s0"
+    assert main([*command, "2", "--keep-logits", "2"]) == 0
+    (folder / "notes.txt").write_text("mine")
+    trained = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert main([*command, "2", "--resume"]) == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == trained
+    assert main([*command, "1", "--no-resume"]) == 0
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == runs.read_card(folder)["epochs"] == 1
+    assert trained.keys() - {path.name for path in folder.iterdir()} == {"train-epoch-2.npz"}
+
+
 @pytest.mark.parametrize(
     "settings", [{"learning_rate": 0.123456789, "milestones": ()}, {"clip_norm": 2.0, "sum_loss": True}]
 )

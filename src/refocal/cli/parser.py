@@ -198,6 +198,12 @@ def _train(commands: Any) -> None:
     )
     where.add_argument("--no-compile", action="store_true", help="do without torch.compile on a GPU")
     where.add_argument(
+        "--resume",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="go on with runs that are there, and leave finished ones alone; else begin them anew",
+    )
+    where.add_argument(
         "--keep-logits", type=int, nargs="+", metavar="EPOCH", help="keep the training logits of these epochs"
     )
 

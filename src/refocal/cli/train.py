@@ -69,6 +69,9 @@ def train(options: Namespace) -> None:
     )
     if process[0] == 0:
         out.mkdir(parents=True, exist_ok=True)
+        _discard_unless_resumed(recipes, out, options)
+    if process[1] > 1:
+        torch.distributed.barrier()
     with _bars(out, recipes, shown=process[0] == 0) as report:
         loop.train(
             recipes,
@@ -95,6 +98,7 @@ def _train_on_cluster(recipes: list[Recipe], options: Namespace) -> None:
         msg = "--device and --download are not for --engine ray: it takes the GPUs and the data that the cluster has"
         raise ValueError(msg)
     out = Path(options.out or "runs")
+    _discard_unless_resumed(recipes, out, options)
     spread(
         recipes,
         out,
@@ -106,6 +110,14 @@ def _train_on_cluster(recipes: list[Recipe], options: Namespace) -> None:
         finished=lambda name: print(f"{name}  trained", file=sys.stderr),  # noqa: T201
     )
     _show([runs.read_card(out / recipe.name) for recipe in recipes], as_json=options.json)
+
+
+def _discard_unless_resumed(recipes: list[Recipe], out: Path, options: Namespace) -> None:
+    from refocal.train import runs
+
+    if not options.resume:
+        for recipe in recipes:
+            runs.discard(out / recipe.name)
 
 
 def _recipes(options: Namespace) -> list[Recipe]:

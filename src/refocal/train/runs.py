@@ -35,6 +35,14 @@ from refocal.train.objective import build_loss
 from refocal.train.recipe import Recipe, recipe_from
 
 SCHEMA = 1
+_FILES = (
+    "metrics.jsonl",
+    "checkpoint.safetensors",
+    "best.safetensors",
+    "predictions.npz",
+    "all-classes.npz",
+    "weights.safetensors",
+)
 
 
 def is_finished(folder: Path) -> bool:
@@ -65,6 +73,15 @@ def held(folder: Path) -> Iterator[None]:
         else:
             remove_unfinished(folder)
         yield
+
+
+def discard(folder: Path) -> None:
+    """Remove the run in a folder, so that it begins anew; files of others stay."""
+    if not folder.is_dir():
+        return
+    with held(folder):
+        for path in (folder / "card.json", *(folder / name for name in _FILES), *folder.glob("train-epoch-*.npz")):
+            path.unlink(missing_ok=True)
 
 
 def epochs_done(folder: Path, recipe: Recipe, *, processes: int) -> int:
