@@ -6,43 +6,21 @@ import curvature_cases as cases
 import pytest
 import torch
 import torch.nn.functional as F
+from curvature_cases import DEFAULTS, diagonal, every_product
 from torch import nn
 
 from refocal.curvature import gradient_norm, hessian_trace, layers
-from refocal.curvature.forms import quadratic_forms, vectors_at_once
+from refocal.curvature.forms import vectors_at_once
 from refocal.curvature.moving_weights import layer_weights
 from refocal.curvature.operators import CountedOperator
 from refocal.curvature.problem import all_digits, prepare
-from refocal.curvature.products import products
 from refocal.losses import FocalLoss
-
-DEFAULTS = {"parameters": None, "group": None, "dtype": None, "batch_statistics": False}
 
 
 def every_entry(model, loss, data, *, matrix="hessian", **settings):
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
     operator = CountedOperator(problem, matrix=matrix, advance=lambda _: None)
     return operator @ torch.eye(problem.size, dtype=operator.dtype)
-
-
-def every_product(model, loss, data, *, matrix="hessian", memory=2**27, **settings):
-    """The same by what eigenvalues are found with; without memory, each product makes its graph again."""
-    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
-    multiply = products(problem, matrix=matrix, memory=memory)
-    return torch.stack([multiply(unit) for unit in torch.eye(problem.size, dtype=problem.dtype, device=problem.device)])
-
-
-def diagonal(model, loss, data, *, matrix="hessian", **settings):
-    """e_i'Ae_i of each unit vector, by what the trace is estimated with."""
-    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
-    unit, start = {}, 0
-    for name, values in problem.parameters.items():
-        rows = values.new_zeros(problem.size, values.numel())
-        rows[start : start + values.numel()].fill_diagonal_(1)
-        unit[name] = rows.reshape(problem.size, *values.shape)
-        start += values.numel()
-    moving = layer_weights(problem)
-    return sum(quadratic_forms(problem, batch, matrix=matrix, moving=moving)(unit) for batch in problem.batches)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

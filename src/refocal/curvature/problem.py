@@ -21,6 +21,7 @@ from refocal.losses.modules import AbstractSoftmaxLoss, SigmoidFocalLoss
 Loss = Callable[[Tensor, Tensor], Tensor]
 Data = Iterable[tuple[Tensor, Tensor]]
 NOT_FINITE = "derivatives of the loss are not finite: look at its value and gradient on these data"
+_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 _ADD_OVER_SAMPLES = (AbstractSoftmaxLoss, SigmoidFocalLoss, nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
 
 
@@ -129,14 +130,15 @@ def prepare(
 
 
 class _NoGradForward(TorchFunctionMode):
-    """Where a network stops gradients by `torch.no_grad`, differentiation forward stops, too; PyTorch's goes on."""
+    """Where a network stops gradients by `torch.no_grad` or `.data`, so does differentiation forward; not PyTorch's."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         """Cut the results from what they were computed from."""
         result = func(*args, **(kwargs or {}))
-        return result if torch.is_grad_enabled() else tree_map_only(Tensor, torch.detach, result)
+        stops = not torch.is_grad_enabled() or func == _DATA
+        return tree_map_only(Tensor, torch.detach, result) if stops else result
 
 
 def layers(model: nn.Module) -> list[str]:
@@ -228,6 +230,23 @@ def kept_by_forward(problem: Problem) -> int:
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
         problem.loss(functional_call(problem.model, parameters, (batch.inputs,)), batch.target)
     return sum(size for address, size in kept.items() if address not in own)
+
+
+def leaves_of(output: Tensor) -> list[Tensor]:
+    """The tensors with a gradient that another was computed from: the ends of its graph."""
+    found: dict[int, Tensor] = {}
+    seen: set[Any] = set()
+    waiting = [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            found[id(leaf)] = leaf
+        waiting.extend(previous for previous, _ in node.next_functions)
+    return list(found.values())
 
 
 def _chosen(model: nn.Module, names: Sequence[str] | None) -> dict[str, Tensor]:

@@ -1,0 +1,100 @@
+"""Ways into a network that the quadratic forms have to see: v'Hv against differentiating back twice."""
+
+from __future__ import annotations
+
+import curvature_cases as cases
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from refocal.curvature.moving_weights import layer_weights
+from refocal.curvature.problem import prepare
+from refocal.losses import FocalLoss
+
+
+class Product(torch.autograd.Function):
+    """A linear layer of somebody's own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(inputs, weight):
+        return F.linear(inputs, weight)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # noqa: ARG004
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, slope):
+        inputs, weight = ctx.saved_tensors
+        return slope @ weight, slope.T @ inputs
+
+    @staticmethod
+    def jvp(ctx, inputs_change, weight_change):
+        inputs, weight = ctx.saved_tensors
+        return inputs_change @ weight.T + inputs @ weight_change.T
+
+
+class Stop(torch.autograd.Function):
+    """No gradient, and not even zeros for it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values):
+        return values.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, slope):  # noqa: ARG004
+        return None
+
+    @staticmethod
+    def jvp(ctx, change):  # noqa: ARG004
+        return torch.zeros_like(change)
+
+
+USES = {
+    "twice": lambda net, x: net.first(torch.tanh(net.first(x))),
+    "a parameter goes in": lambda net, x: net.first(torch.tanh(net.last.bias.sum() * x)),
+    "its own weight goes in": lambda net, x: torch.tanh(net.first(net.first.weight)).sum(dim=0) + x,
+    "part of the weight": lambda net, x: net.first(x) + F.linear(x[:, :2], net.first.weight[:, :2]),
+    "a function of one's own": lambda net, x: Product.apply(torch.tanh(net.second(x)), net.first.weight),
+    "a function and a layer": lambda net, x: net.first(x) + Product.apply(torch.tanh(net.second(x)), net.first.weight),
+    "a bias for each sample": lambda net, x: F.linear(torch.tanh(net.second(x)), net.first.weight, x * x),
+    "no gradient comes back": lambda net, x: net.first(x) + Stop.apply(net.second(torch.tanh(net.first(x)))),
+    "data": lambda net, x: net.first(x) * torch.sigmoid(net.second(x)).data,
+    "data of the weight": lambda net, x: net.first(x) + F.linear(torch.tanh(net.second(x)), net.first.weight.data),
+    "detached": lambda net, x: net.first(x) * torch.sigmoid(net.first(x)).detach(),
+}
+
+
+class Network(nn.Module):
+    """Three layers, of which the first two are used in one of many ways."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.use = use
+
+    def forward(self, inputs):
+        return self.last(torch.tanh(self.use(self, inputs)))
+
+
+@pytest.mark.parametrize("name", USES)
+def test_every_use_counts(name):
+    torch.manual_seed(0)
+    model, loss = Network(USES[name]).double(), FocalLoss(2.0)
+    data = [(torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,)))]
+    whole = cases.every_product(model, loss, data)
+    assert whole[:16, :16].abs().max() > 1e-4
+    rows = torch.randn(5, len(whole), dtype=torch.float64)
+    exact = torch.einsum("ci,ij,cj->c", rows, whole, rows)
+    torch.testing.assert_close(cases.forms(rows, model, loss, data), exact, rtol=0, atol=1e-12)
+    assert "last.weight" in layer_weights(prepare(model, loss, data, **cases.DEFAULTS))
