@@ -116,7 +116,7 @@ def forms(rows, model, loss, data, *, matrix="hessian", **settings):
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
     parts = torch.split(rows.to(problem.device), [values.numel() for values in problem.parameters.values()], dim=1)
     vectors = {
-        name: part.reshape(-1, *values.shape).to(values.dtype)
+        name: part.reshape(len(rows), *values.shape).to(values.dtype)
         for (name, values), part in zip(problem.parameters.items(), parts, strict=True)
     }
     moving = layer_weights(problem)

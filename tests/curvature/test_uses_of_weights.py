@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
+from refocal.curvature import HessianTracePenalty, hessian_trace
 from refocal.curvature.moving_weights import layer_weights
-from refocal.curvature.problem import prepare
+from refocal.curvature.problem import all_digits, prepare, twice_differentiable
 from refocal.losses import FocalLoss
 
 
@@ -98,3 +100,59 @@ def test_every_use_counts(name):
     exact = torch.einsum("ci,ij,cj->c", rows, whole, rows)
     torch.testing.assert_close(cases.forms(rows, model, loss, data), exact, rtol=0, atol=1e-12)
     assert "last.weight" in layer_weights(prepare(model, loss, data, **cases.DEFAULTS))
+
+
+class Normalised(nn.Module):
+    """Weight normalisation written out."""
+
+    def __init__(self, layer):
+        super().__init__()
+        weight = layer.parametrizations.weight
+        self.length, self.direction = nn.Parameter(weight.original0.detach()), nn.Parameter(weight.original1.detach())
+
+    def forward(self, inputs):
+        return F.linear(inputs, self.length * F.normalize(self.direction, dim=1))
+
+
+def test_weight_normalisation():
+    """PyTorch's own second derivative is not symmetric, and it has none forward."""
+    torch.manual_seed(0)
+    layer, last = weight_norm(nn.Linear(4, 4, bias=False)), nn.Linear(4, 3)
+    model = nn.Sequential(layer, nn.Tanh(), last).double()
+    written_out, loss = nn.Sequential(Normalised(layer), nn.Tanh(), last).double(), FocalLoss(2.0)
+    inputs, target = torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,))
+    exact = cases.exact_hessian(written_out, loss, inputs, target)
+    rows = torch.randn(5, len(exact), dtype=torch.float64)
+    with all_digits():
+        found = cases.every_product(model, loss, [(inputs, target)])
+        found_forms = cases.forms(rows, model, loss, [(inputs, target)])
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found_forms, torch.einsum("ci,ij,cj->c", rows, exact, rows), rtol=0, atol=1e-12)
+    with twice_differentiable():
+        penalties = [
+            HessianTracePenalty(1.0)(loss(each(inputs), target), each.parameters()) for each in (model, written_out)
+        ]
+    torch.testing.assert_close(*penalties, rtol=0, atol=1e-12)
+
+
+class Recurrent(nn.Module):
+    """An LSTM, in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.last = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        return self.last(self.recurrent(inputs)[0][:, -1])
+
+
+@pytest.mark.parametrize("matrix", ["hessian", "ggn"])
+def test_lstm_in_single_precision(matrix):
+    torch.manual_seed(0)
+    data = [(torch.randn(6, 5, 4), torch.randint(3, (6,)))]
+    model, loss = Recurrent(), FocalLoss(2.0)
+    narrow, wide = (
+        hessian_trace(model, loss, data, probes=4, matrix=matrix, dtype=dtype).value for dtype in (None, torch.float64)
+    )
+    assert narrow == pytest.approx(wide, rel=1e-4)
+    assert torch.backends.mkldnn.enabled

@@ -165,33 +165,56 @@ def layers(model: nn.Module) -> list[str]:
 def twice_differentiable() -> Iterator[None]:
     """Operations inside a `with` have second derivatives, and fast ones.
 
-    Attention is computed by plain operations (PyTorch's fused forms have no second derivative), and derivatives of
-    convolutions by the kernels of training (PyTorch takes others for the second). The measures of this package see to
-    it themselves; with the trace penalty, a network with attention has to compute its scores inside, and one with
-    convolutions better does.
+    Attention and weight normalisation are computed by plain operations (PyTorch's fused forms have no second
+    derivative, or a wrong one), and derivatives of convolutions by the kernels of training (PyTorch takes others for
+    the second). The measures of this package see to it themselves; with the trace penalty, a network with attention or
+    weight normalisation has to compute its scores inside, and one with convolutions better does.
 
     Example:
         >>> with twice_differentiable():
         ...     scores = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)(torch.zeros(1, 3, 4))
     """
-    with _plain_attention(), SmoothConvolutions():
+    with _plain_operations(), SmoothConvolutions():
         yield
 
 
 @contextmanager
-def _plain_attention() -> Iterator[None]:
+def _plain_operations() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), _PlainLayers():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
+class _PlainLayers(TorchFunctionMode):
+    """LSTM and weight normalisation by operations with all derivatives.
+
+    PyTorch's kernels on a CPU have none forward, and weight normalisation a wrong second one: it is not symmetric.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Take over the two."""
+        if func is torch._weight_norm:
+            direction, length, dim = args
+            return direction * (length / torch.norm_except_dim(direction, 2, dim))
+        if func is not torch.lstm:
+            return func(*args, **(kwargs or {}))
+        fast = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            torch._C._set_mkldnn_enabled(fast)
+
+
 @contextmanager
 def all_digits() -> Iterator[None]:
-    """Attention that can be differentiated twice, and float32 with all of its digits on a GPU, and under autocast, too.
+    """Operations with all derivatives, and float32 with all of its digits on a GPU, and under autocast, too.
 
     There convolutions round their inputs to ten bits (TF32) unless told otherwise: the product is then no longer that
     of a symmetric matrix, and a search for eigenvalues does not converge.
@@ -201,7 +224,7 @@ def all_digits() -> Iterator[None]:
     for backend in backends:
         backend.allow_tf32 = False
     try:
-        with _plain_attention(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        with _plain_operations(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
         for backend, allowed in zip(backends, before, strict=True):
