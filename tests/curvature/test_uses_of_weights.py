@@ -102,6 +102,29 @@ def test_every_use_counts(name):
     assert "last.weight" in layer_weights(prepare(model, loss, data, **cases.DEFAULTS))
 
 
+class TwoHeads(nn.Module):
+    """Scores in a tuple, as the loss takes them; a weight enters once more by the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        hidden = torch.tanh(self.first(inputs))
+        return self.last(hidden), hidden @ self.first.weight
+
+
+def test_outputs_in_a_tuple():
+    torch.manual_seed(0)
+    model, data = TwoHeads().double(), [(torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,)))]
+
+    def loss(outputs, target):
+        return F.cross_entropy(outputs[0], target) + outputs[1].square().mean()
+
+    exact = cases.every_product(model, loss, data).diagonal()
+    torch.testing.assert_close(cases.diagonal(model, loss, data), exact, rtol=0, atol=1e-12)
+
+
 class Normalised(nn.Module):
     """Weight normalisation written out."""
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from refocal.curvature.convolution import Convolution, convolution_of
@@ -27,18 +26,18 @@ _LINEAR = torch._C._nn.linear  # what torch.nn.functional.linear is
 def layer_weights(problem: Problem) -> set[str]:
     """Parameters that enter as the weight of a linear layer or a convolution and in no other way.
 
-    In no other way: with the weights of layers cut from the graph, the scores do not lead to them.
+    In no other way: with the weights of layers cut from the graph, the loss does not lead to them.
     """
     found, elsewhere = set(), set()
     for batch in problem.batches:
         point = {name: values.detach().requires_grad_() for name, values in problem.parameters.items()}
         cut = _Cut(point)
         with torch.enable_grad(), cut:
-            scores = functional_call(problem.model, point, (batch.inputs,))
-        ends = set(map(id, leaves_of(scores)))
+            value = problem.value(point, batch)
+        ends = set(map(id, leaves_of(value)))
         found |= cut.found
         elsewhere |= {name for name, values in point.items() if id(values) in ends}
-        del scores  # its graph, before there is another
+        del value  # its graph, before there is another
     return found - elsewhere
 
 
