@@ -58,6 +58,14 @@ def test_numbers_are_those_of_the_package_and_stand_on_the_card(folder, capsys):
     assert card["name"] == "digits-mlp-focal-g2-s0"
 
 
+def test_ce_is_short_for_cross_entropy(tmp_path, capsys):
+    assert main([*TRAINED, "--loss", "ce", "--curvature-penalty", "1e-3", "--out", str(tmp_path)]) == 0
+    run = tmp_path / "digits-mlp-cross-entropy-tau0.001-s0"
+    assert main(["curvature", "--run", str(run), "--samples", "50", "--probes", "2", "--loss", "ce"]) == 0
+    assert "Hessian of cross-entropy, 50 samples of val" in capsys.readouterr().out
+    assert runs.read_card(run)["curvature"][0]["loss"] == "cross-entropy"
+
+
 def test_the_network_is_the_trained_one(folder):
     model, _, (inputs, target) = load_run(folder, loss="cross-entropy", **{**LOADED, "part": "test", "samples": 10_000})
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A small network in float64, data with ignored samples, every loss, and the exact matrices by `torch.func`."""
+"""A small network in float64, data with ignored samples, every loss, the exact matrices by `torch.func`, and ours."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import torch
 from torch import nn
 from torch.func import functional_call, hessian, jacrev
 
+from refocal.curvature.forms import quadratic_forms
+from refocal.curvature.moving_weights import layer_weights
+from refocal.curvature.problem import prepare
+from refocal.curvature.products import products
 from refocal.losses import (
     FLSD53,
     AdaFocal,
@@ -18,6 +22,7 @@ from refocal.losses import (
     SigmoidFocalLoss,
 )
 
+DEFAULTS = {"parameters": None, "group": None, "dtype": None, "batch_statistics": False}
 WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
 SAMPLES = 17
 
@@ -97,6 +102,31 @@ def exact_ggn(model, loss, inputs, target):
     scores = functional_call(model, parameters, (inputs,))
     inner = hessian(lambda flat: loss(flat.reshape(scores.shape), target))(scores.flatten())
     return rows.T @ inner @ rows
+
+
+def every_product(model, loss, data, *, matrix="hessian", memory=2**27, **settings):
+    """The same by what eigenvalues are found with; without memory, each product makes its graph again."""
+    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
+    multiply = products(problem, matrix=matrix, memory=memory)
+    return torch.stack([multiply(unit) for unit in torch.eye(problem.size, dtype=problem.dtype, device=problem.device)])
+
+
+def forms(rows, model, loss, data, *, matrix="hessian", **settings):
+    """v'Av of each row v, by what the trace is estimated with."""
+    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
+    parts = torch.split(rows.to(problem.device), [values.numel() for values in problem.parameters.values()], dim=1)
+    vectors = {
+        name: part.reshape(len(rows), *values.shape).to(values.dtype)
+        for (name, values), part in zip(problem.parameters.items(), parts, strict=True)
+    }
+    moving = layer_weights(problem)
+    return sum(quadratic_forms(problem, batch, matrix=matrix, moving=moving)(vectors) for batch in problem.batches)
+
+
+def diagonal(model, loss, data, *, matrix="hessian", **settings):
+    """e_i'Ae_i of each unit vector."""
+    size = prepare(model, loss, data, **{**DEFAULTS, **settings}).size
+    return forms(torch.eye(size, dtype=torch.float64), model, loss, data, matrix=matrix, **settings)
 
 
 def _parameters(model, names):

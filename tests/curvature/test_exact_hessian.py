@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+
 import curvature_cases as cases
 import pytest
 import torch
 import torch.nn.functional as F
+from curvature_cases import DEFAULTS, diagonal, every_product
 from torch import nn
 
 from refocal.curvature import gradient_norm, hessian_trace, layers
-from refocal.curvature.forms import quadratic_forms, vectors_at_once
+from refocal.curvature.forms import vectors_at_once
 from refocal.curvature.moving_weights import layer_weights
 from refocal.curvature.operators import CountedOperator
 from refocal.curvature.problem import all_digits, prepare
-from refocal.curvature.products import products
 from refocal.losses import FocalLoss
-
-DEFAULTS = {"parameters": None, "group": None, "dtype": None, "batch_statistics": False}
 
 
 def every_entry(model, loss, data, *, matrix="hessian", **settings):
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
     operator = CountedOperator(problem, matrix=matrix, advance=lambda _: None)
     return operator @ torch.eye(problem.size, dtype=operator.dtype)
-
-
-def every_product(model, loss, data, *, matrix="hessian", memory=2**27, **settings):
-    """The same by what eigenvalues are found with; without memory, each product makes its graph again."""
-    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
-    multiply = products(problem, matrix=matrix, memory=memory)
-    return torch.stack([multiply(unit) for unit in torch.eye(problem.size, dtype=problem.dtype, device=problem.device)])
-
-
-def diagonal(model, loss, data, *, matrix="hessian", **settings):
-    """e_i'Ae_i of each unit vector, by what the trace is estimated with."""
-    problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
-    unit, start = {}, 0
-    for name, values in problem.parameters.items():
-        rows = values.new_zeros(problem.size, values.numel())
-        rows[start : start + values.numel()].fill_diagonal_(1)
-        unit[name] = rows.reshape(problem.size, *values.shape)
-        start += values.numel()
-    moving = layer_weights(problem)
-    return sum(quadratic_forms(problem, batch, matrix=matrix, moving=moving)(unit) for batch in problem.batches)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -134,28 +114,38 @@ def test_a_subset_of_parameters_is_a_block():
         hessian_trace(model, loss, [(inputs, target)], parameters=["1"])
 
 
+class Standardised(nn.Module):
+    """BatchNorm with the statistics of the batch, written out: PyTorch's is not symmetric in `torch.func.hessian`."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.weight, self.bias = norm.weight, norm.bias
+
+    def forward(self, inputs):
+        variance, mean = torch.var_mean(inputs, dim=0, correction=0)
+        return (inputs - mean) / torch.sqrt(variance + 1e-5) * self.weight + self.bias
+
+
 def test_batch_norm_in_evaluation_mode_and_with_batch_statistics():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3)).double()
     inputs, target = torch.randn(9, 4, dtype=torch.float64), torch.randint(3, (9,))
     model(inputs)
-    loss = FocalLoss(2.0)
-    model.eval()
-    in_evaluation = cases.exact_hessian(model, loss, inputs, target)
-    model[1].training = True
-    model[1].track_running_stats, model[1].running_mean, model[1].running_var = False, None, None
-    with_statistics = cases.exact_hessian(model, loss, inputs, target)
-    assert not torch.allclose(in_evaluation, with_statistics)
-    torch.manual_seed(3)
-    fresh = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3)).double()
-    torch.randn(9, 4, dtype=torch.float64), torch.randint(3, (9,))
-    fresh(inputs)
-    found = every_entry(fresh, loss, [(inputs, target)])
-    torch.testing.assert_close(found, in_evaluation, rtol=0, atol=1e-12)
-    found = every_entry(fresh, loss, [(inputs, target)], batch_statistics=True)
-    torch.testing.assert_close(found, with_statistics, rtol=0, atol=1e-12)
-    found = diagonal(fresh, loss, [(inputs, target)], batch_statistics=True, group=3)
-    torch.testing.assert_close(found, with_statistics.diagonal(), rtol=0, atol=1e-12)
+    loss, data = FocalLoss(2.0), [(inputs, target)]
+    written_out = nn.Sequential(model[0], Standardised(model[1]), model[2], model[4])
+    exact = {
+        False: cases.exact_hessian(copy.deepcopy(model).eval(), loss, inputs, target),
+        True: cases.exact_hessian(written_out, loss, inputs, target),
+    }
+    assert not torch.allclose(exact[False], exact[True])
+    rows = torch.randn(6, len(exact[True]), dtype=torch.float64)
+    for batch_statistics, whole in exact.items():
+        found = every_product(model, loss, data, batch_statistics=batch_statistics)
+        torch.testing.assert_close(found, whole, rtol=0, atol=1e-12)
+        found = cases.forms(rows, model, loss, data, batch_statistics=batch_statistics, group=3)
+        torch.testing.assert_close(found, torch.einsum("ci,ij,cj->c", rows, whole, rows), rtol=0, atol=1e-12)
+        found = every_entry(model, loss, data, batch_statistics=batch_statistics)
+        torch.testing.assert_close(found.diagonal(), whole.diagonal(), rtol=0, atol=1e-12)
 
 
 def test_attention_is_differentiated_twice():

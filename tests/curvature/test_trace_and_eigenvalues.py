@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import curvature_cases as cases
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from refocal.curvature import (
@@ -110,6 +113,32 @@ def test_sketching_is_exact_where_the_rank_is_low(method):
     whole = cases.exact_hessian(model, nn.CrossEntropyLoss(), *data[0])
     found = hessian_trace(model, nn.CrossEntropyLoss(), data, probes=72, method=method)
     assert found.value == pytest.approx(whole.trace().item(), rel=1e-6)
+
+
+def peak(call):
+    """Bytes of tensors at once, by the profiler."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        call()
+    changes = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    return max(itertools.accumulate(event.nbytes() for event in changes))
+
+
+@pytest.mark.parametrize("kind", ["linear", "convolutions", "embedding"])
+def test_probes_keep_to_their_memory(kind):
+    torch.manual_seed(0)
+    inputs, last = torch.randn(100, 3, 10, 10), [nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)]
+    if kind == "linear":
+        model = nn.Sequential(nn.Flatten(), nn.Linear(300, 50), *last)
+    elif kind == "convolutions":
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), *last)
+    else:
+        inputs = torch.randint(2000, (100, 16))
+        model = nn.Sequential(nn.Embedding(2000, 32), nn.Tanh(), *last)
+    model(inputs)
+    data, memory = [(inputs, torch.randint(10, (100,)))], 2 * 10**7
+    found = peak(lambda: hessian_trace(model, nn.CrossEntropyLoss(), data, probes=40, group=100, memory=memory))
+    assert memory / 3 < found <= memory
 
 
 def test_nothing_of_the_network_changes():

@@ -164,7 +164,9 @@ def _train(commands: Any) -> None:
     what = train.add_argument_group("what to train")
     what.add_argument("--data", help="cifar10, svhn, tiny-imagenet, digits, newsgroups20, sst, ...")
     what.add_argument("--model", help="resnet20, resnet110, resnet50, vit-small, mlp, gp-cnn, tree-lstm, ...")
-    what.add_argument("--loss", help="cross-entropy (default), focal, flsd-53, fls-532, adafocal, brier, mmce, ...")
+    what.add_argument(
+        "--loss", type=_loss, help="cross-entropy or ce (default), focal, flsd-53, fls-532, adafocal, brier, mmce, ..."
+    )
     what.add_argument("--gamma", type=float, nargs="+", help="focusing parameter; of several, each is trained")
     what.add_argument("--label-smoothing", type=float, help="mix the targets with the uniform distribution")
     what.add_argument("--factor", type=float, help="weight of MMCE beside cross-entropy")
@@ -208,6 +210,11 @@ def _train(commands: Any) -> None:
     )
 
 
+def _loss(name: str) -> str:
+    """The name of a loss: ce is short for cross-entropy."""
+    return "cross-entropy" if name == "ce" else name
+
+
 def _curvature(commands: Any) -> None:
     curvature = _command(
         commands,
@@ -223,7 +230,9 @@ def _curvature(commands: Any) -> None:
     )
     curvature.add_argument("--part", help="train, val or test (default: val)")
     curvature.add_argument("--samples", type=int, help="how many of them, the first ones (default: 1000)")
-    curvature.add_argument("--loss", nargs="+", help="trained (default): the run's own loss; cross-entropy; or both")
+    curvature.add_argument(
+        "--loss", nargs="+", type=_loss, help="trained (default): the run's own loss; cross-entropy or ce; or both"
+    )
     curvature.add_argument("--matrix", help="hessian (default), or ggn for the Gauss-Newton matrix")
     curvature.add_argument("--eigenvalues", type=int, metavar="K", help="how many (default: 1)")
     curvature.add_argument(

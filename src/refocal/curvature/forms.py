@@ -48,14 +48,15 @@ def quadratic_forms(
     return vmap(hessian if matrix == "hessian" else ggn)
 
 
-def vectors_at_once(problem: Problem, memory: int) -> int:
+def vectors_at_once(problem: Problem, memory: int, *, moving: Collection[str] = ()) -> int:
     """How many vectors fit into `memory` bytes, by what a forward pass over the largest batch keeps.
 
-    Each is there itself, and derivatives along it of most of that are alive in passes forward and back together: twice
-    the one and six times the other hold the peaks that benchmarks/curvature.py finds.
+    Each is there itself, with the change of the gradient in all but the weights that are `moving`; and derivatives
+    along it of most of what is kept are alive in passes forward and back together. Twice the bytes of the former, or
+    five times with the gradient, and eight times those of the latter hold the peaks that were measured.
     """
-    itself = sum(values.nbytes for values in problem.parameters.values())
-    return max(1, memory // (2 * itself + 6 * kept_by_forward(problem)))
+    itself = sum((2 if name in moving else 5) * values.nbytes for name, values in problem.parameters.items())
+    return max(1, memory // (itself + 8 * kept_by_forward(problem)))
 
 
 class Signs:

@@ -15,23 +15,30 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from refocal.curvature.convolution import Convolution, convolution_of
-from refocal.curvature.problem import Problem
+from refocal.curvature.problem import Problem, leaves_of
 
 _LINEAR = torch._C._nn.linear  # what torch.nn.functional.linear is
 
 
 def layer_weights(problem: Problem) -> set[str]:
-    """Parameters that enter as the weight of a linear layer or a convolution and in no other way."""
-    seen = _Uses(problem.parameters)
-    with torch.no_grad(), seen:
-        for batch in problem.batches:
-            functional_call(problem.model, problem.parameters, (batch.inputs,))
-    return seen.in_layers - seen.elsewhere
+    """Parameters that enter as the weight of a linear layer or a convolution and in no other way.
+
+    In no other way: with the weights of layers cut from the graph, the loss does not lead to them.
+    """
+    found, elsewhere = set(), set()
+    for batch in problem.batches:
+        point = {name: values.detach().requires_grad_() for name, values in problem.parameters.items()}
+        cut = _Cut(point)
+        with torch.enable_grad(), cut:
+            value = problem.value(point, batch)
+        ends = set(map(id, leaves_of(value)))
+        found |= cut.found
+        elsewhere |= {name for name, values in point.items() if id(values) in ends}
+        del value  # its graph, before there is another
+    return found - elsewhere
 
 
 class MovingWeights(TorchFunctionMode):
@@ -58,7 +65,7 @@ class MovingWeights(TorchFunctionMode):
         vector = self._vectors[id(use.weight)]
         along = use.layer.forward(use.inputs.detach(), vector)
         outputs: Tensor = _Moving.apply(use.layer, use.inputs, use.weight, vector, along, self._time)  # type: ignore[no-untyped-call]
-        return outputs if use.bias is None else outputs + use.bias.reshape(-1, *[1] * use.layer.trailing)
+        return outputs if use.bias is None else outputs + use.bias.reshape(use.bias.shape + (1,) * use.layer.trailing)
 
 
 @dataclass(frozen=True)
@@ -93,30 +100,23 @@ def _use(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> _Use
     return None if used is None else _Use(used[0], inputs, weight, used[1])
 
 
-class _Uses(TorchFunctionMode):
-    """Notes how parameters enter."""
+class _Cut(TorchFunctionMode):
+    """Notes the parameters that are weights of layers, and cuts them from the graph there."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
         self._names = {id(values): name for name, values in parameters.items()}
-        self.in_layers: set[str] = set()
-        self.elsewhere: set[str] = set()
+        self.found: set[str] = set()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Note the parameters among the arguments."""
-        result = func(*args, **(kwargs or {}))
-        in_layer = _use(func, args, kwargs or {}) is not None
-        others = (args[0], *args[2:]) if in_layer else args
-        if in_layer:
-            self.in_layers |= self._among([args[1]])
-        if any(isinstance(each, Tensor) for each in tree_leaves(result)):  # else its shape or type was asked for
-            self.elsewhere |= self._among((others, kwargs))
-        return result
-
-    def _among(self, values: Any) -> set[str]:
-        return {self._names[id(each)] for each in tree_leaves(values) if id(each) in self._names}
+        """Let layers have constants."""
+        use = _use(func, args, kwargs or {})
+        if use is None or id(use.weight) not in self._names:
+            return func(*args, **(kwargs or {}))
+        self.found.add(self._names[id(use.weight)])
+        return func(args[0], use.weight.detach(), *args[2:], **(kwargs or {}))
 
 
 class _Moving(torch.autograd.Function):
@@ -136,7 +136,9 @@ class _Moving(torch.autograd.Function):
         ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, slope: Tensor | None) -> tuple[Tensor | None, ...]:
+        if slope is None:  # from an operation that stops gradients
+            return (None,) * 6
         wanted = ctx.needs_input_grad[1]
         back, in_time = _MovingBack.apply(ctx.layer, wanted, slope, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         return None, back if wanted else None, None, None, None, in_time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal.curvature.forms import Signs
-from refocal.curvature.problem import Loss
+from refocal.curvature.problem import Loss, leaves_of
 
 
 class HessianTracePenalty(nn.Module):
@@ -164,17 +163,5 @@ def _twice_differentiated(slope_along: Tensor, parameters: list[Tensor]) -> tupl
 
 
 def parameters_of(output: Tensor) -> list[nn.Parameter]:
-    """The parameters that a tensor was computed from: the ends of its graph."""
-    found: dict[int, nn.Parameter] = {}
-    seen: set[Any] = set()
-    waiting = [output.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, nn.Parameter):
-            found[id(leaf)] = leaf
-        waiting.extend(previous for previous, _ in node.next_functions)
-    return list(found.values())
+    """The parameters that a tensor was computed from."""
+    return [leaf for leaf in leaves_of(output) if isinstance(leaf, nn.Parameter)]

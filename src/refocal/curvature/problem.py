@@ -21,6 +21,7 @@ from refocal.losses.modules import AbstractSoftmaxLoss, SigmoidFocalLoss
 Loss = Callable[[Tensor, Tensor], Tensor]
 Data = Iterable[tuple[Tensor, Tensor]]
 NOT_FINITE = "derivatives of the loss are not finite: look at its value and gradient on these data"
+_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 _ADD_OVER_SAMPLES = (AbstractSoftmaxLoss, SigmoidFocalLoss, nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
 
 
@@ -129,14 +130,15 @@ def prepare(
 
 
 class _NoGradForward(TorchFunctionMode):
-    """Where a network stops gradients by `torch.no_grad`, differentiation forward stops, too; PyTorch's goes on."""
+    """Where a network stops gradients by `torch.no_grad` or `.data`, so does differentiation forward; not PyTorch's."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         """Cut the results from what they were computed from."""
         result = func(*args, **(kwargs or {}))
-        return result if torch.is_grad_enabled() else tree_map_only(Tensor, torch.detach, result)
+        stops = not torch.is_grad_enabled() or func == _DATA
+        return tree_map_only(Tensor, torch.detach, result) if stops else result
 
 
 def layers(model: nn.Module) -> list[str]:
@@ -163,33 +165,56 @@ def layers(model: nn.Module) -> list[str]:
 def twice_differentiable() -> Iterator[None]:
     """Operations inside a `with` have second derivatives, and fast ones.
 
-    Attention is computed by plain operations (PyTorch's fused forms have no second derivative), and derivatives of
-    convolutions by the kernels of training (PyTorch takes others for the second). The measures of this package see to
-    it themselves; with the trace penalty, a network with attention has to compute its scores inside, and one with
-    convolutions better does.
+    Attention and weight normalisation are computed by plain operations (PyTorch's fused forms have no second
+    derivative, or a wrong one), and derivatives of convolutions by the kernels of training (PyTorch takes others for
+    the second). The measures of this package see to it themselves; with the trace penalty, a network with attention or
+    weight normalisation has to compute its scores inside, and one with convolutions better does.
 
     Example:
         >>> with twice_differentiable():
         ...     scores = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)(torch.zeros(1, 3, 4))
     """
-    with _plain_attention(), SmoothConvolutions():
+    with _plain_operations(), SmoothConvolutions():
         yield
 
 
 @contextmanager
-def _plain_attention() -> Iterator[None]:
+def _plain_operations() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), _PlainLayers():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
+class _PlainLayers(TorchFunctionMode):
+    """LSTM and weight normalisation by operations with all derivatives.
+
+    PyTorch's kernels on a CPU have none forward, and weight normalisation a wrong second one: it is not symmetric.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Take over the two."""
+        if func is torch._weight_norm:
+            direction, length, dim = args
+            return direction * (length / torch.norm_except_dim(direction, 2, dim))
+        if func is not torch.lstm:
+            return func(*args, **(kwargs or {}))
+        fast = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            torch._C._set_mkldnn_enabled(fast)
+
+
 @contextmanager
 def all_digits() -> Iterator[None]:
-    """Attention that can be differentiated twice, and float32 with all of its digits on a GPU, and under autocast, too.
+    """Operations with all derivatives, and float32 with all of its digits on a GPU, and under autocast, too.
 
     There convolutions round their inputs to ten bits (TF32) unless told otherwise: the product is then no longer that
     of a symmetric matrix, and a search for eigenvalues does not converge.
@@ -199,7 +224,7 @@ def all_digits() -> Iterator[None]:
     for backend in backends:
         backend.allow_tf32 = False
     try:
-        with _plain_attention(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        with _plain_operations(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
         for backend, allowed in zip(backends, before, strict=True):
@@ -228,6 +253,23 @@ def kept_by_forward(problem: Problem) -> int:
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
         problem.loss(functional_call(problem.model, parameters, (batch.inputs,)), batch.target)
     return sum(size for address, size in kept.items() if address not in own)
+
+
+def leaves_of(output: Tensor) -> list[Tensor]:
+    """The tensors with a gradient that another was computed from: the ends of its graph."""
+    found: dict[int, Tensor] = {}
+    seen: set[Any] = set()
+    waiting = [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            found[id(leaf)] = leaf
+        waiting.extend(previous for previous, _ in node.next_functions)
+    return list(found.values())
 
 
 def _chosen(model: nn.Module, names: Sequence[str] | None) -> dict[str, Tensor]:

@@ -111,9 +111,9 @@ def _hutchinson(
     problem: Problem, probes: int, *, matrix: Matrix, memory: int, seed: int, advance: Callable[[int], None]
 ) -> TraceEstimate:
     generator = torch.Generator(problem.device).manual_seed(seed)
-    at_once = min(probes, vectors_at_once(problem, memory))
-    signs = Signs(at_once, problem.parameters, generator)
     moving = layer_weights(problem)
+    at_once = min(probes, vectors_at_once(problem, memory, moving=moving))
+    signs = Signs(at_once, problem.parameters, generator)
     value = variance = 0.0
     for batch in problem.batches:
         forms_of = quadratic_forms(problem, batch, matrix=matrix, moving=moving)

@@ -1,0 +1,181 @@
+"""Ways into a network that the quadratic forms have to see: v'Hv against differentiating back twice."""
+
+from __future__ import annotations
+
+import curvature_cases as cases
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from refocal.curvature import HessianTracePenalty, hessian_trace
+from refocal.curvature.moving_weights import layer_weights
+from refocal.curvature.problem import all_digits, prepare, twice_differentiable
+from refocal.losses import FocalLoss
+
+
+class Product(torch.autograd.Function):
+    """A linear layer of somebody's own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(inputs, weight):
+        return F.linear(inputs, weight)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # noqa: ARG004
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, slope):
+        inputs, weight = ctx.saved_tensors
+        return slope @ weight, slope.T @ inputs
+
+    @staticmethod
+    def jvp(ctx, inputs_change, weight_change):
+        inputs, weight = ctx.saved_tensors
+        return inputs_change @ weight.T + inputs @ weight_change.T
+
+
+class Stop(torch.autograd.Function):
+    """No gradient, and not even zeros for it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values):
+        return values.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, slope):  # noqa: ARG004
+        return None
+
+    @staticmethod
+    def jvp(ctx, change):  # noqa: ARG004
+        return torch.zeros_like(change)
+
+
+USES = {
+    "twice": lambda net, x: net.first(torch.tanh(net.first(x))),
+    "a parameter goes in": lambda net, x: net.first(torch.tanh(net.last.bias.sum() * x)),
+    "its own weight goes in": lambda net, x: torch.tanh(net.first(net.first.weight)).sum(dim=0) + x,
+    "part of the weight": lambda net, x: net.first(x) + F.linear(x[:, :2], net.first.weight[:, :2]),
+    "a function of one's own": lambda net, x: Product.apply(torch.tanh(net.second(x)), net.first.weight),
+    "a function and a layer": lambda net, x: net.first(x) + Product.apply(torch.tanh(net.second(x)), net.first.weight),
+    "a bias for each sample": lambda net, x: F.linear(torch.tanh(net.second(x)), net.first.weight, x * x),
+    "no gradient comes back": lambda net, x: net.first(x) + Stop.apply(net.second(torch.tanh(net.first(x)))),
+    "data": lambda net, x: net.first(x) * torch.sigmoid(net.second(x)).data,
+    "data of the weight": lambda net, x: net.first(x) + F.linear(torch.tanh(net.second(x)), net.first.weight.data),
+    "detached": lambda net, x: net.first(x) * torch.sigmoid(net.first(x)).detach(),
+}
+
+
+class Network(nn.Module):
+    """Three layers, of which the first two are used in one of many ways."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.use = use
+
+    def forward(self, inputs):
+        return self.last(torch.tanh(self.use(self, inputs)))
+
+
+@pytest.mark.parametrize("name", USES)
+def test_every_use_counts(name):
+    torch.manual_seed(0)
+    model, loss = Network(USES[name]).double(), FocalLoss(2.0)
+    data = [(torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,)))]
+    whole = cases.every_product(model, loss, data)
+    assert whole[:16, :16].abs().max() > 1e-4
+    rows = torch.randn(5, len(whole), dtype=torch.float64)
+    exact = torch.einsum("ci,ij,cj->c", rows, whole, rows)
+    torch.testing.assert_close(cases.forms(rows, model, loss, data), exact, rtol=0, atol=1e-12)
+    assert "last.weight" in layer_weights(prepare(model, loss, data, **cases.DEFAULTS))
+
+
+class TwoHeads(nn.Module):
+    """Scores in a tuple, as the loss takes them; a weight enters once more by the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        hidden = torch.tanh(self.first(inputs))
+        return self.last(hidden), hidden @ self.first.weight
+
+
+def test_outputs_in_a_tuple():
+    torch.manual_seed(0)
+    model, data = TwoHeads().double(), [(torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,)))]
+
+    def loss(outputs, target):
+        return F.cross_entropy(outputs[0], target) + outputs[1].square().mean()
+
+    exact = cases.every_product(model, loss, data).diagonal()
+    torch.testing.assert_close(cases.diagonal(model, loss, data), exact, rtol=0, atol=1e-12)
+
+
+class Normalised(nn.Module):
+    """Weight normalisation written out."""
+
+    def __init__(self, layer):
+        super().__init__()
+        weight = layer.parametrizations.weight
+        self.length, self.direction = nn.Parameter(weight.original0.detach()), nn.Parameter(weight.original1.detach())
+
+    def forward(self, inputs):
+        return F.linear(inputs, self.length * F.normalize(self.direction, dim=1))
+
+
+def test_weight_normalisation():
+    """PyTorch's own second derivative is not symmetric, and it has none forward."""
+    torch.manual_seed(0)
+    layer, last = weight_norm(nn.Linear(4, 4, bias=False)), nn.Linear(4, 3)
+    model = nn.Sequential(layer, nn.Tanh(), last).double()
+    written_out, loss = nn.Sequential(Normalised(layer), nn.Tanh(), last).double(), FocalLoss(2.0)
+    inputs, target = torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,))
+    exact = cases.exact_hessian(written_out, loss, inputs, target)
+    rows = torch.randn(5, len(exact), dtype=torch.float64)
+    with all_digits():
+        found = cases.every_product(model, loss, [(inputs, target)])
+        found_forms = cases.forms(rows, model, loss, [(inputs, target)])
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found_forms, torch.einsum("ci,ij,cj->c", rows, exact, rows), rtol=0, atol=1e-12)
+    with twice_differentiable():
+        penalties = [
+            HessianTracePenalty(1.0)(loss(each(inputs), target), each.parameters()) for each in (model, written_out)
+        ]
+    torch.testing.assert_close(*penalties, rtol=0, atol=1e-12)
+
+
+class Recurrent(nn.Module):
+    """An LSTM, in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.last = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        return self.last(self.recurrent(inputs)[0][:, -1])
+
+
+@pytest.mark.parametrize("matrix", ["hessian", "ggn"])
+def test_lstm_in_single_precision(matrix):
+    torch.manual_seed(0)
+    data = [(torch.randn(6, 5, 4), torch.randint(3, (6,)))]
+    model, loss = Recurrent(), FocalLoss(2.0)
+    narrow, wide = (
+        hessian_trace(model, loss, data, probes=4, matrix=matrix, dtype=dtype).value for dtype in (None, torch.float64)
+    )
+    assert narrow == pytest.approx(wide, rel=1e-4)
+    assert torch.backends.mkldnn.enabled
