@@ -242,7 +242,8 @@ class MMCELoss(AbstractLoss):
     """Cross-entropy plus `factor` times the maximum mean calibration error of the batch; see `mmce_loss`.
 
     Cross-entropy is proper and MMCE is 0 at the truth, so the posterior is the softmax. Class weights move the minimum
-    of cross-entropy away from where MMCE is 0: with them there is no closed-form posterior.
+    of cross-entropy away from where MMCE is 0, and the weighted form of MMCE is not 0 at the truth (where one posterior
+    holds for all samples, it is |1 - 2 r|): with either of them there is no closed-form posterior.
 
     Args:
         factor: Weight of the MMCE (002 uses 2 for images, 8 for text).
@@ -287,12 +288,15 @@ class MMCELoss(AbstractLoss):
 
     @property
     def posterior_map(self) -> nn.Module:
-        """Softmax; none with class weights."""
-        if self.weight is not None and len(set(self.weight.tolist())) > 1:
+        """Softmax; none with class weights, nor for the weighted form of MMCE."""
+        if self.weighted:
+            reason = "its weighted form is not 0 at the truth"
+        elif self.weight is not None and len(set(self.weight.tolist())) > 1:
             reason = "with class weights, cross-entropy has its minimum where MMCE has none"
-            msg = f"MMCE has no closed-form posterior here: {reason}; {_FIT_INSTEAD}"
-            raise NoPosteriorError(msg)
-        return SoftmaxMap()
+        else:
+            return SoftmaxMap()
+        msg = f"MMCE has no closed-form posterior here: {reason}; {_FIT_INSTEAD}"
+        raise NoPosteriorError(msg)
 
     def extra_repr(self) -> str:
         """The settings."""
