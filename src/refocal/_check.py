@@ -217,11 +217,11 @@ def alpha(value: Any, *, classes: int | None) -> PerClass | None:
     return numbers
 
 
-def label_smoothing(value: Any) -> float:
-    """A smoothing epsilon in [0, 1)."""
+def label_smoothing(value: Any, *, all_of_it: bool = False) -> float:
+    """A smoothing epsilon in [0, 1), so that it can be undone; `all_of_it` allows for 1."""
     number = _number(value, "label_smoothing")
-    if not 0 <= number < 1:
-        msg = f"label_smoothing must lie in [0, 1), got {number}"
+    if not (0 <= number < 1 or (all_of_it and number == 1)):
+        msg = f"label_smoothing must lie in [0, 1{']' if all_of_it else ')'}, got {number}"
         raise ValueError(msg)
     return number
 

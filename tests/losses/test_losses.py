@@ -334,6 +334,47 @@ def test_wrong_input_is_refused_as_by_cross_entropy(logits, target):
     assert errors_of(FocalLoss(2.0), logits, target) == errors_of(torch.nn.CrossEntropyLoss(), logits, target)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        ({"label_smoothing": 0.1}, torch.tensor([0, 1, 4])),
+        ({"label_smoothing": 0.1}, torch.tensor([0, 1, -5])),
+        ({"ignore_index": 1}, torch.full((3, 4), 0.25)),
+        ({"weight": torch.ones(5)}, torch.tensor([0, 1, 2])),
+    ],
+)
+def test_what_the_settings_forbid_is_refused_as_by_cross_entropy(gamma, options, target):
+    expected = errors_of(torch.nn.CrossEntropyLoss(**options), torch.zeros(3, 4), target)
+    assert errors_of(FocalLoss(gamma, **options), torch.zeros(3, 4), target) == expected
+
+
+def test_targets_out_of_bounds_are_refused_by_every_loss():
+    for criterion in (L.BrierLoss(), L.InverseFocalLoss(1.0), L.DualFocalLoss(1.0), L.ProperFocalLoss(1.0), L.mmce_loss):
+        for index in (4, -5):
+            with pytest.raises(IndexError, match=f"Target {index} is out of bounds"):
+                criterion(torch.zeros(2, 4), torch.tensor([0, index]))
+
+
+def test_one_sample_with_its_target_in_a_vector():
+    logits, target = torch.randn(4), torch.tensor([1])
+    expected = F.cross_entropy(logits, target)
+    for gamma in (0, 1e-13):
+        torch.testing.assert_close(FocalLoss(gamma)(logits, target), expected)
+
+
+def test_smoothing_all_of_the_labels_away():
+    logits, target, soft = batch(4)
+    for aim in (target, soft):
+        expected = F.cross_entropy(logits, aim, label_smoothing=1.0)
+        for gamma in (0, 1e-13):
+            torch.testing.assert_close(FocalLoss(gamma, label_smoothing=1.0)(logits, aim), expected)
+    with pytest.raises(NoPosteriorError, match="no label counts"):
+        FocalLoss(2.0, label_smoothing=1.0).posterior(logits)
+    with pytest.raises(ValueError, match=r"label_smoothing must lie in \[0, 1\], got 1.5"):
+        FocalLoss(2.0, label_smoothing=1.5)
+
+
 def test_empty_ignored_and_nan_batches_as_cross_entropy():
     empty = torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)
     ignored = torch.zeros(2, 3), torch.full((2,), -100)

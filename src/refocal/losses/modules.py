@@ -86,7 +86,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         weight: Class weights (K,).
         ignore_index: Class index that does not count.
         reduction: "none", "mean" or "sum", with the meaning of `nn.CrossEntropyLoss`.
-        label_smoothing: In [0, 1).
+        label_smoothing: In [0, 1]; at 1, the labels do not count and there is no posterior.
         detached: Stop the gradient through (1 - p)^gamma.
 
     Example:
@@ -112,7 +112,7 @@ class FocalLoss(AbstractSoftmaxLoss):
             self.gamma: Any = gamma
         else:
             self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
-        self.label_smoothing = _check.label_smoothing(label_smoothing)
+        self.label_smoothing = _check.label_smoothing(label_smoothing, all_of_it=True)
         self.detached = detached
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -136,6 +136,9 @@ class FocalLoss(AbstractSoftmaxLoss):
     def posterior_map(self) -> nn.Module:
         """Psi^gamma with the loss's weights, smoothing and detachment."""
         gamma = self.gamma
+        if self.label_smoothing == 1:
+            msg = f"with label_smoothing = 1, focal loss has no posterior: no label counts; got {self}"
+            raise NoPosteriorError(msg)
         if isinstance(gamma, GammaPolicy):
             if gamma.closed_form_gamma is None:
                 reason = f"with {type(gamma).__name__}, gamma changes with the sample"

@@ -51,9 +51,10 @@ def focal_loss(
 
     Reference: 001, Eq. 5.
     """
-    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing)
+    ignore_index = _check.whole(ignore_index, "ignore_index")
+    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     exponent = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
-    settings = Settings(exponent, weight, _check.whole(ignore_index, "ignore_index"), label_smoothing, detached)
+    settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
     return reduced_focal_loss(logits, target, settings, reduction="none")
 
 
@@ -66,7 +67,7 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, re
     if fast is not None:
         return fast
     gamma, weight, ignore_index, smoothing, _ = settings
-    check_fit(logits, target, weight=weight, label_smoothing=smoothing)
+    check_fit(logits, target, weight=weight, label_smoothing=smoothing, ignore_index=ignore_index)
     gamma = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
     if gamma == 0.0:
         return F.cross_entropy(
@@ -117,8 +118,8 @@ def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[
     """Class probabilities (N, K), smoothed, and the mask of counted rows (None: all)."""
     classes = rows.logits.shape[1]
     if rows.has_indices:
-        keep = rows.target != settings.ignore_index
-        safe = torch.where(keep, rows.target, 0)  # not F.one_hot: it looks at values, which vmap has not
+        _, keep, safe = gather_target(rows.logits, rows.target, settings.ignore_index)
+        # not F.one_hot: it looks at values, which vmap has not
         target = torch.zeros_like(rows.logits, dtype=dtype).scatter(1, safe[:, None], 1)
     else:
         keep, target = None, rows.target.to(dtype)
@@ -129,11 +130,7 @@ def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[
 
 def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Log p and log(1 - p) of each row's class, the mask of counted rows, and indices safe to use."""
-    try:
-        score, keep, safe = gather_target(logits, target, ignore_index)
-    except (RuntimeError, IndexError):
-        F.cross_entropy(logits, target, ignore_index=ignore_index)  # an index out of bounds: raises with its own words
-        raise
+    score, keep, safe = gather_target(logits, target, ignore_index)
     others = logits.scatter(1, safe[:, None], -torch.inf)
     log_odds_against = torch.logsumexp(others, dim=1) - score
     return -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp), keep, safe
@@ -264,9 +261,11 @@ def proper_focal_loss(
     Reference: 003, Props. 2 and 4.
     """
     rows = _index_rows(logits, target, weight=weight)
-    keep = rows.target != _check.whole(ignore_index, "ignore_index")
-    safe = torch.where(keep, rows.target, 0)
-    losses = proper_partial_of(F.log_softmax(rows.logits, dim=1), safe, gamma=gamma, in_logs=True, xp=xp)
+    log_probs = F.log_softmax(rows.logits, dim=1)
+    log_p, keep, safe = gather_target(log_probs, rows.target, _check.whole(ignore_index, "ignore_index"))
+    broken = log_probs.isnan().any(dim=1, keepdim=True)  # such rows have no minimiser: they stay what they are
+    losses = proper_partial_of(torch.where(broken, 0, log_probs), safe, gamma=gamma, in_logs=True, xp=xp)
+    losses = torch.where(broken[:, 0], log_p, losses)
     return _masked(losses, keep, safe, weight).reshape(rows.shape)
 
 
