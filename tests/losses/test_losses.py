@@ -383,7 +383,45 @@ def test_empty_ignored_and_nan_batches_as_cross_entropy():
         assert FocalLoss(2.0, reduction="sum")(logits, target) == 0
         assert FocalLoss(2.0, reduction="none")(logits, target).shape == target.shape
     rows = torch.tensor([[0.0, math.nan], [0.0, 1.0]])
-    assert FocalLoss(2.0, reduction="none")(rows, torch.tensor([0, 1])).isnan().tolist() == [True, False]
+    losses = [FocalLoss(2.0), L.InverseFocalLoss(1.0), L.DualFocalLoss(2.0), L.BrierLoss(), L.ProperFocalLoss(2.0)]
+    for criterion in losses:
+        criterion.reduction = "none"
+        leaf = rows.clone().requires_grad_()
+        each = criterion(leaf, torch.tensor([0, 1]))
+        each.sum().backward()
+        assert each.isnan().tolist() == [True, False]
+        assert leaf.grad.isnan().all(dim=1).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0, [0.5, 1.0, 2.0], L.FLSD53], ids=str)
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_infinite_logits_as_cross_entropy(gamma, reduction):
+    inf = torch.inf
+    rows = [[-inf, 0.0, 1.0], [1.0, -inf, 0.0], [-inf, 0.0, -inf], [inf, 0.0, 0.0], [0.0, inf, 0.0], [-inf] * 3]
+    for row, index in itertools.product(rows, (0, 1, -100)):
+        results = []
+        for criterion in (FocalLoss(gamma, reduction=reduction), torch.nn.CrossEntropyLoss(reduction=reduction)):
+            leaf = torch.tensor([[0.0, 1.0, 2.0], row], dtype=torch.double, requires_grad=True)
+            losses = criterion(leaf, torch.tensor([0, index]))
+            losses.sum().backward()
+            results.append((losses, leaf.grad))
+        (losses, slope), (expected, expected_slope) = results
+        assert losses.isnan().tolist() == expected.isnan().tolist(), (row, index)
+        assert losses.isinf().tolist() == expected.isinf().tolist(), (row, index)
+        assert slope[0].isfinite().all()
+        if expected_slope[1].isfinite().all():
+            p = torch.softmax(torch.tensor(row, dtype=torch.double), dim=0)[max(index, 0)].item()
+            exponent = gamma(torch.tensor(p)).item() if gamma is L.FLSD53 else np.broadcast_to(gamma, 3)[max(index, 0)]
+            factor = L.gradient_factor(torch.tensor(p, dtype=torch.double), gamma=float(exponent))
+            torch.testing.assert_close(slope[1], factor * expected_slope[1], msg=f"{row}, {index}")
+
+
+def test_masked_rows_that_do_not_count():
+    for criterion in (FocalLoss(2.0, label_smoothing=0.1), L.InverseFocalLoss(1.0), L.DualFocalLoss(2.0), L.BrierLoss()):
+        leaf = torch.tensor([[-torch.inf, 0.0, 1.0], [2.0, 1.0, 0.0]], requires_grad=True)
+        criterion(leaf, torch.tensor([-100, 0])).backward()
+        assert leaf.grad[0].tolist() == [0, 0, 0]
+        assert leaf.grad[1].isfinite().all()
 
 
 def test_bad_settings():

@@ -125,6 +125,8 @@ def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[
         keep, target = None, rows.target.to(dtype)
     if settings.label_smoothing:
         target = (1 - settings.label_smoothing) * target + settings.label_smoothing / classes
+        if keep is not None:
+            target = torch.where(keep[:, None], target, 0)
     return target, keep
 
 
@@ -132,8 +134,15 @@ def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tu
     """Log p and log(1 - p) of each row's class, the mask of counted rows, and indices safe to use."""
     score, keep, safe = gather_target(logits, target, ignore_index)
     others = logits.scatter(1, safe[:, None], -torch.inf)
-    log_odds_against = torch.logsumexp(others, dim=1) - score
-    return -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp), keep, safe
+    # not torch.logsumexp, whose slope is NaN where all others are masked with -inf
+    shift = others.amax(dim=1, keepdim=True).detach()
+    mass = torch.exp(others - torch.where(shift == -torch.inf, 0, shift)).sum(dim=1)
+    none = mass == 0
+    log_mass = torch.where(none, -torch.inf, torch.log(torch.where(none, 1, mass)) + shift[:, 0])
+    log_odds_against = torch.where(score == torch.inf, torch.nan, log_mass - score)  # as the softmax of such a row
+    log_odds_against = torch.where(keep, log_odds_against, 0)  # a row that does not count may be masked at its index
+    log_p, log_q = -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp)
+    return log_p, torch.where(log_p == -torch.inf, 0, log_q), keep, safe  # p log p = 0 there, and so its derivatives
 
 
 def _partial(log_p: Tensor, log_q: Tensor, gamma: Any, *, detached: bool) -> Tensor:
