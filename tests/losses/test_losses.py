@@ -14,6 +14,7 @@ F = torch.nn.functional
 
 from refocal import losses as L  # noqa: E402
 from refocal.losses import FocalLoss, NoPosteriorError  # noqa: E402
+from refocal.losses.maps import FocalMap  # noqa: E402
 
 
 def batch(*shape, classes=5, seed=0, dtype=torch.double):
@@ -295,6 +296,30 @@ def test_transformations():
         assert not module.posterior_map.state_dict()
 
 
+def test_the_proper_part_under_vmap():
+    logits, target, _ = batch(6)
+    for gamma in (2.0, [0.0, 0.5, 1.0, 2.0, 3.0]):
+        leaf = logits.clone().requires_grad_()
+        losses = L.proper_focal_loss(leaf, target, gamma=gamma)
+        losses.sum().backward()
+
+        def one(z, y, gamma=gamma):
+            return L.proper_focal_loss(z[None], y[None], gamma=gamma)[0]
+
+        torch.testing.assert_close(torch.func.vmap(one)(logits, target), losses.detach())
+        torch.testing.assert_close(torch.func.vmap(torch.func.grad(one))(logits, target), leaf.grad)
+
+
+def test_losses_with_several_gammas_are_compiled_in_one_process():
+    logits, target, _ = batch(4, dtype=torch.float32)
+    for kind in (FocalLoss, L.DualFocalLoss, L.InverseFocalLoss, lambda gamma: FocalLoss(gamma).posterior_map):
+        for gamma in (2.0, 0.5, 0.75):
+            module = kind(gamma)
+            inputs = (logits,) if isinstance(module, FocalMap) else (logits, target)
+            compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(compiled(*inputs), module(*inputs))
+
+
 def test_an_exported_map_takes_batches_of_any_size():
     few, many = torch.randn(4, 3), torch.randn(20_000, 3)
     rows = {0: torch.export.Dim("rows")}
@@ -350,7 +375,13 @@ def test_what_the_settings_forbid_is_refused_as_by_cross_entropy(gamma, options,
 
 
 def test_targets_out_of_bounds_are_refused_by_every_loss():
-    for criterion in (L.BrierLoss(), L.InverseFocalLoss(1.0), L.DualFocalLoss(1.0), L.ProperFocalLoss(1.0), L.mmce_loss):
+    for criterion in (
+        L.BrierLoss(),
+        L.InverseFocalLoss(1.0),
+        L.DualFocalLoss(1.0),
+        L.ProperFocalLoss(1.0),
+        L.mmce_loss,
+    ):
         for index in (4, -5):
             with pytest.raises(IndexError, match=f"Target {index} is out of bounds"):
                 criterion(torch.zeros(2, 4), torch.tensor([0, index]))
@@ -417,7 +448,12 @@ def test_infinite_logits_as_cross_entropy(gamma, reduction):
 
 
 def test_masked_rows_that_do_not_count():
-    for criterion in (FocalLoss(2.0, label_smoothing=0.1), L.InverseFocalLoss(1.0), L.DualFocalLoss(2.0), L.BrierLoss()):
+    for criterion in (
+        FocalLoss(2.0, label_smoothing=0.1),
+        L.InverseFocalLoss(1.0),
+        L.DualFocalLoss(2.0),
+        L.BrierLoss(),
+    ):
         leaf = torch.tensor([[-torch.inf, 0.0, 1.0], [2.0, 1.0, 0.0]], requires_grad=True)
         criterion(leaf, torch.tensor([-100, 0])).backward()
         assert leaf.grad[0].tolist() == [0, 0, 0]
