@@ -231,9 +231,16 @@ def test_half_precision_under_autocast(dtype, gamma):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = FocalLoss(gamma)(logits, torch.tensor([0, 0, 0]))
         loss = loss + L.SigmoidFocalLoss(gamma)(logits, torch.tensor([[1.0, 0, 1]] * 3))
-    loss.backward()
-    assert torch.isfinite(loss)
-    assert torch.isfinite(logits.grad).all()
+        others = [kind(gamma)(logits, torch.tensor([0, 0, 0])) for kind in (L.DualFocalLoss, L.ProperFocalLoss)]
+        others += [
+            L.BrierLoss()(logits, torch.tensor([0, 0, 0])),
+            L.InverseFocalLoss(gamma)(logits, torch.zeros(3).long()),
+        ]
+    for each in (loss, *others):
+        assert each.dtype == torch.float32
+        (slope,) = torch.autograd.grad(each, logits)
+        assert torch.isfinite(each)
+        assert torch.isfinite(slope).all()
 
 
 def test_means_of_more_losses_than_float16_can_add_up():

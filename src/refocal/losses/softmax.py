@@ -245,7 +245,7 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> T
     losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
     if keep is not None:
         losses = torch.where(keep, losses, 0)
-    return losses.to(rows.logits.dtype).reshape(rows.shape)
+    return losses.to(loss_dtype(logits)).reshape(rows.shape)
 
 
 def proper_focal_loss(
