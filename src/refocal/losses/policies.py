@@ -210,7 +210,7 @@ class AdaFocal(GammaPolicy):
                 f"probs and labels must have shapes (N, K) and (N,), got {tuple(probs.shape)} and {tuple(labels.shape)}"
             )
             raise ValueError(msg)
-        if not bool(((probs >= 0) & (probs <= 1)).all()):
+        if not bool(((probs >= 0) & (probs <= 1 + _check.sum_tolerance(torch.finfo(probs.dtype).bits))).all()):
             msg = "probs must lie in [0, 1]: give probabilities, not logits, and none that is NaN"
             raise ValueError(msg)
         confidence, predicted = probs.to(self.edges.device, torch.float32).max(dim=1)
