@@ -51,11 +51,15 @@ def is_traced(array: Array) -> bool:
     return is_jax(array) and isinstance(array, sys.modules["jax"].core.Tracer)
 
 
+def is_transformed(array: Array) -> bool:
+    """Whether a transformation of `torch.func` runs, in which values cannot steer a loop either."""
+    return is_torch(array) and bool(sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor(array))
+
+
 def values_are_free(array: Array) -> bool:
     """Whether looking at values makes no device wait and breaks no tracing."""
     if is_torch(array):
-        torch = sys.modules["torch"]
-        traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(array)
+        traced = sys.modules["torch"].compiler.is_compiling() or is_transformed(array)
         return array.device.type == "cpu" and not traced
     if is_jax(array):
         return not is_traced(array) and {d.platform for d in array.devices()} == {"cpu"}

@@ -173,7 +173,8 @@ def gamma(value: Any, *, classes: int | None, least: float | None = None) -> Per
     """A focusing parameter, > -1 (or >= `least`): a number, or one a class; equal values become one number."""
     numbers = _numbers(value, "gamma", classes)
     for number in numbers if isinstance(numbers, tuple) else (numbers,):
-        if not (math.isfinite(number) and (number > -1 if least is None else number >= least)):
+        # not math.isfinite: torch.compile takes the gamma of a second loss for a variable, which it refuses
+        if not (number < math.inf and (number > -1 if least is None else number >= least)):
             bound = "greater than -1" if least is None else f"at least {least:g}"
             msg = f"gamma must be {bound} and finite, got {number}"
             raise ValueError(msg)
@@ -183,7 +184,7 @@ def gamma(value: Any, *, classes: int | None, least: float | None = None) -> Per
 def scalar_gamma(value: Any, *, least: float | None = None, above: float | None = None) -> float:
     """A single focusing parameter."""
     number = _number(value, "gamma")
-    if above is not None and not (number > above and math.isfinite(number)):
+    if above is not None and not above < number < math.inf:
         msg = f"gamma must be greater than {above:g} and finite, got {number}"
         raise ValueError(msg)
     gamma(number, classes=None, least=least)
@@ -217,11 +218,11 @@ def alpha(value: Any, *, classes: int | None) -> PerClass | None:
     return numbers
 
 
-def label_smoothing(value: Any) -> float:
-    """A smoothing epsilon in [0, 1)."""
+def label_smoothing(value: Any, *, all_of_it: bool = False) -> float:
+    """A smoothing epsilon in [0, 1), so that it can be undone; `all_of_it` allows for 1."""
     number = _number(value, "label_smoothing")
-    if not 0 <= number < 1:
-        msg = f"label_smoothing must lie in [0, 1), got {number}"
+    if not (0 <= number < 1 or (all_of_it and number == 1)):
+        msg = f"label_smoothing must lie in [0, 1{']' if all_of_it else ')'}, got {number}"
         raise ValueError(msg)
     return number
 

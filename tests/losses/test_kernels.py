@@ -416,6 +416,12 @@ def test_sigmoid_of_easy_scores_keeps_its_digits(gamma):
     torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=1e-5, atol=0)
 
 
+def test_class_probabilities_with_an_index_to_ignore_are_refused():
+    logits, _, soft = batch(3, 4)
+    with pytest.raises(RuntimeError, match="ignore_index is not supported for floating point target"):
+        FocalLoss(2.0, ignore_index=1)(logits, soft)
+
+
 def test_sigmoid_with_every_score_ignored():
     leaf = torch.zeros(5, device=DEVICE, requires_grad=True)
     loss = SigmoidFocalLoss(2.0, reduction="mean")(leaf, torch.full((5,), -100.0, device=DEVICE))

@@ -14,6 +14,7 @@ F = torch.nn.functional
 
 from refocal import losses as L  # noqa: E402
 from refocal.losses import FocalLoss, NoPosteriorError  # noqa: E402
+from refocal.losses.maps import FocalMap  # noqa: E402
 
 
 def batch(*shape, classes=5, seed=0, dtype=torch.double):
@@ -230,9 +231,16 @@ def test_half_precision_under_autocast(dtype, gamma):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = FocalLoss(gamma)(logits, torch.tensor([0, 0, 0]))
         loss = loss + L.SigmoidFocalLoss(gamma)(logits, torch.tensor([[1.0, 0, 1]] * 3))
-    loss.backward()
-    assert torch.isfinite(loss)
-    assert torch.isfinite(logits.grad).all()
+        others = [kind(gamma)(logits, torch.tensor([0, 0, 0])) for kind in (L.DualFocalLoss, L.ProperFocalLoss)]
+        others += [
+            L.BrierLoss()(logits, torch.tensor([0, 0, 0])),
+            L.InverseFocalLoss(gamma)(logits, torch.zeros(3).long()),
+        ]
+    for each in (loss, *others):
+        assert each.dtype == torch.float32
+        (slope,) = torch.autograd.grad(each, logits)
+        assert torch.isfinite(each)
+        assert torch.isfinite(slope).all()
 
 
 def test_means_of_more_losses_than_float16_can_add_up():
@@ -295,6 +303,30 @@ def test_transformations():
         assert not module.posterior_map.state_dict()
 
 
+def test_the_proper_part_under_vmap():
+    logits, target, _ = batch(6)
+    for gamma in (2.0, [0.0, 0.5, 1.0, 2.0, 3.0]):
+        leaf = logits.clone().requires_grad_()
+        losses = L.proper_focal_loss(leaf, target, gamma=gamma)
+        losses.sum().backward()
+
+        def one(z, y, gamma=gamma):
+            return L.proper_focal_loss(z[None], y[None], gamma=gamma)[0]
+
+        torch.testing.assert_close(torch.func.vmap(one)(logits, target), losses.detach())
+        torch.testing.assert_close(torch.func.vmap(torch.func.grad(one))(logits, target), leaf.grad)
+
+
+def test_losses_with_several_gammas_are_compiled_in_one_process():
+    logits, target, _ = batch(4, dtype=torch.float32)
+    for kind in (FocalLoss, L.DualFocalLoss, L.InverseFocalLoss, lambda gamma: FocalLoss(gamma).posterior_map):
+        for gamma in (2.0, 0.5, 0.75):
+            module = kind(gamma)
+            inputs = (logits,) if isinstance(module, FocalMap) else (logits, target)
+            compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(compiled(*inputs), module(*inputs))
+
+
 def test_an_exported_map_takes_batches_of_any_size():
     few, many = torch.randn(4, 3), torch.randn(20_000, 3)
     rows = {0: torch.export.Dim("rows")}
@@ -334,6 +366,53 @@ def test_wrong_input_is_refused_as_by_cross_entropy(logits, target):
     assert errors_of(FocalLoss(2.0), logits, target) == errors_of(torch.nn.CrossEntropyLoss(), logits, target)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        ({"label_smoothing": 0.1}, torch.tensor([0, 1, 4])),
+        ({"label_smoothing": 0.1}, torch.tensor([0, 1, -5])),
+        ({"ignore_index": 1}, torch.full((3, 4), 0.25)),
+        ({"weight": torch.ones(5)}, torch.tensor([0, 1, 2])),
+    ],
+)
+def test_what_the_settings_forbid_is_refused_as_by_cross_entropy(gamma, options, target):
+    expected = errors_of(torch.nn.CrossEntropyLoss(**options), torch.zeros(3, 4), target)
+    assert errors_of(FocalLoss(gamma, **options), torch.zeros(3, 4), target) == expected
+
+
+def test_targets_out_of_bounds_are_refused_by_every_loss():
+    for criterion in (
+        L.BrierLoss(),
+        L.InverseFocalLoss(1.0),
+        L.DualFocalLoss(1.0),
+        L.ProperFocalLoss(1.0),
+        L.mmce_loss,
+    ):
+        for index in (4, -5):
+            with pytest.raises(IndexError, match=f"Target {index} is out of bounds"):
+                criterion(torch.zeros(2, 4), torch.tensor([0, index]))
+
+
+def test_one_sample_with_its_target_in_a_vector():
+    logits, target = torch.randn(4), torch.tensor([1])
+    expected = F.cross_entropy(logits, target)
+    for gamma in (0, 1e-13):
+        torch.testing.assert_close(FocalLoss(gamma)(logits, target), expected)
+
+
+def test_smoothing_all_of_the_labels_away():
+    logits, target, soft = batch(4)
+    for aim in (target, soft):
+        expected = F.cross_entropy(logits, aim, label_smoothing=1.0)
+        for gamma in (0, 1e-13):
+            torch.testing.assert_close(FocalLoss(gamma, label_smoothing=1.0)(logits, aim), expected)
+    with pytest.raises(NoPosteriorError, match="no label counts"):
+        FocalLoss(2.0, label_smoothing=1.0).posterior(logits)
+    with pytest.raises(ValueError, match=r"label_smoothing must lie in \[0, 1\], got 1.5"):
+        FocalLoss(2.0, label_smoothing=1.5)
+
+
 def test_empty_ignored_and_nan_batches_as_cross_entropy():
     empty = torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)
     ignored = torch.zeros(2, 3), torch.full((2,), -100)
@@ -342,7 +421,50 @@ def test_empty_ignored_and_nan_batches_as_cross_entropy():
         assert FocalLoss(2.0, reduction="sum")(logits, target) == 0
         assert FocalLoss(2.0, reduction="none")(logits, target).shape == target.shape
     rows = torch.tensor([[0.0, math.nan], [0.0, 1.0]])
-    assert FocalLoss(2.0, reduction="none")(rows, torch.tensor([0, 1])).isnan().tolist() == [True, False]
+    losses = [FocalLoss(2.0), L.InverseFocalLoss(1.0), L.DualFocalLoss(2.0), L.BrierLoss(), L.ProperFocalLoss(2.0)]
+    for criterion in losses:
+        criterion.reduction = "none"
+        leaf = rows.clone().requires_grad_()
+        each = criterion(leaf, torch.tensor([0, 1]))
+        each.sum().backward()
+        assert each.isnan().tolist() == [True, False]
+        assert leaf.grad.isnan().all(dim=1).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0, [0.5, 1.0, 2.0], L.FLSD53], ids=str)
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_infinite_logits_as_cross_entropy(gamma, reduction):
+    inf = torch.inf
+    rows = [[-inf, 0.0, 1.0], [1.0, -inf, 0.0], [-inf, 0.0, -inf], [inf, 0.0, 0.0], [0.0, inf, 0.0], [-inf] * 3]
+    for row, index in itertools.product(rows, (0, 1, -100)):
+        results = []
+        for criterion in (FocalLoss(gamma, reduction=reduction), torch.nn.CrossEntropyLoss(reduction=reduction)):
+            leaf = torch.tensor([[0.0, 1.0, 2.0], row], dtype=torch.double, requires_grad=True)
+            losses = criterion(leaf, torch.tensor([0, index]))
+            losses.sum().backward()
+            results.append((losses, leaf.grad))
+        (losses, slope), (expected, expected_slope) = results
+        assert losses.isnan().tolist() == expected.isnan().tolist(), (row, index)
+        assert losses.isinf().tolist() == expected.isinf().tolist(), (row, index)
+        assert slope[0].isfinite().all()
+        if expected_slope[1].isfinite().all():
+            p = torch.softmax(torch.tensor(row, dtype=torch.double), dim=0)[max(index, 0)].item()
+            exponent = gamma(torch.tensor(p)).item() if gamma is L.FLSD53 else np.broadcast_to(gamma, 3)[max(index, 0)]
+            factor = L.gradient_factor(torch.tensor(p, dtype=torch.double), gamma=float(exponent))
+            torch.testing.assert_close(slope[1], factor * expected_slope[1], msg=f"{row}, {index}")
+
+
+def test_masked_rows_that_do_not_count():
+    for criterion in (
+        FocalLoss(2.0, label_smoothing=0.1),
+        L.InverseFocalLoss(1.0),
+        L.DualFocalLoss(2.0),
+        L.BrierLoss(),
+    ):
+        leaf = torch.tensor([[-torch.inf, 0.0, 1.0], [2.0, 1.0, 0.0]], requires_grad=True)
+        criterion(leaf, torch.tensor([-100, 0])).backward()
+        assert leaf.grad[0].tolist() == [0, 0, 0]
+        assert leaf.grad[1].isfinite().all()
 
 
 def test_bad_settings():

@@ -110,6 +110,17 @@ def test_adafocal_loss_and_its_state():
     torch.testing.assert_close(resumed(logits, torch.tensor([0, 0])), expected)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_adafocal_is_updated_in_deterministic_mode():
+    policy = AdaFocal(bins=1, rate=2.0).cuda()
+    torch.use_deterministic_algorithms(True)
+    try:
+        policy.update(*predictions(0.8, 0.5))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert policy.gammas.item() == pytest.approx(math.exp(2 * 0.3), rel=1e-5)
+
+
 def test_bad_policies():
     with pytest.raises(ValueError, match="gammas must have one value more than edges, got 2 and 2"):
         SampleWise((0.1, 0.2), (1.0, 2.0))
@@ -124,7 +135,12 @@ def test_bad_policies():
     assert Scheduled((), (3.0,)).closed_form_gamma == 3.0  # one gamma from the first epoch to the last
     with pytest.raises(ValueError, match="bins must be at least 1"):
         AdaFocal(bins=0)
-    with pytest.raises(ValueError, match="need gamma_min < 0 < switch"):
+    with pytest.raises(ValueError, match="need gamma_min <= -switch < 0 < switch"):
         AdaFocal(switch=-1.0)
+    with pytest.raises(ValueError, match="need gamma_min <= -switch < 0 < switch"):
+        AdaFocal(gamma_min=-0.1)  # a sign that flips would flip back at the next update
+    for value in (3.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="give probabilities, not logits"):
+            AdaFocal().update(torch.tensor([[value, 0.5]]), torch.tensor([0]))
     with pytest.raises(ValueError, match=r"probs and labels must have shapes \(N, K\) and \(N,\)"):
         AdaFocal().update(torch.zeros(3), torch.zeros(3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scipy.optimize import root
+from scipy.optimize import minimize, root
 
 torch = pytest.importorskip("torch")
 
@@ -105,18 +105,35 @@ def test_sigmoid_losses_with_hard_and_soft_targets(alpha, gamma):
         torch.testing.assert_close(criterion.posterior(x), eta, rtol=0, atol=1e-6)
 
 
-def test_mmce_added_to_cross_entropy_leaves_the_softmax():
-    logits = torch.tensor([[1.0, 0.0, -1.0]])
-    for weight in (None, torch.full((3,), 2.0)):
-        torch.testing.assert_close(L.MMCELoss(2.0, weight=weight).posterior(logits), torch.softmax(logits, dim=1))
+def batch_at_the_truth(eta):
+    """A hundred labels that are drawn in the proportions of eta, to be scored alike."""
+    return torch.repeat_interleave(torch.arange(len(eta)), (100 * eta).round().long())
 
 
-def test_mmce_with_class_weights_is_not_at_its_minimum_where_weighted_cross_entropy_is():
-    eta, weight = torch.tensor([0.6, 0.3, 0.1], dtype=torch.double), torch.tensor([0.5, 1.0, 3.0], dtype=torch.double)
-    labels = torch.repeat_interleave(torch.arange(3), (100 * eta).round().long())
-    of_cross_entropy = torch.log(weight * eta).requires_grad_()
+@pytest.mark.parametrize("weight", [None, torch.full((3,), 2.0, dtype=torch.double)])
+def test_mmce_added_to_cross_entropy_leaves_the_softmax(weight):
+    eta = torch.tensor([0.6, 0.3, 0.1], dtype=torch.double)
+    labels = batch_at_the_truth(eta)
     criterion = L.MMCELoss(2.0, weight=weight)
-    (pull,) = torch.autograd.grad(criterion(of_cross_entropy.expand(100, 3), labels), of_cross_entropy)
-    assert pull.abs().max() > 0.1
-    with pytest.raises(L.NoPosteriorError, match=r"with class weights.*fit refocal.*FocalTemperature"):
-        criterion.posterior(of_cross_entropy[None])
+
+    def risk(logits):
+        return float(criterion(torch.as_tensor(logits).expand(100, 3), labels))
+
+    # a kink at the minimum, where MMCE is 0: no gradient vanishes there
+    found = minimize(risk, [1.0, 0.5, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
+    torch.testing.assert_close(criterion.posterior(torch.from_numpy(found.x)), eta, rtol=0, atol=1e-6)
+
+
+def test_mmce_with_class_weights_or_in_its_weighted_form_has_its_minimum_elsewhere():
+    eta, weight = torch.tensor([0.6, 0.3, 0.1], dtype=torch.double), torch.tensor([0.5, 1.0, 3.0], dtype=torch.double)
+    for criterion, at, reason in (
+        (L.MMCELoss(2.0, weight=weight), weight * eta, "with class weights"),
+        (L.MMCELoss(2.0, weighted=True), eta, "its weighted form is not 0 at the truth"),
+    ):
+        of_cross_entropy = torch.log(at).requires_grad_()
+        (pull,) = torch.autograd.grad(
+            criterion(of_cross_entropy.expand(100, 3), batch_at_the_truth(eta)), of_cross_entropy
+        )
+        assert pull.abs().max() > 0.1
+        with pytest.raises(L.NoPosteriorError, match=rf"{reason}.*fit refocal.*FocalTemperature"):
+            criterion.posterior(of_cross_entropy[None])

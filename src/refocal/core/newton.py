@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal._arrays import bounded_exp, call_on_host, device, is_traced, namespace, stop_gradient
+from refocal._arrays import bounded_exp, call_on_host, device, is_traced, is_transformed, namespace, stop_gradient
 from refocal.core.focal import focus_of_top
 from refocal.core.posterior import MapSettings
 from refocal.core.simplex import softplus
@@ -55,7 +55,7 @@ def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp:
     pose = _pose_logs if in_logs else _pose
     local = settings.like(posterior, xp=xp)
     problem = pose(posterior, local, xp=xp)
-    if posterior.size == 0:
+    if math.prod(posterior.shape) == 0:
         return Solution(posterior, posterior, posterior)
     if is_traced(posterior):
 
@@ -186,8 +186,12 @@ def _log_h_of_top(problem: _Problem, top: Array) -> tuple[Array, Array]:
 
 
 def _search(problem: _Problem) -> Array:
-    """Solve for rows of constants: the log-odds of the top class and u of the others, packed in one array."""
+    """Solve for rows of constants: the log-odds of the top class and u of the others, packed in one array.
+
+    It ends when all rows have converged; under `torch.func`, after as many evaluations as there may be.
+    """
     xp = problem.xp
+    steered = not is_transformed(problem.log_target)
     top, low, high = _start_top(problem)
     log_h_top, _ = _log_h_of_top(problem, top)
     rest = _start_rest(problem, log_h_top)
@@ -198,7 +202,7 @@ def _search(problem: _Problem) -> Array:
         # a class held near q = 1 counts as solved: the sum exceeds 1 in any case
         off = xp.where((rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual))
         off = xp.max(off, axis=-1, keepdims=True)
-        if bool(xp.all((off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(top))))):
+        if steered and bool(xp.all((off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(top))))):
             return xp.where(problem.is_top, top, rest)
         certain = off < 0.1 * xp.abs(step.violation)  # the residuals cannot change the sign of c
         low = xp.where(certain & (step.violation < 0), xp.maximum(low, top), low)
@@ -219,6 +223,8 @@ def _search(problem: _Problem) -> Array:
             xp.minimum(rest + (step.residual + change) / step.slope, xp.full_like(rest, _LARGEST_U)),
         )
         top = new_top
+    if not steered:
+        return xp.where(problem.is_top, top, rest)
     if not bool(xp.all(xp.isfinite(step.top))):
         msg = "the focal minimiser does not exist: the posterior has NaN or infinite values"
         raise RuntimeError(msg)
@@ -240,8 +246,8 @@ def _start_top(problem: _Problem) -> tuple[Array, Array, Array]:
     posterior_log_odds = -largest - xp.log(xp.where(against == 0, 1.0, against))
     # with one gamma, 1/K <= q_t, and q_t <= max(eta_t, 1/2) by Thm. 8; with several, h of a class with q <= 1/2 differs
     # from q by at most a factor 2^gamma or its phi, which moves the log-odds by gamma log 2 and less than 2
-    spread = 0.0 if settings.one_gamma else 2.0 + 0.7 * float(xp.max(settings.gamma))
-    low = xp.full_like(posterior_log_odds, -math.log(problem.is_top.shape[-1] - 1) - spread - 1e-6)
+    spread = 0.0 if settings.one_gamma else 2.0 + 0.7 * xp.max(settings.gamma)
+    low = xp.zeros_like(posterior_log_odds) - math.log(problem.is_top.shape[-1] - 1) - spread - 1e-6
     high = xp.maximum(posterior_log_odds, xp.zeros_like(low)) + spread + 1e-6
     # when q_t is near 1, log h_t = gamma x - log(1 + gamma) and the others share 1 - q_t = e^-x
     focus = 0.0 * low if settings.detached else xp.log(gamma_plus_one + 0.0 * low)

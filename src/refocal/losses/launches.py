@@ -139,7 +139,8 @@ def _is_sound(case: Case) -> bool:
     if case.target_shape != (shape[:1] + shape[2:] if case.has_indices else shape) or not math.prod(shape):
         return False
     gamma_fits = case.gammas == classes if case.gammas else case.gamma > 0  # 0 is for PyTorch's cross-entropy
-    target_fits = case.target_dtype == torch.int64 or not case.has_indices
+    # class probabilities with an index to ignore are for PyTorch to refuse
+    target_fits = case.target_dtype == torch.int64 if case.has_indices else case.ignore_index < 0
     weight_fits = case.weight_shape in (None, shape[1:2])
     return gamma_fits and target_fits and weight_fits and (case.hard or classes <= LONGEST_ROW_ON_CHIP)
 

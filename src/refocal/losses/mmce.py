@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from refocal import _check
-from refocal.losses.targets import as_rows, at_least_float32
+from refocal.losses.targets import as_rows, at_least_float32, gather_target
 
 
 def mmce_loss(
@@ -42,8 +42,8 @@ def mmce_loss(
     if not rows.has_indices:
         msg = "this loss takes class indices as its target, not class probabilities"
         raise TypeError(msg)
-    keep = rows.target != _check.whole(ignore_index, "ignore_index")
     wide = at_least_float32(rows.logits)
+    _, keep, _ = gather_target(wide, rows.target, _check.whole(ignore_index, "ignore_index"))
     confidence, predicted = torch.softmax(wide, dim=1).max(dim=1)
     correct = (predicted == rows.target).to(confidence.dtype)
     if weighted:

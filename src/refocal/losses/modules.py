@@ -86,7 +86,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         weight: Class weights (K,).
         ignore_index: Class index that does not count.
         reduction: "none", "mean" or "sum", with the meaning of `nn.CrossEntropyLoss`.
-        label_smoothing: In [0, 1).
+        label_smoothing: In [0, 1]; at 1, the labels do not count and there is no posterior.
         detached: Stop the gradient through (1 - p)^gamma.
 
     Example:
@@ -112,7 +112,7 @@ class FocalLoss(AbstractSoftmaxLoss):
             self.gamma: Any = gamma
         else:
             self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
-        self.label_smoothing = _check.label_smoothing(label_smoothing)
+        self.label_smoothing = _check.label_smoothing(label_smoothing, all_of_it=True)
         self.detached = detached
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -136,6 +136,9 @@ class FocalLoss(AbstractSoftmaxLoss):
     def posterior_map(self) -> nn.Module:
         """Psi^gamma with the loss's weights, smoothing and detachment."""
         gamma = self.gamma
+        if self.label_smoothing == 1:
+            msg = f"with label_smoothing = 1, focal loss has no posterior: no label counts; got {self}"
+            raise NoPosteriorError(msg)
         if isinstance(gamma, GammaPolicy):
             if gamma.closed_form_gamma is None:
                 reason = f"with {type(gamma).__name__}, gamma changes with the sample"
@@ -242,7 +245,8 @@ class MMCELoss(AbstractLoss):
     """Cross-entropy plus `factor` times the maximum mean calibration error of the batch; see `mmce_loss`.
 
     Cross-entropy is proper and MMCE is 0 at the truth, so the posterior is the softmax. Class weights move the minimum
-    of cross-entropy away from where MMCE is 0: with them there is no closed-form posterior.
+    of cross-entropy away from where MMCE is 0, and the weighted form of MMCE is not 0 at the truth (where one posterior
+    holds for all samples, it is |1 - 2 r|): with either of them there is no closed-form posterior.
 
     Args:
         factor: Weight of the MMCE (002 uses 2 for images, 8 for text).
@@ -287,12 +291,15 @@ class MMCELoss(AbstractLoss):
 
     @property
     def posterior_map(self) -> nn.Module:
-        """Softmax; none with class weights."""
-        if self.weight is not None and len(set(self.weight.tolist())) > 1:
+        """Softmax; none with class weights, nor for the weighted form of MMCE."""
+        if self.weighted:
+            reason = "its weighted form is not 0 at the truth"
+        elif self.weight is not None and len(set(self.weight.tolist())) > 1:
             reason = "with class weights, cross-entropy has its minimum where MMCE has none"
-            msg = f"MMCE has no closed-form posterior here: {reason}; {_FIT_INSTEAD}"
-            raise NoPosteriorError(msg)
-        return SoftmaxMap()
+        else:
+            return SoftmaxMap()
+        msg = f"MMCE has no closed-form posterior here: {reason}; {_FIT_INSTEAD}"
+        raise NoPosteriorError(msg)
 
     def extra_repr(self) -> str:
         """The settings."""

@@ -188,9 +188,9 @@ class AdaFocal(GammaPolicy):
         if bins < 1:
             msg = f"bins must be at least 1, got {bins}"
             raise ValueError(msg)
-        if not gamma_min < 0 < switch < gamma_max or not gamma_min <= initial_gamma <= gamma_max:
+        if not gamma_min <= -switch < 0 < switch <= gamma_max or not gamma_min <= initial_gamma <= gamma_max:
             given = f"{gamma_min}, {switch}, {gamma_max}, {initial_gamma}"
-            msg = f"need gamma_min < 0 < switch < gamma_max with initial_gamma between, got {given}"
+            msg = f"need gamma_min <= -switch < 0 < switch <= gamma_max with initial_gamma between, got {given}"
             raise ValueError(msg)
         self.bins, self.rate, self.initial_gamma = bins, rate, initial_gamma
         self.switch, self.gamma_min, self.gamma_max = switch, gamma_min, gamma_max
@@ -210,6 +210,9 @@ class AdaFocal(GammaPolicy):
                 f"probs and labels must have shapes (N, K) and (N,), got {tuple(probs.shape)} and {tuple(labels.shape)}"
             )
             raise ValueError(msg)
+        if not bool(((probs >= 0) & (probs <= 1 + _check.sum_tolerance(torch.finfo(probs.dtype).bits))).all()):
+            msg = "probs must lie in [0, 1]: give probabilities, not logits, and none that is NaN"
+            raise ValueError(msg)
         confidence, predicted = probs.to(self.edges.device, torch.float32).max(dim=1)
         correct = (predicted == labels.to(predicted.device)).float()
         # an edge is the last of its bin, which is closed on the right
@@ -217,8 +220,9 @@ class AdaFocal(GammaPolicy):
         self.edges.copy_(confidence.sort().values[ranks])
         index = torch.bucketize(confidence, self.edges)
         count = torch.bincount(index, minlength=self.bins)
-        gap = torch.bincount(index, weights=confidence - correct, minlength=self.bins) / count.clamp(min=1)
-        gap = gap.to(self.gammas.dtype)
+        # not a weighted bincount, which deterministic mode refuses on a GPU
+        gap = (confidence - correct) @ (index[:, None] == torch.arange(self.bins, device=index.device)).float()
+        gap = (gap / count.clamp(min=1)).to(self.gammas.dtype)
         positive = self.gammas > 0
         adapted = self.gammas * torch.exp(torch.where(positive, self.rate, -self.rate) * gap)
         adapted = torch.where(adapted.abs() < self.switch, torch.where(positive, -self.switch, self.switch), adapted)

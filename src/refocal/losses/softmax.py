@@ -51,9 +51,10 @@ def focal_loss(
 
     Reference: 001, Eq. 5.
     """
-    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing)
+    ignore_index = _check.whole(ignore_index, "ignore_index")
+    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     exponent = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
-    settings = Settings(exponent, weight, _check.whole(ignore_index, "ignore_index"), label_smoothing, detached)
+    settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
     return reduced_focal_loss(logits, target, settings, reduction="none")
 
 
@@ -66,7 +67,7 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, re
     if fast is not None:
         return fast
     gamma, weight, ignore_index, smoothing, _ = settings
-    check_fit(logits, target, weight=weight, label_smoothing=smoothing)
+    check_fit(logits, target, weight=weight, label_smoothing=smoothing, ignore_index=ignore_index)
     gamma = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
     if gamma == 0.0:
         return F.cross_entropy(
@@ -117,26 +118,31 @@ def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[
     """Class probabilities (N, K), smoothed, and the mask of counted rows (None: all)."""
     classes = rows.logits.shape[1]
     if rows.has_indices:
-        keep = rows.target != settings.ignore_index
-        safe = torch.where(keep, rows.target, 0)  # not F.one_hot: it looks at values, which vmap has not
+        _, keep, safe = gather_target(rows.logits, rows.target, settings.ignore_index)
+        # not F.one_hot: it looks at values, which vmap has not
         target = torch.zeros_like(rows.logits, dtype=dtype).scatter(1, safe[:, None], 1)
     else:
         keep, target = None, rows.target.to(dtype)
     if settings.label_smoothing:
         target = (1 - settings.label_smoothing) * target + settings.label_smoothing / classes
+        if keep is not None:
+            target = torch.where(keep[:, None], target, 0)
     return target, keep
 
 
 def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Log p and log(1 - p) of each row's class, the mask of counted rows, and indices safe to use."""
-    try:
-        score, keep, safe = gather_target(logits, target, ignore_index)
-    except (RuntimeError, IndexError):
-        F.cross_entropy(logits, target, ignore_index=ignore_index)  # an index out of bounds: raises with its own words
-        raise
+    score, keep, safe = gather_target(logits, target, ignore_index)
     others = logits.scatter(1, safe[:, None], -torch.inf)
-    log_odds_against = torch.logsumexp(others, dim=1) - score
-    return -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp), keep, safe
+    # not torch.logsumexp, whose slope is NaN where all others are masked with -inf
+    shift = others.amax(dim=1, keepdim=True).detach()
+    mass = torch.exp(others - torch.where(shift == -torch.inf, 0, shift)).sum(dim=1)
+    none = mass == 0
+    log_mass = torch.where(none, -torch.inf, torch.log(torch.where(none, 1, mass)) + shift[:, 0])
+    log_odds_against = torch.where(score == torch.inf, torch.nan, log_mass - score)  # as the softmax of such a row
+    log_odds_against = torch.where(keep, log_odds_against, 0)  # a row that does not count may be masked at its index
+    log_p, log_q = -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp)
+    return log_p, torch.where(log_p == -torch.inf, 0, log_q), keep, safe  # p log p = 0 there, and so its derivatives
 
 
 def _partial(log_p: Tensor, log_q: Tensor, gamma: Any, *, detached: bool) -> Tensor:
@@ -239,7 +245,7 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> T
     losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
     if keep is not None:
         losses = torch.where(keep, losses, 0)
-    return losses.to(rows.logits.dtype).reshape(rows.shape)
+    return losses.to(loss_dtype(logits)).reshape(rows.shape)
 
 
 def proper_focal_loss(
@@ -264,9 +270,11 @@ def proper_focal_loss(
     Reference: 003, Props. 2 and 4.
     """
     rows = _index_rows(logits, target, weight=weight)
-    keep = rows.target != _check.whole(ignore_index, "ignore_index")
-    safe = torch.where(keep, rows.target, 0)
-    losses = proper_partial_of(F.log_softmax(rows.logits, dim=1), safe, gamma=gamma, in_logs=True, xp=xp)
+    log_probs = F.log_softmax(rows.logits, dim=1)
+    log_p, keep, safe = gather_target(log_probs, rows.target, _check.whole(ignore_index, "ignore_index"))
+    broken = log_probs.isnan().any(dim=1, keepdim=True)  # such rows have no minimiser: they stay what they are
+    losses = proper_partial_of(torch.where(broken, 0, log_probs), safe, gamma=gamma, in_logs=True, xp=xp)
+    losses = torch.where(broken[:, 0], log_p, losses)
     return _masked(losses, keep, safe, weight).reshape(rows.shape)
 
 

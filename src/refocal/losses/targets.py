@@ -22,18 +22,29 @@ class Rows(NamedTuple):
         return self.target.ndim == 1
 
 
-def check_fit(logits: Tensor, target: Tensor, *, weight: Tensor | None, label_smoothing: float = 0.0) -> None:
+def check_fit(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    weight: Tensor | None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> None:
     """Refuse what cross-entropy refuses: classes are on dimension 1 (0 without a batch), positions on the others."""
     shape = logits.shape
     if target.is_floating_point():
-        fits = len(shape) > 0 and target.shape == shape
+        fits = len(shape) > 0 and target.shape == shape and ignore_index < 0
     else:
         positions = shape[:1] + shape[2:] if len(shape) > 1 else ()
-        fits = len(shape) > 0 and target.shape == positions and target.dtype in (torch.int64, torch.uint8)
+        fits = target.shape == positions or (len(shape) == 1 and target.shape == (1,))
+        fits = fits and len(shape) > 0 and target.dtype in (torch.int64, torch.uint8)
     weight_fits = weight is None or weight.shape == (shape[1:2] if len(shape) > 1 else shape)
     if not (fits and weight_fits and logits.is_floating_point() and 0.0 <= label_smoothing <= 1.0):
-        F.cross_entropy(logits, target, weight=weight, label_smoothing=label_smoothing)  # raises, with its own words
+        # raises, with its own words
+        F.cross_entropy(logits, target, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
         msg = f"logits of shape {tuple(logits.shape)} and target of shape {tuple(target.shape)} do not fit"
+        if weight is not None:
+            msg += f" each other, or weight of shape {tuple(weight.shape)}"
         raise ValueError(msg)
 
 
@@ -65,7 +76,11 @@ def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
     """The value at each row's target (N,), the mask of counted rows, and targets that are safe to index with."""
     keep = target != ignore_index
     safe = torch.where(keep, target, 0)
-    return values.gather(1, safe[:, None])[:, 0], keep, safe
+    try:
+        return values.gather(1, safe[:, None])[:, 0], keep, safe
+    except (RuntimeError, IndexError):
+        F.cross_entropy(values, target, ignore_index=ignore_index)  # an index out of bounds: raises with its own words
+        raise
 
 
 def reduce(losses: Tensor, rows: Rows, reduction: str, *, weight: Tensor | None, ignore_index: int) -> Tensor:
