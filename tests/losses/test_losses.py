@@ -317,6 +317,20 @@ def test_the_proper_part_under_vmap():
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(one))(logits, target), leaf.grad)
 
 
+@pytest.mark.parametrize("gamma", [2.0, [0.0, 0.5, 1.0, 2.0, 3.0]])
+def test_the_proper_part_is_compiled_and_exported_whole(gamma):
+    logits, target, _ = batch(6)
+    criterion, leaves = L.ProperFocalLoss(gamma), [logits.clone().requires_grad_() for _ in range(2)]
+    compiled = torch.compile(criterion, backend="aot_eager", fullgraph=True)
+    expected, found = criterion(leaves[0], target), compiled(leaves[1], target)
+    torch.testing.assert_close(found, expected)
+    expected.backward()
+    found.backward()
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+    exported = torch.export.export(criterion, (logits, target)).module()
+    torch.testing.assert_close(exported(logits, target), expected)
+
+
 def test_losses_with_several_gammas_are_compiled_in_one_process():
     logits, target, _ = batch(4, dtype=torch.float32)
     for kind in (FocalLoss, L.DualFocalLoss, L.InverseFocalLoss, lambda gamma: FocalLoss(gamma).posterior_map):
@@ -348,6 +362,12 @@ def errors_of(criterion, logits, target):
     with pytest.raises(Exception) as caught:
         criterion(logits, target)
     return type(caught.value), str(caught.value)
+
+
+def test_brier_score_of_class_probabilities_refuses_an_index_to_ignore():
+    given = torch.zeros(4, 3), torch.full((4, 3), 1 / 3)
+    expected = errors_of(torch.nn.CrossEntropyLoss(ignore_index=1), *given)
+    assert errors_of(L.BrierLoss(ignore_index=1), *given) == expected
 
 
 @pytest.mark.parametrize(

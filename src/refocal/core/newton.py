@@ -15,6 +15,7 @@ steps from it carry the derivatives (exact to third order, since a Newton step d
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,22 +51,35 @@ class _Problem(NamedTuple):
     xp: Any
 
 
-def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp: Any) -> Solution:
-    """The minimiser of the expected loss for each row of `posterior` (or of its logarithms), differentiable."""
-    pose = _pose_logs if in_logs else _pose
-    local = settings.like(posterior, xp=xp)
-    problem = pose(posterior, local, xp=xp)
+def search(posterior: Array, settings: MapSettings, *, in_logs: bool) -> Array:
+    """The minimiser for rows of constants, as unknowns of the equations, packed in one array."""
+    return _search(_pose(posterior, settings, in_logs=in_logs, xp=namespace(posterior)))
+
+
+def solve(
+    posterior: Array,
+    settings: MapSettings,
+    *,
+    in_logs: bool = False,
+    search: Callable[..., Array] = search,
+    xp: Any,
+) -> Solution:
+    """The minimiser of the expected loss for each row of `posterior` (or of its logarithms), differentiable.
+
+    `search` finds it; one that hides its loop serves where values cannot steer one.
+    """
+    problem = _pose(posterior, settings, in_logs=in_logs, xp=xp)
     if math.prod(posterior.shape) == 0:
         return Solution(posterior, posterior, posterior)
+    constants = stop_gradient(posterior)
     if is_traced(posterior):
 
         def on_host(values: Any) -> Any:
-            values = np.asarray(values)
-            return _search(pose(values, settings.like(values, xp=namespace(values)), xp=namespace(values)))
+            return search(np.asarray(values), settings, in_logs=in_logs)
 
-        packed = stop_gradient(call_on_host(on_host, posterior, stop_gradient(posterior)))
+        packed = stop_gradient(call_on_host(on_host, posterior, constants))
     else:
-        packed = _search(pose(stop_gradient(posterior), local, xp=xp))
+        packed = search(constants, settings, in_logs=in_logs)
     top = xp.sum(xp.where(problem.is_top, packed, 0.0), axis=-1, keepdims=True)
     rest = xp.where(problem.is_free, packed, -1.0)
     for _ in range(2):
@@ -75,7 +89,12 @@ def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp:
     return _assemble(problem, top, rest)
 
 
-def _pose(posterior: Array, settings: MapSettings, *, xp: Any) -> _Problem:
+def _pose(posterior: Array, settings: MapSettings, *, in_logs: bool, xp: Any) -> _Problem:
+    pose = _pose_logs if in_logs else _pose_probabilities
+    return pose(posterior, settings.like(posterior, xp=xp), xp=xp)
+
+
+def _pose_probabilities(posterior: Array, settings: MapSettings, *, xp: Any) -> _Problem:
     target = posterior
     if settings.label_smoothing:
         target = (1 - settings.label_smoothing) * target + settings.label_smoothing / target.shape[-1]

@@ -16,6 +16,7 @@ from refocal.core.inverse import proper_partial_of
 from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
 from refocal.losses.launches import Settings
+from refocal.losses.minimiser import search_minimiser
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.targets import Rows, as_rows, at_least_float32, check_fit, gather_target, loss_dtype, reduce
 
@@ -238,9 +239,11 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> T
 
     Reference: 002, section 5.
     """
+    ignore_index = _check.whole(ignore_index, "ignore_index")
+    check_fit(logits, target, weight=None, ignore_index=ignore_index)
     rows = as_rows(logits, target, weight=None)
     wide = at_least_float32(rows.logits)
-    settings = Settings(0.0, None, _check.whole(ignore_index, "ignore_index"), 0.0, False)
+    settings = Settings(0.0, None, ignore_index, 0.0, False)
     target, keep = soft_target(rows, settings, dtype=wide.dtype)
     losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
     if keep is not None:
@@ -273,7 +276,8 @@ def proper_focal_loss(
     log_probs = F.log_softmax(rows.logits, dim=1)
     log_p, keep, safe = gather_target(log_probs, rows.target, _check.whole(ignore_index, "ignore_index"))
     broken = log_probs.isnan().any(dim=1, keepdim=True)  # such rows have no minimiser: they stay what they are
-    losses = proper_partial_of(torch.where(broken, 0, log_probs), safe, gamma=gamma, in_logs=True, xp=xp)
+    whole = torch.where(broken, 0, log_probs)
+    losses = proper_partial_of(whole, safe, gamma=gamma, in_logs=True, search=search_minimiser, xp=xp)
     losses = torch.where(broken[:, 0], log_p, losses)
     return _masked(losses, keep, safe, weight).reshape(rows.shape)
 
