@@ -20,6 +20,13 @@ def run(recipe, out, *, data=None, **settings):
     return records
 
 
+def unfinished(recipe, out):
+    """The folder of a run with all of its epochs and no results, as a kill before the end leaves it."""
+    run(recipe, out)
+    (out / recipe.name / "card.json").unlink()
+    return out / recipe.name
+
+
 def weights(folder):
     return load_file(folder / "weights.safetensors")
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from small_runs import DIGITS, SMALL, history, run
+from small_runs import DIGITS, SMALL, history, run, unfinished
 
 from refocal.cli import main
 from refocal.train import checkpoint
@@ -29,9 +29,7 @@ def largest_file(size):
 @pytest.mark.parametrize("damage", [slice(100), slice(0), slice(64, 128)])
 def test_an_unreadable_checkpoint_is_reported_and_kept(tmp_path, damage):
     recipe = Recipe(**DIGITS)
-    run(recipe, tmp_path)
-    folder = tmp_path / recipe.name
-    (folder / "card.json").unlink()
+    folder = unfinished(recipe, tmp_path)
     path = folder / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[damage])
     with pytest.raises(checkpoint.CheckpointError, match=r"cannot be read .* remove it to begin again"):
@@ -53,9 +51,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
 
 def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
     recipe = Recipe(**DIGITS)
-    run(recipe, tmp_path)
-    folder = tmp_path / recipe.name
-    (folder / "card.json").unlink()
+    folder = unfinished(recipe, tmp_path)
     path = folder / "checkpoint.safetensors"
     tensors, epochs, settings = checkpoint.load(path)
     narrow = {name: tensor[:1] if name == "parameter.5.bias" else tensor for name, tensor in tensors.items()}
@@ -132,9 +128,7 @@ def test_what_a_kill_left_half_written_is_removed(tmp_path):
 
 def test_damaged_measures_are_told_before_a_run_goes_on(tmp_path):
     recipe = Recipe(**DIGITS)
-    run(recipe, tmp_path)
-    folder = tmp_path / recipe.name
-    (folder / "card.json").unlink()
+    folder = unfinished(recipe, tmp_path)
     path = folder / "metrics.jsonl"
     lines = path.read_bytes()
     path.write_bytes(lines + b'{"epoch": 5, \xff\x00')  # what a crash of the machine leaves

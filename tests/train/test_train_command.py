@@ -38,6 +38,12 @@ def test_the_command_reads_a_file(tmp_path, capsys):
     assert "digits-mlp-brier-s0" in capsys.readouterr().out
 
 
+def test_ce_is_short_for_cross_entropy_in_a_file_too(tmp_path):
+    (tmp_path / "plan.toml").write_text('data = "digits"\nmodel = "mlp"\nloss = "ce"\n')
+    options = parser().parse_args(["train", str(tmp_path / "plan.toml")])
+    assert _recipes(options) == [Recipe(data="digits", model="mlp", loss="cross-entropy")]
+
+
 def test_a_run_goes_on_unless_told_to_begin_anew(tmp_path):
     command = ["train", *SMALL, "--device", "cpu", "--out", str(tmp_path), "--epochs"]
     folder = tmp_path / "digits-mlp-cross-entropy-s0"

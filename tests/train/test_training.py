@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from small_runs import CPU, DIGITS, SMALL, history, run, weights
+from small_runs import CPU, DIGITS, SMALL, history, run, unfinished, weights
 
 from refocal import metrics
 from refocal.cli import main
@@ -223,18 +223,14 @@ def test_whole_numbers_mean_what_broken_ones_mean():
 
 def test_other_numbers_of_processes_do_not_go_on_from_a_checkpoint(tmp_path):
     recipe = Recipe(**DIGITS)
-    run(recipe, tmp_path)
-    folder = tmp_path / recipe.name
-    (folder / "card.json").unlink()
+    folder = unfinished(recipe, tmp_path)
     assert checkpoint.read_about(folder / "checkpoint.safetensors").processes == 1
     with pytest.raises(ValueError, match="holds a run of 1 processes, this is one of 2: batch norm and some losses"):
         run(recipe, tmp_path, process=(0, 2))
 
 
 def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
-    recipe = Recipe(**DIGITS)
-    run(recipe, tmp_path)
-    (tmp_path / recipe.name / "card.json").unlink()
+    unfinished(Recipe(**DIGITS), tmp_path)
     with pytest.raises(ValueError, match="holds a run with batch_size = 64, asked was 32"):
         run(Recipe(**{**DIGITS, "batch_size": 32}), tmp_path)
 
@@ -249,9 +245,7 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_the_others_are(tmp_path, second, reason):
-    begun = Recipe(**DIGITS, seed=1)
-    run(begun, tmp_path)
-    (tmp_path / begun.name / "card.json").unlink()
+    begun = unfinished(Recipe(**DIGITS, seed=1), tmp_path)
     recipes = [Recipe(**DIGITS), Recipe(**{**DIGITS, "seed": 1} | second)]
     with pytest.raises(ValueError, match=reason):
         train(recipes, load("digits"), tmp_path, device=CPU, report=lambda *_: None)

@@ -32,11 +32,13 @@ def curvature(options: Namespace) -> None:
     try:
         from refocal.curvature import curvature_summary
         from refocal.train import runs
+        from refocal.train.recipe import full_loss_name
     except ImportError:
         msg = "curvature needs PyTorch: pip install 'refocal[train]'"
         raise ImportError(msg) from None
     part = _check.one_of(options.part or "val", "--part", ("train", "val", "test"))
-    losses = [_check.one_of(name, "--loss", ("trained", "cross-entropy")) for name in options.loss or ["trained"]]
+    asked = map(full_loss_name, options.loss or ["trained"])
+    losses = [_check.one_of(name, "--loss", ("trained", "cross-entropy")) for name in asked]
     samples = _check.count(_SAMPLES if options.samples is None else options.samples, "--samples")
     given = {"k": options.eigenvalues, "probes": options.probes, "matrix": options.matrix, "seed": options.seed}
     settings = {name: value for name, value in given.items() if value is not None}

@@ -165,7 +165,7 @@ def _train(commands: Any) -> None:
     what.add_argument("--data", help="cifar10, svhn, tiny-imagenet, digits, newsgroups20, sst, ...")
     what.add_argument("--model", help="resnet20, resnet110, resnet50, vit-small, mlp, gp-cnn, tree-lstm, ...")
     what.add_argument(
-        "--loss", type=_loss, help="cross-entropy or ce (default), focal, flsd-53, fls-532, adafocal, brier, mmce, ..."
+        "--loss", help="cross-entropy or ce (default), focal, flsd-53, fls-532, adafocal, brier, mmce, ..."
     )
     what.add_argument("--gamma", type=float, nargs="+", help="focusing parameter; of several, each is trained")
     what.add_argument("--label-smoothing", type=float, help="mix the targets with the uniform distribution")
@@ -210,11 +210,6 @@ def _train(commands: Any) -> None:
     )
 
 
-def _loss(name: str) -> str:
-    """The name of a loss: ce is short for cross-entropy."""
-    return "cross-entropy" if name == "ce" else name
-
-
 def _curvature(commands: Any) -> None:
     curvature = _command(
         commands,
@@ -231,7 +226,7 @@ def _curvature(commands: Any) -> None:
     curvature.add_argument("--part", help="train, val or test (default: val)")
     curvature.add_argument("--samples", type=int, help="how many of them, the first ones (default: 1000)")
     curvature.add_argument(
-        "--loss", nargs="+", type=_loss, help="trained (default): the run's own loss; cross-entropy or ce; or both"
+        "--loss", nargs="+", help="trained (default): the run's own loss; cross-entropy or ce; or both"
     )
     curvature.add_argument("--matrix", help="hessian (default), or ggn for the Gauss-Newton matrix")
     curvature.add_argument("--eigenvalues", type=int, metavar="K", help="how many (default: 1)")

@@ -240,11 +240,9 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> T
     Reference: 002, section 5.
     """
     ignore_index = _check.whole(ignore_index, "ignore_index")
-    check_fit(logits, target, weight=None, ignore_index=ignore_index)
-    rows = as_rows(logits, target, weight=None)
+    rows = as_rows(logits, target, weight=None, ignore_index=ignore_index)
     wide = at_least_float32(rows.logits)
-    settings = Settings(0.0, None, ignore_index, 0.0, False)
-    target, keep = soft_target(rows, settings, dtype=wide.dtype)
+    target, keep = soft_target(rows, Settings(0.0, None, ignore_index, 0.0, False), dtype=wide.dtype)
     losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
     if keep is not None:
         losses = torch.where(keep, losses, 0)

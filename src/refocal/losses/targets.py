@@ -48,9 +48,16 @@ def check_fit(
         raise ValueError(msg)
 
 
-def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, label_smoothing: float = 0.0) -> Rows:
+def as_rows(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    weight: Tensor | None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> Rows:
     """Rows of a batch with classes on dimension 1 (0 without a batch); what cross-entropy refuses, it refuses here."""
-    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing)
+    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     class_dim = 1 if logits.ndim > 1 else 0
     positions = (*logits.shape[:class_dim], *logits.shape[class_dim + 1 :])
     if logits.ndim == 2 and target.dtype != torch.uint8:

@@ -184,9 +184,16 @@ def recipe_from(settings: Mapping[str, Any], *, where: str = "the recipe") -> Re
         msg = f"{where} needs {' and '.join(missing)}"
         raise ValueError(msg)
     given = dict(settings)
+    if "loss" in given:
+        given["loss"] = full_loss_name(given["loss"])
     if given.get("milestones") is not None:
         given["milestones"] = tuple(given["milestones"])
     return Recipe(**given)
+
+
+def full_loss_name(name: str) -> str:
+    """The name of a loss, for which ce is short where it is cross-entropy."""
+    return "cross-entropy" if name == "ce" else name
 
 
 def read_recipe(path: str | Path) -> dict[str, Any]:

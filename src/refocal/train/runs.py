@@ -36,6 +36,7 @@ from refocal.train.recipe import Recipe, recipe_from
 
 SCHEMA = 1
 _FILES = (
+    "card.json",
     "metrics.jsonl",
     "checkpoint.safetensors",
     "best.safetensors",
@@ -80,7 +81,7 @@ def discard(folder: Path) -> None:
     if not folder.is_dir():
         return
     with held(folder):
-        for path in (folder / "card.json", *(folder / name for name in _FILES), *folder.glob("train-epoch-*.npz")):
+        for path in (*(folder / name for name in _FILES), *folder.glob("train-epoch-*.npz")):
             path.unlink(missing_ok=True)
 
 
