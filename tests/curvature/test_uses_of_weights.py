@@ -159,23 +159,75 @@ def test_weight_normalisation():
 
 
 class Recurrent(nn.Module):
-    """An LSTM, in float32."""
+    """A recurrent layer and what reads its last output; of sequences with lengths, packed, its last state."""
 
-    def __init__(self):
+    def __init__(self, kind, *, lengths=None, **settings):
         super().__init__()
-        self.recurrent, self.last = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 3)
+        self.recurrent, self.lengths = kind(4, 3, batch_first=True, **settings), lengths
+        self.last = nn.LazyLinear(3)
 
     def forward(self, inputs):
-        return self.last(self.recurrent(inputs)[0][:, -1])
+        if self.lengths is None:
+            return self.last(self.recurrent(inputs)[0][:, -1])
+        packed = nn.utils.rnn.pack_padded_sequence(inputs, self.lengths, batch_first=True)
+        state = self.recurrent(packed)[1]
+        return self.last((state[0] if isinstance(state, tuple) else state).sum(dim=0))
+
+
+def _by_two_backward_passes(loss, parameters):
+    """The Hessian, row by row; `torch.func` does not take packed sequences."""
+    gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+    rows = [
+        torch.autograd.grad(slope, parameters, retain_graph=True, materialize_grads=True)
+        for slope in torch.cat([gradient.flatten() for gradient in gradients])
+    ]
+    return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+
+
+RECURRENT = {
+    "LSTM": (nn.LSTM, {}),
+    "LSTM, projected, both ways": (nn.LSTM, {"proj_size": 2, "bidirectional": True}),
+    "LSTM, packed": (nn.LSTM, {"lengths": [5, 5, 4, 3, 1, 1]}),
+    "GRU, two layers": (nn.GRU, {"num_layers": 2, "bias": False}),
+    "GRU, packed, both ways": (nn.GRU, {"lengths": [5, 5, 4, 3, 1, 1], "bidirectional": True}),
+    "RNN": (nn.RNN, {}),
+    "RNN, relu": (nn.RNN, {"nonlinearity": "relu"}),
+}
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
+)
+@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_recurrent_layers(name, device):
+    torch.manual_seed(0)
+    kind, settings = RECURRENT[name]
+    inputs, target = torch.randn(6, 5, 4), torch.randint(3, (6,))
+    model, loss = Recurrent(kind, **settings), FocalLoss(2.0)
+    expected = model(inputs)  # by PyTorch's own kernels
+    exact = _by_two_backward_passes(loss(model.double()(inputs.double()), target), list(model.parameters()))
+    model, data = model.float().to(device), [(inputs.to(device), target.to(device))]
+    rows = torch.randn(4, len(exact))
+    with all_digits():
+        scores = model(data[0][0])
+        found = cases.every_product(model, loss, data)
+        found_forms = cases.forms(rows, model, loss, data)
+    torch.testing.assert_close(scores.cpu(), expected)
+    torch.testing.assert_close(found.cpu().double(), exact, rtol=0, atol=1e-5)
+    exact_forms = torch.einsum("ci,ij,cj->c", rows.double(), exact, rows.double())
+    torch.testing.assert_close(found_forms.cpu().double(), exact_forms, rtol=1e-4, atol=1e-4)
+    assert torch.backends.mkldnn.enabled
 
 
 @pytest.mark.parametrize("matrix", ["hessian", "ggn"])
 def test_lstm_in_single_precision(matrix):
     torch.manual_seed(0)
     data = [(torch.randn(6, 5, 4), torch.randint(3, (6,)))]
-    model, loss = Recurrent(), FocalLoss(2.0)
+    model, loss = Recurrent(nn.LSTM), FocalLoss(2.0)
+    model(data[0][0])
     narrow, wide = (
         hessian_trace(model, loss, data, probes=4, matrix=matrix, dtype=dtype).value for dtype in (None, torch.float64)
     )
     assert narrow == pytest.approx(wide, rel=1e-4)
-    assert torch.backends.mkldnn.enabled

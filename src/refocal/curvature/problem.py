@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import decomposition_table
 from torch.func import functional_call, replace_all_batch_norm_modules_
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -190,24 +191,27 @@ def _plain_operations() -> Iterator[None]:
 
 
 class _PlainLayers(TorchFunctionMode):
-    """LSTM and weight normalisation by operations with all derivatives.
+    """Recurrent layers and weight normalisation by operations with all derivatives.
 
-    PyTorch's kernels on a CPU have none forward, and weight normalisation a wrong second one: it is not symmetric.
+    PyTorch's kernels of recurrent layers lack one or another, on a CPU or on a GPU, and that of weight normalisation
+    on a CPU has a wrong second one: it is not symmetric.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Take over the two."""
+        """Take over these."""
         if func is torch._weight_norm:
             direction, length, dim = args
             return direction * (length / torch.norm_except_dim(direction, 2, dim))
-        if func is not torch.lstm:
+        if func not in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
             return func(*args, **(kwargs or {}))
+        overloads = getattr(torch.ops.aten, func.__name__)
+        overload = overloads.input if isinstance(args[3], bool) else overloads.data  # of packed sequences
         fast = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)
+        torch._C._set_mkldnn_enabled(False)  # which the written-out LSTM would use, too
         try:
-            return func(*args, **(kwargs or {}))
+            return decomposition_table[overload](*args)
         finally:
             torch._C._set_mkldnn_enabled(fast)
 
