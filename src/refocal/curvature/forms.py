@@ -53,10 +53,12 @@ def vectors_at_once(problem: Problem, memory: int, *, moving: Collection[str] = 
 
     Each is there itself, with the change of the gradient in all but the weights that are `moving`; and derivatives
     along it of most of what is kept are alive in passes forward and back together. Twice the bytes of the former, or
-    five times with the gradient, and eight times those of the latter hold the peaks that were measured.
+    five times with the gradient, and eight times those of the latter, on a GPU four times, hold the peaks that were
+    measured.
     """
     itself = sum((2 if name in moving else 5) * values.nbytes for name, values in problem.parameters.items())
-    return max(1, memory // (itself + 8 * kept_by_forward(problem)))
+    alive = 8 if problem.device.type == "cpu" else 4
+    return max(1, memory // (itself + alive * kept_by_forward(problem)))
 
 
 class Signs:

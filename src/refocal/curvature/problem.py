@@ -100,6 +100,10 @@ def prepare(
     """
     network = copy.deepcopy(model).eval()
     network = network if dtype is None else network.to(dtype)
+    for module in network.modules():
+        if isinstance(module, nn.RNNBase):
+            # for cuDNN, which `_PlainLayers` does without, it would lay out weights whose place in memory is not theirs
+            module.flatten_parameters = _nothing  # type: ignore[method-assign]
     if batch_statistics:
         # they would be updated in place, which a product with many vectors at once cannot do
         replace_all_batch_norm_modules_(network)
@@ -128,6 +132,10 @@ def prepare(
     batches = [batch for batch, count in zip(batches, counts, strict=True) if count > 0]
     total = 1.0 if getattr(criterion, "reduction", "mean") == "sum" else sum(counts)
     return Problem(network, criterion, chosen, batches, total)
+
+
+def _nothing() -> None:
+    pass
 
 
 class _NoGradForward(TorchFunctionMode):

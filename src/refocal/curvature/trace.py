@@ -112,7 +112,8 @@ def _hutchinson(
 ) -> TraceEstimate:
     generator = torch.Generator(problem.device).manual_seed(seed)
     moving = layer_weights(problem)
-    at_once = min(probes, vectors_at_once(problem, memory, moving=moving))
+    rounds = math.ceil(probes / vectors_at_once(problem, memory, moving=moving))
+    at_once = math.ceil(probes / rounds)  # of one size, for which a GPU's libraries look for kernels once
     signs = Signs(at_once, problem.parameters, generator)
     value = variance = 0.0
     for batch in problem.batches:
