@@ -15,7 +15,7 @@ test test-slow: export OMP_NUM_THREADS = 1
 
 test: $(VENV)/.test lint types
 	$(BIN)/python -m pytest -n 2 --dist loadfile
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py tests/train/test_convolution.py
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py tests/losses/test_as_cross_entropy.py tests/train/test_convolution.py
 
 test-jax: $(VENV)/.jax
 	$(BIN)/python -m pytest -n 2 --dist loadfile --backend jax tests/core tests/metrics/test_inputs.py

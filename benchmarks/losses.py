@@ -199,7 +199,7 @@ def variant_rows(rate: float) -> list[str]:
     logits = torch.randn(65_536, 1_000, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     target = torch.randint(1_000, (65_536,), device="cuda")
     soft = torch.softmax(torch.randn(65_536, 1_000, device="cuda"), dim=1).to(torch.bfloat16)
-    weight = torch.rand(1_000, device="cuda") + 0.5
+    weight = (torch.rand(1_000, device="cuda") + 0.5).to(torch.bfloat16)
     gammas = torch.linspace(0, 5, 1_000).tolist()
     unit = logits.nbytes
     name = "65,536 x 1,000 bfloat16"

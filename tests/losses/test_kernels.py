@@ -56,7 +56,7 @@ def compare(logits, target, settings, reduction, *, incoming=1.0, copied=False):
     assert (value is None) == copied  # no kernel, where the logits must be copied first
     if copied:
         value = reduced_focal_loss(leaf, target, settings, reduction=reduction)
-    assert value.dtype == logits.dtype
+    assert value.dtype == torch.result_type(logits, target)
     (incoming * value.sum()).backward()
     exact = logits.double().requires_grad_()
     weight = None if settings.weight is None else settings.weight.double()
@@ -211,7 +211,7 @@ def test_images_as_they_lie():
     compare(channels_last, soft.to(memory_format=torch.channels_last), PLAIN, "sum")
     for lying in (logits, channels_last):
         leaf = lying.detach().requires_grad_()
-        FocalLoss(2.0)(leaf, target.to(torch.uint8)).backward()
+        FocalLoss(2.0)(leaf, target).backward()
         assert leaf.grad.stride() == leaf.stride()
     compare(logits, soft.to(memory_format=torch.channels_last), PLAIN, "mean", copied=True)
     compare(logits[..., ::2], target[..., ::2], PLAIN, "mean", copied=True)

@@ -18,7 +18,7 @@ from refocal.losses.compiled import INTERPRETED, on_device_of
 from refocal.losses.launches import Case, Plan, Settings
 from refocal.losses.layouts import LONGEST_ROW_ON_CHIP
 from refocal.losses.sigmoid_launches import SigmoidSettings
-from refocal.losses.targets import as_rows, loss_dtype, reduce
+from refocal.losses.targets import loss_dtype, reduce, rows_of
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _NVIDIA = torch.version.hip is None
@@ -57,8 +57,8 @@ def focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, reduction:
     if not runs_kernels(logits, target, settings.weight) or not isinstance(settings.gamma, (float, tuple)):
         return None
     gradient = logits.requires_grad and _at_once(logits, reduction) and torch.is_grad_enabled()
-    target = target.long() if target.dtype == torch.uint8 else target
-    case = launches.case_of(logits, target, settings, reduction, loss_dtype(logits), gradient=gradient)
+    dtype = loss_dtype(logits, target, settings.weight)
+    case = launches.case_of(logits, target, settings, reduction, dtype, gradient=gradient)
     plan = launches.plan_for(case)
     if plan is None:
         return None
@@ -110,7 +110,7 @@ class _FocalLoss(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted: the plain formula has one
             from refocal.losses.softmax import focal_rows as plain_rows
 
-            rows = as_rows(logits, target, weight=None)
+            rows = rows_of(logits, target)
             losses = plain_rows(rows, settings).reshape(rows.shape)
             weight, ignore_index = settings.weight, settings.ignore_index
             plain = reduce(losses, rows, case.reduction, weight=weight, ignore_index=ignore_index).to(case.loss_dtype)

@@ -107,8 +107,10 @@ def plan_for(case: Case) -> Plan | None:
     from refocal.losses.kernels import sums
 
     layout = layout_of(case.shape, case.strides)
+    if layout is None or not _is_sound(case):
+        return None
     target_layout = layout if case.has_indices else layout_of(case.shape, case.target_strides)
-    if layout is None or target_layout is None or layout.span != target_layout.span or not _is_sound(case):
+    if target_layout is None or layout.span != target_layout.span:
         return None
     size, classes = math.prod(case.shape), case.shape[1]
     rows = size // classes
@@ -141,8 +143,11 @@ def _is_sound(case: Case) -> bool:
     gamma_fits = case.gammas == classes if case.gammas else case.gamma > 0  # 0 is for PyTorch's cross-entropy
     # class probabilities with an index to ignore are for PyTorch to refuse
     target_fits = case.target_dtype == torch.int64 if case.has_indices else case.ignore_index < 0
-    weight_fits = case.weight_shape in (None, shape[1:2])
-    return gamma_fits and target_fits and weight_fits and (case.hard or classes <= LONGEST_ROW_ON_CHIP)
+    # a weight of another type is for PyTorch to refuse, or to bring to the loss's
+    weight_fits = case.weight_dtype is None or (case.weight_shape, case.weight_dtype) == (shape[1:2], case.loss_dtype)
+    if not (gamma_fits and target_fits and weight_fits) or case.loss_dtype == torch.float64:
+        return False
+    return case.hard or classes <= LONGEST_ROW_ON_CHIP
 
 
 def _compute(case: Case, layout: Layout, target_layout: Layout, *, adds: bool) -> Launch:

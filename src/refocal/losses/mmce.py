@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from refocal import _check
-from refocal.losses.targets import as_rows, at_least_float32, gather_target
+from refocal.losses.targets import as_rows, at_least_float32, gather_target, loss_dtype
 
 
 def mmce_loss(
@@ -57,4 +57,4 @@ def mmce_loss(
     squared = difference @ kernel @ difference
     # the root's slope at 0 is infinite: a batch without error gets value and gradient 0
     none = squared <= 0
-    return torch.where(none, 0, torch.sqrt(torch.where(none, 1, squared)))
+    return torch.where(none, 0, torch.sqrt(torch.where(none, 1, squared))).to(loss_dtype(logits))

@@ -23,7 +23,7 @@ from refocal.losses.softmax import (
     proper_focal_loss,
     reduced_focal_loss,
 )
-from refocal.losses.targets import as_rows, at_least_float32, loss_dtype, reduce
+from refocal.losses.targets import at_least_float32, loss_dtype, reduce, rows_of
 
 Reduction = Literal["none", "mean", "sum"]
 _FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
@@ -70,7 +70,7 @@ class AbstractSoftmaxLoss(AbstractLoss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced."""
         losses = self.per_sample(logits, target)
-        rows = as_rows(logits, target, weight=self.weight)
+        rows = rows_of(logits, target)
         return reduce(losses, rows, self.reduction, weight=self.weight, ignore_index=self.ignore_index)
 
     def extra_repr(self) -> str:
@@ -80,6 +80,11 @@ class AbstractSoftmaxLoss(AbstractLoss):
 
 class FocalLoss(AbstractSoftmaxLoss):
     """Focal loss; a drop-in for `nn.CrossEntropyLoss`, whose values it has at gamma = 0.
+
+    It takes the shapes and types that cross-entropy takes on a CPU, refuses the others in the same words, and gives a
+    loss of the same type. Class weights for class indices must be of the logits' type, after autocast has widened both.
+    This loss goes further in two points: one sample with its index in a vector, whose cross-entropy has no derivative,
+    has one here, and indices in uint8 may be compiled.
 
     Args:
         gamma: Focusing parameter >= 0: a number, one value a class, or a policy.

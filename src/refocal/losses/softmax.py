@@ -18,7 +18,16 @@ from refocal.losses import fused
 from refocal.losses.launches import Settings
 from refocal.losses.minimiser import search_minimiser
 from refocal.losses.policies import GammaPolicy
-from refocal.losses.targets import Rows, as_rows, at_least_float32, check_fit, gather_target, loss_dtype, reduce
+from refocal.losses.targets import (
+    Rows,
+    as_rows,
+    at_least_float32,
+    check_fit,
+    gather_target,
+    loss_dtype,
+    reduce,
+    rows_of,
+)
 
 
 def focal_loss(
@@ -53,8 +62,8 @@ def focal_loss(
     Reference: 001, Eq. 5.
     """
     ignore_index = _check.whole(ignore_index, "ignore_index")
-    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    exponent = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
+    label_smoothing = _check.label_smoothing(label_smoothing, all_of_it=True)
+    exponent = resolve_gamma(gamma, classes=_classes(logits))
     settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
     return reduced_focal_loss(logits, target, settings, reduction="none")
 
@@ -68,19 +77,25 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, re
     if fast is not None:
         return fast
     gamma, weight, ignore_index, smoothing, _ = settings
-    check_fit(logits, target, weight=weight, label_smoothing=smoothing, ignore_index=ignore_index)
-    gamma = resolve_gamma(gamma, classes=logits.shape[min(logits.ndim - 1, 1)])
-    if gamma == 0.0:
+    check_fit(logits, target, weight=weight, label_smoothing=smoothing, ignore_index=ignore_index, reduction=reduction)
+    gamma = resolve_gamma(gamma, classes=_classes(logits))
+    if gamma == 0.0 or not _classes(logits):  # without classes, there is no probability to focus on
         return F.cross_entropy(
             logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=smoothing
         )
-    settings, rows = settings._replace(gamma=gamma), as_rows(logits, target, weight=weight)
+    dtype, rows = loss_dtype(logits, target, weight), rows_of(logits, target)
+    weight = None if weight is None else weight.flatten().to(dtype)  # of images, it may have another shape
+    settings = settings._replace(gamma=gamma, weight=weight)
     if fused.runs_kernels(rows.logits, rows.target, weight):  # where the tensors lay otherwise, on a copy
         fast = fused.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), settings, reduction=reduction)
         if fast is not None:
             return fast.reshape(rows.shape) if reduction == "none" else fast
     losses = focal_rows(rows, settings).reshape(rows.shape)
-    return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index).to(loss_dtype(logits))
+    return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index).to(dtype)
+
+
+def _classes(logits: Tensor) -> int:
+    return logits.shape[min(logits.ndim - 1, 1)] if logits.ndim else 0
 
 
 def resolve_gamma(gamma: Any, *, classes: int) -> Any:
@@ -92,7 +107,7 @@ def resolve_gamma(gamma: Any, *, classes: int) -> Any:
 
 def focal_rows(rows: Rows, settings: Settings) -> Tensor:
     """Focal losses (N,), at least in float32, by plain tensor operations: twice differentiable, on any device."""
-    logits = at_least_float32(rows.logits)
+    logits = at_least_float32(rows.logits, rows.target, settings.weight)
     weight = None if settings.weight is None else settings.weight.to(logits.dtype)
     if rows.has_indices and not settings.label_smoothing:
         log_p, log_q, counted, safe = _target_log_p_and_q(logits, rows.target, settings.ignore_index)
@@ -184,7 +199,7 @@ def inverse_focal_loss(
     rows = _index_rows(logits, target, weight=weight)
     log_p, _, keep, safe = _target_log_p_and_q(rows.logits, rows.target, _check.whole(ignore_index, "ignore_index"))
     losses = -torch.exp(exponent * torch.log1p(torch.exp(log_p))) * log_p
-    return _masked(losses, keep, safe, weight).reshape(rows.shape)
+    return _masked(losses, keep, safe, weight).to(loss_dtype(logits)).reshape(rows.shape)
 
 
 def dual_focal_loss(
@@ -219,7 +234,7 @@ def dual_focal_loss(
     log_ratio = torch.where(beaten, runner_up, 0) - torch.where(beaten, log_q, 0)
     log_base = log_q + torch.where(beaten, softplus(log_ratio, xp=xp), 0)
     losses = -torch.exp(exponent * log_base) * log_p if exponent else -log_p
-    return _masked(losses, keep, safe, weight).reshape(rows.shape)
+    return _masked(losses, keep, safe, weight).to(loss_dtype(logits)).reshape(rows.shape)
 
 
 def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
@@ -241,12 +256,12 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> T
     """
     ignore_index = _check.whole(ignore_index, "ignore_index")
     rows = as_rows(logits, target, weight=None, ignore_index=ignore_index)
-    wide = at_least_float32(rows.logits)
+    wide = at_least_float32(rows.logits, rows.target)
     target, keep = soft_target(rows, Settings(0.0, None, ignore_index, 0.0, False), dtype=wide.dtype)
     losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
     if keep is not None:
         losses = torch.where(keep, losses, 0)
-    return losses.to(loss_dtype(logits)).reshape(rows.shape)
+    return losses.to(loss_dtype(logits, rows.target)).reshape(rows.shape)
 
 
 def proper_focal_loss(
@@ -277,7 +292,7 @@ def proper_focal_loss(
     whole = torch.where(broken, 0, log_probs)
     losses = proper_partial_of(whole, safe, gamma=gamma, in_logs=True, search=search_minimiser, xp=xp)
     losses = torch.where(broken[:, 0], log_p, losses)
-    return _masked(losses, keep, safe, weight).reshape(rows.shape)
+    return _masked(losses, keep, safe, weight).to(loss_dtype(logits)).reshape(rows.shape)
 
 
 def _index_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None) -> Rows:
@@ -292,5 +307,5 @@ def _index_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None) -> Row
 
 def _masked(losses: Tensor, keep: Tensor, safe: Tensor, weight: Tensor | None) -> Tensor:
     if weight is not None:
-        losses = losses * weight.to(losses.dtype)[safe]
+        losses = losses * weight.flatten().to(losses.dtype)[safe]
     return torch.where(keep, losses, 0)

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
 
 class Rows(NamedTuple):
     """A batch as rows: logits (N, K); class indices (N,) or class probabilities (N, K); the shape of the losses."""
@@ -29,35 +31,39 @@ def check_fit(
     weight: Tensor | None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    reduction: str = "none",
 ) -> None:
     """Refuse what cross-entropy refuses: classes are on dimension 1 (0 without a batch), positions on the others."""
     shape = logits.shape
     if target.is_floating_point():
-        fits = len(shape) > 0 and target.shape == shape and ignore_index < 0
+        fits = target.shape == shape and ignore_index < 0
     else:
-        positions = shape[:1] + shape[2:] if len(shape) > 1 else ()
-        fits = target.shape == positions or (len(shape) == 1 and target.shape == (1,))
-        fits = fits and len(shape) > 0 and target.dtype in (torch.int64, torch.uint8)
-    weight_fits = weight is None or weight.shape == (shape[1:2] if len(shape) > 1 else shape)
-    if not (fits and weight_fits and logits.is_floating_point() and 0.0 <= label_smoothing <= 1.0):
-        # raises, with its own words
-        F.cross_entropy(logits, target, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-        msg = f"logits of shape {tuple(logits.shape)} and target of shape {tuple(target.shape)} do not fit"
-        if weight is not None:
-            msg += f" each other, or weight of shape {tuple(weight.shape)}"
-        raise ValueError(msg)
+        fits = target.shape == (shape[:1] + shape[2:] if len(shape) > 1 else ())
+        fits = fits and (weight is None or weight.dtype == loss_dtype(logits))
+        if target.dtype != torch.int64:
+            fits = fits and target.dtype == torch.uint8 and len(shape) < 3 and (weight is None or not label_smoothing)
+    classes = shape[1:2] if len(shape) > 1 else shape
+    fits = fits and len(classes) > 0 and classes[0] > 0 and (weight is None or weight.shape == classes)
+    if not (fits and logits.dtype in _FLOATING):
+        # it judges itself what is unusual, and raises with its own words
+        F.cross_entropy(
+            logits,
+            target,
+            weight=weight,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            reduction=reduction,
+        )
 
 
-def as_rows(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    weight: Tensor | None,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-) -> Rows:
+def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, ignore_index: int = -100) -> Rows:
     """Rows of a batch with classes on dimension 1 (0 without a batch); what cross-entropy refuses, it refuses here."""
-    check_fit(logits, target, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    check_fit(logits, target, weight=weight, ignore_index=ignore_index)
+    return rows_of(logits, target)
+
+
+def rows_of(logits: Tensor, target: Tensor) -> Rows:
+    """Rows of a batch that fits."""
     class_dim = 1 if logits.ndim > 1 else 0
     positions = (*logits.shape[:class_dim], *logits.shape[class_dim + 1 :])
     if logits.ndim == 2 and target.dtype != torch.uint8:
@@ -69,14 +75,23 @@ def as_rows(
     return Rows(rows, target.reshape(-1).long(), positions)
 
 
-def loss_dtype(logits: Tensor) -> torch.dtype:
-    """The type of the loss: that of the logits, or float32 under autocast, as for PyTorch's own losses."""
-    return torch.float32 if torch.is_autocast_enabled(logits.device.type) else logits.dtype
+def loss_dtype(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> torch.dtype:
+    """The type of the loss, as of PyTorch's own losses.
+
+    It is that of the logits, to which class indices and their weights add nothing; class probabilities and their
+    weights promote it; under autocast it is at least float32.
+    """
+    dtype = logits.dtype
+    if target is not None and target.is_floating_point():
+        for other in (target, weight):
+            if other is not None and other.dtype != dtype:
+                dtype = torch.promote_types(dtype, other.dtype)
+    return torch.promote_types(dtype, torch.float32) if torch.is_autocast_enabled(logits.device.type) else dtype
 
 
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Logits in a type in which sums and logarithms keep their digits."""
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+def at_least_float32(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+    """Logits in the loss's type, or a wider one in which sums and logarithms keep their digits."""
+    return logits.to(torch.promote_types(loss_dtype(logits, target, weight), torch.float32))
 
 
 def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,5 +118,5 @@ def reduce(losses: Tensor, rows: Rows, reduction: str, *, weight: Tensor | None,
     keep = rows.target != ignore_index
     if weight is None:
         return (total / keep.sum()).to(losses.dtype)
-    counted = torch.where(keep, weight[torch.where(keep, rows.target, 0)], 0)
+    counted = torch.where(keep, weight.flatten()[torch.where(keep, rows.target, 0)], 0)
     return (total / counted.sum(dtype=wide)).to(losses.dtype)
