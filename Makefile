@@ -13,9 +13,12 @@ demo: $(VENV)/.base
 # so that what its tests share (an installed wheel, a Ray cluster, a browser) is made once
 test test-slow: export OMP_NUM_THREADS = 1
 
+# on a GPU's kernels, which Triton's interpreter runs here
+INTERPRETED := tests/losses/test_kernels.py tests/losses/test_as_cross_entropy.py::test_types tests/train/test_convolution.py
+
 test: $(VENV)/.test lint types
 	$(BIN)/python -m pytest -n 2 --dist loadfile
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 tests/losses/test_kernels.py tests/losses/test_as_cross_entropy.py tests/train/test_convolution.py
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 $(INTERPRETED)
 
 test-jax: $(VENV)/.jax
 	$(BIN)/python -m pytest -n 2 --dist loadfile --backend jax tests/core tests/metrics/test_inputs.py

@@ -13,11 +13,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-COUNTS = tl.constexpr(32)
-TICKET = tl.constexpr(64)
-LOSSES = tl.constexpr(80)
+COUNTS = tl.constexpr(64)
+TICKET = tl.constexpr(2 * COUNTS.value)
+LOSSES = tl.constexpr(TICKET.value + 16)
 GROUP = tl.constexpr(128)
-BY_GROUP = tl.constexpr(80)
+BY_GROUP = tl.constexpr(TICKET.value + 16)
 BY_PROGRAM = tl.constexpr(BY_GROUP.value + 3 * GROUP.value)
 MOST_PROGRAMS = tl.constexpr(GROUP.value**2)
 SIZE_TO_ADD = tl.constexpr(BY_PROGRAM.value + 2 * MOST_PROGRAMS.value)
