@@ -12,6 +12,8 @@ demo: $(VENV)/.base
 # two workers with a thread each: threads of their own would wait for each other; a file is tested by one worker,
 # so that what its tests share (an installed wheel, a Ray cluster, a browser) is made once
 test test-slow: export OMP_NUM_THREADS = 1
+# and whatever Python was told: what it compiles is kept, for the many processes that tests start
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 
 # on a GPU's kernels, which Triton's interpreter runs here
 INTERPRETED := tests/losses/test_kernels.py tests/losses/test_as_cross_entropy.py::test_types tests/train/test_convolution.py

@@ -52,8 +52,15 @@ def is_traced(array: Array) -> bool:
 
 
 def is_transformed(array: Array) -> bool:
-    """Whether a transformation of `torch.func` runs, in which values cannot steer a loop either."""
+    """Whether a transformation of `torch.func` runs, in which values steer no loop unless they are `unwrapped`."""
     return is_torch(array) and bool(sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor(array))
+
+
+def unwrapped(array: Array) -> Array:
+    """The values inside of transformations of `torch.func`, those of all vectors that `vmap` takes at once."""
+    while is_transformed(array):
+        array = sys.modules["torch"]._C._functorch.get_unwrapped(array)
+    return array
 
 
 def values_are_free(array: Array) -> bool:

@@ -13,6 +13,7 @@ def cluster(request):
     ray = pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     settings = {"include_dashboard": False, "object_store_memory": 100 << 20, "log_to_driver": False}
+    settings["_system_config"] = {"prestart_worker_first_driver": False}  # a worker starts when a task needs it
     has = getattr(request.module, "CLUSTER", {"num_cpus": 2})
     ray.init(address="local", logging_level="error", **has, **settings)
     yield

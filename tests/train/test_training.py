@@ -11,13 +11,13 @@ import time
 import numpy as np
 import pytest
 import torch
-from small_runs import CPU, DIGITS, SMALL, history, run, unfinished, weights
+from small_runs import CPU, DIGITS, SMALL, digits, history, run, unfinished, weights
 
 from refocal import metrics
 from refocal.cli import main
 from refocal.predictions import Predictions
 from refocal.train import checkpoint, runs
-from refocal.train.data import DataSet, Part, load
+from refocal.train.data import DataSet, Part
 from refocal.train.history import History
 from refocal.train.loop import DivergedError, Trial, _run_together, train
 from refocal.train.recipe import Recipe, recipe_from
@@ -63,7 +63,7 @@ def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
     )
     network, again = runs.load_network(folder, classes=10, shape=(64,))
     assert again == recipe
-    data = load("digits")
+    data = digits()
     inputs = torch.from_numpy((data.test.inputs - data.mean) / data.std).float()
     np.testing.assert_allclose(network(inputs).detach().numpy(), test.scores, atol=0.02, rtol=2e-3)
 
@@ -81,7 +81,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, loss):
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        train([recipe], load("digits"), tmp_path / "parts", device=CPU, report=stop)
+        train([recipe], digits(), tmp_path / "parts", device=CPU, report=stop)
     run(recipe, tmp_path / "parts")
     whole, parts = (weights(tmp_path / name / recipe.name) for name in ("whole", "parts"))
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
@@ -248,7 +248,7 @@ def test_what_cannot_be_trained_is_refused_before_the_others_are(tmp_path, secon
     begun = unfinished(Recipe(**DIGITS, seed=1), tmp_path)
     recipes = [Recipe(**DIGITS), Recipe(**{**DIGITS, "seed": 1} | second)]
     with pytest.raises(ValueError, match=reason):
-        train(recipes, load("digits"), tmp_path, device=CPU, report=lambda *_: None)
+        train(recipes, digits(), tmp_path, device=CPU, report=lambda *_: None)
     assert {path.name for path in tmp_path.iterdir()} == {begun.name}
 
 
@@ -286,7 +286,7 @@ def test_networks_that_diverge_do_not_keep_others_from_being_trained(tmp_path):
         Recipe(**{**DIGITS, "epochs": 1}, learning_rate=rate, seed=k) for k, rate in enumerate((1e30, 1e30, 0.1))
     ]
     with pytest.raises(DivergedError, match=r"-s0: the loss is nan .*; digits-mlp-cross-entropy-s1: the loss is nan"):
-        train(recipes, load("digits"), tmp_path, device=CPU, report=lambda *_: None)
+        train(recipes, digits(), tmp_path, device=CPU, report=lambda *_: None)
     assert [runs.is_finished(tmp_path / recipe.name) for recipe in recipes] == [False, False, True]
 
 
@@ -295,7 +295,7 @@ def test_networks_in_threads_end_apart(tmp_path):
     trials = []
     for recipe in recipes:
         (tmp_path / recipe.name).mkdir()
-        trials.append(Trial(recipe, load("digits"), tmp_path / recipe.name, device=CPU, compiled=False))
+        trials.append(Trial(recipe, digits(), tmp_path / recipe.name, device=CPU, compiled=False))
     (reason,) = _run_together(trials, lambda *_: None)
     assert reason.startswith("digits-mlp-cross-entropy-s1: the loss is nan")
     assert [runs.is_finished(trial.folder) for trial in trials] == [True, False, True]
@@ -329,7 +329,7 @@ def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
                 run(recipe, tmp_path)
             refused.append(True)
 
-    train([recipe], load("digits"), tmp_path, device=CPU, report=begin_again)
+    train([recipe], digits(), tmp_path, device=CPU, report=begin_again)
     assert refused
     assert [line["epoch"] for line in history(tmp_path / recipe.name)] == [1, 2, 3, 4]
     (tmp_path / recipe.name / "card.json").unlink()

@@ -20,7 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal._arrays import bounded_exp, call_on_host, device, is_traced, is_transformed, namespace, stop_gradient
+from refocal._arrays import (
+    bounded_exp,
+    call_on_host,
+    device,
+    is_traced,
+    is_transformed,
+    namespace,
+    stop_gradient,
+    unwrapped,
+)
 from refocal.core.focal import focus_of_top
 from refocal.core.posterior import MapSettings
 from refocal.core.simplex import softplus
@@ -207,10 +216,12 @@ def _log_h_of_top(problem: _Problem, top: Array) -> tuple[Array, Array]:
 def _search(problem: _Problem) -> Array:
     """Solve for rows of constants: the log-odds of the top class and u of the others, packed in one array.
 
-    It ends when all rows have converged; under `torch.func`, after as many evaluations as there may be.
+    It ends when all rows have converged; under `torch.func` on a GPU, whose steps may be captured as a graph, after as
+    many evaluations as there may be.
     """
     xp = problem.xp
-    steered = not is_transformed(problem.log_target)
+    transformed = is_transformed(problem.log_target)
+    steered = not transformed or problem.log_target.device.type == "cpu"
     top, low, high = _start_top(problem)
     log_h_top, _ = _log_h_of_top(problem, top)
     rest = _start_rest(problem, log_h_top)
@@ -221,7 +232,8 @@ def _search(problem: _Problem) -> Array:
         # a class held near q = 1 counts as solved: the sum exceeds 1 in any case
         off = xp.where((rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual))
         off = xp.max(off, axis=-1, keepdims=True)
-        if steered and bool(xp.all((off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(top))))):
+        converged = (off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(top)))
+        if steered and bool(xp.all(unwrapped(converged))):
             return xp.where(problem.is_top, top, rest)
         certain = off < 0.1 * xp.abs(step.violation)  # the residuals cannot change the sign of c
         low = xp.where(certain & (step.violation < 0), xp.maximum(low, top), low)
@@ -242,7 +254,7 @@ def _search(problem: _Problem) -> Array:
             xp.minimum(rest + (step.residual + change) / step.slope, xp.full_like(rest, _LARGEST_U)),
         )
         top = new_top
-    if not steered:
+    if transformed:
         return xp.where(problem.is_top, top, rest)
     if not bool(xp.all(xp.isfinite(step.top))):
         msg = "the focal minimiser does not exist: the posterior has NaN or infinite values"

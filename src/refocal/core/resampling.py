@@ -120,9 +120,17 @@ def calibrated_hits(cells: Cells, *, resamples: int, bins: int, rng: np.random.G
         return mean + deviation * rng.standard_normal((resamples, bins))
     which = residual_matrix(np.arange(len(cells.bin)), cells.bin, cells.weight, (len(cells.bin), bins))
     for size in _chunks(resamples, len(cells.copies)):
-        drawn = rng.binomial(cells.copies.astype(np.int64), cells.confidence, size=(size, len(cells.copies)))
-        parts.append((which.T @ drawn.T.astype(np.float64)).T)
+        parts.append((which.T @ _hits(cells, size, rng).T.astype(np.float64)).T)
     return np.concatenate(parts)
+
+
+def _hits(cells: Cells, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Hits of each cell if its confidence were right, (size, C)."""
+    if (cells.copies > 1).any():
+        return rng.binomial(cells.copies.astype(np.int64), cells.confidence, size=(size, len(cells.copies)))
+    # one toss a sample, read the way `binomial` reads it, which is slow at probabilities that all differ
+    tosses = rng.random((size, len(cells.copies)))
+    return np.where(cells.confidence <= 0.5, tosses > 1 - cells.confidence, tosses <= cells.confidence)
 
 
 def _effective(copies: np.ndarray, weight: np.ndarray) -> float:

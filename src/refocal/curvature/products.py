@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.func import grad, jvp
+from torch.func import jvp
 
 from refocal.curvature.convolution import SmoothConvolutions
 from refocal.curvature.forms import Matrix
@@ -19,8 +19,10 @@ _GRAPH = 3  # a gradient with its graph keeps about so many times what a forward
 def products(problem: Problem, *, matrix: Matrix, memory: int) -> Callable[[Tensor], Tensor]:
     """The function that takes a vector (P,) to its product with the matrix (P,).
 
-    A product with the Hessian is one more pass back through the graph of the gradient. Graphs of all batches are kept
-    where they fit into `memory` bytes; else each is made again for every product.
+    A product with the Hessian is one more pass back through the graph of the gradient. One with the Gauss-Newton matrix
+    is a pass forward through the network, one back through the graph of the loss's slope in the scores, and one back
+    through that of the scores. Graphs of all batches are kept where they fit into `memory` bytes; else each is made
+    again for every product.
     """
     names = list(problem.parameters)
     point = {name: problem.parameters[name].detach().requires_grad_() for name in names}
@@ -32,28 +34,35 @@ def products(problem: Problem, *, matrix: Matrix, memory: int) -> Callable[[Tens
                 problem.value(point, batch), list(point.values()), create_graph=True, materialize_grads=True
             )
 
+    def in_scores(batch: Batch) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            scores = problem.scores(point, batch)
+            ends = scores.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(problem.loss_of_scores(ends, batch), ends, create_graph=True)
+        return scores, ends, slope
+
+    graph_of = slopes if matrix == "hessian" else in_scores
     kept = _GRAPH * kept_by_forward(problem) * len(problem.batches) <= memory
-    graphs = [slopes(batch) for batch in problem.batches] if kept and matrix == "hessian" else []
+    graphs = [graph_of(batch) for batch in problem.batches] if kept else []
+
+    def graph(batch: int) -> tuple[Tensor, ...]:
+        return graphs[batch] if kept else graph_of(problem.batches[batch])
 
     def hessian(batch: int, vector: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        pairs = zip(graphs[batch] if graphs else slopes(problem.batches[batch]), vector.values(), strict=True)
-        curved = [(slope, part) for slope, part in pairs if slope.requires_grad]
+        curved = [pair for pair in zip(graph(batch), vector.values(), strict=True) if pair[0].requires_grad]
         if not curved:  # a loss linear in all parameters
             return tuple(map(torch.zeros_like, vector.values()))
         ends, weights = zip(*curved, strict=True)
-        return torch.autograd.grad(
-            ends, list(point.values()), weights, retain_graph=bool(graphs), materialize_grads=True
-        )
+        return torch.autograd.grad(ends, list(point.values()), weights, retain_graph=kept, materialize_grads=True)
 
     def ggn(batch: int, vector: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        data = problem.batches[batch]
+        scores, ends, slope = graph(batch)
+        if not slope.requires_grad:  # a loss linear in the scores
+            return tuple(map(torch.zeros_like, vector.values()))
         given = {name: values.detach() for name, values in point.items()}
-        change = jvp(partial(problem.scores, batch=data), (given,), (vector,))[1]
-        with torch.enable_grad():
-            scores = problem.scores(point, data)
-        slope_in_scores = grad(partial(problem.loss_of_scores, batch=data))
-        weights = jvp(slope_in_scores, (scores.detach(),), (change,))[1]
-        return torch.autograd.grad(scores, list(point.values()), weights, materialize_grads=True)
+        change = jvp(partial(problem.scores, batch=problem.batches[batch]), (given,), (vector,))[1]
+        (weights,) = torch.autograd.grad(slope, ends, change, retain_graph=kept)
+        return torch.autograd.grad(scores, list(point.values()), weights, retain_graph=kept, materialize_grads=True)
 
     multiply = hessian if matrix == "hessian" else ggn
 

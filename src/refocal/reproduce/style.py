@@ -82,6 +82,6 @@ def rendered(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numb
         draw(figure, parameters, numbers)
         svg, full, png = io.BytesIO(), io.BytesIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None})
-        figure.savefig(full, format="png", dpi=_DPI)
+        figure.savefig(full, format="png", dpi=_DPI, pil_kwargs={"compress_level": 0})
     Image.open(full).convert("RGB").quantize(_COLOURS).save(png, format="png", optimize=True)
     return {"figure.svg": svg.getvalue(), "figure.png": png.getvalue()}
