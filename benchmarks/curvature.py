@@ -34,7 +34,7 @@ from refocal.curvature import hessian_top_eigenvalues, hessian_trace
 from refocal.curvature.problem import all_digits
 
 PRODUCTS, ROUNDS, SAMPLES = 100, 3, 1000
-PATIENCE = 75  # seconds that the contenders of one network may take on a GPU, before the last one begins
+PATIENCE = 110  # seconds that the contenders of one network may take on a GPU, before the last one begins
 Result = dict[str, Any]
 Data = tuple[Tensor, Tensor]
 Run = Callable[[nn.Module, Data], Result]

@@ -174,10 +174,10 @@ def layers(model: nn.Module) -> list[str]:
 def twice_differentiable() -> Iterator[None]:
     """Operations inside a `with` have second derivatives, and fast ones.
 
-    Attention and weight normalisation are computed by plain operations (PyTorch's fused forms have no second
-    derivative, or a wrong one), and derivatives of convolutions by the kernels of training (PyTorch takes others for
-    the second). The measures of this package see to it themselves; with the trace penalty, a network with attention or
-    weight normalisation has to compute its scores inside, and one with convolutions better does.
+    Attention, recurrent layers and weight normalisation are computed by plain operations (PyTorch's fused forms have no
+    second derivative, or a wrong one), and derivatives of convolutions by the kernels of training (PyTorch takes others
+    for the second). The measures of this package see to it themselves; with the trace penalty, a network with one of
+    the former has to compute its scores inside, and one with convolutions better does.
 
     Example:
         >>> with twice_differentiable():

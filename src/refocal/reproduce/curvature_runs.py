@@ -96,27 +96,28 @@ def at(runs: Runs, across: str, place: float, key: str) -> float:
 
 
 def _whole_seeds(runs: Runs) -> list[dict[str, Any]]:
-    """The most runs that are seeds times gammas; none where gamma 0 or one between it and the largest is missing.
+    """Runs that are seeds times gammas; none where gamma 0 or one between it and the largest is missing.
 
-    Seeds that all gammas have come first; others are matched in their order and numbered so: the networks of two
-    gammas are independent either way.
+    They are of as many gammas as have two seeds or more, and then of as many seeds as these have. Seeds that all of
+    them have come first; others are matched in their order and numbered so: the networks of two gammas are independent
+    either way.
     """
     of_gamma = {gamma: [run for run in runs if run["gamma"] == gamma] for gamma in names(runs, "gamma")}
-    whole: list[dict[str, Any]] = []
-    for count in range(1, 1 + max(map(len, of_gamma.values()), default=0)):
-        gammas = [gamma for gamma, trials in of_gamma.items() if len(trials) >= count]
-        common = set.intersection(*({run["seed"] for run in of_gamma[gamma]} for gamma in gammas)) if gammas else set()
-        chosen = [
-            {**run, "seed": place}
-            for gamma in gammas
-            for place, run in enumerate(
-                sorted(of_gamma[gamma], key=lambda run: (run["seed"] not in common, run["seed"]))
-            )
-            if place < count
-        ]
-        if 0.0 in gammas and len(gammas) > 2 and len(chosen) >= len(whole):
-            whole = chosen
-    return whole
+    most = max(map(len, of_gamma.values()), default=0)
+    with_count = {
+        count: [gamma for gamma, trials in of_gamma.items() if len(trials) >= count] for count in range(1, 1 + most)
+    }
+    usable = {count: gammas for count, gammas in with_count.items() if 0.0 in gammas and len(gammas) > 2}
+    if not usable:
+        return []
+    count, gammas = max(usable.items(), key=lambda each: (each[0] > 1, len(each[1]), each[0]))
+    common = set.intersection(*({run["seed"] for run in of_gamma[gamma]} for gamma in gammas))
+    return [
+        {**run, "seed": place}
+        for gamma in gammas
+        for place, run in enumerate(sorted(of_gamma[gamma], key=lambda run: (run["seed"] not in common, run["seed"])))
+        if place < count
+    ]
 
 
 def _gamma_of_least_ece(runs: Runs) -> float:

@@ -53,7 +53,8 @@ def shared_scale(work_ptr, correction_ptr, expected, COUNTED: tl.constexpr, ADDS
     if COUNTED and INCOMING:
         return tl.load(correction_ptr) / expected
     elif COUNTED and not ADDS:
-        return 1.0 / tl.sum(tl.load(work_ptr + tl.arange(0, COUNTS)), axis=0)
+        lane = tl.arange(0, COUNTS // 2)  # so few that each warp adds them up by itself
+        return 1.0 / tl.sum(tl.load(work_ptr + lane) + tl.load(work_ptr + COUNTS // 2 + lane), axis=0)
     else:
         return 1.0 / expected
 

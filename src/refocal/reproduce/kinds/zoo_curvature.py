@@ -120,9 +120,10 @@ def _named(given: Parameters) -> list[tuple[str, str]]:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A row of panels for each network that the zoo has measured."""
+    """A row of panels for each network that the zoo has measured with several gammas."""
     runs = numbers.curves["runs"]
-    networks = [network for network in given.networks if any(run["network"] == network for run in runs)]
+    gammas = {name: {run["gamma"] for run in runs if run["network"] == name} for name in given.networks}
+    networks = [name for name in given.networks if len(gammas[name]) > 1]
     figure.set_size_inches(style.WIDTH, 0.4 + _HEIGHT * max(len(networks), 1))
     panels = figure.subplots(max(len(networks), 1), 2, squeeze=False)
     for axes, network in zip(panels, networks, strict=False):
