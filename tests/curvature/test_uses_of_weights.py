@@ -163,7 +163,7 @@ class Recurrent(nn.Module):
 
     def __init__(self, kind, *, lengths=None, **settings):
         super().__init__()
-        self.recurrent, self.lengths = kind(4, 3, batch_first=True, **settings), lengths
+        self.recurrent, self.lengths = kind(2, 2, batch_first=True, **settings), lengths
         self.last = nn.LazyLinear(3)
 
     def forward(self, inputs):
@@ -186,10 +186,10 @@ def _by_two_backward_passes(loss, parameters):
 
 RECURRENT = {
     "LSTM": (nn.LSTM, {}),
-    "LSTM, projected, both ways": (nn.LSTM, {"proj_size": 2, "bidirectional": True}),
-    "LSTM, packed": (nn.LSTM, {"lengths": [5, 5, 4, 3, 1, 1]}),
+    "LSTM, projected, both ways": (nn.LSTM, {"proj_size": 1, "bidirectional": True}),
+    "LSTM, packed": (nn.LSTM, {"lengths": [3, 3, 2, 1]}),
     "GRU, two layers": (nn.GRU, {"num_layers": 2, "bias": False}),
-    "GRU, packed, both ways": (nn.GRU, {"lengths": [5, 5, 4, 3, 1, 1], "bidirectional": True}),
+    "GRU, packed, both ways": (nn.GRU, {"lengths": [3, 3, 2, 1], "bidirectional": True}),
     "RNN": (nn.RNN, {}),
     "RNN, relu": (nn.RNN, {"nonlinearity": "relu"}),
 }
@@ -204,7 +204,7 @@ RECURRENT = {
 def test_recurrent_layers(name, device):
     torch.manual_seed(0)
     kind, settings = RECURRENT[name]
-    inputs, target = torch.randn(6, 5, 4), torch.randint(3, (6,))
+    inputs, target = torch.randn(4, 3, 2), torch.randint(3, (4,))
     model, loss = Recurrent(kind, **settings), FocalLoss(2.0)
     expected = model(inputs)  # by PyTorch's own kernels
     exact = _by_two_backward_passes(loss(model.double()(inputs.double()), target), list(model.parameters()))
@@ -224,7 +224,7 @@ def test_recurrent_layers(name, device):
 @pytest.mark.parametrize("matrix", ["hessian", "ggn"])
 def test_lstm_in_single_precision(matrix):
     torch.manual_seed(0)
-    data = [(torch.randn(6, 5, 4), torch.randint(3, (6,)))]
+    data = [(torch.randn(6, 5, 2), torch.randint(3, (6,)))]
     model, loss = Recurrent(nn.LSTM), FocalLoss(2.0)
     model(data[0][0])
     narrow, wide = (
