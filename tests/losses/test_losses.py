@@ -325,6 +325,13 @@ def test_the_proper_part_under_vmap_without_values():
         assert one(*batch(6)[:2]).shape == (6,)
 
 
+@pytest.mark.parametrize("criterion", [FocalLoss(2.0), L.DualFocalLoss(2.0), L.BrierLoss(), L.MMCELoss(2.0)])
+def test_shapes_alone(criterion):
+    logits, target, _ = batch(4)
+    loss = criterion(logits.to("meta"), target.to("meta"))
+    assert (loss.shape, loss.dtype, loss.is_meta) == ((), logits.dtype, True)
+
+
 @pytest.mark.parametrize("gamma", [2.0, [0.0, 0.5, 1.0, 2.0, 3.0]])
 def test_the_proper_part_is_compiled_and_exported_whole(gamma):
     logits, target, _ = batch(6)
