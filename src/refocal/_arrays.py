@@ -63,6 +63,11 @@ def unwrapped(array: Array) -> Array:
     return array
 
 
+def has_values_within(array: Array) -> bool:
+    """Whether an array that is transformed can be `unwrapped` to values in main memory that nothing traces or fakes."""
+    return array.device.type == "cpu" and not sys.modules["torch"]._C._len_torch_dispatch_stack()
+
+
 def values_are_free(array: Array) -> bool:
     """Whether looking at values makes no device wait and breaks no tracing."""
     if is_torch(array):

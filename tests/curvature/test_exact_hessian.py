@@ -249,8 +249,11 @@ def test_class_probabilities_with_class_weights_over_uneven_batches():
 def test_a_loss_linear_in_the_parameters_is_flat():
     model = nn.Linear(3, 2).double()
     data = [(torch.randn(4, 3, dtype=torch.float64), torch.zeros(4))]
-    found = every_product(model, lambda scores, _: scores.mean(), data)
-    assert torch.equal(found, torch.zeros(8, 8, dtype=torch.float64))
+    learned = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    for loss in (lambda scores, _: scores.mean(), lambda scores, _: (learned**2 * scores).mean()):
+        for matrix in ("hessian", "ggn"):
+            found = every_product(model, loss, data, matrix=matrix)
+            assert torch.equal(found, torch.zeros(8, 8, dtype=torch.float64))
 
 
 class Mixed(nn.Module):

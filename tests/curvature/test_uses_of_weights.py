@@ -174,6 +174,21 @@ class Recurrent(nn.Module):
         return self.last((state[0] if isinstance(state, tuple) else state).sum(dim=0))
 
 
+class Stepped(nn.Module):
+    """A cell, step by step, in the place of a recurrent layer."""
+
+    def __init__(self, *sizes, of, batch_first, **settings):
+        super().__init__()
+        self.cell, self.steps_on = of(*sizes, **settings), 1 if batch_first else 0
+
+    def forward(self, inputs):
+        state, outputs = None, []
+        for step in inputs.unbind(dim=self.steps_on):
+            state = self.cell(step, state)
+            outputs.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(outputs, dim=self.steps_on), state
+
+
 def _by_two_backward_passes(loss, parameters):
     """The Hessian, row by row; `torch.func` does not take packed sequences."""
     gradients = torch.autograd.grad(loss, parameters, create_graph=True)
@@ -192,6 +207,10 @@ RECURRENT = {
     "GRU, packed, both ways": (nn.GRU, {"lengths": [3, 3, 2, 1], "bidirectional": True}),
     "RNN": (nn.RNN, {}),
     "RNN, relu": (nn.RNN, {"nonlinearity": "relu"}),
+    "LSTM cell": (Stepped, {"of": nn.LSTMCell}),
+    "GRU cell": (Stepped, {"of": nn.GRUCell}),
+    "GRU cell, no bias": (Stepped, {"of": nn.GRUCell, "bias": False}),
+    "RNN cell": (Stepped, {"of": nn.RNNCell}),
 }
 
 

@@ -12,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
 from refocal import losses as L  # noqa: E402
 from refocal.losses import FocalLoss, NoPosteriorError  # noqa: E402
 from refocal.losses.maps import FocalMap  # noqa: E402
@@ -315,6 +317,19 @@ def test_the_proper_part_under_vmap():
 
         torch.testing.assert_close(torch.func.vmap(one)(logits, target), losses.detach())
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(one))(logits, target), leaf.grad)
+
+
+def test_the_proper_part_under_vmap_without_values():
+    one = torch.func.vmap(lambda z, y: L.proper_focal_loss(z[None], y[None], gamma=2.0)[0])
+    with FakeTensorMode():  # as what traces a program has
+        assert one(*batch(6)[:2]).shape == (6,)
+
+
+@pytest.mark.parametrize("criterion", [FocalLoss(2.0), L.DualFocalLoss(2.0), L.BrierLoss(), L.MMCELoss(2.0)])
+def test_shapes_alone(criterion):
+    logits, target, _ = batch(4)
+    loss = criterion(logits.to("meta"), target.to("meta"))
+    assert (loss.shape, loss.dtype, loss.is_meta) == ((), logits.dtype, True)
 
 
 @pytest.mark.parametrize("gamma", [2.0, [0.0, 0.5, 1.0, 2.0, 3.0]])

@@ -24,6 +24,7 @@ from refocal._arrays import (
     bounded_exp,
     call_on_host,
     device,
+    has_values_within,
     is_traced,
     is_transformed,
     namespace,
@@ -216,12 +217,12 @@ def _log_h_of_top(problem: _Problem, top: Array) -> tuple[Array, Array]:
 def _search(problem: _Problem) -> Array:
     """Solve for rows of constants: the log-odds of the top class and u of the others, packed in one array.
 
-    It ends when all rows have converged; under `torch.func` on a GPU, whose steps may be captured as a graph, after as
-    many evaluations as there may be.
+    It ends when all rows have converged; after as many evaluations as there may be under `torch.func` where that hides
+    the values, or on a GPU, whose steps may be captured as a graph.
     """
     xp = problem.xp
     transformed = is_transformed(problem.log_target)
-    steered = not transformed or problem.log_target.device.type == "cpu"
+    steered = not transformed or has_values_within(problem.log_target)
     top, low, high = _start_top(problem)
     log_h_top, _ = _log_h_of_top(problem, top)
     rest = _start_rest(problem, log_h_top)

@@ -61,7 +61,7 @@ def products(problem: Problem, *, matrix: Matrix, memory: int) -> Callable[[Tens
             return tuple(map(torch.zeros_like, vector.values()))
         given = {name: values.detach() for name, values in point.items()}
         change = jvp(partial(problem.scores, batch=problem.batches[batch]), (given,), (vector,))[1]
-        (weights,) = torch.autograd.grad(slope, ends, change, retain_graph=kept)
+        (weights,) = torch.autograd.grad(slope, ends, change, retain_graph=kept, materialize_grads=True)
         return torch.autograd.grad(scores, list(point.values()), weights, retain_graph=kept, materialize_grads=True)
 
     multiply = hessian if matrix == "hessian" else ggn

@@ -113,7 +113,7 @@ def _hutchinson(
     generator = torch.Generator(problem.device).manual_seed(seed)
     moving = layer_weights(problem)
     rounds = math.ceil(probes / vectors_at_once(problem, memory, moving=moving))
-    at_once = math.ceil(probes / rounds)  # of one size, for which a GPU's libraries look for kernels once
+    at_once = math.ceil(probes / rounds)  # all but the last of one size: a GPU's libraries look for kernels once
     signs = Signs(at_once, problem.parameters, generator)
     value = variance = 0.0
     for batch in problem.batches:

@@ -86,7 +86,9 @@ def loss_dtype(logits: Tensor, target: Tensor | None = None, weight: Tensor | No
         for other in (target, weight):
             if other is not None and other.dtype != dtype:
                 dtype = torch.promote_types(dtype, other.dtype)
-    return torch.promote_types(dtype, torch.float32) if torch.is_autocast_enabled(logits.device.type) else dtype
+    place = logits.device.type
+    autocast = place != "meta" and torch.is_autocast_enabled(place)  # which has no answer where there are no values
+    return torch.promote_types(dtype, torch.float32) if autocast else dtype
 
 
 def at_least_float32(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
