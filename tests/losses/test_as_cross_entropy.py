@@ -152,3 +152,13 @@ def test_unusual_types_are_compiled_exported_and_mapped(target_dtype):
     torch.testing.assert_close(torch.compile(criterion, backend="aot_eager", fullgraph=True)(logits, target), expected)
     torch.testing.assert_close(torch.export.export(criterion, (logits, target)).module()(logits, target), expected)
     torch.testing.assert_close(torch.func.vmap(criterion)(logits[:, None], target[:, None])[:, 0], expected)
+
+
+def test_weights_of_images_in_another_shape_are_those_of_classes():
+    logits, target = sample((2, 3, 2, 2), torch.float32, torch.int64)
+    weight = torch.tensor([0.5, 1.0, 2.0])
+    for kind in (L.FocalLoss, L.DualFocalLoss, L.InverseFocalLoss, L.ProperFocalLoss):
+        flat, other = (kind(1.0, weight=given) for given in (weight, weight[None]))
+        torch.testing.assert_close(other(logits, target), flat(logits, target))
+        if kind is not L.DualFocalLoss:  # it has none
+            torch.testing.assert_close(other.posterior(logits), flat.posterior(logits))

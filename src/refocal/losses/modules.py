@@ -150,7 +150,7 @@ class FocalLoss(AbstractSoftmaxLoss):
                 msg = f"focal loss has no closed-form posterior here: {reason}; {_FIT_INSTEAD}"
                 raise NoPosteriorError(msg)
             gamma = gamma.closed_form_gamma
-        weight = None if self.weight is None else self.weight.tolist()
+        weight = None if self.weight is None else self.weight.flatten().tolist()
         return FocalMap(gamma, weight=weight, label_smoothing=self.label_smoothing, detached=self.detached)
 
     def extra_repr(self) -> str:
@@ -190,7 +190,7 @@ class InverseFocalLoss(AbstractGammaLoss):
         if self.gamma > 1:
             msg = f"inverse focal loss with gamma > 1 has no closed-form posterior, got {self.gamma}; {_FIT_INSTEAD}"
             raise NoPosteriorError(msg)
-        return InverseFocalMap(self.gamma, weight=None if self.weight is None else self.weight.tolist())
+        return InverseFocalMap(self.gamma, weight=None if self.weight is None else self.weight.flatten().tolist())
 
 
 class DualFocalLoss(AbstractGammaLoss):
@@ -239,7 +239,7 @@ class ProperFocalLoss(AbstractSoftmaxLoss):
     @property
     def posterior_map(self) -> nn.Module:
         """Softmax; with class weights, divided by them and normalised."""
-        return SoftmaxMap() if self.weight is None else FocalMap(0.0, weight=self.weight.tolist())
+        return SoftmaxMap() if self.weight is None else FocalMap(0.0, weight=self.weight.flatten().tolist())
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -299,7 +299,7 @@ class MMCELoss(AbstractLoss):
         """Softmax; none with class weights, nor for the weighted form of MMCE."""
         if self.weighted:
             reason = "its weighted form is not 0 at the truth"
-        elif self.weight is not None and len(set(self.weight.tolist())) > 1:
+        elif self.weight is not None and len(set(self.weight.flatten().tolist())) > 1:
             reason = "with class weights, cross-entropy has its minimum where MMCE has none"
         else:
             return SoftmaxMap()
