@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import mpmath as mp
 import numpy as np
@@ -51,14 +51,31 @@ def mp_log_posterior(
         return [value - normaliser for value in logs]
 
 
-def relative_errors(log_probs: Any, reference: list[mp.mpf]) -> np.ndarray:
+class TwoFloats(NamedTuple):
+    """Numbers of about 32 digits as the sum of two floats, which NumPy compares without loss with floats near them."""
+
+    high: np.ndarray
+    low: np.ndarray
+
+    @classmethod
+    def of(cls, values: list[mp.mpf]) -> TwoFloats:
+        """Split exact values; those that are infinite, or too small for a float, have no second part."""
+        high = [float(value) for value in values]
+        low = [float(value - first) if mp.isfinite(value) else 0.0 for value, first in zip(values, high, strict=True)]
+        return cls(np.array(high), np.array(low))
+
+    def difference(self, floats: Any) -> np.ndarray:
+        """`floats` less these numbers: the first subtraction is exact where they are within a factor of two."""
+        return (np.asarray(floats, dtype=np.float64) - self.high) - self.low
+
+
+def relative_errors(log_probs: Any, reference: TwoFloats) -> np.ndarray:
     """|Psi / reference - 1| of each class, from log-probabilities; 0 for classes whose reference is below 1e-290."""
-    floor = mp.log(mp.mpf("1e-290"))
-    errors = [
-        0.0 if exact < floor else float(abs(mp.expm1(mp.mpf(float(value)) - exact)))
-        for value, exact in zip(log_probs, reference, strict=True)
-    ]
-    return np.array(errors)
+    counts = reference.high >= np.log(1e-290)
+    kept = TwoFloats(reference.high[counts], reference.low[counts])
+    errors = np.zeros(len(counts))
+    errors[counts] = np.abs(np.expm1(kept.difference(np.asarray(log_probs)[counts])))
+    return errors
 
 
 def loop_ece(confidence: Any, correct: Any, *, bins: int = 15, norm: str = "l1", weights: Any = None) -> float:

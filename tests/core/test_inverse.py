@@ -132,15 +132,15 @@ def test_proper_part_is_minimised_by_the_truth_and_focal_loss_is_not():
     grid = random_simplex(np.random.default_rng(0), (4000, 3), spread=1.0)
     labels = np.arange(3)
 
-    def risk(loss, row):
-        return float(np.sum(truth * loss(np.tile(row, (3, 1)))))
+    def risk(loss, rows):
+        return np.sum(truth * loss(np.repeat(rows[..., None, :], 3, axis=-2)), axis=-1)
 
     def proper(rows):
-        return refocal.proper_focal_partial(rows, labels, gamma=2)
+        return refocal.proper_focal_partial(rows, np.broadcast_to(labels, rows.shape[:-1]), gamma=2)
 
     def focal(rows):
-        p = rows[labels, labels]
+        p = rows[..., labels, labels]
         return refocal.focal_partial(np.log(p), np.log1p(-p), gamma=2)
 
-    assert all(risk(proper, row) >= risk(proper, truth) for row in grid[:300])
+    assert np.all(risk(proper, grid[:300]) >= risk(proper, truth))
     assert risk(focal, refocal.minimizer(truth, gamma=2)) < risk(focal, truth)

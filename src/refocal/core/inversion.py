@@ -6,6 +6,7 @@ known, and so is the distribution of what would be observed: the upward bias is 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -67,6 +68,7 @@ def _limits(found: float, ray: Ray, *, level: float, most: float) -> tuple[float
         return 0.0, max(0.0, float(np.quantile(ray.observed(0.0), level)))
     tail = (1 - level) / 2
 
+    @functools.cache  # both searches begin with the same points
     def share_above(t: float) -> float:
         return float(np.mean(ray.observed(t) >= found))
 

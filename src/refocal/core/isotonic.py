@@ -27,12 +27,21 @@ def brier_parts(
         divisor: Weight of all samples, (...).
         fitted: Recalibrated predictions, (..., K, C).
     """
-
-    def squares(values: np.ndarray) -> np.ndarray:
-        # sum w (v - y)^2 over the members of each cell, y being 0 or 1
-        return np.sum(hits * (1 - 2 * values) + mass * values**2, axis=(-2, -1)) / divisor
-
     of_class = mass.sum(axis=-1, keepdims=True)
     frequency = hits.sum(axis=-1, keepdims=True) / np.where(of_class > 0, of_class, 1.0)
-    score, recalibrated, constant = squares(places), squares(fitted), squares(frequency)
+    score, recalibrated, constant = (_squares(values, mass, hits, divisor) for values in (places, fitted, frequency))
     return np.stack([score, score - recalibrated, recalibrated, constant, constant - recalibrated])
+
+
+def calibration_part(
+    places: np.ndarray, mass: np.ndarray, hits: np.ndarray, divisor: np.ndarray | float, fitted: np.ndarray
+) -> np.ndarray:
+    """The calibration of `brier_parts` alone, (...)."""
+    score, recalibrated = (_squares(values, mass, hits, divisor) for values in (places, fitted))
+    return score - recalibrated
+
+
+def _squares(values: np.ndarray, mass: np.ndarray, hits: np.ndarray, divisor: np.ndarray | float) -> np.ndarray:
+    # sum w (v - y)^2 over the members of each cell, y being 0 or 1
+    squares: np.ndarray = np.sum(hits * (1 - 2 * values) + mass * values**2, axis=(-2, -1)) / divisor
+    return squares

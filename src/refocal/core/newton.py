@@ -93,7 +93,7 @@ def solve(
     top = xp.sum(xp.where(problem.is_top, packed, 0.0), axis=-1, keepdims=True)
     rest = xp.where(problem.is_free, packed, -1.0)
     for _ in range(2):
-        step = _newton_step(problem, top, rest)
+        step = _newton_step(problem, top, rest, _log_h_of_top(problem, top))
         top = top + step.top
         rest = rest + xp.where(problem.is_free, (step.residual + step.slope_top * step.top) / step.slope, 0.0)
     return _assemble(problem, top, rest)
@@ -141,9 +141,10 @@ class _NewtonStep(NamedTuple):
     slope_top: Array  # (..., 1) d log h_t / d x
 
 
-def _newton_step(problem: _Problem, top: Array, rest: Array) -> _NewtonStep:
+def _newton_step(problem: _Problem, top: Array, rest: Array, of_top: tuple[Array, Array]) -> _NewtonStep:
+    """The step from `top` and `rest`, with `of_top` what `_log_h_of_top` says of `top`."""
     xp = problem.xp
-    log_h_top, slope_top = _log_h_of_top(problem, top)
+    log_h_top, slope_top = of_top
     parts = _Parts.of(rest, xp=xp)
     log_h, slope = _log_h_of_rest(problem, parts)
     residual = xp.where(problem.is_free, log_h_top + problem.log_target - log_h, 0.0)
@@ -224,12 +225,12 @@ def _search(problem: _Problem) -> Array:
     transformed = is_transformed(problem.log_target)
     steered = not transformed or has_values_within(problem.log_target)
     top, low, high = _start_top(problem)
-    log_h_top, _ = _log_h_of_top(problem, top)
-    rest = _start_rest(problem, log_h_top)
+    of_top = _log_h_of_top(problem, top)
+    rest = _start_rest(problem, of_top[0])
     stride = xp.full_like(top, xp.inf)
     tolerance = xp.finfo(rest.dtype).eps ** 0.5
     for _ in range(_MAX_EVALUATIONS):
-        step = _newton_step(problem, top, rest)
+        step = _newton_step(problem, top, rest, of_top)
         # a class held near q = 1 counts as solved: the sum exceeds 1 in any case
         off = xp.where((rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual))
         off = xp.max(off, axis=-1, keepdims=True)
@@ -246,14 +247,13 @@ def _search(problem: _Problem) -> Array:
         proposal = xp.where((outside | slow) & (xp.abs(step.top) > 1e-3), (low + high) / 2, proposal)
         new_top = xp.where(settled, proposal, top)
         stride = xp.where(settled, xp.abs(new_top - top), stride)
-        log_h_top, _ = _log_h_of_top(problem, new_top)
-        change = log_h_top - step.log_h_top
+        of_top = _log_h_of_top(problem, new_top)
+        change = of_top[0] - step.log_h_top
+        rest = xp.minimum(rest + (step.residual + change) / step.slope, xp.full_like(rest, _LARGEST_U))
         # the equations are linear only nearby: after a long step the other classes start anew
-        rest = xp.where(
-            xp.abs(change) > 1,
-            _start_rest(problem, log_h_top),
-            xp.minimum(rest + (step.residual + change) / step.slope, xp.full_like(rest, _LARGEST_U)),
-        )
+        is_long = xp.abs(change) > 1
+        if not steered or bool(xp.any(unwrapped(is_long))):
+            rest = xp.where(is_long, _start_rest(problem, of_top[0]), rest)
         top = new_top
     if transformed:
         return xp.where(problem.is_top, top, rest)

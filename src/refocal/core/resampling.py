@@ -140,8 +140,9 @@ def _effective(copies: np.ndarray, weight: np.ndarray) -> float:
 
 def draws(copies: np.ndarray, weight: np.ndarray, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """Poisson numbers of places, several resamples at a time."""
+    mean = copies if (copies != 1).any() else 1.0  # the same numbers, of one mean in less time
     for size in _chunks(resamples, len(copies)):
-        drawn = rng.poisson(copies, size=(size, len(copies))).astype(np.float64)
+        drawn = rng.poisson(mean, size=(size, len(copies))).astype(np.float64)
         # a few samples may all be left out: such a resample is the sample itself
         drawn[drawn @ weight == 0] = copies
         yield drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -164,9 +165,7 @@ def _kernel(
     events = sample.all_events()
     cells = _cells(events, np.zeros(len(events.correct), dtype=np.int32), compress=compress)
     points = int(np.clip(np.ceil(50 / width), 200, 2000))
-    places = np.linspace(0, 1, points)
-    values, vectors = np.linalg.eigh(np.exp(-np.abs(places[:, None] - places) / width))
-    root = vectors * np.sqrt(np.maximum(values, 0.0))  # the quadratic form of the kernel as a sum of squares
+    root = _kernel_root(points, width)
     return Gaps(
         _spread(cells, points),
         cells.weight,
@@ -175,6 +174,14 @@ def _kernel(
         lambda sums: sums @ root,
         power=2 if unbiased else 1,
     )
+
+
+@functools.lru_cache(maxsize=1)  # the next model's, or the next split's, is mostly that of the same kernel
+def _kernel_root(points: int, width: float) -> np.ndarray:
+    """The quadratic form of the kernel as a sum of squares: |v root|^2 = sum of v_i v_j exp(-|x_i - x_j| / width)."""
+    places = np.linspace(0, 1, points)
+    values, vectors = np.linalg.eigh(np.exp(-np.abs(places[:, None] - places) / width))
+    return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
 def _cells(events: Events, index: np.ndarray, *, compress: bool) -> Cells:

@@ -7,6 +7,7 @@ pi_t = p + t (pi - p), t = 0 is calibrated, and at every t the parts are known.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,10 +15,9 @@ from scipy.sparse import csr_array
 
 from refocal.core.binning import mass_edges
 from refocal.core.inversion import Ray, crossing
-from refocal.core.isotonic import brier_parts, isotonic_rows
+from refocal.core.isotonic import brier_parts, calibration_part, isotonic_rows
 from refocal.core.resampling import draws
 from refocal.metrics.classwise import class_columns
-from refocal.metrics.decomposition import BrierDecomposition
 from refocal.metrics.inputs import Events, Sample, read
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 Array = Any
 
-_CALIBRATION = BrierDecomposition._fields.index("calibration")
+_PartsOf = Callable[..., np.ndarray]  # `brier_parts`, or one of them
+
 _CELLS = 1 << 11  # of all classes together, but 16 of each
 _CHUNK_ELEMENTS = 1 << 20
 
@@ -44,19 +45,19 @@ class BrierResamples(NamedTuple):
     @property
     def found(self) -> float:
         """The calibration part of these cells."""
-        return float(self._parts(self.mass, self.hits, self.fitted)[_CALIBRATION])
+        return float(self._measured(calibration_part, self.mass, self.hits, self.fitted))
 
     def rays(self) -> list[Ray]:
         """Where the truth of the calibration part may lie."""
-        return [Ray(float(self.truth(1.0)[_CALIBRATION]), lambda t: self.shown(t)[_CALIBRATION], power=2)]
+        return [Ray(float(self.truth(1.0, calibration_part)), lambda t: self.shown(t, calibration_part), power=2)]
 
-    def truth(self, t: float) -> np.ndarray:
-        """The five parts for recalibrated predictions pi_t, (5,)."""
+    def truth(self, t: float, parts: _PartsOf) -> np.ndarray:
+        """The five parts, or one, for recalibrated predictions pi_t, (5,) or ()."""
         fitted = self._moved(t)
-        return self._parts(self.mass, self.mass * fitted, fitted)
+        return self._measured(parts, self.mass, self.mass * fitted, fitted)
 
-    def shown(self, t: float) -> np.ndarray:
-        """What resamples show where pi_t is the truth, (5, R): labels drawn anew, and other rows of predictions."""
+    def shown(self, t: float, parts: _PartsOf) -> np.ndarray:
+        """What resamples show where pi_t is the truth, (5, R) or (R,): labels drawn anew, other rows of predictions."""
         moved, found = self._moved(t), []
         step = max(1, _CHUNK_ELEMENTS // self.mass.size)
         for start in range(0, len(self.deviations), step):
@@ -64,24 +65,25 @@ class BrierResamples(NamedTuple):
             hits = self.mass * moved + self.deviations[rows]
             fitted = isotonic_rows(hits / self.mass, np.broadcast_to(self.mass, hits.shape))
             mass = self.resampled_mass[rows]
-            found.append(self._parts(self.mass, hits, fitted) + self._parts(mass, mass * moved, moved))
-        return np.concatenate(found, axis=1) - self.truth(t)[:, None]
+            labels_anew = self._measured(parts, self.mass, hits, fitted)
+            found.append(labels_anew + self._measured(parts, mass, mass * moved, moved))
+        return np.concatenate(found, axis=-1) - self.truth(t, parts)[..., None]
 
     def errors(self) -> np.ndarray:
         """How far the parts of a resample are from the truth, at the likeliest t, (5, R)."""
 
         def mean(t: float) -> float:
-            return float(np.mean(self.shown(t)[_CALIBRATION]))
+            return float(np.mean(self.shown(t, calibration_part)))
 
         likeliest = 0.0 if mean(0.0) >= self.found else crossing(mean, self.found, 0.0, 1.0, halvings=6)
-        return self.shown(likeliest) - self.truth(likeliest)[:, None]
+        return self.shown(likeliest, brier_parts) - self.truth(likeliest, brier_parts)[:, None]
 
     def _moved(self, t: float) -> np.ndarray:
         return self.places + t * (self.fitted - self.places)
 
-    def _parts(self, mass: np.ndarray, hits: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    def _measured(self, parts: _PartsOf, mass: np.ndarray, hits: np.ndarray, fitted: np.ndarray) -> np.ndarray:
         divisor = mass.sum(axis=(-2, -1)) / self.classes
-        return brier_parts(self.places, mass, hits, divisor, fitted)
+        return parts(self.places, mass, hits, divisor, fitted)
 
 
 def brier_resamples(request: Request, *predictions: Array) -> list[BrierResamples]:

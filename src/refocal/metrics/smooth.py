@@ -109,7 +109,7 @@ def smooth(grid: np.ndarray, *, bandwidth: float) -> np.ndarray:
     period = 2 * (points - 1)
     reflected = np.concatenate([grid, grid[..., -2:0:-1]], axis=-1)
     product = irfft(rfft(reflected, axis=-1) * rfft(kernel, period), period, axis=-1)
-    # the kernel's centre is its entry (m - 1) / 2
-    values = np.roll(product, -(points // 2), axis=-1)[..., :points]
     lower, share = neighbours(np.linspace(0, 1, max(200, round(10 / bandwidth))), points=points)
-    return values[..., lower] * (1 - share) + values[..., lower + 1] * share
+    place = lower + points // 2  # the kernel's centre is its entry (m - 1) / 2
+    values, following = (np.take(product, at % period, axis=-1) for at in (place, place + 1))
+    return values * (1 - share) + following * share
