@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -226,14 +227,19 @@ def closest_temperature(gamma: float, *, classes: int, logit_range: float | tupl
         raise ValueError(msg)
     # both maps commute with permutations and ignore shifts: top logit 0, the others in descending order
     gaps = width * np.linspace(0, 1, _GRID_POINTS[classes]) ** 2
-    below = np.stack([axis.ravel() for axis in np.meshgrid(*[gaps] * (classes - 1), indexing="ij")], axis=-1)
-    below = below[np.all(np.diff(below, axis=-1) >= 0, axis=-1)]
-    logits = np.concatenate([np.zeros((len(below), 1)), -below], axis=-1)
-    mapped = posterior_from_logits(logits, gamma=gamma)
+    axes = np.meshgrid(*[gaps] * (classes - 1), indexing="ij")
+    descending = np.ones_like(axes[0], dtype=bool)
+    for higher, lower in pairwise(axes):
+        descending &= higher <= lower
+    below = -np.stack([axis[descending] for axis in axes])  # a row for each class: numpy is slow at sums of few
+    mapped = posterior_from_logits(np.stack([np.zeros_like(below[0]), *below], axis=-1), gamma=gamma)
+    mapped_top, mapped_below = mapped[:, 0].copy(), mapped[:, 1:].T.copy()
 
     def error(inverse_temperature: float) -> float:
-        scaled = np.exp(inverse_temperature * logits)
-        return float(np.max(np.abs(scaled / scaled.sum(axis=-1, keepdims=True) - mapped)))
+        scaled = np.exp(inverse_temperature * below)
+        total = sum(scaled, start=1.0)
+        scaled /= total
+        return float(max(np.max(np.abs(1 / total - mapped_top)), np.max(np.abs(scaled - mapped_below))))
 
     bounds = (0.5 * min(1.0, 1 + gamma), 1.5 * max(1.0, 1 + gamma))
     best = minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-9 * bounds[1]})

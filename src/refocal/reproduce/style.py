@@ -74,14 +74,21 @@ def from_zero(ax: Axes) -> None:
 def rendered(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numbers: Numbers) -> dict[str, bytes]:
     """A drawing as files: figure.svg and figure.png."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from PIL import Image
 
     with mpl.rc_context({**mpl.rcParamsDefault, "backend": mpl.rcParams["backend"], **_STYLE}):
         figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
         draw(figure, parameters, numbers)
-        svg, full, png = io.BytesIO(), io.BytesIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-        figure.savefig(full, format="png", dpi=_DPI, pil_kwargs={"compress_level": 0})
-    Image.open(full).convert("RGB").quantize(_COLOURS).save(png, format="png", optimize=True)
+        svg, png = io.BytesIO(), io.BytesIO()
+        # by its canvases: `figure.savefig` would draw everything twice, for the layout and for the file
+        vectors: Any = FigureCanvasSVG(figure)
+        vectors.print_svg(svg, metadata={"Date": None})
+        figure.set_dpi(_DPI)
+        pixels: Any = FigureCanvasAgg(figure)
+        pixels.draw()
+    image = Image.frombuffer("RGBA", pixels.get_width_height(), pixels.buffer_rgba(), "raw", "RGBA", 0, 1)
+    image.convert("RGB").quantize(_COLOURS).save(png, format="png", optimize=True)
     return {"figure.svg": svg.getvalue(), "figure.png": png.getvalue()}
