@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 
 class PlainLayers(TorchFunctionMode):
@@ -26,42 +26,34 @@ class PlainLayers(TorchFunctionMode):
         if func is torch._weight_norm:
             direction, length, dim = args
             return direction * (length / torch.norm_except_dim(direction, 2, dim))
-        if kwargs:  # not from PyTorch's modules
-            return func(*args, **kwargs)
-        if func in _CELLS:
-            return _CELLS[func](*args)
-        if func not in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
-            return func(*args)
-        overloads = getattr(torch.ops.aten, func.__name__)
-        overload = overloads.input if isinstance(args[3], bool) else overloads.data  # of packed sequences
-        fast = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)  # which the written-out LSTM would use, too
-        try:
-            return decomposition_table[overload](*args)
-        finally:
-            torch._C._set_mkldnn_enabled(fast)
+        if kwargs or func not in _RECURRENT:  # PyTorch's modules give none by name
+            return func(*args, **(kwargs or {}))
+        if func in _LAYER_OF_CELL:
+            return _cell(_LAYER_OF_CELL[func], *args)
+        return _layer(func, *args)
 
 
-def _lstm_cell(inputs: Tensor, state: Sequence[Tensor], *weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    hidden, memory = state
-    of_input, of_hidden = _from_both(inputs, hidden, weights)
-    admit, keep, new, show = (of_input + of_hidden).chunk(4, dim=-1)
-    memory = torch.sigmoid(keep) * memory + torch.sigmoid(admit) * torch.tanh(new)
-    return torch.sigmoid(show) * torch.tanh(memory), memory
+# other cells are plain operations
+_LAYER_OF_CELL: dict[Any, Callable[..., Any]] = {torch.lstm_cell: torch.lstm, torch.gru_cell: torch.gru}
+_RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_LAYER_OF_CELL}
 
 
-def _gru_cell(inputs: Tensor, hidden: Tensor, *weights: Tensor | None) -> Tensor:
-    of_input, of_hidden = _from_both(inputs, hidden, weights)
-    size = hidden.shape[-1]
-    reset, keep = torch.sigmoid((of_input + of_hidden)[..., : 2 * size]).chunk(2, dim=-1)
-    new = torch.tanh(of_input[..., 2 * size :] + reset * of_hidden[..., 2 * size :])
-    return new + keep * (hidden - new)
+def _layer(func: Callable[..., Any], *args: Any) -> tuple[Tensor, ...]:
+    overloads = getattr(torch.ops.aten, func.__name__)
+    overload = overloads.input if isinstance(args[3], bool) else overloads.data  # of packed sequences
+    fast = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # which the written-out LSTM would use, too
+    try:
+        states: tuple[Tensor, ...] = decomposition_table[overload](*args)
+        return states
+    finally:
+        torch._C._set_mkldnn_enabled(fast)
 
 
-def _from_both(inputs: Tensor, hidden: Tensor, weights: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    """What the gates of a cell have from its input and from its state; biases may be missing."""
-    input_weight, hidden_weight, input_bias, hidden_bias = (*weights, None, None)[:4]
-    return F.linear(inputs, input_weight, input_bias), F.linear(hidden, hidden_weight, hidden_bias)
-
-
-_CELLS: dict[Callable[..., Any], Callable[..., Any]] = {torch.lstm_cell: _lstm_cell, torch.gru_cell: _gru_cell}
+def _cell(func: Callable[..., Any], inputs: Tensor, state: Any, *weights: Tensor | None) -> Any:
+    """A cell is a layer over a sequence of one."""
+    given = [each for each in weights if each is not None]
+    states = tree_map_only(Tensor, lambda each: each[None], state)
+    _, *after = _layer(func, inputs[None], states, given, len(given) > 2, 1, 0.0, False, False, False)
+    after = [each[0] for each in after]
+    return tuple(after) if len(after) > 1 else after[0]
