@@ -63,6 +63,11 @@ class AbstractSoftmaxLoss(AbstractLoss):
         self.register_buffer("weight", weight)
         self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
+    @property
+    def _class_weights(self) -> list[float] | None:
+        """The weights as numbers; those of images may be a tensor of another shape than (K,)."""
+        return None if self.weight is None else self.weight.flatten().tolist()
+
     @abstractmethod
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
@@ -150,8 +155,7 @@ class FocalLoss(AbstractSoftmaxLoss):
                 msg = f"focal loss has no closed-form posterior here: {reason}; {_FIT_INSTEAD}"
                 raise NoPosteriorError(msg)
             gamma = gamma.closed_form_gamma
-        weight = None if self.weight is None else self.weight.flatten().tolist()
-        return FocalMap(gamma, weight=weight, label_smoothing=self.label_smoothing, detached=self.detached)
+        return FocalMap(gamma, weight=self._class_weights, label_smoothing=self.label_smoothing, detached=self.detached)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -190,7 +194,7 @@ class InverseFocalLoss(AbstractGammaLoss):
         if self.gamma > 1:
             msg = f"inverse focal loss with gamma > 1 has no closed-form posterior, got {self.gamma}; {_FIT_INSTEAD}"
             raise NoPosteriorError(msg)
-        return InverseFocalMap(self.gamma, weight=None if self.weight is None else self.weight.flatten().tolist())
+        return InverseFocalMap(self.gamma, weight=self._class_weights)
 
 
 class DualFocalLoss(AbstractGammaLoss):
@@ -239,7 +243,7 @@ class ProperFocalLoss(AbstractSoftmaxLoss):
     @property
     def posterior_map(self) -> nn.Module:
         """Softmax; with class weights, divided by them and normalised."""
-        return SoftmaxMap() if self.weight is None else FocalMap(0.0, weight=self.weight.flatten().tolist())
+        return SoftmaxMap() if self.weight is None else FocalMap(0.0, weight=self._class_weights)
 
     def extra_repr(self) -> str:
         """The settings."""

@@ -166,12 +166,9 @@ class Trial:
         return torch.cat([logits.float() for logits in part.logits(self.network)])
 
     def _save(self, path: Path) -> None:
-        checkpoint.save(
-            *(path, self._step.state()),
-            epochs=self.epochs_done,
-            settings=json.dumps(self.recipe.settings()),
-            processes=self._processes,
-        )
+        settings = json.dumps(self.recipe.settings())
+        state, processes = self._step.state(), self._processes
+        checkpoint.save(path, state, epochs=self.epochs_done, settings=settings, processes=processes)
 
     @contextlib.contextmanager
     def _own_stream(self) -> Iterator[None]:
