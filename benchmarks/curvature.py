@@ -18,12 +18,15 @@ import importlib
 import importlib.util
 import math
 import multiprocessing
+import os
 import platform
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads of SciPy's that wait take CPU seconds, too
 
 import numpy as np
 import torch
