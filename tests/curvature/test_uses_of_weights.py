@@ -11,6 +11,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from refocal.curvature import HessianTracePenalty, hessian_trace
 from refocal.curvature.moving_weights import layer_weights
+from refocal.curvature.plain_layers import PlainLayers
 from refocal.curvature.problem import all_digits, prepare, twice_differentiable
 from refocal.losses import FocalLoss
 
@@ -212,6 +213,19 @@ RECURRENT = {
     "GRU cell, no bias": (Stepped, {"of": nn.GRUCell, "bias": False}),
     "RNN cell": (Stepped, {"of": nn.RNNCell}),
 }
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_recurrent_layers_have_their_outputs_and_states(name):
+    torch.manual_seed(0)
+    kind, settings = RECURRENT[name]
+    model, inputs = Recurrent(kind, **settings), torch.randn(4, 3, 2)
+    if model.lengths is not None:
+        inputs = nn.utils.rnn.pack_padded_sequence(inputs, model.lengths, batch_first=True)
+    expected = model.recurrent(inputs)
+    with PlainLayers():
+        torch.testing.assert_close(model.recurrent(inputs), expected)
 
 
 @pytest.mark.parametrize(

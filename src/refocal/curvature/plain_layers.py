@@ -40,14 +40,17 @@ _RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_LAYER_OF_
 
 def _layer(func: Callable[..., Any], *args: Any) -> tuple[Tensor, ...]:
     overloads = getattr(torch.ops.aten, func.__name__)
-    overload = overloads.input if isinstance(args[3], bool) else overloads.data  # of packed sequences
+    packed = not isinstance(args[3], bool)  # a packed sequence has its batch sizes before the states
     fast = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # which the written-out LSTM would use, too
     try:
-        states: tuple[Tensor, ...] = decomposition_table[overload](*args)
-        return states
+        output, *states = decomposition_table[overloads.data if packed else overloads.input](*args)
     finally:
         torch._C._set_mkldnn_enabled(fast)
+    before = args[2] if packed else args[1]
+    before = before if isinstance(before, (tuple, list)) else [before]
+    # PyTorch 2.11's written-out LSTM gives its states one dimension too many
+    return output, *(after.reshape(state.shape) for after, state in zip(states, before, strict=True))
 
 
 def _cell(func: Callable[..., Any], inputs: Tensor, state: Any, *weights: Tensor | None) -> Any:
