@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,20 @@ def replay_ms(function: Callable[[], object], repeats: int = 20, calls: int = 8)
     return sorted(times)[repeats // 2] / calls
 
 
-def wall_ms(function: Callable[[], object], repeats: int = 50) -> float:
-    """Time of an eager call when many follow each other."""
-    for _ in range(5):
-        function()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        function()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / repeats * 1e3
+def wall_ms(functions: Sequence[Callable[[], object]], rounds: int = 15, calls: int = 20) -> list[float]:
+    """Times of eager calls when many follow each other: medians over rounds in which the functions take turns."""
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(rounds):
+        for function, measured in zip(functions, times, strict=True):
+            for _ in range(5):
+                function()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                function()
+            torch.cuda.synchronize()
+            measured.append((time.perf_counter() - start) / calls * 1e3)
+    return [statistics.median(measured) for measured in times]
 
 
 def extra_memory(function: Callable[[], object], unit: int) -> float:
@@ -120,17 +125,18 @@ def measure(
     """A row of the table."""
     floor = floor_bytes / rate * 1e3
     ours = replay_ms(run)
+    wall, *others_wall = wall_ms([run, *([others["torch"]] if "torch" in others else [])])
     cells = [
         f"{floor:.3f}",
         f"{ours:.3f}",
         f"**{ours / floor:.2f}**",
-        f"{wall_ms(run):.3f}",
+        f"{wall:.3f}",
         f"{extra_memory(run, unit):.2f}",
     ]
     for key in ("plain", "compiled", "torch"):
         other = others.get(key)
         cells.append("" if other is None else f"{replay_ms(other):.3f}")
-    cells.append("" if "torch" not in others else f"{wall_ms(others['torch']):.3f}")
+    cells += [f"{other:.3f}" for other in others_wall] or [""]
     line = f"| {name} | " + " | ".join(cells) + " |"
     print(line, flush=True)
     return line
@@ -257,7 +263,8 @@ def main() -> None:
         [
             "# Losses on a GPU: forward and backward",
             "",
-            "Milliseconds. Replay: median of CUDA-graph replays of eight calls; wall: eager calls, one after another; "
+            "Milliseconds. Replay: median of CUDA-graph replays of eight calls; wall: eager calls, one after another, "
+            "median of 15 rounds of 20 calls in which refocal and PyTorch take turns; "
             "memory: peak beyond the logits, in arrays of their size (the gradient is 1). Floor: every input read "
             f"once, every output written once, at {rate / 1e9:,.0f} GB/s, that of an elementwise kernel in the same "
             "run. Plain: the same loss by tensor operations; PyTorch: `F.cross_entropy`, "

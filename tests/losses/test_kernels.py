@@ -46,16 +46,16 @@ def batch(rows, classes, *, dtype=torch.float32, seed=0, spread=3.0):
 
 
 def serves(logits, target, settings):
-    return fused.focal_loss(logits, target, settings, reduction="mean") is not None
+    return fused.focal_loss(logits, target, *settings, "mean") is not None
 
 
 def compare(logits, target, settings, reduction, *, incoming=1.0, copied=False):
     """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
     leaf = logits.detach().requires_grad_()
-    value = fused.focal_loss(leaf, target, settings, reduction=reduction)
+    value = fused.focal_loss(leaf, target, *settings, reduction)
     assert (value is None) == copied  # no kernel, where the logits must be copied first
     if copied:
-        value = reduced_focal_loss(leaf, target, settings, reduction=reduction)
+        value = reduced_focal_loss(leaf, target, settings, reduction)
     assert value.dtype == torch.result_type(logits, target)
     (incoming * value.sum()).backward()
     exact = logits.double().requires_grad_()
@@ -439,12 +439,12 @@ def test_a_class_that_does_not_exist_is_nan_and_harms_no_other_row(classes, wron
     for smoothing in (0.0,) if classes > 1000 else (0.0, 0.1):
         settings = settings._replace(label_smoothing=smoothing)
         leaf = logits.clone().requires_grad_()
-        losses = fused.focal_loss(leaf, target, settings, reduction="none")
+        losses = fused.focal_loss(leaf, target, *settings, "none")
         losses.sum().backward()
         assert losses.isnan().tolist() == [True, False, False]
         assert leaf.grad[0].isnan().any()
         others = logits[1:].clone().requires_grad_()
-        fused.focal_loss(others, target[1:], settings, reduction="none").sum().backward()
+        fused.focal_loss(others, target[1:], *settings, "none").sum().backward()
         torch.testing.assert_close(leaf.grad[1:], others.grad)
 
 
@@ -511,6 +511,10 @@ def test_what_the_kernels_leave_to_the_plain_formula():
     assert not fused.serves_map(logits, 200.0)
     losses = torch.func.vmap(lambda one: focal_loss(logits[:1], one, gamma=2.0), in_dims=0)(target[:, None])
     assert losses.shape == (4, 1)
+    slope = torch.func.grad(lambda scale: scale * focal_loss(logits, target, gamma=2.0).sum())(
+        torch.ones((), device=DEVICE)
+    )
+    assert slope.item() == pytest.approx(focal_loss(logits, target, gamma=2.0).sum().item(), rel=1e-5)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(logits, torch.ones_like(logits))
         assert focal_loss(dual, target, gamma=2.0).shape == (4,)
@@ -521,7 +525,7 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
     asked = []
     compute = launches.loss_and_gradient
     monkeypatch.setattr(
-        launches, "loss_and_gradient", lambda *call: (asked.append(call[1].gradient), compute(*call))[1]
+        launches, "loss_and_gradient", lambda *call: (asked.append(call[0].gradient), compute(*call))[1]
     )
     leaf = logits.clone().requires_grad_()
     with torch.no_grad():

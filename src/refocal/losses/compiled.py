@@ -7,67 +7,79 @@ import functools
 import operator
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
-_ALIGNMENT = 16  # bytes: what Triton compiles for depends on whether addresses are multiples of it
+ALIGNMENT = 16  # bytes: what Triton compiles for depends on whether addresses are multiples of it
+_HERE = contextlib.nullcontext()
 
 
 class Launch:
-    """A kernel with its grid and constants, for tensors of one device and fixed types, and numbers of fixed kinds.
+    """A kernel with everything but its tensors, which are of one device and fixed types: grid, numbers, constants.
 
     Triton looks for the compiled kernel at each launch, and the driver looks up each address, which takes as long as
-    the launch; this remembers the kernel for aligned addresses.
+    the launch; this remembers the kernel for aligned addresses. Who knows that they are, and cannot wait, calls
+    `starts[stream]`, if it is there, with addresses (0 where the kernel does not use a tensor) and `tail`.
     """
 
-    def __init__(self, kernel: Any, programs: int, *, warps: int, **constants: Any) -> None:
-        self._kernel, self._programs, self._warps, self._constants = kernel, programs, warps, constants
-        self._start: Any = None
-        self._values: tuple[Any, ...] = ()
+    def __init__(self, kernel: Any, programs: int, numbers: tuple[float, ...], *, warps: int, **constants: Any) -> None:
+        self._kernel, self._programs, self._numbers, self._warps = kernel, programs, numbers, warps
+        self._constants: dict[str, Any] = constants
+        self._compiled: Any = None
+        self.starts: dict[int, Callable[..., None]] = {}
+        self.tail: tuple[Any, ...] = ()
 
-    def __call__(self, tensors: Sequence[Tensor], *numbers: float) -> None:
-        """Launch on the current stream of the current device, which is that of the tensors."""
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        aligned = functools.reduce(operator.or_, addresses) % _ALIGNMENT == 0
-        if aligned and self._start is not None:
-            self._start(raw_stream(tensors[0]), addresses, numbers)
+    def __call__(self, first: Tensor, *others: Tensor | None) -> None:
+        """Launch on the current stream of the current device, which is that of the tensors.
+
+        Where the kernel does not use a tensor, it may be None.
+        """
+        addresses = [first.data_ptr(), *(0 if tensor is None else tensor.data_ptr() for tensor in others)]
+        aligned = functools.reduce(operator.or_, addresses) % ALIGNMENT == 0
+        if aligned and self._compiled is not None:
+            self._start(current_stream(first.get_device()))(*addresses, *self.tail)
             return
-        compiled = self._kernel[(self._programs,)](*tensors, *numbers, num_warps=self._warps, **self._constants)
-        if aligned and _remembers_kernels():
+        tensors = [first, *(first if tensor is None else tensor for tensor in others)]
+        numbers, constants = self._numbers, self._constants
+        compiled = self._kernel[(self._programs,)](*tensors, *numbers, num_warps=self._warps, **constants)
+        if aligned and not INTERPRETED and _triton_version() >= (3, 6):  # which takes all arguments, constants included
             names = self._kernel.arg_names[len(tensors) + len(numbers) :]
-            self._start = self._starter(compiled, [self._constants[name] for name in names])
+            self._compiled, self.tail = compiled, (*numbers, *(constants[name] for name in names))
 
-    def _starter(self, compiled: Any, constants: list[Any]) -> Any:
-        run, function, metadata, programs = compiled.run, compiled.function, compiled.packed_metadata, self._programs
-
-        def start(stream: int, addresses: list[int], numbers: tuple[float, ...]) -> None:
-            run(programs, 1, 1, stream, function, metadata, None, None, None, *addresses, *numbers, *constants)
-
-        return start
+    def _start(self, stream: int) -> Callable[..., None]:
+        """The function that launches on a stream; it takes addresses and `tail`."""
+        if stream not in self.starts:
+            run, function, metadata = self._compiled.run, self._compiled.function, self._compiled.packed_metadata
+            options: tuple[Any, ...] = ()
+            if _triton_version() == (3, 6) and not run.global_scratch_size and not run.profile_scratch_size:
+                # beneath `run`, which would look for scratch memory to allocate
+                run, options = run.launch, (run.launch_cooperative_grid, run.launch_pdl, None, None)
+            place = (self._programs, 1, 1, stream, function)
+            self.starts[stream] = functools.partial(run, *place, *options, metadata, None, None, None)
+        return self.starts[stream]
 
 
 @functools.cache
-def _remembers_kernels() -> bool:
-    """Whether a compiled kernel is called with all its arguments, constants included: so it is from Triton 3.6 on."""
+def _triton_version() -> tuple[int, int]:
     import triton
 
     version = re.match(r"(\d+)\.(\d+)", triton.__version__)
-    return not INTERPRETED and version is not None and (int(version[1]), int(version[2])) >= (3, 6)
+    return (int(version[1]), int(version[2])) if version else (0, 0)
 
 
-def raw_stream(tensor: Tensor) -> int:
-    """The current stream of the tensor's device, as CUDA knows it; 0 where there is no GPU."""
-    return int(torch._C._cuda_getCurrentRawStream(tensor.get_device())) if tensor.is_cuda else 0
+def current_stream(device: int) -> int:
+    """The current stream of a device, as CUDA knows it; 0 where there is none (-1)."""
+    return 0 if device < 0 else int(torch._C._cuda_getCurrentRawStream(device))
 
 
 def on_device_of(tensor: Tensor) -> Any:
     """Kernels are launched on the current device: make it the tensor's."""
-    here = not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device()
-    return contextlib.nullcontext() if here else torch.cuda.device(tensor.device)
+    here = not tensor.is_cuda or tensor.get_device() == torch._C._cuda_getDevice()
+    return _HERE if here else torch.cuda.device(tensor.device)
 
 
 @functools.cache

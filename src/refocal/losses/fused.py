@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from refocal.losses import launches, sigmoid_launches
 from refocal.losses.compiled import INTERPRETED, on_device_of
-from refocal.losses.launches import Case, Plan, Settings
+from refocal.losses.launches import Plan, Settings
 from refocal.losses.layouts import LONGEST_ROW_ON_CHIP
 from refocal.losses.sigmoid_launches import SigmoidSettings
-from refocal.losses.targets import loss_dtype, reduce, rows_of
+from refocal.losses.targets import reduce, rows_of
 
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
-_NVIDIA = torch.version.hip is None
+_ON_NVIDIA = torch.version.hip is None and importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -40,29 +40,58 @@ def serves_map(logits: Tensor, gamma: Any) -> bool:
 
 def runs_kernels(logits: Tensor, *others: Tensor | None) -> bool:
     """Whether kernels can run on these tensors: on a GPU, outside of tracing and transformations."""
-    if not _HAS_TRITON or logits.dtype not in _DTYPES or not ((logits.is_cuda and _NVIDIA) or INTERPRETED):
+    if not ((logits.is_cuda and _ON_NVIDIA) or INTERPRETED) or logits.dtype not in _DTYPES:
         return False
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch.autograd.forward_ad._current_level >= 0:
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
         return False
-    wrapped, device = torch._C._functorch.is_functorch_wrapped_tensor, logits.get_device()
+    if forward_ad._current_level >= 0:
+        return False
+    device = logits.get_device()
     for tensor in others:
         # the kernels differentiate in the logits alone; tensors of another device are for PyTorch to refuse
-        if tensor is not None and (tensor.requires_grad or wrapped(tensor) or tensor.get_device() != device):
+        if tensor is not None and (tensor.requires_grad or tensor.get_device() != device):
             return False
-    return not wrapped(logits)
+    return True
 
 
-def focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, reduction: str) -> Tensor | None:
+def focal_loss(  # noqa: PLR0917 small batches wait for the host, to which keywords are work
+    logits: Tensor,
+    target: Tensor,
+    gamma: Any,
+    weight: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    detached: bool,
+    reduction: str,
+) -> Tensor | None:
     """Focal losses, or their sum or mean; None where no kernel serves these tensors as they lie, or they do not fit."""
-    if not runs_kernels(logits, target, settings.weight) or not isinstance(settings.gamma, (float, tuple)):
+    if not runs_kernels(logits, target, weight) or not isinstance(gamma, (float, tuple)):
         return None
-    gradient = logits.requires_grad and _at_once(logits, reduction) and torch.is_grad_enabled()
-    dtype = loss_dtype(logits, target, settings.weight)
-    case = launches.case_of(logits, target, settings, reduction, dtype, gradient=gradient)
-    plan = launches.plan_for(case)
+    dtype, device = logits.dtype, logits.device
+    plan = launches.plan_for(
+        logits.shape,
+        logits.stride(),
+        dtype,
+        device,
+        target.shape,
+        target.stride(),
+        target.dtype,
+        None if weight is None else weight.shape,
+        None if weight is None else weight.dtype,
+        gamma,
+        ignore_index,
+        label_smoothing,
+        detached,
+        reduction,
+        dtype != torch.float32 and torch.is_autocast_enabled(device.type),  # which leaves wider types alone
+        logits.requires_grad and torch.is_grad_enabled(),
+    )
     if plan is None:
         return None
-    return _FocalLoss.apply(logits, target, (settings, case, plan))  # type: ignore[no-untyped-call]
+    if INTERPRETED or device.index == torch._C._cuda_getDevice():
+        return _apply_focal_loss(logits, (target, weight, plan))  # type: ignore[no-untyped-call]
+    with torch.cuda.device(device):
+        return _apply_focal_loss(logits, (target, weight, plan))  # type: ignore[no-untyped-call]
 
 
 def sigmoid_focal(
@@ -80,46 +109,40 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
         return launches.posterior_map(logits, gamma)
 
 
-def _at_once(logits: Tensor, reduction: str) -> bool:
-    """Whether the gradient is computed with the loss, for an incoming 1, and scaled later.
-
-    Not so where one gradient comes in for each loss; nor in float16, in which gradients divided by the number of
-    samples would underflow before the incoming one, which a gradient scaler made large, could lift them.
-    """
-    return reduction != "none" and logits.dtype != torch.float16
-
-
 class _FocalLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, how: tuple[Settings, Case, Plan]) -> Tensor:
-        settings, case, plan = how
-        with on_device_of(logits):
-            loss, ctx.gradient, ctx.correction = launches.loss_and_gradient(plan, case, logits, target, settings)
-        ctx.save_for_backward(logits, target)
-        ctx.how = how
+    def forward(ctx: Any, logits: Tensor, how: tuple[Tensor, Tensor | None, Plan]) -> Tensor:
+        target, weight, plan = how
+        loss, gradient, correction = launches.loss_and_gradient(plan, logits, target, weight)
+        ctx.save_for_backward(logits, target, weight)
+        ctx.results = plan, gradient, correction
         return loss
 
     @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, None, None]:
-        settings, case, plan = ctx.how
-        gradient, ctx.gradient = ctx.gradient, None
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, None]:
+        plan, gradient, correction = ctx.results
         if gradient is not None and not torch.is_grad_enabled():
-            launches.multiply(plan, gradient, incoming, ctx.correction)
-            return gradient, None, None
-        logits, target = ctx.saved_tensors
+            ctx.results = plan, None, correction
+            launches.multiply(plan, gradient, incoming, correction)
+            return gradient, None
+        logits, target, weight = ctx.saved_tensors
+        case = plan.case
         if torch.is_grad_enabled():  # a second derivative is wanted: the plain formula has one
             from refocal.losses.softmax import focal_rows as plain_rows
 
+            settings = Settings(case.gamma, weight, case.ignore_index, case.label_smoothing, case.detached)
             rows = rows_of(logits, target)
             losses = plain_rows(rows, settings).reshape(rows.shape)
-            weight, ignore_index = settings.weight, settings.ignore_index
-            plain = reduce(losses, rows, case.reduction, weight=weight, ignore_index=ignore_index).to(case.loss_dtype)
+            plain = reduce(losses, rows, case.reduction, weight=weight, ignore_index=case.ignore_index)
+            plain = plain.to(case.loss_dtype)
             (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
         else:  # later, or a second pass through the same graph
-            gradient = launches.gradient_alone(
-                case, logits, target, settings, incoming=incoming, correction=ctx.correction
-            )
-        return gradient, None, None
+            gradient = launches.gradient_alone(case, logits, target, weight, incoming=incoming, correction=correction)
+        return gradient, None
+
+
+# beneath `Function.apply`, which looks for transformations of `torch.func`: `runs_kernels` has, and small batches wait
+_apply_focal_loss = super(torch.autograd.Function, _FocalLoss).apply
 
 
 class _SigmoidFocal(torch.autograd.Function):
@@ -129,7 +152,7 @@ class _SigmoidFocal(torch.autograd.Function):
     ) -> Tensor:
         with on_device_of(logits):
             loss, ctx.gradient, ctx.correction = sigmoid_launches.loss_and_gradient(
-                logits, target, settings, reduction, gradient=wanted and _at_once(logits, reduction)
+                logits, target, settings, reduction, gradient=wanted and launches.at_once(logits.dtype, reduction)
             )
         ctx.save_for_backward(logits, target)
         ctx.settings, ctx.reduction = settings, reduction

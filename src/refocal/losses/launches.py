@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from refocal.losses.compiled import Launch, multiprocessors, raw_stream
+from refocal.losses.compiled import ALIGNMENT, Launch, current_stream, multiprocessors
 from refocal.losses.layouts import LONGEST_ROW_ON_CHIP, LONGEST_TILED_ROW, Layout, layout_of, tiling
+from refocal.losses.targets import common_dtype
 
 _LONGEST_RAGGED_ROW_ON_CHIP = 65_536  # rows that start at odd addresses are read slowly, and better only once
 # A gradient of this size stays in the L2 cache until a backward pass corrects what the mean divides by, so one launch
@@ -33,19 +34,22 @@ class Settings(NamedTuple):
     detached: bool
 
 
-@functools.lru_cache(maxsize=64)
-def _gammas(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """One gamma a class, on the device; kept, because a copy from the host would make it wait."""
-    return torch.tensor(values, dtype=torch.float32, device=device)
-
-
 def whole(gamma: float) -> int:
     """Gamma where it is a small whole number, whose powers are products; else 0."""
     return int(gamma) if gamma.is_integer() and 1 <= gamma <= 8 else 0
 
 
+def at_once(dtype: torch.dtype, reduction: str) -> bool:
+    """Whether the gradient is computed with the loss, for an incoming 1, and scaled later.
+
+    Not so where one gradient comes in for each loss; nor in float16, in which gradients divided by the number of
+    samples would underflow before the incoming one, which a gradient scaler made large, could lift them.
+    """
+    return reduction != "none" and dtype != torch.float16
+
+
 class Case(NamedTuple):
-    """What decides on the kernels of a softmax loss, and on how they are compiled."""
+    """What decides on the kernels of a softmax loss, and on how they are compiled and called."""
 
     shape: torch.Size
     strides: tuple[int, ...]
@@ -54,17 +58,16 @@ class Case(NamedTuple):
     target_shape: torch.Size
     target_strides: tuple[int, ...]
     target_dtype: torch.dtype
-    gamma: float
-    gammas: int  # their number where each class has one, else 0
     weight_shape: torch.Size | None
     weight_dtype: torch.dtype | None
+    gamma: float | tuple[float, ...]
     ignore_index: int
-    smoothed: bool
+    label_smoothing: float
     detached: bool
     reduction: str
-    loss_dtype: torch.dtype
-    gradient: bool
-    incoming: int  # as the kernels take it: 0, 1 or 2
+    autocast: bool
+    differentiable: bool
+    incoming: int = 0  # as the kernels take it: 0, 1 or 2
 
     @property
     def has_indices(self) -> bool:
@@ -74,27 +77,43 @@ class Case(NamedTuple):
     @property
     def hard(self) -> bool:
         """Whether one class a row has a loss."""
-        return self.has_indices and not self.smoothed
+        return self.has_indices and not self.label_smoothing
 
     @property
     def counted(self) -> bool:
         """Whether a mean divides by a number that depends on the targets."""
         return self.reduction == "mean" and self.has_indices
 
+    @property
+    def gradient(self) -> bool:
+        """Whether the gradient is computed: with the loss, or for one that has come in."""
+        return self.incoming > 0 or (self.differentiable and at_once(self.dtype, self.reduction))
+
+    @property
+    def expected(self) -> float:
+        """What the sum of losses is divided by, but for rows that do not count and for weights."""
+        return math.prod(self.shape) / self.shape[1] if self.reduction == "mean" else 1.0
+
+    @property
+    def loss_dtype(self) -> torch.dtype:
+        """The type of the loss."""
+        return common_dtype(self.dtype, self.target_dtype, self.weight_dtype, autocast=self.autocast)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """The launches of a softmax loss, and what it takes to call them."""
 
-    rows: int
-    classes: int
-    parts: int  # losses to add up: one a row, or a tile of them
-    gradient_strides: tuple[int, ...]
-    expected: float  # what a sum of losses is divided by, but for rows that do not count and for weights
+    case: Case
+    losses: int  # to add up: one a row, or a tile of them
+    gradient: bool
+    gradient_strides: tuple[int, ...] | None  # None where they are those of the logits
+    gammas: Tensor | None  # one a class, on the device
     has_indices: bool
-    hard: bool
     counted: bool
     adds: bool  # whether `compute` adds up; else, `count` comes before and `finish` after it
+    loss: Tensor  # new ones are made like it
+    correction: Tensor
     compute: Launch
     count: Launch
     finish: Launch
@@ -102,10 +121,11 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=256)
-def plan_for(case: Case) -> Plan | None:
+def plan_for(*facts: Any) -> Plan | None:
     """The plan of a case; None where no kernel serves it, be it that its tensors do not lie or fit as they should."""
     from refocal.losses.kernels import sums
 
+    case = Case(*facts)
     layout = layout_of(case.shape, case.strides)
     if layout is None or not _is_sound(case):
         return None
@@ -118,19 +138,29 @@ def plan_for(case: Case) -> Plan | None:
     small = size * case.dtype.itemsize <= _MOST_BYTES_CORRECTED and programs <= sums.MOST_PROGRAMS.value
     adds = small and case.reduction != "none" and not case.incoming
     parts = sums.COUNTS.value
+    losses = programs if tile_rows > 1 and case.reduction != "none" else rows
+    strides, gamma = layout.strides_of_gradient(case.shape), case.gamma
     return Plan(
-        rows=rows,
-        classes=classes,
-        parts=programs if tile_rows > 1 and case.reduction != "none" else rows,
-        gradient_strides=layout.strides_of_gradient(case.shape),
-        expected=float(rows) if case.reduction == "mean" else 1.0,
+        case=case,
+        losses=losses,
+        gradient=case.gradient,
+        gradient_strides=None if strides == case.strides else strides,
+        gammas=torch.tensor(gamma, dtype=torch.float32, device=case.device) if isinstance(gamma, tuple) else None,
         has_indices=case.has_indices,
-        hard=case.hard,
         counted=case.counted,
         adds=adds,
+        loss=torch.empty((), dtype=case.loss_dtype, device=case.device),
+        correction=torch.empty((), dtype=torch.float32, device=case.device),
         compute=_compute(case, layout, target_layout, adds=adds),
-        count=Launch(sums.count_targets, parts, warps=16, BLOCK=4096, WEIGHTED=case.weight_dtype is not None),
-        finish=Launch(sums.finish, parts, warps=16, COUNTED=case.counted, COUNTED_BESIDE=False, BLOCK=8192),
+        count=Launch(
+            sums.count_targets,
+            parts,
+            (rows, classes, case.ignore_index),
+            warps=16,
+            BLOCK=4096,
+            WEIGHTED=case.weight_dtype is not None,
+        ),
+        finish=finishing(losses, case.expected, counted=case.counted, beside=False),
         multiply=multiplication(size, case.dtype, case.loss_dtype, case.device, corrected=case.counted and adds),
     )
 
@@ -140,7 +170,8 @@ def _is_sound(case: Case) -> bool:
     shape, classes = case.shape, case.shape[1]
     if case.target_shape != (shape[:1] + shape[2:] if case.has_indices else shape) or not math.prod(shape):
         return False
-    gamma_fits = case.gammas == classes if case.gammas else case.gamma > 0  # 0 is for PyTorch's cross-entropy
+    # a gamma of 0 is for PyTorch's cross-entropy
+    gamma_fits = len(case.gamma) == classes if isinstance(case.gamma, tuple) else case.gamma > 0
     # class probabilities with an index to ignore are for PyTorch to refuse
     target_fits = case.target_dtype == torch.int64 if case.has_indices else case.ignore_index < 0
     # a weight of another type is for PyTorch to refuse, or to bring to the loss's
@@ -161,176 +192,155 @@ def _compute(case: Case, layout: Layout, target_layout: Layout, *, adds: bool) -
         "STRIDE": layout.stride,
         "COUNTED": case.counted,
         "ADDS": adds,
-        "GAMMA_BY_CLASS": case.gammas > 0,
+        "GAMMA_BY_CLASS": isinstance(case.gamma, tuple),
         "WEIGHTED": case.weight_dtype is not None,
-        "WHOLE": whole(case.gamma),
+        "WHOLE": 0 if isinstance(case.gamma, tuple) else whole(case.gamma),
         "DETACHED": case.detached,
         "GRADIENT": case.gradient,
         "INCOMING": case.incoming,
     }
+    numbers = (rows, 0.0 if isinstance(case.gamma, tuple) else case.gamma, case.ignore_index, case.expected)
     at_once = min(rows, multiprocessors(case.device))
     if case.hard and classes > (_LONGEST_RAGGED_ROW_ON_CHIP if classes % 8 else LONGEST_ROW_ON_CHIP):
         # no more rows at once than the L2 cache holds for their second reading
-        return Launch(hard.rows_in_chunks, at_once, warps=32, LANES=2048, WIDTH=8, **constants)
+        return Launch(hard.rows_in_chunks, at_once, numbers, warps=32, LANES=2048, WIDTH=8, **constants)
     block, tile_rows, warps, programs = tiling(rows, classes, layout.span)
     constants["BLOCK"] = block
     if case.hard and block > LONGEST_TILED_ROW:
         if block == LONGEST_ROW_ON_CHIP and case.dtype.itemsize == 2:
             # one program fills a multiprocessor, whose memory has room for the next rows
-            return Launch(hard.whole_rows, at_once, warps=warps, STAGES=3, **constants)
-        return Launch(hard.whole_rows, programs, warps=warps, STAGES=1, **constants)
+            return Launch(hard.whole_rows, at_once, numbers, warps=warps, STAGES=3, **constants)
+        return Launch(hard.whole_rows, programs, numbers, warps=warps, STAGES=1, **constants)
     constants |= {"ROWS": tile_rows, "SPAN": layout.span, "IMAGE": layout.image}
     constants["BY_ROW"] = case.reduction == "none" and not case.incoming
     if case.hard:
-        return Launch(hard.tiles_of_rows, programs, warps=warps, **constants)
+        return Launch(hard.tiles_of_rows, programs, numbers, warps=warps, **constants)
     constants |= {"TARGET_IMAGE": target_layout.image, "TARGET_STRIDE": target_layout.stride}
-    constants |= {"INDICES": case.has_indices, "SMOOTHED": case.smoothed}
-    return Launch(soft.rows_on_chip, programs, warps=min(32, 2 * warps), **constants)  # it holds twice as much
-
-
-def case_of(
-    logits: Tensor, target: Tensor, settings: Settings, reduction: str, loss_dtype: torch.dtype, *, gradient: bool
-) -> Case:
-    """The case of a call."""
-    gamma, weight, ignore_index, smoothing, detached = settings
-    by_class = isinstance(gamma, tuple)
-    return Case(
-        logits.shape,
-        logits.stride(),
-        logits.dtype,
-        logits.device,
-        target.shape,
-        target.stride(),
-        target.dtype,
-        0.0 if by_class else gamma,
-        len(gamma) if by_class else 0,
-        None if weight is None else weight.shape,
-        None if weight is None else weight.dtype,
-        ignore_index,
-        smoothing > 0,
-        detached,
-        reduction,
-        loss_dtype,
-        gradient,
-        0,
-    )
+    constants |= {"INDICES": case.has_indices, "SMOOTHED": case.label_smoothing > 0}
+    warps = min(32, 2 * warps)  # it holds twice as much
+    return Launch(soft.rows_on_chip, programs, (*numbers, case.label_smoothing), warps=warps, **constants)
 
 
 def loss_and_gradient(
-    plan: Plan, case: Case, logits: Tensor, target: Tensor, settings: Settings
+    plan: Plan, logits: Tensor, target: Tensor, weight: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The loss, reduced; its gradient in the logits for an incoming 1; and the correction of a mean's gradient."""
-    gradient = _empty_gradient(plan, logits) if case.gradient else None
-    correction = logits.new_empty((), dtype=torch.float32) if plan.counted else None
-    if plan.adds:
-        work = _scratch(logits)
-        loss = logits.new_empty((), dtype=case.loss_dtype)
-        _run(plan, case, logits, target, settings, gradient, work, loss, correction)
-        return loss, gradient, correction
-    return _large_loss(plan, case, logits, target, settings, gradient, correction), gradient, correction
+    if plan.has_indices:
+        target = target.contiguous()
+    if weight is not None:
+        weight = weight.contiguous()
+    gradient = correction = None
+    if plan.gradient:
+        gradient = _empty_gradient(plan, logits) if plan.gradient_strides else torch.empty_like(logits)
+    if plan.counted:
+        correction = torch.empty_like(plan.correction)
+    if not plan.adds:
+        return _large_loss(plan, logits, target, weight, gradient, correction), gradient, correction
+    loss, device = torch.empty_like(plan.loss), logits.get_device()
+    stream = current_stream(device)
+    work = _new_scratch(device) if _is_captured(device) else _scratch_of_stream(device, stream)
+    compute, gammas = plan.compute, plan.gammas
+    start, logits_at, target_at = compute.starts.get(stream), logits.data_ptr(), target.data_ptr()
+    weight_at = 0 if weight is None else weight.data_ptr()
+    if start is None or (logits_at | target_at | weight_at) % ALIGNMENT:
+        compute(logits, target, gradient, work, loss, correction, gammas, weight, None)
+    else:
+        start(
+            logits_at,
+            target_at,
+            0 if gradient is None else gradient.data_ptr(),
+            work.data_ptr(),
+            loss.data_ptr(),
+            0 if correction is None else correction.data_ptr(),
+            0 if gammas is None else gammas.data_ptr(),
+            weight_at,
+            0,
+            *compute.tail,
+        )
+    return loss, gradient, correction
 
 
-def _large_loss(  # noqa: PLR0917 as `_run`
+def _large_loss(  # noqa: PLR0917
     plan: Plan,
-    case: Case,
     logits: Tensor,
     target: Tensor,
-    settings: Settings,
+    weight: Tensor | None,
     gradient: Tensor | None,
     correction: Tensor | None,
 ) -> Tensor:
     """The loss by three launches, which count targets, compute, and add up; its gradient is left in `gradient`."""
     from refocal.losses.kernels.sums import LOSSES
 
+    case = plan.case
     empty = (
         logits.new_empty if plan.counted or case.reduction == "none" else logits.new_zeros
     )  # counting sets the ticket
-    work = empty(LOSSES.value + plan.parts, dtype=torch.float32)
+    work = empty(LOSSES.value + plan.losses, dtype=torch.float32)
     if plan.counted:
-        weight = work if settings.weight is None else settings.weight.contiguous()
-        plan.count((target.contiguous(), weight, work), plan.rows, plan.classes, settings.ignore_index)
-    _run(plan, case, logits, target, settings, gradient, work, None, correction)
+        plan.count(target, weight, work)
+    plan.compute(logits, target, gradient, work, None, correction, plan.gammas, weight, None)
     if case.reduction == "none":
         return work[LOSSES.value :].reshape(case.shape[:1] + case.shape[2:]).to(case.loss_dtype, copy=True)
-    loss = logits.new_empty((), dtype=case.loss_dtype)
-    plan.finish((work, loss, loss if correction is None else correction), plan.parts, plan.expected)
+    loss = torch.empty_like(plan.loss)
+    plan.finish(work, loss, correction)
     return loss
-
-
-def multiply(plan: Plan, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
-    """Multiply a gradient computed with the loss by the one that comes in, in place."""
-    plan.multiply((gradient, incoming, incoming if correction is None else correction), plan.rows * plan.classes)
 
 
 def gradient_alone(
     case: Case,
     logits: Tensor,
     target: Tensor,
-    settings: Settings,
+    weight: Tensor | None,
     *,
     incoming: Tensor,
     correction: Tensor | None,
 ) -> Tensor:
     """The gradient in the logits, given the one that comes in and the correction."""
-    case = case._replace(gradient=True, incoming=1 if case.reduction != "none" else 2)
-    plan = plan_for(case)
+    plan = plan_for(*case._replace(incoming=1 if case.reduction != "none" else 2))
     assert plan is not None, "the loss had one"
+    target, weight = _as_kernels_read(plan, target, weight)
     gradient = _empty_gradient(plan, logits)
-    incoming = incoming.contiguous()
-    _run(plan, case, logits, target, settings, gradient, incoming, None, correction)
+    plan.compute(logits, target, gradient, None, None, correction, plan.gammas, weight, incoming.contiguous())
     return gradient
 
 
+def _as_kernels_read(plan: Plan, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Class indices and weights without gaps; class probabilities as they lie."""
+    return target.contiguous() if plan.has_indices else target, None if weight is None else weight.contiguous()
+
+
 def _empty_gradient(plan: Plan, logits: Tensor) -> Tensor:
+    if plan.gradient_strides is None:
+        return torch.empty_like(logits)
     return torch.empty_strided(logits.shape, plan.gradient_strides, dtype=logits.dtype, device=logits.device)
 
 
-def _run(  # noqa: PLR0917 keywords take their time, too
-    plan: Plan,
-    case: Case,
-    logits: Tensor,
-    target: Tensor,
-    settings: Settings,
-    gradient: Tensor | None,
-    work: Tensor,
-    loss: Tensor | None,
-    correction: Tensor | None,
-) -> None:
-    """Launch the kernel that computes; where a gradient comes in, `work` is that."""
-    gamma, weight, ignore_index, smoothing, _ = settings
-    tensors = (  # where one is not used, any will do
-        logits,
-        target.contiguous() if plan.has_indices else target,
-        work if gradient is None else gradient,
-        work,
-        work if loss is None else loss,
-        work if correction is None else correction,
-        _gammas(gamma, case.device) if case.gammas else work,
-        work if weight is None else weight.contiguous(),
-        work,
-    )
-    numbers = (plan.rows, case.gamma, ignore_index, plan.expected)
-    plan.compute(tensors, *(numbers if plan.hard else (*numbers, float(smoothing))))
+def multiply(plan: Plan, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
+    """Multiply a gradient computed with the loss by the one that comes in, in place."""
+    launch, incoming_at = plan.multiply, incoming.data_ptr()
+    start = launch.starts.get(current_stream(gradient.get_device()))
+    if start is None or incoming_at % ALIGNMENT:
+        launch(gradient, incoming, correction)
+    else:
+        start(gradient.data_ptr(), incoming_at, 0 if correction is None else correction.data_ptr(), *launch.tail)
 
 
-def _scratch(tensor: Tensor) -> Tensor:
+def _is_captured(device: int) -> bool:
+    return device >= 0 and torch._C._cuda_isCurrentStreamCapturing()
+
+
+def _new_scratch(device: int) -> Tensor:
     """The buffer, ticket at 0, of kernels that add up: one for each stream, whose kernels follow each other.
 
     A CUDA graph may be replayed on any stream, beside any other work: it gets one of its own.
     """
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-        return _new_scratch(tensor.device)
-    return _scratch_of_stream(tensor.device, raw_stream(tensor))
-
-
-def _new_scratch(device: torch.device) -> Tensor:
     from refocal.losses.kernels.sums import SIZE_TO_ADD
 
-    return torch.zeros(SIZE_TO_ADD.value, dtype=torch.float32, device=device)
+    return torch.zeros(SIZE_TO_ADD.value, dtype=torch.float32, device="cpu" if device < 0 else device)
 
 
 @functools.lru_cache(maxsize=256)
-def _scratch_of_stream(device: torch.device, stream: int) -> Tensor:  # noqa: ARG001 one for each
+def _scratch_of_stream(device: int, stream: int) -> Tensor:  # noqa: ARG001 one for each
     return _new_scratch(device)
 
 
@@ -348,7 +358,15 @@ def multiplication(
 
     block = 4096
     programs = min(-(-size // block), 4 * multiprocessors(device))
-    return Launch(sums.scale_all, programs, warps=8, CORRECTED=corrected, BLOCK=block)
+    return Launch(sums.scale_all, programs, (size,), warps=8, CORRECTED=corrected, BLOCK=block)
+
+
+def finishing(losses: int, expected: float, *, counted: bool, beside: bool) -> Launch:
+    """The kernel that adds up many losses, which lie in a buffer, the counts beside them or made before."""
+    from refocal.losses.kernels import sums
+
+    constants = {"COUNTED": counted, "COUNTED_BESIDE": beside, "BLOCK": 8192}
+    return Launch(sums.finish, sums.COUNTS.value, (losses, expected), warps=16, **constants)
 
 
 class _MapCase(NamedTuple):
@@ -362,7 +380,7 @@ class _MapCase(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _map_plan(case: _MapCase) -> tuple[Launch, int, tuple[int, ...]] | None:
+def _map_plan(case: _MapCase) -> tuple[Launch, tuple[int, ...]] | None:
     from refocal.losses.kernels import posterior
 
     layout = layout_of(case.shape, case.strides)
@@ -378,8 +396,9 @@ def _map_plan(case: _MapCase) -> tuple[Launch, int, tuple[int, ...]] | None:
         "STRIDE": layout.stride,
         "WHOLE": whole(case.gamma),
     }
-    launch = Launch(posterior.rows_on_chip, programs, warps=warps, BLOCK=block, ROWS=tile_rows, **constants)
-    return launch, rows, layout.strides_of_gradient(case.shape)
+    numbers = (rows, case.gamma)
+    launch = Launch(posterior.rows_on_chip, programs, numbers, warps=warps, BLOCK=block, ROWS=tile_rows, **constants)
+    return launch, layout.strides_of_gradient(case.shape)
 
 
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
@@ -388,7 +407,7 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
     if plan is None:
         rows = logits.movedim(1, -1).contiguous()
         return posterior_map(rows.reshape(-1, rows.shape[-1]), gamma).reshape(rows.shape).movedim(-1, 1)
-    launch, count, strides = plan
+    launch, strides = plan
     probs = torch.empty_strided(logits.shape, strides, dtype=logits.dtype, device=logits.device)
-    launch((logits, probs), count, gamma)
+    launch(logits, probs)
     return probs

@@ -127,8 +127,14 @@ class FocalLoss(AbstractSoftmaxLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; in one pass with its gradient on a GPU."""
-        settings = Settings(self.gamma, self.weight, self.ignore_index, self.label_smoothing, self.detached)
-        return reduced_focal_loss(logits, target, settings, reduction=self.reduction)
+        # small batches wait for the host, to which a buffer's attribute and a tuple of settings are work
+        weight = self._buffers["weight"] if "weight" in self._buffers else self.weight  # noqa: SIM401
+        gamma, ignore_index, smoothing, detached = self.gamma, self.ignore_index, self.label_smoothing, self.detached
+        loss = fused.focal_loss(logits, target, gamma, weight, ignore_index, smoothing, detached, self.reduction)
+        if loss is not None:
+            return loss
+        settings = Settings(gamma, weight, ignore_index, smoothing, detached)
+        return reduced_focal_loss(logits, target, settings, self.reduction)
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""

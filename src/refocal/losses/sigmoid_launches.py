@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from refocal.losses.compiled import Launch
-from refocal.losses.launches import multiplication, whole
+from refocal.losses.launches import finishing, multiplication, whole
 from refocal.losses.targets import loss_dtype
 
 _BLOCK = 2048
@@ -24,15 +24,14 @@ class SigmoidSettings(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """What decides on the kernels, and on how they are compiled."""
+    """What decides on the kernels, and on how they are compiled and called."""
 
     size: int
     dtype: torch.dtype
     target_dtype: torch.dtype
     loss_dtype: torch.dtype
     device: torch.device
-    whole: int
-    balanced: bool
+    settings: SigmoidSettings
     reduction: str
     loss: bool
     gradient: bool
@@ -41,23 +40,25 @@ class _Case(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def _launches(case: _Case) -> tuple[Launch, Launch]:
     """The kernels that compute losses and gradient, and add up."""
-    from refocal.losses.kernels import sigmoid, sums
+    from refocal.losses.kernels import sigmoid
 
-    mean = case.reduction == "mean"
+    gamma, alpha, ignore_index = case.settings
+    programs, mean = -(-case.size // _BLOCK), case.reduction == "mean"
     compute = Launch(
         sigmoid.sigmoid_focal,
-        -(-case.size // _BLOCK),
+        programs,
+        (case.size, gamma, 0.0 if alpha is None else alpha, float(ignore_index), 1.0 / case.size if mean else 1.0),
         warps=4,
         BLOCK=_BLOCK,
-        BALANCED=case.balanced,
-        WHOLE=case.whole,
+        BALANCED=alpha is not None,
+        WHOLE=whole(gamma),
         LOSS=case.loss,
         GRADIENT=case.gradient,
         INCOMING=not case.loss,
         BY_ELEMENT=case.reduction == "none",
         COUNTED=mean,
     )
-    return compute, Launch(sums.finish, sums.COUNTS.value, warps=16, COUNTED=mean, COUNTED_BESIDE=mean, BLOCK=8192)
+    return compute, finishing(programs, float(case.size) if mean else 1.0, counted=mean, beside=mean)
 
 
 def loss_and_gradient(
@@ -75,7 +76,7 @@ def loss_and_gradient(
     correction = torch.empty((), dtype=torch.float32, device=logits.device) if mean else None
     finish = _run(logits, target, settings, reduction, work=work, loss=loss, result=result)
     if not by_element:
-        finish((work, loss, loss if correction is None else correction), programs, float(size) if mean else 1.0)
+        finish(work, loss, correction)
     return loss, result, correction
 
 
@@ -96,7 +97,7 @@ def gradient_alone(
         target,
         settings,
         reduction,
-        work=incoming,
+        work=None,
         loss=None,
         result=result,
         incoming=incoming,
@@ -109,7 +110,7 @@ def multiply(gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> T
     """The gradient times the incoming one, and the correction, in place."""
     size, corrected = gradient.numel(), correction is not None
     launch = multiplication(size, gradient.dtype, incoming.dtype, gradient.device, corrected=corrected)
-    launch((gradient, incoming, incoming if correction is None else correction), size)
+    launch(gradient, incoming, correction)
     return gradient
 
 
@@ -119,36 +120,23 @@ def _run(
     settings: SigmoidSettings,
     reduction: str,
     *,
-    work: Tensor,
+    work: Tensor | None,
     loss: Tensor | None,
     result: Tensor | None,
     incoming: Tensor | None = None,
     correction: Tensor | None = None,
 ) -> Launch:
-    gamma, alpha, ignore_index = settings
-    size = logits.numel()
     case = _Case(
-        size,
+        logits.numel(),
         logits.dtype,
         target.dtype,
         loss_dtype(logits) if incoming is None else incoming.dtype,
         logits.device,
-        whole(gamma),
-        balanced=alpha is not None,
-        reduction=reduction,
+        settings,
+        reduction,
         loss=loss is not None,
         gradient=result is not None,
     )
     compute, finish = _launches(case)
-    tensors = (  # where one is not used, any will do
-        logits.contiguous(),
-        target.contiguous(),
-        work if result is None else result,
-        work,
-        work if loss is None else loss,
-        work if correction is None else correction,
-        work if incoming is None else incoming,
-    )
-    balance = 0.0 if alpha is None else alpha
-    compute(tensors, size, gamma, balance, float(ignore_index), 1.0 / size if reduction == "mean" else 1.0)
+    compute(logits.contiguous(), target.contiguous(), result, work, loss, correction, incoming)
     return finish

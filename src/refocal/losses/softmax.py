@@ -65,18 +65,17 @@ def focal_loss(
     label_smoothing = _check.label_smoothing(label_smoothing, all_of_it=True)
     exponent = resolve_gamma(gamma, classes=_classes(logits))
     settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
-    return reduced_focal_loss(logits, target, settings, reduction="none")
+    return reduced_focal_loss(logits, target, settings, "none")
 
 
-def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, reduction: str) -> Tensor:
+def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduction: str) -> Tensor:
     """Focal loss, reduced as `nn.CrossEntropyLoss` does, which says what is wrong with tensors that do not fit."""
-    policy = settings.gamma
-    if isinstance(policy, GammaPolicy) and policy.closed_form_gamma is not None:
-        settings = settings._replace(gamma=policy.closed_form_gamma)
-    fast = fused.focal_loss(logits, target, settings, reduction=reduction)
+    fast = fused.focal_loss(logits, target, *settings, reduction)
     if fast is not None:
         return fast
     gamma, weight, ignore_index, smoothing, _ = settings
+    if isinstance(gamma, GammaPolicy) and gamma.closed_form_gamma is not None:
+        return reduced_focal_loss(logits, target, settings._replace(gamma=gamma.closed_form_gamma), reduction)
     check_fit(logits, target, weight=weight, label_smoothing=smoothing, ignore_index=ignore_index, reduction=reduction)
     gamma = resolve_gamma(gamma, classes=_classes(logits))
     if gamma == 0.0 or not _classes(logits):  # without classes, there is no probability to focus on
@@ -87,7 +86,7 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, *, re
     weight = None if weight is None else weight.flatten().to(dtype)  # of images, it may have another shape
     settings = settings._replace(gamma=gamma, weight=weight)
     if fused.runs_kernels(rows.logits, rows.target, weight):  # where the tensors lay otherwise, on a copy
-        fast = fused.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), settings, reduction=reduction)
+        fast = fused.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), *settings, reduction)
         if fast is not None:
             return fast.reshape(rows.shape) if reduction == "none" else fast
     losses = focal_rows(rows, settings).reshape(rows.shape)

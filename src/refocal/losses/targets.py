@@ -76,18 +76,28 @@ def rows_of(logits: Tensor, target: Tensor) -> Rows:
 
 
 def loss_dtype(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> torch.dtype:
-    """The type of the loss, as of PyTorch's own losses.
+    """The type of the loss, as of PyTorch's own losses."""
+    place = logits.device.type
+    return common_dtype(
+        logits.dtype,
+        None if target is None else target.dtype,
+        None if weight is None else weight.dtype,
+        autocast=place != "meta" and torch.is_autocast_enabled(place),  # which has no answer where there are no values
+    )
+
+
+def common_dtype(
+    logits: torch.dtype, target: torch.dtype | None, weight: torch.dtype | None, *, autocast: bool
+) -> torch.dtype:
+    """The type of a loss of tensors of these types.
 
     It is that of the logits, to which class indices and their weights add nothing; class probabilities and their
     weights promote it; under autocast it is at least float32.
     """
-    dtype = logits.dtype
-    if target is not None and target.is_floating_point():
-        for other in (target, weight):
-            if other is not None and other.dtype != dtype:
-                dtype = torch.promote_types(dtype, other.dtype)
-    place = logits.device.type
-    autocast = place != "meta" and torch.is_autocast_enabled(place)  # which has no answer where there are no values
+    dtype = logits
+    if target is not None and target.is_floating_point:
+        dtype = torch.promote_types(dtype, target)
+        dtype = dtype if weight is None else torch.promote_types(dtype, weight)
     return torch.promote_types(dtype, torch.float32) if autocast else dtype
 
 
