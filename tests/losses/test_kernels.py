@@ -13,6 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
 from refocal.core.posterior import posterior_from_logits  # noqa: E402
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, fused, launches, sigmoid_focal_loss  # noqa: E402
@@ -515,6 +518,11 @@ def test_what_the_kernels_leave_to_the_plain_formula():
         torch.ones((), device=DEVICE)
     )
     assert slope.item() == pytest.approx(focal_loss(logits, target, gamma=2.0).sum().item(), rel=1e-5)
+    with FakeTensorMode():  # tensors without values
+        scores, classes = torch.empty(4, 5, device=DEVICE), torch.empty(4, dtype=torch.long, device=DEVICE)
+        assert focal_loss(scores, classes, gamma=2.0).shape == (4,)
+    traced = make_fx(lambda scores: focal_loss(scores, target, gamma=2.0))(logits)
+    torch.testing.assert_close(traced(logits + 1.0), focal_loss(logits + 1.0, target, gamma=2.0))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(logits, torch.ones_like(logits))
         assert focal_loss(dual, target, gamma=2.0).shape == (4,)

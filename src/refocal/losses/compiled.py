@@ -16,14 +16,20 @@ from torch import Tensor
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
 ALIGNMENT = 16  # bytes: what Triton compiles for depends on whether addresses are multiples of it
 _HERE = contextlib.nullcontext()
+# A device's current stream, as CUDA knows it, and whether it is captured into a graph: asked at every launch, and
+# therefore without a function of ours in between.
+_STREAMS = hasattr(torch._C, "_cuda_getCurrentRawStream") and not INTERPRETED
+current_stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if _STREAMS else lambda _: 0
+is_capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if _STREAMS else lambda: False
 
 
 class Launch:
     """A kernel with everything but its tensors, which are of one device and fixed types: grid, numbers, constants.
 
     Triton looks for the compiled kernel at each launch, and the driver looks up each address, which takes as long as
-    the launch; this remembers the kernel for aligned addresses. Who knows that they are, and cannot wait, calls
-    `starts[stream]`, if it is there, with addresses (0 where the kernel does not use a tensor) and `tail`.
+    the launch; this remembers the kernel for aligned addresses. Who knows that they are aligned, and cannot wait for
+    this object to see it, calls `starts[stream]`, once it is there, with the addresses, 0 for a tensor that the kernel
+    does not use, and `tail`.
     """
 
     def __init__(self, kernel: Any, programs: int, numbers: tuple[float, ...], *, warps: int, **constants: Any) -> None:
@@ -69,11 +75,6 @@ def _triton_version() -> tuple[int, int]:
 
     version = re.match(r"(\d+)\.(\d+)", triton.__version__)
     return (int(version[1]), int(version[2])) if version else (0, 0)
-
-
-def current_stream(device: int) -> int:
-    """The current stream of a device, as CUDA knows it; 0 where there is none (-1)."""
-    return 0 if device < 0 else int(torch._C._cuda_getCurrentRawStream(device))
 
 
 def on_device_of(tensor: Tensor) -> Any:

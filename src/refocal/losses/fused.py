@@ -38,20 +38,19 @@ def serves_map(logits: Tensor, gamma: Any) -> bool:
     return runs_kernels(logits) and 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
 
-def runs_kernels(logits: Tensor, *others: Tensor | None) -> bool:
+def runs_kernels(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> bool:
     """Whether kernels can run on these tensors: on a GPU, outside of tracing and transformations."""
     if not ((logits.is_cuda and _ON_NVIDIA) or INTERPRETED) or logits.dtype not in _DTYPES:
         return False
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
         return False
-    if forward_ad._current_level >= 0:
+    if torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
         return False
+    # the kernels differentiate in the logits alone; tensors of another device are for PyTorch to refuse
     device = logits.get_device()
-    for tensor in others:
-        # the kernels differentiate in the logits alone; tensors of another device are for PyTorch to refuse
-        if tensor is not None and (tensor.requires_grad or tensor.get_device() != device):
-            return False
-    return True
+    if target is not None and (target.requires_grad or target.get_device() != device):
+        return False
+    return weight is None or (not weight.requires_grad and weight.get_device() == device)
 
 
 def focal_loss(  # noqa: PLR0917 small batches wait for the host, to which keywords are work

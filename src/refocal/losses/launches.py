@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from refocal.losses.compiled import ALIGNMENT, Launch, current_stream, multiprocessors
+from refocal.losses.compiled import ALIGNMENT, Launch, current_stream, is_capturing, multiprocessors
 from refocal.losses.layouts import LONGEST_ROW_ON_CHIP, LONGEST_TILED_ROW, Layout, layout_of, tiling
 from refocal.losses.targets import common_dtype
 
@@ -225,20 +225,14 @@ def loss_and_gradient(
     plan: Plan, logits: Tensor, target: Tensor, weight: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The loss, reduced; its gradient in the logits for an incoming 1; and the correction of a mean's gradient."""
-    if plan.has_indices:
-        target = target.contiguous()
-    if weight is not None:
-        weight = weight.contiguous()
-    gradient = correction = None
-    if plan.gradient:
-        gradient = _empty_gradient(plan, logits) if plan.gradient_strides else torch.empty_like(logits)
-    if plan.counted:
-        correction = torch.empty_like(plan.correction)
+    target, weight = _without_gaps(plan, target, weight)
+    gradient = _empty_gradient(plan, logits) if plan.gradient else None
+    correction = torch.empty_like(plan.correction) if plan.counted else None
     if not plan.adds:
         return _large_loss(plan, logits, target, weight, gradient, correction), gradient, correction
     loss, device = torch.empty_like(plan.loss), logits.get_device()
     stream = current_stream(device)
-    work = _new_scratch(device) if _is_captured(device) else _scratch_of_stream(device, stream)
+    work = _new_scratch(device) if is_capturing() else _scratch_of_stream(device, stream)
     compute, gammas = plan.compute, plan.gammas
     start, logits_at, target_at = compute.starts.get(stream), logits.data_ptr(), target.data_ptr()
     weight_at = 0 if weight is None else weight.data_ptr()
@@ -298,14 +292,14 @@ def gradient_alone(
     """The gradient in the logits, given the one that comes in and the correction."""
     plan = plan_for(*case._replace(incoming=1 if case.reduction != "none" else 2))
     assert plan is not None, "the loss had one"
-    target, weight = _as_kernels_read(plan, target, weight)
+    target, weight = _without_gaps(plan, target, weight)
     gradient = _empty_gradient(plan, logits)
     plan.compute(logits, target, gradient, None, None, correction, plan.gammas, weight, incoming.contiguous())
     return gradient
 
 
-def _as_kernels_read(plan: Plan, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Class indices and weights without gaps; class probabilities as they lie."""
+def _without_gaps(plan: Plan, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Class indices and weights, side by side; class probabilities as they lie."""
     return target.contiguous() if plan.has_indices else target, None if weight is None else weight.contiguous()
 
 
@@ -323,10 +317,6 @@ def multiply(plan: Plan, gradient: Tensor, incoming: Tensor, correction: Tensor 
         launch(gradient, incoming, correction)
     else:
         start(gradient.data_ptr(), incoming_at, 0 if correction is None else correction.data_ptr(), *launch.tail)
-
-
-def _is_captured(device: int) -> bool:
-    return device >= 0 and torch._C._cuda_isCurrentStreamCapturing()
 
 
 def _new_scratch(device: int) -> Tensor:
