@@ -21,7 +21,7 @@ from refocal.losses.layouts import LONGEST_ROW_ON_CHIP
 from refocal.losses.sigmoid_launches import SigmoidSettings
 from refocal.losses.targets import reduce, rows_of
 
-_ON_NVIDIA = torch.version.hip is None and importlib.util.find_spec("triton") is not None
+_CUDA_KERNELS = torch.version.hip is None and importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -40,7 +40,7 @@ def serves_map(logits: Tensor, gamma: Any) -> bool:
 
 def runs_kernels(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> bool:
     """Whether kernels can run on these tensors: on a GPU, outside of tracing and transformations."""
-    if not ((logits.is_cuda and _ON_NVIDIA) or INTERPRETED) or logits.dtype not in _DTYPES:
+    if not ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED) or logits.dtype not in _DTYPES:
         return False
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
         return False
