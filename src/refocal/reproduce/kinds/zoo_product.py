@@ -112,11 +112,13 @@ def draw(figure: Figure, _: Parameters, numbers: Numbers) -> None:
         words = Network.named(network).words
         ax.plot(x, y, marker=style.MARKERS[index % 6], markersize=5, label=words, **style.line(index, linewidth=0.8))
         for item, at, height in zip(own, x, y, strict=True):
-            ax.annotate(f"γ = {item['gamma']:g}", (at, height), (6, -3), textcoords="offset points", fontsize=8)
+            aside = (-9, 4) if height > at else (5, -8)  # away from the diagonal, where the others are
+            gamma, color = f"{item['gamma']:g}", style.color(index)
+            ax.annotate(gamma, (at, height), aside, textcoords="offset points", fontsize=8, color=color)
     ax.axline((1, 1), slope=1, color=style.GUIDE, linewidth=0.8)
     ax.set(xlabel="T of Ψ times T of cross-entropy", ylabel="T of focal loss, by NLL", aspect="equal")
     if points:
-        ax.legend(loc="upper left")
+        ax.legend(loc="upper left", title="numbers: γ", alignment="left")
         every = [item["product"] for item in points] + [value for item in points for value in item["fitted"]]
         low, high = min(every), max(every)
         margin = 0.15 * (high - low) + 0.05
