@@ -110,6 +110,30 @@ def test_shapes(shape):
             assert_same(L.FocalLoss(2.0, **options), torch.zeros(shape), target, **options)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(L.FocalLoss(gamma) for gamma in (0.0, 2.0, L.FLSD53)),
+        *(L.BrierLoss(), L.DualFocalLoss(2.0), L.InverseFocalLoss(1.0), L.MMCELoss(1.0), L.ProperFocalLoss(2.0)),
+        functools.partial(L.focal_loss, gamma=2.0),
+    ],
+    ids=lambda function: type(function).__name__,
+)
+def test_what_is_no_tensor(function):
+    logits, target = sample((4, 3), torch.float32, torch.int64)
+    for scores, classes in [
+        (logits.tolist(), target),
+        (logits.numpy(), target),
+        (None, target),
+        (logits, [0, 1, 2, 0]),
+    ]:
+        with pytest.raises(TypeError) as expected:
+            F.cross_entropy(scores, classes)
+        with pytest.raises(TypeError) as found:
+            function(scores, classes)
+        assert str(found.value) == str(expected.value)
+
+
 def test_a_type_that_has_no_softmax():
     logits, target = sample((4, 3), torch.float32, torch.int64)
     for dtype in (torch.float8_e4m3fn, torch.complex64):

@@ -64,7 +64,9 @@ def focal_loss(  # noqa: PLR0917 small batches wait for the host, to which keywo
     reduction: str,
 ) -> Tensor | None:
     """Focal losses, or their sum or mean; None where no kernel serves these tensors as they lie, or they do not fit."""
-    if not runs_kernels(logits, target, weight) or not isinstance(gamma, (float, tuple)):
+    if not (isinstance(logits, Tensor) and isinstance(target, Tensor) and isinstance(gamma, (float, tuple))):
+        return None
+    if not runs_kernels(logits, target, weight):
         return None
     dtype, device = logits.dtype, logits.device
     plan = launches.plan_for(

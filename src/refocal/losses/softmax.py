@@ -93,8 +93,8 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduc
     return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index).to(dtype)
 
 
-def _classes(logits: Tensor) -> int:
-    return logits.shape[min(logits.ndim - 1, 1)] if logits.ndim else 0
+def _classes(logits: Any) -> int:
+    return logits.shape[min(logits.ndim - 1, 1)] if isinstance(logits, Tensor) and logits.ndim else 0
 
 
 def resolve_gamma(gamma: Any, *, classes: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,22 @@ def check_fit(
     reduction: str = "none",
 ) -> None:
     """Refuse what cross-entropy refuses: classes are on dimension 1 (0 without a batch), positions on the others."""
+    if not _is_usual(logits, target, weight, label_smoothing=label_smoothing, ignore_index=ignore_index):
+        # it judges itself what is unusual, and raises with its own words
+        F.cross_entropy(
+            logits,
+            target,
+            weight=weight,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            reduction=reduction,
+        )
+
+
+def _is_usual(logits: Any, target: Any, weight: Tensor | None, *, label_smoothing: float, ignore_index: int) -> bool:
+    """Whether cross-entropy surely takes these."""
+    if not (isinstance(logits, Tensor) and isinstance(target, Tensor)):
+        return False
     shape = logits.shape
     if target.is_floating_point():
         fits = target.shape == shape and ignore_index < 0
@@ -44,16 +60,7 @@ def check_fit(
             fits = fits and target.dtype == torch.uint8 and len(shape) < 3 and (weight is None or not label_smoothing)
     classes = shape[1:2] if len(shape) > 1 else shape
     fits = fits and len(classes) > 0 and classes[0] > 0 and (weight is None or weight.shape == classes)
-    if not (fits and logits.dtype in _FLOATING):
-        # it judges itself what is unusual, and raises with its own words
-        F.cross_entropy(
-            logits,
-            target,
-            weight=weight,
-            label_smoothing=label_smoothing,
-            ignore_index=ignore_index,
-            reduction=reduction,
-        )
+    return fits and logits.dtype in _FLOATING
 
 
 def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, ignore_index: int = -100) -> Rows:
