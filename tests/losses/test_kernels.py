@@ -514,6 +514,10 @@ def test_what_the_kernels_leave_to_the_plain_formula():
     assert not fused.serves_map(logits, 200.0)
     losses = torch.func.vmap(lambda one: focal_loss(logits[:1], one, gamma=2.0), in_dims=0)(target[:, None])
     assert losses.shape == (4, 1)
+    escaped = []
+    torch.func.grad(lambda scores: (escaped.append(scores.detach()), scores.sum())[1])(logits)
+    torch.testing.assert_close(FocalLoss(2.0)(escaped[0], target), FocalLoss(2.0)(logits, target))
+    torch.testing.assert_close(FocalMap(2.0)(escaped[0]), FocalMap(2.0)(logits))
     slope = torch.func.grad(lambda scale: scale * focal_loss(logits, target, gamma=2.0).sum())(
         torch.ones((), device=DEVICE)
     )
@@ -521,11 +525,61 @@ def test_what_the_kernels_leave_to_the_plain_formula():
     with FakeTensorMode():  # tensors without values
         scores, classes = torch.empty(4, 5, device=DEVICE), torch.empty(4, dtype=torch.long, device=DEVICE)
         assert focal_loss(scores, classes, gamma=2.0).shape == (4,)
+    assert not serves(scores, target, PLAIN)
+    assert not serves(logits, classes, PLAIN)
+    own = logits.as_subclass(type("Own", (torch.Tensor,), {}))
+    assert type(FocalLoss(2.0)(own, target)) is type(own)
+    assert serves(logits, target.as_subclass(type(own)), PLAIN)
     traced = make_fx(lambda scores: focal_loss(scores, target, gamma=2.0))(logits)
     torch.testing.assert_close(traced(logits + 1.0), focal_loss(logits + 1.0, target, gamma=2.0))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(logits, torch.ones_like(logits))
         assert focal_loss(dual, target, gamma=2.0).shape == (4,)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_many_incoming_gradients_at_once(reduction):
+    logits, target, _ = batch(3, 5)
+    leaf, labels = logits.requires_grad_(), (torch.rand(3, 5) < 0.5).float().to(DEVICE)
+    for criterion, goal in (
+        (FocalLoss(2.0, reduction=reduction), target),
+        (SigmoidFocalLoss(2.0, reduction=reduction), labels),
+    ):
+        loss = criterion(leaf, goal)
+        incoming = torch.randn(4, *loss.shape, device=DEVICE)
+        (together,) = torch.autograd.grad(loss, leaf, incoming, is_grads_batched=True, retain_graph=True)
+        one_by_one = [torch.autograd.grad(loss, leaf, each, retain_graph=True)[0] for each in incoming]
+        torch.testing.assert_close(together, torch.stack(one_by_one), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("soft_target", [False, True])
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_kernels_that_are_remembered(weighted, by_class, soft_target, reduction):
+    logits, target, soft = batch(6, 12)
+    target[1], goal = -100, soft if soft_target else target
+    weight = torch.linspace(0.5, 2.0, 12, device=DEVICE) if weighted else None
+    gamma = torch.linspace(0.5, 3.0, 12).tolist() if by_class else 2.0
+    criterion = FocalLoss(gamma, weight=weight, reduction=reduction)
+    results = []
+    for moved in (0, 0, 0, 0, 1):  # kernels are kept from the second launch on; an odd address is another kernel's
+        buffer = torch.zeros(logits.numel() + moved, device=DEVICE)
+        leaf = buffer[moved:].view_as(logits).copy_(logits).requires_grad_()
+        loss = criterion(leaf, goal)
+        loss.sum().mul(3.0).backward()
+        results.append((loss.detach(), leaf.grad))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=2e-5, atol=1e-7)
+
+
+def test_a_changed_weight_is_noticed():
+    logits, target, _ = batch(3, 5)
+    weight = torch.ones(5, device=DEVICE)
+    losses = FocalLoss(2.0, weight=weight, reduction="none")(logits.requires_grad_(), target)
+    weight.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        losses.sum().backward()
 
 
 def test_no_gradient_is_computed_without_need(monkeypatch):

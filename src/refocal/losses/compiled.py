@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import operator
 import os
 import re
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
 ALIGNMENT = 16  # bytes: what Triton compiles for depends on whether addresses are multiples of it
 _HERE = contextlib.nullcontext()
 # A device's current stream, as CUDA knows it, and whether it is captured into a graph: asked at every launch, and
@@ -54,7 +56,8 @@ class Launch:
         compiled = self._kernel[(self._programs,)](*tensors, *numbers, num_warps=self._warps, **constants)
         if aligned and not INTERPRETED and _triton_version() >= (3, 6):  # which takes all arguments, constants included
             names = self._kernel.arg_names[len(tensors) + len(numbers) :]
-            self._compiled, self.tail = compiled, (*numbers, *(constants[name] for name in names))
+            self.tail = (*numbers, *(constants[name] for name in names))
+            self._compiled = compiled
 
     def _start(self, stream: int) -> Callable[..., None]:
         """The function that launches on a stream; it takes addresses and `tail`."""

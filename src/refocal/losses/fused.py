@@ -7,22 +7,24 @@ formulas of `refocal.losses.softmax` and `.sigmoid` serve instead.
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from refocal.losses import launches, sigmoid_launches
-from refocal.losses.compiled import INTERPRETED, on_device_of
+from refocal.losses.compiled import HAS_TRITON, INTERPRETED, on_device_of
 from refocal.losses.launches import Plan, Settings
 from refocal.losses.layouts import LONGEST_ROW_ON_CHIP
 from refocal.losses.sigmoid_launches import SigmoidSettings
 from refocal.losses.targets import reduce, rows_of
 
-_CUDA_KERNELS = torch.version.hip is None and importlib.util.find_spec("triton") is not None
+_CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_TYPES = (Tensor, nn.Parameter)
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def serves_sigmoid(logits: Tensor, target: Tensor, gamma: Any, alpha: Any) -> bool:
@@ -35,22 +37,38 @@ def serves_map(logits: Tensor, gamma: Any) -> bool:
     """Whether a kernel computes this posterior map: batches of logits without gradient, one moderate gamma."""
     if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
         return False
-    return runs_kernels(logits) and 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
+    if not runs_kernels(logits) or _is_wrapped(logits):
+        return False
+    return 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
 
-def runs_kernels(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> bool:
+def runs_kernels(logits: Any, target: Any = None, weight: Any = None) -> bool:
     """Whether kernels can run on these tensors: on a GPU, outside of tracing and transformations."""
-    if not ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED) or logits.dtype not in _DTYPES:
+    if type(logits) not in _TYPES or not ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED):
+        return False
+    if logits.dtype not in _DTYPES or torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
         return False
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
         return False
-    if torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
-        return False
-    # the kernels differentiate in the logits alone; tensors of another device are for PyTorch to refuse
     device = logits.get_device()
-    if target is not None and (target.requires_grad or target.get_device() != device):
+    return _goes_along(target, device) and _goes_along(weight, device)
+
+
+def _goes_along(tensor: Any, device: int) -> bool:
+    """Whether kernels can read a tensor beside the logits, in which alone they differentiate.
+
+    Tensors of another device are for PyTorch to refuse.
+    """
+    if tensor is None:
+        return True
+    if type(tensor) is not Tensor and not _has_address(tensor):
         return False
-    return weight is None or (not weight.requires_grad and weight.get_device() == device)
+    return not tensor.requires_grad and tensor.get_device() == device
+
+
+def _has_address(value: Any) -> bool:
+    """Whether it is a tensor, and not one that leaves operations to others, as FakeTensor and DTensor do."""
+    return isinstance(value, Tensor) and type(value).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 def focal_loss(  # noqa: PLR0917 small batches wait for the host, to which keywords are work
@@ -64,9 +82,7 @@ def focal_loss(  # noqa: PLR0917 small batches wait for the host, to which keywo
     reduction: str,
 ) -> Tensor | None:
     """Focal losses, or their sum or mean; None where no kernel serves these tensors as they lie, or they do not fit."""
-    if not (isinstance(logits, Tensor) and isinstance(target, Tensor) and isinstance(gamma, (float, tuple))):
-        return None
-    if not runs_kernels(logits, target, weight):
+    if not runs_kernels(logits, target, weight) or not isinstance(gamma, (float, tuple)):
         return None
     dtype, device = logits.dtype, logits.device
     plan = launches.plan_for(
@@ -89,10 +105,16 @@ def focal_loss(  # noqa: PLR0917 small batches wait for the host, to which keywo
     )
     if plan is None:
         return None
-    if INTERPRETED or device.index == torch._C._cuda_getDevice():
-        return _apply_focal_loss(logits, (target, weight, plan))  # type: ignore[no-untyped-call]
-    with torch.cuda.device(device):
-        return _apply_focal_loss(logits, (target, weight, plan))  # type: ignore[no-untyped-call]
+    try:
+        if INTERPRETED or device.index == torch._C._cuda_getDevice():
+            return _apply_focal_loss(logits, (target, weight, plan))  # type: ignore[no-untyped-call]
+        with torch.cuda.device(device):
+            return _apply_focal_loss(logits, (target, weight, plan))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        # what escaped from a transformation of `torch.func` has no address; to look for it before takes too long
+        if _is_wrapped(logits) or _is_wrapped(target) or (weight is not None and _is_wrapped(weight)):
+            return None
+        raise
 
 
 def sigmoid_focal(
@@ -120,29 +142,47 @@ class _FocalLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None]:
         plan, gradient, correction = ctx.results
-        if gradient is not None and not torch.is_grad_enabled():
-            ctx.results = plan, None, correction
+        ctx.results = plan, None, correction
+        plainly = _by_plain_formula(incoming)
+        if gradient is not None and not plainly:
             launches.multiply(plan, gradient, incoming, correction)
             return gradient, None
         logits, target, weight = ctx.saved_tensors
         case = plan.case
-        if torch.is_grad_enabled():  # a second derivative is wanted: the plain formula has one
-            from refocal.losses.softmax import focal_rows as plain_rows
+        if not plainly:  # later, or a second pass through the same graph
+            gradient = launches.gradient_alone(case, logits, target, weight, incoming=incoming, correction=correction)
+            return gradient, None
+
+        def plain() -> Tensor:
+            from refocal.losses.softmax import focal_rows
 
             settings = Settings(case.gamma, weight, case.ignore_index, case.label_smoothing, case.detached)
             rows = rows_of(logits, target)
-            losses = plain_rows(rows, settings).reshape(rows.shape)
-            plain = reduce(losses, rows, case.reduction, weight=weight, ignore_index=case.ignore_index)
-            plain = plain.to(case.loss_dtype)
-            (gradient,) = torch.autograd.grad(plain, logits, incoming, create_graph=True)
-        else:  # later, or a second pass through the same graph
-            gradient = launches.gradient_alone(case, logits, target, weight, incoming=incoming, correction=correction)
-        return gradient, None
+            losses = focal_rows(rows, settings).reshape(rows.shape)
+            reduced = reduce(losses, rows, case.reduction, weight=weight, ignore_index=case.ignore_index)
+            return reduced.to(case.loss_dtype)
+
+        return _gradient_of(plain, logits, incoming), None
 
 
-# beneath `Function.apply`, which looks for transformations of `torch.func`: `runs_kernels` has, and small batches wait
+def _by_plain_formula(incoming: Tensor) -> bool:
+    """Whether a gradient is to be differentiated again; or many come in at once, in a tensor without an address."""
+    return torch.is_grad_enabled() or not torch._C._has_storage(incoming)
+
+
+def _gradient_of(plain: Callable[[], Tensor], logits: Tensor, incoming: Tensor) -> Tensor:
+    """The gradient of a plain formula."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        loss = plain()
+    (gradient,) = torch.autograd.grad(loss, logits, incoming, create_graph=again)
+    return gradient
+
+
+# Beneath `Function.apply`, which looks for transformations of `torch.func` and for what escaped from them: `focal_loss`
+# does, and small batches wait.
 _apply_focal_loss = super(torch.autograd.Function, _FocalLoss).apply
 
 
@@ -162,20 +202,25 @@ class _SigmoidFocal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None, None]:
         gradient, ctx.gradient = ctx.gradient, None
-        if gradient is not None and not torch.is_grad_enabled():
+        plainly = _by_plain_formula(incoming)
+        if gradient is not None and not plainly:
             return sigmoid_launches.multiply(gradient, incoming, ctx.correction), None, None, None, None
         logits, target = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        settings, reduction = ctx.settings, ctx.reduction
+        if not plainly:
+            gradient = sigmoid_launches.gradient_alone(
+                logits, target, settings, reduction, incoming=incoming, correction=ctx.correction
+            )
+            return gradient, None, None, None, None
+
+        def plain() -> Tensor:
             from refocal.losses.sigmoid import sigmoid_focal_elements
 
-            plain = sigmoid_focal_elements(logits, target, *ctx.settings)
-            if ctx.reduction != "none":
-                plain = plain.sum()
-            if ctx.reduction == "mean":
-                plain = plain / (target != ctx.settings[2]).sum()
-            (gradient,) = torch.autograd.grad(plain.to(incoming.dtype), logits, incoming, create_graph=True)
-        else:
-            gradient = sigmoid_launches.gradient_alone(
-                logits, target, ctx.settings, ctx.reduction, incoming=incoming, correction=ctx.correction
-            )
-        return gradient, None, None, None, None
+            losses = sigmoid_focal_elements(logits, target, *settings)
+            if reduction != "none":
+                losses = losses.sum()
+            if reduction == "mean":
+                losses = losses / (target != settings.ignore_index).sum()
+            return losses.to(incoming.dtype)
+
+        return _gradient_of(plain, logits, incoming), None, None, None, None

@@ -34,6 +34,12 @@ class Settings(NamedTuple):
     detached: bool
 
 
+@functools.lru_cache(maxsize=64)
+def _gammas(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """One gamma a class, on the device; kept, because a copy from the host would make it wait."""
+    return torch.tensor(values, dtype=torch.float32, device=device)
+
+
 def whole(gamma: float) -> int:
     """Gamma where it is a small whole number, whose powers are products; else 0."""
     return int(gamma) if gamma.is_integer() and 1 <= gamma <= 8 else 0
@@ -137,7 +143,6 @@ def plan_for(*facts: Any) -> Plan | None:
     _, tile_rows, _, programs = tiling(rows, classes, layout.span)
     small = size * case.dtype.itemsize <= _MOST_BYTES_CORRECTED and programs <= sums.MOST_PROGRAMS.value
     adds = small and case.reduction != "none" and not case.incoming
-    parts = sums.COUNTS.value
     losses = programs if tile_rows > 1 and case.reduction != "none" else rows
     strides, gamma = layout.strides_of_gradient(case.shape), case.gamma
     return Plan(
@@ -145,7 +150,7 @@ def plan_for(*facts: Any) -> Plan | None:
         losses=losses,
         gradient=case.gradient,
         gradient_strides=None if strides == case.strides else strides,
-        gammas=torch.tensor(gamma, dtype=torch.float32, device=case.device) if isinstance(gamma, tuple) else None,
+        gammas=_gammas(gamma, case.device) if isinstance(gamma, tuple) else None,
         has_indices=case.has_indices,
         counted=case.counted,
         adds=adds,
@@ -154,7 +159,7 @@ def plan_for(*facts: Any) -> Plan | None:
         compute=_compute(case, layout, target_layout, adds=adds),
         count=Launch(
             sums.count_targets,
-            parts,
+            sums.COUNTS.value,
             (rows, classes, case.ignore_index),
             warps=16,
             BLOCK=4096,
@@ -200,16 +205,16 @@ def _compute(case: Case, layout: Layout, target_layout: Layout, *, adds: bool) -
         "INCOMING": case.incoming,
     }
     numbers = (rows, 0.0 if isinstance(case.gamma, tuple) else case.gamma, case.ignore_index, case.expected)
-    at_once = min(rows, multiprocessors(case.device))
+    resident = min(rows, multiprocessors(case.device))
     if case.hard and classes > (_LONGEST_RAGGED_ROW_ON_CHIP if classes % 8 else LONGEST_ROW_ON_CHIP):
         # no more rows at once than the L2 cache holds for their second reading
-        return Launch(hard.rows_in_chunks, at_once, numbers, warps=32, LANES=2048, WIDTH=8, **constants)
+        return Launch(hard.rows_in_chunks, resident, numbers, warps=32, LANES=2048, WIDTH=8, **constants)
     block, tile_rows, warps, programs = tiling(rows, classes, layout.span)
     constants["BLOCK"] = block
     if case.hard and block > LONGEST_TILED_ROW:
         if block == LONGEST_ROW_ON_CHIP and case.dtype.itemsize == 2:
             # one program fills a multiprocessor, whose memory has room for the next rows
-            return Launch(hard.whole_rows, at_once, numbers, warps=warps, STAGES=3, **constants)
+            return Launch(hard.whole_rows, resident, numbers, warps=warps, STAGES=3, **constants)
         return Launch(hard.whole_rows, programs, numbers, warps=warps, STAGES=1, **constants)
     constants |= {"ROWS": tile_rows, "SPAN": layout.span, "IMAGE": layout.image}
     constants["BY_ROW"] = case.reduction == "none" and not case.incoming
@@ -232,6 +237,7 @@ def loss_and_gradient(
         return _large_loss(plan, logits, target, weight, gradient, correction), gradient, correction
     loss, device = torch.empty_like(plan.loss), logits.get_device()
     stream = current_stream(device)
+    # kernels of a stream follow each other and share a buffer; a graph may be replayed on any, beside any other work
     work = _new_scratch(device) if is_capturing() else _scratch_of_stream(device, stream)
     compute, gammas = plan.compute, plan.gammas
     start, logits_at, target_at = compute.starts.get(stream), logits.data_ptr(), target.data_ptr()
@@ -254,7 +260,7 @@ def loss_and_gradient(
     return loss, gradient, correction
 
 
-def _large_loss(  # noqa: PLR0917
+def _large_loss(  # noqa: PLR0917 as its caller has them
     plan: Plan,
     logits: Tensor,
     target: Tensor,
@@ -320,10 +326,7 @@ def multiply(plan: Plan, gradient: Tensor, incoming: Tensor, correction: Tensor 
 
 
 def _new_scratch(device: int) -> Tensor:
-    """The buffer, ticket at 0, of kernels that add up: one for each stream, whose kernels follow each other.
-
-    A CUDA graph may be replayed on any stream, beside any other work: it gets one of its own.
-    """
+    """A buffer, ticket at 0, for kernels that add up."""
     from refocal.losses.kernels.sums import SIZE_TO_ADD
 
     return torch.zeros(SIZE_TO_ADD.value, dtype=torch.float32, device="cpu" if device < 0 else device)
@@ -360,7 +363,7 @@ def finishing(losses: int, expected: float, *, counted: bool, beside: bool) -> L
 
 
 class _MapCase(NamedTuple):
-    """What decides on the kernel of a posterior map, and on how it is compiled."""
+    """What decides on the kernel of a posterior map, and on how it is compiled and called."""
 
     shape: torch.Size
     strides: tuple[int, ...]

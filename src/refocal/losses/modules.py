@@ -19,9 +19,9 @@ from refocal.losses.softmax import (
     brier_loss,
     dual_focal_loss,
     focal_loss,
+    focal_loss_otherwise,
     inverse_focal_loss,
     proper_focal_loss,
-    reduced_focal_loss,
 )
 from refocal.losses.targets import at_least_float32, loss_dtype, reduce, rows_of
 
@@ -134,7 +134,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         if loss is not None:
             return loss
         settings = Settings(gamma, weight, ignore_index, smoothing, detached)
-        return reduced_focal_loss(logits, target, settings, self.reduction)
+        return focal_loss_otherwise(logits, target, settings, self.reduction)
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""

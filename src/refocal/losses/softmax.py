@@ -69,10 +69,13 @@ def focal_loss(
 
 
 def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduction: str) -> Tensor:
-    """Focal loss, reduced as `nn.CrossEntropyLoss` does, which says what is wrong with tensors that do not fit."""
+    """Focal loss, reduced as `nn.CrossEntropyLoss` does."""
     fast = fused.focal_loss(logits, target, *settings, reduction)
-    if fast is not None:
-        return fast
+    return focal_loss_otherwise(logits, target, settings, reduction) if fast is None else fast
+
+
+def focal_loss_otherwise(logits: Tensor, target: Tensor, settings: Settings, reduction: str) -> Tensor:
+    """The same, of tensors that no kernel serves as they lie; cross-entropy says what is wrong with them."""
     gamma, weight, ignore_index, smoothing, _ = settings
     if isinstance(gamma, GammaPolicy) and gamma.closed_form_gamma is not None:
         return reduced_focal_loss(logits, target, settings._replace(gamma=gamma.closed_form_gamma), reduction)
