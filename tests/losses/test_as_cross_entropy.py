@@ -125,6 +125,7 @@ def test_what_is_no_tensor(function):
         (logits.tolist(), target),
         (logits.numpy(), target),
         (None, target),
+        (logits, None),
         (logits, [0, 1, 2, 0]),
     ]:
         with pytest.raises(TypeError) as expected:

@@ -538,6 +538,16 @@ def test_what_the_kernels_leave_to_the_plain_formula():
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_kernels_give_way_to_compilation(reduction):
+    logits, target, _ = batch(4, 5)
+    criterion = FocalLoss(2.0, weight=torch.linspace(0.5, 2.0, 5, device=DEVICE), reduction=reduction)
+    compiled = torch.compile(criterion, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(logits, target), criterion(logits, target))
+    exported = torch.export.export(criterion, (logits, target)).module()
+    torch.testing.assert_close(exported(logits, target), criterion(logits, target))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_many_incoming_gradients_at_once(reduction):
     logits, target, _ = batch(3, 5)
     leaf, labels = logits.requires_grad_(), (torch.rand(3, 5) < 0.5).float().to(DEVICE)

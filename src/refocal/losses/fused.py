@@ -37,33 +37,32 @@ def serves_map(logits: Tensor, gamma: Any) -> bool:
     """Whether a kernel computes this posterior map: batches of logits without gradient, one moderate gamma."""
     if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
         return False
-    if not runs_kernels(logits) or _is_wrapped(logits):
+    if not _runs_on(logits) or _is_wrapped(logits):
         return False
     return 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
 
-def runs_kernels(logits: Any, target: Any = None, weight: Any = None) -> bool:
+def runs_kernels(logits: Any, target: Any, weight: Any = None) -> bool:
     """Whether kernels can run on these tensors: on a GPU, outside of tracing and transformations."""
+    return _runs_on(logits) and _goes_along(target, logits) and (weight is None or _goes_along(weight, logits))
+
+
+def _runs_on(logits: Any) -> bool:
     if type(logits) not in _TYPES or not ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED):
-        return False
-    if logits.dtype not in _DTYPES or torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
         return False
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
         return False
-    device = logits.get_device()
-    return _goes_along(target, device) and _goes_along(weight, device)
+    return logits.dtype in _DTYPES and not torch._C._len_torch_dispatch_stack() and forward_ad._current_level < 0
 
 
-def _goes_along(tensor: Any, device: int) -> bool:
+def _goes_along(tensor: Any, logits: Tensor) -> bool:
     """Whether kernels can read a tensor beside the logits, in which alone they differentiate.
 
     Tensors of another device are for PyTorch to refuse.
     """
-    if tensor is None:
-        return True
     if type(tensor) is not Tensor and not _has_address(tensor):
         return False
-    return not tensor.requires_grad and tensor.get_device() == device
+    return not tensor.requires_grad and tensor.get_device() == logits.get_device()
 
 
 def _has_address(value: Any) -> bool:
