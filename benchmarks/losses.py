@@ -26,8 +26,8 @@ from torch import Tensor
 
 from refocal.core.posterior import posterior_from_logits
 from refocal.losses import FocalLoss, SigmoidFocalLoss
-from refocal.losses.launches import Settings
 from refocal.losses.maps import FocalMap
+from refocal.losses.plans import Settings
 from refocal.losses.sigmoid import sigmoid_focal_elements
 from refocal.losses.softmax import focal_rows
 from refocal.losses.targets import as_rows

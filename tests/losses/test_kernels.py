@@ -18,9 +18,9 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from refocal.core.posterior import posterior_from_logits  # noqa: E402
 from refocal.curvature import HessianTracePenalty  # noqa: E402
-from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, fused, launches, sigmoid_focal_loss  # noqa: E402
-from refocal.losses.launches import Settings  # noqa: E402
+from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, fused, launches, plans, sigmoid_focal_loss  # noqa: E402
 from refocal.losses.maps import FocalMap  # noqa: E402
+from refocal.losses.plans import Settings  # noqa: E402
 from refocal.losses.sigmoid import sigmoid_focal_elements  # noqa: E402
 from refocal.losses.softmax import focal_rows, reduced_focal_loss  # noqa: E402
 from refocal.losses.targets import as_rows, reduce  # noqa: E402
@@ -102,7 +102,7 @@ def test_everything_the_loss_may_have(smoothing, detached, by_class, soft_target
 
 
 def test_rows_longer_than_the_chip_holds(monkeypatch):
-    monkeypatch.setattr(launches, "LONGEST_ROW_ON_CHIP", 64)
+    monkeypatch.setattr(plans, "LONGEST_ROW_ON_CHIP", 64)
     logits, target, _ = batch(3, 20_000)
     target[1] = -100
     compare(logits, target, PLAIN, "mean")
@@ -258,8 +258,8 @@ def test_one_launch_and_three_agree(shape, weighted, monkeypatch):
     some[1::2] = -100
     results = []
     for most_bytes in (1 << 25, 0):
-        monkeypatch.setattr(launches, "_MOST_BYTES_CORRECTED", most_bytes)
-        launches.plan_for.cache_clear()
+        monkeypatch.setattr(plans, "_MOST_BYTES_CORRECTED", most_bytes)
+        plans.plan_for.cache_clear()
         for goal, reduction in ((target, "mean"), (some, "mean"), (none, "mean"), (some, "sum"), (soft, "mean")):
             leaf = logits.clone().requires_grad_()
             loss = FocalLoss(2.0, weight=weight, reduction=reduction)(leaf, goal)
@@ -267,7 +267,7 @@ def test_one_launch_and_three_agree(shape, weighted, monkeypatch):
             (again,) = torch.autograd.grad(3 * loss, leaf)
             torch.testing.assert_close(gradient, again, rtol=1e-5, atol=1e-8)
             results.append((loss.detach(), gradient))
-    launches.plan_for.cache_clear()
+    plans.plan_for.cache_clear()
     half = len(results) // 2
     for one, three in zip(results[:half], results[half:], strict=True):
         torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-8, equal_nan=True)

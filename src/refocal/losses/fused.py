@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from refocal.losses import launches, sigmoid_launches
+from refocal._arrays import is_transformed
+from refocal.losses import launches, map_launches, sigmoid_launches
 from refocal.losses.compiled import HAS_TRITON, INTERPRETED, on_device_of
-from refocal.losses.launches import Plan, Settings
 from refocal.losses.layouts import LONGEST_ROW_ON_CHIP
+from refocal.losses.plans import Plan, Settings, at_once, plan_for
 from refocal.losses.sigmoid_launches import SigmoidSettings
 from refocal.losses.targets import reduce, rows_of
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _TYPES = (Tensor, nn.Parameter)
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def serves_sigmoid(logits: Tensor, target: Tensor, gamma: Any, alpha: Any) -> bool:
@@ -37,7 +37,7 @@ def serves_map(logits: Tensor, gamma: Any) -> bool:
     """Whether a kernel computes this posterior map: batches of logits without gradient, one moderate gamma."""
     if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
         return False
-    if not _runs_on(logits) or _is_wrapped(logits):
+    if not _runs_on(logits) or is_transformed(logits):
         return False
     return 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
@@ -84,7 +84,7 @@ def focal_loss(  # noqa: PLR0917 small batches wait for the host, to which keywo
     if not runs_kernels(logits, target, weight) or not isinstance(gamma, (float, tuple)):
         return None
     dtype, device = logits.dtype, logits.device
-    plan = launches.plan_for(
+    plan = plan_for(
         logits.shape,
         logits.stride(),
         dtype,
@@ -111,7 +111,7 @@ def focal_loss(  # noqa: PLR0917 small batches wait for the host, to which keywo
             return _apply_focal_loss(logits, (target, weight, plan))  # type: ignore[no-untyped-call]
     except RuntimeError:
         # what escaped from a transformation of `torch.func` has no address; to look for it before takes too long
-        if _is_wrapped(logits) or _is_wrapped(target) or (weight is not None and _is_wrapped(weight)):
+        if any(map(is_transformed, (logits, target, weight))):
             return None
         raise
 
@@ -128,7 +128,7 @@ def sigmoid_focal(
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
     """Psi^gamma over dimension 1, by the fused kernel."""
     with on_device_of(logits):
-        return launches.posterior_map(logits, gamma)
+        return map_launches.posterior_map(logits, gamma)
 
 
 class _FocalLoss(torch.autograd.Function):
@@ -192,7 +192,7 @@ class _SigmoidFocal(torch.autograd.Function):
     ) -> Tensor:
         with on_device_of(logits):
             loss, ctx.gradient, ctx.correction = sigmoid_launches.loss_and_gradient(
-                logits, target, settings, reduction, gradient=wanted and launches.at_once(logits.dtype, reduction)
+                logits, target, settings, reduction, gradient=wanted and at_once(logits.dtype, reduction)
             )
         ctx.save_for_backward(logits, target)
         ctx.settings, ctx.reduction = settings, reduction

@@ -42,17 +42,17 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout | None:
         return None
     classes = shape[1]
     if strides[1] == 1 or classes == 1:
-        stride = _common_stride((shape[0], *shape[2:]), (strides[0], *strides[2:]), alone=classes)
+        stride = common_stride((shape[0], *shape[2:]), (strides[0], *strides[2:]), alone=classes)
         if stride is not None:
             return Layout(0, 0, stride)
     span = math.prod(shape[2:])
-    side_by_side = span > 1 and _common_stride(shape[2:], strides[2:], alone=1) == 1
+    side_by_side = span > 1 and common_stride(shape[2:], strides[2:], alone=1) == 1
     if side_by_side and classes <= LONGEST_TILED_ROW and strides[1] * classes + span < _LARGEST_IMAGE:
         return Layout(span, strides[0], strides[1])
     return None
 
 
-def _common_stride(sizes: Sequence[int], strides: Sequence[int], *, alone: int) -> int | None:
+def common_stride(sizes: Sequence[int], strides: Sequence[int], *, alone: int) -> int | None:
     """The stride of dimensions counted through as one, if they have one; `alone` where there is one element."""
     counted = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
     if any(outer != size * inner for (_, outer), (size, inner) in itertools.pairwise(counted)):

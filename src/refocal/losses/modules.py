@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal.losses import fused
-from refocal.losses.launches import Settings
 from refocal.losses.maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap
 from refocal.losses.mmce import mmce_loss
+from refocal.losses.plans import Settings
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.sigmoid import sigmoid_focal_loss
 from refocal.losses.softmax import (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from refocal.losses.compiled import Launch
-from refocal.losses.launches import finishing, multiplication, whole
+from refocal.losses.plans import finishing, multiplication, whole
 from refocal.losses.targets import loss_dtype
 
 _BLOCK = 2048

@@ -15,8 +15,8 @@ from refocal.core.focal import focal_partial_of
 from refocal.core.inverse import proper_partial_of
 from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
-from refocal.losses.launches import Settings
 from refocal.losses.minimiser import search_minimiser
+from refocal.losses.plans import Settings
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.targets import (
     Rows,
