@@ -16,7 +16,7 @@ test test-slow: export OMP_NUM_THREADS = 1
 test test-slow: export PYTHONDONTWRITEBYTECODE =
 
 # on a GPU's kernels, which Triton's interpreter runs here
-INTERPRETED := tests/losses/test_kernels.py "tests/losses/test_as_cross_entropy.py::test_types[samples-torch.float32-False]" tests/train/test_convolution.py
+INTERPRETED := tests/losses/test_kernels.py tests/losses/test_as_cross_entropy.py tests/train/test_convolution.py
 
 test: $(VENV)/.test lint types
 	$(BIN)/python -m pytest -n 2 --dist loadfile
