@@ -223,7 +223,7 @@ def focal_rows() -> list[str]:
 def cpu() -> str:
     """The processor's name, as the system gives it."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
@@ -271,7 +271,7 @@ def main() -> None:
     )
     print(text)
     if out is not None:
-        out.write_text(text)
+        out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def main() -> None:
     )
     print(table)
     if options.out is not None:
-        options.out.write_text(table)
+        options.out.write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -237,14 +237,16 @@ def _peak(run: Run, architecture: str) -> float:
     with all_digits():
         run(model, (data[0][:8], data[1][:8]))  # what it imports does not count
         ctypes.CDLL(None).malloc_trim(0)  # what was freed is no head start
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak begins again
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak begins again
         before = _resident("VmRSS")
         run(model, data)
         return _resident("VmHWM") - before
 
 
 def _resident(what: str) -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
+    line = next(
+        line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith(what)
+    )
     return int(line.split()[1]) * 1024 / 1e6
 
 
@@ -318,7 +320,7 @@ def main() -> None:
     def write(line: str) -> None:
         lines.append(line)
         print(line, flush=True)
-        options.out.write_text("\n".join(lines) + "\n")
+        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     write("# Curvature: trace and largest eigenvalue of a Hessian\n")
     write(f"{where}, PyTorch {torch.__version__}. {PRODUCTS} probes or products unless a row says otherwise; {times}.")

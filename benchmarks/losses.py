@@ -282,7 +282,7 @@ def main() -> None:
         ]
     )
     if options.out is not None:
-        options.out.write_text(table)
+        options.out.write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

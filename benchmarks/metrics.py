@@ -45,7 +45,9 @@ def seconds(tasks: dict[str, Task]) -> dict[str, float]:
 
 def status(field: str) -> float:
     """A memory field of this process, in MB."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    line = next(
+        line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith(field)
+    )
     return int(line.split()[1]) / 1024
 
 
@@ -56,7 +58,7 @@ def peak_memory(task: Task) -> float:
     if child == 0:
         ctypes.CDLL(None).malloc_trim(0)  # what earlier calls left in the heap would hide what this one needs
         before = status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak is counted from here
         task()
         os.write(writer, f"{status('VmHWM') - before:.1f}".encode())
         os._exit(0)
@@ -161,7 +163,7 @@ def stream(rows: int) -> list[str]:
         results = []
         for classwise in (False, True):
             accumulator = metrics.CalibrationAccumulator(classwise=classwise)
-            Path("/proc/self/clear_refs").write_text("5")
+            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
             start_time = time.perf_counter()
             for start in range(0, rows, WINDOW):
                 count = min(WINDOW, rows - start)
@@ -181,7 +183,7 @@ def stream(rows: int) -> list[str]:
 
 def cpu() -> str:
     """The processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
@@ -232,7 +234,7 @@ def main() -> None:
     table = "\n".join(lines)
     print(table)
     if arguments.out is not None:
-        arguments.out.write_text(table)
+        arguments.out.write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def main() -> None:
     )
     print(table)
     if out is not None:
-        out.write_text(table)
+        out.write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

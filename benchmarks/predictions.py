@@ -63,7 +63,7 @@ def measured(name: str, path: Path, how: str) -> tuple[float, float]:
 
 def cpu() -> str:
     """The model of the CPU."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
@@ -109,7 +109,7 @@ def main() -> None:
     )
     print(table)
     if out is not None:
-        out.write_text(table)
+        out.write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -246,7 +246,7 @@ def main() -> None:
         ]
     )
     if arguments.out is not None:
-        arguments.out.write_text(text)
+        arguments.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

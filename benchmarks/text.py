@@ -259,7 +259,7 @@ def main() -> None:
     )
     print(text)
     if options.out:
-        options.out.write_text(text)
+        options.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

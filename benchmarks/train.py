@@ -168,7 +168,7 @@ def main() -> None:
     )
     print(text)
     if options.out:
-        options.out.write_text(text)
+        options.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

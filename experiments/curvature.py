@@ -176,7 +176,7 @@ def main() -> None:
     options = parser.parse_args()
     first = options.out / ("004-fig-2" if options.what == "gamma" else "004-fig-4") / "small"
     if options.redraw:
-        runs = json.loads((first / "numbers.json").read_text())["runs"]
+        runs = json.loads((first / "numbers.json").read_text(encoding="utf-8"))["runs"]
     else:
         data = fashion_mnist(options.data)
         runs = gamma_runs(data) if options.what == "gamma" else penalty_runs(data)

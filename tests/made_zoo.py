@@ -40,7 +40,7 @@ def add(folder, name, *, seed=0, val=300, test=400, scale=1.0, **changes):
         for measure in (metrics.error, metrics.nll, metrics.ece):
             card[prefix + measure.__name__] = measure(probs, truth)
     card |= {"hardware": "none", "versions": {}, "command": "refocal train", "seconds": 1.5, **changes}
-    (folder / f"{name}.json").write_text(json.dumps(card))
+    (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
     return card
 
 

@@ -239,7 +239,7 @@ def test_a_reader_that_has_gone_is_no_failure(arguments):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
 def test_an_output_that_cannot_be_written_is_said_in_one_line():
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         command = [sys.executable, "-m", "refocal", "explain", "--gamma", "3", "--json"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
     assert (done.returncode, done.stderr) == (1, "refocal: No space left on device\n")

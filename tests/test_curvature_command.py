@@ -101,7 +101,9 @@ def test_several_runs_by_several_losses(tmp_path, capsys):
     assert zero[0]["largest_eigenvalues"] == pytest.approx(zero[1]["largest_eigenvalues"], rel=1e-3)
     assert one[0]["largest_eigenvalues"] != pytest.approx(one[1]["largest_eigenvalues"], rel=1e-2)
     assert main(["zoo", "add", *folders, "--zoo", str(tmp_path / "zoo")]) == 0
-    assert json.loads((tmp_path / "zoo" / f"{Path(folders[1]).name}.json").read_text())["curvature"] == one
+    assert (
+        json.loads((tmp_path / "zoo" / f"{Path(folders[1]).name}.json").read_text(encoding="utf-8"))["curvature"] == one
+    )
     capsys.readouterr()
 
 
@@ -147,7 +149,7 @@ def test_a_damaged_run_is_said_in_one_line(folder, tmp_path, capsys, damage, rea
     damaged = tmp_path / "damaged"
     shutil.copytree(folder, damaged)
     name, content = damage
-    (damaged / name).write_text(content)
+    (damaged / name).write_text(content, encoding="utf-8")
     assert main(["curvature", "--run", str(damaged), "--samples", "10", "--device", "cpu"]) == 1
     said = capsys.readouterr().err
     assert reason in said

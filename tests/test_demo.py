@@ -23,7 +23,7 @@ def test_predictions_are_what_they_claim():
 
 
 def test_readme_shows_what_make_demo_prints(monkeypatch, capsys, tmp_path):
-    command = re.search(r"refocal (demo .*)", (REPOSITORY / "Makefile").read_text())[1]
+    command = re.search(r"refocal (demo .*)", (REPOSITORY / "Makefile").read_text(encoding="utf-8"))[1]
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     assert cli.main(command.split()) == 0

@@ -79,6 +79,6 @@ def test_installed_command_shows_the_demo(base_python, tmp_path):
 
 def readme_example():
     """The first Python block of the README, and the lines that it says are printed."""
-    block = EXAMPLE.read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    block = EXAMPLE.read_text(encoding="utf-8").split("```python\n", 1)[1].split("```", 1)[0]
     printed = [line.split("  # ", 1)[1] for line in block.splitlines() if line.startswith("print(")]
     return block, printed

@@ -90,7 +90,7 @@ ROOMS = {
 
 def imports(path):
     """Absolute names of the modules a file imports, those outside the standard library."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -41,7 +41,7 @@ def test_json_round_trip(name, tmp_path):
     np.testing.assert_array_equal(same.predict_proba(logits), calibrator.predict_proba(logits))
     assert same.n_parameters_ == calibrator.n_parameters_
     assert [path.name for path in tmp_path.iterdir()] == ["calibrator.json"]
-    content = json.loads((tmp_path / "calibrator.json").read_text())
+    content = json.loads((tmp_path / "calibrator.json").read_text(encoding="utf-8"))
     assert content["schema"] == 1
 
 
@@ -62,11 +62,11 @@ def test_damaged_and_foreign_files(tmp_path):
     logits, labels = calibrated(50, 3)
     path = tmp_path / "calibrator.json"
     TemperatureScaling().fit(logits, labels).save(path)
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     content = json.loads(text)
 
     def check(changed, message):
-        path.write_text(changed if isinstance(changed, str) else json.dumps(changed))
+        path.write_text(changed if isinstance(changed, str) else json.dumps(changed), encoding="utf-8")
         with pytest.raises(ValueError, match=message):
             load(path)
 

@@ -546,7 +546,7 @@ def test_representations_show_the_settings():
 
 
 def test_readme_example_runs(capsys):
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     block = readme.split("## Losses")[1].split("```python\n", 1)[1].split("```", 1)[0]
     exec(block, {})
     assert "0.92" in capsys.readouterr().out

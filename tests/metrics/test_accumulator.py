@@ -119,8 +119,8 @@ def test_an_empty_state_is_saved_too(tmp_path):
 def test_states_of_other_kinds_are_refused(tmp_path):
     path = tmp_path / "state.json"
     CalibrationAccumulator().save(path)
-    state = json.loads(path.read_text())
-    path.write_text(json.dumps({**state, "schema": 99}))
+    state = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**state, "schema": 99}), encoding="utf-8")
     with pytest.raises(ValueError, match="path must hold a state of schema 1, got 99"):
         CalibrationAccumulator.load(path)
     with pytest.raises(ValueError, match=r"path must end in .npz or .json, got 'state.pkl'"):
@@ -209,7 +209,7 @@ def test_memory_does_not_grow():
 )
 def test_foreign_and_damaged_states(content, message, tmp_path):
     path = tmp_path / "state.json"
-    path.write_text(content)
+    path.write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         CalibrationAccumulator.load(path)
 

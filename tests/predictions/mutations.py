@@ -200,7 +200,7 @@ def main(form, seed, count, folder):
     for data in files:
         path.write_bytes(data)
         assert read(path), "the corpus must be valid"
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    size = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + GROWTH, size + GROWTH))
     accepted = 0
     for index in range(count):

@@ -117,11 +117,11 @@ def test_rows_are_counted_over_blocks(tmp_path, monkeypatch):
     np.savez(tmp_path / "a.npz", logits=np.zeros((1000, 2)), labels=labels)
     pq.write_table(pa.table({"logits": [[0.0, 0.0]] * 1000, "label": labels}), tmp_path / "a.parquet")
     lines = ["logit_0,logit_1,label", *(f"0,0,{label}" for label in labels)]
-    (tmp_path / "a.csv").write_text("\n".join(lines))
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
     rejected(tmp_path / "a.npz", "labels, row 777: .* got 2")
     rejected(tmp_path / "a.parquet", "label, row 777: .* got 2")
     rejected(tmp_path / "a.csv", r"label, row 777 \(line 779\): .* got 2")
-    (tmp_path / "a.csv").write_text("\n".join(lines).replace("0,0,2", "0,zero,2"))
+    (tmp_path / "a.csv").write_text("\n".join(lines).replace("0,0,2", "0,zero,2"), encoding="utf-8")
     rejected(tmp_path / "a.csv", r"logit_1, row 777 \(line 779\): must be a number, got 'zero'")
 
 
@@ -162,7 +162,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("names", "message"), [*NAMES, ("logit_0,logit_0", "column 'logit_0' stands there twice")])
 def test_names_of_csv_columns(names, message, tmp_path):
-    (tmp_path / "a.csv").write_text(f"{names}\n0,1\n")
+    (tmp_path / "a.csv").write_text(f"{names}\n0,1\n", encoding="utf-8")
     rejected(tmp_path / "a.csv", message)
 
 
@@ -216,7 +216,7 @@ def test_lists_of_csv_and_parquet_keep_their_length_over_blocks(tmp_path, monkey
     monkeypatch.setattr("refocal.predictions.source.BLOCK_SCORES", 16)
     monkeypatch.setattr("refocal.predictions.text._BLOCK_BYTES", 256)
     lists = [[1.0, 2.0]] * 200 + [[1.0, 2.0, 3.0]] * 800
-    (tmp_path / "a.csv").write_text("\n".join(["logits", *(f'"{row}"' for row in lists)]))
+    (tmp_path / "a.csv").write_text("\n".join(["logits", *(f'"{row}"' for row in lists)]), encoding="utf-8")
     pq.write_table(pa.table({"logits": lists}), tmp_path / "a.parquet", row_group_size=200)
     rejected(tmp_path / "a.csv", r"logits, row 200 \(line 202\): must have 2 values .* before, got 3")
     rejected(tmp_path / "a.parquet", r"logits, row 200: must have 2 values .* before, got 3")

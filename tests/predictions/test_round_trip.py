@@ -218,13 +218,13 @@ def test_csv_layouts(tmp_path):
         "\ufeff" + by_column.rstrip(),
         'probs,label\n"[0.5, 0.25,0.25]",2\n" [1,0,0] ",0\n',
     ):
-        path.write_text(text, newline="")
+        path.write_text(text, newline="", encoding="utf-8")
         assert_same(Predictions.read(path), expected)
 
 
 def test_csv_of_long_lists(tmp_path):
     scores = np.random.default_rng(0).standard_normal((3, 100_000))
-    (tmp_path / "a.csv").write_text("\n".join(["logits", *(f'"{row.tolist()}"' for row in scores)]))
+    (tmp_path / "a.csv").write_text("\n".join(["logits", *(f'"{row.tolist()}"' for row in scores)]), encoding="utf-8")
     assert_same(Predictions.read(tmp_path / "a.csv"), Predictions(scores, kind="logits"))
 
 

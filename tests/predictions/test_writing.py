@@ -39,8 +39,8 @@ def test_an_old_file_is_replaced_only_when_asked(path):
 def test_a_file_that_appears_meanwhile_stays(path):
     with pytest.raises(FileExistsError, match="overwrite=True"), PredictionsWriter(path) as writer:
         writer.write(NEW)
-        path.write_text("of somebody else")
-    assert path.read_text() == "of somebody else"
+        path.write_text("of somebody else", encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == "of somebody else"
     assert names(path.parent) == [path.name]
 
 

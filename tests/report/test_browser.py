@@ -208,7 +208,7 @@ def test_every_probability_is_what_python_computes(browser):
     rows[0] = 0.0
     rows[1, 1:] = -np.inf
     rows[2, :2] = 7.0, 7.0
-    source = resources.files("refocal.report").joinpath("assets/psi.js").read_text()
+    source = resources.files("refocal.report").joinpath("assets/psi.js").read_text(encoding="utf-8")
     browser.get("about:blank")
     for gamma in (-0.9, -0.3, 0.0, 0.5, 3.0, 10.0):
         for temperature in (0.1, 1.0, 10.0):

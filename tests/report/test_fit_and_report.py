@@ -143,7 +143,7 @@ def test_weights_count_as_repeated_samples():
 def test_save_by_suffix(digits, tmp_path):
     report = evaluate(digits[1].scores, digits[1].labels, by_class=False)
     report.save(tmp_path / "report.json")
-    assert (tmp_path / "report.json").read_text() == report.to_json()
+    assert (tmp_path / "report.json").read_text(encoding="utf-8") == report.to_json()
     with pytest.raises(FileExistsError, match="exists"):
         report.save(tmp_path / "report.json")
     report.save(tmp_path / "report.html")

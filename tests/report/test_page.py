@@ -173,7 +173,7 @@ def test_saved_page_is_whole_and_not_overwritten_unasked(report, page, tmp_path)
     assert path.read_bytes().decode() == page
     with pytest.raises(FileExistsError, match=r"report\.html exists, overwrite=True replaces it"):
         save_page(report, path)
-    path.write_text("old")
+    path.write_text("old", encoding="utf-8")
     save_page(report, str(path), overwrite=True)
     assert path.read_bytes().decode() == page
     assert list(tmp_path.iterdir()) == [path]

@@ -19,7 +19,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
 
 def documented_keys():
     """Heading of each schema table -> its keys."""
-    schema = DOCUMENT.read_text().split("## JSON, schema version", 1)[1]
+    schema = DOCUMENT.read_text(encoding="utf-8").split("## JSON, schema version", 1)[1]
     return {
         part.splitlines()[0].strip(): re.findall(r"^\| `(\w+)` \|", part, flags=re.M)
         for part in schema.split("\n### ")[1:]
@@ -42,8 +42,8 @@ def test_documented_keys_are_the_ones_written():
     records = {name for name, value in vars(record).items() if dataclasses.is_dataclass(value)}
     assert records == set(keys)
     assert written["schema"] == record.SCHEMA
-    assert f"JSON, schema version {record.SCHEMA}" in DOCUMENT.read_text()
-    assert f"{record.SLIDER_LOGITS:,}" in DOCUMENT.read_text()
+    assert f"JSON, schema version {record.SCHEMA}" in DOCUMENT.read_text(encoding="utf-8")
+    assert f"{record.SLIDER_LOGITS:,}" in DOCUMENT.read_text(encoding="utf-8")
 
 
 def test_numbers_that_json_has_not_are_null():

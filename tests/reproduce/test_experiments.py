@@ -52,7 +52,7 @@ def test_each_spec_runs(name, tmp_path, data, networks):
     outcome = reproduce.reproduce(spec, scale="smoke", results=tmp_path, context=context)
     assert outcome.folder == tmp_path / name / "smoke"
     check_files(outcome.folder)
-    content = json.loads((outcome.folder / "numbers.json").read_text())
+    content = json.loads((outcome.folder / "numbers.json").read_text(encoding="utf-8"))
     assert content["versions"]["refocal"]
     assert content["seconds"] >= 0
     assert [item["paper"] for item in content["published"]] == [item.value for item in spec.published]

@@ -130,11 +130,11 @@ def test_a_finding_must_name_computed_values(spec, counting, tmp_path):
 
 def test_a_damaged_result_is_named(spec, counting, tmp_path):
     folder = make(spec, tmp_path).folder
-    (folder / "numbers.json").write_text("{")
+    (folder / "numbers.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"numbers\.json is not a result .*: --force makes it anew"):
         make(spec, tmp_path)
     assert make(spec, tmp_path, force=True).why == "by --force"
-    (folder / "numbers.json").write_text("[]")
+    (folder / "numbers.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ValueError, match="is not a result"):
         make(spec, tmp_path)
 

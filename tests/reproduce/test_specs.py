@@ -35,7 +35,7 @@ tolerance = 0.0005
 @pytest.fixture
 def write(tmp_path):
     def written(text, name="003-fig-3.toml"):
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8")
         return tmp_path / name
 
     return written

@@ -102,8 +102,8 @@ def test_seeds_that_lack_a_gamma_are_left_out(tmp_path):
 def test_other_seeds_of_a_gamma_are_matched_in_their_order(tmp_path):
     write(tmp_path, seeds=2)
     for path in tmp_path.glob("g3-*.json"):
-        card = json.loads(path.read_text())
-        path.write_text(json.dumps({**card, "seed": card["seed"] + 5}))
+        card = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**card, "seed": card["seed"] + 5}), encoding="utf-8")
     _, found = computed(2, tmp_path)
     assert found.values[f"lambda_max_cross_entropy_at_largest_over_at_0({NAME})"] == pytest.approx(4)
     assert found.values[f"lambda_max_cross_entropy_at_largest_over_at_0, low({NAME})"] == pytest.approx(4)
@@ -113,9 +113,9 @@ def test_other_seeds_of_a_gamma_are_matched_in_their_order(tmp_path):
 def test_cards_without_curvature(tmp_path, number):
     write(tmp_path, seeds=1)
     for path in tmp_path.glob("*.json"):
-        card = json.loads(path.read_text())
+        card = json.loads(path.read_text(encoding="utf-8"))
         card["curvature"] = card["curvature"][:1]  # one Hessian of the two
-        path.write_text(json.dumps(card))
+        path.write_text(json.dumps(card), encoding="utf-8")
     spec, found = computed(number, tmp_path)
     assert not found.values
     assert {published.number for published in spec.published} <= set(found.absent)

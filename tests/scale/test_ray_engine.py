@@ -108,7 +108,7 @@ def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
         for number, block in enumerate(rows.read(path)):
             yield block
             if path.name == "part-3.parquet" and number == 0 and not marker.exists():
-                marker.write_text(str(os.getpid()))  # after its rows were counted
+                marker.write_text(str(os.getpid()), encoding="utf-8")  # after its rows were counted
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def measure(block):
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
 
     with connected(None, lambda _: None) as engine:
         found = engine.fold(Source(files, read_and_die), measure, CalibrationAccumulator.merge, what="measuring")
-    assert int(marker.read_text()) != os.getpid()
+    assert int(marker.read_text(encoding="utf-8")) != os.getpid()
     assert found.compute() == pytest.approx(scale.evaluate(files), rel=1e-12)
     assert found.compute().samples == sum(SIZES)
 
@@ -168,7 +168,7 @@ def test_an_interrupt_ends_the_remote_work(tmp_path):
 
     def endless(path):
         while True:
-            with open(beats, "a") as file:
+            with open(beats, "a", encoding="utf-8") as file:
                 file.write(".")
             time.sleep(0.05)
             yield from ()

@@ -25,9 +25,9 @@ def worker_that_trains():
     socket = ray.nodes()[0]["RayletSocketName"]
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (process / "cmdline").read_text().startswith("ray::_train_one"):
-                parent = (process / "status").read_text().split("PPid:")[1].split()[0]
-                if socket in Path("/proc", parent, "cmdline").read_text():
+            if (process / "cmdline").read_text(encoding="utf-8").startswith("ray::_train_one"):
+                parent = (process / "status").read_text(encoding="utf-8").split("PPid:")[1].split()[0]
+                if socket in Path("/proc", parent, "cmdline").read_text(encoding="utf-8"):
                     return int(process.name)
         except OSError:  # it has ended
             continue
@@ -40,9 +40,9 @@ def kill_once_begun(history, killed):
     while not (worker := worker_that_trains()) and time.monotonic() < deadline:
         time.sleep(0.2)
     while worker and time.monotonic() < deadline:
-        if history.exists() and history.read_text().count("\n") >= 2:
+        if history.exists() and history.read_text(encoding="utf-8").count("\n") >= 2:
             os.kill(worker, signal.SIGKILL)
-            killed.append(history.read_text().count("\n"))
+            killed.append(history.read_text(encoding="utf-8").count("\n"))
             return
         time.sleep(0.005)
 
@@ -62,9 +62,9 @@ def test_a_worker_that_dies_costs_an_epoch(tmp_path):
     assert names == [recipe.name]
     assert killed
     assert 2 <= killed[0] < 60
-    epochs = [json.loads(line)["epoch"] for line in history.read_text().splitlines()]
+    epochs = [json.loads(line)["epoch"] for line in history.read_text(encoding="utf-8").splitlines()]
     assert epochs == list(range(1, 61))
-    card = json.loads((tmp_path / recipe.name / "card.json").read_text())
+    card = json.loads((tmp_path / recipe.name / "card.json").read_text(encoding="utf-8"))
     assert card["ran_on"]["engine"] == "ray"
     assert card["error"] < 0.2
 

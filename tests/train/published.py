@@ -131,7 +131,7 @@ def tiny_imagenet(folder):
     rng = np.random.default_rng(6)
     names = ["n03", "n01", "n02"]
     folder.mkdir(parents=True)
-    (folder / "wnids.txt").write_text("\n".join(names) + "\n")
+    (folder / "wnids.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
     pixels = {}
 
     def save(name, grey=False):
@@ -149,7 +149,7 @@ def tiny_imagenet(folder):
     for k in range(6):
         save(f"val/images/val_{k}.JPEG")
         lines.append(f"val_{k}.JPEG\t{names[k % 3]}\t0\t0\t62\t62")
-    (folder / "val/val_annotations.txt").write_text("\n".join(lines) + "\n")
+    (folder / "val/val_annotations.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as packed:
         for path in sorted(folder.rglob("*")):

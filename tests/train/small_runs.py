@@ -39,5 +39,5 @@ def weights(folder):
 
 
 def history(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [{**json.loads(line), "seconds": None} for line in lines]

@@ -62,7 +62,7 @@ def test_the_command_learns_and_leaves_a_card(tmp_path, monkeypatch, capsys, kin
     assert card["error"] < 0.2
     assert card["word_vectors"] == f"vectors.txt: {len(data.vocabulary) - 1} of {len(data.vocabulary)} words"
     folder = tmp_path / "runs" / card["name"]
-    history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert history[-1]["loss"] < history[0]["loss"] / 2
     errors = [epoch["val"]["error"] for epoch in history]
     assert card["kept_epoch"] == 1 + int(np.argmin(errors))
@@ -133,7 +133,9 @@ def test_a_sample_s_loss_is_the_sum_over_its_nodes(tmp_path):
     for summed in (True, False):
         recipe = settings("sst", epochs=1, batch_size=every, sum_loss=summed)
         run(recipe, data, tmp_path / str(summed))
-        losses[summed] = json.loads((tmp_path / str(summed) / recipe.name / "metrics.jsonl").read_text())["loss"]
+        losses[summed] = json.loads(
+            (tmp_path / str(summed) / recipe.name / "metrics.jsonl").read_text(encoding="utf-8")
+        )["loss"]
     assert losses[True] / every == pytest.approx(losses[False], rel=1e-5)
 
 

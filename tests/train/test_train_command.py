@@ -28,7 +28,8 @@ def test_the_command_reads_a_file(tmp_path, capsys):
     recipe = tmp_path / "plan.toml"
     recipe.write_text(
         'data = "digits"\nmodel = "mlp"\nepochs = 1\n'
-        '[[runs]]\nloss = "brier"\n[[runs]]\nloss = "dual-focal"\ngamma = 5\n'
+        '[[runs]]\nloss = "brier"\n[[runs]]\nloss = "dual-focal"\ngamma = 5\n',
+        encoding="utf-8",
     )
     assert main(["train", str(recipe), "--device", "cpu", "--out", str(tmp_path / "runs")]) == 0
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
@@ -39,7 +40,7 @@ def test_the_command_reads_a_file(tmp_path, capsys):
 
 
 def test_ce_is_short_for_cross_entropy_in_a_file_too(tmp_path):
-    (tmp_path / "plan.toml").write_text('data = "digits"\nmodel = "mlp"\nloss = "ce"\n')
+    (tmp_path / "plan.toml").write_text('data = "digits"\nmodel = "mlp"\nloss = "ce"\n', encoding="utf-8")
     options = parser().parse_args(["train", str(tmp_path / "plan.toml")])
     assert _recipes(options) == [Recipe(data="digits", model="mlp", loss="cross-entropy")]
 
@@ -48,12 +49,16 @@ def test_a_run_goes_on_unless_told_to_begin_anew(tmp_path):
     command = ["train", *SMALL, "--device", "cpu", "--out", str(tmp_path), "--epochs"]
     folder = tmp_path / "digits-mlp-cross-entropy-s0"
     assert main([*command, "2", "--keep-logits", "2"]) == 0
-    (folder / "notes.txt").write_text("mine")
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
     trained = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main([*command, "2", "--resume"]) == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == trained
     assert main([*command, "1", "--no-resume"]) == 0
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == runs.read_card(folder)["epochs"] == 1
+    assert (
+        len((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+        == runs.read_card(folder)["epochs"]
+        == 1
+    )
     assert trained.keys() - {path.name for path in folder.iterdir()} == {"train-epoch-2.npz"}
 
 
@@ -101,7 +106,7 @@ def test_processes_talk_as_their_device_can(monkeypatch, device, backend):
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, monkeypatch, capsys, options, reason):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "plan.toml").write_text("no folder")
+    (tmp_path / "plan.toml").write_text("no folder", encoding="utf-8")
     assert main(["train", *options, "--device", "cpu"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("refocal: ")
@@ -126,7 +131,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path, monkeypatch, capsys, option
 )
 def test_a_file_that_does_not_fit_is_refused(tmp_path, lines, reason, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "plan.toml").write_text(f'data = "digits"\nmodel = "mlp"\n{lines}\n')
+    (tmp_path / "plan.toml").write_text(f'data = "digits"\nmodel = "mlp"\n{lines}\n', encoding="utf-8")
     assert main(["train", "plan.toml", "--device", "cpu"]) == 1
     assert re.search(reason, capsys.readouterr().err)
     assert not (tmp_path / "runs").exists()

@@ -115,7 +115,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path, one_thread):
     running = start(tmp_path / "killed", *SMALL, "--epochs", "30", "--batch-size", "64", "--loss", "adafocal")
     lines = tmp_path / "killed" / recipe.name / "metrics.jsonl"
     deadline = time.monotonic() + 120
-    while not (lines.exists() and lines.read_text().count("\n") >= 5):
+    while not (lines.exists() and lines.read_text(encoding="utf-8").count("\n") >= 5):
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -28,13 +28,13 @@ def logits_of_three(seed, count):
 def write_run(folder, **changes):
     """A run as training leaves it, of a network of three classes on samples of two."""
     add(folder.parent / "made", "sst-x-s0", data="sst", model="tree-lstm", **changes)
-    card = json.loads((folder.parent / "made" / "sst-x-s0.json").read_text())
+    card = json.loads((folder.parent / "made" / "sst-x-s0.json").read_text(encoding="utf-8"))
     (every, labels), split = logits_of_three(0, 700), np.repeat(["val", "test"], [300, 400])
     folder.mkdir()
     np.savez(folder / "predictions.npz", logits=every[:, SCORED], labels=labels, split=split)
     np.savez(folder / "all-classes.npz", logits=every, labels=SCORED[labels], split=split)
-    (folder / "card.json").write_text(json.dumps(card))
-    (folder / "metrics.jsonl").write_text("{}\n")
+    (folder / "card.json").write_text(json.dumps(card), encoding="utf-8")
+    (folder / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
     return every.astype(np.float64), labels
 
 

@@ -201,8 +201,8 @@ def test_table(made, capsys):
 
 
 def test_markdown(made, capsys):
-    card = json.loads((made / "zoo" / "adafocal.json").read_text())
-    (made / "zoo" / "adafocal.json").write_text(json.dumps(card | {"model": "a|b<script>"}))
+    card = json.loads((made / "zoo" / "adafocal.json").read_text(encoding="utf-8"))
+    (made / "zoo" / "adafocal.json").write_text(json.dumps(card | {"model": "a|b<script>"}), encoding="utf-8")
     status, shown, _ = run(capsys, "zoo", "table", "--markdown")
     assert status == 0
     assert "## svhn, a\\|b&lt;script>" in shown
@@ -242,7 +242,7 @@ def test_an_infinite_mean_is_no_json_number():
 )
 def test_cards_are_checked(tmp_path, change, message):
     card = add(tmp_path, "one")
-    (tmp_path / "one.json").write_text(json.dumps(card | change))
+    (tmp_path / "one.json").write_text(json.dumps(card | change), encoding="utf-8")
     with pytest.raises(zoo.ZooError, match=message):
         zoo.entries(tmp_path)
 
@@ -253,7 +253,7 @@ def test_files_are_checked(tmp_path):
     assert zoo.entries(tmp_path) == []
     card = add(tmp_path, "one")
     del card["command"]
-    (tmp_path / "one.json").write_text(json.dumps(card))
+    (tmp_path / "one.json").write_text(json.dumps(card), encoding="utf-8")
     with pytest.raises(zoo.ZooError, match="command must be of type str, got None"):
         zoo.entries(tmp_path)
     for content in (b"{", b"\xff"):
@@ -287,7 +287,7 @@ def finished_run(folder, **changes):
     card = add(folder, "run", **changes)
     (folder / "run.npz").rename(folder / "predictions.npz")
     (folder / "run.json").rename(folder / "card.json")
-    (folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    (folder / "metrics.jsonl").write_text('{"epoch": 1}\n', encoding="utf-8")
     return card
 
 
@@ -338,7 +338,7 @@ def test_a_run_does_not_replace_one_with_other_settings(tmp_path):
 @pytest.mark.parametrize("name", ["../outside", "in/side", ""])
 def test_a_card_does_not_choose_where_it_goes(tmp_path, name):
     card = finished_run(tmp_path / "run") | {"name": name}
-    (tmp_path / "run" / "card.json").write_text(json.dumps(card))
+    (tmp_path / "run" / "card.json").write_text(json.dumps(card), encoding="utf-8")
     with pytest.raises(zoo.ZooError, match="name must be that of a file"):
         zoo.add(tmp_path / "run", tmp_path / "zoo")
     assert {path.name for path in tmp_path.iterdir()} == {"run"}

@@ -262,7 +262,7 @@ def _read_state(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header of a file, and its arrays."""
     names = ("sums", "grid", "classes")
     if path.suffix == ".json":
-        header = json.loads(path.read_text())
+        header = json.loads(path.read_text(encoding="utf-8"))
         return header, {name: np.array(header[name], dtype=np.float64) for name in names if name in header}
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
         arrays = {name: file[name].astype(np.float64) for name in names if name in file.files}

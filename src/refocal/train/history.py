@@ -70,7 +70,7 @@ class History:
     def append(self, record: dict[str, Any]) -> None:
         """Add an epoch, with six digits; it is on the disk before the checkpoint that counts it."""
         try:
-            with self._path.open("a") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(_rounded(record)) + "\n")
                 file.flush()
                 os.fsync(file.fileno())

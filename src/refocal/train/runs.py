@@ -63,7 +63,7 @@ def held(folder: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    with open(folder / ".lock", "a") as file:
+    with open(folder / ".lock", "a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -121,7 +121,7 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     """The card of a finished run."""
     path = Path(folder) / "card.json"
     try:
-        card = json.loads(path.read_text())
+        card = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         msg = f"{folder} holds no finished run: there is no card.json"
         raise FileNotFoundError(msg) from None

@@ -1,0 +1,78 @@
+"""Text is read and written as UTF-8 by name: the default is the locale's encoding, which need not know a γ."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refocal import demo
+
+REPOSITORY = Path(__file__).parents[1]
+SOURCES = sorted(
+    path
+    for folder in ("src", "tests", "tools", "benchmarks", "experiments")
+    for path in (REPOSITORY / folder).rglob("*.py")
+)
+# ASCII alone, in this process and in those that it starts: without the last two Python would choose UTF-8
+ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def without_encoding(tree):
+    """The lines that open a text file and leave its encoding to the locale."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and not any(keyword.arg == "encoding" for keyword in node.keywords):
+            method = isinstance(node.func, ast.Attribute)
+            name = node.func.attr if method else getattr(node.func, "id", "")
+            mode = next((getattr(given, "value", "?") for given in node.args[not method :]), "")
+            text = {
+                "read_text": not node.args,
+                "write_text": method and len(node.args) == 1,  # with more it is not that of a path
+                "open": mode in {"r", "w", "a", "x"} or not (method or mode),
+            }
+            if text.get(name):
+                yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("p.read_text()", True),
+        ("p.read_text('utf-8')", False),
+        ("p.write_text(x)", True),
+        ("write_text(path, text, overwrite=True)", False),
+        ("open(p)", True),
+        ("open(p, 'a')", True),
+        ("open(p, 'rb')", False),
+        ("open(p, 'w', encoding='utf-8')", False),
+        ("p.open('w')", True),
+        ("archive.open(name)", False),
+    ],
+)
+def test_what_counts(code, found):
+    assert bool(list(without_encoding(ast.parse(code)))) is found
+
+
+def test_every_text_file_is_opened_with_its_encoding():
+    assert len(SOURCES) > 200
+    found = {
+        str(path.relative_to(REPOSITORY)): lines
+        for path in SOURCES
+        if (lines := list(without_encoding(ast.parse(path.read_bytes()))))
+    }
+    assert found == {}
+
+
+def test_a_locale_without_greek_spells_it_and_writes_it_into_pages(tmp_path):
+    demo.load().write(tmp_path / "demo.npz")
+    words = ["calibrate", "demo.npz", "--gamma", "3", "--method", "posterior", "--report", "page.html"]
+    done = subprocess.run(
+        [sys.executable, "-m", "refocal", *words], cwd=tmp_path, env=ASCII, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"gamma = 3" in done.stdout
+    assert "γ" in (tmp_path / "page.html").read_text(encoding="utf-8")
