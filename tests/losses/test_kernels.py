@@ -126,6 +126,21 @@ def test_a_confident_target(classes, gamma):
     compare(logits, target, Settings(gamma, None, -100, 0.0, False), "none")
 
 
+@pytest.mark.parametrize("offset", [100.0, 1e4, 1e7])
+def test_an_offset_of_all_logits_changes_nothing(offset, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    for classes in (5, 1000):  # whole numbers: their sums with the offset are exact
+        near = torch.randint(-8, 9, (6, classes), generator=generator).to(DEVICE, torch.float32)
+        target = torch.randint(classes, (6,), generator=generator).to(DEVICE)
+        near[torch.arange(3), target[:3]] += 12.0
+        for goal, smoothing in ((target, 0.0), (target, 0.1), (torch.softmax(near.flip(1), dim=1), 0.0)):
+            compare(near + offset, goal, Settings(2.0, None, -100, smoothing, False), "none")
+    monkeypatch.setattr(plans, "LONGEST_ROW_ON_CHIP", 64)
+    plans.plan_for.cache_clear()
+    compare(near + offset, target, PLAIN, "none")  # in chunks
+    plans.plan_for.cache_clear()
+
+
 @pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
 def test_a_large_vocabulary():
     logits, target, _ = batch(65, 128_256, dtype=torch.bfloat16)

@@ -156,8 +156,10 @@ def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tu
     shift = others.amax(dim=1, keepdim=True).detach()
     mass = torch.exp(others - torch.where(shift == -torch.inf, 0, shift)).sum(dim=1)
     none = mass == 0
-    log_mass = torch.where(none, -torch.inf, torch.log(torch.where(none, 1, mass)) + shift[:, 0])
-    log_odds_against = torch.where(score == torch.inf, torch.nan, log_mass - score)  # as the softmax of such a row
+    # the scores are subtracted first: added to their difference, the logarithm keeps its digits wherever they lie
+    log_odds_against = torch.log(torch.where(none, 1, mass)) + (shift[:, 0] - score)
+    log_odds_against = torch.where(none, -torch.inf - score, log_odds_against)
+    log_odds_against = torch.where(score == torch.inf, torch.nan, log_odds_against)  # as the softmax of such a row
     log_odds_against = torch.where(keep, log_odds_against, 0)  # a row that does not count may be masked at its index
     log_p, log_q = -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp)
     return log_p, torch.where(log_p == -torch.inf, 0, log_q), keep, safe  # p log p = 0 there, and so its derivatives

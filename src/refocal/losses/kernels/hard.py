@@ -1,7 +1,8 @@
 """Focal loss of class-index targets: losses and the gradient in the logits.
 
 With m_j = exp(x_j - max x), p = m_y / sum(m) and q = sum of the others / sum(m), so that neither is taken from the
-other by subtraction. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
+other by subtraction. The difference is taken before the factor that changes to base 2, so that logits far from 0 keep
+their digits. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
 
 Each kernel leaves one loss a row, or a tile, in `work`, which is laid out as `sums` says; or it adds them up itself
 (ADDS), so that one launch does all. Lengths and strides are constants, so that Triton sees which addresses are aligned
@@ -85,11 +86,11 @@ def tiles_of_rows(
     counted, sound, safe = _checked(target, ignore_index, CLASSES)
     target_score_ptr = score_at(logits_ptr, image, inner, safe, SPAN, IMAGE, STRIDE)
     score = tl.load(target_score_ptr, mask=exists, other=0.0).to(tl.float32)
-    shift = tl.max(x, axis=1) * LOG2_E
+    shift = tl.max(x, axis=1)
     shift = tl.where(shift == -float("inf"), 0.0, shift)
     is_target = column == safe[:, None]
-    mass = tl.where(is_target, 0.0, tl.exp2(x * LOG2_E - shift[:, None]))
-    log_mass = score * LOG2_E - shift
+    mass = tl.where(is_target, 0.0, tl.exp2((x - shift[:, None]) * LOG2_E))
+    log_mass = (score - shift) * LOG2_E
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
     loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), tl.sum(mass, axis=1), row_gamma, WHOLE, DETACHED)
     loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
@@ -148,10 +149,10 @@ def _whole_row(
     target = tl.load(target_ptr + row)
     counted, sound, safe = _checked(target, ignore_index, CLASSES)
     score = tl.load(start + safe).to(tl.float32)
-    shift = tl.max(x, axis=0) * LOG2_E
+    shift = tl.max(x, axis=0)
     shift = tl.where(shift == -float("inf"), 0.0, shift)
-    masses = tl.exp2(x * LOG2_E - shift)
-    log_mass = score * LOG2_E - shift
+    masses = tl.exp2((x - shift) * LOG2_E)
+    log_mass = (score - shift) * LOG2_E
     mass = tl.exp2(log_mass)
     rest = tl.sum(masses, axis=0) - mass
     if rest < mass:  # the difference has lost digits
@@ -237,10 +238,10 @@ def whole_rows(
 
 @triton.jit
 def _add_chunk(x, tops, totals):
-    """Running maximum and sum of exponentials of each lane, in base 2, with a chunk (LANES, WIDTH) added."""
-    higher = tl.maximum(tops, tl.max(x, axis=1) * LOG2_E)
-    sums = tl.sum(tl.exp2(x * LOG2_E - higher[:, None]), axis=1)
-    return higher, totals * tl.exp2(tops - higher) + sums
+    """Running maximum and sum of exponentials of each lane, with a chunk (LANES, WIDTH) added."""
+    higher = tl.maximum(tops, tl.max(x, axis=1))
+    sums = tl.sum(tl.exp2((x - higher[:, None]) * LOG2_E), axis=1)
+    return higher, totals * tl.exp2((tops - higher) * LOG2_E) + sums
 
 
 @triton.jit
@@ -286,7 +287,7 @@ def rows_in_chunks(
         base = logits_ptr + place * STRIDE
         target = tl.load(target_ptr + row)
         counted, sound, safe = _checked(target, ignore_index, CLASSES)
-        score = tl.load(base + safe).to(tl.float32) * LOG2_E
+        score = tl.load(base + safe).to(tl.float32)
         tops = tl.full((LANES,), -1e38, tl.float32)
         totals = tl.zeros((LANES,), tl.float32)
         for start in tl.range(0, FULL, CHUNK):
@@ -299,8 +300,8 @@ def rows_in_chunks(
             tops, totals = _add_chunk(tl.where(tail == safe, -float("inf"), last.to(tl.float32)), tops, totals)
         top = tl.max(tops, axis=0)
         shift = tl.maximum(top, score)
-        rest = tl.sum(totals * tl.exp2(tops - shift), axis=0)
-        log_mass = score - shift
+        rest = tl.sum(totals * tl.exp2((tops - shift) * LOG2_E), axis=0)
+        log_mass = (score - shift) * LOG2_E
         row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
         loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), rest, row_gamma, WHOLE, DETACHED)
         loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
@@ -319,14 +320,14 @@ def rows_in_chunks(
             out = gradient_ptr + place * CLASSES
             for start in tl.range(0, FULL, CHUNK):
                 x = tl.load(base + start + offset, eviction_policy="evict_first").to(tl.float32)
-                gradient = tl.exp2(x * LOG2_E - shift) * factor
+                gradient = tl.exp2((x - shift) * LOG2_E) * factor
                 if (safe >= start) & (safe < start + CHUNK):
                     gradient = tl.where(start + offset == safe, -phi * q, gradient)
                 rounded = gradient.to(gradient_ptr.dtype.element_ty)
                 tl.store(out + start + offset, rounded, eviction_policy="evict_first")
             if FULL < CLASSES:
                 last = tl.load(base + tail, mask=tail < CLASSES, other=-float("inf"), eviction_policy="evict_first")
-                at_tail = tl.exp2(last.to(tl.float32) * LOG2_E - shift) * factor
+                at_tail = tl.exp2((last.to(tl.float32) - shift) * LOG2_E) * factor
                 at_tail = tl.where(tail == safe, -phi * q, at_tail).to(gradient_ptr.dtype.element_ty)
                 tl.store(out + tail, at_tail, mask=tail < CLASSES, eviction_policy="evict_first")
     if ADDS:
