@@ -237,7 +237,10 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Any) -> Array:
 
 def _unsmooth(probs: Array, epsilon: float, *, xp: Any) -> Array:
     """Undo label smoothing: (p - epsilon / K) / (1 - epsilon), clipped at 0 and scaled to sum 1."""
-    excess = probs - epsilon / probs.shape[-1]
+    even = 1 / probs.shape[-1]
+    # p - epsilon / K without the rounding of epsilon; the top class has 1 / K at least, up to rounding, so it is kept
+    largest = stop_gradient(xp.max(probs, axis=-1, keepdims=True))
+    excess = probs - xp.where(largest < even, largest, even) + (1 - epsilon) * even
     kept = xp.where(excess > 0, excess, 0.0)
     return kept / xp.sum(kept, axis=-1, keepdims=True)
 
