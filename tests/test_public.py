@@ -34,6 +34,7 @@ EXTRAS = {
 ROOMS = {
     "_arrays": {"array_api_compat", "numpy"},
     "_check": {"numpy", "refocal._arrays"},
+    "_documents": set(),
     "_files": set(),
     "core": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.core"},
     "metrics": {
@@ -44,12 +45,20 @@ ROOMS = {
         "refocal.core",
         "refocal.metrics",
         "refocal._files",
+        "refocal._documents",
     },
     "metrics/torchmetrics": {"torch", "torchmetrics", "refocal.metrics"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
     | {"refocal.core", "refocal.losses"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
-    | {"refocal._arrays", "refocal._check", "refocal.core", "refocal.calibrators", "refocal._files"},
+    | {
+        "refocal._arrays",
+        "refocal._check",
+        "refocal.core",
+        "refocal.calibrators",
+        "refocal._files",
+        "refocal._documents",
+    },
     "curvature": {"numpy", "torch", "rich", "curvlinops"} | {"refocal._check", "refocal.losses", "refocal.curvature"},
     "report": {
         "numpy",
@@ -60,27 +69,60 @@ ROOMS = {
         "refocal.metrics",
         "refocal.calibrators",
     }
-    | {"refocal._check", "refocal._files", "refocal.report", "refocal"},
-    "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal.predictions"},
-    "scale": {"numpy", "ray", "sklearn", "refocal._check", "refocal._files", "refocal.core", "refocal.metrics"}
+    | {"refocal._check", "refocal._files", "refocal._documents", "refocal.report", "refocal"},
+    "predictions": {
+        "numpy",
+        "pyarrow",
+        "refocal._check",
+        "refocal._files",
+        "refocal._documents",
+        "refocal.predictions",
+    },
+    "scale": {
+        "numpy",
+        "ray",
+        "sklearn",
+        "refocal._check",
+        "refocal._files",
+        "refocal._documents",
+        "refocal.core",
+        "refocal.metrics",
+    }
     | {"refocal.calibrators", "refocal.predictions", "refocal.report", "refocal.scale"},
     "scale/figures": {"refocal.scale", "refocal.reproduce"},
-    "scale/training": {"ray", "torch", "refocal._check", "refocal._files", "refocal.scale", "refocal.train"},
+    "scale/training": {
+        "ray",
+        "torch",
+        "refocal._check",
+        "refocal._files",
+        "refocal._documents",
+        "refocal.scale",
+        "refocal.train",
+    },
     "demo": {"refocal.predictions"},
     "claims": {"flint", "mpmath", "numpy", "scipy", "rich", "matplotlib"}
-    | {"refocal._files", "refocal.core", "refocal.claims"},
+    | {"refocal._files", "refocal._documents", "refocal.core", "refocal.claims"},
     "reproduce": {"numpy", "scipy", "torch", "matplotlib", "PIL", "refocal"},
     "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
-    | {"refocal._check", "refocal._files", "refocal.train.data"},
+    | {"refocal._check", "refocal._files", "refocal._documents", "refocal.train.data"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
-    | {"refocal.predictions", "refocal.report.words", "refocal.zoo", "refocal._files"}
+    | {"refocal.predictions", "refocal.report.words", "refocal.zoo", "refocal._files", "refocal._documents"}
     | {"refocal.train.recipe", "refocal.train.objective"},
     "train/models": {"torch", "refocal._check", "refocal.train.models", "refocal.train.convolution"},
     "train/kernels": {"triton"},
     "cli": {"numpy", "rich", "refocal"},
     "cli/train": {"torch", "rich", "refocal"},
     "cli/curvature": {"torch", "rich", "refocal"},
-    "train": {"numpy", "scipy", "torch", "safetensors", "refocal._check", "refocal._files", "refocal.metrics"}
+    "train": {
+        "numpy",
+        "scipy",
+        "torch",
+        "safetensors",
+        "refocal._check",
+        "refocal._files",
+        "refocal._documents",
+        "refocal.metrics",
+    }
     | {"refocal.losses", "refocal.curvature", "refocal.train"},
     "train/runs": {"numpy", "torch", "safetensors", "refocal"},
     "__main__": {"refocal.cli"},

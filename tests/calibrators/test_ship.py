@@ -81,9 +81,9 @@ def test_damaged_and_foreign_files(tmp_path):
     from refocal.calibrators.files import _digest
 
     for change, message in [
-        ({"kind": "os.system"}, "the kind of calibrator must be one of"),
-        ({"learned": {"_head": 1}}, "damaged: KeyError"),
-        ({"parameters": {"nonsense": 1}}, "damaged: TypeError"),
+        ({"kind": "os.system"}, "calibrator.json is damaged: kind must be one of"),
+        ({"learned": {"_head": 1}}, "damaged: learned has an unknown name, '_head'"),
+        ({"parameters": {"nonsense": 1}}, "damaged: parameters has an unknown name, 'nonsense'"),
     ]:
         body = {**content["calibrator"], **change}
         check({**content, "calibrator": body, "digest": _digest(body)}, message)

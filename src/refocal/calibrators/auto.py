@@ -9,15 +9,57 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
 
+from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head, choice
 from refocal.calibrators.ensemble import EnsembleTemperatureScaling
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
+from refocal.calibrators.learned import Rule
 from refocal.calibrators.linear import MatrixScaling, VectorScaling
 from refocal.calibrators.posterior import FocalPosterior
 from refocal.calibrators.temperature import TemperatureScaling
 from refocal.core.scores import log_scores
 
 _FLOOR = 700.0  # a probability of 0 for the true class costs as much as one of e^-700, so that means stay comparable
+
+_RESULT: dict[str, Rule] = {
+    "name": learned.text,
+    "score": learned.finite,
+    "behind": learned.finite,
+    "error": learned.standard_error,
+    "parameters": learned.count,
+    "chosen": learned.flag,
+}
+
+
+def _best(value: Any, name: str, calibrator: Any) -> Calibrator:
+    """A fitted calibrator of the same classes."""
+    if not isinstance(value, Calibrator) or len(getattr(value, "classes_", ())) != learned.classes(calibrator):
+        msg = f"{name} must be a calibrator of {learned.classes(calibrator)} classes, got {value!r:.100}"
+        raise ValueError(msg)
+    return value
+
+
+def _results(value: Any, name: str, calibrator: Any) -> list[dict[str, Any]]:
+    """What was tried, one dict for each candidate."""
+    if not (
+        isinstance(value, list)
+        and value
+        and all(isinstance(row, dict) and row.keys() == _RESULT.keys() for row in value)
+    ):
+        msg = f"{name} must be a list of dicts with the keys {', '.join(_RESULT)}, got {value!r:.100}"
+        raise ValueError(msg)
+    return [
+        {key: rule(row[key], f"{name}[{index}].{key}", calibrator) for key, rule in _RESULT.items()}
+        for index, row in enumerate(value)
+    ]
+
+
+def _best_index(value: Any, name: str, calibrator: Any) -> int:
+    """The place of one of the results."""
+    if learned.count(value, name, calibrator) >= len(calibrator.results_):
+        msg = f"{name} must be below {len(calibrator.results_)}, the number of candidates, got {value}"
+        raise ValueError(msg)
+    return int(value)
 
 
 class AutoCalibrator(Calibrator):
@@ -54,7 +96,7 @@ class AutoCalibrator(Calibrator):
     Reference: the one-standard-error rule: Breiman et al., "Classification and Regression Trees", 1984.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("best_", "best_index_", "results_")
+    _learned: ClassVar[dict[str, Rule]] = {"best_": _best, "results_": _results, "best_index_": _best_index}
 
     def __init__(
         self,
@@ -74,7 +116,7 @@ class AutoCalibrator(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        scoring = choice(self.scoring, "scoring", ("nll", "brier"))
+        scoring = self._checked_scoring()
         candidates = [clone(candidate) for candidate in (_defaults() if self.candidates is None else self.candidates)]
         if not candidates or not all(isinstance(candidate, Calibrator) for candidate in candidates):
             msg = f"candidates must be a sequence of calibrators, got {self.candidates!r}"
@@ -119,6 +161,13 @@ class AutoCalibrator(Calibrator):
         else:
             splitter = check_cv(self.cv, labels, classifier=True)
         return list(splitter.split(logits, labels))
+
+    def _checked_scoring(self) -> str:
+        return choice(self.scoring, "scoring", ("nll", "brier"))
+
+    def _check_settings(self, classes: int | None) -> None:
+        super()._check_settings(classes)
+        self._checked_scoring()
 
     def _head(self, classes: int) -> Head:
         return self.best_._head(classes)

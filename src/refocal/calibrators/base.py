@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 
 from refocal import _check
 from refocal._arrays import in_row_blocks, namespace
+from refocal.calibrators.learned import Rule
 from refocal.core.heads import edges_of_probability, to_logits
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     classes_: np.ndarray
     n_features_in_: int
 
-    _learned: ClassVar[tuple[str, ...]] = ()  # what `save` writes beside the constructor's parameters
+    # what `save` writes beside the constructor's parameters, and the rule that each value keeps
+    _learned: ClassVar[dict[str, Rule]] = {}
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to scores `X` and labels `y` (N,); weights count as repeated samples. Returns self."""
@@ -110,6 +112,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         """Learn from checked logits (N, K), class indices and weights (N,)."""
 
+    def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
+        """Check the constructor's parameters as `fit` does; before a fit, `classes` may be unknown."""
+        choice(self.input, "input", _INPUTS)
+
     @abstractmethod
     def _head(self, classes: int) -> Head:
         """The fitted map, for that many classes."""
@@ -131,9 +137,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     def _logits(self, X: Any, *, reset: bool) -> np.ndarray:
         """Checked scores as logits (N, K)."""
-        if self.input not in _INPUTS:
-            msg = f"input must be one of {_INPUTS}, got {self.input!r}"
-            raise ValueError(msg)
+        choice(self.input, "input", _INPUTS)
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
         if one_column and (getattr(X, "ndim", None) == 1 or (isinstance(X, list | tuple) and X and np.ndim(X[0]) == 0)):
             X = np.asarray(X).reshape(-1, 1)
@@ -234,7 +238,15 @@ def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
 
 def choice(value: Any, name: str, allowed: tuple[str, ...]) -> str:
     """One of the allowed words."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         msg = f"{name} must be one of {allowed}, got {value!r}"
         raise ValueError(msg)
     return str(value)
+
+
+def switch(value: Any, name: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_) and value not in (0, 1):
+        msg = f"{name} must be True or False, got {value!r}"
+        raise ValueError(msg)
+    return bool(value)

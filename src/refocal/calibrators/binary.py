@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators.learned import Rule
 from refocal.core.heads import logistic_head
 from refocal.core.logistic import fit_binary
 from refocal.core.simplex import log_p_and_q, split_logits
@@ -30,7 +32,10 @@ class PlattScaling(Calibrator):
     Reference: Platt, "Probabilistic outputs for support vector machines", 1999.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("weights_", "bias_")
+    _learned: ClassVar[dict[str, Rule]] = {
+        "weights_": learned.coefficients(learned.functions),
+        "bias_": learned.coefficients(learned.functions),
+    }
 
     def __init__(self, *, input: str = "logits", classes: Any = None) -> None:
         self.input = input
@@ -68,7 +73,10 @@ class BetaCalibration(Calibrator):
     Reference: Kull, Silva Filho and Flach, "Beta calibration", AISTATS 2017.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("weights_", "bias_")
+    _learned: ClassVar[dict[str, Rule]] = {
+        "weights_": learned.coefficients(2, learned.functions, least=0.0),
+        "bias_": learned.coefficients(learned.functions),
+    }
 
     def __init__(self, *, input: str = "logits", classes: Any = None) -> None:
         self.input = input

@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators.learned import Rule
 from refocal.core.fitting import fit_temperature
 from refocal.core.heads import mixture_head
 from refocal.core.likelihood import Labelled
@@ -30,7 +32,7 @@ class EnsembleTemperatureScaling(Calibrator):
     Reference: Zhang, Kailkhura and Han, "Mix-n-Match", ICML 2020.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("temperature_", "weights_")
+    _learned: ClassVar[dict[str, Rule]] = {"temperature_": learned.positive, "weights_": learned.mixture}
 
     def __init__(self, *, input: str = "logits", classes: Any = None) -> None:
         self.input = input

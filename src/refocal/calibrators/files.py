@@ -5,16 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
+from refocal._documents import parse_json, read_document
 from refocal._files import write_text
 from refocal.calibrators.base import Calibrator
+from refocal.calibrators.learned import Rule, columns, labels
 
 FORMAT = "refocal calibrator"
 SCHEMA = 1
+_COMMON: dict[str, Rule] = {"classes_": labels, "n_features_in_": columns}
+_SCALARS = (bool, int, float, str)
+_PADDED = 256  # characters to which labels of classes may be padded
 
 
 def save(calibrator: Calibrator, path: str | Path) -> None:
@@ -23,6 +31,7 @@ def save(calibrator: Calibrator, path: str | Path) -> None:
         msg = f"a {type(calibrator).__name__} cannot be saved as JSON: save its calibrator, and its estimator by itself"
         raise TypeError(msg)
     body = _record(calibrator)
+    _restore(body)  # what cannot be read again is not written
     content = {"format": FORMAT, "schema": SCHEMA, "digest": _digest(body), "calibrator": body}
     write_text(path, json.dumps(content, allow_nan=False, indent=1), overwrite=True)
 
@@ -46,11 +55,7 @@ def load(path: str | Path) -> Calibrator:
         >>> same.temperature_ == calibrator.temperature_
         True
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        msg = f"{path} is not a calibrator file: {error}"
-        raise ValueError(msg) from error
+    content = parse_json(read_document(path), lambda reason: ValueError(f"{path} is not a calibrator file: {reason}"))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         msg = f'{path} is not a calibrator file: "format" must be {FORMAT!r}'
         raise ValueError(msg)
@@ -59,13 +64,13 @@ def load(path: str | Path) -> Calibrator:
         msg = f"{path} has schema {schema!r}; this version of refocal reads 1 to {SCHEMA}: update refocal"
         raise ValueError(msg)
     body = content.get("calibrator")
-    if content.get("digest") != _digest(body):
-        msg = f"{path} is damaged: its content does not match its digest"
-        raise ValueError(msg)
     try:
+        if content.get("digest") != _digest(body):
+            msg = "its content does not match its digest"
+            raise ValueError(msg)
         return _restore(body)
-    except (KeyError, TypeError, AttributeError) as error:
-        msg = f"{path} is damaged: {error!r}"
+    except (ValueError, RecursionError) as error:
+        msg = f"{path} is damaged: {error}"
         raise ValueError(msg) from error
 
 
@@ -87,7 +92,7 @@ def _registry() -> dict[str, type[Calibrator]]:
 
 def _record(calibrator: Calibrator) -> dict[str, Any]:
     """A fitted calibrator as what JSON knows."""
-    names = ("classes_", "n_features_in_", *calibrator._learned)
+    names = (*_COMMON, *calibrator._learned)
     return {
         "kind": type(calibrator).__name__,
         "parameters": {name: _encode(value) for name, value in calibrator.get_params(deep=False).items()},
@@ -95,20 +100,72 @@ def _record(calibrator: Calibrator) -> dict[str, Any]:
     }
 
 
-def _restore(record: Any) -> Calibrator:
+def _restore(record: Any, within: str = "") -> Calibrator:
+    """A calibrator from its record, checked; `within` is put before the names of what is wrong."""
     registry = _registry()
-    kind = record["kind"]
-    if kind not in registry:
-        msg = f"the kind of calibrator must be one of {sorted(registry)}, got {kind!r}"
+    kind, parameters, learned = (_part(record, key, within) for key in ("kind", "parameters", "learned"))
+    if not isinstance(kind, str) or kind not in registry:
+        msg = f"{within}kind must be one of {sorted(registry)}, got {kind!r:.100}"
         raise ValueError(msg)
-    calibrator = registry[kind](**{name: _decode(value) for name, value in record["parameters"].items()})
-    allowed = {"classes_", "n_features_in_", *calibrator._learned}
-    for name, value in record["learned"].items():
-        if name not in allowed:
-            msg = f"unknown attribute {name!r}"
-            raise KeyError(msg)
-        setattr(calibrator, name, _decode(value))
+    allowed = registry[kind]._get_param_names()
+    settings = {
+        name: _decode(value, within + name) for name, value in _items(parameters, "parameters", allowed, within)
+    }
+    try:
+        calibrator = registry[kind](**settings)
+    except TypeError as error:  # a parameter without a default is missing
+        msg = f"{within}parameters of {kind} are not complete: {error}"
+        raise ValueError(msg) from error
+    rules = {**_COMMON, **calibrator._learned}
+    values = dict(_items(learned, "learned", rules, within))
+    _set_learned(calibrator, rules, values, within)
+    try:
+        calibrator._check_settings(len(calibrator.classes_) if hasattr(calibrator, "classes_") else None)
+    except (ValueError, TypeError, OverflowError) as error:
+        msg = f"{within}parameters of {kind}: {error}"
+        raise ValueError(msg) from error
     return calibrator
+
+
+def _set_learned(calibrator: Calibrator, rules: dict[str, Rule], values: dict[str, Any], within: str) -> None:
+    """All that `fit` would have set, or nothing where a calibrator needs no fit or is a candidate for one."""
+    if not values and (within or _is_fitted(calibrator)):
+        return
+    needed = _COMMON if _is_fitted(calibrator) else rules
+    for name, rule in rules.items():
+        if name in values:
+            setattr(calibrator, name, rule(_decode(values[name], within + name), within + name, calibrator))
+        elif name in needed:
+            msg = f"{within}{name} is missing"
+            raise ValueError(msg)
+
+
+def _is_fitted(calibrator: Calibrator) -> bool:
+    try:
+        check_is_fitted(calibrator)
+    except NotFittedError:
+        return False
+    except (ValueError, TypeError):  # by a parameter that is checked later
+        return False
+    return True
+
+
+def _part(record: Any, key: str, within: str) -> Any:
+    if not isinstance(record, dict) or key not in record:
+        msg = f"{within}{key} is missing"
+        raise ValueError(msg)
+    return record[key]
+
+
+def _items(record: Any, what: str, allowed: Container[str], within: str) -> Iterable[tuple[str, Any]]:
+    if not isinstance(record, dict):
+        msg = f"{within}{what} must be an object, got {record!r:.100}"
+        raise ValueError(msg)
+    for name in record:
+        if name not in allowed:
+            msg = f"{within}{what} has an unknown name, {name!r:.100}"
+            raise ValueError(msg)
+    return record.items()
 
 
 def _encode(value: Any) -> Any:
@@ -137,19 +194,43 @@ def _encode(value: Any) -> Any:
     return encoded
 
 
-def _decode(value: Any) -> Any:
+def _decode(value: Any, name: str) -> Any:
     if not isinstance(value, dict):
         return value
     if "calibrator" in value:
-        return _restore(value["calibrator"])
+        return _restore(value["calibrator"], f"{name}.")
+    try:
+        return _decode_dict(value, name)
+    except (KeyError, TypeError, OverflowError, ValueError) as error:
+        msg = f"{name} cannot be read: {error}"
+        raise ValueError(msg) from error
+
+
+def _decode_dict(value: dict[str, Any], name: str) -> Any:
     if "array" in value:
-        items = [_decode(item) for item in value["array"]]
-        return np.array(items, dtype=np.dtype(value["dtype"])).reshape(value["shape"])
+        return _decode_array(value, name)
     if "float" in value:
         return float(value["float"])
     if "dict" in value:
-        return {_decode(key): _decode(item) for key, item in value["dict"]}
-    return tuple(map(_decode, value["tuple"])) if "tuple" in value else [_decode(item) for item in value["list"]]
+        return {_decode(key, name): _decode(item, name) for key, item in value["dict"]}
+    items = [_decode(item, name) for item in value["tuple" if "tuple" in value else "list"]]
+    return tuple(items) if "tuple" in value else items
+
+
+def _decode_array(value: dict[str, Any], name: str) -> np.ndarray:
+    """An array, whose memory is bounded by the items that are there, not by what a dtype claims."""
+    items = [_decode(item, name) for item in value["array"]]
+    dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
+    if dtype.kind not in "biufUOmM" or not all(item is None or isinstance(item, _SCALARS) for item in items):
+        msg = f"must be an array of numbers or text, got {value['dtype']!r}"
+        raise ValueError(msg)
+    if any(type(length) is not int or length < 0 for length in shape) or math.prod(shape) != len(items):
+        msg = f"has {len(items)} values, which do not fit the shape {shape!r:.100}"
+        raise ValueError(msg)
+    if dtype.kind == "U":
+        longest = max((len(str(item)) for item in items), default=0)
+        dtype = np.dtype(f"U{min(dtype.itemsize // 4, max(longest, _PADDED))}")
+    return np.array(items, dtype=dtype).reshape(shape)
 
 
 def _digest(body: Any) -> str:

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from refocal import _check
+from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head, choice
+from refocal.calibrators.learned import Rule
 from refocal.calibrators.objectives import Least, calibration_error, line_search, refuse_weights
 from refocal.calibrators.temperature import temperatures
 from refocal.core.fitting import Likelihood, fit_focal_temperature, fit_temperature
@@ -67,14 +69,14 @@ class FocalTemperatureScaling(Calibrator):
     Reference: 003, sections 4.2 and 5.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = (
-        "gamma_",
-        "temperature_",
-        "gamma_error_",
-        "temperature_error_",
-        "at_bound_",
-        "evaluations_",
-    )
+    _learned: ClassVar[dict[str, Rule]] = {
+        "gamma_": learned.gamma,
+        "temperature_": learned.positive,
+        "gamma_error_": learned.standard_error,
+        "temperature_error_": learned.standard_error,
+        "at_bound_": learned.flag,
+        "evaluations_": learned.count,
+    }
 
     def __init__(
         self,
@@ -146,6 +148,10 @@ class FocalTemperatureScaling(Calibrator):
         self.gamma_, self.temperature_ = found
         self.gamma_error_ = self.temperature_error_ = math.inf
         self.at_bound_, self.evaluations_ = False, evaluations
+
+    def _check_settings(self, classes: int | None) -> None:
+        super()._check_settings(classes)
+        self.checked_search()
 
     def _head(self, classes: int) -> Head:
         settings = MapSettings.checked(self.gamma_, None, 0.0, False, classes=classes)

@@ -13,7 +13,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from refocal import _check
+from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators.learned import Rule
 from refocal.core.fitting import fit_temperature
 from refocal.core.heads import linear_features, linear_head
 from refocal.core.likelihood import Labelled
@@ -28,12 +30,10 @@ class _LinearMap(Calibrator):
     weights_: np.ndarray
     bias_: np.ndarray
 
-    _learned: ClassVar[tuple[str, ...]] = ("weights_", "bias_")
     _of_log_probs: ClassVar[bool] = False
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        names = ("scale_penalty", "bias_penalty", "off_diagonal_penalty")
-        penalties = {name: _check.positive(getattr(self, name), name) for name in names if hasattr(self, name)}
+        penalties = self._penalties()
         data = Labelled.of(logits, labels, weights)
         temperature = fit_temperature(data)
         off_diagonal = penalties.get("off_diagonal_penalty")
@@ -48,6 +48,14 @@ class _LinearMap(Calibrator):
                 off_diagonal=None if off_diagonal is None else off_diagonal / data.samples,
                 bias=penalties["bias_penalty"] / data.samples,
             )
+
+    def _penalties(self) -> dict[str, float]:
+        names = ("scale_penalty", "bias_penalty", "off_diagonal_penalty")
+        return {name: _check.positive(getattr(self, name), name) for name in names if hasattr(self, name)}
+
+    def _check_settings(self, classes: int | None) -> None:
+        super()._check_settings(classes)
+        self._penalties()
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         arrays = {"weights": self.weights_, "bias": self.bias_}
@@ -83,6 +91,11 @@ class VectorScaling(_LinearMap):
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 4.2.
     """
 
+    _learned: ClassVar[dict[str, Rule]] = {
+        "weights_": learned.coefficients(learned.classes),
+        "bias_": learned.coefficients(learned.classes),
+    }
+
     def __init__(
         self, *, scale_penalty: float = 30.0, bias_penalty: float = 3.0, input: str = "logits", classes: Any = None
     ) -> None:
@@ -110,6 +123,11 @@ class MatrixScaling(_LinearMap):
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 4.2; the penalty of
     off-diagonal and intercept (ODIR): Kull et al., "Beyond temperature scaling", NeurIPS 2019.
     """
+
+    _learned: ClassVar[dict[str, Rule]] = {
+        "weights_": learned.coefficients(learned.classes, learned.classes),
+        "bias_": learned.coefficients(learned.classes),
+    }
 
     def __init__(
         self,

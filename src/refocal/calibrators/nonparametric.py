@@ -12,9 +12,13 @@ import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
 from refocal import _check
+from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head, choice
+from refocal.calibrators.learned import Rule
 from refocal.core.heads import table_head
 from refocal.core.simplex import log_p_and_q, split_logits
+
+_MOST_BINS = 1_000_000
 
 
 class IsotonicCalibration(Calibrator):
@@ -35,7 +39,7 @@ class IsotonicCalibration(Calibrator):
     Reference: Zadrozny and Elkan, KDD 2002; top-label: Gupta and Ramdas, ICLR 2022.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("knots_", "values_")
+    _learned: ClassVar[dict[str, Rule]] = {"knots_": learned.knots, "values_": learned.rising_probabilities}
 
     def __init__(self, *, method: str = "one_vs_rest", input: str = "logits", classes: Any = None) -> None:
         self.method = method
@@ -43,7 +47,7 @@ class IsotonicCalibration(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        top_label = choice(self.method, "method", ("one_vs_rest", "top_label")) == "top_label"
+        top_label = self._checked_method() == "top_label"
         floor = 1 / (2 + (len(logits) if weights is None else weights.sum()))
         tables = []
         for scores, positive in _problems(logits, labels, top_label=top_label):
@@ -51,6 +55,13 @@ class IsotonicCalibration(Calibrator):
             regression.fit(scores, positive.astype(np.float64), sample_weight=weights)
             tables.append((regression.X_thresholds_, regression.y_thresholds_))
         self.knots_, self.values_ = _tables(tables)
+
+    def _checked_method(self) -> str:
+        return choice(self.method, "method", ("one_vs_rest", "top_label"))
+
+    def _check_settings(self, classes: int | None) -> None:
+        super()._check_settings(classes)
+        self._checked_method()
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         rise = np.diff(self.values_, axis=1, append=self.values_[:, -1:])
@@ -70,7 +81,7 @@ class HistogramBinning(Calibrator):
     class in proportion to its frequency, (n + 1) / (N + K) over all N samples, so that no probability is 0.
 
     Args:
-        bins: How many bins, >= 1.
+        bins: How many bins, 1 to 1,000,000.
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
@@ -81,7 +92,7 @@ class HistogramBinning(Calibrator):
     Reference: Zadrozny and Elkan, ICML 2001.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("knots_", "values_")
+    _learned: ClassVar[dict[str, Rule]] = {"knots_": learned.knots, "values_": learned.probabilities}
 
     def __init__(self, *, bins: int = 15, input: str = "logits", classes: Any = None) -> None:
         self.bins = bins
@@ -89,14 +100,14 @@ class HistogramBinning(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        _check.count(self.bins, "bins")
+        bins = _check.count(self.bins, "bins", most=_MOST_BINS)
         counts = np.ones(len(logits)) if weights is None else weights
         tables = []
         for scores, positive in _problems(logits, labels, top_label=False):
             prior = (counts[positive].sum() + 1) / (counts.sum() + logits.shape[1])
             order = np.argsort(scores, kind="stable")
             shares = np.cumsum(counts[order]) / counts.sum()
-            last = np.searchsorted(shares, np.arange(1, self.bins) / self.bins - 1e-12)
+            last = np.searchsorted(shares, np.arange(1, bins) / bins - 1e-12)
             distinct = np.unique(scores)
             ends = np.searchsorted(distinct, np.unique(scores[order][last]))
             ends = ends[ends < len(distinct) - 1]
@@ -109,6 +120,10 @@ class HistogramBinning(Calibrator):
             first = scores.min() - 1
             tables.append((np.concatenate([[first], edges]), (own + prior) / (size + 1)))
         self.knots_, self.values_ = _tables(tables)
+
+    def _check_settings(self, classes: int | None) -> None:
+        super()._check_settings(classes)
+        _check.count(self.bins, "bins", most=_MOST_BINS)
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         arrays = {"knots": self.knots_, "values": self.values_, "slopes": np.zeros_like(self.values_)}

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from refocal._arrays import in_row_blocks
-from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators import learned
+from refocal.calibrators.base import Calibrator, Head, switch
+from refocal.calibrators.learned import Rule
 from refocal.core.fitting import GAMMA_BOUNDS
 from refocal.core.heads import focal_head
 from refocal.core.posterior import MapSettings
@@ -41,7 +43,7 @@ class FocalPosterior(Calibrator):
     Reference: 001, Eqs. 11-13.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("gamma_", "gamma_error_")
+    _learned: ClassVar[dict[str, Rule]] = {"gamma_": learned.gammas, "gamma_error_": learned.standard_error}
 
     def __init__(
         self,
@@ -88,6 +90,13 @@ class FocalPosterior(Calibrator):
 
     def _settings(self, gamma: Any, classes: int) -> MapSettings:
         return MapSettings.checked(gamma, self.weight, self.label_smoothing, self.detached, classes=classes)
+
+    def _check_settings(self, classes: int | None) -> None:
+        super()._check_settings(classes)
+        switch(self.detached, "detached")
+        gamma: Any = 0.0 if self._estimates() else self.gamma
+        named = [value for value in (gamma, self.weight, self.classes) if np.ndim(value) == 1]
+        self._settings(gamma, classes or (len(named[0]) if named else 2))
 
     def _head(self, classes: int) -> Head:
         settings = self._settings(getattr(self, "gamma_", self.gamma), classes)

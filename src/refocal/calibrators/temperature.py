@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from refocal import _check
-from refocal.calibrators.base import Calibrator, Head, choice
+from refocal.calibrators import learned
+from refocal.calibrators.base import Calibrator, Head, choice, switch
+from refocal.calibrators.learned import Rule
 from refocal.calibrators.objectives import calibration_error, focal_risk, line_search, refuse_weights
 from refocal.core.fitting import Likelihood, Temperature, fit_temperature
 from refocal.core.heads import focal_head
@@ -51,7 +53,11 @@ class TemperatureScaling(Calibrator):
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017; 001, section 6.1; 002, section 6.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("temperature_", "temperature_error_", "at_bound_")
+    _learned: ClassVar[dict[str, Rule]] = {
+        "temperature_": learned.positive,
+        "temperature_error_": learned.standard_error,
+        "at_bound_": learned.flag,
+    }
 
     temperature_: float
 
@@ -103,6 +109,11 @@ class TemperatureScaling(Calibrator):
         self.temperature_, self.at_bound_ = 1 / fitted.beta, fitted.at_bound
         self.temperature_error_ = self.temperature_ * fitted.relative_error
         return fitted
+
+    def _check_settings(self, classes: int | None) -> None:
+        super()._check_settings(classes)
+        self.checked_objective()
+        switch(self.apply_posterior, "apply_posterior")
 
     def _head(self, classes: int) -> Head:
         gamma = self.gamma if self.apply_posterior else 0.0

@@ -1,0 +1,193 @@
+"""Calibrator files with a right digest and wrong content: each is refused by the name of the file and of the field."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+from labelled_logits import SHIPPED, calibrated
+from sklearn.base import clone
+
+from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling, load
+from refocal.calibrators.files import _digest
+
+LOGITS, LABELS = calibrated(200, 3)
+MISSING = object()
+
+
+def deep(levels):
+    value = []
+    for _ in range(levels):
+        value = {"list": [value]}
+    return value
+
+
+HOSTILE = {
+    "missing": MISSING,
+    "null": None,
+    "text": "2.0",
+    "nan": {"float": "nan"},
+    "inf": {"float": "inf"},
+    "-inf": {"float": "-inf"},
+    "bare nan": math.nan,
+    "negative": -3,
+    "true": True,
+    "list": [1.0, 2.0],
+    "object": {"no": "key"},
+    "nested": deep(50),
+    "huge number": 10**400,
+    "huge exponent": {"float": "1e999"},
+    "large float": 1e308,
+    "not a float": {"float": "two"},
+    "wrong shape": {"array": [1.0] * 5, "shape": [5], "dtype": "<f8"},
+    "shape that lies": {"array": [1.0], "shape": [10**9], "dtype": "<f8"},
+    "negative shape": {"array": [1.0], "shape": [-1], "dtype": "<f8"},
+    "dtype that lies": {"array": ["a", "b", "c"], "shape": [3], "dtype": "<U900000000"},
+    "void": {"array": [1.0], "shape": [1], "dtype": "V900000000"},
+    "no dtype": {"array": [1.0], "shape": [1], "dtype": "nonsense"},
+    "objects": {"array": [{"list": []}, 1, "a"], "shape": [3], "dtype": "O"},
+    "array of text": {"array": ["x", "y", "z"], "shape": [3], "dtype": "<f8"},
+    "array of nan": {"array": [math.nan] * 3, "shape": [3], "dtype": "<f8"},
+    "unhashable key": {"dict": [[{"list": []}, 1]]},
+    "another calibrator": {"calibrator": {"kind": "TemperatureScaling", "parameters": {}, "learned": {}}},
+}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """The content of a file of each calibrator."""
+    folder = tmp_path_factory.mktemp("records")
+    found = {}
+    for name, calibrator in SHIPPED.items():
+        clone(calibrator).fit(LOGITS, LABELS).save(folder / "calibrator.json")
+        found[name] = json.loads((folder / "calibrator.json").read_text(encoding="utf-8"))
+    return found
+
+
+def write(path, content, body):
+    path.write_text(json.dumps({**content, "calibrator": body, "digest": _digest(body)}), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", list(SHIPPED))
+def test_every_field_with_every_kind_of_damage(records, name, tmp_path):
+    """What is accepted predicts; what is refused names the file and the field."""
+    content, path = records[name], tmp_path / "calibrator.json"
+    refused = 0
+    for part in ("learned", "parameters"):
+        for field in content["calibrator"][part]:
+            for value in HOSTILE.values():
+                body = copy.deepcopy(content["calibrator"])
+                if value is MISSING:
+                    del body[part][field]
+                else:
+                    body[part][field] = value
+                write(path, content, body)
+                try:
+                    calibrator = load(path)
+                except ValueError as error:
+                    refused += 1
+                    assert str(path) in str(error), (field, value)
+                    assert part == "parameters" or field in str(error), (field, value, error)
+                else:
+                    with np.errstate(over="ignore"):  # a given gamma may be 1e308
+                        probs = calibrator.predict_proba(LOGITS)
+                    np.testing.assert_allclose(probs.sum(axis=1), 1, err_msg=f"{field}: {value!r:.80}")
+    assert refused > len(HOSTILE)
+
+
+@pytest.mark.parametrize("name", list(SHIPPED))
+def test_nothing_learned_may_be_missing_or_of_another_size(records, name, tmp_path):
+    """Each learned field is required, and an array of another shape is refused."""
+    content, path = records[name], tmp_path / "calibrator.json"
+    optional = (
+        () if SHIPPED[name].__class__ is not FocalPosterior or name.endswith("fit") else ("gamma_", "gamma_error_")
+    )
+    for field, value in content["calibrator"]["learned"].items():
+        body = copy.deepcopy(content["calibrator"])
+        del body["learned"][field]
+        write(path, content, body)
+        if field not in optional:
+            with pytest.raises(ValueError, match=f"calibrator.json is damaged: {field} is missing"):
+                load(path)
+        if isinstance(value, dict) and "array" in value:
+            longer = {**value, "array": value["array"] * 2, "shape": [2 * value["shape"][0], *value["shape"][1:]]}
+            body["learned"][field] = longer
+            write(path, content, body)
+            with pytest.raises(ValueError, match=field):
+                load(path)
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, {"float": "inf"}, {"float": "-inf"}, {"float": "nan"}])
+def test_no_temperature_but_a_positive_one(records, value, tmp_path):
+    path = tmp_path / "calibrator.json"
+    body = copy.deepcopy(records["temperature"]["calibrator"])
+    body["learned"]["temperature_"] = value
+    write(path, records["temperature"], body)
+    with pytest.raises(ValueError, match=r"calibrator\.json is damaged: temperature_ must be positive and finite, got"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "array", "message"),
+    [
+        ("beta weights_", [[-1.0] * 3, [1.0] * 3], "weights_ must be finite, from 0"),
+        ("ensemble weights_", [0.5, 0.5, 0.5], "weights_ must be shares that sum to 1"),
+        ("isotonic knots_", [[2.0, 1.0]] * 3, "knots_ must be in ascending order"),
+        ("isotonic knots_", [[0.0, 1.0, 2.0]] * 3, "knots_ must be tables of 2.k columns"),
+        ("histogram values_", [[1.5]] * 3, "values_ must be"),
+        ("posterior-all classes_", [1.0, 1.0, 2.0], "classes_ must be different labels"),
+    ],
+)
+def test_ranges_of_arrays(records, place, array, message, tmp_path):
+    path, (name, field) = tmp_path / "calibrator.json", place.split()
+    body = copy.deepcopy(records[name]["calibrator"])
+    items = np.array(array)
+    body["learned"][field] = {"array": items.ravel().tolist(), "shape": list(items.shape), "dtype": "<f8"}
+    write(path, records[name], body)
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
+def test_the_parts_of_a_record(records, tmp_path):
+    """Whatever stands in place of a record, a digest does not make it one."""
+    path, content = tmp_path / "calibrator.json", records["temperature"]
+    for body in (None, [], "text", 3, {}, {"kind": []}, {**content["calibrator"], "learned": 3}):
+        write(path, content, body)
+        with pytest.raises(ValueError, match=r"calibrator\.json is damaged: "):
+            load(path)
+    nested = {**content["calibrator"], "learned": deep(400)}
+    write(path, content, nested)
+    with pytest.raises(ValueError, match=r"calibrator\.json"):
+        load(path)
+    path.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"calibrator\.json is not a calibrator file: it is nested too deeply"):
+        load(path)
+    path.write_text("9" * 5000, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"calibrator\.json is not a calibrator file: "):
+        load(path)
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    calibrator = TemperatureScaling().fit(LOGITS, LABELS)
+    calibrator.temperature_ = math.inf
+    with pytest.raises(ValueError, match="temperature_ must be positive and finite, got inf"):
+        calibrator.save(tmp_path / "calibrator.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_fits_make_stays_readable(tmp_path):
+    """Extremes of a fit: data that determine nothing, wide labels, a map that was never fitted."""
+    path = tmp_path / "calibrator.json"
+    for calibrator in (TemperatureScaling(), FocalTemperatureScaling(), *SHIPPED.values()):
+        flat = clone(calibrator).fit(np.zeros((6, 3)), [0, 1, 2, 0, 1, 2])
+        flat.save(path)
+        np.testing.assert_array_equal(load(path).predict_proba(LOGITS), flat.predict_proba(LOGITS))
+    labels = np.array(["a" * 400, "b", "c"])
+    TemperatureScaling().fit(LOGITS, labels[LABELS]).save(path)
+    assert load(path).classes_.tolist() == labels.tolist()
+    for weight in (None, [1.0, 2.0, 5.0]):
+        FocalPosterior(gamma=[0.0, 1.0, 2.0], weight=weight).save(path)
+        assert load(path).predict_proba(LOGITS).shape == LOGITS.shape
