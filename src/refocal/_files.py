@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -15,8 +15,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[BinaryIO]:
-    """A new file under another name in the same folder, renamed to `path` at the end, removed on any exception."""
+def replacing(
+    path: str | os.PathLike[str], *, overwrite: bool, complete: Callable[[Path], None] = lambda _: None
+) -> Iterator[BinaryIO]:
+    """A new file under another name in the same folder, renamed to `path` at the end, removed on any exception.
+
+    `complete` is called with the complete file just before it is renamed.
+    """
     target = Path(path)
     if not target.parent.is_dir():
         msg = f"path must be in a folder that exists, got {str(target)!r}"
@@ -29,6 +34,7 @@ def replacing(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Bina
             file.flush()
             os.fsync(file.fileno())  # else a crash of the machine could keep the new name and lose the content
         _check_free(target, overwrite=overwrite)
+        complete(temporary)
         os.replace(temporary, target)
     except OSError as error:
         name_if_full(error, target)
@@ -44,6 +50,28 @@ def _opened(temporary: Path, target: Path) -> BinaryIO:
     except OSError as error:
         error.filename = str(target)
         raise
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[bool]:
+    """Hold a lock file until this is left or the process ends, in whatever way; raise `busy` if another one holds it.
+
+    Gives False where the operating system or the file system has no locks: then nobody is kept out.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield False
+        return
+    alone = True
+    with open(path, "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(busy) from None
+        except OSError:
+            alone = False
+        yield alone
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_bad_row_is_named_with_its_file(tmp_path, task):
     with pytest.raises(PredictionsError, match=wanted):
         run(task, tmp_path)
     if task == "apply":
-        assert sorted(os.listdir(tmp_path / "out")) == ["part-0.parquet", "part-1.parquet", "refocal-apply.json"]
+        assert sorted(os.listdir(tmp_path / "out")) == [".refocal-apply", "part-0.parquet", "part-1.parquet"]
 
 
 def run(task, folder, **engine):
@@ -352,27 +352,12 @@ def test_apply_refuses_files_that_are_not_its_own(tmp_path):
     with pytest.raises(FileExistsError, match=r"a.npz exists, and not by this calibrator"):
         scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a.npz", out)
     assert (out / "a.npz").read_bytes() == before
-    (out / "refocal-apply.json").write_bytes(b"\xff{")
-    with pytest.raises(ValueError, match="holds outputs of another calibrator"):
-        scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a.npz", out)
     assert scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a.npz", out, overwrite=True) == (10, 1, 0)
-
-
-def test_outputs_that_were_being_replaced_are_not_taken_for_new_ones(tmp_path):
-    write(tmp_path)
-    out = tmp_path / "out"
-    scale.apply(FocalPosterior(gamma=1.0), tmp_path / "*.parquet", out)
-    good = (tmp_path / "part-3.parquet").read_bytes()
-    spoil(tmp_path / "part-3.parquet", 0)
-    with pytest.raises(PredictionsError):  # as a kill would, this ends the run before parts 3 and 4
-        scale.apply(FocalPosterior(gamma=2.0), tmp_path / "*.parquet", out, overwrite=True)
-    (tmp_path / "part-3.parquet").write_bytes(good)
-    done = scale.apply(FocalPosterior(gamma=2.0), tmp_path / "*.parquet", out)
-    assert done.rows == SIZES[3] + SIZES[4]
-    scale.apply(FocalPosterior(gamma=2.0), tmp_path / "*.parquet", tmp_path / "wanted")
-    for number in (0, 1, 3, 4):
-        found, wanted = (Predictions.read(folder / f"part-{number}.parquet") for folder in (out, tmp_path / "wanted"))
-        np.testing.assert_array_equal(found.scores, wanted.scores)
+    (note,) = (out / ".refocal-apply").glob("*.json")
+    for damage in (b"\xff{", b"[]", b'{"name": "a.npz", "output": 3}'):
+        note.write_bytes(damage)
+        with pytest.raises(FileExistsError, match=r"a.npz exists, and not by this calibrator"):
+            scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a.npz", out)
 
 
 def test_a_killed_apply_leaves_only_whole_files(tmp_path, monkeypatch, capsys):

@@ -26,6 +26,7 @@ class PredictionsWriter:
     Args:
         path: .npz, .parquet or .csv.
         overwrite: replace a file of that name.
+        complete: called with the complete file, under its temporary name, just before it takes its own.
 
     Example:
         >>> import tempfile, pathlib
@@ -39,9 +40,15 @@ class PredictionsWriter:
         (5, 4)
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        complete: Callable[[Path], None] = lambda _: None,
+    ) -> None:
         self.path = Path(path)
-        self._overwrite = overwrite
+        self._overwrite, self._complete = overwrite, complete
         self._format = formats.of(self.path)
         self._stack = ExitStack()
         self._file: BinaryIO | None = None
@@ -49,7 +56,7 @@ class PredictionsWriter:
         self._trouble = "there are no rows, no block was written"
 
     def __enter__(self) -> Self:
-        self._file = self._stack.enter_context(replacing(self.path, overwrite=self._overwrite))
+        self._file = self._stack.enter_context(replacing(self.path, overwrite=self._overwrite, complete=self._complete))
         return self
 
     def __exit__(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,15 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal._files import write_text
 from refocal.calibrators import Calibrator
 from refocal.calibrators.files import digest
 from refocal.predictions import Predictions, PredictionsReader, PredictionsWriter
 from refocal.predictions.errors import NoRowsError
 from refocal.scale.engines import Progress, opened
-from refocal.scale.parts import Form, check_finite, matching
-
-_RECORD = "refocal-apply.json"
+from refocal.scale.outputs import Origin, Outputs
+from refocal.scale.parts import Form, Stamp, check_finite, first_form, matching
 
 
 class Applied(NamedTuple):
@@ -50,14 +47,14 @@ def apply(
     """Calibrate files of predictions, one output for each input, of the same name, in a folder.
 
     An output is written under another name and renamed when it is complete. A job that was killed and starts again
-    does only what is missing. `refocal-apply.json` in the folder says which calibrator its files are from; outputs of
-    another one, and files of another origin, are refused.
+    does only what is missing. The folder keeps a note of what made each output. Outputs of another calibrator, from
+    another input or of unknown origin are refused. Only one command at a time writes to a folder.
 
     Args:
         calibrator: A fitted calibrator.
         paths: Names or patterns of files, with or without labels.
         folder: Where the outputs go; it is made where it does not exist.
-        overwrite: Write all outputs, also those that are there.
+        overwrite: Write all outputs, also those that are there. Each is replaced when the new one is complete.
         engine: "local" or "ray", as for `evaluate`.
         address: Of the cluster.
         progress: Is told how far it has come.
@@ -88,14 +85,20 @@ def apply(
         if out.resolve() in (path.parent.resolve(), path.resolve().parent):
             msg = f"the outputs must go to another folder than {path}, got {str(out)!r}"
             raise ValueError(msg)
-    out.mkdir(parents=True, exist_ok=True)
-    _claim(out, [out / name for name in by_name], calibrator=mine, overwrite=overwrite)
-    missing = [path for path in files if overwrite or not (out / path.name).exists()]
-    run = partial(_apply_file, calibrator=calibrator, folder=out)
-    rows = 0
-    if missing:
-        with opened(engine, address, progress) as running:
-            rows = running.each(run, missing, what="calibrating")
+    form = first_form(files)
+    if form is not None:
+        form.check_input(calibrator)
+    wanted = {path: Origin(mine, Stamp.of(path)) for path in files}
+    outputs = Outputs(out)
+    with outputs.held():
+        if not overwrite:
+            outputs.check(wanted)
+        missing = [path for path in files if overwrite or not os.path.lexists(out / path.name)]
+        run = partial(_apply_file, calibrator=calibrator, outputs=outputs, wanted=wanted)
+        rows = 0
+        if missing:
+            with opened(engine, address, progress) as running:
+                rows = running.each(run, missing, what="calibrating")
     return Applied(rows, len(missing), len(files) - len(missing))
 
 
@@ -106,10 +109,14 @@ def calibrate_file(
     *,
     overwrite: bool,
     progress: Callable[[int], None] = lambda _: None,
+    complete: Callable[[Path], None] = lambda _: None,
 ) -> int:
-    """Calibrate one file, block by block; returns its number of rows. `progress` is told how many are done."""
+    """Calibrate one file, block by block; returns its number of rows.
+
+    `progress` is told how many rows are done, `complete` is called as by `PredictionsWriter`.
+    """
     rows = 0
-    with PredictionsReader(path) as blocks, PredictionsWriter(out, overwrite=overwrite) as writer:
+    with PredictionsReader(path) as blocks, PredictionsWriter(out, overwrite=overwrite, complete=complete) as writer:
         for block in blocks:
             Form.of(block, Path(path)).check_input(calibrator)
             check_finite(block, path, first_row=rows)
@@ -125,29 +132,11 @@ def writable(block: Predictions, probs: np.ndarray, out: str | os.PathLike[str])
     return replace(block, scores=probs, kind="probs", class_names=names, source=None)
 
 
-def _apply_file(path: Path, *, calibrator: Calibrator, folder: Path) -> int:
+def _apply_file(path: Path, *, calibrator: Calibrator, outputs: Outputs, wanted: Mapping[Path, Origin]) -> int:
+    note = partial(outputs.write_note, name=path.name, origin=wanted[path])
     try:
         # Ray may start a task again that had already renamed its file
-        return calibrate_file(calibrator, path, folder / path.name, overwrite=True)
+        return calibrate_file(calibrator, path, outputs.folder / path.name, overwrite=True, complete=note)
     except NoRowsError:
+        outputs.remove(path.name)
         return 0
-
-
-def _claim(folder: Path, outputs: Sequence[Path], *, calibrator: str, overwrite: bool) -> None:
-    """Refuse a folder with outputs of another origin than this calibrator, and say whose these will be."""
-    record, mine = folder / _RECORD, json.dumps({"calibrator": calibrator})
-    theirs = record.read_bytes() if record.exists() else None
-    if theirs == mine.encode():
-        return
-    there = [path for path in outputs if path.exists()]
-    advice = "choose another folder, or replace what is there by overwrite=True (--force)"
-    if overwrite:
-        for path in there:
-            path.unlink()  # or a run that goes on after this one was killed would take it for an output of its own
-    elif theirs is not None:
-        msg = f"{folder} holds outputs of another calibrator: {advice}"
-        raise ValueError(msg)
-    elif there:
-        msg = f"{there[0]} exists, and not by this calibrator: {advice}"
-        raise FileExistsError(msg)
-    write_text(record, mine, overwrite=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,19 @@ import numpy as np
 from refocal.calibrators import Calibrator
 from refocal.predictions import Predictions, PredictionsReader
 from refocal.predictions.errors import NoRowsError, Place
+
+
+class Stamp(NamedTuple):
+    """What tells a file from another one, or from itself before a change, without reading it."""
+
+    size: int
+    time: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        """The stamp of a file, as it is now."""
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns)
 
 
 class Block(NamedTuple):
@@ -129,6 +142,30 @@ def _chosen(block: Block, wanted: np.ndarray) -> Iterator[Block]:
 
 
 @dataclass(frozen=True)
+class Unchanged:
+    """Reads files that must stay as they are: several passes add up to one result only if they see the same rows."""
+
+    read: Callable[[Path], Iterator[Block]]
+    stamps: Mapping[Path, Stamp]
+
+    @classmethod
+    def of(cls, read: Callable[[Path], Iterator[Block]], paths: Sequence[Path]) -> Unchanged:
+        """Read the files as they are now."""
+        return cls(read, {path: Stamp.of(path) for path in paths})
+
+    def __call__(self, path: Path) -> Iterator[Block]:
+        """The blocks of a file; raises if the file has changed before or while it is read."""
+        self._check(path)
+        yield from self.read(path)
+        self._check(path)
+
+    def _check(self, path: Path) -> None:
+        if Stamp.of(path) != self.stamps[path]:
+            msg = f"{path} changed during the fit, which reads it several times: start again when it is complete"
+            raise RuntimeError(msg)
+
+
+@dataclass(frozen=True)
 class Source:
     """Files, and how blocks are read from one."""
 
@@ -163,6 +200,15 @@ def _glob(pattern: str) -> list[str]:
 
 def form_of(paths: Sequence[Path]) -> Form:
     """The form of the first file that has rows."""
+    form = first_form(paths)
+    if form is None:
+        msg = f"there are no rows in {len(paths)} files, the first of which is {paths[0]}"
+        raise ValueError(msg)
+    return form
+
+
+def first_form(paths: Sequence[Path]) -> Form | None:
+    """The form of the first file that has rows; None if no file has any."""
     for path in paths:
         try:
             with PredictionsReader(path) as blocks:
@@ -170,8 +216,7 @@ def form_of(paths: Sequence[Path]) -> Form:
         except NoRowsError:
             continue
         return Form.of(first, path)
-    msg = f"there are no rows in {len(paths)} files, the first of which is {paths[0]}"
-    raise ValueError(msg)
+    return None
 
 
 def check_finite(

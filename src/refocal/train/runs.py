@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import refocal
-from refocal._files import remove_unfinished, replacing, write_text
+from refocal._files import locked, remove_unfinished, replacing, write_text
 from refocal.losses import AdaFocal, Scheduled
 from refocal.train import checkpoint
 from refocal.train.data import DataSet
@@ -58,20 +58,9 @@ def held(folder: Path) -> Iterator[None]:
     What a kill left half written is removed: after many, it would fill the disk. Where the operating system or the file
     system has no locks, none is kept out.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(folder / ".lock", "a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            msg = f"another command is training in {folder}: let it end, or choose another folder"
-            raise RuntimeError(msg) from None
-        except OSError:
-            pass
-        else:
+    busy = f"another command is training in {folder}: let it end, or choose another folder"
+    with locked(folder / ".lock", busy) as alone:
+        if alone:
             remove_unfinished(folder)
         yield
 
