@@ -84,6 +84,46 @@ def test_an_eleventh_pass_is_refused(tmp_path):
             data.of_temperature(1.0)
 
 
+def change_before_the_second_pass(change):
+    """A progress that changes the files when the first pass is over."""
+    changes = [change]
+
+    def tell(done):
+        if done.what == "fitting, pass 1" and done.files == done.of_files and changes:
+            changes.pop()()
+
+    return tell
+
+
+def test_a_file_that_changes_between_two_passes_is_noticed(tmp_path):
+    for part in range(3):
+        predictions(2000, part).write(tmp_path / f"{part}.npz")
+    sharper = predictions(2000, 1)
+    sharper = Predictions(9 * sharper.scores, kind="logits", labels=sharper.labels)
+    progress = change_before_the_second_pass(lambda: sharper.write(tmp_path / "1.npz", overwrite=True))
+    with pytest.raises(RuntimeError, match=r"1\.npz changed during the fit"):
+        scale.calibrate(TemperatureScaling(), tmp_path / "*.npz", progress=progress)
+
+
+@pytest.mark.parametrize(("weights", "left"), [("101", 2), ("000", 0)])
+def test_rows_that_vanish_between_two_passes_are_noticed(tmp_path, weights, left):
+    path = tmp_path / "a.csv"
+
+    def write_rows(weights):
+        rows = [f"{row},{weight}\n" for row, weight in zip(("1,2,1", "2,1,0", "1,2,0"), weights, strict=True)]
+        path.write_text("".join(["logit_0,logit_1,label,weight\n", *rows]), encoding="utf-8")
+
+    def change():  # which neither size nor time tells
+        status = path.stat()
+        write_rows(weights)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    write_rows("111")
+    progress = change_before_the_second_pass(change)
+    with pytest.raises(RuntimeError, match=f"the files changed during the fit: 3 samples at first, {left} now"):
+        scale.calibrate(TemperatureScaling(), path, progress=progress)
+
+
 @pytest.mark.parametrize("objective", ["nll", "ece"])
 def test_every_cell_of_a_grid_in_one_pass(tmp_path, objective):
     whole = write(tmp_path)

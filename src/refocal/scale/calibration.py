@@ -16,7 +16,7 @@ from refocal.calibrators.objectives import BINS, refuse_weights
 from refocal.core.binning import Bins
 from refocal.scale.engines import Engine, Progress, opened
 from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, bins_of_cells, nll_of_cells
-from refocal.scale.parts import Block, Rows, Source, form_of, matching
+from refocal.scale.parts import Block, Rows, Source, Unchanged, form_of, matching
 
 C = TypeVar("C", bound=Calibrator)
 
@@ -34,7 +34,8 @@ def calibrate(
 
     `TemperatureScaling` and `FocalTemperatureScaling` by Newton's method take one pass over the data for each sum of
     value, gradient and Hessian, ten at most; `FocalTemperatureScaling(search="grid")` takes one pass for all cells of
-    its grid. On a cluster the rows are read once and stay in the object store, where that has room for them.
+    its grid. On a cluster the rows are read once and stay in the object store, where that has room for them. A file
+    that changes between two passes is an error.
 
     Args:
         calibrator: What to fit; it stays as it is. Its `input` must be what the files hold.
@@ -81,7 +82,7 @@ def fitted(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> 
     if isinstance(result, FocalTemperatureScaling) and result.search == "grid":
         _fit_grid(engine, result, files, rows)
     elif isinstance(result, TemperatureScaling | FocalTemperatureScaling):
-        held = engine.hold(Source(tuple(files), rows.read))
+        held = engine.hold(Source(tuple(files), Unchanged.of(rows.read, files)))
         result.learn(PartitionedLikelihood(engine, held, kind=form.kind, files=len(files)))
     return result
 

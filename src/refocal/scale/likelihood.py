@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ class PartitionedLikelihood:
     def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
         """`temperature_likelihood` of all rows."""
         run = partial(temperature_sums, kind=self._kind, beta=beta, exact=exact, curvature=curvature)
-        value, slope, *bend = self._pass(run, Sums.merge).means
+        value, slope, *bend = self._means(run)
         return Slope(float(value), float(slope), float(bend[0]) if curvature else None)
 
     def focal(self) -> Focal:
@@ -90,8 +91,18 @@ class PartitionedLikelihood:
 
     def _of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
         run = partial(focal_sums, kind=self._kind, gamma=gamma, beta=beta, exact=exact, curvature=curvature)
-        means = self._pass(run, Sums.merge).means
+        means = self._means(run)
         return Quadratic(float(means[0]), means[1:3], means[3:].reshape(2, 2) if curvature else None)
+
+    def _means(self, run: Any) -> np.ndarray:
+        found = self._pass(run, Sums.merge)
+        samples = 0.0 if found is None else found.samples
+        # the rounding of sums in another order, and less than a row of the largest data sets
+        if not math.isclose(samples, self.samples, rel_tol=1e-12):
+            msg = f"the files changed during the fit: {self.samples:,.15g} samples at first, {samples:,.15g} now"
+            raise RuntimeError(msg)
+        means: np.ndarray = found.means
+        return means
 
     def _pass(self, run: Any, merge: Any) -> Any:
         if self.passes == MOST_PASSES:
