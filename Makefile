@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax test-peers test-slow lint types bench bench-calibrators figures clean
+.PHONY: demo test test-jax test-peers test-slow test-gpu lint types bench bench-calibrators figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
@@ -38,6 +38,11 @@ test-peers: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
+
+# In the environment of $(PYTHON), whose PyTorch must see the GPU: `make test-gpu PYTHON=path/to/python`.
+test-gpu:
+	$(PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "PyTorch sees no GPU")'
+	PYTHONPATH=src $(PYTHON) -m pytest -m "(gpu or kernels) and not slow" tests
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

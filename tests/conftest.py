@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 
 import pytest
 
@@ -17,6 +18,18 @@ def pytest_generate_tests(metafunc):
     if "xp" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--backend") or ["numpy", "torch", "strict"]
         metafunc.parametrize("xp", chosen, indirect=True)
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what needs a GPU where there is none; Triton's interpreter runs the tests of kernels without one."""
+    needed = {mark: [item for item in items if item.get_closest_marker(mark)] for mark in ("gpu", "kernels")}
+    if not any(needed.values()) or importlib.import_module("torch").cuda.is_available():
+        return
+    for item in needed["gpu"]:
+        item.add_marker(pytest.mark.skip(reason="needs a GPU (`make test-gpu`)"))
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        for item in needed["kernels"]:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU, or Triton's interpreter (TRITON_INTERPRET=1)"))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 DEVICES = [
     "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+    pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 on_every_device = pytest.mark.parametrize("device", DEVICES)
 every = pytest.mark.parametrize("name", list(SHIPPED))

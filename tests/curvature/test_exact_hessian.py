@@ -312,7 +312,7 @@ class Convolutions(nn.Module):
 
 @pytest.mark.parametrize(
     "device",
-    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
+    ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)],
 )
 def test_convolutions_have_the_second_derivatives_of_plain_autograd(device):
     torch.manual_seed(0)

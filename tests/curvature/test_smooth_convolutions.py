@@ -20,7 +20,7 @@ SETTINGS = {
 }
 
 
-GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 def operands(inputs, weight, *, device="cpu"):

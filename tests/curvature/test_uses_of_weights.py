@@ -230,7 +230,7 @@ def test_recurrent_layers_have_their_outputs_and_states(name):
 
 @pytest.mark.parametrize(
     "device",
-    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
+    ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)],
 )
 @pytest.mark.parametrize("name", RECURRENT)
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")

@@ -27,10 +27,7 @@ from refocal.losses.targets import as_rows, reduce  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = [
-    pytest.mark.skipif(
-        not (INTERPRETED or torch.cuda.is_available()),
-        reason="no GPU, and Triton's interpreter is off (TRITON_INTERPRET=1)",
-    ),
+    pytest.mark.kernels,
     # the interpreter evaluates both branches of a `where` with NumPy, which warns of the one not taken
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
 ]
@@ -304,7 +301,7 @@ def test_programs_of_several_groups_add_up_to_one_loss():
         assert len({FocalLoss(2.0)(logits, target).item() for _ in range(5)}) == 1  # to the bit
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 def test_graphs_and_streams_do_not_disturb_each_other():
     logits, target, _ = batch(4096, 100)
     criterion = FocalLoss(2.0)
@@ -331,7 +328,7 @@ def test_graphs_and_streams_do_not_disturb_each_other():
         torch.testing.assert_close(loss, exact)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("lies", ["rows", "images", "channels_last"])
 def test_no_memory_but_for_the_gradient(lies):
     shape = (8, 21, 256, 256) if lies != "rows" else (524_288, 21)

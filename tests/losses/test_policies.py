@@ -110,7 +110,7 @@ def test_adafocal_loss_and_its_state():
     torch.testing.assert_close(resumed(logits, torch.tensor([0, 0])), expected)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 def test_adafocal_is_updated_in_deterministic_mode():
     policy = AdaFocal(bins=1, rate=2.0).cuda()
     torch.use_deterministic_algorithms(True)

@@ -4,14 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from refocal.losses.compiled import INTERPRETED
 from refocal.train.convolution import Convolution, convolve
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32  # the interpreter has no bfloat16 products
 RELATIVE = 4e-3 if ON_GPU else 1e-6  # one rounding of each value
-runs_kernels = pytest.mark.skipif(not (INTERPRETED or ON_GPU), reason="needs a GPU, or TRITON_INTERPRET=1")
 
 
 def weight_and_inputs(shape, *, outputs=None):
@@ -41,7 +39,7 @@ KINDS = [
 ]
 
 
-@runs_kernels
+@pytest.mark.kernels
 @pytest.mark.parametrize(("shape", "channels", "stride"), KINDS)
 def test_convolution_and_gradients_are_those_of_pytorch(shape, channels, stride):
     weight, inputs = weight_and_inputs(shape, outputs=channels)
@@ -57,7 +55,7 @@ def test_convolution_and_gradients_are_those_of_pytorch(shape, channels, stride)
         assert distance(value, reference) < RELATIVE
 
 
-@runs_kernels
+@pytest.mark.kernels
 @pytest.mark.parametrize(("shape", "channels", "stride"), [((2, 16, 7, 5), 16, 1), ((2, 16, 6, 4), 32, 2)])
 def test_gradients_of_the_gradient_in_the_inputs_are_those_of_pytorch(shape, channels, stride):
     weight, images = weight_and_inputs(shape, outputs=channels)
@@ -83,7 +81,7 @@ def test_gradients_of_the_gradient_in_the_inputs_are_those_of_pytorch(shape, cha
     assert distance(twice, exact_twice) < RELATIVE
 
 
-@runs_kernels
+@pytest.mark.kernels
 def test_any_memory_layout_gives_the_same():
     weight, inputs = weight_and_inputs((2, 16, 8, 8))
     incoming = torch.randn(2, 16, 8, 8, device=DEVICE).to(DTYPE)
@@ -94,14 +92,14 @@ def test_any_memory_layout_gives_the_same():
         assert torch.equal(one, other)
 
 
-@runs_kernels
+@pytest.mark.kernels
 def test_compiled_it_gives_the_same():
     weight, inputs = weight_and_inputs((2, 16, 8, 8), outputs=32)
     compiled = torch.compile(lambda images: torch.relu(convolve(images, weight, 2, False)), backend="aot_eager")
     assert torch.equal(compiled(inputs), torch.relu(convolve(inputs, weight, 2, False)))
 
 
-@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize(("shape", "channels", "stride"), KINDS)
 def test_the_layer_takes_the_kernels(shape, channels, stride):
     weight, inputs = weight_and_inputs(shape, outputs=channels)

@@ -14,8 +14,6 @@ from refocal.train.objective import build_loss
 from refocal.train.recipe import Recipe
 from refocal.train.step import Step
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
 
 def make(device="cpu", *, model="resnet8", seed=0, half=False, compiled=False, samples=64, **settings):
     device = torch.device(device)
@@ -89,7 +87,7 @@ def test_half_precision_keeps_exact_weights_and_a_precise_head():
         assert torch.equal(used.detach(), kept.detach().to(used.dtype))
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     "settings", [{"loss": "focal", "gamma": 2.0}, {"loss": "adafocal", "gamma": None}, {"loss": "brier", "gamma": None}]
@@ -104,7 +102,7 @@ def test_a_captured_step_is_the_plain_one(compiled, settings):
     torch.testing.assert_close(plain.losses, captured.losses, rtol=2e-2, atol=1e-3)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_networks_side_by_side_learn_what_each_learns_alone():
     alone, together = ([make("cuda", half=True, seed=seed, samples=512) for seed in range(4)] for _ in range(2))
 

@@ -180,7 +180,7 @@ def test_images_are_trained_on_with_crops(tmp_path):
     ("device", "rounding"),
     [
         ("cpu", 0.0),
-        pytest.param("cuda", 0.02, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+        pytest.param("cuda", 0.02, marks=pytest.mark.gpu),
     ],
 )
 def test_images_that_were_stopped_end_with_the_same_logits(tmp_path, device, rounding):
