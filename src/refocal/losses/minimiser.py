@@ -17,7 +17,10 @@ def search_minimiser(posterior: Tensor, settings: MapSettings, *, in_logs: bool)
     return _operator(posterior, gamma, in_logs)
 
 
-@torch.library.custom_op("refocal::search_minimiser", mutates_args=())
+_SCHEMA = "(Tensor posterior, float[] gamma, bool in_logs) -> Tensor"  # PyTorch 2.6 cannot read `list[float]`
+
+
+@torch.library.custom_op("refocal::search_minimiser", mutates_args=(), schema=_SCHEMA)
 def _operator(posterior: Tensor, gamma: list[float], in_logs: bool) -> Tensor:
     settings = MapSettings.checked(
         gamma if len(gamma) > 1 else gamma[0], None, 0.0, False, classes=posterior.shape[-1], least=0.0

@@ -35,6 +35,8 @@ def check_fit(
 ) -> None:
     """Refuse what cross-entropy refuses: classes are on dimension 1 (0 without a batch), positions on the others."""
     if not _is_usual(logits, target, weight, label_smoothing=label_smoothing, ignore_index=ignore_index):
+        if getattr(target, "dtype", None) == torch.int32:
+            reduction = "none"  # before PyTorch 2.12, a mean or sum of no losses overlooks the type of the indices
         # it judges itself what is unusual, and raises with its own words
         F.cross_entropy(
             logits,
