@@ -1,17 +1,33 @@
-"""Every test that asks for `xp` runs on each array library; `--backend jax` adds JAX."""
+"""Where tests run: their surroundings and deadlines, and what is checked and said at the end of a run.
+
+Every test that asks for `xp` runs on each array library; `--backend jax` adds JAX.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 
 import pytest
+
+from harness import leftovers, surroundings
+
+FOLDER = surroundings.settle()  # before anything is imported that looks at them
+
+pytest_plugins = ["harness.deadlines", "harness.not_run"]
 
 BACKENDS = {"numpy": "numpy", "torch": "torch", "strict": "array_api_strict", "jax": "jax.numpy"}
 
 
 def pytest_addoption(parser):
+    parser.addini("leftover_seconds", "how long the processes of a run may take to end after it", default="30")
     parser.addoption("--backend", action="append", choices=sorted(BACKENDS), help="run on these array libraries only")
+
+
+def pytest_configure(config):
+    if FOLDER is not None:
+        config.pluginmanager.register(leftovers.Leftovers(FOLDER))
 
 
 def pytest_generate_tests(metafunc):
@@ -30,6 +46,22 @@ def pytest_collection_modifyitems(items):
     if os.environ.get("TRITON_INTERPRET") != "1":
         for item in needed["kernels"]:
             item.add_marker(pytest.mark.skip(reason="needs a GPU, or Triton's interpreter (TRITON_INTERPRET=1)"))
+
+
+@pytest.fixture
+def launch():
+    """Starts processes; those that a failed test leaves running are killed."""
+    started = []
+
+    def start(command, **options):
+        started.append(subprocess.Popen(command, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 @pytest.fixture

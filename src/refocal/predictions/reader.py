@@ -26,13 +26,13 @@ class PredictionsReader:
         path: .npz, .parquet or .csv.
 
     Example:
-        >>> import tempfile, pathlib
+        >>> import tempfile
         >>> import numpy as np
         >>> from refocal.predictions import Predictions, PredictionsReader
-        >>> path = pathlib.Path(tempfile.mkdtemp(), "val.npz")
-        >>> Predictions(np.zeros((5, 3)), kind="logits").write(path)
-        >>> with PredictionsReader(path) as blocks:
-        ...     print(blocks.kind, blocks.rows, sum(len(block) for block in blocks))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Predictions(np.zeros((5, 3)), kind="logits").write(f"{folder}/val.npz")
+        ...     with PredictionsReader(f"{folder}/val.npz") as blocks:
+        ...         print(blocks.kind, blocks.rows, sum(len(block) for block in blocks))
         logits 5 5
     """
 

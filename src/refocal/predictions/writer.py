@@ -29,14 +29,14 @@ class PredictionsWriter:
         complete: called with the complete file, under its temporary name, just before it takes its own.
 
     Example:
-        >>> import tempfile, pathlib
+        >>> import tempfile
         >>> import numpy as np
         >>> from refocal.predictions import Predictions, PredictionsWriter
-        >>> path = pathlib.Path(tempfile.mkdtemp(), "val.npz")
-        >>> with PredictionsWriter(path) as writer:
-        ...     for rows in (2, 3):
-        ...         writer.write(Predictions(np.zeros((rows, 4)), kind="logits"))
-        >>> Predictions.read(path).scores.shape
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with PredictionsWriter(f"{folder}/val.npz") as writer:
+        ...         for rows in (2, 3):
+        ...             writer.write(Predictions(np.zeros((rows, 4)), kind="logits"))
+        ...     Predictions.read(f"{folder}/val.npz").scores.shape
         (5, 4)
     """
 

@@ -60,16 +60,16 @@ def apply(
         progress: Is told how far it has come.
 
     Example:
-        >>> import tempfile, pathlib
+        >>> import tempfile
         >>> import numpy as np
         >>> from refocal import scale
         >>> from refocal.calibrators import FocalPosterior
         >>> from refocal.predictions import Predictions
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> Predictions(np.zeros((4, 3)), kind="logits").write(folder / "1.npz")
-        >>> scale.apply(FocalPosterior(gamma=3.0), folder / "*.npz", folder / "probs")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Predictions(np.zeros((4, 3)), kind="logits").write(f"{folder}/1.npz")
+        ...     for _ in range(2):
+        ...         scale.apply(FocalPosterior(gamma=3.0), f"{folder}/*.npz", f"{folder}/probs")
         Applied(rows=4, written=1, kept=0)
-        >>> scale.apply(FocalPosterior(gamma=3.0), folder / "*.npz", folder / "probs")
         Applied(rows=0, written=0, kept=1)
 
     Reference: 001, section 5.

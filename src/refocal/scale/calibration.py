@@ -49,18 +49,18 @@ def calibrate(
         A fitted copy of the calibrator.
 
     Example:
-        >>> import tempfile, pathlib
+        >>> import tempfile
         >>> import numpy as np
         >>> from refocal import scale
         >>> from refocal.calibrators import TemperatureScaling
         >>> from refocal.predictions import Predictions
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> rng = np.random.default_rng(0)
-        >>> for part in range(2):
-        ...     logits = rng.standard_normal((5000, 3))
-        ...     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-        ...     Predictions(3 * logits, kind="logits", labels=labels).write(folder / f"{part}.npz")
-        >>> abs(scale.calibrate(TemperatureScaling(), folder / "*.npz").temperature_ - 3) < 0.2
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for part in range(2):
+        ...         logits = rng.standard_normal((5000, 3))
+        ...         labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+        ...         Predictions(3 * logits, kind="logits", labels=labels).write(f"{folder}/{part}.npz")
+        ...     abs(scale.calibrate(TemperatureScaling(), f"{folder}/*.npz").temperature_ - 3) < 0.2
         True
 
     Reference: 003, sections 4.2 and 5.

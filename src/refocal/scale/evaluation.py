@@ -37,14 +37,14 @@ def evaluate(
         progress: Is told how far it has come.
 
     Example:
-        >>> import tempfile, pathlib
+        >>> import tempfile
         >>> import numpy as np
         >>> from refocal import scale
         >>> from refocal.predictions import Predictions
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> for part in (1, 2):
-        ...     Predictions(np.array([[0.6, 0.4]]), kind="probs", labels=[0]).write(folder / f"{part}.npz")
-        >>> scale.evaluate(folder / "*.npz").samples
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for part in (1, 2):
+        ...         Predictions(np.array([[0.6, 0.4]]), kind="probs", labels=[0]).write(f"{folder}/{part}.npz")
+        ...     scale.evaluate(f"{folder}/*.npz").samples
         2.0
 
     Reference: 002, section 2.

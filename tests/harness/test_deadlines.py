@@ -1,0 +1,48 @@
+"""A test that hangs fails with all stacks, and the run goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.nested import run_tests
+
+HANGS = """
+import signal, threading, time
+import pytest
+
+def waits_beside():
+    time.sleep(600)
+
+@pytest.mark.timeout(1)
+def test_hangs():
+    threading.Thread(target=waits_beside, daemon=True).start()
+    time.sleep(600)
+
+@pytest.mark.timeout(1)
+def test_hangs_beyond_python():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    time.sleep(600)
+
+def test_after():
+    pass
+"""
+
+
+def test_the_run_goes_on_after_tests_that_hang(tmp_path):
+    status, printed = run_tests(tmp_path, HANGS, "-n", "2", "--dist", "loadfile", "-o", "timeout_grace=1")
+    assert status == 1
+    assert "2 failed, 1 passed, 1 error" in printed  # the error: it is not begun again
+    assert "Failed: Timeout (>1.0s) from pytest-timeout" in printed
+    assert "in waits_beside" in printed  # the stack of a thread beside
+    assert "Timeout (0:00:02)!" in printed  # faulthandler's, which ended the worker
+    assert "in test_hangs_beyond_python" in printed
+    assert "crashed while running 'test_made.py::test_hangs_beyond_python'" in printed
+
+
+@pytest.mark.slow
+def test_slow_tests_have_more_time(request):
+    assert request.node.get_closest_marker("timeout").args == (3600,)
+
+
+def test_every_test_has_a_deadline(request):
+    assert float(request.config.getini("timeout")) > 0
