@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -232,7 +233,7 @@ BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHON
 
 @pytest.mark.parametrize("arguments", ["explain --gamma 3", "explain --gamma 3 --json", "--help"])
 def test_a_reader_that_has_gone_is_no_failure(arguments):
-    command = f"{sys.executable} -m refocal {arguments} | true; exit ${{PIPESTATUS[0]}}"
+    command = f"{shlex.quote(sys.executable)} -m refocal {arguments} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=BUFFERED)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -348,20 +349,18 @@ def test_wrong_usage_and_version(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path):
+def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path, launch):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 400_000)
     Predictions(rng.standard_normal((400_000, 10)), kind="logits", labels=labels).write(tmp_path / "big.npz")
     refocal.calibrate(rng.standard_normal((100, 10)), labels[:100], method="temperature").save(tmp_path / "cal.json")
     arguments = ["apply", "cal.json", "big.npz", "--out", "out.csv"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "refocal", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".refocal-*")) and time.monotonic() < deadline:
+    process = launch([sys.executable, "-m", "refocal", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob(".refocal-*")):
+        assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, trouble = process.communicate(timeout=60)
+    _, trouble = process.communicate()
     assert trouble == "refocal: interrupted\n"
     # Python ends itself by the signal if that came while an import ran code from a string; to a shell both are 130
     assert process.returncode in {130, -signal.SIGINT}
@@ -390,6 +389,28 @@ def test_output_without_a_terminal_has_no_colours_and_no_progress(files):
     assert "underconfident" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
+
+
+def test_forced_colors_bring_no_progress_into_a_file(files):
+    command = [sys.executable, "-m", "refocal", "evaluate", "test.npz"]
+    forced = {**os.environ, "FORCE_COLOR": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=files, env=forced)
+    assert "\x1b[" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_background_job_of_a_script_goes_on_after_ctrl_c(tmp_path):
+    """As for every command, an interrupt that is ignored when it starts stays ignored."""
+    code = (
+        "import os, signal, sys; from refocal import cli\n"
+        "os.kill(os.getpid(), signal.SIGINT); sys.exit(cli.main(['explain', '--gamma', '3']))"
+    )
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_commands_of_the_readme_run_as_printed(files, capsys):

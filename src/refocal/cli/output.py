@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,8 +50,8 @@ def check_output(path: str, name: str, suffixes: tuple[str, ...], *, force: bool
 
 
 def terminal() -> Console:
-    """The standard error, for progress."""
-    return Console(stderr=True)
+    """The standard error, for progress: FORCE_COLOR asks for colors, it does not make a terminal of a file."""
+    return Console(stderr=True, force_terminal=sys.stderr is not None and sys.stderr.isatty())
 
 
 @contextmanager

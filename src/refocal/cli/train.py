@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from refocal import _check
+from refocal.cli.output import terminal
 
 if TYPE_CHECKING:
     from refocal.train.loop import Trial
@@ -185,7 +186,7 @@ def _device(asked: str | None, process: tuple[int, int]) -> Any:
 @contextmanager
 def _bars(out: Path, recipes: list[Recipe], *, shown: bool) -> Iterator[Callable[[Trial, dict[str, Any]], None]]:
     """A bar for each run on a terminal; elsewhere a line after each epoch."""
-    console = Console(stderr=True)
+    console = terminal()
     if not shown:
         yield lambda _trial, _record: None
         return
