@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # a hundred megabytes are fetched and unpacked
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLE = REPOSITORY / "README.md"
 
@@ -19,12 +20,19 @@ def base_python(tmp_path_factory):
     """A Python that has the wheel of this package and what it depends on, nothing else."""
     folder = tmp_path_factory.mktemp("install")
     environment = {**os.environ, "PIP_CONSTRAINT": str(REPOSITORY / "constraints.txt")}
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    # what builds the wheel is asked for first: where it comes from, all else does
+    probe = [*pip, "download", "--no-deps", "--retries", "1", "--dest", str(folder / "probe"), "hatchling"]
+    found = subprocess.run(probe, capture_output=True, text=True, env=environment, check=False)
+    if found.returncode != 0:
+        reasons = [line for line in found.stderr.splitlines() if line.startswith("ERROR:")]
+        pytest.skip(f"pip finds no package index: {reasons[0] if reasons else found.stderr}")
     build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder / "dist"), str(REPOSITORY)]
     subprocess.run(build, check=True, capture_output=True, env=environment)
     (wheel,) = (folder / "dist").glob("refocal-*.whl")
     venv.create(folder / "env", with_pip=False)
     python = folder / "env" / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check"]
+    install = [*pip, "--python", python, "install", "--quiet"]
     # most modules of the dependencies are never imported here: those that are get compiled then
     subprocess.run([*install, "--no-compile", wheel], check=True, capture_output=True, env=environment)
     return python

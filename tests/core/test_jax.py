@@ -7,7 +7,7 @@ import pytest
 
 import refocal
 
-jax = pytest.importorskip("jax")
+jax = pytest.importorskip("jax", reason="JAX is not installed: `make test-jax` runs them")
 
 
 @pytest.fixture(autouse=True)

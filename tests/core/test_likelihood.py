@@ -100,22 +100,6 @@ def test_saturated_and_tied_logits(dtype):
         assert at.value == pytest.approx(-np.mean(logs[np.arange(4), data.labels]), rel=1e-5)
 
 
-@pytest.mark.parametrize("depth", [1e3, 3e7, 1e38])
-@pytest.mark.parametrize("exact", [False, True])
-def test_masked_classes_have_no_mass(depth, exact):
-    """A class far below the others changes nothing: value, derivatives and confidence are those without it."""
-    data = problem(rows=30, dtype=np.float32)
-    masked = np.insert(data.logits, 2, np.float32(-depth), axis=1)
-    beside = Labelled.of(masked, data.labels + (data.labels >= 2), data.share)
-    for gamma, beta in [*POINTS, (2.0, 20.0)]:
-        at, expected = (focal_likelihood(Ranked.of(d), Parameters(gamma, beta), exact=exact) for d in (beside, data))
-        assert at.value == pytest.approx(expected.value, rel=1e-6)
-        np.testing.assert_allclose(at.gradient, expected.gradient, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(at.hessian, expected.hessian, rtol=1e-4, atol=1e-5)
-        confidence = [top_confidences(Ranked.of(d), Parameters(gamma, beta)) for d in (beside, data)]
-        np.testing.assert_allclose(*confidence, rtol=1e-6)
-
-
 def test_thinning_keeps_rows_together():
     data = problem(rows=100)
     thin = data.thin(7)

@@ -186,7 +186,9 @@ def read(path):
     try:
         whole = Predictions.read(path)
     except PredictionsError as error:
-        assert str(path) in str(error), error
+        if str(path) not in str(error):
+            msg = f"the error does not name the file: {error}"
+            raise RuntimeError(msg) from error
         return False
     with PredictionsReader(path) as blocks:
         scores = np.concatenate([block.scores for block in blocks])
@@ -199,7 +201,9 @@ def main(form, seed, count, folder):
     path = folder / f"mutated.{form}"
     for data in files:
         path.write_bytes(data)
-        assert read(path), "the corpus must be valid"
+        if not read(path):
+            msg = "the corpus must be valid"
+            raise RuntimeError(msg)
     size = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + GROWTH, size + GROWTH))
     accepted = 0

@@ -475,7 +475,7 @@ import numpy as np
 from refocal.predictions import Predictions
 predictions = Predictions(np.zeros((2, 2)), kind="logits")
 predictions.write("a.npz")
-assert len(Predictions.read("a.npz")) == 2
+print(len(Predictions.read("a.npz")))
 open("a{suffix}", "w").close()
 for work in (lambda: Predictions.read("a{suffix}"), lambda: predictions.write("b{suffix}")):
     try:
@@ -484,5 +484,5 @@ for work in (lambda: Predictions.read("a{suffix}"), lambda: predictions.write("b
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["parquet and csv files need pyarrow: pip install 'refocal[arrow]'"] * 2
+    assert done.stdout.splitlines() == ["2"] + ["parquet and csv files need pyarrow: pip install 'refocal[arrow]'"] * 2
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["a.npz", f"a{suffix}"])

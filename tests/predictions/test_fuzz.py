@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 FORMATS = ["npz", "parquet", "csv"]
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="Linux tells the memory of a process, which is limited here"
+)
 
 
 def read_mutated(form, folder, *, seed, count):

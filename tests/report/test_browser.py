@@ -113,7 +113,8 @@ def enter(browser, selector, value):
 
 def now(browser, gamma, temperature):
     """The numbers that the page shows, unrounded, once they are those of gamma and T."""
-    for _ in range(500):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
         at, *values = browser.execute_script(
             "return [document.getElementById('now-row').dataset.at, ...['ece', 'nll', 'error', 'confidence']"
             ".map(key => parseFloat(document.getElementById('now-' + key).dataset.value))]"

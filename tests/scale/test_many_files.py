@@ -400,18 +400,18 @@ def test_apply_refuses_files_that_are_not_its_own(tmp_path):
             scale.apply(FocalPosterior(gamma=1.0), tmp_path / "a.npz", out)
 
 
-def test_a_killed_apply_leaves_only_whole_files(tmp_path, monkeypatch, capsys):
+def test_a_killed_apply_leaves_only_whole_files(tmp_path, launch, monkeypatch, capsys):
     some = predictions(60_000, 0, dtype=np.float64)
     for number in range(6):
         some.write(tmp_path / f"{number}.npz")
     FocalPosterior(gamma=1.0).fit(some.scores, some.labels).save(tmp_path / "cal.json")
     command = [sys.executable, "-m", "refocal", "apply", "cal.json", "*.npz", "--out", "out", "--json"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("out/*.npz")) and time.monotonic() < deadline:
+    process = launch(command, cwd=tmp_path, stdout=subprocess.PIPE)
+    while not list(tmp_path.glob("out/*.npz")):
+        assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate()
     kept = sorted(path.name for path in tmp_path.glob("out/*.npz"))
     assert kept
     for name in kept:

@@ -174,16 +174,21 @@ def test_an_interrupt_ends_the_remote_work(tmp_path):
             yield from ()
 
     def interrupt():
-        while not beats.exists():
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
+        while not (beats.exists() or ended.wait(0.05)):
+            pass
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
 
+    ended = threading.Event()
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt), connected(None, lambda _: None) as engine:
-        engine.fold(Source((tmp_path / "a.npz",), endless), len, max, what="waiting")
-    thread.join()
-    before, deadline = -1, time.monotonic() + 30
+    try:
+        with pytest.raises(KeyboardInterrupt), connected(None, lambda _: None) as engine:
+            engine.fold(Source((tmp_path / "a.npz",), endless), len, max, what="waiting")
+    finally:
+        ended.set()
+        thread.join()
+    before, deadline = -1, time.monotonic() + 120
     while beats.stat().st_size != before and time.monotonic() < deadline:
         before = beats.stat().st_size
         time.sleep(0.5)
