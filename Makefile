@@ -4,23 +4,32 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax test-peers test-slow test-gpu lint types bench bench-calibrators figures clean
+.PHONY: demo test suite test-hostile test-jax test-peers test-slow test-gpu lint types bench bench-calibrators figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
 
 # two workers with a thread each: threads of their own would wait for each other; a file is tested by one worker,
 # so that what its tests share (an installed wheel, a Ray cluster, a browser) is made once
-test test-slow: export OMP_NUM_THREADS = 1
+suite test-slow: export OMP_NUM_THREADS = 1
 # and whatever Python was told: what it compiles is kept, for the many processes that tests start
-test test-slow: export PYTHONDONTWRITEBYTECODE =
+suite test-slow: export PYTHONDONTWRITEBYTECODE =
 
 # on a GPU's kernels, which Triton's interpreter runs here
 INTERPRETED := tests/losses/test_kernels.py tests/losses/test_as_cross_entropy.py tests/train/test_convolution.py
 
-test: $(VENV)/.test lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 $(INTERPRETED)
+test: lint types suite
+
+# the last part ends with what no part ran
+PARTS := .pytest_cache/parts.json
+suite: $(VENV)/.test
+	rm -f $(PARTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --parts $(PARTS)
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 --parts $(PARTS) $(INTERPRETED)
+
+test-hostile: $(VENV)/.test
+	$(BIN)/python tools/hostile.py one-cpu $(MAKE) suite
+	$(BIN)/python tools/hostile.py load $(MAKE) suite
 
 test-jax: $(VENV)/.jax
 	$(BIN)/python -m pytest -n 2 --dist loadfile --backend jax tests/core tests/metrics/test_inputs.py
