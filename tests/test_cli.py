@@ -56,6 +56,9 @@ def test_evaluate_one_file(files, capsys):
         .value
     )
     assert "<html" in Path("page.html").read_text(encoding="utf-8")
+    assert "classwise_ece" in content["methods"][0]["measures"]
+    shown = run(capsys, "evaluate", "test.npz", "--json")[1]  # what the table shows
+    assert "classwise_ece" not in json.loads(shown)["methods"][0]["measures"]
     assert run(capsys, "evaluate", "both.npz", "--split", "test", "--json")[1] == shown.replace("test.npz", "both.npz")
 
 
@@ -73,22 +76,22 @@ def test_evaluate_files_side_by_side(files, capsys):
     assert "same samples" in trouble
 
 
-def test_evaluate_block_by_block(files, capsys, monkeypatch):
-    from refocal.cli import commands
-
-    monkeypatch.setattr(commands, "_WHOLE_BYTES", 0)
-    content = json.loads(run(capsys, "evaluate", "both.npz", "--split", "test", "--json")[1])["streamed"]["both.npz"]
+def test_evaluate_block_by_block(files, capsys):
+    little = ("--json", "--memory", "10K")
+    content = json.loads(run(capsys, "evaluate", "both.npz", "--split", "test", *little)[1])["streamed"]["both.npz"]
     test = Predictions.read("test.npz")
     assert content["ece"] == pytest.approx(refocal.evaluate(test.scores, test.labels).given.measures["ece"].value)
     assert content["samples"] == len(test)
     log_odds = np.linspace(-4, 4, 300)
     labels = (np.sin(37 * log_odds) + log_odds > 0).astype(int)
     Predictions(log_odds, kind="logits", labels=labels).write("two.npz")
-    content = json.loads(run(capsys, "evaluate", "two.npz", "--json")[1])["streamed"]["two.npz"]
+    content = json.loads(run(capsys, "evaluate", "two.npz", *little)[1])["streamed"]["two.npz"]
     for name, measured in refocal.evaluate(log_odds, labels).given.measures.items():
         if name != "adaptive_ece":
             assert content[name] == pytest.approx(measured.value), name
-    assert "needs the whole file" in run(capsys, "evaluate", "two.npz", "--report", "x.html")[2]
+    told = run(capsys, "evaluate", "two.npz", "--report", "x.html", *little)[2]
+    assert "--report needs the whole file in memory, but two.npz would take about" in told
+    assert "more than --memory 10.0K" in told
 
 
 def test_calibrate_then_apply_and_export(files, capsys):
@@ -166,7 +169,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "probs.npz", "--test", "few.npz"], "needs 10 samples or more, got 3"),
         (["calibrate", "plain.npz", "--test", "probs.npz"], "must hold the same kind of scores"),
         (["apply", "cal.json", "two.npz", "--out", "x.npz"], "2 columns, but the calibrator was fitted to 10"),
-        (["apply", "deep.json", "test.npz", "--out", "x.npz"], "recursion"),
+        (["apply", "deep.json", "test.npz", "--out", "x.npz"], "deep.json .* it is nested too deeply"),
         (["evaluate", "few.npz", "heavy.npz"], "same weights"),
         (["evaluate", "few.npz", "plain.npz"], "labels differ; as parts of one data set .* --engine local"),
         (["evaluate", "[/x].npz"], r"\[/x\].npz"),

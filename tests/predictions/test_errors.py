@@ -19,7 +19,7 @@ import pytest
 from refocal.predictions import Predictions, PredictionsError, PredictionsReader, PredictionsWriter
 from refocal.predictions.errors import Place
 from refocal.predictions.reader import checked_blocks
-from refocal.predictions.source import Source
+from refocal.predictions.source import Size, Source
 from refocal.predictions.values import Columns
 
 GOOD = np.array([[2.0, 1.0], [0.5, 1.5], [1.0, 0.0]])
@@ -275,7 +275,7 @@ def test_class_names_of_parquet(names, message, tmp_path):
 
 def test_rows_that_the_header_does_not_know():
     place = Place(Path("a.parquet"))
-    source = Source("logits", None, 5, place, iter([Columns(GOOD)]))
+    source = Source("logits", None, 5, Size(5, 3), place, iter([Columns(GOOD)]))
     with pytest.raises(PredictionsError, match=r"a\.parquet: holds 3 rows, its header says 5: the file is damaged"):
         list(checked_blocks(source))
 

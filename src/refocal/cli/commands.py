@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from refocal.cli import compare
+from refocal.cli import compare, memory
 from refocal.cli.output import Output, check_output, show, steps
 from refocal.predictions import Predictions
 from refocal.report import Report, table, words
@@ -26,7 +25,6 @@ _SUFFIXES = {
     "report": (".html", ".json"),
     "onnx": (".onnx",),
 }
-_WHOLE_BYTES = 1 << 30  # larger files are measured block by block, without intervals
 
 
 def evaluate(options: Namespace) -> None:
@@ -40,9 +38,10 @@ def evaluate(options: Namespace) -> None:
     if options.report and len(options.files) > 1:
         msg = f"--report takes one file, got {len(options.files)}"
         raise ValueError(msg)
-    if any(os.path.getsize(file) > _WHOLE_BYTES for file in options.files):
+    per_score = memory.FITTING if options.report else memory.MEASURING
+    if why := memory.too_large(options, options.files, per_score=per_score):
         if options.report:
-            msg = f"--report needs the whole file in memory, and files above {_WHOLE_BYTES:,} bytes are streamed"
+            msg = f"--report needs the whole file in memory, but {why}"
             raise ValueError(msg)
         with partitioned.bar() as progress:
             found = compare.streamed(options.files, split=options.split, progress=progress)
@@ -56,7 +55,7 @@ def evaluate(options: Namespace) -> None:
         reports = []
         for file, predictions in zip(options.files, several, strict=True):
             progress(f"measuring {file}")
-            reports.append(_measured(predictions, file, by_class=bool(options.json or options.report)))
+            reports.append(_measured(predictions, file, by_class=bool(options.report)))
         tests = compare.paired(several, progress) if len(several) > 1 else []
     if len(reports) == 1:
         _save(reports[0], options)
@@ -75,6 +74,11 @@ def calibrate(options: Namespace) -> None:
         return
     _check_outputs(options, [options.val, options.test])
     settings = _loss_settings(options)
+    files = [file for file in (options.val, options.test) if file]
+    if why := memory.too_large(options, files, per_score=memory.FITTING):
+        partitioned.refuse_whole(options, why)
+        partitioned.calibrate(options, settings)
+        return
     settings |= {} if options.method is None else {"method": options.method}
     with steps() as progress:
         progress(f"reading {options.val}")

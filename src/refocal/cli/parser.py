@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import refocal
+from refocal.cli import memory
 
 _METHODS = (
     "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, isotonic, "
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     evaluate.add_argument("files", nargs="+", metavar="FILE", help="predictions with labels: .npz, .parquet or .csv")
     _engine(evaluate)
     evaluate.add_argument("--split", help="only the rows of this split")
+    _memory(evaluate)
     evaluate.add_argument("--report", metavar="FILE", help="write the page of one file: .html, or .json")
     _force(evaluate)
 
@@ -76,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
         "focal-temperature",
     )
     _engine(calibrate)
+    _memory(calibrate)
     calibrate.add_argument("--save", metavar="FILE", help="write the calibrator: .json")
     calibrate.add_argument("--out", metavar="FILE", help="write the calibrated test predictions")
     calibrate.add_argument("--report", metavar="FILE", help="write the report: .html, or .json")
@@ -328,6 +331,17 @@ def _engine(command: Any, where: str = _WHERE) -> None:
         "--address",
         action=_Address,
         help="of the Ray cluster, auto or host:port (default: one on this machine); means --engine ray",
+    )
+
+
+def _memory(command: Any) -> None:
+    command.add_argument(
+        "--memory",
+        type=memory.size,
+        default=memory.DEFAULT,
+        metavar="SIZE",
+        help="files whose rows would take more memory than this, whatever they weigh on disk, are read block by block, "
+        f"without intervals: a number of bytes, or such as 500M or 16G (default: {memory.DEFAULT})",
     )
 
 

@@ -79,6 +79,15 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     show(options, Group(*shown), content)
 
 
+def refuse_whole(options: Namespace, why: str) -> None:
+    """Refuse what needs all rows in memory, saying why they cannot be there."""
+    asked = [f"--{name}" for name in ("report", "out") if getattr(options, name) is not None]
+    asked += [] if options.method in (None, *_METHODS) else [f"--method {options.method}"]
+    if asked:
+        msg = f"{asked[0]} needs all rows in memory, but {why}"
+        raise ValueError(msg)
+
+
 def apply(options: Namespace) -> None:
     """Calibrate the files into a folder."""
     if Path(options.out).suffix in _SUFFIXES["out"]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array, hstack
+from scipy.sparse import csc_array, csr_array, hstack
 
 from refocal.core.binning import width_index
 from refocal.core.inversion import Norm
@@ -19,6 +19,7 @@ from refocal.core.inversion import Norm
 _LEVELS = 1 << 11  # of confidence, within which samples count as equal to a bootstrap
 _CHUNK_ELEMENTS = 1 << 21
 _MANY_CELLS = 100_000
+_SQUARE_PARTS = 8  # of a matrix, each copied for its product with the whole
 
 
 def _itself(sums: np.ndarray) -> np.ndarray:
@@ -38,7 +39,7 @@ class Cells(NamedTuple):
 class Gaps(NamedTuple):
     """Residuals as rows of a sparse matrix; the error is the norm of a linear map of their weighted mean."""
 
-    residuals: Any  # csr (C, M)
+    residuals: Any  # sparse (C, M)
     weight: np.ndarray  # (C,)
     copies: np.ndarray  # (C,)
     norm: Norm  # (..., L) -> (...)
@@ -64,6 +65,36 @@ def as_cells(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | 
 def residual_matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> Any:
     """A sparse matrix of residuals."""
     return csr_array((values, (rows, columns)), shape=shape)
+
+
+class ResidualColumns:
+    """A sparse matrix of residuals, a few columns at a time, in the memory of the matrix alone: 12 bytes a residual.
+
+    SciPy's own way, from all rows, columns and values at once, takes four times that. Columns are the bins of a class,
+    in which each sample has one residual at most.
+    """
+
+    def __init__(self, rows: int, classes: int) -> None:
+        # memory that is never written to is never taken
+        self._values = np.empty(rows * classes)
+        self._rows = np.empty(rows * classes, dtype=np.int32)
+        self._ends = [np.zeros(1, dtype=np.int64)]
+        self._shape = (rows, 0)
+
+    def add(self, rows: np.ndarray, column: np.ndarray, values: np.ndarray, *, size: int) -> None:
+        """Residuals in the next `size` columns."""
+        order = np.argsort(column, kind="stable")
+        start = int(self._ends[-1][-1])
+        self._rows[start : start + len(rows)] = rows[order]
+        self._values[start : start + len(rows)] = values[order]
+        self._ends.append(start + np.cumsum(np.bincount(column, minlength=size)))
+        self._shape = (self._shape[0], self._shape[1] + size)
+
+    def matrix(self) -> Any:
+        """What was added, (rows, columns)."""
+        ends = np.concatenate(self._ends)
+        used = int(ends[-1])
+        return csc_array((self._values[:used], self._rows[:used], ends), shape=self._shape)
 
 
 def observed(gaps: Gaps) -> np.ndarray:
@@ -93,9 +124,15 @@ def _gaussian_noise(several: list[Gaps], *, resamples: int, rng: np.random.Gener
     """The same from the covariance of resampled means: the sum of (r - c w)(r - c w)^T, c being the observed mean."""
     copies, weight = several[0].copies, several[0].weight
     total = float(weight @ copies)
-    residuals = hstack([gaps.residuals for gaps in several], format="csr")
+    # no copies of a matrix that may be the largest thing in memory
+    residuals = (
+        several[0].residuals if len(several) == 1 else hstack([gaps.residuals for gaps in several], format="csr")
+    )
     centre = (residuals.T @ copies) / total
-    squares = (residuals.T @ residuals.multiply(copies[:, None])).toarray()
+    repeated = residuals.multiply(copies[:, None]) if (copies != 1).any() else residuals
+    width = -(-repeated.shape[1] // _SQUARE_PARTS)
+    parts = (repeated[:, start : start + width] for start in range(0, repeated.shape[1], width))
+    squares = np.concatenate([(residuals.T @ part).toarray() for part in parts], axis=1)
     shift = np.outer(residuals.T @ (copies * weight), centre)
     covariance = (squares - shift - shift.T + float(copies @ weight**2) * np.outer(centre, centre)) / total**2
     drawn = rng.multivariate_normal(np.zeros(len(centre)), covariance, size=resamples, method="eigh")

@@ -11,7 +11,7 @@ import numpy as np
 from refocal import _check
 from refocal.core.binning import bin_index, dropped_bin
 from refocal.core.calibration import calibration_error
-from refocal.core.resampling import Cells, Gaps, as_cells, residual_matrix
+from refocal.core.resampling import Cells, Gaps, ResidualColumns, as_cells, residual_matrix
 from refocal.metrics import calibration, classwise, kernel, smooth
 from refocal.metrics.inputs import Events, Sample, read
 
@@ -105,9 +105,9 @@ def _class_gaps(sample: Sample, *, bins: int, binning: str, norm: str, reduction
     """One column for each bin of each class that has probabilities above the threshold."""
     _check.count(bins, "bins")
     _check.one_of(binning, "binning", calibration.BINNINGS)
-    rows, columns, values = [], [], []
-    masses: list[np.ndarray] = []
     weight = np.zeros(sample.shape[0] if sample.classes == 1 else np.count_nonzero(sample.counts()))
+    residuals = ResidualColumns(len(weight), sample.shape[1] if sample.classes == 1 else sample.classes)
+    masses: list[np.ndarray] = []
     drop = dropped_bin(bins=bins, binning=binning)
     for places, events in classwise.class_columns(sample):
         own = np.ones(len(events.correct)) if events.weights is None else events.weights
@@ -119,23 +119,19 @@ def _class_gaps(sample: Sample, *, bins: int, binning: str, norm: str, reduction
         index, size = bin_index(confidence, None if events.weights is None else scale, bins=bins, binning=binning)
         residual = scale * (confidence - events.correct[keep].astype(np.float64))
         residual[index == drop] = 0.0
-        rows.append(places[keep])
-        columns.append(index + len(masses) * size)
-        values.append(residual)
+        residuals.add(places[keep], index, residual, size=size)
         masses.append(np.bincount(index, weights=scale, minlength=size))
     if not masses:
         msg = f"some probability must be above the threshold {above:g}, got none"
         raise ValueError(msg)
     mass = np.array(masses) / weight.sum()
-    shape = (len(weight), mass.size)
-    matrix = residual_matrix(np.concatenate(rows), np.concatenate(columns), np.concatenate(values), shape)
 
     def error(gaps: np.ndarray) -> np.ndarray:
         of_classes = calibration_error(gaps.reshape(*gaps.shape[:-1], *mass.shape), mass, norm=norm)
         return of_classes.mean(axis=-1) if reduction == "mean" else of_classes.sum(axis=-1)
 
     most = 1.0 if reduction == "mean" else float(len(mass))
-    return Gaps(matrix, weight, np.ones(len(weight)), error, most=most)
+    return Gaps(residuals.matrix(), weight, np.ones(len(weight)), error, most=most)
 
 
 def _smooth(sample: Sample, *, compress: bool) -> Gaps:

@@ -22,10 +22,11 @@ from numpy.lib import format as npy
 from refocal.predictions import header, values
 from refocal.predictions.errors import Place
 from refocal.predictions.record import Predictions
-from refocal.predictions.source import Source, block_rows
+from refocal.predictions.source import Size, Source, block_rows
 from refocal.predictions.values import NAME_LENGTH, SPLIT_LENGTH, Columns
 
 _PIECE = 1 << 20
+_FORTRAN_BYTES = 1 << 30  # of scores that can only be read as a whole where blocks were asked for
 _DEFLATE_RATIO = 1032  # the most that deflate can expand: 258 bytes from 2 bits
 
 
@@ -67,8 +68,15 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:
         if names is not None:
             texts = values.check_text(_take(names, names.shape[0], place), names.name, place, longest=NAME_LENGTH)
             class_names = tuple(str(name) for name in texts)
-        step = rows if whole or scores.fortran else block_rows(math.prod(scores.shape[1:]))
-        yield Source(kind, class_names, rows, place, _blocks(members, kind, step, place))
+        columns = math.prod(scores.shape[1:])
+        held = rows * columns * scores.dtype.itemsize
+        if scores.fortran and not whole and held > _FORTRAN_BYTES:
+            message = (
+                f"is in Fortran order, not readable in blocks of rows, and takes {held:,} bytes: write it in C order"
+            )
+            raise place.error(message, column=kind)
+        step = rows if whole or scores.fortran else block_rows(columns)
+        yield Source(kind, class_names, rows, Size(rows, columns), place, _blocks(members, kind, step, place))
 
 
 def _check_size(info: zipfile.ZipInfo, name: str, size: int, place: Place) -> None:

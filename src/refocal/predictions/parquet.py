@@ -14,12 +14,11 @@ import numpy as np
 from refocal.predictions import header, tables
 from refocal.predictions.errors import Place
 from refocal.predictions.record import Predictions
-from refocal.predictions.source import Source, block_rows
+from refocal.predictions.source import Size, Source, block_rows
 from refocal.predictions.values import Columns
 
 _MAGIC = b"PAR1"
 _CLASS_NAMES = b"refocal.class_names"  # key of the file's metadata, a JSON list of strings
-_LIKELY_CLASSES = 256  # of lists whose length the schema does not tell: it only sets how many are read at once
 
 
 @contextmanager
@@ -43,7 +42,10 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (row
         columns = header.table(schema.names, place)
         place = replace(place, numbered=columns.numbered)
         class_names = _class_names(schema.metadata or {}, place)
-        yield Source(columns.kind, class_names, rows, place, _blocks(table, columns, place))
+        size = Size(rows, _classes(table, columns, place))
+        yield Source(
+            columns.kind, class_names, rows, size, place, _blocks(table, columns, block_rows(size.columns), place)
+        )
 
 
 def _class_names(metadata: dict[bytes, bytes], place: Place) -> tuple[str, ...] | None:
@@ -57,9 +59,9 @@ def _class_names(metadata: dict[bytes, bytes], place: Place) -> tuple[str, ...] 
     return tuple(names)
 
 
-def _blocks(table: Any, columns: header.Header, place: Place) -> Iterator[Columns]:
+def _blocks(table: Any, columns: header.Header, step: int, place: Place) -> Iterator[Columns]:
     with place.parsing("the footer"):
-        batches = table.iter_batches(batch_size=_batch_rows(table.schema_arrow, columns), use_threads=False)
+        batches = table.iter_batches(batch_size=step, use_threads=False)
     while True:
         with place.parsing(f"the rows from {place.first_row} on"):
             batch = next(batches, None)
@@ -70,16 +72,24 @@ def _blocks(table: Any, columns: header.Header, place: Place) -> Iterator[Column
             place = replace(place, first_row=place.first_row + batch.num_rows)
 
 
-def _batch_rows(schema: Any, columns: header.Header) -> int:
-    """Rows of a batch. The schema alone tells: pyarrow aborts the process on some damaged metadata of row groups."""
+def _classes(table: Any, columns: header.Header, place: Place) -> int:
+    """Scores of a row, by the schema, or by the first row where the schema does not tell the length of lists.
+
+    The metadata of row groups are left alone: pyarrow aborts the process on some that are damaged.
+    """
     import pyarrow as pa
 
     if columns.numbered:
-        return block_rows(len(columns.columns))
-    scores = schema.field(columns.kind).type
+        return len(columns.columns)
+    scores = table.schema_arrow.field(columns.kind).type
     if pa.types.is_fixed_size_list(scores):
-        return block_rows(scores.list_size)
-    return block_rows(_LIKELY_CLASSES if pa.types.is_nested(scores) else 1)
+        return int(scores.list_size)
+    if not (pa.types.is_list(scores) or pa.types.is_large_list(scores)):
+        return 1
+    with place.parsing("the first row"):
+        batches = table.iter_batches(batch_size=1, columns=[columns.kind], use_threads=False)
+        first = next((batch.column(0) for batch in batches if batch.num_rows), None)
+        return 1 if first is None else len(first.flatten())
 
 
 @contextmanager

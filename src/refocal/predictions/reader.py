@@ -12,15 +12,16 @@ from typing import Self
 
 from refocal.predictions import formats, values
 from refocal.predictions.record import Predictions
-from refocal.predictions.source import Source
+from refocal.predictions.source import Size, Source
 
 
 class PredictionsReader:
     """The blocks of a file of predictions, as `Predictions`, with the memory of one block (parquet: one row group).
 
-    Inside `with`, iterate over it once; `kind`, `class_names` and `rows` (None for csv, which does not say) are known
-    before the first block. The blocks are checked as they are read, with the errors of `Predictions.read`. Scores of
-    a column a class lie in memory as in the file, one class after another.
+    Inside `with`, iterate over it once. Before the first block these are known: `kind`, `class_names`, `rows` (None for
+    csv, which does not say), and `size`, the rows and columns of scores that the file unpacks to, whatever it weighs.
+    The blocks are checked as they are read, with the errors of `Predictions.read`. Scores of a column a class lie in
+    memory as in the file, one class after another.
 
     Args:
         path: .npz, .parquet or .csv.
@@ -39,6 +40,7 @@ class PredictionsReader:
     kind: str
     class_names: tuple[str, ...] | None
     rows: int | None
+    size: Size
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -49,6 +51,7 @@ class PredictionsReader:
     def __enter__(self) -> Self:
         source = self._stack.enter_context(self._format.source(self.path, whole=False))
         self.kind, self.rows, self.class_names = source.kind, source.rows, source.class_names
+        self.size = source.size
         self._blocks = checked_blocks(source)
         return self
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from refocal.predictions.errors import Place
 from refocal.predictions.record import Predictions
@@ -16,6 +16,18 @@ from refocal.predictions.values import Columns
 BLOCK_SCORES = 1 << 20
 
 
+class Size(NamedTuple):
+    """How much a file holds once it is unpacked, by its header; of a csv file, about as much."""
+
+    rows: int
+    columns: int  # of scores
+
+    @property
+    def scores(self) -> int:
+        """The number of scores."""
+        return self.rows * self.columns
+
+
 @dataclass(frozen=True)
 class Source:
     """An open file: what its header says, and its rows, not yet checked."""
@@ -23,6 +35,7 @@ class Source:
     kind: str
     class_names: tuple[str, ...] | None
     rows: int | None
+    size: Size
     place: Place
     blocks: Iterator[Columns]
 

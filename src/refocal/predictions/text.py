@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import numpy as np
 from refocal.predictions import header, tables, values
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.record import Predictions
-from refocal.predictions.source import Source
+from refocal.predictions.source import Size, Source
 from refocal.predictions.values import Columns
 
 _LONGEST_LINE = 1 << 25  # bytes: a million columns
@@ -33,9 +34,12 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blo
         columns = header.table(names, place)
         place = replace(place, numbered=columns.numbered)
         # a block must hold a row: numbers are not so much longer than their names, and lists are as long as the first
-        block_size = max(_BLOCK_BYTES, 4 * len(first), 4 * len(file.readline(_LONGEST_LINE)))
+        second = file.readline(_LONGEST_LINE)
+        block_size = max(_BLOCK_BYTES, 4 * len(first), 4 * len(second))
+        about = os.fstat(file.fileno()).st_size // max(1, len(second))
+        size = Size(about, len(columns.columns) if columns.numbered else 1 + second.count(b","))
         file.seek(0)
-        yield Source(columns.kind, None, None, place, _blocks(file, names, columns, place, block_size=block_size))
+        yield Source(columns.kind, None, None, size, place, _blocks(file, names, columns, place, block_size=block_size))
 
 
 def _names(line: bytes, place: Place) -> list[str]:

@@ -1,0 +1,144 @@
+"""Commands hold what their memory limit allows: files are judged by what they unpack to, not by what they weigh."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from refocal.cli import memory
+from refocal.predictions import Predictions, PredictionsError, PredictionsReader
+
+ROWS, CLASSES = 200_000, 100
+SCORES_BYTES = ROWS * CLASSES * 4
+# a child that runs a command, then says how much memory it took beyond what its imports had taken
+CHILD = """
+import resource, sys
+import refocal.cli, refocal.cli.commands, refocal.cli.partitioned, refocal.calibrators, pyarrow.parquet, scipy.sparse
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+before = peak()
+status = refocal.cli.main(sys.argv[1:])
+sys.stderr.write(f"\\n{peak() - before}")
+sys.exit(status)
+"""
+# by a process of its own: the peak of a child counts from that of its parent, which is this one's
+LAUNCHER = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', *sys.argv[1:]]))"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A compressed npz and a parquet file of 80 MB of logits each, a few hundred kB on disk."""
+    made = tmp_path_factory.mktemp("memory")
+    rng = np.random.default_rng(0)
+    logits = np.tile(2 * rng.standard_normal((50, CLASSES)), (ROWS // 50, 1)).astype(np.float32)
+    labels = np.tile(rng.integers(0, CLASSES, 50), ROWS // 50).astype(np.int8)
+    splits = np.tile(np.repeat(["val", "test"], 25), ROWS // 50)
+    np.savez_compressed(made / "both.npz", logits=logits, labels=labels, split=splits)
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    lists = pa.ListArray.from_arrays(np.arange(0, logits.size + 1, CLASSES, dtype=np.int32), pa.array(logits.ravel()))
+    parquet.write_table(pa.table({"logits": lists, "label": labels}), made / "test.parquet", compression="zstd")
+    return made
+
+
+def run(folder, *arguments):
+    """What a command prints, and the memory that it took."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", LAUNCHER, CHILD, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=folder,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, int(done.stderr.split()[-1])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate both.npz --json",
+        "evaluate test.parquet --json",
+        "calibrate both.npz --json --method temperature",
+    ],
+)
+def test_a_small_file_that_unpacks_to_much_is_streamed(folder, command):
+    """In memory, the logits and their probabilities in float64 take five times the logits; a block takes little."""
+    shown, taken = run(folder, *command.split(), "--memory", "200M")
+    assert all(path.stat().st_size < SCORES_BYTES / 20 for path in folder.iterdir())
+    assert taken < 2 * SCORES_BYTES
+    if command == "evaluate both.npz --json":
+        assert json.loads(shown)["streamed"]["both.npz"]["samples"] == ROWS
+
+
+def test_json_takes_no_more_than_the_table(folder):
+    """Held in memory, both measure the same."""
+    (_, table), (shown, taken) = (
+        run(folder, "evaluate", "both.npz", "--split", "val", *more) for more in ((), ("--json",))
+    )
+    assert json.loads(shown)["samples"] == ROWS // 2
+    assert taken < 1.25 * table
+
+
+def test_sizes_are_known_from_headers(folder, tmp_path):
+    Predictions(np.zeros((3000, 3)), kind="logits", labels=np.zeros(3000, int)).write(tmp_path / "a.csv")
+    for path in (folder / "both.npz", folder / "test.parquet"):
+        with PredictionsReader(path) as blocks:
+            assert blocks.size == (ROWS, CLASSES)
+    with PredictionsReader(tmp_path / "a.csv") as blocks:
+        assert blocks.size.columns == 3
+        assert 2500 < blocks.size.rows < 3500
+    assert memory.needed([str(folder / "both.npz")], per_score=24) > 24 * ROWS * CLASSES
+
+
+def test_lists_of_any_length_come_in_small_blocks(tmp_path):
+    """The schema does not say how long lists are; the first row does."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows, classes = 40, 100_000
+    lists = pa.array([np.zeros(classes, dtype=np.float32)] * rows)
+    parquet.write_table(pa.table({"logits": lists}), tmp_path / "wide.parquet")
+    with PredictionsReader(tmp_path / "wide.parquet") as blocks:
+        assert blocks.size == (rows, classes)
+        assert max(len(block) for block in blocks) * classes <= 1 << 20
+
+
+def test_what_needs_all_rows_is_refused_with_the_reason(folder, capsys, monkeypatch):
+    from refocal import cli
+
+    monkeypatch.chdir(folder)
+    for more in (["--method", "matrix"], ["--report", "a.html"], ["--out", "probs.npz"]):
+        assert cli.main(["calibrate", "both.npz", "--memory", "1M", *more]) == 1
+        told = capsys.readouterr().err
+        assert "needs all rows in memory, but both.npz would take about 939.9M" in told, told
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", "both.npz", "--memory", "much"])
+    assert "must be a number of bytes, perhaps with K, M, G or T behind it, got 'much'" in capsys.readouterr().err
+
+
+def test_a_fortran_array_is_read_whole_or_refused(tmp_path, monkeypatch):
+    """Its rows are scattered over all of it."""
+    from refocal.predictions import npz
+
+    np.savez_compressed(tmp_path / "a.npz", logits=np.asfortranarray(np.zeros((500, 3))))
+    with PredictionsReader(tmp_path / "a.npz") as blocks:
+        assert [len(block) for block in blocks] == [500]
+    monkeypatch.setattr(npz, "_FORTRAN_BYTES", 10_000)
+    with pytest.raises(
+        PredictionsError, match=r"logits: is in Fortran order, .* takes 12,000 bytes: write it in C order"
+    ):
+        PredictionsReader(tmp_path / "a.npz").__enter__()
+
+
+@pytest.mark.parametrize(("text", "number"), [("1", 1), ("4G", 4 << 30), ("1.5k", 1536), ("10MiB", 10 << 20)])
+def test_sizes_as_people_write_them(text, number):
+    assert memory.size(text) == number
