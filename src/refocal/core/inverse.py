@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from refocal import _check
 from refocal._arrays import constant, widen
 from refocal.core.focal import focal_partial_of
-from refocal.core.newton import search, solve
+from refocal.core.newton import solve
 from refocal.core.posterior import MapSettings
 
 Array = Any
@@ -79,19 +78,11 @@ def proper_focal_partial(posterior: Array, labels: Array, *, gamma: Any) -> Arra
     return proper_partial_of(posterior, labels, gamma=gamma, in_logs=False, xp=xp)
 
 
-def proper_partial_of(
-    posterior: Array,
-    labels: Array,
-    *,
-    gamma: Any,
-    in_logs: bool,
-    search: Callable[..., Array] = search,
-    xp: Any,
-) -> Array:
+def proper_partial_of(posterior: Array, labels: Array, *, gamma: Any, in_logs: bool, xp: Any) -> Array:
     """`proper_focal_partial` without its checks of data; `in_logs`: from log-probabilities, which cannot underflow."""
     settings = MapSettings.checked(gamma, None, 0.0, False, classes=posterior.shape[-1], least=0.0)
     wide = widen(posterior, xp=xp)
-    solution = solve(wide, settings, in_logs=in_logs, search=search, xp=xp)
+    solution = solve(wide, settings, in_logs=in_logs, xp=xp)
     losses = focal_partial_of(
         solution.log_q, solution.log_complement, gamma=constant(settings.gamma, like=wide, xp=xp), xp=xp
     )

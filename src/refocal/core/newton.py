@@ -15,7 +15,6 @@ steps from it carry the derivatives (exact to third order, since a Newton step d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,18 +65,8 @@ def search(posterior: Array, settings: MapSettings, *, in_logs: bool) -> Array:
     return _search(_pose(posterior, settings, in_logs=in_logs, xp=namespace(posterior)))
 
 
-def solve(
-    posterior: Array,
-    settings: MapSettings,
-    *,
-    in_logs: bool = False,
-    search: Callable[..., Array] = search,
-    xp: Any,
-) -> Solution:
-    """The minimiser of the expected loss for each row of `posterior` (or of its logarithms), differentiable.
-
-    `search` finds it; one that hides its loop serves where values cannot steer one.
-    """
+def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp: Any) -> Solution:
+    """The minimiser of the expected loss for each row of `posterior` (or of its logarithms), differentiable."""
     problem = _pose(posterior, settings, in_logs=in_logs, xp=xp)
     if math.prod(posterior.shape) == 0:
         return Solution(posterior, posterior, posterior)
@@ -201,18 +190,22 @@ def _log_h_of_rest(problem: _Problem, parts: _Parts) -> tuple[Array, Array]:
     return log_h, slope
 
 
-def _log_h_of_top(problem: _Problem, top: Array) -> tuple[Array, Array]:
-    """Log h and its derivative in the log-odds, for the top class."""
-    xp, settings = problem.xp, problem.settings
-    gamma, gamma_plus_one = settings.at(problem.is_top, xp=xp)
+def log_h_of_top(top: Array, settings: MapSettings, *, xp: Any) -> tuple[Array, Array]:
+    """Log h and its derivative in the log-odds, for a top class with gamma and gamma + 1 as `settings` has them."""
+    gamma = settings.gamma
     log_q, log_complement = -softplus(-top, xp=xp), -softplus(top, xp=xp)
     log_h = log_q - gamma * log_complement
     slope = xp.exp(log_complement) + gamma * xp.exp(log_q)
     if not settings.detached:
-        focus, ratio_above_q = focus_of_top(xp.exp(-top), gamma=gamma, gamma_plus_one=gamma_plus_one, xp=xp)
+        focus, ratio_above_q = focus_of_top(xp.exp(-top), gamma=gamma, gamma_plus_one=settings.gamma_plus_one, xp=xp)
         log_h = log_h - xp.log(focus)
         slope = slope - gamma * ratio_above_q / focus
     return log_h, slope
+
+
+def _log_h_of_top(problem: _Problem, top: Array) -> tuple[Array, Array]:
+    gamma, gamma_plus_one = problem.settings.at(problem.is_top, xp=problem.xp)
+    return log_h_of_top(top, problem.settings._replace(gamma=gamma, gamma_plus_one=gamma_plus_one), xp=problem.xp)
 
 
 def _search(problem: _Problem) -> Array:
@@ -228,11 +221,13 @@ def _search(problem: _Problem) -> Array:
     of_top = _log_h_of_top(problem, top)
     rest = _start_rest(problem, of_top[0])
     stride = xp.full_like(top, xp.inf)
-    tolerance = xp.finfo(rest.dtype).eps ** 0.5
+    tolerance, rounding_unit = xp.finfo(rest.dtype).eps ** 0.5, 4 * xp.finfo(rest.dtype).eps
     for _ in range(_MAX_EVALUATIONS):
         step = _newton_step(problem, top, rest, of_top)
+        # residuals are differences of numbers that may be large, whose rounding no step removes;
         # a class held near q = 1 counts as solved: the sum exceeds 1 in any case
-        off = xp.where((rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual))
+        rounding = rounding_unit * (xp.abs(problem.log_target) + xp.abs(step.log_h_top))
+        off = xp.where((rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual) - rounding)
         off = xp.max(off, axis=-1, keepdims=True)
         converged = (off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(top)))
         if steered and bool(xp.all(unwrapped(converged))):

@@ -1,34 +1,204 @@
-"""The search for focal loss's minimiser as one operator of PyTorch, whose compiled graphs cannot hold its loop."""
+"""The proper part of focal loss and its gradient, without a graph of the search for the minimizer.
+
+For the posterior eta = softmax(logits), the minimizer q solves h(q_i) = lambda eta_i with sum q_i = 1. With
+s_i = d log q_i / d log h_i, the implicit function theorem gives the gradient of the loss at label y,
+
+    phi(q_y) s_y (M_j / sum(M) - [j = y]),    M_i = q_i s_i,
+
+one number per row times the distance of a distribution from the label, as in cross-entropy. With one gamma, no class
+but the top one has q > 1/2, so log q serves as the unknown of the others, and a few Newton steps on all equations at
+once suffice (`refocal.core.newton` has the equations). Rows that do not converge, and one gamma per class, go to the
+bracketed search there.
+"""
 
 from __future__ import annotations
 
+import math
+from typing import Any, NamedTuple
+
 import torch
+from array_api_compat import torch as xp
 from torch import Tensor
 
-from refocal.core import newton
+from refocal._arrays import bounded_exp
+from refocal.core.focal import focus_of_top
+from refocal.core.inverse import proper_partial_of
+from refocal.core.newton import log_h_of_top, solve
 from refocal.core.posterior import MapSettings
+from refocal.core.simplex import softplus
+from refocal.losses.targets import distance_from_target, row_blocks
+
+_MOST_STEPS = 16
+_LOG_HALF = -math.log(2)
 
 
-def search_minimiser(posterior: Tensor, settings: MapSettings, *, in_logs: bool) -> Tensor:
-    """`refocal.core.newton.search` for settings with gamma alone, in one piece where PyTorch compiles or exports."""
-    if not torch.compiler.is_compiling():
-        return newton.search(posterior, settings, in_logs=in_logs)
-    gamma = [settings.gamma] if settings.one_gamma else list(settings.gamma)
-    return _operator(posterior, gamma, in_logs)
+def proper_focal_rows(logits: Tensor, target: Tensor, gamma: Any) -> Tensor:
+    """Losses (N,) of rows (N, K) and class indices (N,), in one operator with its gradient."""
+    settings = MapSettings.checked(gamma, None, 0.0, False, classes=logits.shape[1], least=0.0)
+    losses, _ = _operator(logits, target, [settings.gamma] if settings.one_gamma else list(settings.gamma))
+    return losses
 
 
-_SCHEMA = "(Tensor posterior, float[] gamma, bool in_logs) -> Tensor"  # PyTorch 2.6 cannot read `list[float]`
+def proper_focal_rows_plainly(logits: Tensor, target: Tensor, gamma: Any) -> Tensor:
+    """The same by operations that can be differentiated any number of times and transformed by `torch.func`."""
+    log_probs = torch.log_softmax(logits, dim=1)
+    broken = log_probs.isnan().any(dim=1, keepdim=True)  # such rows have no minimizer: they stay what they are
+    losses = proper_partial_of(torch.where(broken, 0, log_probs), target, gamma=gamma, in_logs=True, xp=xp)
+    return torch.where(broken[:, 0], log_probs.gather(1, target[:, None])[:, 0], losses)
 
 
-@torch.library.custom_op("refocal::search_minimiser", mutates_args=(), schema=_SCHEMA)
-def _operator(posterior: Tensor, gamma: list[float], in_logs: bool) -> Tensor:
-    settings = MapSettings.checked(
-        gamma if len(gamma) > 1 else gamma[0], None, 0.0, False, classes=posterior.shape[-1], least=0.0
-    )
-    found: Tensor = newton.search(posterior, settings, in_logs=in_logs).contiguous()
-    return found
+# PyTorch 2.6 cannot read `list[float]`
+_SCHEMA = "(Tensor logits, Tensor target, float[] gamma) -> (Tensor, Tensor)"
+
+
+@torch.library.custom_op("refocal::proper_focal_loss", mutates_args=(), schema=_SCHEMA)
+def _operator(logits: Tensor, target: Tensor, gamma: list[float]) -> tuple[Tensor, Tensor]:
+    """Losses (N,) and their gradients (N, K)."""
+    classes = logits.shape[1]
+    settings = MapSettings.checked(gamma if len(gamma) > 1 else gamma[0], None, 0.0, False, classes=classes, least=0.0)
+    losses, gradient = logits.new_empty(len(logits)), torch.empty_like(logits, memory_format=torch.contiguous_format)
+    for block in row_blocks(logits):
+        log_probs, labels = torch.log_softmax(logits[block], dim=1), target[block, None]
+        of_block = _with_one_gamma if settings.one_gamma else _by_search
+        loss, gradient[block] = of_block(log_probs, labels, settings)
+        losses[block] = torch.where(log_probs.gather(1, labels) == -torch.inf, torch.inf, loss)[:, 0]
+    return losses, gradient
 
 
 @_operator.register_fake
-def _(posterior: Tensor, gamma: list[float], in_logs: bool) -> Tensor:  # noqa: ARG001
-    return torch.empty_like(posterior, memory_format=torch.contiguous_format)
+def _(logits: Tensor, target: Tensor, gamma: list[float]) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    return logits.new_empty(logits.shape[:1]), torch.empty_like(logits, memory_format=torch.contiguous_format)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    logits, target, ctx.gamma = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(logits, target, output[1])
+
+
+def _backward(ctx: Any, incoming: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, None, None]:
+    logits, target, gradient = ctx.saved_tensors
+    if incoming is None:
+        return None, None, None
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return incoming[:, None] * gradient, None, None
+    gamma = ctx.gamma if len(ctx.gamma) > 1 else ctx.gamma[0]
+    losses = proper_focal_rows_plainly(logits, target, gamma)
+    return torch.autograd.grad(losses, logits, incoming, create_graph=True)[0], None, None
+
+
+_operator.register_autograd(_backward, setup_context=_setup_context)
+
+
+class _Step(NamedTuple):
+    """Where the equations of the classes below the top stand: a = log q solves log h(a) = log h_top + relative."""
+
+    mass: Tensor  # (n, K) q over e^largest
+    largest: Tensor  # (n, 1) the largest a of a row
+    log_phi: Tensor  # (n, K) a - log h
+    slope: Tensor  # (n, K) d log h / da = 1 / s
+
+
+def _evaluate(a: Tensor, gamma: float) -> _Step:
+    largest = a.amax(dim=1, keepdim=True)
+    mass = torch.exp(a - largest)
+    q = mass * torch.exp(largest)
+    focus, slope = _focus_and_slope(a, q, gamma)
+    return _Step(mass, largest, focus.log_().add_(torch.log1p(-q), alpha=gamma), slope)
+
+
+def _focus_and_slope(a: Tensor, q: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """1 + gamma s(q), and d log h / d log q, for q = e^a up to 1/2."""
+    inverse = torch.reciprocal(1 - q)
+    ratio = (q * a).mul_(inverse).neg_()
+    focus = torch.mul(ratio, gamma).add_(1)
+    return focus, (q - ratio).div_(focus).add_(q).mul_(inverse).mul_(gamma).add_(1)
+
+
+def _with_one_gamma(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
+    """Losses (n, 1) and gradients (n, K), by Newton's method in the top class's log-odds and the others' log q."""
+    gamma, limits = settings.gamma, torch.finfo(log_probs.dtype)
+    top_log_prob, top = log_probs.max(dim=1, keepdim=True)
+    lowest = -(limits.max**0.75)  # stands for -inf, so that q log q is 0
+    relative = (log_probs - top_log_prob).scatter_(1, top, lowest).clamp_(min=lowest)
+    largest = relative.amax(dim=1, keepdim=True)
+    log_rest = largest + torch.exp(relative - largest).sum(dim=1, keepdim=True).log_()
+    # with one gamma, 1/K <= q_top <= max(eta_top, 1/2)
+    low, high = -math.log(max(1, log_probs.shape[1] - 1)) - 1e-6, 1e-6 - log_rest.clamp(max=0)
+    # q is close to eta where no class stands out; near q = 1, the top class has log h = gamma x - log(1 + gamma)
+    x = torch.minimum(-log_rest, (math.log1p(gamma) - log_rest) / (1 + gamma)).clamp_(min=low)
+    a = (relative - (log_rest + softplus(x, xp=xp))).clamp_(max=_LOG_HALF)
+    tolerance, rounding = limits.eps**0.5, 4 * limits.eps
+    broken = top_log_prob.isnan()
+    for _ in range(_MOST_STEPS):
+        log_h_top, slope_top = log_h_of_top(x, settings, xp=xp)
+        mass, largest, log_phi, slope = _evaluate(a, gamma)
+        residual = log_phi.sub_(a).add_(relative).add_(log_h_top)
+        off = residual.abs().add_(relative, alpha=rounding).amax(dim=1, keepdim=True) - rounding * log_h_top.abs()
+        total = mass.sum(dim=1, keepdim=True)
+        share = mass.div_(slope)
+        violation = largest + torch.log(total) + softplus(x, xp=xp) + (share * residual).sum(1, keepdim=True) / total
+        step = -violation / (torch.sigmoid(x) + slope_top * (share.sum(dim=1, keepdim=True) / total))
+        new_x = torch.minimum((x + step).clamp_(min=low), high)
+        converged = broken | ((off < tolerance) & ((new_x - x).abs() < tolerance * (1 + x.abs())))
+        a.add_(residual.add_(slope_top * (new_x - x)).div_(slope)).clamp_(max=_LOG_HALF)
+        x = new_x
+        if bool(converged.all()):
+            return _from_log_q(x, a, top, labels, settings)
+    losses, gradient = _from_log_q(x, a, top, labels, settings)
+    stuck = (~converged)[:, 0].nonzero()[:, 0]
+    losses[stuck], gradient[stuck] = _by_search(log_probs[stuck], labels[stuck], settings)
+    return losses, gradient
+
+
+def _from_log_q(x: Tensor, a: Tensor, top: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
+    """Losses and gradients from the top class's log-odds x and log q of the others."""
+    gamma = settings.gamma
+    log_h_top, slope_top = log_h_of_top(x, settings, xp=xp)
+    log_q_top, log_complement = -softplus(-x, xp=xp), -softplus(x, xp=xp)
+    mass = _shares_of_rest(a)
+    _, slope = _focus_and_slope(a, mass * torch.exp(log_complement), gamma)
+    mass = _masses(mass.div_(slope), top, torch.exp(log_q_top), slope_top)
+    log_q = a.gather(1, labels)
+    focus, slope = _focus_and_slope(log_q, torch.exp(log_q), gamma)
+    log_complement_of_label = torch.log1p(-torch.exp(log_q))
+    pull = torch.exp(gamma * log_complement_of_label) * focus / slope
+    share = torch.where(slope_top > 0, torch.exp(log_complement) / slope_top, 1)  # at gamma = 0, it is 1
+    is_top = labels == top
+    pull = torch.where(is_top, torch.exp(log_q_top - log_h_top) * share, pull)
+    log_q = torch.where(is_top, log_q_top, log_q)
+    log_complement = torch.where(is_top, log_complement, log_complement_of_label)
+    return -torch.exp(gamma * log_complement) * log_q, distance_from_target(mass, labels, pull)
+
+
+def _by_search(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
+    """The same for any settings, by the bracketed search."""
+    broken = log_probs[:, :1].isnan()
+    found = solve(torch.where(broken, 0, log_probs), settings, in_logs=True, xp=xp)
+    constants = settings.like(log_probs, xp=xp)
+    gamma, complement = constants.gamma, torch.exp(found.log_complement)
+    odds_against = bounded_exp(found.log_complement - found.log_q, xp=xp)
+    focus, above = focus_of_top(odds_against, gamma=gamma, gamma_plus_one=constants.gamma_plus_one, xp=xp)
+    slope = complement + gamma * (found.q - above / focus)  # (1 - q) / s
+    log_share = torch.where(slope > 0, found.log_complement - torch.log(slope), 0)  # at gamma = 0, s is 1
+    largest, top = found.log_q.max(dim=1, keepdim=True)
+    rest = _shares_of_rest(found.log_q.scatter(1, top, torch.finfo(log_probs.dtype).min)) * torch.exp(log_share)
+    mass = _masses(rest, top, torch.exp(largest), slope.gather(1, top))
+    factor = torch.where(torch.as_tensor(gamma == 0), 1, torch.exp(gamma * found.log_complement))
+    losses, pull = -factor * found.log_q, factor * focus * torch.exp(log_share)
+    losses, pull = (torch.where(broken, torch.nan, each.gather(1, labels)) for each in (losses, pull))
+    return losses, distance_from_target(mass, labels, pull)
+
+
+def _shares_of_rest(log_q: Tensor) -> Tensor:
+    """q / (1 - q_top) of the classes below the top, which is near -inf here; they sum to 1, whatever q_top's error."""
+    shares = torch.exp(log_q - log_q.amax(dim=1, keepdim=True))
+    return shares.div_(shares.sum(dim=1, keepdim=True))
+
+
+def _masses(rest: Tensor, top: Tensor, q_top: Tensor, slope_top: Tensor) -> Tensor:
+    """M over a common factor, from M / (1 - q_top) of the rest and the top class's slope d log h / dx = (1 - q) / s.
+
+    Neither 1 - q_top nor its slope is divided by: both may underflow.
+    """
+    return rest.mul_(slope_top.clamp(max=1)).scatter_(1, top, q_top / slope_top.clamp(min=1))

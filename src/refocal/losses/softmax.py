@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from array_api_compat import torch as xp
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from refocal import _check
-from refocal._arrays import constant
+from refocal._arrays import constant, is_transformed
 from refocal.core.focal import focal_partial_of
-from refocal.core.inverse import proper_partial_of
 from refocal.core.simplex import log_p_and_q, softplus, split_logits
 from refocal.losses import fused
-from refocal.losses.minimiser import search_minimiser
+from refocal.losses.minimiser import proper_focal_rows, proper_focal_rows_plainly
 from refocal.losses.plans import Settings
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.targets import (
@@ -290,12 +290,10 @@ def proper_focal_loss(
     Reference: 003, Props. 2 and 4.
     """
     rows = _index_rows(logits, target, weight=weight)
-    log_probs = F.log_softmax(rows.logits, dim=1)
-    log_p, keep, safe = gather_target(log_probs, rows.target, _check.whole(ignore_index, "ignore_index"))
-    broken = log_probs.isnan().any(dim=1, keepdim=True)  # such rows have no minimiser: they stay what they are
-    whole = torch.where(broken, 0, log_probs)
-    losses = proper_partial_of(whole, safe, gamma=gamma, in_logs=True, search=search_minimiser, xp=xp)
-    losses = torch.where(broken[:, 0], log_p, losses)
+    _, keep, safe = gather_target(rows.logits, rows.target, _check.whole(ignore_index, "ignore_index"))
+    transformed = not torch.compiler.is_compiling() and (is_transformed(rows.logits) or forward_ad._current_level >= 0)
+    of_rows = proper_focal_rows_plainly if transformed else proper_focal_rows
+    losses = of_rows(rows.logits, safe, gamma)
     return _masked(losses, keep, safe, weight).to(loss_dtype(logits)).reshape(rows.shape)
 
 

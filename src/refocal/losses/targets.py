@@ -126,6 +126,24 @@ def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Te
         raise
 
 
+_BLOCK_ELEMENTS = 1 << 16  # of rows worked through at once, so that their temporaries stay in a core's cache
+
+
+def row_blocks(rows: Tensor) -> list[slice]:
+    """Blocks of rows (N, K) in main memory to work through one by one; all of them at once on other devices."""
+    count, classes = rows.shape
+    step = max(1, _BLOCK_ELEMENTS // max(1, classes)) if rows.device.type == "cpu" else max(1, count)
+    return [slice(start, start + step) for start in range(0, count, step)]
+
+
+def distance_from_target(masses: Tensor, target: Tensor, pull: Tensor) -> Tensor:
+    """Pull (n, 1) times (masses / sum(masses) - [j = target]), without cancellation; it takes the place of `masses`."""
+    of_target = masses.gather(1, target)
+    others = masses.scatter_(1, target, 0).sum(dim=1, keepdim=True)
+    scale = pull / (others + of_target)
+    return masses.mul_(scale).scatter_(1, target, -others * scale)
+
+
 def reduce(losses: Tensor, rows: Rows, reduction: str, *, weight: Tensor | None, ignore_index: int) -> Tensor:
     """Reduce losses of shape `rows.shape` exactly as `nn.CrossEntropyLoss` does."""
     if reduction == "none":
