@@ -15,7 +15,7 @@ def test_partial_loss_is_the_textbook_formula(xp, gamma):
     np.testing.assert_allclose(to_numpy(loss), -((1 - p) ** gamma) * np.log(p), rtol=1e-14)
 
 
-@pytest.mark.parametrize("gamma", [-0.5, 0.0, 0.5, 2.0, [0.0, 2.0]])
+@pytest.mark.parametrize("gamma", [-0.5, 0.0, 0.5, 2.0, [0.0, 2.0], [-0.5, -0.5]])
 def test_partial_loss_at_certainty(xp, gamma):
     loss = refocal.focal_partial(xp.asarray([0.0, -np.inf]), xp.asarray([-np.inf, 0.0]), gamma=gamma)
     np.testing.assert_array_equal(to_numpy(loss), [0, np.inf])
@@ -23,7 +23,9 @@ def test_partial_loss_at_certainty(xp, gamma):
 
 @pytest.mark.parametrize("gamma", [-0.97, -0.3, 0.0, 0.5, 1.0, 3.0, 50.0])
 def test_phi_agrees_with_mpmath(xp, gamma):
-    p = np.concatenate([[1e-300, 1e-9], np.linspace(0.01, 0.99, 50), 1 - np.logspace(-1, -6, 21)])
+    # 1/2 and 7/8 are where the formula changes
+    ends = [1e-300, 1e-9, 0.5, 0.875]
+    p = np.concatenate([ends, np.linspace(0.01, 0.99, 50), 1 - np.logspace(-1, -6, 21)])
     values = to_numpy(refocal.phi(xp.asarray(p), gamma=gamma))
     units = 80 if xp.__name__.startswith("jax") else 8  # XLA's log1p is off by up to a hundred units
     with mp.workdps(50):

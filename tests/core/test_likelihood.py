@@ -3,6 +3,7 @@ from __future__ import annotations
 import mpmath as mp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from reference import mp_log_posterior
 from refocal import posterior_from_logits
@@ -98,6 +99,53 @@ def test_saturated_and_tied_logits(dtype):
         assert np.all(np.isfinite(at.hessian))
         logs = posterior_from_logits(logits.astype(np.float64), gamma=gamma, temperature=1 / beta, log=True)
         assert at.value == pytest.approx(-np.mean(logs[np.arange(4), data.labels]), rel=1e-5)
+
+
+@pytest.mark.parametrize("depth", [1e3, 3e7, 1e38])
+@pytest.mark.parametrize("exact", [False, True])
+def test_masked_classes_have_no_mass(depth, exact):
+    """A class far below the others changes nothing: value, derivatives and confidence are those without it."""
+    data = problem(rows=30, dtype=np.float32)
+    masked = np.insert(data.logits, 2, np.float32(-depth), axis=1)
+    beside = Labelled.of(masked, data.labels + (data.labels >= 2), data.share)
+    for gamma, beta in [*POINTS, (2.0, 20.0), (0.0, 20.0)]:
+        at, expected = (focal_likelihood(Ranked.of(d), Parameters(gamma, beta), exact=exact) for d in (beside, data))
+        assert at.value == pytest.approx(expected.value, rel=1e-6)
+        np.testing.assert_allclose(at.gradient, expected.gradient, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(at.hessian, expected.hessian, rtol=1e-4, atol=1e-5)
+        confidence = [top_confidences(Ranked.of(d), Parameters(gamma, beta)) for d in (beside, data)]
+        np.testing.assert_allclose(*confidence, rtol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 63, 64, 150])
+def test_temperature_likelihood_is_the_textbook_formula(classes):
+    data = problem(rows=50, classes=classes, dtype=np.float32)
+    at, logits, rows = data.of_temperature(0.6), data.logits.astype(float), np.arange(50)
+    np.testing.assert_array_equal(data.top, data.logits.max(axis=1))
+    logs = log_softmax(0.6 * logits, axis=1)
+    mean = np.sum(np.exp(logs) * logits, axis=1)
+    variance = np.sum(np.exp(logs) * logits**2, axis=1) - mean**2
+    expected = [-logs[rows, data.labels], mean - logits[rows, data.labels], variance]
+    assert at == pytest.approx([float(data.share @ each) for each in expected], rel=1e-9)
+    assert at == temperature_likelihood(data, 0.6)
+    coarse = data.of_temperature(0.6, exact=False, curvature=False)
+    assert coarse.value == pytest.approx(at.value, rel=1e-5)
+    assert coarse.curvature is None
+
+
+def test_scale_looks_at_all_rows_where_those_it_samples_are_constant():
+    logits = np.random.default_rng(0).standard_normal((1000, 3))
+    labels = np.zeros(1000, int)
+    every_third = (logits.max(axis=1, keepdims=True) - logits)[::3]
+    assert Labelled.of(logits, labels, None).scale == pytest.approx(every_third.mean(), rel=1e-12)
+    logits[::3] = 0.5
+    expected = (logits.max(axis=1, keepdims=True) - logits).mean()
+    assert Labelled.of(logits, labels, None).scale == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_sample_is_drawn_from_four_times_as_many_rows():
+    assert len(problem(rows=40).sample(10).logits) == 10
+    assert problem(rows=39).sample(10) is None
 
 
 def test_thinning_keeps_rows_together():

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.stats import norm as norm_distribution
 from sklearn.calibration import calibration_curve
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
@@ -108,10 +109,11 @@ def test_guo_convention_drops_confidence_zero():
     assert metrics.ece(p, y, task="binary", binning="guo2017") == pytest.approx(0.3 / 4)
     assert metrics.ece(p, y, task="binary") == pytest.approx((2 + 0.3) / 4)
     # edges are those of torch.linspace in float32
-    for bins in (7, 10, 15, 33):
-        edges = torch.linspace(0, 1, bins + 1)
-        index, _ = bin_index(edges[1:].numpy(), None, bins=bins, binning="guo2017")
-        assert index.tolist() == list(range(bins))
+    for bins in range(1, 64):
+        edges = torch.linspace(0, 1, bins + 1).numpy()
+        for shifted, expected in ((edges[1:], range(bins)), (np.nextafter(edges[:-1], np.float32(1)), range(bins))):
+            index, _ = bin_index(shifted, None, bins=bins, binning="guo2017")
+            assert index.tolist() == list(expected)
 
 
 def test_mukhoti_convention_against_a_loop():
@@ -187,6 +189,41 @@ def test_debiasing_where_confidence_is_constant_is_the_formula_of_kumar():
     assert found == pytest.approx(np.sqrt(square), rel=1e-12)
     doubled = metrics.ece(p, y, task="binary", norm="l2", debias=True, weights=np.full(10, 2.0))
     assert doubled == pytest.approx(found, rel=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_debiasing_does_not_depend_on_the_unit_of_weights(norm):
+    rng = np.random.default_rng(0)
+    p, weights = rng.random(200), rng.random(200)
+    y = (rng.random(200) < p**2).astype(int)
+    found = [
+        metrics.ece(p, y, task="binary", norm=norm, debias=True, weights=unit * weights) for unit in (1e-12, 1.0, 1e12)
+    ]
+    assert found == pytest.approx([found[1]] * 3, rel=1e-9)
+
+
+def test_debiased_error_of_single_samples():
+    """A bin of one sample has no estimate of its gap's square: G ~ N(g, g^2), whose |G| has a mean in closed form."""
+    folded = np.sqrt(2 / np.pi) * np.exp(-0.5) + 1 - 2 * norm_distribution.cdf(-1)
+    p, y = np.array([0.05, 0.3, 0.95]), np.array([1, 0, 1])
+    expected = np.mean(np.abs(p - y)) * (2 - folded)
+    assert metrics.ece(p, y, task="binary", debias=True) == pytest.approx(expected, rel=1e-12)
+    assert metrics.ece(p, y, task="binary", debias=True, norm="l2") == 0
+
+
+def test_sums_of_single_precision_are_double():
+    rng = np.random.default_rng(0)
+    probs, labels = calibrated(rng, (20_000, 4))
+    single = probs.astype(np.float32)
+    for measure in (metrics.classwise_ece, metrics.ece, metrics.brier):
+        assert measure(single, labels) == pytest.approx(measure(single.astype(np.float64), labels), rel=1e-12)
+
+
+def test_the_error_of_bins_is_the_loop():
+    rng = np.random.default_rng(8)
+    p = rng.random(300)
+    y = rng.random(300) < p**2
+    assert equal_width_bins(p, y, bins=9).expected_calibration_error == pytest.approx(loop_ece(p, y, bins=9), rel=1e-12)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])

@@ -6,6 +6,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from arrays import calibrated, sharpened
 from refocal import metrics
+from refocal.core.isotonic import isotonic_rows
 
 
 def test_parts_add_up_and_are_those_of_isotonic_regression():
@@ -55,3 +56,12 @@ def test_ties_in_any_order_and_growing_samples():
         for count in (200, 20_000)
     )
     assert large < small / 5
+
+
+def test_rows_are_fitted_each_by_itself():
+    rng = np.random.default_rng(5)
+    values, weights = rng.normal(0, 3, (2, 3, 7)), rng.random((2, 3, 7)) + 0.1
+    fitted = isotonic_rows(values, weights)
+    for place in np.ndindex(2, 3):
+        alone = IsotonicRegression().fit_transform(np.arange(7), values[place], sample_weight=weights[place])
+        np.testing.assert_allclose(fitted[place], alone, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,162 @@
+"""Minimisers of one and of two parameters, on functions whose minimum and whose number of steps are known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from refocal.core.descent import Quadratic, Slope, convex_minimum, trust_region_minimum
+
+WIDE = {"low": np.full(2, -99.0), "high": np.full(2, 99.0)}
+
+
+def straight_in_the_inverse(root, scale=1.0):
+    """A function whose slope is straight in 1/x, as Newton's step takes it: scale (x / root - log(x / root)) + 1."""
+
+    def function(x, exact, curvature):
+        value = scale * (x / root - 1 - math.log(x / root)) + 1
+        return Slope(value, scale * (1 / root - 1 / x), scale / x**2 if curvature else None)
+
+    return function
+
+
+@pytest.mark.parametrize("start", [0.02, 0.7, 3.0, 40.0])
+@pytest.mark.parametrize(("root", "scale"), [(0.05, 1.0), (3.0, 0.2), (30.0, 7.0)])
+def test_one_step_reaches_the_root_of_a_slope_that_is_straight_in_the_inverse(root, scale, start):
+    """The step itself, one evaluation that finds it short, and one that is exact."""
+    found = convex_minimum(straight_in_the_inverse(root, scale), start, low=1e-3, high=1e3)
+    assert found.x == pytest.approx(root, rel=1e-12)
+    assert found.value == pytest.approx(1, rel=1e-12)
+    assert found.evaluations == (2 if start == root else 3)
+    assert not found.at_bound
+    rough = convex_minimum(straight_in_the_inverse(root, scale), start, low=1e-3, high=1e3, sharpen=False)
+    assert rough.evaluations == (1 if start == root else 2)
+
+
+def test_curvature_is_asked_for_far_from_the_root_and_exactness_near_it():
+    asked = []
+
+    def function(x, exact, curvature):
+        asked.append((exact, curvature))
+        value = 1 + math.log(math.cosh(x - 2))
+        return Slope(value, math.tanh(x - 2), 1 / math.cosh(x - 2) ** 2 if curvature else None)
+
+    found = convex_minimum(function, 1.0, low=1e-2, high=1e2)
+    assert found.x == pytest.approx(2, rel=1e-9)
+    assert found.curvature == pytest.approx(1, rel=1e-3)
+    assert asked[0] == (False, True)
+    assert asked[-1] == (True, False)
+    exact = [flag for flag, _ in asked]
+    assert exact == sorted(exact)  # once exact, always exact
+    assert len(asked) == found.evaluations <= 8
+    asked.clear()
+    convex_minimum(function, 1.0, low=1e-2, high=1e2, sharpen=False)
+    assert not any(flag for flag, _ in asked)
+
+
+def test_a_minimum_at_a_bound_needs_no_search():
+    for bound, slope in ((9.0, 0.0), (9.0, -1.0), (0.1, 0.0), (0.1, 1.0)):
+        found = convex_minimum(lambda *_, slope=slope: Slope(1.0, slope, 1.0), bound, low=0.1, high=9.0)
+        assert (found.x, found.at_bound, found.evaluations) == (bound, True, 1)
+
+
+def test_a_value_that_vanishes_leads_to_the_bound_towards_which_it_falls():
+    found = convex_minimum(lambda x, *_: Slope(math.exp(-x), -math.exp(-x), math.exp(-x)), 800.0, low=0.1, high=5e3)
+    assert (found.x, found.at_bound, found.evaluations) == (5e3, True, 2)
+    found = convex_minimum(lambda *_: Slope(0.0, 1e-300, 1e-300), 5.0, low=0.1, high=9.0)
+    assert (found.x, found.at_bound, found.evaluations) == (0.1, True, 2)
+
+
+def bowl(center, hessian):
+    """A quadratic with its least value, 1, at the center."""
+
+    def function(x, exact, curvature):
+        away = x - center
+        return Quadratic(1 + away @ hessian @ away / 2, hessian @ away, hessian if curvature else None)
+
+    return function
+
+
+def test_a_trust_region_doubles_while_its_steps_end_at_its_border():
+    """From radius 1, steps of 1, 2, 4, 8 and 16 lead 31 far; one more is short, and one exact."""
+    found = trust_region_minimum(bowl(np.array([0.0, 31.0]), np.eye(2)), np.zeros(2), **WIDE)
+    np.testing.assert_allclose(found.x, [0, 31], atol=1e-12)
+    assert found.evaluations == 7
+    assert found.value == pytest.approx(1)
+    assert not found.at_bound
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.4, 2.0])
+def test_newtons_step_ends_at_the_minimum_of_a_bowl(angle):
+    """Whatever its axes: the step, and an evaluation there that is exact."""
+    axes = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    center = np.array([0.3, -0.4])
+    found = trust_region_minimum(bowl(center, axes @ np.diag([1.0, 50.0]) @ axes.T), np.zeros(2), **WIDE)
+    np.testing.assert_allclose(found.x, center, rtol=1e-9)
+    assert found.evaluations <= 3
+    np.testing.assert_allclose(found.hessian, axes @ np.diag([1.0, 50.0]) @ axes.T, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "end"),
+    [
+        ([0.5, -9], [9, 9], [0.5, -0.4]),
+        ([-9, -9], [9, -0.6], [0.3, -0.6]),
+        ([0.5, -0.1], [9, 9], [0.5, -0.1]),
+    ],
+)
+def test_a_bowl_whose_center_is_outside_of_the_box_ends_at_its_border(low, high, end):
+    hessian = np.diag([1.0, 50.0])
+    start = np.array([2.0, -0.7]) if high[1] < 0 else np.array([2.0, 3.0])
+    found = trust_region_minimum(
+        bowl(np.array([0.3, -0.4]), hessian), start, low=np.array(low, float), high=np.array(high, float)
+    )
+    np.testing.assert_allclose(found.x, end, rtol=1e-9)
+    assert found.at_bound
+
+
+def test_descent_leaves_a_saddle():
+    """x^4/4 - x^2/2 + y^2 has a saddle at 0, where Newton's step would climb back, and a minimum at (1, 0)."""
+
+    def function(x, *_):
+        a, b = x
+        return Quadratic(a**4 / 4 - a**2 / 2 + b**2, np.array([a**3 - a, 2 * b]), np.diag([3 * a**2 - 1, 2.0]))
+
+    found = trust_region_minimum(function, np.array([0.1, 1.0]), **WIDE)
+    np.testing.assert_allclose(found.x, [1, 0], atol=1e-9)
+    assert found.value == pytest.approx(-0.25)
+    np.testing.assert_allclose(found.hessian, np.diag([2.0, 2.0]), rtol=1e-3)
+
+
+def test_steps_that_overshoot_are_shortened():
+    """Newton's method for the root of 1 + x^2 diverges from beyond 1: x becomes -x^3."""
+
+    def function(x, exact, curvature):
+        length = np.sqrt(1 + x**2)
+        return Quadratic(float(np.sum(length)), x / length, np.diag(length**-3.0) if curvature else None)
+
+    found = trust_region_minimum(function, np.array([1.3, -1.2]), **WIDE)
+    np.testing.assert_allclose(found.x, 0, atol=1e-6)
+    assert found.evaluations < 15
+
+
+def test_values_of_single_precision_are_trusted_up_to_their_rounding():
+    """Noise of 1e-7 in what is not exact hides the last descents; the end is exact."""
+    rng = np.random.default_rng(0)
+    exactness = []
+    plain = bowl(np.array([1.0, 2.0]), np.array([[2.0, 0.5], [0.5, 1.0]]))
+
+    def function(x, exact, curvature):
+        exactness.append(exact)
+        at = plain(x, exact, curvature)
+        return at if exact else at._replace(value=at.value * (1 + 1e-7 * rng.uniform(-1, 1)))
+
+    found = trust_region_minimum(function, np.zeros(2), **WIDE)
+    np.testing.assert_allclose(found.x, [1, 2], rtol=1e-9)
+    assert exactness == sorted(exactness)
+    assert exactness[-1]
+    exactness.clear()
+    trust_region_minimum(function, np.zeros(2), **WIDE, sharpen=False, last_step=1e-3)
+    assert not exactness[0]

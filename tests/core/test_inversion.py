@@ -1,0 +1,96 @@
+"""Limits and paired tests by inversion, where noise is normal and the answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm as normal
+
+from refocal.core.inversion import Ray, crossing, limits, paired_null, rays_of_norm
+
+# standard normal noise without chance: the middles of 4,001 equally probable parts
+NOISE = normal.ppf((np.arange(4001) + 0.5) / 4001)
+
+
+def length(sums):
+    return np.sqrt(np.sum(sums**2, axis=-1))
+
+
+def plane(value):
+    """A ray of the size `value`, whose observations are normal about it: nothing is folded."""
+    return Ray(value, lambda t: t * value + NOISE)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_without_noise_every_value_is_shown_as_it_is(power):
+    centre = np.array([3.0, 0.0, -4.0])
+    for ray in rays_of_norm(centre, np.zeros((5, 3)), norm=length, power=power):
+        assert ray.size == pytest.approx(5.0**power)
+        for value in (0.0, 0.3, 5.0, 70.0):
+            np.testing.assert_allclose(ray.at(value), np.full(5, value), rtol=1e-12)
+    found = limits(5.0**power, rays_of_norm(centre, np.zeros((5, 3)), norm=length, power=power), level=0.9, most=99.0)
+    assert found == pytest.approx((5.0**power, 5.0**power), rel=1e-4)
+
+
+def test_the_second_direction_has_what_is_beyond_two_standard_errors():
+    deviations = np.stack([NOISE, 0.1 * NOISE, 3 * NOISE], axis=1)
+    whole, clear = rays_of_norm(np.array([1.9, 0.5, -7.0]), deviations, norm=length)
+    assert whole.size == pytest.approx(length(np.array([1.9, 0.5, 7.0])))
+    assert clear.size == pytest.approx(length(np.array([0.5, 7.0])))
+    # where none is, the largest
+    whole, clear = rays_of_norm(np.array([1.9, 0.1, -0.5]), deviations, norm=length)
+    assert clear.size == pytest.approx(1.9)
+    np.testing.assert_allclose(clear.observed(2.0)[0], length(np.array([3.8, 0, 0]) + deviations[0]))
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
+def test_limits_of_a_normal_value(level):
+    """found -+ z, the textbook's interval; 0 where noise alone shows the value often enough; never above `most`."""
+    z = normal.ppf((1 + level) / 2)
+    assert limits(10.0, [plane(10.0)], level=level, most=99.0) == pytest.approx((10 - z, 10 + z), abs=5e-3)
+    assert limits(0.6 * z, [plane(0.6 * z)], level=level, most=99.0) == pytest.approx((0, 1.6 * z), abs=5e-3)
+    assert limits(10.0, [plane(10.0)], level=level, most=10.1)[1] == pytest.approx(10.1)
+    # the widest of several
+    shifted = Ray(10.0, lambda t: t * 10.0 + NOISE + 0.5)
+    found = limits(10.0, [plane(10.0), shifted], level=level, most=99.0)
+    assert found == pytest.approx((9.5 - z, 10 + z), abs=5e-3)
+
+
+def test_limits_of_a_square():
+    """The size of the square (10 t)^2 is found again from t: limits are the squares of the root's."""
+    z = normal.ppf(0.95)
+    square = Ray(100.0, lambda t: (t * 10.0 + NOISE) ** 2, power=2)
+    assert limits(100.0, [square], level=0.9, most=999.0) == pytest.approx(((10 - z) ** 2, (10 + z) ** 2), rel=1e-3)
+
+
+def test_limits_where_nothing_was_found():
+    nothing = Ray(0.0, lambda _: np.abs(NOISE))
+    assert nothing.is_nothing
+    assert Ray(1e-12, lambda _: NOISE).is_nothing
+    assert not Ray(1e-11, lambda _: NOISE).is_nothing
+    low, high = limits(0.0, [nothing], level=0.9, most=99.0)
+    assert low == 0
+    assert high == pytest.approx(normal.ppf(0.95), abs=2e-3)
+    np.testing.assert_allclose(nothing.at(0.5), 0.5 + np.abs(NOISE))
+
+
+def test_a_paired_difference_keeps_what_comes_from_different_biases():
+    """Observations one higher for the first: of equal truths, differences are 1; the common truth is the mean's."""
+    seen = []
+
+    def biased(t):
+        seen.append(t)
+        return 2 * t + NOISE + 1
+
+    first, second = Ray(2.0, biased), plane(4.0)
+    difference = paired_null((5.0, 4.0), (first, second))
+    np.testing.assert_allclose(difference, np.ones(len(NOISE)), atol=1e-12)
+    assert seen[-1] * 2 == pytest.approx(4.0, abs=1e-4)  # (v + 1) + v = 5 + 4
+    paired_null((0.2, 0.3), (first, second))
+    assert seen[-1] == 0  # bias alone shows more than was found
+
+
+def test_crossing_is_found_to_a_millionth_of_the_interval():
+    assert crossing(lambda x: x**3, 8.0, 0.0, 5.0) == pytest.approx(2, abs=5e-6)
+    assert crossing(lambda x: x, 3.0, 2.0, 6.0, halvings=0) == 4
+    assert crossing(lambda x: x, 3.0, 2.0, 6.0, halvings=1) == 3
