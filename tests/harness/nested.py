@@ -17,7 +17,8 @@ def run_tests(folder, code, *options, launcher=(), **environment):
     module = folder / "test_made.py"
     module.write_text(code, encoding="utf-8")
     settings = ["-c", str(REPOSITORY / "pyproject.toml"), "--rootdir", str(folder), "-p", "conftest"]
-    command = [sys.executable, "-m", "pytest", *settings, "-p", "no:cacheprovider", *options, str(module)]
+    settings += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]  # the second takes a second to import
+    command = [sys.executable, "-m", "pytest", *settings, *options, str(module)]
     paths = os.pathsep.join(filter(None, [str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [*launcher, *command],
