@@ -28,6 +28,12 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if FOLDER is not None:
         config.pluginmanager.register(leftovers.Leftovers(FOLDER))
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import HealthCheck, settings
+
+        # a loaded machine takes longer over an example than Hypothesis allows; tests have deadlines of their own
+        settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("patient")
 
 
 def pytest_generate_tests(metafunc):
