@@ -1,0 +1,67 @@
+"""Classes are on the last axis; what comes before them is a batch, of any number of axes, or of none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import refocal
+from arrays import random_simplex
+from refocal.core.heads import linear_head, logistic_head, mixture_head, table_head
+from refocal.core.inverse_focal import inverse_focal_posterior_from_logits
+
+SEVERAL = {"gamma": [0.5, 1.0, 2.0, 4.0], "weight": [0.5, 1.0, 2.0, 3.0]}
+SMOOTHED = {"gamma": 2.0, "label_smoothing": 0.05}
+KNOTS = np.sort(np.random.default_rng(1).normal(0, 3, (4, 8)), axis=1)
+VALUES = np.sort(np.random.default_rng(2).random((4, 8)), axis=1)
+
+
+def head(function, *parameters, **settings):
+    return lambda x: function(x, *parameters, **settings, xp=np)
+
+
+LOGITS = {
+    **{f"{log}-{i}": lambda x, options=options, log=log: refocal.posterior_from_logits(x, log=log, **options)
+       for log in (False, True) for i, options in enumerate((SEVERAL, SMOOTHED, {"gamma": -0.5}))},
+    "inverse": lambda x: inverse_focal_posterior_from_logits(x, gamma=0.7, weight=[0.5, 1, 2, 3]),
+    "sigmoid": lambda x: refocal.sigmoid_posterior(x, gamma=2.0, alpha=0.25, normalize=True),
+    **{f"head-{log}-{i}": make(log) for log in (False, True) for i, make in enumerate((
+        lambda log: head(linear_head, KNOTS[:, :4], VALUES[0, :4], of_log_probs=True, log=log),
+        lambda log: head(linear_head, VALUES[0, :4], VALUES[1, :4], of_log_probs=False, log=log),
+        lambda log: head(mixture_head, np.array([0.5, 0.3, 0.2]), temperature=2.0, log=log),
+        lambda log: head(logistic_head, VALUES[0, :4], VALUES[1, :4], KNOTS[0, :4], log=log),
+        lambda log: head(table_head, KNOTS, VALUES, 0 * VALUES, top_label=False, log=log),
+        lambda log: head(table_head, KNOTS[:1], VALUES[:1], 0 * VALUES[:1], top_label=True, log=log),
+    ))},
+}  # fmt: skip
+PROBS = {
+    f"{function.__name__}-{i}": lambda x, function=function, options=options: function(x, **options)
+    for function in (refocal.posterior, refocal.minimizer)
+    for i, options in enumerate((SEVERAL, SMOOTHED))
+}
+
+
+def check(function, batch):
+    found = function(batch)
+    assert found.shape == batch.shape
+    for place in np.ndindex(batch.shape[:-1]):
+        np.testing.assert_allclose(found[place], function(batch[place]), rtol=1e-10, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_of_logits(name):
+    check(LOGITS[name], np.random.default_rng(0).normal(0, 2, (2, 3, 4)))
+
+
+@pytest.mark.parametrize("name", PROBS)
+def test_of_probabilities(name):
+    check(PROBS[name], random_simplex(np.random.default_rng(0), (2, 3, 4)))
+
+
+def test_of_the_proper_part():
+    rng = np.random.default_rng(0)
+    probs, labels = random_simplex(rng, (2, 3, 4)), rng.integers(0, 4, (2, 3))
+    found = refocal.proper_focal_partial(probs, labels, gamma=2.0)
+    for place in np.ndindex(2, 3):
+        alone = refocal.proper_focal_partial(probs[place], labels[place], gamma=2.0)
+        assert found[place] == pytest.approx(float(alone), rel=1e-12)
