@@ -125,8 +125,12 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
 def test_gammas_that_change(tmp_path, capsys):
     for loss in ("adafocal", "fls-531"):
         assert main([*TRAINED, "--loss", loss, "--out", str(tmp_path)]) == 0
-    _, loss, _ = load_run(tmp_path / "digits-mlp-fls-531-s0", loss="trained", **LOADED)
-    assert loss.gamma.closed_form_gamma == 1.0
+    scheduled = tmp_path / "digits-mlp-fls-531-s0"
+    card = runs.read_card(scheduled)
+    for kept, gamma in ((1, 5.0), (2, 3.0)):  # the epochs that end at the milestones
+        (scheduled / "card.json").write_text(json.dumps({**card, "kept_epoch": kept}), encoding="utf-8")
+        _, loss, _ = load_run(scheduled, loss="trained", **LOADED)
+        assert loss.gamma == gamma
     run = tmp_path / "digits-mlp-adafocal-s0"
     _, loss, _ = load_run(run, loss="trained", **LOADED)
     kept = safetensors.torch.load_file(run / "checkpoint.safetensors")

@@ -47,13 +47,17 @@ def test_schedules():
     assert other(torch.tensor(0.5)) == 2.0
 
 
-def test_a_scheduled_loss_has_the_posterior_of_its_present_gamma():
-    criterion = FocalLoss(Scheduled((1,), (5.0, 2.0)))
-    logits = torch.tensor([[1.0, 0.0]])
-    torch.testing.assert_close(criterion.posterior(logits), FocalLoss(5.0).posterior(logits))
-    criterion.gamma.step_epoch()
-    torch.testing.assert_close(criterion.posterior(logits), FocalLoss(2.0).posterior(logits))
-    torch.testing.assert_close(criterion(logits, torch.tensor([0])), FocalLoss(2.0)(logits, torch.tensor([0])))
+def test_a_scheduled_loss_has_the_posterior_of_the_last_epoch_it_trained():
+    criterion = FocalLoss(Scheduled((2,), (5.0, 2.0)))
+    logits, target = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+    used = []  # gamma of each epoch so far
+    for gamma in (5.0, 5.0, 2.0, 2.0):
+        torch.testing.assert_close(criterion(logits, target), FocalLoss(gamma)(logits, target))
+        used.append(gamma)
+        criterion.gamma.step_epoch()
+        torch.testing.assert_close(criterion.posterior(logits), FocalLoss(used[-1]).posterior(logits))
+    fresh = FocalLoss(Scheduled((2,), (5.0, 2.0)))
+    torch.testing.assert_close(fresh.posterior(logits), FocalLoss(5.0).posterior(logits))
 
 
 def predictions(confidence, accuracy, count=100):

@@ -25,8 +25,13 @@ class GammaPolicy(nn.Module):
         """Gamma of each sample, from the probability of its class."""
 
     @property
+    def current_gamma(self) -> float | None:
+        """The one gamma that every sample has now; None if it depends on the sample."""
+        return None
+
+    @property
     def closed_form_gamma(self) -> float | None:
-        """The one gamma that the loss has settled on, if it has one: then its posterior map is that of focal loss."""
+        """The one gamma that the network was trained with last; then its posterior map is that of focal loss."""
         return None
 
 
@@ -84,6 +89,9 @@ FLA532 = SampleWise((0.19, 0.5), (5.0, 3.0, 2.0), closed="right")  # 002, policy
 class Scheduled(GammaPolicy):
     """Gamma by epoch: `gammas[k]` until epoch `milestones[k]`; call `step_epoch` after each epoch.
 
+    The posterior map is that of the last epoch counted. After `milestones[k]` epochs, the network has been trained with
+    `gammas[k]` only, although the next epoch uses `gammas[k + 1]`.
+
     Args:
         milestones: Increasing numbers of epochs.
         gammas: One value more than milestones.
@@ -113,16 +121,25 @@ class Scheduled(GammaPolicy):
 
     def forward(self, p: Tensor) -> float:  # noqa: ARG002  (the same for every sample)
         """Gamma of the present epoch."""
-        return self.gammas[sum(self._epoch >= milestone for milestone in self.milestones)]
+        return self.current_gamma
 
     def step_epoch(self) -> None:
         """Count an epoch."""
         self._epoch += 1
 
     @property
+    def current_gamma(self) -> float:
+        """Gamma of the present epoch."""
+        return self._gamma_after(self._epoch)
+
+    @property
     def closed_form_gamma(self) -> float:
-        """Gamma of the present epoch: the loss that the network is being trained with."""
-        return self.gammas[sum(self._epoch >= milestone for milestone in self.milestones)]
+        """Gamma of the last epoch counted, or of the first one before any is."""
+        return self._gamma_after(max(self._epoch - 1, 0))
+
+    def _gamma_after(self, epochs: int) -> float:
+        """Gamma of the epoch that follows so many."""
+        return self.gammas[sum(epochs >= milestone for milestone in self.milestones)]
 
     def get_extra_state(self) -> dict[str, int]:
         """What `state_dict` carries."""

@@ -77,8 +77,8 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduc
 def focal_loss_otherwise(logits: Tensor, target: Tensor, settings: Settings, reduction: str) -> Tensor:
     """The same, of tensors that no kernel serves as they lie; cross-entropy says what is wrong with them."""
     gamma, weight, ignore_index, smoothing, _ = settings
-    if isinstance(gamma, GammaPolicy) and gamma.closed_form_gamma is not None:
-        return reduced_focal_loss(logits, target, settings._replace(gamma=gamma.closed_form_gamma), reduction)
+    if isinstance(gamma, GammaPolicy) and gamma.current_gamma is not None:
+        return reduced_focal_loss(logits, target, settings._replace(gamma=gamma.current_gamma), reduction)
     check_fit(logits, target, weight=weight, label_smoothing=smoothing, ignore_index=ignore_index, reduction=reduction)
     gamma = resolve_gamma(gamma, classes=_classes(logits))
     if gamma == 0.0 or not _classes(logits):  # without classes, there is no probability to focus on
@@ -103,7 +103,7 @@ def _classes(logits: Any) -> int:
 def resolve_gamma(gamma: Any, *, classes: int) -> Any:
     """A number, a tuple with one a class, or a policy whose gamma depends on the sample."""
     if isinstance(gamma, GammaPolicy):
-        return gamma if gamma.closed_form_gamma is None else gamma.closed_form_gamma
+        return gamma if gamma.current_gamma is None else gamma.current_gamma
     return _check.gamma(gamma, classes=classes, least=0.0)
 
 

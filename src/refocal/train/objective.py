@@ -61,6 +61,17 @@ def schedule(name: str, epochs: int) -> tuple[tuple[int, ...], tuple[float, ...]
     return milestones, (5.0, 3.0, float(name[-1]))
 
 
+def scheduled_gamma(name: str, *, epochs: int, epoch: int) -> float:
+    """Gamma that an epoch, counted from 1, of so many is trained with.
+
+    Example:
+        >>> [scheduled_gamma("fls-532", epochs=350, epoch=epoch) for epoch in (100, 101, 350)]
+        [5.0, 3.0, 2.0]
+    """
+    milestones, gammas = schedule(name, epochs)
+    return gammas[sum(epoch > milestone for milestone in milestones)]
+
+
 def build_loss(recipe: Recipe) -> AbstractLoss:
     """The loss module of a recipe."""
     from refocal import losses

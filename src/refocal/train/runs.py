@@ -17,6 +17,7 @@ import json
 import platform
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ from torch import Tensor, nn
 
 import refocal
 from refocal._files import locked, remove_unfinished, replacing, write_text
-from refocal.losses import AdaFocal, Scheduled
+from refocal.losses import AdaFocal
 from refocal.train import checkpoint
 from refocal.train.data import DataSet
 from refocal.train.history import measure
 from refocal.train.models import build
-from refocal.train.objective import build_loss
+from refocal.train.objective import SCHEDULED, build_loss, scheduled_gamma
 from refocal.train.recipe import Recipe, recipe_from
 
 SCHEMA = 1
@@ -139,14 +140,14 @@ def load_network(folder: str | Path, *, classes: int, shape: tuple[int, ...]) ->
 
 
 def load_loss(folder: str | Path) -> nn.Module:
-    """The loss that a finished run was trained with, as it was after the epoch whose network is kept."""
+    """The loss that a finished run was trained with; of a schedule, that of the epoch whose network is kept."""
     card = read_card(folder)
     recipe = recipe_from(card["recipe"], where=f"the card of {folder}")
+    if recipe.loss in SCHEDULED:
+        kept = card.get("kept_epoch", recipe.epochs)
+        recipe = replace(recipe, loss="focal", gamma=scheduled_gamma(recipe.loss, epochs=recipe.epochs, epoch=kept))
     loss = build_loss(recipe)
-    policy = getattr(loss, "gamma", None)
-    if isinstance(policy, Scheduled):
-        policy.set_extra_state({"epoch": card.get("kept_epoch", recipe.epochs)})
-    learned = dict(loss.named_buffers()) if isinstance(policy, AdaFocal) else {}
+    learned = dict(loss.named_buffers()) if isinstance(getattr(loss, "gamma", None), AdaFocal) else {}
     if learned:
         name = "best.safetensors" if recipe.keep == "best-validation" else "checkpoint.safetensors"
         if not (Path(folder) / name).exists():

@@ -142,7 +142,7 @@ class Step:
     def _phase(self) -> float | None:
         """The part of a schedule that a captured step holds for ever."""
         policy = getattr(self.loss, "gamma", None)
-        return policy.closed_form_gamma if isinstance(policy, Scheduled) else None
+        return policy.current_gamma if isinstance(policy, Scheduled) else None
 
     def _advance(self) -> None:
         with twice_differentiable() if self._penalty.tau else contextlib.nullcontext():

@@ -15,7 +15,7 @@ import numpy as np
 from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.predictions import Predictions
-from refocal.train.objective import SCHEDULED, schedule
+from refocal.train.objective import SCHEDULED, scheduled_gamma
 from refocal.zoo.cards import Card, Entry, ZooError
 
 METHODS = ("raw", "psi", "ts-nll", "ts-ece", "ts-fl", "ts-fl-psi", "fts")
@@ -154,8 +154,7 @@ Predict = Callable[[np.ndarray], np.ndarray]
 def posterior_gamma(card: Card) -> float | None:
     """Gamma of the posterior map of a focal loss, of a schedule the one that the kept epoch was trained with."""
     if card.loss in SCHEDULED:
-        milestones, gammas = schedule(card.loss, card.epochs)
-        return gammas[sum(card.content.get("kept_epoch", card.epochs) > milestone for milestone in milestones)]
+        return scheduled_gamma(card.loss, epochs=card.epochs, epoch=card.content.get("kept_epoch", card.epochs))
     return 0.0 if card.loss == "cross-entropy" else card.gamma if card.loss == "focal" else None
 
 
