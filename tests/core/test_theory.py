@@ -124,6 +124,17 @@ def test_closest_temperature_beats_its_neighbours(classes, step, gamma):
         assert error(factor * nearest.temperature) > nearest.error
 
 
+@pytest.mark.parametrize("gamma", [50.0, 1000.0])
+def test_closest_temperature_sees_the_small_gaps_at_which_a_large_gamma_acts(gamma):
+    nearest = refocal.closest_temperature(gamma, classes=4, logit_range=20)
+    steps = np.append(np.linspace(0, 12 / (1 + gamma), 49), 40.0)  # near the top class, or out of sight
+    axes = np.meshgrid(steps, steps, steps, indexing="ij")
+    logits = np.stack([np.zeros_like(axes[0]), *[-axis for axis in axes]], axis=-1).reshape(-1, 4)
+    scaled = refocal.posterior_from_logits(logits, gamma=0, temperature=nearest.temperature)
+    reached = np.abs(scaled - refocal.posterior_from_logits(logits, gamma=gamma)).max()
+    assert nearest.error == pytest.approx(reached, rel=0.01)
+
+
 def test_closest_temperature_options():
     pair = refocal.closest_temperature(2, classes=2, logit_range=(-5, 5))
     assert pair == refocal.closest_temperature(2, classes=2, logit_range=5)

@@ -192,7 +192,7 @@ class ClosestTemperature(NamedTuple):
     error: float
 
 
-# Points along each gap between logits; they are spaced as squares, because the maps differ most at small gaps.
+# Points along each gap between logits.
 _GRID_POINTS = {2: 20_001, 3: 401, 4: 81}
 
 
@@ -226,7 +226,9 @@ def closest_temperature(gamma: float, *, classes: int, logit_range: float | tupl
         msg = f"classes must be 2, 3 or 4, got {classes}"
         raise ValueError(msg)
     # both maps commute with permutations and ignore shifts: top logit 0, the others in descending order
-    gaps = width * np.linspace(0, 1, _GRID_POINTS[classes]) ** 2
+    # both maps change within gaps of about 1 / (1 + gamma): points are even below that, and in proportion above it
+    scale = 1 / max(1.0, 1 + gamma)
+    gaps = scale * np.sinh(np.linspace(0, np.arcsinh(width / scale), _GRID_POINTS[classes]))
     axes = np.meshgrid(*[gaps] * (classes - 1), indexing="ij")
     descending = np.ones_like(axes[0], dtype=bool)
     for higher, lower in pairwise(axes):
