@@ -76,3 +76,24 @@ def test_certainty(xp):
     np.testing.assert_array_equal(
         to_numpy(refocal.sigmoid_minimizer(xp.asarray(np.array([0.0, 1.0])), gamma=2)), [0, 1]
     )
+
+
+@pytest.mark.parametrize("alpha", [None, 0.25])
+@pytest.mark.parametrize(("end", "beside"), [(0.0, 1e-9), (1.0, 1 - 1e-9)])
+def test_slopes_at_certainty_continue_those_beside_it(alpha, end, beside):
+    torch = pytest.importorskip("torch")
+
+    def derivatives(eta, gamma):
+        leaf = torch.tensor(eta, dtype=torch.double, requires_grad=True)
+        q = refocal.sigmoid_minimizer(leaf, gamma=gamma, alpha=alpha)
+        (slope,) = torch.autograd.grad(q, leaf, create_graph=True)
+        return q.item(), slope, torch.autograd.grad(slope, leaf)[0].item() if gamma == 0 else None
+
+    value, slope, curvature = derivatives(end, 0.0)
+    _, slope_beside, curvature_beside = derivatives(beside, 0.0)
+    assert value == end
+    assert slope.item() == pytest.approx(slope_beside.item(), rel=1e-7)  # alpha / (1 - alpha), or its inverse
+    assert curvature == pytest.approx(curvature_beside, rel=1e-5, abs=1e-6)
+    for gamma in (0.5, 2.0):  # odds to the power 1 / (1 + gamma) begin with an infinite slope
+        value, slope, _ = derivatives(end, gamma)
+        assert (value, slope.item()) == (end, np.inf)

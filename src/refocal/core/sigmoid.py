@@ -72,7 +72,7 @@ def sigmoid_minimizer(posterior: Array, *, gamma: Any, alpha: Any = None) -> Arr
         alpha: Weight of the positives in (0, 1), as in `sigmoid_posterior`.
 
     Returns:
-        Probabilities sigmoid(x), an array like `posterior`.
+        Probabilities sigmoid(x), an array like `posterior`. At 0 and 1 their slope is infinite unless gamma = 0.
 
     Example:
         >>> import numpy as np
@@ -89,7 +89,8 @@ def sigmoid_minimizer(posterior: Array, *, gamma: Any, alpha: Any = None) -> Arr
     gamma = constant(gamma, like=wide, xp=xp)
     open_interval = (wide > 0) & (wide < 1)
     safe = xp.where(open_interval, wide, 0.5)
-    target = xp.log(safe) - xp.log1p(-safe) + constant(offset, like=wide, xp=xp)
+    offset = constant(offset, like=wide, xp=xp) + xp.zeros_like(wide)
+    target = xp.log(safe) - xp.log1p(-safe) + offset
     distance = xp.where(target >= 0, target, -target)
     # (1 + gamma) |x| bounds the posterior's log-odds from above (003, Prop. 3) and is close to them
     x = stop_gradient(distance) / gamma_plus_one
@@ -99,7 +100,13 @@ def sigmoid_minimizer(posterior: Array, *, gamma: Any, alpha: Any = None) -> Arr
         value, slope = _magnitude(x, gamma, gamma_plus_one, xp=xp)
         x = x + (goal - value) / slope
     probs = xp.exp(-softplus(-xp.where(target >= 0, x, -x), xp=xp))
-    return xp.astype(xp.where(open_interval, probs, wide), posterior.dtype, copy=False)
+    # Towards an end the odds grow as the posterior's to the power 1 / (1 + gamma): the slope there is infinite unless
+    # gamma = 0. A product, not a power of a quotient, whose derivative would be 0 times infinity.
+    beside = xp.where(open_interval, 0.5, xp.where(wide > 0, 1 - wide, wide))
+    power = 1 / gamma_plus_one
+    odds = xp.exp(xp.where(wide > 0, -offset, offset) * power) * beside**power * (1 - beside) ** -power
+    end = odds / (1 + odds)
+    return xp.astype(xp.where(open_interval, probs, xp.where(wide > 0, 1 - end, end)), posterior.dtype, copy=False)
 
 
 def _settings(array: Array, gamma: Any, alpha: Any, *, least: float | None) -> tuple[Any, Any]:
