@@ -230,8 +230,18 @@ def label_smoothing(value: Any, *, all_of_it: bool = False) -> float:
 def positive(value: Any, name: str) -> float:
     """A positive, finite number."""
     number = _number(value, name)
-    if not (number > 0 and math.isfinite(number)):
+    if not 0 < number < math.inf:  # not math.isfinite: see `gamma`
         msg = f"{name} must be positive and finite, got {number}"
+        raise ValueError(msg)
+    return number
+
+
+def finite(value: Any, name: str, *, least: float | None = None) -> float:
+    """A finite number, and no smaller one than `least`."""
+    number = _number(value, name)
+    if not (-math.inf < number < math.inf and (least is None or number >= least)):
+        bound = "" if least is None else f"at least {least:g} and "
+        msg = f"{name} must be {bound}finite, got {number}"
         raise ValueError(msg)
     return number
 

@@ -148,3 +148,36 @@ def test_bad_policies():
             AdaFocal().update(torch.tensor([[value, 0.5]]), torch.tensor([0]))
     with pytest.raises(ValueError, match=r"probs and labels must have shapes \(N, K\) and \(N,\)"):
         AdaFocal().update(torch.zeros(3), torch.zeros(3))
+
+
+def test_adafocal_leaves_out_ignored_labels():
+    probs, labels = predictions(0.8, 0.5)
+    expected, found = AdaFocal(bins=3), AdaFocal(bins=3)
+    expected.update(probs, labels)
+    for index in (-100, 7):
+        found = AdaFocal(bins=3)
+        nothing = torch.full((50, 2), math.nan)
+        options = {} if index == -100 else {"ignore_index": index}
+        found.update(torch.cat([nothing, probs]), torch.cat([torch.full((50,), index), labels]), **options)
+        torch.testing.assert_close(found.state_dict(), expected.state_dict())
+    with pytest.raises(ValueError, match="labels must not all be ignore_index=-100"):
+        found.update(probs, torch.full((100,), -100))
+
+
+@pytest.mark.parametrize("label", [2, -1, -100])
+def test_adafocal_refuses_labels_that_are_no_class(label):
+    policy = AdaFocal(bins=3)
+    probs, labels = predictions(0.8, 0.5)
+    labels[17] = label
+    with pytest.raises(ValueError, match=rf"labels must lie in 0 \.\.\. 1 or be ignore_index=5, got {label}"):
+        policy.update(probs, labels, ignore_index=5)
+    assert policy.gammas.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_adafocal_under_autocast_and_in_half_precision_adapts_bins_of_any_size(dtype):
+    given = predictions(0.8, 0.5, count=200_000)
+    for policy in (AdaFocal(bins=1, rate=2.0), AdaFocal(bins=1, rate=2.0).to(dtype)):
+        with torch.autocast("cpu", dtype=dtype):
+            policy.update(*given)
+        assert policy.gammas.item() == pytest.approx(math.exp(2 * 0.3), rel=2 * torch.finfo(policy.gammas.dtype).eps)

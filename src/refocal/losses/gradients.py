@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from refocal.core.focal import phi
+from refocal.losses.targets import check_tensors
 
 
 def gradient_factor(p: Tensor, *, gamma: Any) -> Tensor:
@@ -41,7 +42,7 @@ def last_layer_gradient_norms(
     |dL_i/dz_i| |h_i|; a bias adds one to |h_i|^2.
 
     Args:
-        loss: Per-sample loss of (logits, target).
+        loss: Loss of (logits, target), one value per sample; of a module, with `reduction="none"`.
         features: Input of the last layer (N, D).
         logits: Its output (N, K).
         target: What `loss` takes.
@@ -61,8 +62,13 @@ def last_layer_gradient_norms(
 
     Reference: 002, Fig. 4.
     """
+    check_tensors(features=features, logits=logits)
     leaf = logits.detach().requires_grad_()
     with torch.enable_grad():
-        total = loss(leaf, target).sum()
-    (gradient,) = torch.autograd.grad(total, leaf)
+        losses = loss(leaf, target)
+    if losses.shape != logits.shape[:1]:
+        wanted, got = tuple(logits.shape[:1]), tuple(losses.shape)
+        msg = f"loss must give one value per sample, shape {wanted}, got {got}: use reduction='none'"
+        raise ValueError(msg)
+    (gradient,) = torch.autograd.grad(losses.sum(), leaf)
     return torch.linalg.vector_norm(gradient, dim=1) * torch.sqrt(features.square().sum(dim=1) + float(bias))

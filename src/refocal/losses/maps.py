@@ -11,6 +11,7 @@ from refocal.core.inverse_focal import inverse_focal_posterior_from_logits
 from refocal.core.posterior import posterior_from_logits
 from refocal.core.sigmoid import sigmoid_posterior
 from refocal.losses import fused
+from refocal.losses.targets import check_tensors
 
 
 class SoftmaxMap(nn.Module):
@@ -32,10 +33,10 @@ class FocalMap(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
+        dim = _class_dim(logits)
         plain = self.weight is None and not self.label_smoothing and not self.detached
         if plain and fused.serves_map(logits, self.gamma):
             return fused.posterior_map(logits, float(self.gamma))
-        dim = _class_dim(logits)
         probs = posterior_from_logits(
             logits.movedim(dim, -1),
             gamma=self.gamma,
@@ -79,6 +80,7 @@ class SigmoidMap(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
+        check_tensors(logits=logits)
         return sigmoid_posterior(logits, gamma=self.gamma, alpha=self.alpha)
 
     def extra_repr(self) -> str:
@@ -87,4 +89,5 @@ class SigmoidMap(nn.Module):
 
 
 def _class_dim(logits: Tensor) -> int:
+    check_tensors(logits=logits)
     return 1 if logits.ndim > 1 else 0

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from refocal import _check
 from refocal.losses import fused
 from refocal.losses.maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap
-from refocal.losses.mmce import mmce_loss
+from refocal.losses.mmce import counted_log_probs, mmce_of
 from refocal.losses.plans import Settings
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.sigmoid import sigmoid_focal_loss
@@ -23,7 +23,7 @@ from refocal.losses.softmax import (
     inverse_focal_loss,
     proper_focal_loss,
 )
-from refocal.losses.targets import at_least_float32, loss_dtype, reduce, rows_of
+from refocal.losses.targets import at_least_float32, check_tensors, loss_dtype, reduce, rows_of
 
 Reduction = Literal["none", "mean", "sum"]
 _FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
@@ -264,9 +264,9 @@ class MMCELoss(AbstractLoss):
     holds for all samples, it is |1 - 2 r|): with either of them there is no closed-form posterior.
 
     Args:
-        factor: Weight of the MMCE (002 uses 2 for images, 8 for text).
+        factor: Weight of the MMCE, >= 0 (002 uses 2 for images, 8 for text).
         weighted: Use the weighted form of MMCE.
-        kernel_width: Width of its kernel.
+        kernel_width: Width of its kernel, > 0.
         weight: Class weights of the cross-entropy.
         ignore_index: Class index that does not count.
         reduction: "mean" or "sum" over the cross-entropy; with "sum" the MMCE counts once a sample.
@@ -288,21 +288,23 @@ class MMCELoss(AbstractLoss):
         if reduction == "none":
             msg = "MMCE is a property of a batch: reduction must be 'mean' or 'sum'"
             raise ValueError(msg)
-        self.factor, self.weighted, self.kernel_width = factor, weighted, kernel_width
+        self.factor, self.weighted = _check.finite(factor, "factor", least=0.0), weighted
+        self.kernel_width = _check.positive(kernel_width, "kernel_width")
         self.register_buffer("weight", weight)
         self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Cross-entropy and regulariser."""
-        cross_entropy = F.cross_entropy(
-            logits, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction
+        counted = counted_log_probs(logits, target, ignore_index=self.ignore_index, weight=self.weight)
+        log_probs = counted.log_probs
+        weight = None if self.weight is None else self.weight.flatten().to(log_probs.dtype)
+        cross_entropy = F.nll_loss(
+            log_probs, counted.target, weight=weight, ignore_index=self.ignore_index, reduction=self.reduction
         )
-        mmce = mmce_loss(
-            logits, target, weighted=self.weighted, kernel_width=self.kernel_width, ignore_index=self.ignore_index
-        )
+        mmce = mmce_of(counted, weighted=self.weighted, width=self.kernel_width)
         if self.reduction == "sum":
-            mmce = mmce * (target != self.ignore_index).sum()
-        return cross_entropy + self.factor * mmce
+            mmce = mmce * counted.keep.sum()
+        return (cross_entropy + self.factor * mmce).to(loss_dtype(logits))
 
     @property
     def posterior_map(self) -> nn.Module:
@@ -344,6 +346,7 @@ class SigmoidFocalLoss(AbstractLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; in one pass with its gradient on a GPU."""
+        check_tensors(logits=logits, target=target)
         if (
             self.reduction != "none"
             and target.shape == logits.shape

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from refocal import _check
+from refocal.losses.targets import check_tensors
 
 
 class GammaPolicy(nn.Module):
@@ -54,7 +55,9 @@ class SampleWise(GammaPolicy):
         self, edges: Sequence[float], gammas: Sequence[float], *, closed: Literal["left", "right"] = "left"
     ) -> None:
         super().__init__()
-        self.edges, self.gammas, self.closed = tuple(map(float, edges)), tuple(map(float, gammas)), closed
+        self.edges = tuple(_check.finite(edge, "edges") for edge in edges)
+        self.gammas = tuple(_check.scalar_gamma(gamma, least=0.0) for gamma in gammas)
+        self.closed = closed
         if len(self.gammas) != len(self.edges) + 1:
             msg = f"gammas must have one value more than edges, got {len(self.gammas)} and {len(self.edges)}"
             raise ValueError(msg)
@@ -65,11 +68,10 @@ class SampleWise(GammaPolicy):
         if closed not in ("left", "right"):
             msg = f"closed must be 'left' or 'right', got {closed!r}"
             raise ValueError(msg)
-        for gamma in self.gammas:
-            _check.gamma(gamma, classes=None, least=0.0)
 
     def forward(self, p: Tensor) -> Tensor:
         """Gamma of each sample."""
+        check_tensors(p=p)
         gamma = torch.full_like(p, self.gammas[0])
         for edge, value in zip(self.edges, self.gammas[1:], strict=True):
             above = p >= edge if self.closed == "left" else p > edge
@@ -108,15 +110,14 @@ class Scheduled(GammaPolicy):
 
     def __init__(self, milestones: Sequence[int], gammas: Sequence[float]) -> None:
         super().__init__()
-        self.milestones, self.gammas = tuple(map(int, milestones)), tuple(map(float, gammas))
+        self.milestones = tuple(_check.whole(milestone, "milestones") for milestone in milestones)
+        self.gammas = tuple(_check.scalar_gamma(gamma, least=0.0) for gamma in gammas)
         if len(self.gammas) != len(self.milestones) + 1:
             msg = f"gammas must have one value more than milestones, got {len(self.gammas)} and {len(self.milestones)}"
             raise ValueError(msg)
         if list(self.milestones) != sorted({each for each in self.milestones if each > 0}):
             msg = f"milestones must be positive and increase, got {self.milestones}"
             raise ValueError(msg)
-        for gamma in self.gammas:
-            _check.gamma(gamma, classes=None, least=0.0)
         self._epoch = 0
 
     def forward(self, p: Tensor) -> float:  # noqa: ARG002  (the same for every sample)
@@ -173,7 +174,7 @@ class AdaFocal(GammaPolicy):
 
     Args:
         bins: Number of bins.
-        rate: Step size.
+        rate: Step size, > 0.
         initial_gamma: Gamma of every bin at first.
         switch: Modulus at which gamma changes sign.
         gamma_min: Lower bound.
@@ -202,30 +203,48 @@ class AdaFocal(GammaPolicy):
         gamma_max: float = 20.0,
     ) -> None:
         super().__init__()
-        if bins < 1:
-            msg = f"bins must be at least 1, got {bins}"
-            raise ValueError(msg)
+        self.bins, self.rate = _check.count(bins, "bins"), _check.positive(rate, "rate")
+        initial_gamma, switch = _check.finite(initial_gamma, "initial_gamma"), _check.finite(switch, "switch")
+        gamma_min, gamma_max = _check.finite(gamma_min, "gamma_min"), _check.finite(gamma_max, "gamma_max")
         if not gamma_min <= -switch < 0 < switch <= gamma_max or not gamma_min <= initial_gamma <= gamma_max:
             given = f"{gamma_min}, {switch}, {gamma_max}, {initial_gamma}"
             msg = f"need gamma_min <= -switch < 0 < switch <= gamma_max with initial_gamma between, got {given}"
             raise ValueError(msg)
-        self.bins, self.rate, self.initial_gamma = bins, rate, initial_gamma
-        self.switch, self.gamma_min, self.gamma_max = switch, gamma_min, gamma_max
-        self.register_buffer("edges", torch.linspace(0, 1, bins + 1)[1:-1].clone())
-        self.register_buffer("gammas", torch.full((bins,), float(initial_gamma)))
+        self.initial_gamma, self.switch = initial_gamma, switch
+        self.gamma_min, self.gamma_max = gamma_min, gamma_max
+        self.register_buffer("edges", torch.linspace(0, 1, self.bins + 1)[1:-1].clone())
+        self.register_buffer("gammas", torch.full((self.bins,), initial_gamma))
 
     def forward(self, p: Tensor) -> Tensor:
         """Gamma of each sample."""
+        check_tensors(p=p)
         index = torch.bucketize(p.detach(), self.edges.to(p.dtype))
         return self.gammas.to(p.dtype)[index]
 
     @torch.no_grad()
-    def update(self, probs: Tensor, labels: Tensor) -> None:
-        """Adapt to the predictions on a validation set: probabilities (N, K) and class indices (N,)."""
+    def update(self, probs: Tensor, labels: Tensor, *, ignore_index: int = -100) -> None:
+        """Adapt to the predictions on a validation set.
+
+        Args:
+            probs: Probabilities (N, K).
+            labels: Class indices (N,).
+            ignore_index: Samples with this class index do not count.
+        """
+        check_tensors(probs=probs, labels=labels)
         if probs.ndim != 2 or labels.shape != probs.shape[:1] or not len(labels):
             msg = (
                 f"probs and labels must have shapes (N, K) and (N,), got {tuple(probs.shape)} and {tuple(labels.shape)}"
             )
+            raise ValueError(msg)
+        counted = labels != _check.whole(ignore_index, "ignore_index")
+        probs, labels = probs[counted.to(probs.device)], labels[counted]
+        if not len(labels):
+            msg = f"labels must not all be ignore_index={ignore_index}"
+            raise ValueError(msg)
+        outside = labels[(labels < 0) | (labels >= probs.shape[1])]
+        if len(outside):
+            allowed = f"0 ... {probs.shape[1] - 1} or be ignore_index={ignore_index}"
+            msg = f"labels must lie in {allowed}, got {outside[0].item()}"
             raise ValueError(msg)
         if not bool(((probs >= 0) & (probs <= 1 + _check.sum_tolerance(torch.finfo(probs.dtype).bits))).all()):
             msg = "probs must lie in [0, 1]: give probabilities, not logits, and none that is NaN"
@@ -234,16 +253,18 @@ class AdaFocal(GammaPolicy):
         correct = (predicted == labels.to(predicted.device)).float()
         # an edge is the last of its bin, which is closed on the right
         ranks = (torch.arange(1, self.bins, device=confidence.device) * len(confidence) - 1) // self.bins
-        self.edges.copy_(confidence.sort().values[ranks])
-        index = torch.bucketize(confidence, self.edges)
-        count = torch.bincount(index, minlength=self.bins)
-        # not a weighted bincount, which deterministic mode refuses on a GPU
-        gap = (confidence - correct) @ (index[:, None] == torch.arange(self.bins, device=index.device)).float()
-        gap = (gap / count.clamp(min=1)).to(self.gammas.dtype)
-        positive = self.gammas > 0
-        adapted = self.gammas * torch.exp(torch.where(positive, self.rate, -self.rate) * gap)
+        edges = confidence.sort().values[ranks]
+        inside = torch.bucketize(confidence, edges)[:, None] == torch.arange(self.bins, device=edges.device)
+        count = inside.sum(dim=0)
+        # neither a product of matrices, which autocast takes in 16 bits, nor a weighted bincount, which deterministic
+        # mode refuses on a GPU
+        gap = torch.where(inside, (confidence - correct)[:, None], 0).sum(dim=0) / count.clamp(min=1)
+        gammas = self.gammas.float()
+        positive = gammas > 0
+        adapted = gammas * torch.exp(torch.where(positive, self.rate, -self.rate) * gap)
         adapted = torch.where(adapted.abs() < self.switch, torch.where(positive, -self.switch, self.switch), adapted)
-        self.gammas.copy_(torch.where(count > 0, adapted.clamp(self.gamma_min, self.gamma_max), self.gammas))
+        self.gammas.copy_(torch.where(count > 0, adapted.clamp(self.gamma_min, self.gamma_max), gammas))
+        self.edges.copy_(edges)
 
     def extra_repr(self) -> str:
         """The settings."""

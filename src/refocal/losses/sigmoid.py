@@ -12,7 +12,7 @@ from torch import Tensor
 from refocal import _check
 from refocal._arrays import constant
 from refocal.losses import fused
-from refocal.losses.targets import at_least_float32, loss_dtype
+from refocal.losses.targets import at_least_float32, check_tensors, loss_dtype
 
 
 def sigmoid_focal_loss(
@@ -46,6 +46,7 @@ def sigmoid_focal_loss(
 
     Reference: Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, Eq. 5.
     """
+    check_tensors(logits=logits, target=target)
     if not logits.is_floating_point():
         msg = f"logits must have a floating-point dtype, got {logits.dtype}"
         raise TypeError(msg)

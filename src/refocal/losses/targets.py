@@ -24,6 +24,14 @@ class Rows(NamedTuple):
         return self.target.ndim == 1
 
 
+def check_tensors(**given: object) -> None:
+    """Refuse arrays of other libraries by the argument's name, where cross-entropy has no say."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            msg = f"{name} must be a PyTorch tensor, got {type(value).__name__}: torch.as_tensor turns arrays into one"
+            raise TypeError(msg)
+
+
 def check_fit(
     logits: Tensor,
     target: Tensor,
