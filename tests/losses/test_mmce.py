@@ -1,4 +1,4 @@
-"""The maximum mean calibration error: against a double loop, in 16 bits, with rows that do not count, and its memory."""
+"""The maximum mean calibration error: against the matrix of pairs, in 16 bits, with ignored rows, and its memory."""
 
 from __future__ import annotations
 
