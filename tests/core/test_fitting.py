@@ -14,12 +14,12 @@ from refocal.core.fitting import GAMMA_BOUNDS, Temperature, _is_better, fit_foca
 from refocal.core.likelihood import Labelled
 
 
-def drawn(seed, rows, classes, *, dtype=np.float64):
+def drawn(seed, rows, classes, *, spread=1.0):
     """Logits twice as large as those that the labels were drawn with."""
     rng = np.random.default_rng(seed)
-    logits = rng.standard_normal((rows, classes))
+    logits = spread * rng.standard_normal((rows, classes))
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-    return Labelled.of((2 * logits).astype(dtype), labels, None)
+    return Labelled.of(2 * logits, labels, None)
 
 
 def mean_nll(data, gamma, beta):
@@ -138,8 +138,10 @@ def test_exactness_is_a_matter_of_the_last_step(rows, classes):
     assert fit_temperature(counted).evaluations == counted.calls <= 5
 
 
-def test_a_gain_that_could_be_rounding_is_computed_again():
-    data = drawn(2, 100, 4)
+@pytest.mark.parametrize("spread", [1.0, 8.0])
+def test_a_gain_that_could_be_rounding_is_computed_again(spread):
+    """Of an NLL of about 1, and of less than a tenth."""
+    data = drawn(2, 400, 4, spread=spread)
     plain = fit_temperature(data, exact=True)
     best = fit_focal_temperature(data)
     other = np.array([math.log1p(best.gamma), math.log(best.beta)])

@@ -117,10 +117,10 @@ def test_masked_classes_have_no_mass(depth, exact):
         np.testing.assert_allclose(*confidence, rtol=1e-6)
 
 
-@pytest.mark.parametrize("classes", [2, 63, 64, 150])
-def test_temperature_likelihood_is_the_textbook_formula(classes):
-    data = problem(rows=50, classes=classes, dtype=np.float32)
-    at, logits, rows = data.of_temperature(0.6), data.logits.astype(float), np.arange(50)
+@pytest.mark.parametrize(("classes", "rows"), [(2, 50), (63, 50), (64, 50), (150, 50), (40_000, 3)])
+def test_temperature_likelihood_is_the_textbook_formula(classes, rows):
+    data = problem(rows=rows, classes=classes, dtype=np.float32)
+    at, logits, rows = data.of_temperature(0.6), data.logits.astype(float), np.arange(rows)
     np.testing.assert_array_equal(data.top, data.logits.max(axis=1))
     logs = log_softmax(0.6 * logits, axis=1)
     mean = np.sum(np.exp(logs) * logits, axis=1)

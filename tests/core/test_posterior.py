@@ -98,6 +98,24 @@ def test_probabilities_and_logits_agree(xp):
         np.testing.assert_allclose(from_probs, from_logits, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gamma": 2.0},
+        {"gamma": -0.5, "weight": [0.1, 1, 2, 30]},
+        {"gamma": [0, 0.5, 1, 5], "weight": [0.1, 1, 2, 30]},
+        {"gamma": [0, 0.5, 1, 5], "detached": True, "temperature": 0.3},
+        {"gamma": 1.0, "label_smoothing": 0.05},
+    ],
+)
+def test_logarithms_are_those_of_the_probabilities(xp, options):
+    logits = xp.asarray(np.random.default_rng(3).normal(0, 2, (20, 4)))
+    probs = to_numpy(refocal.posterior_from_logits(logits, **options))
+    logs = to_numpy(refocal.posterior_from_logits(logits, log=True, **options))
+    np.testing.assert_allclose(np.exp(logs), probs, rtol=1e-12)
+    assert np.all(np.isneginf(logs) == (probs == 0))
+
+
 def test_gamma_zero_is_softmax(xp):
     logits = np.array([[1.0, 2.0, 3.0], [-5.0, 0.0, 700.0]])
     softmax = np.exp(logits - logits.max(axis=-1, keepdims=True))

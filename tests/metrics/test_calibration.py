@@ -15,7 +15,15 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 from arrays import calibrated, random_simplex, sharpened
 from reference import loop_ece, loop_top
 from refocal import metrics
-from refocal.core.binning import bin_index, bin_sums, equal_mass_bins, equal_width_bins, pair_sums, width_index
+from refocal.core.binning import (
+    bin_index,
+    bin_sums,
+    equal_mass_bins,
+    equal_width_bins,
+    mass_index_of_counts,
+    pair_sums,
+    width_index,
+)
 from refocal.core.calibration import debiased_squares
 
 events = st.integers(1, 60).flatmap(
@@ -266,6 +274,19 @@ def test_equal_mass_bins_hold_equal_shares_and_keep_ties():
     assert equal_mass_bins(tied, tied > 0.5, bins=4).samples.tolist() == [90, 0, 0, 10]
     weighted = metrics.ece(p, (p > 0.5).astype(int), task="binary", binning="equal_mass", weights=np.ones(1000))
     assert weighted == pytest.approx(metrics.ece(p, (p > 0.5).astype(int), task="binary", binning="equal_mass"))
+
+
+def test_cells_of_a_histogram_fall_into_the_bins_of_their_samples():
+    """Where shares end exactly at a cell, the cell is in the lower bin; so it is for weighted samples."""
+    assert mass_index_of_counts(np.array([5, 5, 5, 5]), bins=2).tolist() == [0, 0, 1, 1]
+    assert mass_index_of_counts(np.array([1, 1, 8, 0, 2]), bins=3).tolist() == [0, 0, 0, 2, 2]
+    p, counts = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]), np.array([3, 3, 1, 2, 2, 1])
+    samples = np.repeat(p, counts)
+    for bins in (2, 3, 4, 6):
+        expected, _ = bin_index(samples, None, bins=bins, binning="equal_mass")
+        weighted, _ = bin_index(p, 0.1 * counts, bins=bins, binning="equal_mass")
+        cells = mass_index_of_counts(counts, bins=bins)
+        assert np.repeat(cells, counts).tolist() == np.repeat(weighted, counts).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

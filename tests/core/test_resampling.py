@@ -1,0 +1,108 @@
+"""Resamples have the moments that theory gives them, drawn one by one or, of very many samples, as Gaussians.
+
+Moments of 4,000 resamples: a mean is within 5 standard errors (false alarm 6e-7), a variance within 15 % (6.7 of its).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from refocal.core import resampling
+from refocal.core.resampling import Cells, Gaps, as_cells, calibrated_hits, draws, noise, observed
+
+RESAMPLES = 4000
+
+
+def close(found, mean, variance):
+    np.testing.assert_array_less(np.abs(found.mean(axis=0) - mean), 5 * np.sqrt(variance / RESAMPLES) + 1e-12)
+    np.testing.assert_allclose(found.var(axis=0), variance, rtol=0.15)
+
+
+def made_cells(rng, count, copies):
+    confidence, weight = rng.uniform(0.1, 0.9, count), rng.uniform(0.5, 2, count)
+    return Cells(copies, weight, confidence, np.zeros(count), rng.integers(0, 4, count))
+
+
+@pytest.mark.parametrize("many", [10**9, 30], ids=["each", "Gaussian"])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_hits_of_a_calibrated_model(many, repeated, monkeypatch):
+    """A bin has the mean sum n w c, and the variance sum n w^2 c (1 - c)."""
+    monkeypatch.setattr(resampling, "_MANY_CELLS", many)
+    rng = np.random.default_rng(0)
+    cells = made_cells(rng, 60, rng.integers(1, 9, 60).astype(float) if repeated else np.ones(60))
+    found = calibrated_hits(cells, resamples=RESAMPLES, bins=4, rng=rng)
+    c, mass = cells.confidence, cells.copies * cells.weight
+    mean = np.bincount(cells.bin, weights=mass * c)
+    close(found, mean, np.bincount(cells.bin, weights=mass * cells.weight * c * (1 - c)))
+
+
+@pytest.mark.parametrize("many", [10**9, 30], ids=["each", "Gaussian"])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_noise_of_weighted_means(many, repeated, monkeypatch):
+    """The covariance of a ratio of resampled sums: that of sum (r - c w) / total, c being the observed mean."""
+    monkeypatch.setattr(resampling, "_MANY_CELLS", many)
+    rng = np.random.default_rng(1)
+    copies = rng.integers(1, 9, 400).astype(float) if repeated else np.ones(400)
+    weight = rng.uniform(0.5, 2, 400)
+    several = [
+        Gaps(csr_array(rng.normal(0.3, 1, (400, size)) * weight[:, None]), weight, copies, np.abs) for size in (3, 2)
+    ]
+    found = noise(several, resamples=RESAMPLES, rng=rng)
+    residuals = np.concatenate([gaps.residuals.toarray() for gaps in several], axis=1)
+    total = copies @ weight
+    center = copies @ residuals / total
+    np.testing.assert_allclose(np.concatenate([observed(gaps) for gaps in several]), center, rtol=1e-12)
+    away = residuals - np.outer(weight, center)
+    covariance = (away * copies[:, None]).T @ away / total**2
+    joined = np.concatenate(found, axis=1)
+    assert [part.shape for part in found] == [(RESAMPLES, 3), (RESAMPLES, 2)]
+    # the ratio has a bias of order 1 / n, which is below its standard error here
+    close(joined, np.zeros(5), np.diag(covariance))
+    scale = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(np.cov(joined.T) / np.outer(scale, scale), covariance / np.outer(scale, scale), atol=0.1)
+
+
+def test_samples_are_drawn_as_often_as_they_count():
+    copies = np.array([1.0, 5.0, 20.0])
+    found = np.concatenate(list(draws(copies, np.ones(3), resamples=RESAMPLES, rng=np.random.default_rng(2))))
+    assert len(found) == RESAMPLES
+    close(found, copies, copies)
+    ones = np.concatenate(list(draws(np.ones(50), np.ones(50), resamples=RESAMPLES, rng=np.random.default_rng(3))))
+    close(ones, np.ones(50), np.ones(50))
+
+
+def test_a_resample_of_nothing_is_the_sample_itself():
+    drawn = np.concatenate(list(draws(np.ones(1), np.full(1, 3.0), resamples=500, rng=np.random.default_rng(0))))
+    assert drawn.min() == 1
+
+
+def test_chunks_of_resamples_are_all_of_them(monkeypatch):
+    monkeypatch.setattr(resampling, "_CHUNK_ELEMENTS", 100)
+    found = [len(part) for part in draws(np.ones(30), np.ones(30), resamples=10, rng=np.random.default_rng(0))]
+    assert found == [3, 3, 3, 1]
+    wide = [len(part) for part in draws(np.ones(300), np.ones(300), resamples=3, rng=np.random.default_rng(0))]
+    assert wide == [1, 1, 1]
+
+
+@pytest.mark.parametrize("count", [2048, 20_000])
+def test_cells_keep_the_sums_of_their_bins(count):
+    rng = np.random.default_rng(4)
+    confidence, correct = rng.random(count), rng.random(count) < 0.4
+    index = rng.integers(0, 5, count)
+    cells = as_cells(confidence, correct, None, index)
+    for given, kept in (
+        (np.ones(count), cells.weight),
+        (confidence, cells.weight * cells.confidence),
+        (correct.astype(float), cells.weight * cells.correct),
+    ):
+        expected = np.bincount(index, weights=given)
+        np.testing.assert_allclose(np.bincount(cells.bin, weights=cells.copies * kept), expected, rtol=1e-12)
+    assert np.all(np.isin(cells.correct, [0, 1]))
+    # samples are joined only if there are more than levels of confidence, and only without weights
+    assert (len(cells.copies) < count) == (count > 2048)
+    weights = rng.random(count)
+    alone = as_cells(confidence, correct, weights, index)
+    np.testing.assert_array_equal(alone.weight, weights)
+    np.testing.assert_array_equal(alone.confidence, confidence)
