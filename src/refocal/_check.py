@@ -15,6 +15,8 @@ from refocal._arrays import namespace, values_are_free
 
 Array = Any
 PerClass = float | tuple[float, ...]
+_MOST = 1_000_000
+LARGEST_SEED = 2**64 - 1  # that PyTorch takes
 
 
 def floating(array: Any, name: str) -> tuple[Any, Array]:
@@ -120,11 +122,13 @@ def one_of(value: Any, name: str, allowed: tuple[str, ...]) -> str:
 
 
 def count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:
-    """A whole number within bounds."""
+    """A whole number within bounds; without an upper one it is a million, beyond which memory or time would run out."""
     bounds = f"at least {least}" if most is None else f"{least} to {most}"
     value = whole(value, name, bounds=bounds)
-    if value < least or (most is not None and value > most):
-        msg = f"{name} must be {bounds}, got {value}"
+    if most is None and value > _MOST:
+        bounds = f"at most {_MOST:,}"
+    if value < least or value > (_MOST if most is None else most):
+        msg = f"{name} must be {bounds}, got {value if abs(value) < 10**100 else 'a number of over 100 digits'}"
         raise ValueError(msg)
     return value
 

@@ -10,6 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+
+class SkippedWarning(UserWarning):
+    """One of many files cannot be used and is left out: the message names it and says why."""
+
+
 _OPEN_ALREADY = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # a pipe that the shell made for this command
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -39,14 +44,18 @@ def read_document(path: str | os.PathLike[str]) -> bytes:
 
 
 def parse_json(content: bytes | str, refuse: Callable[[str], Exception]) -> Any:
-    """The value of a JSON document; `refuse` makes the exception from the reason."""
-    return _parse(json.loads, content, refuse)
+    """The value of a JSON document, with None for NaN and infinities; `refuse` makes the exception from the reason."""
+    return _parse(_loads, content, refuse)
 
 
 def parse_toml(content: bytes | str, refuse: Callable[[str], Exception]) -> dict[str, Any]:
     """The table of a TOML document, as `parse_json`."""
     table: dict[str, Any] = _parse(tomllib.loads, content, refuse)
     return table
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda _: None)
 
 
 def _parse(parse: Callable[[str], Any], content: bytes | str, refuse: Callable[[str], Exception]) -> Any:

@@ -98,7 +98,7 @@ def test_processes_talk_as_their_device_can(monkeypatch, device, backend):
         ([*SMALL, "--milestones", "-1"], "milestones must be at least 1, got -1"),
         (["--data", "cifar10", "--model", "resnet20", "--data-folder", "nowhere"], "cifar10"),
         (["absent.toml"], "absent.toml"),
-        ([*SMALL, "--trials", "0"], "trials must be at least 1, got 0"),
+        ([*SMALL, "--trials", "0"], "trials must be 1 to 10000, got 0"),
         ([*SMALL, "--at-once", "0"], "at_once must be at least 1, got 0"),
         ([*SMALL, "--epochs", "3", "--keep-logits", "4"], "keep_logits must be 1 to 3, got 4"),
         ([*SMALL, "--out", "plan.toml/runs"], "plan.toml"),
@@ -117,8 +117,8 @@ def test_what_cannot_be_trained_is_refused(tmp_path, monkeypatch, capsys, option
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ("trials = 0", "trials must be at least 1, got 0"),
-        ('trials = "3"', "trials must be a whole number, at least 1, got '3'"),
+        ("trials = 0", "trials must be 1 to 10000, got 0"),
+        ('trials = "3"', "trials must be a whole number, 1 to 10000, got '3'"),
         ("runs = []", "runs in plan.toml must be tables of settings"),
         ("[[runs]]\n[[runs]]", "two runs of plan.toml would have the name digits-mlp-cross-entropy-s0"),
         ("[[runs]]\n[[runs]]\nlearning_rate = 0.2", "two runs of plan.toml would have the name"),

@@ -97,7 +97,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, loss):
 def test_measures_of_epochs_that_count_survive_a_kill_while_later_ones_are_dropped(tmp_path, monkeypatch):
     lines = History(tmp_path / "metrics.jsonl")
     for epoch in (1, 2, 3):
-        lines.append({"epoch": epoch, "loss": 0.5})
+        lines.append({"epoch": epoch, "loss": 0.5, "val": {"error": 0.5}})
 
     class KilledError(Exception):
         pass

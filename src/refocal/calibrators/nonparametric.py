@@ -18,8 +18,6 @@ from refocal.calibrators.learned import Rule
 from refocal.core.heads import table_head
 from refocal.core.simplex import log_p_and_q, split_logits
 
-_MOST_BINS = 1_000_000
-
 
 class IsotonicCalibration(Calibrator):
     """A non-decreasing function of the log-odds, piecewise linear, by isotonic regression.
@@ -100,7 +98,7 @@ class HistogramBinning(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        bins = _check.count(self.bins, "bins", most=_MOST_BINS)
+        bins = _check.count(self.bins, "bins")
         counts = np.ones(len(logits)) if weights is None else weights
         tables = []
         for scores, positive in _problems(logits, labels, top_label=False):
@@ -123,7 +121,7 @@ class HistogramBinning(Calibrator):
 
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)
-        _check.count(self.bins, "bins", most=_MOST_BINS)
+        _check.count(self.bins, "bins")
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         arrays = {"knots": self.knots_, "values": self.values_, "slopes": np.zeros_like(self.values_)}

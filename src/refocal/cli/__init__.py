@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from refocal._documents import SkippedWarning
 from refocal.cli.encoding import accept_any_encoding
 from refocal.cli.parser import parser
 from refocal.report.words import printable
@@ -20,11 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Wrong usage ends the process with 2, as argparse does.
     """
     accept_any_encoding()
+    if not os.environ.get("COLUMNS", "").strip("0 "):  # 0 means that it is not known, but Rich would print nothing
+        os.environ.pop("COLUMNS", None)
     try:
         options = parser().parse_args(arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of overflow: what comes of it is checked
             warnings.simplefilter("ignore", FutureWarning)  # of libraries, to those who program with them
+            warnings.simplefilter("always", SkippedWarning)
+            warnings.showwarning = _show_warning
             options.run(options)
         _flush()
     except KeyboardInterrupt:
@@ -42,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError:  # Python would try once more when it ends, and complain
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    sys.stderr.write(f"refocal: {printable(' '.join(str(message).split()))}\n")
 
 
 def _told(error: Exception) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from refocal._documents import parse_json, read_document
 from refocal.cli import compare, memory
 from refocal.cli.output import Output, check_output, show, steps
 from refocal.predictions import Predictions
@@ -244,15 +245,12 @@ def _chosen(predictions: Predictions, split: str | None) -> Predictions:
 
 def _loss(text: str) -> dict[str, Any]:
     """Settings of the training loss, from JSON or a file that holds it."""
-    try:
-        source = text if not text or text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
-        settings = json.loads(source)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        msg = f"--loss must be JSON, or a file that holds it, got {text!r}: {error}"
-        raise ValueError(msg) from error
+    source = text.encode() if not text or text.lstrip().startswith("{") else read_document(text)
+    what = f"--loss must be JSON, or a file that holds it, got {text!r:.200}"
+    settings = parse_json(source, lambda reason: ValueError(f"{what}: {reason}"))
     allowed = {"gamma", "weight", "label_smoothing", "detached"}
     if not isinstance(settings, dict) or settings.get("gamma") is None or set(settings) - allowed:
-        msg = f"--loss must be an object with gamma and perhaps {sorted(allowed - {'gamma'})}, got {source.strip()}"
+        msg = f"--loss must be an object with gamma and perhaps {sorted(allowed - {'gamma'})}, got {settings!r:.200}"
         raise ValueError(msg)
     if not isinstance(settings.get("detached", False), bool):
         msg = f"detached in --loss must be true or false, got {settings['detached']!r}"

@@ -18,6 +18,7 @@ from refocal import _check
 from refocal._files import write_text
 from refocal.cli.output import show
 from refocal.cli.train import _device
+from refocal.report.words import printable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -56,7 +57,7 @@ def curvature(options: Namespace) -> None:
             continue
         what = {"part": part, "samples": len(data[1]), "loss": loss_name, "matrix": options.matrix or "hessian"}
         card = runs.read_card(run)
-        others = [each for each in card.get("curvature", []) if {name: each[name] for name in what} != what]
+        others = [each for each in card.get("curvature", []) if {name: each.get(name) for name in what} != what]
         entry = {**what, **measured.as_dict()}
         content = json.dumps({**card, "curvature": [*others, entry]}, indent=1)
         write_text(run / "card.json", content + "\n", overwrite=True)
@@ -126,4 +127,4 @@ def _table(entry: dict[str, Any]) -> RenderableType:
     shown.add_row("trace ± standard error", f"{entry['trace']:.5g} ± {entry['trace_standard_error']:.2g}")
     shown.add_row("gradient norm", f"{entry['gradient_norm']:.5g}")
     title = f"{kind} of {of_loss}, {entry['samples']:,} samples of {entry['part']}"
-    return Group(Text(entry["run"], style="bold"), Text(title), shown)
+    return Group(Text(printable(entry["run"]), style="bold"), Text(title), shown)

@@ -127,7 +127,7 @@ def _listed(
         old = [scale for scale, result in found.items() if result is not None and _is_old(spec, result, context)]
         made = ", ".join(f"{scale} {value:g} s" for scale, value in seconds.items() if value is not None)
         share = f"{sum(compared)} of {len(compared)}" if compared else "–"
-        table.add_row(spec.id, Text(spec.title), made, share, ", ".join(old))
+        table.add_row(Text(words.printable(spec.id)), Text(words.printable(spec.title)), made, share, ", ".join(old))
         numbers = {"published": len(spec.published), "compared": len(compared), "within": sum(compared)}
         content.append({"id": spec.id, "title": spec.title, "seconds": seconds, **numbers, "out_of_date": old})
     return table, content

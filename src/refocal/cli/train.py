@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from refocal import _check
 from refocal.cli.output import terminal
+from refocal.report.words import printable
 
 if TYPE_CHECKING:
     from refocal.train.loop import Trial
     from refocal.train.recipe import Recipe
 
+_MOST_TRIALS = 10_000
 _SETTINGS = (
     *(
         "data",
@@ -141,7 +145,7 @@ def _recipes(options: Namespace) -> list[Recipe]:
         for gamma in gammas:
             merged = settings | variant | given | gamma
             in_file = merged.pop("trials", 1)
-            trials = _check.count(in_file if options.trials is None else options.trials, "trials")
+            trials = _check.count(in_file if options.trials is None else options.trials, "trials", most=_MOST_TRIALS)
             recipe = recipe_from(merged, where=where)
             _check.one_of(recipe.data, "data", data.names())
             _check.one_of(recipe.model, "model", models.names())
@@ -150,7 +154,7 @@ def _recipes(options: Namespace) -> list[Recipe]:
     if len({(recipe.data, recipe.split_seed, recipe.word_vectors) for recipe in recipes}) > 1:
         msg = f"all runs of {where} must have the same data, split_seed and word_vectors"
         raise ValueError(msg)
-    if twice := {name for name in names if names.count(name) > 1}:
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
         msg = f"two runs of {where} would have the name {min(twice)}: train them into different folders"
         raise ValueError(msg)
     return recipes
@@ -200,7 +204,7 @@ def _bars(out: Path, recipes: list[Recipe], *, shown: bool) -> Iterator[Callable
         yield line
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TextColumn("{task.fields[measures]}"),
@@ -235,7 +239,7 @@ def _show(cards: list[dict[str, Any]], *, as_json: bool) -> None:
     for card in cards:
         values = (100 * card["error"], card["nll"], 100 * card["ece"])
         table.add_row(
-            card["name"],
+            Text(printable(card["name"])),
             *(f"{value:.{digits}f}" for value, digits in zip(values, (2, 4, 2), strict=True)),
             f"{card['seconds']:.0f}",
         )

@@ -87,7 +87,7 @@ def hessian_trace(
     probes = _check.count(probes, "probes", least=2)
     method = _check.one_of(method, "method", ("hutchinson", "hutch++", "xtrace"))  # type: ignore[assignment]
     _check.one_of(matrix, "matrix", ("hessian", "ggn"))
-    memory = None if memory is None else _check.count(memory, "memory")
+    memory = None if memory is None else _check.count(memory, "memory", most=1 << 62)
     hutchinson = method == "hutchinson"
     group_size = max(1, _TOGETHER // probes) if group is None else _check.count(group, "group")
     problem = prepare(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocal import _check
+from refocal._documents import check_regular, parse_json, read_document
 from refocal._files import replacing
 from refocal.core.binning import Bins, bin_sums, class_sums, mass_index_of_counts, width_index
 from refocal.core.calibration import calibration_error
@@ -186,7 +187,7 @@ class CalibrationAccumulator:
                 msg = f"path must hold a state of schema {_SCHEMA}, got {header['schema']!r}"
                 raise ValueError(msg)
             loaded = cls(**header["settings"])
-        except (KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, EOFError, zipfile.BadZipFile) as error:
             msg = f"{path} is not a saved CalibrationAccumulator: {error!r}"
             raise ValueError(msg) from error
         shapes = {"sums": loaded.sums.shape, "grid": loaded.grid.shape}
@@ -262,11 +263,12 @@ def _read_state(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header of a file, and its arrays."""
     names = ("sums", "grid", "classes")
     if path.suffix == ".json":
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header = parse_json(read_document(path), ValueError)
         return header, {name: np.array(header[name], dtype=np.float64) for name in names if name in header}
+    check_regular(path)
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
         arrays = {name: file[name].astype(np.float64) for name in names if name in file.files}
-        return json.loads(str(file["header"])), arrays
+        return parse_json(str(file["header"]), ValueError), arrays
 
 
 def _state_path(path: str | os.PathLike[str]) -> Path:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from refocal._documents import check_regular
 from refocal._files import is_of_disk
 
 
@@ -55,6 +56,14 @@ class Place:
             number = self.first_row + row
             parts.append(f"row {number}" + (f" (line {number + 2})" if self.lines else ""))
         return ": ".join([", ".join(parts), message] if parts else [message])
+
+    def check_regular(self) -> None:
+        """Refuse a FIFO, which would block, and a device, before it is opened."""
+        assert self.source is not None
+        try:
+            check_regular(self.source)
+        except ValueError as error:
+            raise PredictionsError(str(error)) from None
 
     @contextmanager
     def parsing(self, what: str) -> Iterator[None]:

@@ -44,6 +44,7 @@ class _Member(NamedTuple):
 def source(path: Path, *, whole: bool) -> Iterator[Source]:
     """Open an npz file."""
     place = Place(path)
+    place.check_regular()
     with ExitStack() as stack:
         file = stack.enter_context(open(path, "rb"))
         size = os.fstat(file.fileno()).st_size

@@ -28,6 +28,7 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (row
     import pyarrow.parquet as pq
 
     place = Place(path, labels="label", weights="weight")
+    place.check_regular()
     with open(path, "rb") as file:
         start = file.read(len(_MAGIC))
         if start != _MAGIC:

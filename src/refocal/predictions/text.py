@@ -28,6 +28,7 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blo
     """Open a csv file."""
     tables.require_arrow()
     place = Place(path, labels="label", weights="weight", lines=True)
+    place.check_regular()
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
         names = _names(first, place)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from refocal._documents import parse_toml, read_document
 from refocal.reproduce.kinds import KINDS
 
 SCALES = ("smoke", "small", "paper")
@@ -84,11 +84,7 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
         ValueError: If something is missing, unknown or of the wrong type; the message names file and key.
     """
     path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        msg = f"{path}: not a TOML file: {error}"
-        raise ValueError(msg) from error
+    content = parse_toml(read_document(path), lambda reason: ValueError(f"{path}: not a TOML file: {reason}"))
     try:
         return _spec(content, path.stem)
     except (ValueError, TypeError) as error:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from refocal import _files
+from refocal._documents import parse_json, read_document
 from refocal.reproduce.base import NO_ENTRY, Numbers
 from refocal.reproduce.spec import Published, Spec
 
@@ -143,7 +144,7 @@ def load(results: Path, spec: Spec, scale: str) -> Result | None:
     if not file.is_file():
         return None
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(read_document(file), ValueError)
         table = tuple(tuple(row) for row in content.pop("table", ()))
         numbers = Numbers(content.pop("values"), content.pop("curves"), table, tuple(content.pop("absent", ())))
         published = tuple(Comparison(**item) for item in content.pop("published"))

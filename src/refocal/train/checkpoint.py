@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from refocal._documents import check_regular, parse_json
 from refocal._files import replacing
 
 
@@ -29,6 +30,18 @@ class About(NamedTuple):
     settings: str
     processes: int
 
+    def recipe(self, path: Path) -> dict[str, Any]:
+        """The settings as a mapping."""
+
+        def refuse(reason: str) -> CheckpointError:
+            return CheckpointError(f"the checkpoint {path} cannot be read: its settings are no recipe ({reason})")
+
+        settings = parse_json(self.settings, refuse)
+        if not isinstance(settings, dict):
+            reason = f"got {settings!r:.100}"
+            raise refuse(reason)
+        return settings
+
 
 def save(path: Path, tensors: dict[str, Tensor], *, epochs: int, settings: str, processes: int = 1) -> None:
     """Write a checkpoint; a full disk leaves the one before."""
@@ -47,11 +60,11 @@ def save(path: Path, tensors: dict[str, Tensor], *, epochs: int, settings: str, 
         raise OSError(error.errno, msg) from None
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], int, str]:
+def load(path: Path) -> tuple[dict[str, Tensor], int, dict[str, Any]]:
     """Tensors, the number of epochs done, and the settings that were trained with."""
     with _opened(path) as (file, about):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-        return tensors, about.epochs, about.settings
+        return tensors, about.epochs, about.recipe(path)
 
 
 def read_about(path: Path) -> About:
@@ -65,10 +78,13 @@ def _opened(path: Path) -> Iterator[tuple[Any, About]]:
     import safetensors
 
     try:
+        check_regular(path)
         with safetensors.safe_open(path, framework="pt") as file:
             noted = file.metadata() or {}
             processes = int(noted.get("processes", 1))  # older checkpoints do not note them
             yield file, About(int(noted["epochs"]), noted["settings"], processes)
+    except CheckpointError:
+        raise
     except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
         msg = f"the checkpoint {path} cannot be read ({error}); the run is left as it is, remove it to begin again"
         raise CheckpointError(msg) from None

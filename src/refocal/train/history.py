@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from refocal import metrics
+from refocal._documents import parse_json
 from refocal._files import name_if_full, write_text
 
 
@@ -94,11 +95,16 @@ class History:
 
 
 def _parsed(lines: list[str], path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        msg = f"{path} is damaged ({error}): remove it and the checkpoint beside it to begin again"
-        raise ValueError(msg) from None
+    def refuse(reason: str) -> ValueError:
+        return ValueError(f"{path} is damaged ({reason}): remove it and the checkpoint beside it to begin again")
+
+    epochs = [parse_json(line, refuse) for line in lines]
+    for number, epoch in enumerate(epochs, start=1):
+        val = epoch.get("val") if isinstance(epoch, dict) else None
+        if not isinstance(val, dict) or not isinstance(val.get("error"), int | float) or epoch.get("epoch") != number:
+            reason = f"line {number} is not the measures of epoch {number}"
+            raise refuse(reason)
+    return epochs
 
 
 def _rounded(value: Any) -> Any:

@@ -193,7 +193,7 @@ class Trial:
                 self._history.keep(0)
             return 0
         tensors, epochs, settings = checkpoint.load(self._checkpoint)
-        runs.check_same_settings(json.loads(settings), self.recipe, self.folder)
+        runs.check_same_settings(settings, self.recipe, self.folder)
         here, there = ({name: each.shape for name, each in state.items()} for state in (self._step.state(), tensors))
         if misfits := here.items() ^ there.items():
             msg = f"the checkpoint {self._checkpoint} is of another network: {min(misfits)[0]} does not fit"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from refocal import _check
+from refocal._documents import parse_toml, read_document
 from refocal.train.data import TEXTS
 from refocal.train.objective import check_loss
 
@@ -19,7 +19,6 @@ _FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # mirrored dig
 _LATE_DECAY = ("svhn",)
 OPTIMISERS = ("sgd", "adam", "adagrad")
 KEPT = ("last", "best-validation")
-_LARGEST_SEED = 2**64 - 1  # that PyTorch takes
 _ARRAYS = {
     **{"optimiser": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
     **{"epochs": 200, "batch_size": 128, "keep": "last"},
@@ -108,8 +107,8 @@ class Recipe:
             msg = f"word_vectors are for {', '.join(TEXTS)}, got {self.word_vectors!r} for {self.data}"
             raise ValueError(msg)
         check_loss(self.loss, gamma=self.gamma, label_smoothing=self.label_smoothing, factor=self.factor)
-        _check.count(self.seed, "seed", least=0, most=_LARGEST_SEED)
-        _check.count(self.split_seed, "split_seed", least=0)
+        for name in ("seed", "split_seed"):
+            _check.count(getattr(self, name), name, least=0, most=_check.LARGEST_SEED)
         for name in ("learning_rate", "clip_norm", "curvature_penalty"):
             if getattr(self, name) is not None:
                 _check.positive(getattr(self, name), name)
@@ -198,11 +197,7 @@ def full_loss_name(name: str) -> str:
 
 def read_recipe(path: str | Path) -> dict[str, Any]:
     """The settings in a TOML file, to be completed and checked by `recipe_from`."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        msg = f"{path} is not a TOML file: {error}"
-        raise ValueError(msg) from None
+    return parse_toml(read_document(path), lambda reason: ValueError(f"{path} is not a TOML file: {reason}"))
 
 
 def _has_type(value: Any, wanted: str) -> bool:

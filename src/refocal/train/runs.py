@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import refocal
+from refocal._documents import check_regular, parse_json, read_document
 from refocal._files import locked, remove_unfinished, replacing, write_text
 from refocal.losses import AdaFocal
 from refocal.train import checkpoint
@@ -36,6 +37,13 @@ from refocal.train.objective import SCHEDULED, build_loss, scheduled_gamma
 from refocal.train.recipe import Recipe, recipe_from
 
 SCHEMA = 1
+# what commands read of a card besides its recipe: the type, and what stands for a key that may be missing
+_CARD: dict[str, tuple[Any, Any]] = {
+    "name": (str, None),
+    **dict.fromkeys(("error", "nll", "ece", "seconds"), (int | float, None)),
+    "kept_epoch": (int, 1),
+    "curvature": (list, []),
+}
 _FILES = (
     "card.json",
     "metrics.jsonl",
@@ -82,7 +90,7 @@ def epochs_done(folder: Path, recipe: Recipe, *, processes: int) -> int:
         epochs, settings = recipe.epochs, read_card(folder)["recipe"]
     elif path.exists():
         about = checkpoint.read_about(path)
-        epochs, settings = about.epochs, json.loads(about.settings)
+        epochs, settings = about.epochs, about.recipe(path)
         if about.processes != processes:
             msg = (
                 f"{folder} holds a run of {about.processes} processes, this is one of {processes}: batch norm and some "
@@ -111,15 +119,21 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     """The card of a finished run."""
     path = Path(folder) / "card.json"
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
+        content = read_document(path)
     except FileNotFoundError:
         msg = f"{folder} holds no finished run: there is no card.json"
         raise FileNotFoundError(msg) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        msg = f"{path} is not JSON: {error}"
-        raise ValueError(msg) from None
+    card = parse_json(content, lambda reason: ValueError(f"{path} is not JSON: {reason}"))
     if not isinstance(card, dict) or card.get("schema") != SCHEMA or not isinstance(card.get("recipe"), dict):
         msg = f"{path} must be a card of schema {SCHEMA}, with a recipe"
+        raise ValueError(msg)
+    for name, (kind, default) in _CARD.items():
+        value = card.get(name, default)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            msg = f"{path}: {name} must be of type {getattr(kind, '__name__', kind)}, got {value!r:.100}"
+            raise ValueError(msg)
+    if not all(isinstance(entry, dict) for entry in card.get("curvature", [])):
+        msg = f"{path}: curvature must be a list of objects"
         raise ValueError(msg)
     return card
 
@@ -131,9 +145,10 @@ def load_network(folder: str | Path, *, classes: int, shape: tuple[int, ...]) ->
     recipe = recipe_from(read_card(folder)["recipe"], where=f"the card of {folder}")
     network = build(recipe.model, classes=classes, shape=shape)
     path = Path(folder) / "weights.safetensors"
+    check_regular(path)
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, RuntimeError) as error:  # damaged, or of another network
         msg = f"{path} cannot be read: {error}"
         raise ValueError(msg) from error
     return network.eval(), recipe
@@ -155,7 +170,11 @@ def load_loss(folder: str | Path) -> nn.Module:
             raise FileNotFoundError(msg)
         tensors, _, _ = checkpoint.load(Path(folder) / name)
         for key, buffer in learned.items():
-            buffer.copy_(tensors[f"loss.{key}"])
+            found = tensors.get(f"loss.{key}")
+            if found is None or found.shape != buffer.shape:
+                msg = f"the checkpoint {Path(folder) / name} has no gammas of AdaFocal: loss.{key} does not fit"
+                raise checkpoint.CheckpointError(msg)
+            buffer.copy_(found)
     return loss
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 import os
+import warnings
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from refocal._documents import SkippedWarning, parse_json, read_document
 from refocal._files import replacing
 from refocal.train.recipe import recipe_from
 
@@ -134,8 +138,16 @@ class Entry:
 
     def history(self) -> list[dict[str, Any]]:
         """What was measured after each epoch."""
-        with gzip.open(self.files[2], "rt", encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
+        path = self.files[2]
+
+        def refuse(reason: str) -> ZooError:
+            return ZooError(f"{path} is damaged: {reason}")
+
+        try:
+            with gzip.open(path, "rb") as lines:
+                return [parse_json(line, refuse) for line in lines]
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise refuse(str(error)) from error
 
     def digest(self) -> str:
         """The start of the SHA-256 of all files."""
@@ -146,19 +158,30 @@ def entries(folder: str | os.PathLike[str]) -> list[Entry]:
     """All entries of a folder, in the order of data, network, loss, gamma, smoothing and seed.
 
     Raises:
-        FileNotFoundError: The folder, or a file of an entry, is not there.
-        ZooError: A card that cannot be used.
+        FileNotFoundError: The folder is not there.
+
+    Warns:
+        SkippedWarning: An entry is left out, because its card cannot be used or one of its files is missing.
     """
     root = Path(folder)
     if not root.is_dir():
         msg = f"the zoo must be a folder, {root} is none"
         raise FileNotFoundError(msg)
     cards, files = ({path.stem: path for path in root.glob(f"*.{suffix}")} for suffix in ("json", "npz"))
-    for name in sorted(cards.keys() ^ files.keys()):
-        msg = f"{root / name} needs both .json and .npz, {'.json' if name in cards else '.npz'} is alone"
-        raise FileNotFoundError(msg)
-    found = [Entry(_read(cards[name]), files[name]) for name in sorted(cards)]
+    found = []
+    for name in sorted(cards.keys() | files.keys()):
+        try:
+            found.append(_entry(root / name, cards.get(name), files.get(name)))
+        except (ZooError, OSError) as error:
+            warnings.warn(f"skipped: {error}", SkippedWarning, stacklevel=2)
     return sorted(found, key=lambda entry: _order(entry.card))
+
+
+def _entry(place: Path, card: Path | None, predictions: Path | None) -> Entry:
+    if card is None or predictions is None:
+        msg = f"{place} needs both .json and .npz, {'.npz' if card is None else '.json'} is alone"
+        raise ZooError(msg)
+    return Entry(_read(card), predictions)
 
 
 def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
@@ -170,7 +193,7 @@ def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
     """
     source, root = Path(run), Path(folder)
     try:
-        card, predictions, history = ((source / name).read_bytes() for name in _RUN)
+        card, predictions, history = (read_document(source / name) for name in _RUN)
     except FileNotFoundError as error:
         msg = f"{source} holds no finished run: there is no {Path(error.filename).name}"
         raise FileNotFoundError(msg) from None
@@ -202,7 +225,11 @@ def _order(card: Card) -> tuple[str, int, str, str, float, float, int, int]:
 
 
 def _read(path: Path) -> Card:
-    card = _card(path.read_bytes(), path)
+    try:
+        content = read_document(path)
+    except ValueError as error:
+        raise ZooError(str(error)) from error
+    card = _card(content, path)
     if card.name != path.stem:
         msg = f"{path}: name must be that of the file, {path.stem!r}, got {card.name!r}"
         raise ZooError(msg)
@@ -210,22 +237,35 @@ def _read(path: Path) -> Card:
 
 
 def _card(text: bytes, path: Path) -> Card:
-    try:
-        content = json.loads(text.decode())
-    except ValueError as error:
-        msg = f"{path} is not JSON: {error}"
-        raise ZooError(msg) from error
+    content = parse_json(text, lambda reason: ZooError(f"{path} is not JSON: {reason}"))
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         msg = f"{path} must be a card of schema {SCHEMA}"
         raise ZooError(msg)
     for key, kinds in _KEYS.items():
         value = content.get(key)
-        if key not in content or isinstance(value, bool) or not isinstance(value, kinds):
+        if key not in content or isinstance(value, bool) or not isinstance(value, kinds) or not _is_usable(value):
             wanted = " or ".join(kind.__name__ for kind in kinds)
-            msg = f"{path}: {key} must be of type {wanted}, got {value!r}"
+            msg = f"{path}: {key} must be of type {wanted}, got {value!r:.100}"
             raise ZooError(msg)
     if not isinstance(content.get("recipe", {}), dict):
-        msg = f"{path}: recipe must be of type dict, got {content['recipe']!r}"
+        msg = f"{path}: recipe must be of type dict, got {content['recipe']!r:.100}"
         raise ZooError(msg)
-    named = {key: content[key] for key in Card.__dataclass_fields__ if key != "content"}
-    return Card(**named, content=content)
+    kept = content.get("kept_epoch", 1)
+    if not isinstance(kept, int) or isinstance(kept, bool):
+        msg = f"{path}: kept_epoch must be of type int, got {kept!r:.100}"
+        raise ZooError(msg)
+    card = Card(**{key: content[key] for key in Card.__dataclass_fields__ if key != "content"}, content=content)
+    try:
+        _ = card.settings
+    except (ValueError, TypeError, ArithmeticError) as error:
+        msg = f"{path}: recipe cannot be used: {error}"
+        raise ZooError(msg) from error
+    return card
+
+
+def _is_usable(value: Any) -> bool:
+    """Whether a number is one that can be computed with."""
+    try:
+        return not isinstance(value, int | float) or math.isfinite(value)
+    except OverflowError:  # a whole number beyond float64
+        return False

@@ -110,7 +110,7 @@ def load(
         (1257, 180, 360, (64,))
     """
     _check.one_of(name, "name", names())
-    split_seed = _check.count(split_seed, "split_seed", least=0)
+    split_seed = _check.count(split_seed, "split_seed", least=0, most=_check.LARGEST_SEED)
     if word_vectors is not None and name not in _TEXTS:
         msg = f"word_vectors are for {', '.join(_TEXTS)}, got {word_vectors!r} for {name}"
         raise ValueError(msg)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from refocal._documents import check_regular
 from refocal._files import is_of_disk
 from refocal.train.data.record import Part
 
@@ -101,8 +102,17 @@ def find_door(recipe: Recipe, root: Path) -> Callable[[], Published] | None:
     for door in recipe.doors:
         for place in door.folders:
             if all((root / place / name).exists() for name in door.files):
+                for name in door.files:
+                    _check_regular(root / place / name)
                 return partial(door.read, root / place)
     return None
+
+
+def _check_regular(path: Path) -> None:
+    try:
+        check_regular(path)
+    except ValueError as error:
+        raise DataError(str(error)) from None
 
 
 def no_door(recipe: Recipe, root: Path) -> DataError | FileNotFoundError:

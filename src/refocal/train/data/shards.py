@@ -80,7 +80,7 @@ def _header(path: Path) -> _Header:
             fields: dict[str, Any] = json.loads(file.read(length)) if magic == _MAGIC else {}
             header = _Header(8 + length, *(fields[name] for name in _Header._fields[1:]))
             ends = header.offset + sum(header.lengths)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             msg = f"{path} is damaged or no .wpm file: its header cannot be read"
             raise DataError(msg) from error
     if ends != size or len(header.counts) != len(header.lengths):

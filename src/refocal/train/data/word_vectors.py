@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from refocal._documents import check_regular
 from refocal.train.data.doors import DataError, parsing
 
 _FILES = ("glove.6B.100d.txt", "glove.6B.100d-subset.npz")
@@ -42,6 +43,8 @@ def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
     Raises:
         DataError: The file is not of this format, the message has the line; or it knows none of the words.
     """
+    with parsing(path, otherwise="no file of word vectors"):
+        check_regular(path)
     rows = {word: row for row, word in enumerate(vocabulary, start=1)}
     places, vectors = (_from_arrays if path.suffix == ".npz" else _from_text)(path, rows)
     if not places:

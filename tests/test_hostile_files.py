@@ -1,0 +1,230 @@
+"""Files and names that are made to harm: each is refused in one line that names it, and none blocks or commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from made_zoo import add
+from refocal import _check, cli, zoo
+from refocal.calibrators import TemperatureScaling, load
+from refocal.metrics import CalibrationAccumulator
+from refocal.predictions import Predictions, PredictionsError, PredictionsReader
+from refocal.reproduce import read_specs
+from refocal.train import checkpoint, runs
+from refocal.train.data import DataError, word_vectors
+from refocal.train.data import load as load_data
+from refocal.train.history import History
+from refocal.train.recipe import read_recipe
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+ESCAPES = "\x1b[31mred[/bold]\x07"
+DEEP = "[" * 100_000
+HOSTILE = [None, "x", True, -1, 10**400, float("nan"), float("inf"), [], {}, [[]], {"a": {"b": []}}, ESCAPES]
+needs_fifo = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the operating system has no FIFOs")
+
+
+def run(capsys, *arguments):
+    status = cli.main([str(argument) for argument in arguments])
+    return status, *capsys.readouterr()
+
+
+def test_one_bad_card_leaves_the_others(tmp_path, capsys):
+    """Every key of a card with every kind of value: it is listed or skipped by name, and its neighbor is listed."""
+    add(tmp_path, "good", seed=1)
+    card = add(tmp_path, "bad")
+    skipped = 0
+    for key in [*card, "recipe", "kept_epoch"]:
+        for value in HOSTILE:
+            (tmp_path / "bad.json").write_text(json.dumps({**card, key: value}), encoding="utf-8")
+            status, shown, trouble = run(capsys, "zoo", "list", "--zoo", tmp_path)
+            assert status == 0, (key, value)
+            assert "good" in shown
+            assert ("1 entry" in shown) == ("bad.json" in trouble), (key, value, trouble)
+            assert not CONTROL.search(shown + trouble), (key, value)
+            skipped += "bad.json" in trouble
+        status, shown, _ = run(capsys, "zoo", "list", "--zoo", tmp_path, "--json")
+        assert status == 0
+        assert "good" in [entry["name"] for entry in json.loads(shown)]
+    assert skipped > 100
+
+
+@pytest.mark.parametrize(
+    "recipe", [{"nonsense": 1}, {"epochs": -3}, {"loss": 3}, {"gamma": 10**400}, {"milestones": [{}]}]
+)
+def test_a_card_with_a_recipe_that_is_none(tmp_path, capsys, recipe):
+    add(tmp_path, "good")
+    add(tmp_path, "bad", recipe=recipe)
+    status, shown, trouble = run(capsys, "zoo", "list", "--zoo", tmp_path)
+    assert (status, "1 entry" in shown) == (0, True)
+    assert "bad.json: recipe cannot be used: " in trouble
+
+
+def test_a_card_of_any_bytes(tmp_path):
+    add(tmp_path, "bad")
+    for content in (DEEP.encode(), b"9" * 5000, b"\xff", b"", b"{}", b"null"):
+        (tmp_path / "bad.json").write_bytes(content)
+        with pytest.warns(zoo.SkippedWarning, match=r"skipped: .*bad\.json"):
+            assert zoo.entries(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such names")
+def test_names_do_not_command_the_terminal(tmp_path, capsys):
+    add(tmp_path, "\x1b[31mred[bold]")
+    status, shown, trouble = run(capsys, "zoo", "list", "--zoo", tmp_path)
+    assert status == 0
+    assert not CONTROL.search(shown + trouble)
+    assert "red[bold]" in shown
+    status, shown, trouble = run(capsys, "evaluate", tmp_path / f"no{ESCAPES.replace('/', '-')}.npz")
+    assert (status, CONTROL.search(shown + trouble)) == (1, None)
+
+
+def finished(folder, **changes):
+    """A run's folder with the card that training writes."""
+    folder.mkdir()
+    card = {"schema": 1, "name": "run", "recipe": {"data": "digits", "model": "mlp"}, "error": 0.1, "nll": 0.2}
+    card |= {"ece": 0.3, "seconds": 2.5, **changes}
+    (folder / "card.json").write_text(json.dumps(card), encoding="utf-8")
+    return folder
+
+
+def test_cards_of_runs(tmp_path, capsys):
+    """What the commands read of a card is there and of its type, and is shown as text."""
+    from refocal.cli.train import _show
+
+    number = 0
+    for key in ("name", "error", "nll", "ece", "seconds", "recipe", "kept_epoch", "curvature"):
+        for value in ("x", True, None, [3], {"a": 1}):
+            number += 1
+            folder = finished(tmp_path / str(number), **{key: value})
+            try:
+                card = runs.read_card(folder)
+            except ValueError as error:
+                assert "card.json" in str(error), (key, value)
+            else:
+                _show([card], as_json=False)
+    _show([runs.read_card(finished(tmp_path / "escapes", name=ESCAPES))], as_json=False)
+    assert not CONTROL.search(capsys.readouterr().out)
+    (tmp_path / "escapes" / "card.json").write_text(DEEP, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"card\.json is not JSON: it is nested too deeply"):
+        runs.read_card(tmp_path / "escapes")
+
+
+@pytest.mark.parametrize(
+    "noted", [{}, {"epochs": "x"}, {"settings": "[]"}, {"settings": DEEP}, {"settings": "{"}, {"processes": "many"}]
+)
+def test_checkpoints_of_other_content(tmp_path, noted):
+    path = tmp_path / "checkpoint.safetensors"
+    content = {"epochs": "1", "settings": "{}", "processes": "1", **noted} if noted else {}
+    safetensors.torch.save_file({"a": torch.zeros(1)}, path, metadata=content)
+    with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.safetensors cannot be read"):
+        checkpoint.load(path)
+
+
+def test_weights_of_another_network(tmp_path):
+    folder = finished(tmp_path / "run")
+    safetensors.torch.save_file({"a": torch.zeros(1)}, folder / "weights.safetensors")
+    with pytest.raises(ValueError, match=r"weights\.safetensors cannot be read"):
+        runs.load_network(folder, classes=10, shape=(1, 8, 8))
+
+
+@pytest.mark.parametrize("line", ["3", "[]", '{"epoch": 1}', '{"epoch": 1, "val": {"error": "x"}}', DEEP])
+def test_histories_of_other_content(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
+        History(tmp_path / "metrics.jsonl").best()
+
+
+def test_deep_nesting_names_the_file(tmp_path, capsys):
+    deep = tmp_path / "deep.toml"
+    deep.write_text("a = " + DEEP, encoding="utf-8")
+    for read in (read_recipe, lambda path: read_specs(path.parent)):
+        with pytest.raises(ValueError, match=r"deep\.toml.*nested too deeply"):
+            read(deep)
+    state = tmp_path / "state.json"
+    state.write_text(DEEP, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"state\.json is not a saved CalibrationAccumulator"):
+        CalibrationAccumulator.load(state)
+    Predictions(np.zeros((4, 2)), kind="logits", labels=[0, 1, 0, 1]).write(tmp_path / "a.npz")
+    status, _, trouble = run(capsys, "calibrate", tmp_path / "a.npz", "--loss", state)
+    assert (status, "state.json" in trouble, "nested too deeply" in trouble) == (1, True, True)
+
+
+@needs_fifo
+def test_a_fifo_is_refused_at_once(tmp_path, capsys):
+    """Nobody writes to it: whoever opened it would wait forever."""
+    names = ("a.npz", "a.parquet", "a.csv", "a.json", "a.toml", "glove.txt", "bad.json")
+    for name in names:
+        os.mkfifo(tmp_path / name)
+    for name in names[:3]:
+        with pytest.raises(PredictionsError, match=f"{name} must be a regular file, got a FIFO"):
+            Predictions.read(tmp_path / name)
+        with pytest.raises(PredictionsError, match="must be a regular file"):
+            PredictionsReader(tmp_path / name).__enter__()
+    with pytest.raises(ValueError, match=r"a\.json must be a regular file, got a FIFO"):
+        load(tmp_path / "a.json")
+    with pytest.raises(ValueError, match=r"a\.toml must be a regular file, got a FIFO"):
+        read_recipe(tmp_path / "a.toml")
+    with pytest.raises(ValueError, match=r"a\.npz must be a regular file, got a FIFO"):
+        CalibrationAccumulator.load(tmp_path / "a.npz")
+    with pytest.raises(DataError, match=r"glove\.txt must be a regular file, got a FIFO"):
+        word_vectors.read(tmp_path / "glove.txt", ["word"])
+    os.mkfifo(tmp_path / "trainDevTestTrees_PTB.zip")
+    with pytest.raises(DataError, match=r"PTB\.zip must be a regular file, got a FIFO"):
+        load_data("sst", folder=tmp_path)
+    (tmp_path / "zoo").mkdir()
+    add(tmp_path / "zoo", "bad")
+    (tmp_path / "zoo" / "bad.json").unlink()
+    os.mkfifo(tmp_path / "zoo" / "bad.json")
+    with pytest.warns(zoo.SkippedWarning, match=r"bad\.json must be a regular file"):
+        assert zoo.entries(tmp_path / "zoo") == []
+    status, _, trouble = run(capsys, "calibrate", tmp_path / "a.npz", "--loss", tmp_path / "a.json")
+    assert (status, trouble.count("\n")) == (1, 1)
+    with pytest.raises(PredictionsError, match="must be a regular file, got a device"):
+        os.symlink(os.devnull, tmp_path / "null.npz")
+        Predictions.read(tmp_path / "null.npz")
+
+
+@needs_fifo
+def test_a_pipe_of_the_shell_is_read(tmp_path):
+    """`<(command)` is a path to a pipe that is open already."""
+    logits = np.array([[4.0, 0.0], [0.0, 4.0], [1.0, 0.0]])
+    TemperatureScaling().fit(logits, [0, 1, 1]).save(tmp_path / "a.json")
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, (tmp_path / "a.json").read_bytes())
+        os.close(writer)
+        if not os.path.exists(f"/dev/fd/{reader}"):
+            pytest.skip("the operating system gives open files no paths")
+        assert load(f"/dev/fd/{reader}").temperature_ > 0
+    finally:
+        os.close(reader)
+
+
+def test_counts_are_bounded(tmp_path, capsys):
+    small = ("train", "--data", "digits", "--model", "mlp", "--loss", "ce", "--out", tmp_path)
+    for option, message in (
+        ("--trials", "trials must be 1 to 10000, got 1000000000"),
+        ("--epochs", "epochs must be at most 1,000,000, got 1000000000"),
+        ("--batch-size", "batch_size must be at most 1,000,000, got 1000000000"),
+    ):
+        status, _, trouble = run(capsys, *small, option, 1_000_000_000)
+        assert (status, message in trouble) == (1, True), trouble
+    with pytest.raises(ValueError, match="n must be at most 1,000,000, got a number of over 100 digits"):
+        _check.count(10**5000, "n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("width", ["0", "000", " 0 ", ""])
+def test_a_terminal_of_no_width(tmp_path, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    Predictions(np.eye(3)[[0, 1, 2, 0] * 30], kind="probs", labels=[0, 1, 2, 0] * 30).write(tmp_path / "a.npz")
+    status, shown, _ = run(capsys, "evaluate", tmp_path / "a.npz", "--memory", "1")
+    assert (status, "Samples" in shown) == (0, True)
