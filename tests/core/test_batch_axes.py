@@ -65,3 +65,12 @@ def test_of_the_proper_part():
     for place in np.ndindex(2, 3):
         alone = refocal.proper_focal_partial(probs[place], labels[place], gamma=2.0)
         assert found[place] == pytest.approx(float(alone), rel=1e-12)
+
+
+def test_of_regimes():
+    """Rows near the thresholds, where sums over the classes decide."""
+    probs = random_simplex(np.random.default_rng(1), (2, 3, 4), spread=0.1)
+    found = refocal.confidence_regime(probs, gamma=3.0)
+    assert found.shape == (2, 3)
+    for place in np.ndindex(2, 3):
+        assert found[place] == refocal.confidence_regime(probs[place], gamma=3.0)

@@ -1,0 +1,132 @@
+"""What every measure keeps: labels to be ignored, whole weights, and the error that its intervals are computed from."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+from arrays import calibrated, sharpened
+from refocal import metrics
+from refocal.core.resampling import observed
+from refocal.metrics.evidence import _quadratic_ray
+from refocal.metrics.gaps import GAPS, gaps_of
+
+NEEDED = {"top_k_ece": {"k": 2}, "focal_score": {"gamma": 2.0}, "focal_score_from_logits": {"gamma": 2.0}}
+MEASURES = [
+    name
+    for name in metrics.__all__
+    if inspect.isfunction(getattr(metrics, name))
+    and "ignore_index" in inspect.signature(getattr(metrics, name)).parameters
+    and name not in ("interval", "paired_test")
+]
+DRAWN = ("calibration_test", "reliability_diagram")
+RANKED = ("aurc",)  # which takes repeated samples one after another, in random order
+
+
+def sample(count=300):
+    probs, labels = calibrated(np.random.default_rng(0), (count, 4))
+    return sharpened(probs, power=1.5), labels
+
+
+def value(name, probs, labels, **options):
+    """What a measure says, as a flat list of numbers."""
+    scores = np.log(probs) if name.endswith("from_logits") else probs
+    found = getattr(metrics, name)(scores, labels, **NEEDED.get(name, {}), **options)
+    return np.concatenate([np.ravel(part) for part in found]) if isinstance(found, tuple) else found
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_labels_to_be_ignored_do_not_count(name):
+    probs, labels = sample()
+    ignored = np.where(np.arange(300) % 3 == 0, 7, labels)
+    kept = ignored != 7
+    for weights in (None, np.random.default_rng(1).random(300)):
+        found = value(name, probs, ignored, ignore_index=7, weights=weights)
+        alone = value(name, probs[kept], labels[kept], weights=None if weights is None else weights[kept])
+        np.testing.assert_allclose(found, alone, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURES if name not in DRAWN + RANKED])
+def test_whole_weights_are_repeated_samples(name):
+    probs, labels = sample()
+    times = np.random.default_rng(2).integers(1, 4, 300)
+    found = value(name, probs, labels, weights=times)
+    repeated = value(name, np.repeat(probs, times, axis=0), np.repeat(labels, times))
+    np.testing.assert_allclose(found, repeated, rtol=2e-3 if name == "smooth_ece" else 1e-9)
+
+
+SETTINGS = {
+    metrics.ece: [{}, {"bins": 7, "norm": "l2"}, {"binning": "guo2017"}, {"binning": "mukhoti2020", "norm": "max"}],
+    metrics.ece_from_logits: [{}, {"bins": 9, "binning": "equal_mass"}],
+    metrics.adaptive_ece: [{}, {"bins": 5}, {"binning": "mukhoti2020"}],
+    metrics.mce: [{}, {"bins": 4}],
+    metrics.top_k_ece: [{"k": 2}, {"k": 1, "bins": 6, "norm": "l2"}],
+    metrics.classwise_ece: [{}, {"reduction": "sum"}, {"bins": 6, "norm": "l2"}, {"binning": "mukhoti2020"}],
+    metrics.thresholded_ece: [{}, {"threshold": 0.2}, {"bins": 4, "binning": "equal_width"}],
+    metrics.smooth_ece: [{}],
+    metrics.kernel_calibration_error: [{}, {"kernel_width": 0.1}, {"unbiased": True}],
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("measure", GAPS, ids=lambda measure: measure.__name__)
+def test_intervals_start_from_the_measure_itself(measure, weighted):
+    """The norm of the summed residuals is the measure, with its defaults and its settings; no more than its bound.
+
+    A kernel is computed on a grid there, and with the pairs of a sample with itself.
+    """
+    probs, labels = sample()
+    probs[:3] = [[1, 0, 0, 0], [0.01, 0.01, 0.01, 0.97], [0.25, 0.25, 0.25, 0.25]]
+    scores = np.log(np.maximum(probs, 1e-30)) if measure is metrics.ece_from_logits else probs
+    weights = np.random.default_rng(3).random(300) if weighted else None
+    common = {"weights": weights, "task": "multiclass", "ignore_index": None}
+    for settings in SETTINGS[measure]:
+        for compress in (True, False):
+            gaps = gaps_of(measure, scores, labels, common, settings, compress=compress)
+            found = float(gaps.norm(observed(gaps))) ** gaps.power
+            biased = {**settings, "unbiased": False} if "unbiased" in settings else settings
+            expected = measure(scores, labels, weights=weights, **biased) ** gaps.power
+            coarse = measure in (metrics.smooth_ece, metrics.kernel_calibration_error)
+            assert found == pytest.approx(expected, rel=5e-3 if coarse else 1e-9), settings
+            assert gaps.most == (4.0 if settings.get("reduction") == "sum" else 1.0)
+
+
+def test_many_samples_are_joined_without_changing_the_error():
+    probs, labels = sample(5000)
+    common = {"weights": None, "task": "multiclass", "ignore_index": None}
+    for measure in (metrics.ece, metrics.adaptive_ece, metrics.smooth_ece, metrics.kernel_calibration_error):
+        joined, apart = (gaps_of(measure, probs, labels, common, {}, compress=compress) for compress in (True, False))
+        assert joined.residuals.shape[0] < apart.residuals.shape[0] == 5000
+        found = [float(gaps.norm(observed(gaps))) for gaps in (joined, apart)]
+        assert found[0] == pytest.approx(found[1], rel=1e-4)  # levels of confidence are 1/2048 wide
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_quadratic_form_along_a_ray(power):
+    """(t w + v) M (t w + v), or its root, from w M w, v M w and v M v."""
+    rng = np.random.default_rng(4)
+    root = rng.normal(size=(5, 5))
+    form, w, noise = root @ root.T, rng.random(5), rng.normal(size=(7, 5))
+    ray = _quadratic_ray(w @ form @ w, noise @ form @ w, np.einsum("ij,jk,ik->i", noise, form, noise), power=power)
+    for t in (0.0, 0.5, 3.0):
+        moved = t * w + noise
+        expected = np.sqrt(np.einsum("ij,jk,ik->i", moved, form, moved)) ** power
+        np.testing.assert_allclose(ray.observed(t), expected, rtol=1e-9)
+    assert ray.size == pytest.approx(np.sqrt(w @ form @ w) ** power)
+    rounded = _quadratic_ray(1.0, np.array([-1.0]), np.array([1.0 - 1e-16]), power=power)
+    assert rounded.observed(1.0) == pytest.approx(0, abs=1e-7)
+
+
+def test_defaults_are_those_that_the_documentation_states():
+    probs, labels = sample()
+    for stated in (
+        {"measure": metrics.kernel_calibration_error, "kernel_width": 0.4, "classes": "top", "unbiased": False},
+        {"measure": metrics.thresholded_ece, "threshold": 0.01, "bins": 15, "binning": "equal_mass"},
+        {"measure": metrics.classwise_ece, "bins": 15, "binning": "equal_width", "reduction": "mean"},
+        {"measure": metrics.confidence_share, "threshold": 0.99},
+        {"measure": metrics.mce, "bins": 15},
+    ):
+        measure = stated.pop("measure")
+        assert measure(probs, labels) == measure(probs, labels, **stated)
