@@ -64,8 +64,9 @@ def test_noise_of_weighted_means(many, repeated, monkeypatch):
     np.testing.assert_allclose(np.cov(joined.T) / np.outer(scale, scale), covariance / np.outer(scale, scale), atol=0.1)
 
 
-def test_samples_are_drawn_as_often_as_they_count():
-    copies = np.array([1.0, 5.0, 20.0])
+@pytest.mark.parametrize("copies", [[1.0, 5.0, 20.0], [3.0, 5.0, 20.0], [2.0, 2.0, 2.0]])
+def test_samples_are_drawn_as_often_as_they_count(copies):
+    copies = np.array(copies)
     found = np.concatenate(list(draws(copies, np.ones(3), resamples=RESAMPLES, rng=np.random.default_rng(2))))
     assert len(found) == RESAMPLES
     close(found, copies, copies)

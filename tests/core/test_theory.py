@@ -86,6 +86,14 @@ def test_closest_temperature_of_three_classes_as_published(gamma, temperature, e
         assert nearest.error == pytest.approx(error, abs=0.005)
 
 
+def test_thresholds_of_a_gamma_that_vanishes():
+    """phi^gamma(v) is about 1 + gamma (log(1 - v) + s(v)), which is 1 at 1/2."""
+    found = refocal.thresholds(1e-300)
+    assert found.tau_uc == pytest.approx(0.5, rel=1e-12)
+    v = np.linspace(0.001, 0.5, 200_001)
+    assert found.tau_oc == pytest.approx(v[np.argmax(np.log1p(-v) - v * np.log(v) / (1 - v))], abs=1e-5)
+
+
 def test_gamma_star_has_a_domain():
     with pytest.raises(ValueError, match=r"p0 must lie in \[1e-300, 0.5\]"):
         refocal.gamma_star(0.51)

@@ -10,8 +10,9 @@ import pytest
 from arrays import calibrated, sharpened
 from refocal import metrics
 from refocal.core.resampling import observed
-from refocal.metrics.evidence import _quadratic_ray
+from refocal.metrics.evidence import Request, _quadratic_ray, evidence
 from refocal.metrics.gaps import GAPS, gaps_of
+from refocal.metrics.uncertainty import _two_sided
 
 NEEDED = {"top_k_ece": {"k": 2}, "focal_score": {"gamma": 2.0}, "focal_score_from_logits": {"gamma": 2.0}}
 MEASURES = [
@@ -64,7 +65,7 @@ SETTINGS = {
     metrics.mce: [{}, {"bins": 4}],
     metrics.top_k_ece: [{"k": 2}, {"k": 1, "bins": 6, "norm": "l2"}],
     metrics.classwise_ece: [{}, {"reduction": "sum"}, {"bins": 6, "norm": "l2"}, {"binning": "mukhoti2020"}],
-    metrics.thresholded_ece: [{}, {"threshold": 0.2}, {"bins": 4, "binning": "equal_width"}],
+    metrics.thresholded_ece: [{}, {"threshold": 0.25}, {"bins": 4, "binning": "equal_width"}],
     metrics.smooth_ece: [{}],
     metrics.kernel_calibration_error: [{}, {"kernel_width": 0.1}, {"unbiased": True}],
 }
@@ -117,6 +118,33 @@ def test_a_quadratic_form_along_a_ray(power):
     assert ray.size == pytest.approx(np.sqrt(w @ form @ w) ** power)
     rounded = _quadratic_ray(1.0, np.array([-1.0]), np.array([1.0 - 1e-16]), power=power)
     assert rounded.observed(1.0) == pytest.approx(0, abs=1e-7)
+
+
+def test_a_probability_at_the_threshold_is_not_above_it():
+    probs, labels = np.array([[0.25, 0.75], [0.25, 0.75], [0.5, 0.5]]), np.array([0, 0, 1])
+    # of the first class .5 alone is left, which is wrong; of the second all, in one bin
+    found = metrics.thresholded_ece(probs, labels, threshold=0.25, bins=1)
+    assert found == pytest.approx((0.5 + (0.75 + 0.75 + 0.5 - 1) / 3) / 2)
+
+
+@pytest.mark.parametrize(("unbiased", "most"), [(False, np.sqrt(2)), (True, 2.0)])
+def test_the_kernel_error_of_whole_rows_is_at_most_the_distance_of_two_corners(unbiased, most):
+    probs, labels = sample(50)
+    common = {"weights": None, "task": "multiclass", "ignore_index": None}
+    settings = {"classes": "all", "unbiased": unbiased}
+    request = Request(metrics.kernel_calibration_error, labels, common, settings, None, 100, np.random.default_rng(0))
+    (shown,) = evidence(request, probs)
+    assert shown.most == pytest.approx(most)
+    biased = metrics.kernel_calibration_error(probs, labels, classes="all")
+    assert shown.found == pytest.approx(biased**2 if unbiased else biased, rel=1e-9)
+
+
+def test_two_sided_shares_count_what_is_as_far_from_the_mean():
+    null = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+    assert _two_sided(1.0, null) == pytest.approx(5 / 6)
+    assert _two_sided(-1.5, null) == pytest.approx(3 / 6)
+    assert _two_sided(9.0, null + 7) == pytest.approx(3 / 6)
+    assert _two_sided(3.0, null) == pytest.approx(1 / 6)
 
 
 def test_defaults_are_those_that_the_documentation_states():

@@ -59,3 +59,10 @@ def test_weights_seeds_and_conventions():
         metrics.calibration_test(probs, labels, resamples=10)
     with pytest.raises(ValueError, match=r"level must lie strictly between 0 and 1, got 1.0"):
         metrics.reliability_diagram(probs, labels, level=1.0)
+
+
+def test_simulated_errors_that_equal_the_observed_one_count():
+    """Of one sample with confidence 1/2 every error is 1/2, whatever the label."""
+    for label in (0, 1):
+        found = metrics.calibration_test(np.array([0.5]), np.array([label]), task="binary", resamples=100)
+        assert (found.value, found.p_value) == (0.5, 1.0)
