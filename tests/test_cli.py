@@ -352,7 +352,9 @@ def test_wrong_usage_and_version(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path, launch):
+@pytest.fixture
+def long_command(tmp_path, launch):
+    """A command that has begun to write its output, and goes on for seconds."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 400_000)
     Predictions(rng.standard_normal((400_000, 10)), kind="logits", labels=labels).write(tmp_path / "big.npz")
@@ -362,11 +364,19 @@ def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path, launch):
     while not list(tmp_path.glob(".refocal-*")):
         assert process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, trouble = process.communicate()
+    return process
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path, long_command, repeated):
+    long_command.send_signal(signal.SIGINT)
+    while repeated and long_command.poll() is None:
+        time.sleep(0.0005)
+        long_command.send_signal(signal.SIGINT)
+    _, trouble = long_command.communicate()
     assert trouble == "refocal: interrupted\n"
     # Python ends itself by the signal if that came while an import ran code from a string; to a shell both are 130
-    assert process.returncode in {130, -signal.SIGINT}
+    assert long_command.returncode in {130, -signal.SIGINT}
     assert sorted(os.listdir(tmp_path)) == ["big.npz", "cal.json"]
 
 
@@ -377,6 +387,25 @@ class Interrupts:
     def find_spec(self, name, path=None, target=None):
         if name == "refocal":
             raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+import refocal_command
+sys.exit(refocal_command.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stderr == "refocal: interrupted\n"
+    assert done.returncode == 130
+
+
+def test_ctrl_c_once_more_while_the_process_ends(tmp_path):
+    code = """
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
+atexit.register(interrupt)
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "refocal":
+            interrupt()
 sys.meta_path.insert(0, Interrupts())
 import refocal_command
 sys.exit(refocal_command.main())

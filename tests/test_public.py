@@ -125,7 +125,7 @@ ROOMS = {
     }
     | {"refocal.losses", "refocal.curvature", "refocal.train"},
     "train/runs": {"numpy", "torch", "safetensors", "refocal"},
-    "__main__": {"refocal.cli"},
+    "__main__": {"refocal_command"},
     "__init__": {"refocal.core", "refocal.report"},
 }
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from refocal.cli import main
+from refocal_command import main
 
 sys.exit(main())
