@@ -64,6 +64,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
 	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
 	$(BIN)/python benchmarks/cli.py --out benchmarks/results/cli.md
+	$(PIP) pandas
 	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.md
 	$(PIP) --no-deps PyHessian
 	$(BIN)/python benchmarks/curvature.py --out benchmarks/results/curvature.md

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from refocal._documents import SkippedWarning
 from refocal.cli.encoding import accept_any_encoding
@@ -30,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore", FutureWarning)  # of libraries, to those who program with them
             warnings.simplefilter("always", SkippedWarning)
             warnings.showwarning = _show_warning
-            options.run(options)
+            with _output(options):
+                options.run(options)
         _flush()
     except KeyboardInterrupt:
         sys.stderr.write("refocal: interrupted\n")
@@ -51,6 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     sys.stderr.write(f"refocal: {printable(' '.join(str(message).split()))}\n")
+
+
+def _output(options: Namespace) -> AbstractContextManager[None]:
+    if getattr(options, "engine", None) != "ray":
+        return nullcontext()
+    from refocal.cli.output import of_this_thread
+
+    return of_this_thread()
 
 
 def _told(error: Exception) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -23,6 +24,27 @@ def show(options: Namespace, shown: RenderableType, content: Any) -> None:
         print(json.dumps(content, ensure_ascii=True, allow_nan=False))  # noqa: T201 the result itself
     else:
         Output().print(Text(words.printable(shown)) if isinstance(shown, str) else shown)
+
+
+@contextmanager
+def of_this_thread() -> Iterator[None]:
+    """Leave the standard output to this thread: Ray's threads would tell there of workers that died."""
+    output = sys.stdout
+    sys.stdout = output and _OfThread(output)
+    try:
+        yield
+    finally:
+        sys.stdout = output
+
+
+class _OfThread:
+    """A stream for the thread that made it; to others it is the standard error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._thread = stream, threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream if threading.get_ident() == self._thread else sys.stderr, name)
 
 
 class Output(Console):

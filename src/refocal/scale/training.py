@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from refocal import _check
 from refocal._files import write_text
-from refocal.scale.ray_engine import connected, original_errors
+from refocal.scale.cluster import RETRIES, Watch
+from refocal.scale.ray_engine import connected
+from refocal.scale.tasks import first_done, original_errors
 
 if TYPE_CHECKING:
     from refocal.train.recipe import Recipe
@@ -75,24 +77,28 @@ def spread(
     """Results of a function of each item and the settings, or what it raised, as Ray's tasks end; leaving ends them.
 
     A task has one CPU and, on a cluster with GPUs, a share of one, for which it waits. Ray starts it again where its
-    worker dies.
+    worker dies, three times at most.
     """
     import ray
 
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    task: Any = ray.remote(function).options(num_cpus=1, num_gpus=gpu_share if resources.get("GPU") else 0)
-    waiting = [task.remote(item, **settings) for item in items]
+    share = gpu_share if resources.get("GPU") else 0
+    task: Any = ray.remote(function).options(num_cpus=1, num_gpus=share, max_retries=RETRIES)
+    tasks = [(item, task.remote(item, **settings)) for item in items]
+    waiting = {reference.future(): (item, reference) for item, reference in tasks}
+    watch = Watch()
     try:
         while waiting:
-            (done,), waiting = ray.wait(waiting, num_returns=1)
-            try:
-                with original_errors():
-                    result: R | Exception = ray.get(done)
-            except Exception as error:
-                result = error
-            yield result
+            for done in first_done(list(waiting), watch):
+                item, _ = waiting.pop(done)
+                try:
+                    with original_errors(str(getattr(item, "name", item))):
+                        result: R | Exception = done.result()
+                except Exception as error:
+                    result = error
+                yield result
     finally:
-        for reference in waiting:
+        for _, reference in waiting.values():
             ray.cancel(reference, force=True)
 
 

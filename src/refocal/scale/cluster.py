@@ -1,0 +1,125 @@
+"""A Ray cluster from outside: connecting, listening for signs of life, and leaving, none of which may hang."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+RETRIES = 3  # of a task whose worker dies
+abandoned = False
+_SECONDS_TO_ANSWER = 5.0
+_SECONDS_TO_LEAVE = 20.0
+_SECONDS_OF_SILENCE = 60.0  # of a process of the cluster: longer than a machine under load takes to answer
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # and no settings
+_HTTP2_SETTINGS = 4  # the type of the frame that every server answers with (RFC 9113, section 3.4)
+_TOKEN = (
+    "if it asks for a token, set RAY_AUTH_MODE=token here, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH unless the token "
+    "is in ~/.ray/auth_token"
+)
+
+
+def connect(address: str | None) -> None:
+    """Connect this process to the cluster at an address, or to one of this machine, which is started if need be."""
+    import ray
+
+    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of those that run out of memory Ray has no limit
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address not in (None, "auto", "local"):
+        _knock(address)
+    try:
+        ray.init(address=address or "auto", **quiet)
+    except (ConnectionError, ray.exceptions.AuthenticationError) as error:
+        if address is None and isinstance(error, ConnectionError):
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(address="local", include_dashboard=False, **quiet)
+            return
+        reason = f"{error}".partition(". ")[0]  # what follows are hints for those who started the cluster
+        msg = f"the Ray cluster at {address or 'auto'} cannot be reached: {reason}; {_TOKEN}"
+        raise ConnectionError(msg) from error
+
+
+def leave() -> None:
+    """Disconnect this process; Ray ends what still runs for it, and stops a cluster that was started for it.
+
+    Ray waits for the cluster without a limit, also at the end of the process. If the cluster does not answer, the
+    process leaves without a farewell, and `abandoned` says that Ray's threads still wait.
+    """
+    import ray
+
+    global abandoned  # noqa: PLW0603 what Ray keeps for the whole process
+    farewell = threading.Thread(target=ray.shutdown, daemon=True)
+    farewell.start()
+    try:
+        farewell.join(_SECONDS_TO_LEAVE)
+    finally:
+        if farewell.is_alive():
+            atexit.unregister(ray.shutdown)
+            abandoned = True
+
+
+class Watch:
+    """Listens for signs of life of the cluster that this process is connected to.
+
+    Ray waits forever for a process that is stopped. It finds out by itself that one has died.
+    """
+
+    def __init__(self) -> None:
+        import ray
+
+        context = ray.get_runtime_context()
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        mine = [node for node in nodes if node["NodeID"] == context.get_node_id()]
+        self._heard = {("GCS", context.gcs_address): time.monotonic()}
+        for node in mine:
+            address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+            self._heard["raylet", address] = time.monotonic()
+        self._next = time.monotonic()
+
+    def check(self) -> None:
+        """Raise if a process of the cluster has been silent for a minute; they are asked every few seconds."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _SECONDS_TO_ANSWER
+        for (name, address), heard in self._heard.items():
+            try:
+                _greet(address)
+            except OSError as error:
+                silence = time.monotonic() - heard
+                if silence > _SECONDS_OF_SILENCE:
+                    msg = f"the Ray cluster has stopped: its {name} at {address} has not answered for {silence:.0f} s"
+                    raise ConnectionError(msg) from error
+            else:
+                self._heard[name, address] = time.monotonic()
+
+
+def _knock(address: str) -> None:
+    """Refuse an address where nothing listens, or something that is not Ray, which speaks HTTP/2.
+
+    Ray itself would wait for minutes.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdigit():
+        msg = f"address must be 'auto', 'local', host:port or ray://host:port, got {address!r}"
+        raise ValueError(msg)
+    try:
+        answer = _greet(f"{host}:{port}")
+    except OSError as error:
+        msg = f"the Ray cluster at {address} cannot be reached: {error}"
+        raise ConnectionError(msg) from error
+    encrypted = os.environ.get("RAY_USE_TLS") == "1"  # then it is another greeting that Ray understands
+    if not encrypted and (len(answer) < 9 or answer[3] != _HTTP2_SETTINGS):
+        msg = f"the Ray cluster at {address} cannot be reached: something else listens there"
+        raise ConnectionError(msg)
+
+
+def _greet(address: str) -> bytes:
+    """What a server of HTTP/2 says first."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER) as line:
+        line.sendall(_HTTP2_GREETING)
+        return line.recv(9, socket.MSG_WAITALL)

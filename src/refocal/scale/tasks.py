@@ -1,0 +1,115 @@
+"""Tasks on Ray, for the engine and for trainings: no wait without a look at the cluster, no retries without an end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from refocal.scale.cluster import RETRIES, Watch
+
+Group = tuple[Path, ...]
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class WorkerDiedError(RuntimeError):
+    """A task brought down its worker, each time that it was started."""
+
+
+def in_order(
+    run: Callable[[Any], Any], calls: Sequence[tuple[Group, Any]], *, streams: bool = False
+) -> Iterator[tuple[Group, Any]]:
+    """Files and the result of a function of them, in the order of the calls; leaving ends the tasks that still run.
+
+    A task of several files that brings down its worker is done again file by file, so that the error names the file.
+
+    Args:
+        run: What to call.
+        calls: Files, and the argument that stands for them.
+        streams: Whether `run` is a generator, and its result a list of references to what it yields, which stays where
+            it is. The last thing that it yields is not in the list: an exception to be raised, or None.
+    """
+    import ray
+
+    task = ray.remote(_stream if streams else _call).options(num_cpus=1, max_retries=RETRIES)
+    shared = ray.put(run)
+    waiting = deque((group, argument, task.remote(shared, argument)) for group, argument in calls)
+    watch = Watch()
+    try:
+        while waiting:
+            group, argument, handle = waiting[0]
+            try:
+                with original_errors(told(group)):
+                    result = _streamed(handle, watch) if streams else _awaited(handle, watch)
+            except WorkerDiedError:
+                if argument is not group or len(group) == 1:
+                    raise
+                yield from in_order(run, [((path,), (path,)) for path in group], streams=streams)
+            else:
+                yield group, result
+            waiting.popleft()
+    finally:
+        for _, _, handle in waiting:
+            ray.cancel(handle, force=True)
+
+
+def first_done(futures: Sequence[Future[Any]], watch: Watch) -> set[Future[Any]]:
+    """Those of some futures that are done, as soon as there is one; raises if the cluster has stopped."""
+    while not (done := wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED).done):
+        watch.check()
+    return done
+
+
+@contextmanager
+def original_errors(what: str) -> Iterator[None]:
+    """Raise what a worker raised, as a local run would, and not what Ray wraps it in; `what` the worker worked on."""
+    from ray.exceptions import OutOfMemoryError, RayError, WorkerCrashedError
+
+    try:
+        yield
+    except (WorkerCrashedError, OutOfMemoryError) as error:
+        reason = str(error).partition("\n")[0]
+        msg = f"a worker died {RETRIES + 1} times while it worked on {what}: {reason}"
+        raise WorkerDiedError(msg) from error
+    except RayError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, Exception) and not isinstance(cause, RayError):
+            raise cause from None
+        msg = f"the Ray cluster failed: {error}"
+        raise RuntimeError(msg) from error
+
+
+def told(group: Group) -> str:
+    """Files in words."""
+    return str(group[0]) if len(group) == 1 else f"one of {len(group)} files from {group[0]} to {group[-1]}"
+
+
+def _awaited(reference: Any, watch: Watch) -> Any:
+    """What a reference stands for. `ray.get` would not hear of Ctrl-C while the cluster is stopped."""
+    (done,) = first_done([reference.future()], watch)
+    return done.result()
+
+
+def _streamed(stream: Any, watch: Watch) -> list[Any]:
+    _awaited(stream.completed(), watch)
+    *references, last = stream
+    error = _awaited(last, watch)
+    if error is not None:
+        raise error
+    return references
+
+
+def _call(run: Callable[[Any], Any], argument: Any) -> Any:
+    return run(argument)
+
+
+def _stream(run: Callable[[Any], Iterator[Any]], argument: Any) -> Iterator[Any]:
+    try:
+        yield from run(argument)
+    except Exception as error:
+        yield error
+    else:
+        yield None

@@ -1,0 +1,84 @@
+"""Commands on a cluster that another process started, which lets in those who have its token."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from data_sets import predictions
+
+from refocal import scale
+
+pytest.importorskip("ray")
+TOKEN = "5f" * 32
+
+
+def surroundings(**settings):
+    """The environment of this process with other settings of Ray's authentication."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    return {**env, "RAY_USAGE_STATS_ENABLED": "0", **settings}
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Of a head that `ray start` started, with a folder of its own: no other test finds it by itself."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as folder:
+        words = ["--head", "--block", f"--port={address.rpartition(':')[2]}", "--num-cpus=1", f"--temp-dir={folder}"]
+        words += ["--object-store-memory=100000000", "--include-dashboard=false"]
+        log = Path(folder, "start.txt")
+        with log.open("w", encoding="utf-8") as output:
+            head = subprocess.Popen(
+                [sys.executable, "-m", "ray.scripts.scripts", "start", *words],
+                env=surroundings(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN),
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            deadline = time.monotonic() + 120
+            while "Ray runtime started" not in log.read_text(encoding="utf-8"):
+                assert head.poll() is None, log.read_text(encoding="utf-8")
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            yield address
+        finally:
+            head.terminate()
+            head.wait(timeout=60)
+
+
+def evaluate(path, address, **settings):
+    command = [sys.executable, "-m", "refocal", "evaluate", str(path), "--json", "--address", address]
+    return subprocess.run(
+        command, env=surroundings(**settings), capture_output=True, text=True, encoding="utf-8", check=False
+    )
+
+
+def test_a_token_lets_in(tmp_path, address):
+    predictions(50, 0).write(tmp_path / "a.npz")
+    (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
+    wanted = scale.evaluate(tmp_path / "a.npz")._asdict()
+    for token in ({"RAY_AUTH_TOKEN": TOKEN}, {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}):
+        done = evaluate(tmp_path / "a.npz", address, RAY_AUTH_MODE="token", **token)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["measures"] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a0" * 32}]
+)
+def test_without_the_token_it_is_said_how_to_give_it(tmp_path, address, settings):
+    predictions(5, 0).write(tmp_path / "a.npz")
+    attempts = {"RAY_gcs_server_port_wait_time_s": "1"}  # Ray's own number of them takes it 20 seconds
+    done = evaluate(tmp_path / "a.npz", address, **settings, **attempts)
+    assert (done.returncode, done.stdout) == (1, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"refocal: the Ray cluster at {address} cannot be reached: ")
+    assert "set RAY_AUTH_MODE=token here, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH" in last

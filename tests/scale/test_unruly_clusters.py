@@ -1,0 +1,145 @@
+"""Clusters that stop, and files that bring down their workers: commands end, say why, and print nothing but results."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from data_sets import predictions
+
+from refocal.scale import ray_engine, tasks
+from refocal.scale.parts import Rows, Source, form_of
+from refocal.scale.ray_engine import connected
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = tuple(tmp_path / f"{name}.npz" for name in "abc")
+    for seed, path in enumerate(paths):
+        predictions(20, seed).write(path)
+    return paths
+
+
+def deadly(read, name, attempts):
+    """Reads files, one of which brings down its worker; counts how often."""
+
+    def read_or_die(path):
+        if path.name == name:
+            with open(attempts, "a", encoding="utf-8") as file:
+                file.write(".")
+            os._exit(1)
+        yield from read(path)
+
+    return read_or_die
+
+
+def test_a_file_that_brings_down_its_workers_is_named(tmp_path, files, monkeypatch):
+    monkeypatch.setattr(ray_engine, "_TASKS", 1)  # all files in one, which does not tell which of them it is
+    monkeypatch.setattr(tasks, "RETRIES", 1)
+    attempts = tmp_path / "attempts"
+    source = Source(files, deadly(Rows(form_of(files)).read, "b.npz", attempts))
+    with connected(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError) as caught:
+        engine.fold(source, lambda block: len(block.labels), max, what="measuring")
+    assert str(caught.value).startswith(f"a worker died 2 times while it worked on {files[1]}: ")
+    assert attempts.stat().st_size == 2 + 2  # together, and alone
+
+
+def test_a_file_that_brings_down_its_workers_is_named_by_a_fit(tmp_path, files, monkeypatch):
+    monkeypatch.setattr(tasks, "RETRIES", 1)
+    source = Source(files, deadly(Rows(form_of(files)).read, "c.npz", tmp_path / "attempts"))
+    named = r"died 2 times while it worked on .*c\.npz: "
+    with connected(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError, match=named):
+        engine.hold(source)
+
+
+COMMAND = """
+import os, pathlib, signal, sys, time
+from refocal.scale import cluster, evaluation, parts, tasks
+import refocal_command
+
+folder, what = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1)
+
+class Rows(parts.Rows):  # of __main__, so that it travels to the workers
+    def read(self, path):
+        begun = folder / "begun"
+        first = not begun.exists()
+        begun.touch()
+        if what == "dies" or (what == "dies once" and first):
+            os._exit(1)
+        while what == "goes on":
+            time.sleep(0.1)
+        return parts.Rows.read(self, path)
+
+evaluation.Rows = Rows
+tasks.RETRIES = 1
+cluster._SECONDS_TO_ANSWER, cluster._SECONDS_OF_SILENCE, cluster._SECONDS_TO_LEAVE = 1.0, 4.0, 2.0
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(refocal_command.main())
+"""
+
+
+def begin(folder, what, *words):
+    """A command of a process of its own, on the cluster of the tests."""
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", COMMAND, str(folder), what, "evaluate", *map(str, words), "--address", address]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+
+
+def test_standard_output_is_kept_to_json(tmp_path, files):
+    process = begin(tmp_path, "dies once", *files, "--json")
+    output, trouble = process.communicate(timeout=120)
+    assert process.returncode == 0, trouble
+    assert json.loads(output)["measures"]["samples"] == 60
+
+
+def test_standard_output_is_empty_after_an_error(tmp_path, files):
+    process = begin(tmp_path, "dies", *files, "--json")
+    output, trouble = process.communicate(timeout=120)
+    assert (process.returncode, output) == (1, "")
+    last = trouble.splitlines()[-1]
+    assert last.startswith(f"refocal: a worker died 2 times while it worked on {files[0]}: ")
+
+
+@contextmanager
+def stopped_raylet():
+    """The raylet of the cluster, stopped for some seconds: for longer, and it would be declared dead."""
+    from ray._private import worker
+
+    (raylet,) = worker._global_node.all_processes["raylet"]
+    os.kill(raylet.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(raylet.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_cluster_that_stops_does_not_hold_the_command(tmp_path, files, interrupted):
+    process = begin(tmp_path, "goes on", files[0])
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with stopped_raylet():
+        if interrupted:
+            process.send_signal(signal.SIGINT)
+        try:
+            output, trouble = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert output == ""
+    if interrupted:
+        assert process.returncode == 130, trouble
+        assert "refocal: interrupted\n" in trouble
+    else:
+        assert process.returncode == 1, trouble
+        assert re.search(r"^refocal: the Ray cluster has stopped: its raylet at \S+ has not ans", trouble, re.MULTILINE)
