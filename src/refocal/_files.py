@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import errno
+import functools
+import glob
 import os
+import platform
 import secrets
 import shutil
+import time
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_OURS = f".refocal-{zlib.crc32(platform.node().encode()):08x}-"  # how names of temporary files of this machine begin
+_DAY = 24 * 60 * 60
+_CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nobody else's file, and no wait for a FIFO
 
 
 @contextmanager
@@ -27,15 +35,21 @@ def replacing(
         msg = f"path must be in a folder that exists, got {str(target)!r}"
         raise FileNotFoundError(msg)
     _check_free(target, overwrite=overwrite)
-    temporary = target.with_name(f".refocal-{secrets.token_hex(8)}.tmp")
+    _remove_abandoned_once(target.parent.absolute())
+    with _naming(target):
+        file, temporary = _created(target)
     try:
-        with _opened(temporary, target) as file:
+        with file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())  # else a crash of the machine could keep the new name and lose the content
-        _check_free(target, overwrite=overwrite)
-        complete(temporary)
-        os.replace(temporary, target)
+            with _naming(target):
+                file.flush()
+                os.fsync(file.fileno())  # else a crash of the machine could keep the new name and lose the content
+            _check_free(target, overwrite=overwrite)
+            complete(temporary)
+            if os.name == "nt":  # where no open file is renamed, and none is locked
+                file.close()
+            with _naming(target):
+                os.replace(temporary, target)  # still locked, or it could be taken for abandoned
     except OSError as error:
         name_if_full(error, target)
         raise
@@ -43,13 +57,25 @@ def replacing(
         temporary.unlink(missing_ok=True)
 
 
-def _opened(temporary: Path, target: Path) -> BinaryIO:
-    """The new file; where the folder cannot be written to, the error names what was to be written."""
+def _created(target: Path) -> tuple[BinaryIO, Path]:
+    """A new file in the folder of the target, locked as long as it is open."""
+    while True:
+        temporary = target.with_name(f"{_OURS}{secrets.token_hex(8)}.tmp")
+        file = open(temporary, "xb")  # noqa: SIM115  (the caller closes it)
+        if not lock(file.fileno(), wait=True) or _is_at(file.fileno(), temporary):
+            return file, temporary
+        file.close()  # taken for abandoned, and removed, before it was locked
+
+
+@contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """Let errors of the system name what was to be written: the temporary name tells nobody anything."""
     try:
-        return open(temporary, "xb")
+        yield
     except OSError as error:
-        error.filename = str(target)
-        raise
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error
 
 
 @contextmanager
@@ -74,10 +100,60 @@ def locked(path: Path, busy: str) -> Iterator[bool]:
         yield alone
 
 
+def lock(descriptor: int, *, wait: bool) -> bool:
+    """Lock an open file or folder for this process; False where another has it, or where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed commands were writing in a folder: nobody holds the lock that a live one has on it.
+
+    Locks may be unknown to the other machines of a cluster. What these were writing is removed a day later.
+    """
+    for path in folder.glob(".refocal-*.tmp"):
+        try:
+            is_old = path.lstat().st_mtime < time.time() - _DAY
+            if not (is_old or path.name.startswith(_OURS)):
+                continue
+            descriptor = os.open(path, os.O_RDONLY | _CAREFUL)
+        except OSError:  # it is gone, or is somebody else's
+            continue
+        try:
+            if lock(descriptor, wait=False):
+                _remove(path)
+        finally:
+            os.close(descriptor)
+
+
+# a folder of many outputs is looked through once, not before each of them
+_remove_abandoned_once = functools.lru_cache(maxsize=1024)(remove_abandoned)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove what a kill left of files that were being written; for a folder that nobody else is writing to."""
     for path in folder.glob(".refocal-*.tmp"):
-        path.unlink(missing_ok=True)
+        _remove(path)
 
 
 def name_if_full(error: OSError, path: Path) -> None:
@@ -112,15 +188,36 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A new folder beside `path`, renamed to it at the end, removed on any exception; parents are made."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    new, old = (target.with_name(f".refocal-{secrets.token_hex(8)}.tmp") for _ in range(2))
-    new.mkdir()
+    remove_abandoned(target.parent)
+    token = secrets.token_hex(8)
+    new, old = target.with_name(f"{_OURS}{token}.tmp"), target.with_name(f"{_OURS}{token}-{target.name}.old")
+    with _naming(target):
+        new.mkdir()
     try:
-        yield new
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
+        with _locked_folder(new):
+            yield new
+            with _naming(target):
+                if target.exists():
+                    target.rename(old)
+                new.rename(target)
     finally:
         if old.exists() and not target.exists():  # interrupted between the two renames
             old.rename(target)
         shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():  # so that what a kill between the two renames left is not the only one
+            for left in target.parent.glob(f".refocal-*-{glob.escape(target.name)}.old"):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _locked_folder(path: Path) -> Iterator[None]:
+    """Hold the lock of a folder, where folders have one."""
+    if os.name == "nt":
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        lock(descriptor, wait=True)
+        yield
+    finally:
+        os.close(descriptor)
