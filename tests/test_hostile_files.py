@@ -222,6 +222,30 @@ def test_counts_are_bounded(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("extreme", [1e308, 1e200, 1e-200, 5e-324])
+def test_weights_whose_sums_overflow_or_vanish_are_refused(tmp_path, capsys, extreme):
+    """Their sums, or those of their squares, would be infinite or 0, and every measure null."""
+    rng = np.random.default_rng(0)
+    logits, labels = rng.standard_normal((200, 3)), rng.integers(0, 3, 200)
+    weights = np.full(200, extreme)
+    Predictions(logits, kind="logits", labels=labels).write(tmp_path / "plain.npz")
+    np.savez(tmp_path / "a.npz", logits=logits, labels=labels, weights=weights)
+    for engine in ([], ["--engine", "local"]):
+        status, shown, trouble = run(capsys, "evaluate", tmp_path / "a.npz", "--json", *engine)
+        assert (status, shown) == (1, "")
+        assert "weights" in trouble
+    for call in (
+        lambda: TemperatureScaling().fit(logits, labels, weights),
+        lambda: CalibrationAccumulator().update(np.full((200, 2), 0.5), labels % 2, weights=weights),
+    ):
+        with pytest.raises(ValueError, match=r"the largest of .*weight.* must lie between 1e-100 and 1e.100, got"):
+            call()
+    np.savez(tmp_path / "b.npz", logits=logits, labels=labels, weights=np.where(labels, 1e99, 1e-300))
+    status, shown, _ = run(capsys, "evaluate", tmp_path / "b.npz", "--json")
+    measures = json.loads(shown)["methods"][0]["measures"].values()
+    assert all(value is not None for measure in measures for value in measure.values())
+
+
 @pytest.mark.parametrize("width", ["0", "000", " 0 ", ""])
 def test_a_terminal_of_no_width(tmp_path, capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)

@@ -17,6 +17,8 @@ Array = Any
 PerClass = float | tuple[float, ...]
 _MOST = 1_000_000
 LARGEST_SEED = 2**64 - 1  # that PyTorch takes
+LARGEST_WEIGHT = 1e100  # of a sample: sums of squares of as many as there can be are finite
+SMALLEST_WEIGHT = 1e-100  # of the heaviest sample: squares of it are not 0
 
 
 def floating(array: Any, name: str) -> tuple[Any, Array]:
@@ -148,6 +150,17 @@ def share(value: Any, name: str) -> float:
         msg = f"{name} must lie strictly between 0 and 1, got {number}"
         raise ValueError(msg)
     return number
+
+
+def sample_weights(weights: np.ndarray, name: str) -> None:
+    """Weights of samples, finite and not negative, whose sums and sums of squares neither overflow nor vanish."""
+    heaviest = float(weights.max(initial=0.0))
+    if heaviest > LARGEST_WEIGHT or 0 < heaviest < SMALLEST_WEIGHT:
+        msg = (
+            f"the largest of {name} must lie between {SMALLEST_WEIGHT:g} and {LARGEST_WEIGHT:g}, got {heaviest:g}: "
+            "multiply all of them by one number, which changes nothing else"
+        )
+        raise ValueError(msg)
 
 
 def labels(array: Any, like: Array, name: str, *, xp: Any) -> Array:

@@ -8,7 +8,14 @@ import stat
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+
+class Readable(Protocol):
+    """An open file."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """As many bytes as there are, or as are asked for."""
 
 
 class SkippedWarning(UserWarning):
@@ -41,6 +48,15 @@ def read_document(path: str | os.PathLike[str]) -> bytes:
     if not os.fspath(path).startswith(_OPEN_ALREADY):
         check_regular(path)
     return Path(path).read_bytes()
+
+
+def unpack(stream: Readable, most: int, refuse: Callable[[str], Exception]) -> bytes:
+    """All that a compressed stream holds, but no more than `most` bytes: a small file can unpack to any size."""
+    content = stream.read(most + 1)
+    if len(content) > most:
+        reason = f"it unpacks to more than {most:,} bytes"
+        raise refuse(reason)
+    return content
 
 
 def parse_json(content: bytes | str, refuse: Callable[[str], Exception]) -> Any:

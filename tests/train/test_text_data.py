@@ -1,17 +1,20 @@
 """Documents, trees and word vectors: each door, the vocabulary, the splits, and what is refused."""
 
+import gzip
 import hashlib
 import lzma
 import os
 import re
+import tracemalloc
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
 import texts
 
 from refocal.train import data
-from refocal.train.data import _load, splits, word_vectors
+from refocal.train.data import _load, newsgroups20, splits, sst, word_vectors
 from refocal.train.data.doors import DataError
 from refocal.train.data.newsgroups20 import NEWSGROUPS20
 from refocal.train.data.trees import read_forest
@@ -176,6 +179,33 @@ def test_damaged_newsgroups(tmp_path):
         texts.write(tmp_path, {"20news-bydate.tar.gz": bytes(flipped)})
         with pytest.raises(DataError, match=r"20news-bydate\.tar\.gz is damaged"):
             load(recipe, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["20news-bydate.tar.gz", "20news-bydate.tar.xz", "train.txt.xz", "trees.zip"])
+def test_what_unpacks_to_any_size_is_refused_before_it_does(tmp_path, monkeypatch, name):
+    """64 MB of zeros in a few kB, for readers that take 1 MB."""
+    zeros = bytes(1 << 26)
+    monkeypatch.setattr(newsgroups20, "_MOST", 1 << 20)
+    monkeypatch.setattr(sst, "_MOST", 1 << 20)
+    if name == "trees.zip":
+        path = tmp_path / "trainDevTestTrees_PTB.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("trees/train.txt", zeros)
+        read = partial(sst._from_archive, tmp_path, "train.txt")
+    else:
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(zeros) if name.endswith("gz") else lzma.compress(zeros, preset=0))
+        read = partial(sst._from_xz, tmp_path, "train.txt")
+        if name.startswith("20news"):
+            read = partial(list, newsgroups20._from_archive(path))
+    del zeros
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="is not the published one: it unpacks to more than 1,048,576 bytes"):
+            read()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
 
 
 def test_proportions_are_those_of_002():

@@ -233,6 +233,7 @@ def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
     if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and np.any(weights)):
         msg = "sample_weight must be finite, non-negative and not zero everywhere"
         raise ValueError(msg)
+    _check.sample_weights(weights, "sample_weight")
     return weights
 
 

@@ -272,6 +272,7 @@ def _weights(weights: Any, shape: tuple[int, ...], task: str) -> np.ndarray | No
     flat = array.reshape(-1).astype(np.float64, copy=False)
     bad = ~((flat >= 0) & (flat < np.inf))
     _check.reject_rows(bad, flat, "weights must be finite and not negative", shape=shape)
+    _check.sample_weights(flat, "weights")
     return flat
 
 

@@ -193,4 +193,9 @@ def _weights(weights: np.ndarray, rows: int, place: Place) -> np.ndarray:
         row = int(np.argmax(bad))
         message = f"must be non-negative and finite, got {weights[row]}"
         raise place.error(message, column=place.weights, row=row)
+    heavy = weights > _check.LARGEST_WEIGHT  # their sum, or that of their squares, could overflow
+    if heavy.any():
+        row = int(np.argmax(heavy))
+        message = f"must be at most {_check.LARGEST_WEIGHT:g}, got {weights[row]}: divide all of them by one number"
+        raise place.error(message, column=place.weights, row=row)
     return weights.astype(np.float64, copy=False)

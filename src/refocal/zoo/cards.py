@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from refocal._documents import SkippedWarning, parse_json, read_document
+from refocal._documents import SkippedWarning, parse_json, read_document, unpack
 from refocal._files import replacing
 from refocal.train.recipe import recipe_from
 
@@ -25,6 +25,7 @@ SCHEMA = 1
 _SUFFIXES = (".json", ".npz", ".jsonl.gz")
 _RUN = ("card.json", "predictions.npz", "metrics.jsonl")
 _ALL_CLASSES = "all-classes"
+_MOST_HISTORY = 1 << 28  # bytes
 _NUMBER = (int, float)
 _KEYS: dict[str, tuple[type, ...]] = {
     "name": (str,),
@@ -144,8 +145,8 @@ class Entry:
             return ZooError(f"{path} is damaged: {reason}")
 
         try:
-            with gzip.open(path, "rb") as lines:
-                return [parse_json(line, refuse) for line in lines]
+            with gzip.open(path, "rb") as stream:
+                return [parse_json(line, refuse) for line in unpack(stream, _MOST_HISTORY, refuse).splitlines()]
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise refuse(str(error)) from error
 

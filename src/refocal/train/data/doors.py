@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal._documents import check_regular
+from refocal._documents import Readable, check_regular, unpack
 from refocal._files import is_of_disk
 from refocal.train.data.record import Part
 
@@ -160,6 +160,11 @@ def parsing(name: object, *, otherwise: str = "damaged") -> Iterator[None]:
             raise
         msg = f"{name} is {otherwise}: {' '.join(str(error).split()) or type(error).__name__}"
         raise DataError(msg) from error
+
+
+def unpacked(stream: Readable, name: object, *, most: int) -> bytes:
+    """What a compressed file holds, refused beyond a size that the published one does not have."""
+    return unpack(stream, most, lambda reason: DataError(f"{name} is not the published one: {reason}"))
 
 
 def check_md5(content: bytes | memoryview | Path, expected: str, name: object) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
+from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples, unpacked
 from refocal.train.data.record import Part
 
-_UNPACK: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".xz": lzma.decompress, "": bytes}
+_UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile, "": io.FileIO}
+_MOST = 1 << 26  # bytes of a file, the largest of which has 47 million
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class FashionMNIST:
         for name, md5 in zip(_FILES, self.md5, strict=True):
             path = folder / (name + suffix)
             try:
-                content = _UNPACK[suffix](path.read_bytes())
+                with _UNPACK[suffix](path) as stream:
+                    content = unpacked(stream, path, most=_MOST)
             except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
                 msg = f"{path} is damaged: {error}"
                 raise DataError(msg) from error

@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
 from refocal.train.data import splits
-from refocal.train.data.doors import DataError, Door, Published, Recipe, parsing
+from refocal.train.data.doors import DataError, Door, Published, Recipe, parsing, unpacked
 from refocal.train.data.record import Part
 from refocal.train.data.words import Lexicon, documents
 
-_UNPACK: dict[str, Callable[[bytes], bytes]] = {
-    "20news-bydate.tar.gz": gzip.decompress,
-    "20news-bydate.tar.xz": lzma.decompress,
+_UNPACK: dict[str, Callable[[Path], Any]] = {
+    "20news-bydate.tar.gz": gzip.GzipFile,
+    "20news-bydate.tar.xz": lzma.LZMAFile,
 }
+_MOST = 1 << 28  # bytes of all messages, which are some 40 million
 _PARTS = ("20news-bydate-train", "20news-bydate-test")
 _QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
 _SHARES = (900 / 19_997, 3_999 / 19_997)  # of validation and test in 002, Appendix C
@@ -91,7 +93,8 @@ class Newsgroups:
 def _from_archive(path: Path) -> Iterator[_Message]:
     members = {}
     with parsing(path):
-        content = _UNPACK[path.name](path.read_bytes())  # to its end, which tarfile never sees: the checksum is there
+        with _UNPACK[path.name](path) as packed:
+            content = unpacked(packed, path, most=_MOST)  # to its end, which tarfile never sees: the checksum is there
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
                 place = PurePosixPath(member.name).parts[-3:]

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, Door, Published, Recipe, parsing
+from refocal.train.data.doors import DataError, Door, Published, Recipe, parsing, unpacked
 from refocal.train.data.record import Part
 from refocal.train.data.trees import read_forest
 from refocal.train.data.words import Forest, Lexicon
 
 _ARCHIVE = "trainDevTestTrees_PTB.zip"
+_MOST = 1 << 26  # bytes of a part, the largest of which has some 2 million
 _PARTS = ("train", "dev", "test")
 _CLASSES = ("negative", "neutral", "positive")
 _SCORED = (0, 2)
@@ -85,14 +86,16 @@ def _plain(folder: Path, name: str) -> tuple[Path, bytes]:
 
 def _from_xz(folder: Path, name: str) -> tuple[Path, bytes]:
     path = folder / f"{name}.xz"
-    with parsing(path):
-        return path, lzma.decompress(path.read_bytes())
+    with parsing(path), lzma.open(path) as stream:
+        return path, unpacked(stream, path, most=_MOST)
 
 
 def _from_archive(folder: Path, name: str) -> tuple[Path, bytes]:
     path = folder / _ARCHIVE
-    with parsing(path, otherwise="damaged or not the published one"), zipfile.ZipFile(path) as archive:
-        return path / f"trees/{name}", archive.read(f"trees/{name}")
+    place = path / f"trees/{name}"
+    damaged = parsing(path, otherwise="damaged or not the published one")
+    with damaged, zipfile.ZipFile(path) as archive, archive.open(f"trees/{name}") as stream:
+        return place, unpacked(stream, place, most=_MOST)
 
 
 SST = Treebank(sentences=(8_544, 1_101, 2_210))

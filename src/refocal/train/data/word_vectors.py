@@ -10,6 +10,7 @@ import numpy as np
 from refocal._documents import check_regular
 from refocal.train.data.doors import DataError, parsing
 
+_MOST = 1 << 33  # bytes of words and vectors, more than GloVe's largest has
 _FILES = ("glove.6B.100d.txt", "glove.6B.100d-subset.npz")
 
 
@@ -61,6 +62,10 @@ def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
 def _from_arrays(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
     damaged = parsing(path, otherwise="damaged or without the arrays words and vectors")
     with damaged, open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        size = sum(member.file_size for member in arrays.zip.infolist())
+        if size > _MOST:
+            msg = f"{path} unpacks to {size:,} bytes, more than {_MOST:,}"
+            raise DataError(msg)
         words, vectors = arrays["words"], arrays["vectors"]
     if vectors.ndim != 2 or words.shape != vectors.shape[:1]:
         msg = f"{path} must have a row of vectors for each word, got shapes {words.shape} and {vectors.shape}"
