@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test suite test-hostile test-jax test-peers test-slow test-gpu lint types bench bench-calibrators figures clean
+.PHONY: demo test suite test-hostile test-jax test-peers test-slow test-gpu mutants lint types bench bench-calibrators figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
@@ -52,6 +52,16 @@ test-slow: $(VENV)/.test
 test-gpu:
 	$(PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "PyTorch sees no GPU")'
 	PYTHONPATH=src $(PYTHON) -m pytest -m "(gpu or kernels) and not slow" tests
+
+# Small faults planted in the formulas, and whether a test notices each: an hour or two. One thread: processes fork.
+MUTANTS := --sample 1200 --seed 0
+mutants: export OMP_NUM_THREADS = 1
+mutants: $(VENV)/.test
+	$(PIP) coverage
+	$(BIN)/python tools/mutate.py survey
+	$(BIN)/python tools/mutate.py run $(MUTANTS)
+	$(BIN)/python tools/mutate.py run $(MUTANTS) --survivors --budget 60
+	$(BIN)/python tools/mutate.py report $(MUTANTS) --out benchmarks/results/mutation.md
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

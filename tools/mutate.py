@@ -1,0 +1,395 @@
+"""How many small faults in the formulas the tests notice: mutation testing of core, losses, metrics and calibrators.
+
+    python tools/mutate.py survey                       # which test runs which line; again when lines move
+    python tools/mutate.py run --sample 1200 --seed 0   # plant faults, and run the tests of their lines
+    python tools/mutate.py run --survivors              # again, those that survived
+    python tools/mutate.py report --out benchmarks/results/mutation.md
+
+The tests are collected once. Each mutant is a fork that puts its fault into the imported module and runs the tests that
+reach the changed lines, quickest first, until one fails or `--budget` seconds are used up. A mutant that takes far more
+processor time than its tests took without the fault hangs, and counts as killed. Hypothesis draws the same examples
+each time. It needs `coverage`, and a system that forks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import itertools
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+from mutants import PACKAGE, ROOT, Mutant, mutants_of
+from scipy import stats
+
+# the rooms' modules without mathematics: what reads, checks, stores, exports, and launches kernels
+PLUMBING = {
+    "core": (),
+    "metrics": ("inputs", "torchmetrics"),
+    "calibrators": ("base", "files", "learned", "onnx_export", "torch_export", "wrap"),
+    "losses": ("compiled", "fused", "launches", "layouts", "map_launches", "plans", "sigmoid_launches"),
+}
+TESTS = tuple(f"tests/{room}" for room in PLUMBING) + tuple(f"src/refocal/{room}" for room in PLUMBING)
+KEPT = ROOT / "build" / "mutants"  # the survey, and what became of each mutant
+EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
+MEMORY = 16 << 30
+PLAIN = (bool, int, float, str, tuple, list, range, np.ndarray)
+
+
+def formulas() -> list[str]:
+    """The modules that get mutants, as paths below the package."""
+    return [
+        f"{room}/{path.name}"
+        for room, plumbing in PLUMBING.items()
+        for path in sorted((PACKAGE / room).glob("*.py"))
+        if path.stem not in (*plumbing, "__init__")
+    ]
+
+
+class Survey:
+    """A pytest plugin that notes which test runs which line of the formulas, and how long it takes."""
+
+    def __init__(self) -> None:
+        import coverage
+
+        files = [str(PACKAGE / module) for module in formulas()]
+        self.coverage = coverage.Coverage(data_file=None, config_file=False, include=files)
+        self.seconds: dict[str, float] = {}
+
+    def pytest_configure(self) -> None:
+        """Start."""
+        derandomize()
+        self.coverage.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        """Tell coverage whose lines these are."""
+        self.coverage.switch_context(item.nodeid)
+        result = yield
+        self.coverage.switch_context("")
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the time of a test's setup, call or teardown."""
+        spent = self.seconds.get(report.nodeid, 0.0) + report.duration
+        self.seconds[report.nodeid] = spent if report.passed and spent >= 0 else -1e9  # below 0: not for us
+
+    def result(self) -> dict[str, Any]:
+        """Seconds of each test that passed; for each module, the tests of each line."""
+        self.coverage.stop()
+        data = self.coverage.get_data()
+        lines = {}
+        for module in formulas():
+            contexts = data.contexts_by_lineno(str(PACKAGE / module))
+            lines[module] = {str(line): sorted(set(tests) - {""}) for line, tests in contexts.items()}
+        return {"seconds": {test: spent for test, spent in self.seconds.items() if spent >= 0}, "lines": lines}
+
+
+class Trial:
+    """A pytest plugin that collects the tests once, and then forks for each mutant to run the tests of its lines."""
+
+    def __init__(self, mutants: Sequence[Mutant], known: dict[str, Any], fates: dict[str, str], path: Path) -> None:
+        self.mutants, self.known, self.fates, self.path = mutants, known, fates, path
+        self.budget = 0.0
+        self.in_child = False
+
+    def pytest_configure(self) -> None:
+        """Start."""
+        derandomize()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """End a mutant's trial with the first test that fails."""
+        if self.in_child and report.failed:
+            os._exit(1)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Try every mutant, after each room without a fault."""
+        items = {item.nodeid: item for item in session.items}
+        for module in dict.fromkeys(mutant.module for mutant in self.mutants):
+            importlib.import_module("refocal." + module.removesuffix(".py").replace("/", "."))
+        rooms = {mutant.module.split("/")[0]: mutant for mutant in self.mutants}
+        for mutant in rooms.values():
+            control = dataclasses.replace(mutant, lines=None, plant=lambda: None)
+            if (outcome := self.fate(control, items)) != "survived":
+                sys.exit(f"{control.module} is {outcome} without a fault: run the survey again")
+        for place, mutant in enumerate(self.mutants):
+            start = time.monotonic()
+            outcome = self.fates[mutant.name] = self.fate(mutant, items)
+            if outcome != "killed":
+                spent = time.monotonic() - start
+                print(f"[{place + 1}/{len(self.mutants)}] {outcome} in {spent:.1f} s: {mutant.name}", flush=True)
+            if outcome != "killed" or place % 20 == 0 or place + 1 == len(self.mutants):
+                self.path.write_text(json.dumps(self.fates, indent=0, ensure_ascii=False), encoding="utf-8")
+        print(Counter(self.fates[mutant.name] for mutant in self.mutants))
+        return True
+
+    def fate(self, mutant: Mutant, items: dict[str, pytest.Item]) -> str:
+        """What becomes of a mutant: "killed", "hung", "survived", or "no test"."""
+        seconds = self.known["seconds"]
+        tests = [test for test in tests_of(mutant, self.known) if test in items]
+        tests = within(tests, seconds, self.budget)
+        if not tests:
+            return "no test"
+        limit = int(10 + 3 * sum(seconds[test] for test in tests))
+        child = os.fork()
+        if child == 0:
+            self.in_child = True
+            try:
+                resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+                resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.dup2(nowhere, 2)
+                plant(mutant)
+                chosen = [items[test] for test in tests]
+                for item, following in itertools.zip_longest(chosen, chosen[1:]):
+                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                os._exit(0)
+            finally:
+                os._exit(2)
+        deadline = time.monotonic() + 10 * limit
+        while not (done := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.005)
+        if os.WIFSIGNALED(done[1]):
+            return "hung"
+        return "killed" if os.WEXITSTATUS(done[1]) else "survived"
+
+
+def plant(mutant: Mutant) -> None:
+    """Put the fault into the imported module: the code of its functions, its constants."""
+    module = sys.modules["refocal." + mutant.module.removesuffix(".py").replace("/", ".")]
+    names = {key: value for key, value in vars(module).items() if key.startswith("__") and key != "__all__"}
+    exec(mutant.code(), names)  # type: ignore[call-overload]
+    for name, new in names.items():
+        old = vars(module).get(name)
+        value = transplant(old, new)
+        if value is not old and not name.startswith("__"):
+            for other in [other for key, other in sys.modules.items() if key.startswith("refocal")]:
+                for attribute in [key for key, held in vars(other).items() if held is old]:
+                    setattr(other, attribute, value)
+
+
+def transplant(old: Any, new: Any) -> Any:
+    """`old` with the code of `new` in it: others hold it already. A plain value is replaced."""
+    if isinstance(old, FunctionType) and isinstance(new, FunctionType):
+        if old.__code__ != new.__code__:
+            old.__code__ = new.__code__
+        defaults = zip(old.__defaults__ or (), new.__defaults__ or (), strict=True)
+        old.__defaults__ = tuple(transplant(*pair) for pair in defaults) or None
+        for name, value in (new.__kwdefaults__ or {}).items():
+            old.__kwdefaults__[name] = transplant(old.__kwdefaults__[name], value)
+    elif isinstance(old, type) and isinstance(new, type) and old.__module__ == new.__module__:
+        for name, value in vars(new).items():
+            kept = vars(old).get(name)
+            if transplant(kept, value) is not kept:
+                setattr(old, name, value)
+    elif isinstance(old, dict | tuple | list) and type(old) is type(new) and len(old) == len(new):
+        pairs = zip(old.items(), new.items(), strict=True) if isinstance(old, dict) else zip(old, new, strict=True)
+        if any([transplant(*pair) is not pair[0] for pair in pairs]):  # all of them, whatever the first says
+            return new
+    elif isinstance(old, PLAIN) and type(old) is type(new) and not np.array_equal(old, new):
+        return new
+    else:
+        for inner in ("__wrapped__", "__func__", "fget", "func"):  # of a cache, a class method, a property
+            if hasattr(old, inner) and hasattr(new, inner):
+                transplant(getattr(old, inner), getattr(new, inner))
+                break
+    return old
+
+
+def derandomize() -> None:
+    """Hypothesis with the same examples for each mutant, and no time spent on a smaller one."""
+    from hypothesis import Phase, settings
+
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("mutants", derandomize=True, database=None, deadline=None, phases=phases)
+    settings.load_profile("mutants")
+
+
+def run_pytest(files: Iterable[str], plugin: Any, *options: str) -> None:
+    """Run pytest in this process."""
+    pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *options, *files], plugins=[plugin])
+
+
+def survey(files: Sequence[str]) -> None:
+    """Note the tests of each line; of some test files alone, beside what is known of the others."""
+    plugin = Survey()
+    run_pytest(files or TESTS, plugin)
+    found = plugin.result()
+    path = KEPT / "survey.json"
+    if files and path.exists():
+        known = json.loads(path.read_text(encoding="utf-8"))
+        found["seconds"] = known["seconds"] | found["seconds"]
+        for module, lines in found["lines"].items():
+            for line, tests in known["lines"].get(module, {}).items():
+                lines[line] = sorted({*tests, *lines.get(line, ())} & set(found["seconds"]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found), encoding="utf-8")
+
+
+def tests_of(mutant: Mutant, known: dict[str, Any]) -> list[str]:
+    """The tests that run the mutant's lines, quickest first."""
+    lines = known["lines"].get(mutant.module, {})
+    first, last = mutant.lines or (0, sys.maxsize)
+    found = {test for line, tests in lines.items() if first <= int(line) <= last for test in tests}
+    seconds = known["seconds"]
+    return sorted((test for test in found if test in seconds), key=lambda test: (seconds[test], test))
+
+
+def within(tests: Sequence[str], seconds: dict[str, float], budget: float) -> list[str]:
+    """As many of the tests as the budget of seconds holds."""
+    chosen = []
+    for test in tests:
+        budget -= seconds[test] + 0.002  # what pytest itself takes for a test
+        if budget < 0 and chosen:
+            break
+        chosen.append(test)
+    return chosen
+
+
+def draw(size: int, *, seed: int) -> list[Mutant]:
+    """A random sample of the mutants, of each module in proportion to its number."""
+    pools = {module: mutants_of(module) for module in formulas()}
+    total = sum(map(len, pools.values()))
+    drawn = []
+    for module, pool in pools.items():
+        rng = random.Random(f"{seed} {module}")
+        share = len(pool) if not size else min(len(pool), round(size * len(pool) / total))
+        places = set(rng.sample(range(len(pool)), share))
+        drawn += [mutant for place, mutant in enumerate(pool) if place in places]
+    return drawn
+
+
+def run(args: argparse.Namespace) -> None:
+    """Plant each mutant, and note what became of it."""
+    path = KEPT / f"seed{args.seed}.json"
+    fates: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known = json.loads((KEPT / "survey.json").read_text(encoding="utf-8"))
+    modules = [module for module in formulas() if not args.modules or module.startswith(tuple(args.modules))]
+    if args.survivors:
+        everyone = [mutant for module in modules for mutant in mutants_of(module)]
+        equivalent = {name for names in equivalents().values() for name in names}
+        chosen = [mutant for mutant in everyone if fates.get(mutant.name) in ("survived", "no test")]
+        chosen = [mutant for mutant in chosen if mutant.name not in equivalent]
+    else:
+        drawn = draw(args.sample, seed=args.seed)
+        chosen = [mutant for mutant in drawn if mutant.module in modules and mutant.name not in fates]
+    trial = Trial(chosen, known, fates, path)
+    trial.budget = args.budget
+    files = {test.split("::")[0] for mutant in chosen for test in tests_of(mutant, known)}
+    run_pytest(sorted(files), trial, "--capture=no", f"--basetemp={KEPT / 'tmp'}")
+
+
+def equivalents() -> dict[str, list[str]]:
+    """The mutants that no test can kill, by the reason why."""
+    groups = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["group"]
+    return {group["reason"]: group["mutants"] for group in groups}
+
+
+def report(args: argparse.Namespace) -> None:
+    """Write the score of each module, and every survivor."""
+    known = json.loads((KEPT / f"seed{args.seed}.json").read_text(encoding="utf-8"))
+    drawn = [mutant.name for mutant in draw(args.sample, seed=args.seed)]
+    if missing := [name for name in drawn if name not in known]:
+        sys.exit(f"{len(missing)} mutants were not tried, such as {missing[0]}: use `run` first")
+    fates = {name: known[name] for name in drawn}
+    reasons = {name: reason for reason, names in equivalents().items() for name in names}
+    everyone = {module: [mutant.name for mutant in mutants_of(module)] for module in formulas()}
+    if gone := set(reasons) - {name for names in everyone.values() for name in names}:
+        print(f"{EQUIVALENT.name} has {len(gone)} mutants of formulas that have changed, such as {min(gone)}")
+    lines = [
+        "| module | mutants | tried | killed | equivalent | survived | score |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    survivors, equivalent = [], defaultdict(list)
+    totals: Counter[str] = Counter()
+    for module, names in everyone.items():
+        counts = Counter(mutants=len(names))
+        for name in filter(fates.__contains__, names):
+            fell = fates[name] in ("killed", "hung")
+            kind = "killed" if fell else "equivalent" if name in reasons else "survived"
+            counts[kind] += 1
+            if kind == "survived":
+                survivors.append(name)
+            elif kind == "equivalent":
+                equivalent[reasons[name]].append(name)
+        totals += counts
+        lines.append(_row(f"`{module}`", counts))
+    lines.append(_row("**all**", totals))
+    low, high = stats.binomtest(totals["killed"], totals["killed"] + totals["survived"]).proportion_ci(method="wilson")
+    text = f"""# Faults in the formulas that the tests notice
+
+{sum(totals.values()) - totals["mutants"]:,} of {totals["mutants"]:,} mutants, drawn at random with seed {args.seed}, in
+proportion to each module's number. Each met the tests that run its lines. Of those that are not equivalent to the
+original, {totals["killed"] / (totals["killed"] + totals["survived"]):.1%} were killed (95 % interval {low:.1%} to
+{high:.1%}).
+
+{chr(10).join(lines)}
+
+## Survivors that are not equivalent
+
+{chr(10).join(f"- `{name}`" for name in survivors) or "None."}
+
+## Survivors that are equivalent
+
+{chr(10).join(_group(reason, names) for reason, names in equivalent.items())}
+`make mutants`
+"""
+    args.out.write_text(text, encoding="utf-8")
+
+
+def _row(name: str, counts: Counter[str]) -> str:
+    tried = counts["killed"] + counts["equivalent"] + counts["survived"]
+    able = tried - counts["equivalent"]
+    score = f"{counts['killed'] / able:.0%}" if able else "–"
+    cells = (name, counts["mutants"], tried, counts["killed"], counts["equivalent"], counts["survived"], score)
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _group(reason: str, names: Sequence[str]) -> str:
+    return f"{reason}\n\n" + "\n".join(f"- `{name}`" for name in names) + "\n"
+
+
+def _add_sample(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--sample", type=int, default=0, help="so many mutants of all modules; default all")
+    command.add_argument("--seed", type=int, default=0)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("survey", help="find the tests of each line")
+    command.add_argument("files", nargs="*", help="test files that changed; default all")
+    command.set_defaults(call=lambda args: survey(args.files))
+    command = commands.add_parser("run", help="plant mutants")
+    command.add_argument("modules", nargs="*", help="such as core or core/focal.py; default all")
+    command.add_argument(
+        "--sample", type=int, default=0, help="this many mutants, of all modules together; default all"
+    )
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--survivors", action="store_true", help="those alone that survived before")
+    command.add_argument("--budget", type=float, default=20.0, help="seconds of tests for each mutant")
+    command.set_defaults(call=run)
+    command = commands.add_parser("report", help="write the score and the survivors")
+    _add_sample(command)
+    command.add_argument("--out", type=Path, required=True)
+    command.set_defaults(call=report)
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    arguments.call(arguments)
