@@ -43,7 +43,7 @@ class Leftovers:
             self.found = [f"process {line}" for line in wait_for_none(self._folder, seconds)]
         except (OSError, subprocess.SubprocessError) as error:
             self.unknown = f"processes that were left were not looked for: {error}"
-        self.found += [f"{path}" for path in forgotten(self._folder)]
+        self.found += [f"{path} {[each.name for each in path.glob('*')]}" for path in forgotten(self._folder)]
         if self.found and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

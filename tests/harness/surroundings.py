@@ -11,9 +11,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-_PREFERENCES = re.compile(r"(NO|FORCE|PY)_COLOR|CLICOLOR(_FORCE)?|TTY_(COMPATIBLE|INTERACTIVE)|COLUMNS|LINES")
-
-
+_PREFERENCES = re.compile(r"(NO|FORCE)_COLOR|CLICOLOR(_FORCE)?|TTY_(COMPATIBLE|INTERACTIVE)|COLUMNS|LINES")
 _RUN = "REFOCAL_TEST_RUN"  # names the folder of the run to every process of it
 
 

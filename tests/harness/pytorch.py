@@ -1,0 +1,32 @@
+"""Where PyTorch itself depends on how Python was started."""
+
+from __future__ import annotations
+
+import importlib
+import locale
+import sys
+
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+    """Under `python -O` PyTorch leaves out derivatives in forward mode that curvature is computed by."""
+    if not __debug__:
+        for item in items:
+            if "curvature" in item.nodeid:
+                item.add_marker(pytest.mark.skip(reason="PyTorch has no forward mode under `python -O`"))
+
+
+def pytest_collection_finish():
+    """Let PyTorch's compiler read its templates, which are UTF-8, while the default encoding is that."""
+    if "torch" not in sys.modules or locale.getencoding().lower() == "utf-8":
+        return
+    before = locale.setlocale(locale.LC_CTYPE)
+    try:
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    except locale.Error:  # a system without this locale: tests that compile will say so
+        return
+    try:
+        importlib.import_module("torch._inductor.lowering")
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
