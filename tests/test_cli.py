@@ -425,7 +425,7 @@ def test_output_without_a_terminal_has_no_colours_and_no_progress(files):
 
 def test_forced_colors_bring_no_progress_into_a_file(files):
     command = [sys.executable, "-m", "refocal", "evaluate", "test.npz"]
-    forced = {**os.environ, "FORCE_COLOR": "1"}
+    forced = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=files, env=forced)
     assert "\x1b[" in done.stdout
     assert done.stderr == ""

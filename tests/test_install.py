@@ -23,7 +23,7 @@ def base_python(tmp_path_factory):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     # what builds the wheel is asked for first: where it comes from, all else does
     probe = [*pip, "download", "--no-deps", "--retries", "1", "--dest", str(folder / "probe"), "hatchling"]
-    found = subprocess.run(probe, capture_output=True, text=True, env=environment, check=False)
+    found = subprocess.run(probe, capture_output=True, text=True, check=False)
     if found.returncode != 0:
         reasons = [line for line in found.stderr.splitlines() if line.startswith("ERROR:")]
         pytest.skip(f"pip finds no package index: {reasons[0] if reasons else found.stderr}")

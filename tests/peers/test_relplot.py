@@ -7,7 +7,7 @@ import pytest
 
 from refocal import metrics
 
-relplot = pytest.importorskip("relplot")
+relplot = pytest.importorskip("relplot", reason="other packages are not installed: `make test-peers` runs them")
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 1.3, 3.0])

@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit.script.:DeprecationWarning"),
 ]
 
+ABSENT = "other packages are not installed: `make test-peers` runs them"
 PAGE = Path(__file__).parents[2] / "docs" / "which-map.md"
 
 EXACT = 1e-5
@@ -150,7 +151,7 @@ def load(name, **stubs):
     root = name.partition(".")[0]
     found = importlib.util.find_spec(root)
     if found is None:
-        pytest.skip(f"{root} is not installed")
+        pytest.skip(ABSENT)
     if root in sys.modules:  # imported in full by something else
         return importlib.import_module(name)
     folder = Path(found.submodule_search_locations[0])
@@ -337,7 +338,7 @@ def test_fvcore(gamma, alpha):
 @each_gamma
 def test_kornia_binary(gamma):
     heading = "kornia `binary_focal_loss_with_logits`"
-    losses = pytest.importorskip("kornia.losses")
+    losses = pytest.importorskip("kornia.losses", reason=ABSENT)
     alpha = 0.25
     eta = posteriors(3)
 
@@ -370,7 +371,7 @@ def test_kornia_binary(gamma):
 @pytest.mark.parametrize("alpha", [None, 0.25])
 def test_monai_sigmoid(gamma, alpha):
     heading = "MONAI `FocalLoss(use_softmax=False)`"
-    losses = pytest.importorskip("monai.losses")
+    losses = pytest.importorskip("monai.losses", reason=ABSENT)
     eta = posteriors(3)
     loss = losses.FocalLoss(gamma=gamma, alpha=alpha, weight=[3.0, 1.0, 0.2], reduction="none")
     logits = minimise(sigmoid_risk(loss, eta), eta.shape, polish=False)
@@ -381,7 +382,7 @@ def test_monai_sigmoid(gamma, alpha):
 @each_gamma
 def test_monai_sigmoid_with_one_alpha_a_class(gamma):
     heading = "MONAI `FocalLoss(use_softmax=False)`"
-    losses = pytest.importorskip("monai.losses")
+    losses = pytest.importorskip("monai.losses", reason=ABSENT)
     eta = posteriors(3)
     alpha = [0.2, 0.5, 0.8]
     loss = losses.FocalLoss(gamma=gamma, alpha=alpha, reduction="none")
@@ -392,7 +393,7 @@ def test_monai_sigmoid_with_one_alpha_a_class(gamma):
 
 def test_monai_sigmoid_without_background():
     heading = "MONAI `FocalLoss(use_softmax=False)`"
-    losses = pytest.importorskip("monai.losses")
+    losses = pytest.importorskip("monai.losses", reason=ABSENT)
     eta = posteriors(3)
     loss = losses.FocalLoss(include_background=False, alpha=0.25, reduction="none")
     risk = sigmoid_risk(lambda x, y: F.pad(loss(x, y), (1, 0)), eta)
@@ -549,7 +550,7 @@ def test_boosting(gamma, alpha):
 @pytest.mark.parametrize("alpha", [None, 0.25])
 def test_lightgbm(alpha):
     """LightGBM itself; it keeps gradients in float32."""
-    lightgbm = pytest.importorskip("lightgbm")
+    lightgbm = pytest.importorskip("lightgbm", reason=ABSENT)
     loss = sigmoid_focal(2, alpha)
     labels = (torch.arange(100) < torch.round(100 * POSITIVE)).double().flatten()
     features = np.repeat(np.arange(len(POSITIVE)), 100)[:, None].astype(float)
@@ -575,7 +576,7 @@ def test_lightgbm(alpha):
 @each_gamma
 def test_kornia(classes, gamma):
     heading = "kornia `focal_loss`"
-    losses = pytest.importorskip("kornia.losses")
+    losses = pytest.importorskip("kornia.losses", reason=ABSENT)
     eta = posteriors(classes)
     weight = class_weights(classes)
 
@@ -599,7 +600,7 @@ def test_kornia(classes, gamma):
 @each_gamma
 def test_monai_softmax(classes, gamma):
     heading = "MONAI `FocalLoss(use_softmax=True)`"
-    losses = pytest.importorskip("monai.losses")
+    losses = pytest.importorskip("monai.losses", reason=ABSENT)
     eta = posteriors(classes)
     weight = class_weights(classes)
     settings = {"use_softmax": True, "gamma": gamma, "reduction": "none"}
@@ -783,7 +784,7 @@ def test_timm_single_label_default_smoothing(classes):
 @pytest.fixture(scope="module")
 def keras():
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    keras = pytest.importorskip("keras")
+    keras = pytest.importorskip("keras", reason=ABSENT)
     if keras.backend.backend() != "torch":
         pytest.skip("keras runs on another backend")
     return keras

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 
 import pytest
 
@@ -11,10 +11,12 @@ import pytest
 def cluster(request):
     """The functions under test find their process connected to it; a module may say what it has, in CLUSTER."""
     ray = pytest.importorskip("ray")
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     settings = {"include_dashboard": False, "object_store_memory": 100 << 20, "log_to_driver": False}
     settings["_system_config"] = {"prestart_worker_first_driver": False}  # a worker starts when a task needs it
     has = getattr(request.module, "CLUSTER", {"num_cpus": 2})
-    ray.init(address="local", logging_level="error", **has, **settings)
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray would keep one in HOME, which may not be writable
+        ray.init(address="local", logging_level="error", **has, **settings)
+        yield
+        ray.shutdown()
