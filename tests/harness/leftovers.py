@@ -60,14 +60,18 @@ class Leftovers:
 
 
 def processes(folder: Path) -> list[str]:
-    """Id and command of each process that belongs to a run; those that only wait to be asked how they ended do not."""
-    command = ["ps", "axeww", "-o", "pid=,stat=,args="]
+    """Id and command of each process that belongs to a run.
+
+    Not those that only wait to be asked how they ended, nor what Python itself keeps beside this process to its end.
+    """
+    command = ["ps", "axeww", "-o", "pid=,ppid=,stat=,args="]
     elsewhere = {"PATH": os.environ.get("PATH", os.defpath)}  # or it would count itself
     listed = subprocess.run(command, check=True, capture_output=True, timeout=60, env=elsewhere).stdout
     found = []
     for line in listed.decode(errors="replace").splitlines():
-        pid, state, command = (*line.split(maxsplit=2), "")[:3]
-        if str(folder) in command and not state.startswith("Z"):
+        pid, parent, state, command = (*line.split(maxsplit=3), "")[:4]
+        own = parent == str(os.getpid()) and "multiprocessing.resource_tracker" in command
+        if str(folder) in command and not own and not state.startswith("Z"):
             found.append(f"{pid} {command[:160]}")
     return found
 

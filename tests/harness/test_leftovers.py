@@ -7,6 +7,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from harness.leftovers import forgotten
 from harness.nested import run_tests
 
@@ -21,6 +23,14 @@ def test_leaves(tmp_path):
     (tmp_path / "kept-by-pytest").touch()
 """
 
+TIDY = """
+from multiprocessing import resource_tracker
+
+def test_tidy(tmp_path):
+    resource_tracker.ensure_running()
+    (tmp_path / "a").touch()
+"""
+
 
 def test_they_are_named_and_fail_the_run(tmp_path):
     status, printed = run_tests(tmp_path, LEAVES, "-n", "1", "-o", "leftover_seconds=1", TMPDIR=str(tmp_path))
@@ -33,10 +43,9 @@ def test_they_are_named_and_fail_the_run(tmp_path):
     assert not list(tmp_path.glob("refocal-*"))
 
 
-def test_a_tidy_run_leaves_nothing(tmp_path):
-    status, printed = run_tests(
-        tmp_path, "def test_tidy(tmp_path):\n    (tmp_path / 'a').touch()", "-n", "1", TMPDIR=str(tmp_path)
-    )
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_tidy_run_leaves_nothing(tmp_path, workers):
+    status, printed = run_tests(tmp_path, TIDY, "-n", workers, "-o", "leftover_seconds=5", TMPDIR=str(tmp_path))
     assert status == 0, printed
     assert "left behind" not in printed
     assert not list(tmp_path.glob("refocal-*"))
