@@ -39,7 +39,7 @@ def test_they_are_named_and_fail_the_run(tmp_path):
     os.kill(int(left[1]), signal.SIGKILL)
     assert status == 1
     assert "1 passed" in printed
-    assert re.search(rf"^{tmp_path}/refocal-\w+/forgotten-\w+$", printed, flags=re.MULTILINE), printed
+    assert re.search(rf"^{tmp_path}/refocal-\w+/forgotten-\w+ \[\]$", printed, flags=re.MULTILINE), printed
     assert not list(tmp_path.glob("refocal-*"))
 
 
