@@ -47,12 +47,26 @@ def runs_kernels(logits: Any, target: Any, weight: Any = None) -> bool:
     return _runs_on(logits) and _goes_along(target, logits) and (weight is None or _goes_along(weight, logits))
 
 
+def runs_in_one_pass(logits: Any, target: Any, weight: Any = None) -> bool:
+    """Whether these are tensors in main memory, outside of tracing and transformations."""
+    if not (logits.is_cpu and _is_plain(logits)) or any(map(is_transformed, (logits, target, weight))):
+        return False
+    return _goes_along(target, logits) and (weight is None or _goes_along(weight, logits))
+
+
 def _runs_on(logits: Any) -> bool:
     if type(logits) not in _TYPES or not ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED):
         return False
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
+    return logits.dtype in _DTYPES and _is_plain(logits)
+
+
+def _is_plain(logits: Any) -> bool:
+    """Whether operations on a tensor are carried out one by one, and are differentiated backward if at all."""
+    if type(logits) not in _TYPES or torch.compiler.is_compiling():
         return False
-    return logits.dtype in _DTYPES and not torch._C._len_torch_dispatch_stack() and forward_ad._current_level < 0
+    if torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
+        return False
+    return not torch._C._len_torch_dispatch_stack() and forward_ad._current_level < 0
 
 
 def _goes_along(tensor: Any, logits: Tensor) -> bool:

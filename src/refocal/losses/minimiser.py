@@ -26,7 +26,7 @@ from refocal.core.inverse import proper_partial_of
 from refocal.core.newton import log_h_of_top, solve
 from refocal.core.posterior import MapSettings
 from refocal.core.simplex import softplus
-from refocal.losses.targets import distance_from_target, row_blocks
+from refocal.losses.targets import distance_from_target, row_blocks, take_out_target
 
 _MOST_STEPS = 16
 _LOG_HALF = -math.log(2)
@@ -103,16 +103,17 @@ def _evaluate(a: Tensor, gamma: float) -> _Step:
     largest = a.amax(dim=1, keepdim=True)
     mass = torch.exp(a - largest)
     q = mass * torch.exp(largest)
-    focus, slope = _focus_and_slope(a, q, gamma)
-    return _Step(mass, largest, focus.log_().add_(torch.log1p(-q), alpha=gamma), slope)
+    ratio, slope = _ratio_and_slope(a, q, gamma)
+    # not log, which takes six times as long as log1p
+    return _Step(mass, largest, ratio.mul_(gamma).log1p_().add_(torch.log1p(-q), alpha=gamma), slope)
 
 
-def _focus_and_slope(a: Tensor, q: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """1 + gamma s(q), and d log h / d log q, for q = e^a up to 1/2."""
+def _ratio_and_slope(a: Tensor, q: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """s(q) = -q log q / (1 - q), and d log h / d log q, for q = e^a up to 1/2."""
     inverse = torch.reciprocal(1 - q)
     ratio = (q * a).mul_(inverse).neg_()
     focus = torch.mul(ratio, gamma).add_(1)
-    return focus, (q - ratio).div_(focus).add_(q).mul_(inverse).mul_(gamma).add_(1)
+    return ratio, (q - ratio).div_(focus).add_(q).mul_(inverse).mul_(gamma).add_(1)
 
 
 def _with_one_gamma(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
@@ -157,18 +158,18 @@ def _from_log_q(x: Tensor, a: Tensor, top: Tensor, labels: Tensor, settings: Map
     log_h_top, slope_top = log_h_of_top(x, settings, xp=xp)
     log_q_top, log_complement = -softplus(-x, xp=xp), -softplus(x, xp=xp)
     mass = _shares_of_rest(a)
-    _, slope = _focus_and_slope(a, mass * torch.exp(log_complement), gamma)
+    _, slope = _ratio_and_slope(a, mass * torch.exp(log_complement), gamma)
     mass = _masses(mass.div_(slope), top, torch.exp(log_q_top), slope_top)
     log_q = a.gather(1, labels)
-    focus, slope = _focus_and_slope(log_q, torch.exp(log_q), gamma)
+    ratio, slope = _ratio_and_slope(log_q, torch.exp(log_q), gamma)
     log_complement_of_label = torch.log1p(-torch.exp(log_q))
-    pull = torch.exp(gamma * log_complement_of_label) * focus / slope
+    pull = torch.exp(gamma * log_complement_of_label) * (1 + gamma * ratio) / slope
     share = torch.where(slope_top > 0, torch.exp(log_complement) / slope_top, 1)  # at gamma = 0, it is 1
     is_top = labels == top
     pull = torch.where(is_top, torch.exp(log_q_top - log_h_top) * share, pull)
     log_q = torch.where(is_top, log_q_top, log_q)
     log_complement = torch.where(is_top, log_complement, log_complement_of_label)
-    return -torch.exp(gamma * log_complement) * log_q, distance_from_target(mass, labels, pull)
+    return -torch.exp(gamma * log_complement) * log_q, _gradient(mass, labels, pull)
 
 
 def _by_search(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
@@ -187,7 +188,7 @@ def _by_search(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tupl
     factor = torch.where(torch.as_tensor(gamma == 0), 1, torch.exp(gamma * found.log_complement))
     losses, pull = -factor * found.log_q, factor * focus * torch.exp(log_share)
     losses, pull = (torch.where(broken, torch.nan, each.gather(1, labels)) for each in (losses, pull))
-    return losses, distance_from_target(mass, labels, pull)
+    return losses, _gradient(mass, labels, pull)
 
 
 def _shares_of_rest(log_q: Tensor) -> Tensor:
@@ -202,3 +203,9 @@ def _masses(rest: Tensor, top: Tensor, q_top: Tensor, slope_top: Tensor) -> Tens
     Neither 1 - q_top nor its slope is divided by: both may underflow.
     """
     return rest.mul_(slope_top.clamp(max=1)).scatter_(1, top, q_top / slope_top.clamp(min=1))
+
+
+def _gradient(masses: Tensor, labels: Tensor, pull: Tensor) -> Tensor:
+    """Pull (n, 1) times (M / sum(M) - [j = y]), in the place of `masses`."""
+    of_label, rest = take_out_target(masses, labels)
+    return distance_from_target(masses, labels, rest, pull / (of_label + rest))

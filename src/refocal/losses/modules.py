@@ -22,6 +22,8 @@ from refocal.losses.softmax import (
     focal_loss_otherwise,
     inverse_focal_loss,
     proper_focal_loss,
+    reduced_dual_focal_loss,
+    reduced_inverse_focal_loss,
 )
 from refocal.losses.targets import at_least_float32, check_tensors, loss_dtype, reduce, rows_of
 
@@ -194,6 +196,11 @@ class InverseFocalLoss(AbstractGammaLoss):
         """The loss of each sample."""
         return inverse_focal_loss(logits, target, gamma=self.gamma, weight=self.weight, ignore_index=self.ignore_index)
 
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss, reduced."""
+        settings = Settings(self.gamma, self.weight, self.ignore_index, 0.0, False)
+        return reduced_inverse_focal_loss(logits, target, settings, self.reduction)
+
     @property
     def posterior_map(self) -> nn.Module:
         """The map for gamma up to 1, with the loss's class weights."""
@@ -209,6 +216,11 @@ class DualFocalLoss(AbstractGammaLoss):
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
         return dual_focal_loss(logits, target, gamma=self.gamma, weight=self.weight, ignore_index=self.ignore_index)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss, reduced."""
+        settings = Settings(self.gamma, self.weight, self.ignore_index, 0.0, False)
+        return reduced_dual_focal_loss(logits, target, settings, self.reduction)
 
     @property
     def posterior_map(self) -> nn.Module:

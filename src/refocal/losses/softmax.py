@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from refocal import _check
 from refocal._arrays import constant, is_transformed
 from refocal.core.focal import focal_partial_of
 from refocal.core.simplex import log_p_and_q, softplus, split_logits
-from refocal.losses import fused
+from refocal.losses import fused, one_pass
 from refocal.losses.minimiser import proper_focal_rows, proper_focal_rows_plainly
 from refocal.losses.plans import Settings
 from refocal.losses.policies import GammaPolicy
@@ -92,6 +94,11 @@ def focal_loss_otherwise(logits: Tensor, target: Tensor, settings: Settings, red
         fast = fused.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), *settings, reduction)
         if fast is not None:
             return fast.reshape(rows.shape) if reduction == "none" else fast
+    soft_policy = isinstance(gamma, GammaPolicy) and (smoothing or not rows.has_indices)
+    if fused.runs_in_one_pass(logits, target, weight) and not soft_policy:
+        wide = rows._replace(logits=at_least_float32(rows.logits, rows.target, weight))
+        loss = one_pass.focal_loss(wide, settings, reduction, functools.partial(focal_rows, settings=settings))
+        return (loss.reshape(rows.shape) if reduction == "none" else loss).to(dtype)
     losses = focal_rows(rows, settings).reshape(rows.shape)
     return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index).to(dtype)
 
@@ -199,11 +206,21 @@ def inverse_focal_loss(
 
     Reference: the part of AdaFocal with negative gamma, 003, section 5.1.
     """
-    exponent = _check.scalar_gamma(gamma, least=0.0)
-    rows = _index_rows(logits, target, weight=weight)
-    log_p, _, keep, safe = _target_log_p_and_q(rows.logits, rows.target, _check.whole(ignore_index, "ignore_index"))
-    losses = -torch.exp(exponent * torch.log1p(torch.exp(log_p))) * log_p
-    return _masked(losses, keep, safe, weight).to(loss_dtype(logits)).reshape(rows.shape)
+    return reduced_inverse_focal_loss(logits, target, _settings(gamma, weight, ignore_index), "none")
+
+
+def reduced_inverse_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduction: str) -> Tensor:
+    """Inverse focal loss, reduced as `nn.CrossEntropyLoss` does."""
+
+    def in_one_pass(call: one_pass.Call, index: Tensor, weights: Tensor) -> Tensor:
+        return one_pass.hard_loss(call, index, weights, -settings.gamma)
+
+    return _of_indices(logits, target, settings, reduction, (_inverse_rows, in_one_pass))
+
+
+def _inverse_rows(rows: Rows, settings: Settings) -> Tensor:
+    log_p, _, keep, safe = _target_log_p_and_q(rows.logits, rows.target, settings.ignore_index)
+    return _masked(-torch.exp(settings.gamma * torch.log1p(torch.exp(log_p))) * log_p, keep, safe, settings.weight)
 
 
 def dual_focal_loss(
@@ -227,9 +244,21 @@ def dual_focal_loss(
 
     Reference: Tao, Dong, Xu: Dual Focal Loss for Calibration. ICML 2023, Eq. 5.
     """
-    exponent = _check.scalar_gamma(gamma, least=0.0)
-    rows = _index_rows(logits, target, weight=weight)
-    log_p, log_q, keep, safe = _target_log_p_and_q(rows.logits, rows.target, _check.whole(ignore_index, "ignore_index"))
+    return reduced_dual_focal_loss(logits, target, _settings(gamma, weight, ignore_index), "none")
+
+
+def reduced_dual_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduction: str) -> Tensor:
+    """Dual focal loss, reduced as `nn.CrossEntropyLoss` does."""
+
+    def in_one_pass(call: one_pass.Call, index: Tensor, weights: Tensor) -> Tensor:
+        return one_pass.dual_loss(call, index, weights, settings.gamma)
+
+    return _of_indices(logits, target, settings, reduction, (_dual_rows, in_one_pass))
+
+
+def _dual_rows(rows: Rows, settings: Settings) -> Tensor:
+    gamma = settings.gamma
+    log_p, log_q, keep, safe = _target_log_p_and_q(rows.logits, rows.target, settings.ignore_index)
     log_probs = F.log_softmax(rows.logits, dim=1)
     score = rows.logits.gather(1, safe[:, None])
     runner_up = torch.where(rows.logits < score, log_probs, -torch.inf).max(dim=1).values
@@ -237,8 +266,27 @@ def dual_focal_loss(
     beaten = runner_up > -torch.inf
     log_ratio = torch.where(beaten, runner_up, 0) - torch.where(beaten, log_q, 0)
     log_base = log_q + torch.where(beaten, softplus(log_ratio, xp=xp), 0)
-    losses = -torch.exp(exponent * log_base) * log_p if exponent else -log_p
-    return _masked(losses, keep, safe, weight).to(loss_dtype(logits)).reshape(rows.shape)
+    losses = -torch.exp(gamma * log_base) * log_p if gamma else -log_p
+    return _masked(losses, keep, safe, settings.weight)
+
+
+def _settings(gamma: Any, weight: Tensor | None, ignore_index: Any) -> Settings:
+    exponent = _check.scalar_gamma(gamma, least=0.0)
+    return Settings(exponent, weight, _check.whole(ignore_index, "ignore_index"), 0.0, False)
+
+
+def _of_indices(
+    logits: Tensor, target: Tensor, settings: Settings, reduction: str, ways: tuple[Callable[..., Tensor], ...]
+) -> Tensor:
+    """A loss of class indices, reduced, by one of two ways: plain tensor operations, or together with its gradient."""
+    weight, ignore_index = settings.weight, settings.ignore_index
+    rows, dtype = _index_rows(logits, target, weight=weight), loss_dtype(logits)
+    plain, in_one_pass = functools.partial(ways[0], settings=settings), ways[1]
+    if not fused.runs_in_one_pass(logits, target, weight):
+        losses = plain(rows).to(dtype).reshape(rows.shape)
+        return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index)
+    loss = in_one_pass(*one_pass.call_of_indices(rows, ignore_index, weight, reduction, plain))
+    return (loss.reshape(rows.shape) if reduction == "none" else loss).to(dtype)
 
 
 def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:

@@ -144,12 +144,18 @@ def row_blocks(rows: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
-def distance_from_target(masses: Tensor, target: Tensor, pull: Tensor) -> Tensor:
-    """Pull (n, 1) times (masses / sum(masses) - [j = target]), without cancellation; it takes the place of `masses`."""
+def take_out_target(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The mass of each row's target (n, 1), which is 0 in `masses` (n, K) from now on, and the sum of the others."""
     of_target = masses.gather(1, target)
-    others = masses.scatter_(1, target, 0).sum(dim=1, keepdim=True)
-    scale = pull / (others + of_target)
-    return masses.mul_(scale).scatter_(1, target, -others * scale)
+    return of_target, masses.scatter_(1, target, 0).sum(dim=1, keepdim=True)
+
+
+def distance_from_target(others: Tensor, target: Tensor, rest: Tensor, scale: Tensor) -> Tensor:
+    """Scale (n, 1) times (masses - sum(masses) [j = target]), without cancellation, in the place of `others`.
+
+    `others` are masses (n, K) without that of the target, and `rest` (n, 1) is their sum.
+    """
+    return others.mul_(scale).scatter_(1, target, -rest * scale)
 
 
 def reduce(losses: Tensor, rows: Rows, reduction: str, *, weight: Tensor | None, ignore_index: int) -> Tensor:
