@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
 from refocal.losses import (  # noqa: E402
     FLA53,
     FLA532,
@@ -58,6 +60,26 @@ def test_a_scheduled_loss_has_the_posterior_of_the_last_epoch_it_trained():
         torch.testing.assert_close(criterion.posterior(logits), FocalLoss(used[-1]).posterior(logits))
     fresh = FocalLoss(Scheduled((2,), (5.0, 2.0)))
     torch.testing.assert_close(fresh.posterior(logits), FocalLoss(5.0).posterior(logits))
+
+
+@pytest.mark.parametrize("target", [torch.tensor([0, 1, 1]), torch.tensor([[0.7, 0.3], [0.2, 0.8], [1.0, 0.0]])])
+def test_a_scheduled_loss_is_compiled_once_for_all_epochs(target):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    criterion = FocalLoss(Scheduled((2, 4), (5.0, 2.0, 0.0)))
+    compiled = torch.compile(criterion, backend=counter, fullgraph=True)
+    logits = torch.tensor([[1.0, 0.0], [0.5, 2.0], [0.0, 0.0]], requires_grad=True)
+    for _ in range(6):
+        losses = [each(logits, target) for each in (compiled, criterion)]
+        slopes = [torch.autograd.grad(loss, logits)[0] for loss in losses]
+        torch.testing.assert_close(*losses)
+        torch.testing.assert_close(*slopes)
+        criterion.gamma.step_epoch()
+    assert counter.frame_count == 1
+    resumed = FocalLoss(Scheduled((2, 4), (5.0, 2.0, 0.0))).half()
+    resumed.load_state_dict(criterion.state_dict())
+    compiled = torch.compile(resumed, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(logits, target), criterion(logits, target))
 
 
 def predictions(confidence, accuracy, count=100):

@@ -108,6 +108,8 @@ class Scheduled(GammaPolicy):
     Reference: 002, section 5.
     """
 
+    _place: Tensor
+
     def __init__(self, milestones: Sequence[int], gammas: Sequence[float]) -> None:
         super().__init__()
         self.milestones = tuple(_check.whole(milestone, "milestones") for milestone in milestones)
@@ -119,28 +121,36 @@ class Scheduled(GammaPolicy):
             msg = f"milestones must be positive and increase, got {self.milestones}"
             raise ValueError(msg)
         self._epoch = 0
+        # the present epoch's place in `gammas`, as a tensor: a compiled loss reads it and need not be compiled anew
+        self.register_buffer("_place", torch.zeros(1, dtype=torch.long), persistent=False)
 
-    def forward(self, p: Tensor) -> float:  # noqa: ARG002  (the same for every sample)
-        """Gamma of the present epoch."""
-        return self.current_gamma
+    def forward(self, p: Tensor) -> Tensor | float:
+        """Gamma of the present epoch: a number, or a tensor inside of compiled programs."""
+        if torch.compiler.is_compiling():
+            return torch.tensor(self.gammas, dtype=p.dtype, device=p.device)[self._place.to(p.device)]
+        return self.gammas[self._place_after(self._epoch)]
 
     def step_epoch(self) -> None:
         """Count an epoch."""
-        self._epoch += 1
+        self._start_after(self._epoch + 1)
 
     @property
-    def current_gamma(self) -> float:
-        """Gamma of the present epoch."""
-        return self._gamma_after(self._epoch)
+    def current_gamma(self) -> float | None:
+        """Gamma of the present epoch; None inside of compiled programs, where it is no constant."""
+        return None if torch.compiler.is_compiling() else self.gammas[self._place_after(self._epoch)]
 
     @property
     def closed_form_gamma(self) -> float:
         """Gamma of the last epoch counted, or of the first one before any is."""
-        return self._gamma_after(max(self._epoch - 1, 0))
+        return self.gammas[self._place_after(max(self._epoch - 1, 0))]
 
-    def _gamma_after(self, epochs: int) -> float:
-        """Gamma of the epoch that follows so many."""
-        return self.gammas[sum(epochs >= milestone for milestone in self.milestones)]
+    def _place_after(self, epochs: int) -> int:
+        """Where in `gammas` the epoch stands that follows so many."""
+        return sum(epochs >= milestone for milestone in self.milestones)
+
+    def _start_after(self, epochs: int) -> None:
+        self._epoch = epochs
+        self._place.fill_(self._place_after(epochs))
 
     def get_extra_state(self) -> dict[str, int]:
         """What `state_dict` carries."""
@@ -148,7 +158,7 @@ class Scheduled(GammaPolicy):
 
     def set_extra_state(self, state: dict[str, int]) -> None:
         """Go on from a `state_dict`."""
-        self._epoch = int(state["epoch"])
+        self._start_after(int(state["epoch"]))
 
     def extra_repr(self) -> str:
         """The settings."""
