@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from refocal import posterior_from_logits
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
-from refocal.calibrators.focal_temperature import PUBLISHED_GAMMAS, PUBLISHED_TEMPERATURES
+from refocal.calibrators.focal_temperature import PUBLISHED_GAMMAS, PUBLISHED_TEMPERATURES, _line_search
 from refocal.core.binning import equal_mass_bins
 
 
@@ -152,6 +152,26 @@ def test_line_comes_within_a_tenth_of_a_point_of_the_grid(gamma):
     (of_line,), (of_grid,) = (adaptive_errors(logits, labels, fit.gamma_, [fit.temperature_]) for fit in (line, grid))
     assert of_line <= of_grid + 0.001
     assert line.evaluations_ < 4500 / 50
+
+
+@pytest.mark.parametrize("least_at", [-0.5, 0.3, 1.0, 1.5])
+@pytest.mark.parametrize("offset", [-0.1, 0.2])
+def test_line_follows_a_valley_with_a_bend(least_at, offset):
+    """log T rises along log(1 + gamma) with slope .3, and with slope .6 from gamma = 1 on."""
+    evaluations = []
+
+    def height(u):
+        return offset + (0.3 * u if u < np.log(2) else 0.3 * np.log(2) + 0.6 * (u - np.log(2)))
+
+    def objective(gamma, temperature):
+        evaluations.append(gamma)
+        u = np.log1p(gamma)
+        return abs(np.log(temperature) - height(u)) + 0.3 * abs(u - least_at)
+
+    gamma, temperature = _line_search(objective, np.exp(offset))
+    assert np.log1p(gamma) == pytest.approx(least_at, abs=0.05)
+    assert np.log(temperature) == pytest.approx(height(np.log1p(gamma)), abs=0.01)
+    assert len(evaluations) <= 80
 
 
 def test_line_by_likelihood_is_close_to_newton():
