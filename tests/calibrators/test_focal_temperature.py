@@ -237,6 +237,20 @@ def test_posterior_with_a_fitted_gamma(gamma):
     np.testing.assert_allclose(given_gamma.predict_proba(logits[:9]), fitted.predict_proba(logits[:9]), rtol=1e-12)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_fitted_gamma_is_the_likeliest_and_its_error_that_of_the_curvature(weighted):
+    logits, labels = focal(300, 4, gamma=1.5)
+    times = np.random.default_rng(0).integers(1, 4, 300) if weighted else np.ones(300, int)
+    fitted = FocalPosterior(gamma="fit").fit(logits, labels, times if weighted else None)
+    repeated, answers = np.repeat(logits, times, axis=0), np.repeat(labels, times)
+    gammas = fitted.gamma_ + np.array([-1e-2, 0.0, 1e-2])
+    before, at, after = (float(nll_at(repeated, answers, gamma, 1.0)) for gamma in gammas)
+    curvature = (before - 2 * at + after) / 1e-4
+    assert abs(after - before) / 2e-2 < 1e-4 * np.sqrt(curvature)  # no slope
+    # in log(1 + gamma), where the slope is 0, the curvature is that in gamma times (1 + gamma)^2
+    assert fitted.gamma_error_ == pytest.approx(1 / np.sqrt(curvature * len(answers)), rel=5e-3)
+
+
 def test_posterior_needs_no_fit_and_takes_every_setting():
     logits, _ = calibrated(10, 3)
     settings = {"weight": [1.0, 2.0, 3.0], "label_smoothing": 0.1, "detached": True}
