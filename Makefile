@@ -2,9 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# for every pip, those that tests start included
+CONSTRAINTS := constraints.txt
+export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test suite test-hostile test-jax test-peers test-slow test-gpu mutants lint types bench bench-calibrators figures clean
+.PHONY: demo test suite test-oldest test-newest test-hostile test-jax test-peers test-slow test-gpu mutants lint types \
+	bench bench-calibrators figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
@@ -30,6 +34,27 @@ suite: $(VENV)/.test
 test-hostile: $(VENV)/.test
 	$(BIN)/python tools/hostile.py one-cpu $(MAKE) suite
 	$(BIN)/python tools/hostile.py load $(MAKE) suite
+
+# Other versions, each set in an environment of its own. The lowest that pyproject.toml promises, on the oldest Python:
+OLDEST_PYTHON := python$(shell sed -n 's/^requires-python = ">=\(.*\)"/\1/p' pyproject.toml)
+OLDEST := .venv-oldest/constraints.txt
+test-oldest: $(OLDEST)
+	$(MAKE) suite VENV=.venv-oldest CONSTRAINTS=$(OLDEST) PYTHON=$(OLDEST_PYTHON)
+
+$(OLDEST): pyproject.toml tools/oldest.py
+	mkdir -p $(@D)
+	$(OLDEST_PYTHON) tools/oldest.py pyproject.toml > $@.new
+	mv $@.new $@
+
+# the newest that there are today
+test-newest:
+	rm -f .venv-newest/.base
+	PIP_UPGRADE=1 PIP_UPGRADE_STRATEGY=eager $(MAKE) suite VENV=.venv-newest CONSTRAINTS=
+
+# and constraints.txt on another Python: `make test-3.12`
+test-3.%:
+	@python3.$* -c '' 2>/dev/null || { echo 'python3.$* is not to be found: the suite did not run on it'; exit 1; }
+	$(MAKE) suite VENV=.venv-3.$* PYTHON=python3.$*
 
 test-jax: $(VENV)/.jax
 	$(BIN)/python -m pytest -n 2 --dist loadfile --backend jax tests/core tests/metrics/test_inputs.py
@@ -94,13 +119,13 @@ figures: $(VENV)/.figures
 	$(BIN)/python docs/figures/psi.py docs/figures/psi.svg
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # curvlinops and what it imports; all that it asks for would bring a torchvision that may not fit this PyTorch.
 CURVATURE := backpack-for-pytorch curvlinops-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
 
 # Each stamp is an installed state of the one environment; it is renewed when what it was made from changes.
-$(VENV)/.base: pyproject.toml constraints.txt
+$(VENV)/.base: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
 	touch $@

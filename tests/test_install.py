@@ -19,7 +19,8 @@ EXAMPLE = REPOSITORY / "README.md"
 def base_python(tmp_path_factory):
     """A Python that has the wheel of this package and what it depends on, nothing else."""
     folder = tmp_path_factory.mktemp("install")
-    environment = {**os.environ, "PIP_CONSTRAINT": str(REPOSITORY / "constraints.txt")}
+    # the versions of constraints.txt, or those that `make test-oldest` and the like ask for
+    environment = {"PIP_CONSTRAINT": str(REPOSITORY / "constraints.txt"), **os.environ}
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     # what builds the wheel is asked for first: where it comes from, all else does
     probe = [*pip, "download", "--no-deps", "--retries", "1", "--dest", str(folder / "probe"), "hatchling"]
