@@ -66,7 +66,7 @@ def test_ten_passes_are_enough(tmp_path, dtype, sharpness):
         scores = (sharpness * some.scores).astype(dtype)
         Predictions(scores, kind="logits", labels=some.labels).write(tmp_path / f"{part}.npz")
     files = matching(tmp_path / "*.npz")
-    source = Source(files, Rows(form_of(files), finite=True).read)
+    source = Source.of(files, Rows(form_of(files), finite=True).read)
     data = PartitionedLikelihood(Local(lambda _: None), source, kind="logits", files=3)
     calibrator = FocalTemperatureScaling()
     calibrator.learn(data)
@@ -77,7 +77,7 @@ def test_ten_passes_are_enough(tmp_path, dtype, sharpness):
 def test_an_eleventh_pass_is_refused(tmp_path):
     write(tmp_path)
     files = matching(tmp_path / "*.parquet")
-    source = Source(files, Rows(form_of(files)).read)
+    source = Source.of(files, Rows(form_of(files)).read)
     data = PartitionedLikelihood(Local(lambda _: None), source, kind="logits", files=len(files))
     with pytest.raises(RuntimeError, match="no optimum found in 10 passes"):
         for _ in range(MOST_PASSES):

@@ -79,7 +79,7 @@ def test_rows_are_read_from_disk_once(tmp_path):
     rows = Rows(form_of(files), finite=True)
 
     with connected(None, lambda _: None) as engine:
-        held = engine.hold(Source(files, rows.read))
+        held = engine.hold(Source.of(files, rows.read))
         assert isinstance(held, Held)
         for file in files:
             file.unlink()
@@ -115,7 +115,7 @@ def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
         return measure_block(block, kind="logits", calibrators=(None,))[0]
 
     with connected(None, lambda _: None) as engine:
-        found = engine.fold(Source(files, read_and_die), measure, CalibrationAccumulator.merge, what="measuring")
+        found = engine.fold(Source.of(files, read_and_die), measure, CalibrationAccumulator.merge, what="measuring")
     assert int(marker.read_text(encoding="utf-8")) != os.getpid()
     assert found.compute() == pytest.approx(scale.evaluate(files), rel=1e-12)
     assert found.compute().samples == sum(SIZES)
@@ -184,7 +184,7 @@ def test_an_interrupt_ends_the_remote_work(tmp_path):
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt), connected(None, lambda _: None) as engine:
-            engine.fold(Source((tmp_path / "a.npz",), endless), len, max, what="waiting")
+            engine.fold(Source.of((tmp_path / "a.npz",), endless), len, max, what="waiting")
     finally:
         ended.set()
         thread.join()

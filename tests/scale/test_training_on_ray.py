@@ -198,6 +198,15 @@ def test_what_a_network_raises_comes_after_the_others_are_trained(tmp_path):
     assert str(error) == "3 is odd"
 
 
+def test_what_brings_down_its_workers_is_named(monkeypatch):
+    from refocal.scale import tasks, training
+
+    monkeypatch.setattr(training, "RETRIES", 1)
+    monkeypatch.setattr(tasks, "RETRIES", 1)
+    (error,) = training.spread(lambda _: os._exit(1), ["003-fig-3"], gpu_share=0.5)
+    assert str(error).startswith("a worker died 2 times while it worked on 003-fig-3: ")
+
+
 def test_all_reasons_are_told():
     from refocal.scale.training import raise_all
 

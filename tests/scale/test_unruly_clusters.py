@@ -47,7 +47,7 @@ def test_a_file_that_brings_down_its_workers_is_named(tmp_path, files, monkeypat
     monkeypatch.setattr(ray_engine, "_TASKS", 1)  # all files in one, which does not tell which of them it is
     monkeypatch.setattr(tasks, "RETRIES", 1)
     attempts = tmp_path / "attempts"
-    source = Source(files, deadly(Rows(form_of(files)).read, "b.npz", attempts))
+    source = Source.of(files, deadly(Rows(form_of(files)).read, "b.npz", attempts))
     with connected(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError) as caught:
         engine.fold(source, lambda block: len(block.labels), max, what="measuring")
     assert str(caught.value).startswith(f"a worker died 2 times while it worked on {files[1]}: ")
@@ -56,7 +56,7 @@ def test_a_file_that_brings_down_its_workers_is_named(tmp_path, files, monkeypat
 
 def test_a_file_that_brings_down_its_workers_is_named_by_a_fit(tmp_path, files, monkeypatch):
     monkeypatch.setattr(tasks, "RETRIES", 1)
-    source = Source(files, deadly(Rows(form_of(files)).read, "c.npz", tmp_path / "attempts"))
+    source = Source.of(files, deadly(Rows(form_of(files)).read, "c.npz", tmp_path / "attempts"))
     named = r"died 2 times while it worked on .*c\.npz: "
     with connected(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError, match=named):
         engine.hold(source)
@@ -88,21 +88,26 @@ sys.exit(refocal_command.main())
 """
 
 
-def begin(folder, what, *words):
-    """A command of a process of its own, on the cluster of the tests."""
+@pytest.fixture
+def begin(launch):
+    """Begins a command of a process of its own, on the cluster of the tests."""
     address = ray.get_runtime_context().gcs_address
-    command = [sys.executable, "-c", COMMAND, str(folder), what, "evaluate", *map(str, words), "--address", address]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+
+    def start(folder, what, *words):
+        command = [sys.executable, "-c", COMMAND, str(folder), what, "evaluate", *map(str, words), "--address", address]
+        return launch(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+
+    return start
 
 
-def test_standard_output_is_kept_to_json(tmp_path, files):
+def test_standard_output_is_kept_to_json(tmp_path, files, begin):
     process = begin(tmp_path, "dies once", *files, "--json")
     output, trouble = process.communicate(timeout=120)
     assert process.returncode == 0, trouble
     assert json.loads(output)["measures"]["samples"] == 60
 
 
-def test_standard_output_is_empty_after_an_error(tmp_path, files):
+def test_standard_output_is_empty_after_an_error(tmp_path, files, begin):
     process = begin(tmp_path, "dies", *files, "--json")
     output, trouble = process.communicate(timeout=120)
     assert (process.returncode, output) == (1, "")
@@ -124,7 +129,7 @@ def stopped_raylet():
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_a_cluster_that_stops_does_not_hold_the_command(tmp_path, files, interrupted):
+def test_a_cluster_that_stops_does_not_hold_the_command(tmp_path, files, begin, interrupted):
     process = begin(tmp_path, "goes on", files[0])
     deadline = time.monotonic() + 60
     while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
@@ -132,10 +137,7 @@ def test_a_cluster_that_stops_does_not_hold_the_command(tmp_path, files, interru
     with stopped_raylet():
         if interrupted:
             process.send_signal(signal.SIGINT)
-        try:
-            output, trouble = process.communicate(timeout=60)
-        finally:
-            process.kill()
+        output, trouble = process.communicate(timeout=60)
     assert output == ""
     if interrupted:
         assert process.returncode == 130, trouble
@@ -143,3 +145,14 @@ def test_a_cluster_that_stops_does_not_hold_the_command(tmp_path, files, interru
     else:
         assert process.returncode == 1, trouble
         assert re.search(r"^refocal: the Ray cluster has stopped: its raylet at \S+ has not ans", trouble, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_files_for_which_there_is_no_memory_are_named(files, launch):
+    settings = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
+    command = [sys.executable, "-m", "refocal", "evaluate", *map(str, files), "--engine", "ray", "--address", "local"]
+    env = {**os.environ, **settings}
+    process = launch(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+    output, trouble = process.communicate(timeout=600)
+    assert (process.returncode, output) == (1, "")
+    assert re.search(r"^refocal: a worker died 4 times while it worked on \S+a\.npz: .*memory", trouble, re.MULTILINE)

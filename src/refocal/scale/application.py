@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -88,13 +88,12 @@ def apply(
     form = first_form(files)
     if form is not None:
         form.check_input(calibrator)
-    wanted = {path: Origin(mine, Stamp.of(path)) for path in files}
     outputs = Outputs(out)
     with outputs.held():
         if not overwrite:
-            outputs.check(wanted)
+            outputs.check(files, calibrator=mine)
         missing = [path for path in files if overwrite or not os.path.lexists(out / path.name)]
-        run = partial(_apply_file, calibrator=calibrator, outputs=outputs, wanted=wanted)
+        run = partial(_apply_file, calibrator=calibrator, made_by=mine, outputs=outputs)
         rows = 0
         if missing:
             with opened(engine, address, progress) as running:
@@ -132,8 +131,8 @@ def writable(block: Predictions, probs: np.ndarray, out: str | os.PathLike[str])
     return replace(block, scores=probs, kind="probs", class_names=names, source=None)
 
 
-def _apply_file(path: Path, *, calibrator: Calibrator, outputs: Outputs, wanted: Mapping[Path, Origin]) -> int:
-    note = partial(outputs.write_note, name=path.name, origin=wanted[path])
+def _apply_file(path: Path, *, calibrator: Calibrator, made_by: str, outputs: Outputs) -> int:
+    note = partial(outputs.write_note, name=path.name, origin=Origin(made_by, Stamp.of(path)))
     try:
         # Ray may start a task again that had already renamed its file
         return calibrate_file(calibrator, path, outputs.folder / path.name, overwrite=True, complete=note)

@@ -16,7 +16,7 @@ from refocal.calibrators.objectives import BINS, refuse_weights
 from refocal.core.binning import Bins
 from refocal.scale.engines import Engine, Progress, opened
 from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, bins_of_cells, nll_of_cells
-from refocal.scale.parts import Block, Rows, Source, Unchanged, form_of, matching
+from refocal.scale.parts import Block, Rows, Source, form_of, matching
 
 C = TypeVar("C", bound=Calibrator)
 
@@ -82,7 +82,7 @@ def fitted(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> 
     if isinstance(result, FocalTemperatureScaling) and result.search == "grid":
         _fit_grid(engine, result, files, rows)
     elif isinstance(result, TemperatureScaling | FocalTemperatureScaling):
-        held = engine.hold(Source(tuple(files), Unchanged.of(rows.read, files)))
+        held = engine.hold(Source.of(files, rows.read, steady=True))
         result.learn(PartitionedLikelihood(engine, held, kind=form.kind, files=len(files)))
     return result
 
@@ -94,7 +94,7 @@ def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequen
         run, read = partial(nll_of_cells, kind=kind, cells=cells), rows.read
     else:
         run, read = partial(bins_of_cells, kind=kind, cells=cells, bins=BINS), partial(_unweighted, rows)
-    found = engine.fold(Source(tuple(files), read), run, Sums.merge, what=f"fitting {len(cells)} cells")
+    found = engine.fold(Source.of(files, read), run, Sums.merge, what=f"fitting {len(cells)} cells")
     if found is None:
         raise ValueError(NO_ROWS)
     values = found.means

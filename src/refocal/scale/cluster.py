@@ -28,6 +28,7 @@ def connect(address: str | None) -> None:
     import ray
 
     os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of those that run out of memory Ray has no limit
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of tasks after the first that failed, which is raised
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address not in (None, "auto", "local"):
         _knock(address)
@@ -62,6 +63,14 @@ def leave() -> None:
             abandoned = True
 
 
+def through_client() -> bool:
+    """Whether this process is no part of the cluster, and speaks with it through Ray's client server (ray://)."""
+    from ray.util.client import ray as client
+
+    connected: bool = client.is_connected()  # type: ignore[no-untyped-call]
+    return connected
+
+
 class Watch:
     """Listens for signs of life of the cluster that this process is connected to.
 
@@ -71,13 +80,15 @@ class Watch:
     def __init__(self) -> None:
         import ray
 
-        context = ray.get_runtime_context()
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        mine = [node for node in nodes if node["NodeID"] == context.get_node_id()]
-        self._heard = {("GCS", context.gcs_address): time.monotonic()}
-        for node in mine:
-            address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
-            self._heard["raylet", address] = time.monotonic()
+        self._unanswered: dict[tuple[str, str], float | None] = {}  # since when they are asked without an answer
+        if not through_client():  # whose process need not be able to reach those of the cluster
+            context = ray.get_runtime_context()
+            self._unanswered["GCS", context.gcs_address] = None
+            nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+            for node in nodes:
+                if node["NodeID"] == context.get_node_id():
+                    address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+                    self._unanswered["raylet", address] = None
         self._next = time.monotonic()
 
     def check(self) -> None:
@@ -85,16 +96,20 @@ class Watch:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _SECONDS_TO_ANSWER
-        for (name, address), heard in self._heard.items():
+        for (name, address), since in self._unanswered.items():
+            asked = since or time.monotonic()
             try:
                 _greet(address)
-            except OSError as error:
-                silence = time.monotonic() - heard
+            except TimeoutError as error:
+                self._unanswered[name, address] = asked
+                silence = time.monotonic() - asked
                 if silence > _SECONDS_OF_SILENCE:
                     msg = f"the Ray cluster has stopped: its {name} at {address} has not answered for {silence:.0f} s"
                     raise ConnectionError(msg) from error
-            else:
-                self._heard[name, address] = time.monotonic()
+                continue
+            except OSError:  # an answer, too: Ray sees by itself that nothing listens
+                pass
+            self._unanswered[name, address] = None
 
 
 def _knock(address: str) -> None:
@@ -120,6 +135,6 @@ def _knock(address: str) -> None:
 def _greet(address: str) -> bytes:
     """What a server of HTTP/2 says first."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER) as line:
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER) as line:
         line.sendall(_HTTP2_GREETING)
         return line.recv(9, socket.MSG_WAITALL)

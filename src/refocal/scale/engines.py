@@ -71,12 +71,12 @@ class Local:
 
         def blocks() -> Iterator[Block]:
             nonlocal files
-            for path in source.paths:
-                yield from source.read(path)
+            for file in source.files:
+                yield from file.blocks(source.read)
                 files += 1
 
         def tell(rows: int) -> None:
-            self._progress(Done(what, files, len(source.paths), rows))
+            self._progress(Done(what, files, len(source.files), rows))
 
         found = folded(blocks(), function, merge, tell)
         tell(found[1])

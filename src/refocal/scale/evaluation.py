@@ -63,7 +63,7 @@ def measured(
         if calibrator is not None:
             rows.form.check_input(calibrator)
     run = partial(measure_block, kind=rows.form.kind, calibrators=tuple(calibrators))
-    found = engine.fold(Source(tuple(files), rows.read), run, _merge, what="measuring")
+    found = engine.fold(Source.of(files, rows.read), run, _merge, what="measuring")
     if found is None:
         of_split = "" if rows.split is None else f" of split {rows.split!r}"
         msg = f"there are no rows{of_split} with a weight in {len(files)} files, the first of which is {files[0]}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,19 +45,14 @@ class Outputs:
         with locked(notes / "lock", busy):
             yield
 
-    def check(self, wanted: Mapping[Path, Origin]) -> None:
-        """Refuse a folder that holds outputs of another calibrator, or in place of a wanted output something else.
-
-        Args:
-            wanted: For each input, what its output is to be made by and from.
-        """
-        calibrators = {origin.calibrator for origin in wanted.values()}
+    def check(self, inputs: Sequence[Path], *, calibrator: str) -> None:
+        """Refuse a folder that holds outputs of another calibrator, or something else in place of an input's output."""
         for note in sorted((self.folder / _NOTES).glob("*.json")):
             name, origin = self._read(note)
-            if origin is not None and origin.calibrator not in calibrators:
+            if origin is not None and origin.calibrator != calibrator:
                 msg = f"{self.folder} holds outputs of another calibrator, such as {name}: {_ADVICE}"
                 raise ValueError(msg)
-        for path, origin in wanted.items():
+        for path in inputs:
             output = self.folder / path.name
             if not os.path.lexists(output):
                 continue
@@ -65,7 +60,7 @@ class Outputs:
             if made is None:
                 msg = f"{output} exists, and not by this calibrator: {_ADVICE}"
                 raise FileExistsError(msg)
-            if made.input != origin.input:
+            if made.input != Stamp.of(path):
                 msg = f"{output} was made from another file than {path}, or before that changed: {_ADVICE}"
                 raise ValueError(msg)
 

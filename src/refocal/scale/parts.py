@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -141,27 +141,21 @@ def _chosen(block: Block, wanted: np.ndarray) -> Iterator[Block]:
         yield Block(block.scores[wanted], block.labels[wanted], weights)
 
 
-@dataclass(frozen=True)
-class Unchanged:
-    """Reads files that must stay as they are: several passes add up to one result only if they see the same rows."""
+class File(NamedTuple):
+    """A file of a source, and the stamp that it must keep; None if it may change."""
 
-    read: Callable[[Path], Iterator[Block]]
-    stamps: Mapping[Path, Stamp]
+    path: Path
+    stamp: Stamp | None
 
-    @classmethod
-    def of(cls, read: Callable[[Path], Iterator[Block]], paths: Sequence[Path]) -> Unchanged:
-        """Read the files as they are now."""
-        return cls(read, {path: Stamp.of(path) for path in paths})
+    def blocks(self, read: Callable[[Path], Iterator[Block]]) -> Iterator[Block]:
+        """What is read of the file; raises if the file has changed before or meanwhile."""
+        self._check()
+        yield from read(self.path)
+        self._check()
 
-    def __call__(self, path: Path) -> Iterator[Block]:
-        """The blocks of a file; raises if the file has changed before or while it is read."""
-        self._check(path)
-        yield from self.read(path)
-        self._check(path)
-
-    def _check(self, path: Path) -> None:
-        if Stamp.of(path) != self.stamps[path]:
-            msg = f"{path} changed during the fit, which reads it several times: start again when it is complete"
+    def _check(self) -> None:
+        if self.stamp not in (None, Stamp.of(self.path)):
+            msg = f"{self.path} changed during the fit, which reads it several times: start again when it is complete"
             raise RuntimeError(msg)
 
 
@@ -169,8 +163,13 @@ class Unchanged:
 class Source:
     """Files, and how blocks are read from one."""
 
-    paths: tuple[Path, ...]
+    files: tuple[File, ...]
     read: Callable[[Path], Iterator[Block]]
+
+    @classmethod
+    def of(cls, paths: Sequence[Path], read: Callable[[Path], Iterator[Block]], *, steady: bool = False) -> Source:
+        """A source of files; steady for many passes: these add up to one result only if they see the same rows."""
+        return cls(tuple(File(path, Stamp.of(path) if steady else None) for path in paths), read)
 
 
 def matching(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:

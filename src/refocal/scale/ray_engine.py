@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from refocal.scale import cluster
 from refocal.scale.engines import Done, Progress, folded
-from refocal.scale.parts import Block, Source
+from refocal.scale.parts import Block, File, Source
 from refocal.scale.tasks import Group, in_order
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Ray:
             of_files = len(source.blocks)
         else:
             run = partial(_fold_files, read=source.read, function=function, merge=merge)
-            results, of_files = in_order(run, _groups(source.paths)), len(source.paths)
+            results, of_files = in_order(run, _groups(source.files)), len(source.files)
         total: T | None = None
         for value in self._told(results, what, of_files):
             if value is not None:
@@ -68,15 +68,16 @@ class Ray:
 
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         room = resources.get("object_store_memory", 0.0)
-        if sum(path.stat().st_size for path in source.paths) > _STORE_SHARE * room:
+        size = sum(file.path.stat().st_size for file in source.files)
+        if size > _STORE_SHARE * room or cluster.through_client():  # which knows no streams
             return source
         run = partial(_blocks_of_files, read=source.read)
-        streams = in_order(run, _groups(source.paths), streams=True)
+        streams = in_order(run, _groups(source.files), streams=True)
         return Held([(group, block) for group, blocks in streams for block in blocks])
 
     def each(self, function: Callable[[Path], int], paths: Sequence[Path], *, what: str) -> int:
         """See `Engine`."""
-        results = in_order(partial(_each_file, function=function), _groups(paths))
+        results = in_order(partial(_each_file, function=function), _groups([File(path, None) for path in paths]))
         return sum(self._told(results, what, len(paths)))
 
     def _told(self, results: Iterator[tuple[Group, Result]], what: str, of_files: int) -> Iterator[Any]:
@@ -87,32 +88,30 @@ class Ray:
             yield result.value
 
 
-def _groups(paths: Sequence[Path]) -> list[tuple[Group, Group]]:
+def _groups(files: Sequence[File]) -> list[tuple[Group, tuple[File, ...]]]:
     """Calls with files that follow each other, as many in each, but no more calls than `_TASKS`."""
-    size, more = divmod(len(paths), min(len(paths), _TASKS))
-    ends = [number * size + min(number, more) for number in range(min(len(paths), _TASKS) + 1)]
-    groups = [tuple(paths[start:end]) for start, end in pairwise(ends)]
-    return [(group, group) for group in groups]
+    calls = min(len(files), _TASKS)
+    ends = [number * len(files) // calls for number in range(calls + 1)]
+    groups = [tuple(files[start:end]) for start, end in pairwise(ends)]
+    return [(tuple(file.path for file in group), group) for group in groups]
 
 
-def _fold_files(paths: Group, *, read: Any, function: Any, merge: Any) -> Result:
-    blocks = chain.from_iterable(read(path) for path in paths)
-    total, rows = folded(blocks, function, merge)
-    return Result(total, len(paths), rows)
+def _fold_files(files: Sequence[File], *, read: Any, function: Any, merge: Any) -> Result:
+    total, rows = folded(_blocks_of_files(files, read=read), function, merge)
+    return Result(total, len(files), rows)
 
 
 def _fold_held(block: Block, *, function: Any) -> Result:
     return Result(function(block), 1, len(block.labels))
 
 
-def _blocks_of_files(paths: Group, *, read: Any) -> Iterator[Block]:
-    for path in paths:
-        yield from read(path)
+def _blocks_of_files(files: Sequence[File], *, read: Any) -> Iterator[Block]:
+    return chain.from_iterable(file.blocks(read) for file in files)
 
 
-def _each_file(paths: Group, *, function: Callable[[Path], int]) -> Result:
-    rows = sum(function(path) for path in paths)
-    return Result(rows, len(paths), rows)
+def _each_file(files: Sequence[File], *, function: Callable[[Path], int]) -> Result:
+    rows = sum(function(file.path) for file in files)
+    return Result(rows, len(files), rows)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def in_order(
 
     Args:
         run: What to call.
-        calls: Files, and the argument that stands for them.
+        calls: Files, and the argument that stands for them; a tuple has an item for each file.
         streams: Whether `run` is a generator, and its result a list of references to what it yields, which stays where
             it is. The last thing that it yields is not in the list: an exception to be raised, or None.
     """
@@ -45,9 +45,10 @@ def in_order(
                 with original_errors(told(group)):
                     result = _streamed(handle, watch) if streams else _awaited(handle, watch)
             except WorkerDiedError:
-                if argument is not group or len(group) == 1:
+                if len(group) == 1 or not isinstance(argument, tuple):
                     raise
-                yield from in_order(run, [((path,), (path,)) for path in group], streams=streams)
+                alone = [((path,), (file,)) for path, file in zip(group, argument, strict=True)]
+                yield from in_order(run, alone, streams=streams)
             else:
                 yield group, result
             waiting.popleft()
@@ -108,7 +109,8 @@ def _call(run: Callable[[Any], Any], argument: Any) -> Any:
 
 def _stream(run: Callable[[Any], Iterator[Any]], argument: Any) -> Iterator[Any]:
     try:
-        yield from run(argument)
+        for item in run(argument):  # noqa: UP028 Ray sends values, which `yield from` would pass on
+            yield item
     except Exception as error:
         yield error
     else:
