@@ -71,11 +71,20 @@ def has_values_within(array: Array) -> bool:
 def values_are_free(array: Array) -> bool:
     """Whether looking at values makes no device wait and breaks no tracing."""
     if is_torch(array):
-        traced = sys.modules["torch"].compiler.is_compiling() or is_transformed(array)
-        return array.device.type == "cpu" and not traced
+        return array.device.type == "cpu" and not _is_traced_by_torch(array)
     if is_jax(array):
         return not is_traced(array) and {d.platform for d in array.devices()} == {"cpu"}
     return True
+
+
+def _is_traced_by_torch(tensor: Array) -> bool:
+    """Whether a tensor stands for values that PyTorch records, transforms or fakes."""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling():  # first: what follows cannot be compiled
+        return True
+    recorded = torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0
+    fake = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return recorded or fake or is_transformed(tensor)
 
 
 def pick(array: Array, index: Array, *, xp: Any) -> Array:
@@ -100,6 +109,13 @@ def constant(value: float | tuple[float, ...] | None, *, like: Array, xp: Any) -
 def bounded_exp(x: Array, *, xp: Any) -> Array:
     """exp(x), held below overflow: for factors of values that are 0 and carry a derivative."""
     return xp.exp(xp.minimum(x, xp.full_like(x, 80.0)))
+
+
+def expm1(x: Array, *, xp: Any) -> Array:
+    """e^x - 1; where TorchScript records it by functions that ONNX has, as exact."""
+    if is_torch(x) and sys.modules["torch"].jit.is_tracing():
+        return xp.tanh(x / 2) * (xp.exp(x) + 1)
+    return xp.expm1(x)
 
 
 def stop_gradient(array: Array) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from refocal._arrays import namespace, values_are_free
+from refocal._arrays import is_torch, namespace, values_are_free
 
 Array = Any
 PerClass = float | tuple[float, ...]
@@ -208,10 +208,15 @@ def scalar_gamma(value: Any, *, least: float | None = None, above: float | None 
     return number
 
 
-def weight(value: Any, *, classes: int) -> tuple[float, ...] | None:
-    """Class weights: positive, finite, one a class; equal weights change nothing and become None."""
+def weight(value: Any, *, classes: int) -> Any:
+    """Class weights: positive, finite, one per class; equal weights change nothing and become None.
+
+    A tensor that is being compiled has no values to look at, and stays one.
+    """
     if value is None:
         return None
+    if is_torch(value) and not values_are_free(value) and tuple(value.shape) == (classes,):
+        return value
     numbers = _numbers(value, "weight", classes)
     if not isinstance(numbers, tuple):
         msg = f"weight must have one value for each of {classes} classes, got a number"

@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from refocal import _check
-from refocal._arrays import bounded_exp, constant, in_row_blocks, stop_gradient, widen
+from refocal._arrays import bounded_exp, constant, expm1, in_row_blocks, namespace, stop_gradient, widen
 from refocal.core.focal import focus_of_top
 from refocal.core.simplex import TopSplit, split_logits, split_probs
 
@@ -136,7 +136,7 @@ class MapSettings(NamedTuple):
         return cls(
             gamma,
             plus_one(gamma),
-            None if weights is None else tuple(map(math.log, weights)),
+            _logarithm(weights),
             _check.label_smoothing(label_smoothing),
             detached,
         )
@@ -162,6 +162,13 @@ class MapSettings(NamedTuple):
             xp.sum(xp.where(is_top, value, 0.0), axis=-1, keepdims=True) for value in (self.gamma, self.gamma_plus_one)
         ]
         return pick[0], pick[1]
+
+
+def _logarithm(weights: Any) -> Any:
+    """Of class weights: numbers, or a tensor whose values are not known while it is compiled."""
+    if weights is None:
+        return None
+    return tuple(map(math.log, weights)) if isinstance(weights, tuple) else namespace(weights).log(weights)
 
 
 def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Any) -> Array:
@@ -215,12 +222,13 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Any) -> Array:
     exp_minus_gap = xp.exp(-gap)
     odds_against_top = rest * exp_minus_gap
 
-    far = (gap > _FAR_GAP) | (gamma_top < 0)
-    offset = xp.where(far, rest - 1, xp.expm1(xp.where(far, 0.0, gap)))
+    sign = gamma_top + xp.zeros_like(gap)  # an array in any case: TorchScript joins no mask with a Python bool
+    far = (gap > _FAR_GAP) | (sign < 0)
+    offset = xp.where(far, rest - 1, expm1(xp.where(far, 0.0, gap), xp=xp))
     scale = xp.where(far, exp_minus_gap, 1 / rest)
     base = xp.where(far, gamma_top * xp.log(rest) - gamma_top_plus_one * gap, -gap)
     # beside a class of probability 1, h is infinite for gamma > 0: what is left is a derivative, and it is 0
-    base = xp.where(is_alone & (gamma_top > 0), -xp.inf, base)
+    base = xp.where(is_alone & (sign > 0), -xp.inf, base)
     shift = base - gamma_top * xp.log1p(((1 - odds) + offset) * scale)
     if settings.one_gamma and (settings.detached or gamma == 0.0):
         return shift

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ class SoftmaxMap(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
+        check_tensors(logits=logits)
         return torch.softmax(logits, dim=_class_dim(logits))
 
 
@@ -28,23 +32,23 @@ class FocalMap(nn.Module):
     def __init__(self, gamma: Any, *, weight: Any = None, label_smoothing: float = 0.0, detached: bool = False) -> None:
         super().__init__()
         self.gamma = gamma
-        self.weight = None if weight is None else tuple(float(value) for value in weight)
+        self.weight = _numbers(weight)
         self.label_smoothing, self.detached = label_smoothing, detached
 
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
-        dim = _class_dim(logits)
+        check_tensors(logits=logits)
         plain = self.weight is None and not self.label_smoothing and not self.detached
         if plain and fused.serves_map(logits, self.gamma):
             return fused.posterior_map(logits, float(self.gamma))
-        probs = posterior_from_logits(
-            logits.movedim(dim, -1),
+        return _over_classes(
+            posterior_from_logits,
+            logits,
             gamma=self.gamma,
             weight=self.weight,
             label_smoothing=self.label_smoothing,
             detached=self.detached,
         )
-        return probs.movedim(-1, dim)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -58,13 +62,12 @@ class InverseFocalMap(nn.Module):
     def __init__(self, gamma: float, *, weight: Any = None) -> None:
         super().__init__()
         self.gamma = gamma
-        self.weight = None if weight is None else tuple(float(value) for value in weight)
+        self.weight = _numbers(weight)
 
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
-        dim = _class_dim(logits)
-        rows = logits.movedim(dim, -1)
-        return inverse_focal_posterior_from_logits(rows, gamma=self.gamma, weight=self.weight).movedim(-1, dim)
+        check_tensors(logits=logits)
+        return _over_classes(inverse_focal_posterior_from_logits, logits, gamma=self.gamma, weight=self.weight)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -81,7 +84,8 @@ class SigmoidMap(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
         check_tensors(logits=logits)
-        return sigmoid_posterior(logits, gamma=self.gamma, alpha=self.alpha)
+        with _recording(logits):
+            return sigmoid_posterior(logits, gamma=self.gamma, alpha=self.alpha)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -89,5 +93,27 @@ class SigmoidMap(nn.Module):
 
 
 def _class_dim(logits: Tensor) -> int:
-    check_tensors(logits=logits)
     return 1 if logits.ndim > 1 else 0
+
+
+def _over_classes(posterior: Callable[..., Tensor], logits: Tensor, **settings: Any) -> Tensor:
+    """A map with classes last, over the class dimension."""
+    dim, last = _class_dim(logits), logits.ndim - 1  # not -1, of which TorchScript's exporter to ONNX makes nonsense
+    with _recording(logits):
+        return posterior(logits.movedim(dim, last), **settings).movedim(last, dim)
+
+
+def _recording(logits: Tensor) -> AbstractContextManager[Any]:
+    """Constants are fake where the logits are; and TorchScript, which records no check of a shape, says nothing of it."""
+    if torch.compiler.is_compiling():
+        return nullcontext()
+    if torch.jit.is_tracing():
+        return warnings.catch_warnings(action="ignore", category=torch.jit.TracerWarning)
+    return getattr(logits, "fake_mode", nullcontext())
+
+
+def _numbers(weight: Any) -> Any:
+    """Class weights as numbers; a tensor that is being compiled has none."""
+    if weight is None or (torch.compiler.is_compiling() and isinstance(weight, Tensor)):
+        return weight
+    return tuple(float(value) for value in weight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -66,9 +67,12 @@ class AbstractSoftmaxLoss(AbstractLoss):
         self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     @property
-    def _class_weights(self) -> list[float] | None:
-        """The weights as numbers; those of images may be a tensor of another shape than (K,)."""
-        return None if self.weight is None else self.weight.flatten().tolist()
+    def _class_weights(self) -> list[float] | Tensor | None:
+        """The weights (K,) of an array that may have another shape for images; as numbers where these are known."""
+        if self.weight is None:
+            return None
+        weight = self.weight.flatten()
+        return weight if torch.compiler.is_compiling() else weight.tolist()
 
     @abstractmethod
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
