@@ -23,6 +23,7 @@ SMALLEST_WEIGHT = 1e-100  # of the heaviest sample: squares of it are not 0
 
 def floating(array: Any, name: str) -> tuple[Any, Array]:
     """The array's namespace and the array; sequences of numbers become NumPy arrays."""
+    unmasked(array, name)
     try:
         if isinstance(array, (list, tuple, float, int)):
             array = np.asarray(array)
@@ -34,6 +35,14 @@ def floating(array: Any, name: str) -> tuple[Any, Array]:
         msg = f"{name} must have a floating-point dtype, got {array.dtype}"
         raise TypeError(msg)
     return xp, array
+
+
+def unmasked(array: Any, name: str) -> Any:
+    """The array, of any kind but a NumPy masked array: its mask would be lost, and what it hides would count."""
+    if isinstance(array, np.ma.MaskedArray):
+        msg = f"{name} must not be a masked array: leave out the masked rows, or fill them by .filled(value)"
+        raise TypeError(msg)
+    return array
 
 
 def classes_last(array: Array, name: str) -> None:
@@ -165,6 +174,7 @@ def sample_weights(weights: np.ndarray, name: str) -> None:
 
 def labels(array: Any, like: Array, name: str, *, xp: Any) -> Array:
     """Integer class indices, one for each row of `like`, within its classes."""
+    unmasked(array, name)
     if isinstance(array, (list, tuple, int)):
         array = xp.asarray(np.asarray(array, dtype=None if np.size(array) else np.int64))
     try:

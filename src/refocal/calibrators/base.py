@@ -138,6 +138,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     def _logits(self, X: Any, *, reset: bool) -> np.ndarray:
         """Checked scores as logits (N, K)."""
         choice(self.input, "input", _INPUTS)
+        _check.unmasked(X, "X")
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
         if one_column and (getattr(X, "ndim", None) == 1 or (isinstance(X, list | tuple) and X and np.ndim(X[0]) == 0)):
             X = np.asarray(X).reshape(-1, 1)
@@ -160,7 +161,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         if y is None:
             msg = f"{type(self).__name__} requires y to be passed, but the target y is None"
             raise ValueError(msg)
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(_check.unmasked(y, "y"), warn=True)
         if y.dtype.kind == "f":
             assert_all_finite(y, input_name="y")
         if len(y) != rows:
@@ -224,7 +225,7 @@ def _present(y: np.ndarray) -> np.ndarray:
 def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
     if sample_weight is None:
         return None
-    weights = np.asarray(sample_weight, dtype=np.float64)
+    weights = np.asarray(_check.unmasked(sample_weight, "sample_weight"), dtype=np.float64)
     if weights.ndim == 0:
         weights = np.full(rows, weights)
     if weights.shape != (rows,):

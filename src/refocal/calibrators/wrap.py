@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_predict
 from sklearn.utils.validation import check_is_fitted
 
+from refocal import _check
 from refocal.calibrators.base import Calibrator
 
 _BATCH = 1024
@@ -53,6 +54,8 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the calibrator, and with `cv` the classifier, too. Returns self."""
+        _check.unmasked(y, "y")
+        _check.unmasked(sample_weight, "sample_weight")
         if self.cv is None:
             self.estimator_ = self.estimator
             scores = self._scores(X)

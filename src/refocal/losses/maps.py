@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
 
 from refocal.core.inverse_focal import inverse_focal_posterior_from_logits
 from refocal.core.posterior import posterior_from_logits
@@ -104,12 +105,13 @@ def _over_classes(posterior: Callable[..., Tensor], logits: Tensor, **settings: 
 
 
 def _recording(logits: Tensor) -> AbstractContextManager[Any]:
-    """Constants are fake where the logits are; and TorchScript, which records no check of a shape, says nothing of it."""
+    """Constants are fake where the logits are; TorchScript, which records no check of a shape, does not warn of it."""
     if torch.compiler.is_compiling():
         return nullcontext()
-    if torch.jit.is_tracing():
-        return warnings.catch_warnings(action="ignore", category=torch.jit.TracerWarning)
-    return getattr(logits, "fake_mode", nullcontext())
+    if torch._C._get_tracing_state() is not None:
+        return warnings.catch_warnings(action="ignore", category=TracerWarning)
+    mode: AbstractContextManager[Any] = getattr(logits, "fake_mode", nullcontext())
+    return mode
 
 
 def _numbers(weight: Any) -> Any:

@@ -205,7 +205,7 @@ def read(
     xp, scores = _check.floating(scores, name)
     bits = int(xp.finfo(scores.dtype).bits)
     view = _view(scores)
-    answers = _integers(labels)
+    answers = _integers(_check.unmasked(labels, "labels"))
     if task == "multiclass":
         if view.ndim < 2 or view.shape[1] < 2:
             msg = f"{name} must have shape (N, classes) or (N, classes, ...), two classes or more, got {_shape(view)}"
@@ -233,7 +233,7 @@ def read(
         msg = f"labels must not all be ignore_index={ignore_index}"
         raise ValueError(msg)
     _check_labels(flat, view.shape[1] if view.ndim > 1 else 2, ignore_index, answers.shape)
-    flat_weights = _weights(weights, answers.shape, task)
+    flat_weights = _weights(_check.unmasked(weights, "weights"), answers.shape, task)
     if flat_weights is not None and not batch and not flat_weights[counts].any():
         msg = "weights must not all be 0"
         raise ValueError(msg)

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import numpy as np
 
+from refocal import _check
 from refocal.predictions import values
 from refocal.predictions.errors import Place
 from refocal.predictions.values import Columns
@@ -56,6 +57,8 @@ class Predictions:
         if self.kind not in values.KINDS:
             message = f"kind must be 'logits' or 'probs', got {self.kind!r}"
             raise place.error(message)
+        for name, column in self._columns()._asdict().items():
+            _check.unmasked(column, name)
         self._store(values.check(self._columns().map(np.asarray), self.kind, place))
         if self.class_names is not None:
             names = values.class_names(self.class_names, self.classes, place)

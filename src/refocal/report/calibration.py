@@ -106,7 +106,7 @@ class Calibration:
             source: What to call the data.
             progress: Is told what is being done.
         """
-        data = TestData(np.asarray(scores), np.asarray(labels), None if weights is None else np.asarray(weights))
+        data = TestData.of(scores, labels, weights)
         given = as_given(input=self.input)
         contenders = {
             fitted.name: given
@@ -220,7 +220,9 @@ def _class_indices(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
     """The labels, checked: an estimator would take any K different numbers for names of the classes."""
     samples, *classes = shape or (0,)
     rows = np.broadcast_to(0.0, (samples, max([2, *classes])))
-    checked: np.ndarray = _check.labels(np.asarray(labels), rows, "labels", xp=namespace(rows))
+    checked: np.ndarray = _check.labels(
+        np.asarray(_check.unmasked(labels, "labels")), rows, "labels", xp=namespace(rows)
+    )
     return checked
 
 

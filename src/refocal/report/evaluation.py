@@ -55,7 +55,7 @@ def given_probs(scores: Any, *, input: str, log: bool) -> np.ndarray:
     One column is for two classes: the log-odds, or the probability, of the second.
     """
     _check.one_of(input, "input", ("logits", "probs"))
-    array = np.asarray(scores)
+    array = np.asarray(_check.unmasked(scores, input))
     array = array.reshape(-1, 1) if array.ndim == 1 else array
     xp, array = _check.floating(array, input)
     least, gap = edges_of_probability(np.finfo(array.dtype if array.dtype.itemsize <= 8 else np.float64))
@@ -97,7 +97,7 @@ def evaluate(
 
     Reference: 002, section 2.
     """
-    data = TestData(np.asarray(scores), np.asarray(labels), None if weights is None else np.asarray(weights))
+    data = TestData.of(scores, labels, weights)
     given = as_given(input=input)
     return compare([given], given, data, input=input, class_names=class_names, by_class=by_class, source=source)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from refocal import metrics
+from refocal import _check, metrics
 from refocal.report.record import Change, Diagram, Measured, Method, frozen
 
 _HISTOGRAM_BINS = 20
@@ -31,6 +31,13 @@ class TestData:
     scores: np.ndarray
     labels: np.ndarray
     weights: np.ndarray | None
+
+    @classmethod
+    def of(cls, scores: Any, labels: Any, weights: Any) -> Self:
+        """The same of arrays of any library, or lists."""
+        for name, array in (("scores", scores), ("labels", labels), ("weights", weights)):
+            _check.unmasked(array, name)
+        return cls(np.asarray(scores), np.asarray(labels), None if weights is None else np.asarray(weights))
 
 
 def most_frequent(labels: np.ndarray, classes: int) -> tuple[int, ...]:

@@ -125,7 +125,7 @@ class Slider:
         _, logits = _check.floating(logits, "logits")
         _check.classes_last(logits, "logits")
         _check.logits(logits, "logits", xp=np)
-        labels = np.asarray(labels)
+        labels = np.asarray(_check.unmasked(labels, "labels"))
         if logits.ndim != 2 or labels.shape != logits.shape[:1] or len(labels) == 0:
             msg = f"logits must have shape (N, K) and labels (N,) with N >= 1, got {logits.shape} and {labels.shape}"
             raise ValueError(msg)

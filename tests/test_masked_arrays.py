@@ -1,0 +1,119 @@
+"""NumPy's masked arrays are refused at every door: their masks would be lost, and what they hide would count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import refocal
+from refocal import calibrators, metrics
+from refocal.predictions import Predictions
+from refocal.report.record import Slider
+
+PROBS = np.array([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4]] * 30)
+LOGITS = np.log(PROBS)
+LABELS = np.array([0, 1, 1] * 30)
+WEIGHTS = np.ones(90)
+
+
+def masked(array):
+    return np.ma.masked_array(array, mask=np.arange(array.size).reshape(array.shape) == 0)
+
+
+def refused(name):
+    return pytest.raises(
+        TypeError, match=f"^{name} must not be a masked array: leave out the masked rows, or fill them"
+    )
+
+
+ONE_ARRAY = {
+    refocal.posterior: PROBS,
+    refocal.posterior_from_logits: LOGITS,
+    refocal.minimizer: PROBS,
+    refocal.sigmoid_posterior: LOGITS,
+    refocal.sigmoid_minimizer: PROBS,
+    refocal.phi: PROBS,
+    refocal.confidence_regime: PROBS,
+}
+
+
+@pytest.mark.parametrize("function", ONE_ARRAY, ids=lambda each: each.__name__)
+def test_the_mathematics(function):
+    array = ONE_ARRAY[function]
+    function(array, gamma=2.0)
+    with pytest.raises(TypeError, match="must not be a masked array"):
+        function(masked(array), gamma=2.0)
+
+
+def test_labels_of_the_mathematics():
+    with refused("labels"):
+        refocal.proper_focal_partial(PROBS, masked(LABELS), gamma=2.0)
+    with refused("log_q"):
+        refocal.focal_partial(LOGITS, masked(LOGITS), gamma=2.0)
+
+
+@pytest.mark.parametrize(
+    "measure", [metrics.ece, metrics.nll, metrics.brier, metrics.smooth_ece, metrics.auroc, metrics.error]
+)
+def test_metrics(measure):
+    with refused("probs"):
+        measure(masked(PROBS), LABELS)
+    with refused("labels"):
+        measure(PROBS, masked(LABELS))
+    with refused("weights"):
+        measure(PROBS, LABELS, weights=masked(WEIGHTS))
+
+
+def test_other_metrics():
+    with refused("labels"):
+        metrics.CalibrationAccumulator().update(PROBS, masked(LABELS))
+    with refused("posterior"):
+        metrics.kl_to_posterior(PROBS, masked(PROBS))
+    with refused("logits"):
+        metrics.ece_from_logits(masked(LOGITS), LABELS)
+
+
+@pytest.mark.parametrize("kind", [calibrators.TemperatureScaling, calibrators.PlattScaling, calibrators.MatrixScaling])
+def test_calibrators(kind):
+    with refused("X"):
+        kind().fit(masked(LOGITS), LABELS)
+    with refused("y"):
+        kind().fit(LOGITS, masked(LABELS))
+    with refused("sample_weight"):
+        kind().fit(LOGITS, LABELS, masked(WEIGHTS))
+    with refused("X"):
+        kind().fit(LOGITS, LABELS).predict_proba(masked(LOGITS))
+
+
+def test_a_classifier_with_its_calibrator():
+    model = calibrators.Calibrated(LogisticRegression(), calibrators.TemperatureScaling(), cv=2)
+    with refused("y"):
+        model.fit(LOGITS, masked(LABELS))
+    with refused("sample_weight"):
+        model.fit(LOGITS, LABELS, masked(WEIGHTS))
+
+
+def test_reports():
+    for name, given in (
+        ("scores", (masked(LOGITS), LABELS, WEIGHTS)),
+        ("labels", (LOGITS, masked(LABELS), WEIGHTS)),
+        ("weights", (LOGITS, LABELS, masked(WEIGHTS))),
+    ):
+        scores, labels, weights = given
+        with refused(name):
+            refocal.evaluate(scores, labels, weights=weights)
+        with refused({"scores": "X", "weights": "sample_weight"}.get(name, name)):
+            refocal.calibrate(scores, labels, method="temperature", sample_weight=weights)
+    with refused("labels"):
+        refocal.calibrate(LOGITS, LABELS, method="temperature").report(LOGITS, masked(LABELS))
+    with refused("labels"):
+        Slider.pack(LOGITS, masked(LABELS), gamma=1.0, temperature=1.0)
+
+
+def test_predictions():
+    for name, array in (("labels", LABELS), ("weights", WEIGHTS), ("split", np.array(["val"] * 90))):
+        with refused(name):
+            Predictions(LOGITS, kind="logits", **{name: masked(array)})
+    with refused("scores"):
+        Predictions(masked(LOGITS), kind="logits")
