@@ -222,7 +222,7 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Any) -> Array:
     exp_minus_gap = xp.exp(-gap)
     odds_against_top = rest * exp_minus_gap
 
-    sign = gamma_top + xp.zeros_like(gap)  # an array in any case: TorchScript joins no mask with a Python bool
+    sign = gamma_top + 0 * gap  # an array in any case: TorchScript joins no mask with a Python bool
     far = (gap > _FAR_GAP) | (sign < 0)
     offset = xp.where(far, rest - 1, expm1(xp.where(far, 0.0, gap), xp=xp))
     scale = xp.where(far, exp_minus_gap, 1 / rest)
