@@ -89,6 +89,8 @@ def test_evaluate_block_by_block(files, capsys):
     for name, measured in refocal.evaluate(log_odds, labels).given.measures.items():
         if name != "adaptive_ece":
             assert content[name] == pytest.approx(measured.value), name
+    told = run(capsys, "calibrate", "both.npz", *little)[2]
+    assert "refocal: reading block by block, by focal-temperature: both.npz would take about" in told
     told = run(capsys, "evaluate", "two.npz", "--report", "x.html", *little)[2]
     assert "--report needs the whole file in memory, but two.npz would take about" in told
     assert "more than --memory 10.0K" in told

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from refocal._documents import parse_json, read_document
 from refocal.cli import compare, memory
-from refocal.cli.output import Output, check_output, show, steps
+from refocal.cli.output import Output, check_output, note, show, steps
 from refocal.predictions import Predictions
 from refocal.report import Report, table, words
 from refocal.report import evaluate as measure
@@ -44,6 +44,7 @@ def evaluate(options: Namespace) -> None:
         if options.report:
             msg = f"--report needs the whole file in memory, but {why}"
             raise ValueError(msg)
+        note(f"reading block by block, without intervals: {why}")
         with partitioned.bar() as progress:
             found = compare.streamed(options.files, split=options.split, progress=progress)
         show(options, *found)
@@ -78,6 +79,7 @@ def calibrate(options: Namespace) -> None:
     files = [file for file in (options.val, options.test) if file]
     if why := memory.too_large(options, files, per_score=memory.FITTING):
         partitioned.refuse_whole(options, why)
+        note(f"reading block by block, by {options.method or partitioned.DEFAULT_METHOD}: {why}")
         partitioned.calibrate(options, settings)
         return
     settings |= {} if options.method is None else {"method": options.method}

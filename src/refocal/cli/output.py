@@ -71,6 +71,11 @@ def check_output(path: str, name: str, suffixes: tuple[str, ...], *, force: bool
         raise FileExistsError(msg)
 
 
+def note(text: str) -> None:
+    """Tell people something beside the result."""
+    sys.stderr.write(f"refocal: {words.printable(' '.join(text.split()))}\n")
+
+
 def terminal() -> Console:
     """The standard error, for progress: FORCE_COLOR asks for colors, it does not make a terminal of a file."""
     return Console(stderr=True, force_terminal=sys.stderr is not None and sys.stderr.isatty())

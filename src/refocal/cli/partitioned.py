@@ -30,6 +30,7 @@ from refocal.scale.evaluation import measured
 from refocal.scale.parts import Rows, form_of, matching
 
 _METHODS = ("temperature", "focal-temperature", "posterior")
+DEFAULT_METHOD = "focal-temperature"
 
 
 def asked_for(options: Namespace, files: Sequence[str]) -> bool:
@@ -55,7 +56,7 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     form = form_of(val)
     test_form = form_of(test)
     form.check(test_form._replace(weighted=form.weighted))
-    method = options.method or "focal-temperature"
+    method = options.method or DEFAULT_METHOD
     calibrator = _chosen(method, loss, form.kind)
     alone = options.test is None
     if not alone and set(val) & set(test):
