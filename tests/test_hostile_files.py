@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +18,14 @@ from refocal import _check, cli, zoo
 from refocal.calibrators import TemperatureScaling, load
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError, PredictionsReader
-from refocal.reproduce import read_specs
+from refocal.reproduce import read_specs, store
 from refocal.train import checkpoint, runs
 from refocal.train.data import DataError, word_vectors
 from refocal.train.data import load as load_data
 from refocal.train.history import History
 from refocal.train.recipe import read_recipe
 
+REPOSITORY = Path(__file__).parents[1]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 ESCAPES = "\x1b[31mred[/bold]\x07"
 DEEP = "[" * 100_000
@@ -140,6 +142,22 @@ def test_histories_of_other_content(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(line + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
         History(tmp_path / "metrics.jsonl").best()
+
+
+@pytest.mark.parametrize(
+    "change", [{"scale": "x"}, {"scale": None}, {"seconds": "x"}, {"values": 3}, {"published": [3]}]
+)
+def test_stored_results_of_other_content(tmp_path, change):
+    found = min((REPOSITORY / "experiments" / "results").glob("*/small/numbers.json"))
+    scale, name = found.parts[-2], found.parts[-3]
+    spec = read_specs(REPOSITORY / "experiments")[name]
+    copy = tmp_path / name / scale / "numbers.json"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(found.read_bytes())
+    assert store.load(tmp_path, spec, scale) is not None
+    copy.write_text(json.dumps(json.loads(found.read_bytes()) | change), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"numbers\.json is not a result"):
+        store.load(tmp_path, spec, scale)
 
 
 def test_deep_nesting_names_the_file(tmp_path, capsys):

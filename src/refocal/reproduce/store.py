@@ -145,6 +145,10 @@ def load(results: Path, spec: Spec, scale: str) -> Result | None:
         return None
     try:
         content = parse_json(read_document(file), ValueError)
+        kinds = {"seconds": int | float, "values": dict, "curves": dict}
+        if content["scale"] != scale or not all(isinstance(content[name], kind) for name, kind in kinds.items()):
+            msg = f"its scale must be {scale!r}, its seconds a number, its values and curves objects"
+            raise ValueError(msg)
         table = tuple(tuple(row) for row in content.pop("table", ()))
         numbers = Numbers(content.pop("values"), content.pop("curves"), table, tuple(content.pop("absent", ())))
         published = tuple(Comparison(**item) for item in content.pop("published"))
