@@ -235,6 +235,9 @@ def test_an_infinite_mean_is_no_json_number():
     [
         ({"gamma": "3"}, r"one\.json: gamma must be of type int or float or NoneType, got '3'"),
         ({"seed": True}, r"one\.json: seed must be of type int, got True"),
+        ({"gamma": -2.0}, r"one\.json: gamma must be at least 0, got -2\.0"),
+        ({"label_smoothing": 1}, r"one\.json: label_smoothing must be in \[0, 1\), got 1"),
+        ({"epochs": 0}, r"one\.json: epochs must be at least 1, got 0"),
         ({"schema": 2}, r"one\.json must be a card of schema 1"),
         ({"recipe": 3}, r"one\.json: recipe must be of type dict, got 3"),
         ({"name": "two"}, r"one\.json: name must be that of the file, 'one', got 'two'"),

@@ -248,6 +248,14 @@ def _card(text: bytes, path: Path) -> Card:
             wanted = " or ".join(kind.__name__ for kind in kinds)
             msg = f"{path}: {key} must be of type {wanted}, got {value!r:.100}"
             raise ZooError(msg)
+    for key, allowed, good in (
+        ("gamma", "at least 0", content["gamma"] is None or content["gamma"] >= 0),
+        ("label_smoothing", "in [0, 1)", 0 <= content["label_smoothing"] < 1),
+        ("epochs", "at least 1", content["epochs"] >= 1),
+    ):
+        if not good:
+            msg = f"{path}: {key} must be {allowed}, got {content[key]!r:.100}"
+            raise ZooError(msg)
     if not isinstance(content.get("recipe", {}), dict):
         msg = f"{path}: recipe must be of type dict, got {content['recipe']!r:.100}"
         raise ZooError(msg)
