@@ -132,3 +132,15 @@ def test_many_gradients_at_once_and_a_second_pass():
         (again,) = torch.autograd.grad(losses[index], leaf, retain_graph=True)
         torch.testing.assert_close(all_at_once[index], one)
         assert torch.equal(one, again)
+
+
+@pytest.mark.parametrize("label", [CLASSES, -3])
+@pytest.mark.parametrize("gamma", [2.0, tuple(0.5 * k for k in range(7))], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_classes_out_of_bounds_are_refused_as_by_cross_entropy(label, gamma, weighted):
+    logits, target, _ = batch()
+    target[1] = label
+    weight = torch.ones(CLASSES) if weighted else None
+    for smoothing in (0.0, 0.1):
+        with pytest.raises(IndexError, match=f"Target {label} is out of bounds"):
+            L.FocalLoss(gamma, weight=weight, label_smoothing=smoothing)(logits, target)

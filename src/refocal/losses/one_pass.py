@@ -20,7 +20,7 @@ from torch import Tensor
 
 from refocal.losses.plans import Settings
 from refocal.losses.policies import GammaPolicy
-from refocal.losses.targets import Rows, distance_from_target, gather_target, row_blocks, take_out_target
+from refocal.losses.targets import Rows, distance_from_target, row_blocks, take_out_target
 
 Plain = Callable[[Rows], Tensor]  # from rows to losses (n,)
 _LARGEST_POWER = 8  # up to this whole exponent, powers are products
@@ -45,19 +45,31 @@ def focal_loss(rows: Rows, settings: Settings, reduction: str, plain: Plain) -> 
     call, index, weights = call_of_indices(rows, ignore_index, weight, reduction, plain)
     if smoothing:
         return _smoothed_loss(call, index, settings._replace(gamma=gamma))
-    return hard_loss(call, index, weights, gamma[index] if isinstance(gamma, Tensor) else gamma, detached=detached)
+    if isinstance(gamma, Tensor):
+        gamma = _of_classes(gamma, index, rows, plain)
+    return hard_loss(call, index, weights, gamma, detached=detached)
 
 
 def call_of_indices(
     rows: Rows, ignore_index: int, weight: Tensor | None, reduction: str, plain: Plain
 ) -> tuple[Call, Tensor, Tensor]:
     """A call with its classes (N, 1), made safe to use, and their weights (N, 1), 0 where a row does not count."""
-    _, keep, safe = gather_target(rows.logits.detach(), rows.target, ignore_index)
-    index, weights = safe[:, None], keep[:, None].to(rows.logits.dtype)
+    target = rows.target[:, None]
+    keep = target != ignore_index
+    index, weights = torch.where(keep, target, 0), keep.to(rows.logits.dtype)
     if weight is not None:
-        weights = weights * weight.flatten().to(weights.dtype)[index]
+        weights = weights * _of_classes(weight.flatten().to(weights.dtype), index, rows, plain)
     divisor = weights.sum() if reduction == "mean" else None if reduction == "none" else 1.0
     return Call(rows, plain, divisor), index, weights
+
+
+def _of_classes(values: Tensor, index: Tensor, rows: Rows, plain: Plain) -> Tensor:
+    """Values (K,) at the classes `index`."""
+    try:
+        return values[index]
+    except (RuntimeError, IndexError):
+        plain(rows)  # a class out of bounds: raises in cross-entropy's words
+        raise
 
 
 def hard_loss(call: Call, index: Tensor, weight: Tensor, gamma: Any, *, detached: bool = False) -> Tensor:
@@ -146,7 +158,12 @@ def _soft_loss(call: Call, settings: Settings) -> Tensor:
 def _apply(call: Call, of_block: Callable[..., Tensor], by_row: tuple[Tensor, ...]) -> Tensor:
     """The loss: `of_block` gives losses (n, 1) of logits (n, K) and row tensors, and writes their gradient to `out`."""
     # beneath `Function.apply`, which looks for transformations of `torch.func`: there are none, and small batches wait
-    loss: Tensor = super(torch.autograd.Function, _OnePass).apply(call.rows.logits, call, of_block, by_row)  # type: ignore[no-untyped-call]
+    apply = super(torch.autograd.Function, _OnePass).apply
+    try:
+        loss: Tensor = apply(call.rows.logits, call, of_block, by_row)  # type: ignore[no-untyped-call]
+    except (RuntimeError, IndexError):
+        call.plain(call.rows)  # a class out of bounds: raises in cross-entropy's words
+        raise
     return loss
 
 
@@ -205,7 +222,16 @@ def _focal_and_pull(log_p: Tensor, p: Tensor, q: Tensor, gamma: Any, detached: b
         base = 1 + p
     reduced = base ** (abs(gamma) - 1)
     factor = reduced * base
-    return -factor * log_p, factor if detached else reduced * (base - gamma * (p * log_p))
+    if detached:
+        return -factor * log_p, factor
+    return -factor * log_p, reduced * _less_product(base, p, log_p, gamma)
+
+
+def _less_product(q: Tensor, p: Tensor, log_p: Tensor, gamma: Any) -> Tensor:
+    """Q - gamma p log p."""
+    if isinstance(gamma, Tensor):
+        return torch.addcmul(q, p * gamma, log_p, value=-1)
+    return torch.addcmul(q, p, log_p, value=-gamma)
 
 
 def _soft_block(
@@ -233,12 +259,7 @@ def _soft_block(
     reduced = _reduced_power(p, q, gamma, top)
     factor = reduced * q
     losses = factor * log_p
-    if detached:
-        pull = factor
-    elif isinstance(gamma, Tensor):
-        pull = torch.addcmul(q, p * gamma, log_p, value=-1).mul_(reduced)
-    else:
-        pull = torch.addcmul(q, p, log_p, value=-gamma).mul_(reduced)
+    pull = factor if detached else _less_product(q, p, log_p, gamma).mul_(reduced)
     if weight is not None:
         losses, pull = losses * weight, pull * weight
     losses, pull = add_up(losses).neg_(), mix(pull)
