@@ -91,6 +91,7 @@ def test_outputs_are_replaced_one_by_one(tmp_path):
 
 
 def test_two_commands_at_once_do_not_mix_their_outputs(tmp_path, inputs):
+    pytest.importorskip("fcntl")
     for number in range(10):
         out, start, refused = tmp_path / f"out{number}", threading.Barrier(2), []
 
