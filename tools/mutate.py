@@ -244,12 +244,12 @@ def survey(files: Sequence[str]) -> None:
 
 
 def tests_of(mutant: Mutant, known: dict[str, Any]) -> list[str]:
-    """The tests that run the mutant's lines, quickest first."""
+    """The tests that run the mutant's lines: first those that are quick, and that run few other lines."""
     lines = known["lines"].get(mutant.module, {})
     first, last = mutant.lines or (0, sys.maxsize)
     found = {test for line, tests in lines.items() if first <= int(line) <= last for test in tests}
-    seconds = known["seconds"]
-    return sorted((test for test in found if test in seconds), key=lambda test: (seconds[test], test))
+    seconds, breadth = known["seconds"], known["breadth"]
+    return sorted((test for test in found if test in seconds), key=lambda test: (seconds[test] * breadth[test], test))
 
 
 def within(tests: Sequence[str], seconds: dict[str, float], budget: float) -> list[str]:
@@ -281,6 +281,7 @@ def run(args: argparse.Namespace) -> None:
     path = KEPT / f"seed{args.seed}.json"
     fates: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     known = json.loads((KEPT / "survey.json").read_text(encoding="utf-8"))
+    known["breadth"] = Counter(test for lines in known["lines"].values() for tests in lines.values() for test in tests)
     modules = [module for module in formulas() if not args.modules or module.startswith(tuple(args.modules))]
     if args.survivors:
         everyone = [mutant for module in modules for mutant in mutants_of(module)]
@@ -290,6 +291,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         drawn = draw(args.sample, seed=args.seed)
         chosen = [mutant for mutant in drawn if mutant.module in modules and mutant.name not in fates]
+        random.Random(args.seed).shuffle(chosen)  # so that a run that is cut short has tried a sample, too
     trial = Trial(chosen, known, fates, path)
     trial.budget = args.budget
     files = {test.split("::")[0] for mutant in chosen for test in tests_of(mutant, known)}
@@ -303,44 +305,35 @@ def equivalents() -> dict[str, list[str]]:
 
 
 def report(args: argparse.Namespace) -> None:
-    """Write the score of each module, and every survivor."""
-    known = json.loads((KEPT / f"seed{args.seed}.json").read_text(encoding="utf-8"))
-    drawn = [mutant.name for mutant in draw(args.sample, seed=args.seed)]
-    if missing := [name for name in drawn if name not in known]:
-        sys.exit(f"{len(missing)} mutants were not tried, such as {missing[0]}: use `run` first")
-    fates = {name: known[name] for name in drawn}
+    """Write the score of each module, and every survivor, of all mutants tried whose formulas are still there."""
+    fates = json.loads((KEPT / f"seed{args.seed}.json").read_text(encoding="utf-8"))
     reasons = {name: reason for reason, names in equivalents().items() for name in names}
     everyone = {module: [mutant.name for mutant in mutants_of(module)] for module in formulas()}
     if gone := set(reasons) - {name for names in everyone.values() for name in names}:
         print(f"{EQUIVALENT.name} has {len(gone)} mutants of formulas that have changed, such as {min(gone)}")
-    lines = [
-        "| module | mutants | tried | killed | equivalent | survived | score |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     survivors, equivalent = [], defaultdict(list)
-    totals: Counter[str] = Counter()
     for module, names in everyone.items():
-        counts = Counter(mutants=len(names))
-        for name in filter(fates.__contains__, names):
-            fell = fates[name] in ("killed", "hung")
-            kind = "killed" if fell else "equivalent" if name in reasons else "survived"
-            counts[kind] += 1
+        for name in names:
+            kind = _kind(fates.get(name), name in reasons)
+            for row in ("**all**", f"**{module.split('/')[0]}**", f"`{module}`"):
+                counts[row].update(("mutants", kind))
             if kind == "survived":
                 survivors.append(name)
             elif kind == "equivalent":
                 equivalent[reasons[name]].append(name)
-        totals += counts
-        lines.append(_row(f"`{module}`", counts))
-    lines.append(_row("**all**", totals))
-    low, high = stats.binomtest(totals["killed"], totals["killed"] + totals["survived"]).proportion_ci(method="wilson")
+    total = counts["**all**"]
+    able = total["killed"] + total["survived"]
+    low, high = stats.binomtest(total["killed"], able).proportion_ci(method="wilson")
     text = f"""# Faults in the formulas that the tests notice
 
-{sum(totals.values()) - totals["mutants"]:,} of {totals["mutants"]:,} mutants, drawn at random with seed {args.seed}, in
-proportion to each module's number. Each met the tests that run its lines. Of those that are not equivalent to the
-original, {totals["killed"] / (totals["killed"] + totals["survived"]):.1%} were killed (95 % interval {low:.1%} to
-{high:.1%}).
+{able + total["equivalent"]:,} of {total["mutants"]:,} mutants, drawn at random with seed {args.seed}. Each met tests
+that run its lines. Of those that are not equivalent to the original, {total["killed"] / able:.1%} were killed (95 %
+interval {low:.1%} to {high:.1%}); of all, {total["killed"] / (able + total["equivalent"]):.1%}.
 
-{chr(10).join(lines)}
+| module | mutants | tried | killed | equivalent | survived | score |
+|---|---:|---:|---:|---:|---:|---:|
+{chr(10).join(_row(name, of_row) for name, of_row in counts.items())}
 
 ## Survivors that are not equivalent
 
@@ -354,6 +347,14 @@ original, {totals["killed"] / (totals["killed"] + totals["survived"]):.1%} were 
     args.out.write_text(text, encoding="utf-8")
 
 
+def _kind(fate: str | None, is_equivalent: bool) -> str:
+    if fate is None:
+        return "untried"
+    if fate in ("killed", "hung"):
+        return "killed"
+    return "equivalent" if is_equivalent else "survived"
+
+
 def _row(name: str, counts: Counter[str]) -> str:
     tried = counts["killed"] + counts["equivalent"] + counts["survived"]
     able = tried - counts["equivalent"]
@@ -364,11 +365,6 @@ def _row(name: str, counts: Counter[str]) -> str:
 
 def _group(reason: str, names: Sequence[str]) -> str:
     return f"{reason}\n\n" + "\n".join(f"- `{name}`" for name in names) + "\n"
-
-
-def _add_sample(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--sample", type=int, default=0, help="so many mutants of all modules; default all")
-    command.add_argument("--seed", type=int, default=0)
 
 
 if __name__ == "__main__":
@@ -387,7 +383,7 @@ if __name__ == "__main__":
     command.add_argument("--budget", type=float, default=20.0, help="seconds of tests for each mutant")
     command.set_defaults(call=run)
     command = commands.add_parser("report", help="write the score and the survivors")
-    _add_sample(command)
+    command.add_argument("--seed", type=int, default=0)
     command.add_argument("--out", type=Path, required=True)
     command.set_defaults(call=report)
     arguments = parser.parse_args()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import expit, softmax
 
 import refocal
 from arrays import random_simplex
@@ -74,3 +75,26 @@ def test_of_regimes():
     assert found.shape == (2, 3)
     for place in np.ndindex(2, 3):
         assert found[place] == refocal.confidence_regime(probs[place], gamma=3.0)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_heads_of_two_classes(log):
+    rows = np.random.default_rng(0).normal(0, 2, (2, 3, 2))
+    check(head(logistic_head, VALUES[0, :1], VALUES[1, :1], KNOTS[0, :1], log=log), rows)
+    check(head(table_head, KNOTS[:1], VALUES[:1], 0 * VALUES[:1], top_label=False, log=log), rows)
+
+
+def test_heads_are_their_formulas():
+    rng = np.random.default_rng(5)
+    z, a, b, c = rng.normal(0, 2, (20, 3)), rng.random(3) + 0.5, rng.random(3) + 0.5, rng.normal(0, 1, 3)
+    p = softmax(z, axis=1)
+    diagonal = head(linear_head, a, c, of_log_probs=False, log=False)(z)
+    np.testing.assert_allclose(diagonal, softmax((z - z.mean(axis=1, keepdims=True)) * a + c, axis=1), rtol=1e-12)
+    matrix = rng.normal(0, 1, (3, 3))
+    full = head(linear_head, matrix, c, of_log_probs=True, log=False)(z)
+    np.testing.assert_allclose(full, softmax(np.log(p) @ matrix.T + c, axis=1), rtol=1e-12)
+    mixed = head(mixture_head, np.array([0.5, 0.3, 0.2]), temperature=2.0, log=False)(z)
+    np.testing.assert_allclose(mixed, 0.5 * softmax(z / 2, axis=1) + 0.3 * p + 0.2 / 3, rtol=1e-12)
+    logistic = head(logistic_head, a, b, c, log=False)(z)
+    each = expit(a * np.log(p) - b * np.log1p(-p) + c)
+    np.testing.assert_allclose(logistic, each / each.sum(axis=1, keepdims=True), rtol=1e-10)

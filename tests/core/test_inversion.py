@@ -38,9 +38,10 @@ def test_the_second_direction_has_what_is_beyond_two_standard_errors():
     assert whole.size == pytest.approx(length(np.array([1.9, 0.5, 7.0])))
     assert clear.size == pytest.approx(length(np.array([0.5, 7.0])))
     # where none is, the largest
-    whole, clear = rays_of_norm(np.array([1.9, 0.1, -0.5]), deviations, norm=length)
-    assert clear.size == pytest.approx(1.9)
-    np.testing.assert_allclose(clear.observed(2.0)[0], length(np.array([3.8, 0, 0]) + deviations[0]))
+    for largest in (1.9, -1.9):
+        whole, clear = rays_of_norm(np.array([largest, 0.1, 0.5]), deviations, norm=length)
+        assert clear.size == pytest.approx(1.9)
+        np.testing.assert_allclose(clear.observed(2.0)[0], length(np.array([2 * largest, 0, 0]) + deviations[0]))
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
@@ -86,6 +87,8 @@ def test_a_paired_difference_keeps_what_comes_from_different_biases():
     difference = paired_null((5.0, 4.0), (first, second))
     np.testing.assert_allclose(difference, np.ones(len(NOISE)), atol=1e-12)
     assert seen[-1] * 2 == pytest.approx(4.0, abs=1e-4)  # (v + 1) + v = 5 + 4
+    paired_null((2.0, 0.5), (first, second))
+    assert seen[-1] * 2 == pytest.approx(0.75, abs=1e-4)
     paired_null((0.2, 0.3), (first, second))
     assert seen[-1] == 0  # bias alone shows more than was found
 
