@@ -43,7 +43,7 @@ def writing(path, function, settings):
 
 def end(process):
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=60)
+    process.wait(timeout=240)
     process.stdout.close()
 
 
@@ -51,11 +51,11 @@ def end(process):
 def test_the_next_command_removes_what_a_kill_left(tmp_path, function, settings):
     process = writing(tmp_path / "target", function, settings)
     live = list(tmp_path.iterdir())
-    subprocess.run([sys.executable, "-c", NEXT, tmp_path / "other.txt"], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", NEXT, tmp_path / "other.txt"], check=True, timeout=240)
     assert set(tmp_path.iterdir()) == {*live, tmp_path / "other.txt"}  # it is still being written
     end(process)
     assert list(tmp_path.glob(".refocal-*"))
-    subprocess.run([sys.executable, "-c", NEXT, tmp_path / "other.txt"], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", NEXT, tmp_path / "other.txt"], check=True, timeout=240)
     assert [path.name for path in tmp_path.iterdir()] == ["other.txt"]
 
 

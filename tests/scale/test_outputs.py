@@ -96,7 +96,7 @@ def test_two_commands_at_once_do_not_mix_their_outputs(tmp_path, inputs):
         out, start, refused = tmp_path / f"out{number}", threading.Barrier(2), []
 
         def run(calibrator, out=out, start=start, refused=refused):
-            start.wait(timeout=30)
+            start.wait(timeout=240)
             try:
                 scale.apply(calibrator, inputs, out)
             except (RuntimeError, ValueError) as error:
@@ -106,7 +106,7 @@ def test_two_commands_at_once_do_not_mix_their_outputs(tmp_path, inputs):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=240)
         assert len(refused) == 1
         assert "another command is writing to" in refused[0] or "outputs of another calibrator" in refused[0]
         assert {made_by(ONE, path, out) for path in inputs} in ({True}, {False})

@@ -102,14 +102,14 @@ def begin(launch):
 
 def test_standard_output_is_kept_to_json(tmp_path, files, begin):
     process = begin(tmp_path, "dies once", *files, "--json")
-    output, trouble = process.communicate(timeout=120)
+    output, trouble = process.communicate(timeout=240)
     assert process.returncode == 0, trouble
     assert json.loads(output)["measures"]["samples"] == 60
 
 
 def test_standard_output_is_empty_after_an_error(tmp_path, files, begin):
     process = begin(tmp_path, "dies", *files, "--json")
-    output, trouble = process.communicate(timeout=120)
+    output, trouble = process.communicate(timeout=240)
     assert (process.returncode, output) == (1, "")
     last = trouble.splitlines()[-1]
     assert last.startswith(f"refocal: a worker died 2 times while it worked on {files[0]}: ")
@@ -137,7 +137,7 @@ def test_a_cluster_that_stops_does_not_hold_the_command(tmp_path, files, begin, 
     with stopped_raylet():
         if interrupted:
             process.send_signal(signal.SIGINT)
-        output, trouble = process.communicate(timeout=60)
+        output, trouble = process.communicate(timeout=240)
     assert output == ""
     if interrupted:
         assert process.returncode == 130, trouble
@@ -155,4 +155,4 @@ def test_files_for_which_there_is_no_memory_are_named(files, launch):
     process = launch(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
     output, trouble = process.communicate(timeout=600)
     assert (process.returncode, output) == (1, "")
-    assert re.search(r"^refocal: a worker died 4 times while it worked on \S+a\.npz: .*memory", trouble, re.MULTILINE)
+    assert re.search(r"^refocal: a worker died 4 times while it worked on .*a\.npz: .*memory", trouble, re.MULTILINE)
