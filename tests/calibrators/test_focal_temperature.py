@@ -174,6 +174,21 @@ def test_line_follows_a_valley_with_a_bend(least_at, offset):
     assert len(evaluations) <= 80
 
 
+def test_searches_count_their_evaluations_and_state_no_errors():
+    logits, labels = focal(200, 3, gamma=1.0)
+    tried = []
+    _line_search(lambda gamma, temperature: tried.append(1) or abs(np.log(temperature)) + abs(gamma), 1.0)
+    line = FocalTemperatureScaling(search="line").fit(logits, labels)
+    grid = FocalTemperatureScaling(search="grid", gamma_grid=[0.0, 1.0], temperature_grid=[0.5, 1.0, 2.0])
+    for fitted, evaluations in ((line, len(tried)), (grid.fit(logits, labels), 6)):
+        assert fitted.evaluations_ == evaluations
+        assert fitted.gamma_error_ == fitted.temperature_error_ == np.inf
+        assert not fitted.at_bound_
+        expected = posterior_from_logits(logits, gamma=fitted.gamma_, temperature=fitted.temperature_)
+        np.testing.assert_allclose(fitted.predict_proba(logits), expected, rtol=1e-12)
+    assert FocalPosterior(gamma=2.0).fit(logits, labels).gamma_error_ == 0
+
+
 def test_line_by_likelihood_is_close_to_newton():
     logits, labels = focal(3000, 5, gamma=1.0)
     line, newton = (FocalTemperatureScaling(search=search).fit(logits, labels) for search in ("line", "newton"))

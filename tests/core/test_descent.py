@@ -117,6 +117,17 @@ def test_a_bowl_whose_center_is_outside_of_the_box_ends_at_its_border(low, high,
     assert found.at_bound
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_a_coordinate_at_its_bound_does_not_bend_the_steps_of_the_other(side):
+    """With x held at 1/2, y is where its own slope is 0: not at the center, since the axes are askew."""
+    hessian = np.array([[2.0, 1.5], [1.5, 2.0]])
+    low, high = (np.array([0.5, -9.0]), np.full(2, 9.0)) if side > 0 else (np.full(2, -9.0), np.array([-0.5, 9.0]))
+    found = trust_region_minimum(bowl(np.zeros(2), hessian), side * np.array([3.0, 1.0]), low=low, high=high)
+    np.testing.assert_allclose(found.x, side * np.array([0.5, -0.375]), rtol=1e-9)
+    assert found.at_bound
+    assert found.evaluations <= 8
+
+
 def test_descent_leaves_a_saddle():
     """x^4/4 - x^2/2 + y^2 has a saddle at 0, where Newton's step would climb back, and a minimum at (1, 0)."""
 

@@ -47,7 +47,7 @@ def test_noise_of_weighted_means(many, repeated, monkeypatch):
     copies = rng.integers(1, 9, 400).astype(float) if repeated else np.ones(400)
     weight = rng.uniform(0.5, 2, 400)
     several = [
-        Gaps(csr_array(rng.normal(0.3, 1, (400, size)) * weight[:, None]), weight, copies, np.abs) for size in (3, 2)
+        Gaps(csr_array(rng.normal(2, 1, (400, size)) * weight[:, None]), weight, copies, np.abs) for size in (3, 2)
     ]
     found = noise(several, resamples=RESAMPLES, rng=rng)
     residuals = np.concatenate([gaps.residuals.toarray() for gaps in several], axis=1)
