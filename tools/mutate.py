@@ -205,11 +205,10 @@ def transplant(old: Any, new: Any) -> Any:
             return new
     elif isinstance(old, PLAIN) and type(old) is type(new) and not np.array_equal(old, new):
         return new
-    else:
-        for inner in ("__wrapped__", "__func__", "fget", "func"):  # of a cache, a class method, a property
+    if not isinstance(old, type):
+        for inner in ("__wrapped__", "__func__", "fget", "func"):  # of a decorator, a class method, a property
             if hasattr(old, inner) and hasattr(new, inner):
                 transplant(getattr(old, inner), getattr(new, inner))
-                break
     return old
 
 
