@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,17 @@ import pytest
 TOOLS = Path(__file__).parent.parent / "tools"
 
 
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where a dataclass looks for its annotations
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def mutants():
-    spec = importlib.util.spec_from_file_location("mutants", TOOLS / "mutants.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mutants"] = module  # where a dataclass looks for its annotations
-    spec.loader.exec_module(module)
-    yield module
+    yield loaded("mutants")
     del sys.modules["mutants"]
 
 
@@ -56,3 +61,33 @@ def test_keywords_are_left_out_where_that_is_no_error(mutants):
     required = [mutant.after for mutant in mutants.mutants_of("core/inverse.py") if mutant.before.startswith("solve(")]
     assert required
     assert all("xp=xp" in after for after in required)
+
+
+def test_code_is_put_into_what_others_hold(monkeypatch):
+    """Functions, decorated ones, methods, defaults, constants, and instances made of them."""
+    transplant = loaded("transplant")
+    text = """
+import functools
+LIMIT = 1
+def plain(x, *, y=1): return x + y + LIMIT
+@functools.cache
+def kept(x): return x + 1
+class Thing:
+    size = 1
+    def __init__(self): self.value = 1
+    @property
+    def double(self): return self.value + 1
+    @classmethod
+    def made(cls): return 1
+THING = Thing()
+"""
+    module = types.ModuleType("refocal.made_up")
+    monkeypatch.setitem(sys.modules, "refocal.made_up", module)
+    exec(text, vars(module))
+    held = (module.plain, module.kept, module.Thing, module.THING)
+    transplant.plant(compile(text.replace("1", "2"), "made_up", "exec"), module)
+    plain, kept, thing_class, thing = held
+    assert module.LIMIT == 2
+    assert (plain(0), kept(0), thing_class.size, thing_class.made()) == (4, 2, 2, 2)
+    assert (thing.value, thing.double) == (2, 4)
+    del sys.modules["transplant"]

@@ -28,13 +28,12 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
-import numpy as np
 import pytest
 from mutants import PACKAGE, ROOT, Mutant, mutants_of
 from scipy import stats
+from transplant import plant
 
 # the rooms' modules without mathematics: what reads, checks, stores, exports, and launches kernels
 PLUMBING = {
@@ -47,7 +46,6 @@ TESTS = tuple(f"tests/{room}" for room in PLUMBING) + tuple(f"src/refocal/{room}
 KEPT = ROOT / "build" / "mutants"  # the survey, and what became of each mutant
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 MEMORY = 16 << 30
-PLAIN = (bool, int, float, str, tuple, list, range, np.ndarray)
 
 
 def formulas() -> list[str]:
@@ -58,6 +56,11 @@ def formulas() -> list[str]:
         for path in sorted((PACKAGE / room).glob("*.py"))
         if path.stem not in (*plumbing, "__init__")
     ]
+
+
+def imported_name(module: str) -> str:
+    """The name by which a module is imported."""
+    return "refocal." + module.removesuffix(".py").replace("/", ".")
 
 
 class Survey:
@@ -120,7 +123,7 @@ class Trial:
         """Try every mutant, after each room without a fault."""
         items = {item.nodeid: item for item in session.items}
         for module in dict.fromkeys(mutant.module for mutant in self.mutants):
-            importlib.import_module("refocal." + module.removesuffix(".py").replace("/", "."))
+            importlib.import_module(imported_name(module))
         rooms = {mutant.module.split("/")[0]: mutant for mutant in self.mutants}
         for mutant in rooms.values():
             control = dataclasses.replace(mutant, lines=None, plant=lambda: None)
@@ -154,7 +157,7 @@ class Trial:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, 1)
                 os.dup2(nowhere, 2)
-                plant(mutant)
+                plant(mutant.code(), sys.modules[imported_name(mutant.module)])
                 chosen = [items[test] for test in tests]
                 for item, following in itertools.zip_longest(chosen, chosen[1:]):
                     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -169,47 +172,6 @@ class Trial:
         if os.WIFSIGNALED(done[1]):
             return "hung"
         return "killed" if os.WEXITSTATUS(done[1]) else "survived"
-
-
-def plant(mutant: Mutant) -> None:
-    """Put the fault into the imported module: the code of its functions, its constants."""
-    module = sys.modules["refocal." + mutant.module.removesuffix(".py").replace("/", ".")]
-    names = {key: value for key, value in vars(module).items() if key.startswith("__") and key != "__all__"}
-    exec(mutant.code(), names)  # type: ignore[call-overload]
-    for name, new in names.items():
-        old = vars(module).get(name)
-        value = transplant(old, new)
-        if value is not old and not name.startswith("__"):
-            for other in [other for key, other in sys.modules.items() if key.startswith("refocal")]:
-                for attribute in [key for key, held in vars(other).items() if held is old]:
-                    setattr(other, attribute, value)
-
-
-def transplant(old: Any, new: Any) -> Any:
-    """`old` with the code of `new` in it: others hold it already. A plain value is replaced."""
-    if isinstance(old, FunctionType) and isinstance(new, FunctionType):
-        if old.__code__ != new.__code__:
-            old.__code__ = new.__code__
-        defaults = zip(old.__defaults__ or (), new.__defaults__ or (), strict=True)
-        old.__defaults__ = tuple(transplant(*pair) for pair in defaults) or None
-        for name, value in (new.__kwdefaults__ or {}).items():
-            old.__kwdefaults__[name] = transplant(old.__kwdefaults__[name], value)
-    elif isinstance(old, type) and isinstance(new, type) and old.__module__ == new.__module__:
-        for name, value in vars(new).items():
-            kept = vars(old).get(name)
-            if transplant(kept, value) is not kept:
-                setattr(old, name, value)
-    elif isinstance(old, dict | tuple | list) and type(old) is type(new) and len(old) == len(new):
-        pairs = zip(old.items(), new.items(), strict=True) if isinstance(old, dict) else zip(old, new, strict=True)
-        if any([transplant(*pair) is not pair[0] for pair in pairs]):  # all of them, whatever the first says
-            return new
-    elif isinstance(old, PLAIN) and type(old) is type(new) and not np.array_equal(old, new):
-        return new
-    if not isinstance(old, type):
-        for inner in ("__wrapped__", "__func__", "fget", "func"):  # of a decorator, a class method, a property
-            if hasattr(old, inner) and hasattr(new, inner):
-                transplant(getattr(old, inner), getattr(new, inner))
-    return old
 
 
 def derandomize() -> None:
