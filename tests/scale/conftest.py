@@ -6,6 +6,9 @@ import secrets
 
 import pytest
 
+# Ray would keep one in HOME, which may not be writable; a process reads it once
+TOKEN = secrets.token_hex(32)
+
 
 @pytest.fixture(scope="module")
 def cluster(request):
@@ -16,7 +19,7 @@ def cluster(request):
     has = getattr(request.module, "CLUSTER", {"num_cpus": 2})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray would keep one in HOME, which may not be writable
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
         ray.init(address="local", logging_level="error", **has, **settings)
         yield
         ray.shutdown()
