@@ -127,9 +127,10 @@ def test_a_probability_at_the_threshold_is_not_above_it():
     assert found == pytest.approx((0.5 + (0.75 + 0.75 + 0.5 - 1) / 3) / 2)
 
 
+@pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("unbiased", "most"), [(False, np.sqrt(2)), (True, 2.0)])
-def test_the_kernel_error_of_whole_rows_is_at_most_the_distance_of_two_corners(unbiased, most):
-    probs, labels = sample(50)
+def test_the_kernel_error_of_whole_rows_is_at_most_the_distance_of_two_corners(unbiased, most, classes):
+    probs, labels = calibrated(np.random.default_rng(0), (50, classes))
     common = {"weights": None, "task": "multiclass", "ignore_index": None}
     settings = {"classes": "all", "unbiased": unbiased}
     request = Request(metrics.kernel_calibration_error, labels, common, settings, None, 100, np.random.default_rng(0))
