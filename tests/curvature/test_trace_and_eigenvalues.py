@@ -117,7 +117,7 @@ def test_sketching_is_exact_where_the_rank_is_low(method):
 
 def peak(call):
     """Bytes of tensors at once, by the profiler."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         call()
     changes = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes.sort(key=lambda event: event.start_ns())

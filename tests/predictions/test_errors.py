@@ -224,6 +224,10 @@ def test_lists_of_csv_and_parquet_keep_their_length_over_blocks(tmp_path, monkey
 
 # Parquet
 
+# Arrow before 26 cannot read a missing list of fixed size: the file is refused in its words
+ARROW = int(pa.__version__.split(".")[0])
+NO_LIST = "logits, row 1: a value is missing" if ARROW >= 26 else "cannot be read.*Expected all lists to be of size=1"
+
 
 @pytest.mark.parametrize(
     ("columns", "message"),
@@ -231,7 +235,7 @@ def test_lists_of_csv_and_parquet_keep_their_length_over_blocks(tmp_path, monkey
         ({"logits": [[1.0, 2.0], [1.0]]}, "logits, row 1: must have 2 values a row as in the rows before, got 1"),
         ({"logits": [[1.0, 2.0], None]}, "logits, row 1: a value is missing"),
         ({"logits": [[1.0, 2.0], [1.0, None]]}, "logits, row 1: a value is missing"),
-        ({"logits": pa.array([[1.0], None], pa.list_(pa.float64(), 1))}, "logits, row 1: a value is missing"),
+        ({"logits": pa.array([[1.0], None], pa.list_(pa.float64(), 1))}, NO_LIST),
         ({"logits": pa.array([[], []], pa.list_(pa.float64()))}, "logits, row 0: must have at least one value a row"),
         ({"logits": [["a", "b"]]}, "logits: must be float16, float32 or float64, got string"),
         ({"logits": ["a", "b"]}, "logits: must be float16, float32 or float64, got string"),
