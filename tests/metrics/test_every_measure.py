@@ -9,9 +9,11 @@ import pytest
 
 from arrays import calibrated, sharpened
 from refocal import metrics
+from refocal.core.isotonic import calibration_part
 from refocal.core.resampling import observed
 from refocal.metrics.evidence import Request, _quadratic_ray, evidence
 from refocal.metrics.gaps import GAPS, gaps_of
+from refocal.metrics.recalibration import brier_resamples
 from refocal.metrics.uncertainty import _two_sided
 
 NEEDED = {"top_k_ece": {"k": 2}, "focal_score": {"gamma": 2.0}, "focal_score_from_logits": {"gamma": 2.0}}
@@ -146,6 +148,29 @@ def test_two_sided_shares_count_what_is_as_far_from_the_mean():
     assert _two_sided(-1.5, null) == pytest.approx(3 / 6)
     assert _two_sided(9.0, null + 7) == pytest.approx(3 / 6)
     assert _two_sided(3.0, null) == pytest.approx(1 / 6)
+
+
+@pytest.mark.parametrize("measure", [metrics.nll, metrics.brier, metrics.error, metrics.ece, metrics.auroc])
+def test_a_model_does_not_differ_from_itself(measure):
+    probs, labels = sample()
+    found = metrics.paired_test(measure, probs, probs, labels, resamples=100)
+    assert found.first == found.second
+    assert found.p_value == 1
+
+
+def test_recalibrated_predictions_are_the_end_of_the_way_from_the_given_ones():
+    """At t = 0 the model is calibrated, at t = 1 its predictions are off by (p - pi)^2 in the mean of all samples."""
+    probs, labels = sample()
+    common = {"weights": None, "task": "multiclass", "ignore_index": None}
+    request = Request(metrics.brier_decomposition, labels, common, {}, None, 2000, np.random.default_rng(0))
+    (resampled,) = brier_resamples(request, probs)
+    assert resampled.truth(0.0, calibration_part) == pytest.approx(0, abs=1e-12)
+    squares = resampled.mass * (resampled.places - resampled.fitted) ** 2
+    assert resampled.truth(1.0, calibration_part) == pytest.approx(squares.sum() / 300, rel=1e-6)
+    for drawn, mean in ((resampled.deviations, 0.0), (resampled.resampled_mass, resampled.mass)):
+        used = resampled.mass > 0.5
+        away = np.abs(drawn.mean(axis=0) - mean)[used]
+        assert np.all(away <= 5 * drawn.std(axis=0)[used] / np.sqrt(2000) + 1e-9)
 
 
 def test_defaults_are_those_that_the_documentation_states():
