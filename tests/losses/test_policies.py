@@ -89,6 +89,14 @@ def predictions(confidence, accuracy, count=100):
     return probs, labels
 
 
+def test_adafocal_starts_as_published():
+    stated = AdaFocal(bins=15, rate=1.0, initial_gamma=1.0, switch=0.2, gamma_min=-2.0, gamma_max=20.0)
+    assert AdaFocal().extra_repr() == stated.extra_repr()
+    assert AdaFocal().gammas.tolist() == [1.0] * 15
+    for end in (-2.0, 20.0):  # the ends of the range belong to it
+        assert AdaFocal(initial_gamma=end).gammas.tolist() == [end] * 15
+
+
 def test_adafocal_follows_its_update_rule():
     policy = AdaFocal(bins=1, rate=2.0)
     policy.update(*predictions(0.8, 0.5))
