@@ -23,6 +23,7 @@ import random
 import resource
 import signal
 import sys
+import textwrap
 import time
 import tomllib
 from collections import Counter, defaultdict
@@ -45,6 +46,7 @@ PLUMBING = {
 TESTS = tuple(f"tests/{room}" for room in PLUMBING) + tuple(f"src/refocal/{room}" for room in PLUMBING)
 KEPT = ROOT / "build" / "mutants"  # the survey, and what became of each mutant
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
+STEERING = "Steers a search: another guess, step or number of steps leads to the same optimum, as exactly."
 MEMORY = 16 << 30
 
 
@@ -283,14 +285,19 @@ def report(args: argparse.Namespace) -> None:
             elif kind == "equivalent":
                 equivalent[reasons[name]].append(name)
     total = counts["**all**"]
-    able = total["killed"] + total["survived"]
+    able, tried = total["killed"] + total["survived"], total["killed"] + total["survived"] + total["equivalent"]
     low, high = stats.binomtest(total["killed"], able).proportion_ci(method="wilson")
+    steering = len(equivalent[STEERING])
+    summary = (
+        f"{tried:,} of {total['mutants']:,} mutants, drawn at random with seed {args.seed}. Each met tests that run "
+        f"its lines. Of those that are not equivalent to the original, {total['killed'] / able:.1%} were killed (95 % "
+        f"interval {low:.1%} to {high:.1%}); {total['killed'] / (able + steering):.1%} if the {steering} that only "
+        f"steer a search counted as survivors; {total['killed'] / tried:.1%} of all. Tests were written against "
+        "survivors of seed 0: another seed shows what they do to mutants that nobody looked at."
+    )
     text = f"""# Faults in the formulas that the tests notice
 
-{able + total["equivalent"]:,} of {total["mutants"]:,} mutants, drawn at random with seed {args.seed}. Each met tests
-that run its lines. Of those that are not equivalent to the original, {total["killed"] / able:.1%} were killed (95 %
-interval {low:.1%} to {high:.1%}); of all, {total["killed"] / (able + total["equivalent"]):.1%}. Tests were written
-against survivors of seed 0: another seed shows what they do to mutants that nobody looked at.
+{textwrap.fill(summary, 120)}
 
 | module | mutants | tried | killed | equivalent | survived | score |
 |---|---:|---:|---:|---:|---:|---:|
