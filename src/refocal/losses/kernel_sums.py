@@ -110,6 +110,8 @@ class _LaplacianForm(torch.autograd.Function):
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, Tensor, None]:
         places, values, smooth, tilt = ctx.saved_tensors
         if torch.is_grad_enabled():  # it is differentiated again
+            # views: values may depend on places, and each derivative is taken with the other held fixed
+            places, values = places.view_as(places), values.view_as(values)
             form = _plain_form(places, values, ctx.width)
             in_places, in_values = torch.autograd.grad(form, (places, values), incoming, create_graph=True)
             return in_places, in_values, None
