@@ -74,9 +74,10 @@ test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
 # In the environment of $(PYTHON), whose PyTorch must see the GPU: `make test-gpu PYTHON=path/to/python`.
+ON_GPU := $(addprefix tests/,calibrators curvature losses train)
 test-gpu:
 	$(PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "PyTorch sees no GPU")'
-	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m "(gpu or kernels) and not slow" tests
+	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m "(gpu or kernels) and not slow" $(ON_GPU)
 
 # Small faults planted in the formulas, and whether a test notices each: an hour or two. One thread: processes fork.
 MUTANTS := --sample 1200 --seed 0

@@ -134,11 +134,13 @@ def one_of(value: Any, name: str, allowed: tuple[str, ...]) -> str:
 
 def count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:
     """A whole number within bounds; without an upper one it is a million, beyond which memory or time would run out."""
-    bounds = f"at least {least}" if most is None else f"{least} to {most}"
+    largest = _MOST if most is None else most
+    is_range = most is not None and most <= _MOST  # a larger number helps nobody who stays below it
+    bounds = f"{least} to {most}" if is_range else f"at least {least}"
     value = whole(value, name, bounds=bounds)
-    if most is None and value > _MOST:
-        bounds = f"at most {_MOST:,}"
-    if value < least or value > (_MOST if most is None else most):
+    if not least <= value <= largest:
+        if value > largest and not is_range:
+            bounds = f"at most {largest:,}"
         msg = f"{name} must be {bounds}, got {value if abs(value) < 10**100 else 'a number of over 100 digits'}"
         raise ValueError(msg)
     return value

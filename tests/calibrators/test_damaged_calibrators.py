@@ -11,6 +11,7 @@ import pytest
 from labelled_logits import SHIPPED, calibrated
 from sklearn.base import clone
 
+from refocal._documents import parse_json
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling, load
 from refocal.calibrators.files import _digest
 
@@ -68,6 +69,7 @@ def records(tmp_path_factory):
 
 
 def write(path, content, body):
+    body = parse_json(json.dumps(body), ValueError)  # as it will be read: a bare NaN is null
     path.write_text(json.dumps({**content, "calibrator": body, "digest": _digest(body)}), encoding="utf-8")
 
 
