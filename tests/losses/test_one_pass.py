@@ -144,3 +144,21 @@ def test_classes_out_of_bounds_are_refused_as_by_cross_entropy(label, gamma, wei
     for smoothing in (0.0, 0.1):
         with pytest.raises(IndexError, match=f"Target {label} is out of bounds"):
             L.FocalLoss(gamma, weight=weight, label_smoothing=smoothing)(logits, target)
+
+
+@pytest.mark.parametrize("loss", [L.FocalLoss(2.0), L.DualFocalLoss(2.0), L.InverseFocalLoss(1.0)])
+def test_second_derivatives_of_a_mean(loss):
+    torch.manual_seed(0)
+    logits, target = torch.randn(5, 3, dtype=torch.double, requires_grad=True), torch.tensor([0, 1, 2, 1, 0])
+    assert torch.autograd.gradgradcheck(lambda x: loss(x, target), (logits,))
+
+
+@pytest.mark.parametrize("loss", [L.FocalLoss(2.0), L.DualFocalLoss(2.0), L.InverseFocalLoss(1.0)])
+def test_logits_far_apart_in_single_precision(loss):
+    logits = torch.tensor([[300.0, 0.0, -300.0], [0.0, -200.0, 150.0]])
+    for target in (torch.tensor([0, 2]), torch.tensor([1, 0])):
+        leaf, wide = logits.clone().requires_grad_(), logits.double().requires_grad_()
+        for x in (leaf, wide):
+            loss(x, target).backward()
+        torch.testing.assert_close(loss(logits, target).double(), loss(logits.double(), target))
+        torch.testing.assert_close(leaf.grad.double(), wide.grad)
