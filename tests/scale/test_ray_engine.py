@@ -162,6 +162,31 @@ def test_apply_goes_on_after_an_error(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+def test_an_error_is_raised_when_the_other_tasks_have_ended(tmp_path):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    predictions(10, 0).write(tmp_path / "b.npz")
+    beats = tmp_path / "beats"
+
+    def fail_or_go_on(path):
+        deadline = time.monotonic() + 120
+        with open(beats, "ab", buffering=0) as file:
+            while time.monotonic() < deadline:
+                if path.name == "b.npz":
+                    file.write(b".")
+                elif beats.stat().st_size:
+                    msg = "the other one runs"
+                    raise ValueError(msg)
+        yield from ()
+
+    source = Source.of((tmp_path / "a.npz", tmp_path / "b.npz"), fail_or_go_on)
+    with connected(None, lambda _: None) as engine:
+        with pytest.raises(ValueError, match="the other one runs"):
+            engine.fold(source, len, max, what="waiting")
+        before = beats.stat().st_size
+        time.sleep(0.2)
+        assert beats.stat().st_size == before
+
+
 def test_an_interrupt_ends_the_remote_work(tmp_path):
     predictions(10, 0).write(tmp_path / "a.npz")
     beats = tmp_path / "beats"

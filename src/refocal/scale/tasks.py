@@ -13,6 +13,7 @@ from refocal.scale.cluster import RETRIES, Watch
 
 Group = tuple[Path, ...]
 _SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_TO_END = 10.0  # of tasks that are canceled
 
 
 class WorkerDiedError(RuntimeError):
@@ -53,8 +54,20 @@ def in_order(
                 yield group, result
             waiting.popleft()
     finally:
-        for _, _, handle in waiting:
-            ray.cancel(handle, force=True)
+        end([handle for _, _, handle in waiting])
+
+
+def end(handles: Sequence[Any]) -> None:
+    """End tasks, and wait until they have ended: before that, one could still complete a file.
+
+    The wait is short, because a cluster that has stopped does not answer.
+    """
+    import ray
+
+    for handle in handles:
+        ray.cancel(handle, force=True)
+    references = [handle.completed() if hasattr(handle, "completed") else handle for handle in handles]
+    wait([reference.future() for reference in references], timeout=_SECONDS_TO_END)
 
 
 def first_done(futures: Sequence[Future[Any]], watch: Watch) -> set[Future[Any]]:

@@ -13,7 +13,7 @@ from refocal import _check
 from refocal._files import write_text
 from refocal.scale.cluster import RETRIES, Watch
 from refocal.scale.ray_engine import connected
-from refocal.scale.tasks import first_done, original_errors
+from refocal.scale.tasks import end, first_done, original_errors
 
 if TYPE_CHECKING:
     from refocal.train.recipe import Recipe
@@ -98,8 +98,7 @@ def spread(
                     result = error
                 yield result
     finally:
-        for _, reference in waiting.values():
-            ray.cancel(reference, force=True)
+        end([reference for _, reference in waiting.values()])
 
 
 def raise_all(failures: Sequence[Exception]) -> None:
