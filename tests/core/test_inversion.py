@@ -57,6 +57,15 @@ def test_limits_of_a_normal_value(level):
     assert found == pytest.approx((9.5 - z, 10 + z), abs=5e-3)
 
 
+@pytest.mark.parametrize("size", [1e-2, 1e-6])
+def test_limits_of_a_small_value_are_as_exact(size):
+    """However far it lies below `most`."""
+    z = normal.ppf(0.95)
+    ray = Ray(size, lambda t: size * (t + 0.1 * NOISE))
+    expected = (size * (1 - 0.1 * z), size * (1 + 0.1 * z))
+    assert limits(size, [ray], level=0.9, most=1.0) == pytest.approx(expected, rel=1e-3)
+
+
 def test_limits_of_a_square():
     """The size of the square (10 t)^2 is found again from t: limits are the squares of the root's."""
     z = normal.ppf(0.95)

@@ -38,6 +38,14 @@ def test_hits_of_a_calibrated_model(many, repeated, monkeypatch):
     close(found, mean, np.bincount(cells.bin, weights=mass * cells.weight * c * (1 - c)))
 
 
+def test_hits_of_many_samples_of_which_one_counts_are_not_gaussian(monkeypatch):
+    monkeypatch.setattr(resampling, "_MANY_CELLS", 30)
+    rng = np.random.default_rng(0)
+    cells = made_cells(rng, 60, np.ones(60))._replace(weight=np.where(np.arange(60), 1e-6, 1.0), bin=np.zeros(60, int))
+    found = calibrated_hits(cells, resamples=RESAMPLES, bins=1, rng=rng)
+    assert set(found.round(3).ravel()) == {0.0, 1.0}
+
+
 @pytest.mark.parametrize("many", [10**9, 30], ids=["each", "Gaussian"])
 @pytest.mark.parametrize("repeated", [False, True])
 def test_noise_of_weighted_means(many, repeated, monkeypatch):
