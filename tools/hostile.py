@@ -7,6 +7,8 @@ Both ways: interrupts are ignored, as in a background job of a script; there is 
 alone; proxies are named that do not answer; new files are for their owner only; temporary files go to a folder with a
 space in its name. Colors are forced, on one CPU, with a HOME that cannot be written to; or they are forbidden, under
 eight jobs of load, with `python -O` and no HOME.
+
+Ctrl-C, SIGTERM and SIGHUP end the command and the load.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def main() -> int:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     else:
         print("hostile: this system cannot keep a process on one CPU", file=sys.stderr)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _end)
     os.umask(0o077)
     folder = tempfile.mkdtemp(prefix="a b-")
     load = JOBS if options.way == "load" else 0
@@ -54,11 +57,16 @@ def main() -> int:
         for job in jobs:
             job.kill()
             job.wait()
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # a command that was ended may still be writing
+
+
+def _end(number: int, _: object) -> None:
+    sys.exit(128 + number)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
     """The exit status of a command without a terminal: its output comes through a pipe."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a process inherits, unlike a handler
     with subprocess.Popen(
         command,
         env=environment,
@@ -67,11 +75,19 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     ) as process:
-        for line in process.stdout or ():
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
+        signal.signal(signal.SIGINT, before)
+        try:
+            for line in process.stdout or ():
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)  # a session of its own: nobody else would tell it
+            raise
     return process.returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

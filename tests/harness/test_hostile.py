@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -34,6 +36,10 @@ sys.exit(3)
 """
 
 
+# says who it is, and goes on for longer than any test may take
+WAIT = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
+
+
 @pytest.mark.skipif(shutil.which("ps") is None, reason="ps, which lists processes, is not installed")
 @pytest.mark.parametrize("way", ["one-cpu", "load"])
 def test_they_are_what_they_claim(way, tmp_path):
@@ -57,4 +63,25 @@ def test_they_are_what_they_claim(way, tmp_path):
     for job in told["load"]:
         with pytest.raises(ProcessLookupError):
             os.kill(job, 0)
+    assert not list(tmp_path.iterdir())
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_command_and_load_end_with_it(number, tmp_path, launch):
+    command = [sys.executable, str(REPOSITORY / "tools" / "hostile.py"), "load", sys.executable, "-c", WAIT]
+    tool = launch(command, env={**outside(), "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE)
+    inner = int(tool.stdout.readline())
+    tool.send_signal(number)
+    rest, _ = tool.communicate()  # until nobody holds the other end of the pipe: the load has ended, too
+    assert (tool.returncode, rest) == (128 + number, b"")
+    while is_running(inner):
+        time.sleep(0.01)
     assert not list(tmp_path.iterdir())
