@@ -64,16 +64,21 @@ def processes(folder: Path) -> list[str]:
 
     Not those that only wait to be asked how they ended, nor what Python itself keeps beside this process to its end.
     """
-    command = ["ps", "axeww", "-o", "pid=,ppid=,stat=,args="]
+    found = []
+    for pid, parent, state, text in _listed("axeww"):
+        own = parent == str(os.getpid()) and "multiprocessing.resource_tracker" in text
+        if str(folder) in text and not own and not state.startswith("Z"):
+            found.append(pid)
+    # told without their environment, which may hold secrets
+    return [f"{pid} {command[:160]}" for pid, _, _, command in _listed("axww") if pid in found] if found else []
+
+
+def _listed(options: str) -> list[tuple[str, ...]]:
+    """Id, parent, state and command of every process; with `e` among the options the command has its environment."""
+    command = ["ps", options, "-o", "pid=,ppid=,stat=,args="]
     elsewhere = {"PATH": os.environ.get("PATH", os.defpath)}  # or it would count itself
     listed = subprocess.run(command, check=True, capture_output=True, timeout=60, env=elsewhere).stdout
-    found = []
-    for line in listed.decode(errors="replace").splitlines():
-        pid, parent, state, command = (*line.split(maxsplit=3), "")[:4]
-        own = parent == str(os.getpid()) and "multiprocessing.resource_tracker" in command
-        if str(folder) in command and not own and not state.startswith("Z"):
-            found.append(f"{pid} {command[:160]}")
-    return found
+    return [(*line.split(maxsplit=3), "")[:4] for line in listed.decode(errors="replace").splitlines()]
 
 
 def wait_for_none(folder: Path, seconds: float) -> list[str]:
