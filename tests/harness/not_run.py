@@ -79,14 +79,14 @@ def summarize(reasons: dict[str, str]) -> list[str]:
         tests = [test for test, given in reasons.items() if given == reason]
         files = sorted({test.split("::")[0] for test in tests})
         modules = sum("::" not in test for test in tests)  # of one that was not collected nobody knows the tests
-        parts = [
-            f"{number} {noun}{'s' if number > 1 else ''}"
-            for number, noun in ((count - modules, "test"), (modules, "module"))
-            if number
-        ]
-        more = f" and {len(files) - _NAMED} more files" if len(files) > _NAMED else ""
+        parts = [_counted(number, noun) for number, noun in ((count - modules, "test"), (modules, "module")) if number]
+        more = f" and {_counted(len(files) - _NAMED, 'more file')}" if len(files) > _NAMED else ""
         lines.append(f"{' and '.join(parts)}: {reason} ({', '.join(files[:_NAMED])}{more})")
     return lines
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}"
 
 
 def _reason(report) -> str:

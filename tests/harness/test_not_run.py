@@ -65,8 +65,9 @@ def test_what_another_part_ran_has_run(tmp_path):
     ]
 
 
-def test_long_lists_are_cut():
-    reasons = {f"tests/test_{number}.py::test": "needs a GPU" for number in range(5)}
+@pytest.mark.parametrize(("files", "more"), [(4, "1 more file"), (5, "2 more files")])
+def test_long_lists_are_cut(files, more):
+    reasons = {f"tests/test_{number}.py::test": "needs a GPU" for number in range(files)}
     assert summarize(reasons) == [
-        "5 tests: needs a GPU (tests/test_0.py, tests/test_1.py, tests/test_2.py and 2 more files)"
+        f"{files} tests: needs a GPU (tests/test_0.py, tests/test_1.py, tests/test_2.py and {more})"
     ]
