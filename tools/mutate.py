@@ -289,8 +289,8 @@ def report(args: argparse.Namespace) -> None:
     low, high = stats.binomtest(total["killed"], able).proportion_ci(method="wilson")
     steering = len(equivalent[STEERING])
     summary = (
-        f"{tried:,} of {total['mutants']:,} mutants were tried, drawn at random with seed {args.seed}. Of those that are "
-        f"not equivalent to the original, {total['killed'] / able:.1%} were killed (95% interval {low:.1%} to "
+        f"{tried:,} of {total['mutants']:,} mutants were tried, drawn at random with seed {args.seed}. Of those that "
+        f"are not equivalent to the original, {total['killed'] / able:.1%} were killed (95% interval {low:.1%} to "
         f"{high:.1%}); {total['killed'] / (able + steering):.1%} if the {steering} that only steer a search counted as "
         f"survivors; {total['killed'] / tried:.1%} of all. A mutant that hangs counts as killed, one that no test "
         "reaches as a survivor. A result is kept until the formula changes: some are older than the newest tests. "
