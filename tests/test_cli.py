@@ -6,10 +6,8 @@ import io
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -354,69 +352,6 @@ def test_wrong_usage_and_version(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-@pytest.fixture
-def long_command(tmp_path, launch):
-    """A command that has begun to write its output, and goes on for seconds."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 10, 400_000)
-    Predictions(rng.standard_normal((400_000, 10)), kind="logits", labels=labels).write(tmp_path / "big.npz")
-    refocal.calibrate(rng.standard_normal((100, 10)), labels[:100], method="temperature").save(tmp_path / "cal.json")
-    arguments = ["apply", "cal.json", "big.npz", "--out", "out.csv"]
-    process = launch([sys.executable, "-m", "refocal", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob(".refocal-*")):
-        assert process.poll() is None
-        time.sleep(0.02)
-    return process
-
-
-@pytest.mark.parametrize("repeated", [False, True])
-def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path, long_command, repeated):
-    long_command.send_signal(signal.SIGINT)
-    while repeated and long_command.poll() is None:
-        time.sleep(0.0005)
-        long_command.send_signal(signal.SIGINT)
-    _, trouble = long_command.communicate()
-    assert trouble == "refocal: interrupted\n"
-    # Python ends itself by the signal if that came while an import ran code from a string; to a shell both are 130
-    assert long_command.returncode in {130, -signal.SIGINT}
-    assert sorted(os.listdir(tmp_path)) == ["big.npz", "cal.json"]
-
-
-def test_ctrl_c_while_the_package_is_imported(tmp_path):
-    code = """
-import sys
-class Interrupts:
-    def find_spec(self, name, path=None, target=None):
-        if name == "refocal":
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Interrupts())
-import refocal_command
-sys.exit(refocal_command.main())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.stderr == "refocal: interrupted\n"
-    assert done.returncode == 130
-
-
-def test_ctrl_c_once_more_while_the_process_ends(tmp_path):
-    code = """
-import atexit, os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
-atexit.register(interrupt)
-class Interrupts:
-    def find_spec(self, name, path=None, target=None):
-        if name == "refocal":
-            interrupt()
-sys.meta_path.insert(0, Interrupts())
-import refocal_command
-sys.exit(refocal_command.main())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.stderr == "refocal: interrupted\n"
-    assert done.returncode == 130
-
-
 def test_output_without_a_terminal_has_no_colours_and_no_progress(files):
     command = [sys.executable, "-m", "refocal", "evaluate", "test.npz"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=files)
@@ -431,20 +366,6 @@ def test_forced_colors_bring_no_progress_into_a_file(files):
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=files, env=forced)
     assert "\x1b[" in done.stdout
     assert done.stderr == ""
-
-
-def test_a_background_job_of_a_script_goes_on_after_ctrl_c(tmp_path):
-    """As for every command, an interrupt that is ignored when it starts stays ignored."""
-    code = (
-        "import os, signal, sys; from refocal import cli\n"
-        "os.kill(os.getpid(), signal.SIGINT); sys.exit(cli.main(['explain', '--gamma', '3']))"
-    )
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=tmp_path)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_commands_of_the_readme_run_as_printed(files, capsys):

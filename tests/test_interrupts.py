@@ -1,0 +1,92 @@
+"""Ctrl-C ends a command in one line, whenever it comes, and leaves no file; a background job goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import refocal
+from refocal.predictions import Predictions
+
+
+@pytest.fixture
+def long_command(tmp_path, launch):
+    """A command that has begun to write its output, and goes on for seconds."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 400_000)
+    Predictions(rng.standard_normal((400_000, 10)), kind="logits", labels=labels).write(tmp_path / "big.npz")
+    refocal.calibrate(rng.standard_normal((100, 10)), labels[:100], method="temperature").save(tmp_path / "cal.json")
+    arguments = ["apply", "cal.json", "big.npz", "--out", "out.csv"]
+    process = launch([sys.executable, "-m", "refocal", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob(".refocal-*")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path, long_command, repeated):
+    long_command.send_signal(signal.SIGINT)
+    while repeated and long_command.poll() is None:
+        time.sleep(0.0005)
+        long_command.send_signal(signal.SIGINT)
+    _, trouble = long_command.communicate()
+    assert trouble == "refocal: interrupted\n"
+    # Python ends itself by the signal if that came while an import ran code from a string; to a shell both are 130
+    assert long_command.returncode in {130, -signal.SIGINT}
+    assert sorted(os.listdir(tmp_path)) == ["big.npz", "cal.json"]
+
+
+def test_ctrl_c_while_the_package_is_imported(tmp_path):
+    code = """
+import sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "refocal":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+import refocal_command
+sys.exit(refocal_command.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stderr == "refocal: interrupted\n"
+    assert done.returncode == 130
+
+
+def test_ctrl_c_once_more_while_the_process_ends(tmp_path):
+    code = """
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
+atexit.register(interrupt)
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "refocal":
+            interrupt()
+sys.meta_path.insert(0, Interrupts())
+import refocal_command
+sys.exit(refocal_command.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stderr == "refocal: interrupted\n"
+    assert done.returncode == 130
+
+
+def test_a_background_job_of_a_script_goes_on_after_ctrl_c(tmp_path):
+    """As for every command, an interrupt that is ignored when it starts stays ignored."""
+    code = (
+        "import os, signal, sys; from refocal import cli\n"
+        "os.kill(os.getpid(), signal.SIGINT); sys.exit(cli.main(['explain', '--gamma', '3']))"
+    )
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (done.returncode, done.stderr) == (0, b"")
