@@ -166,13 +166,31 @@ def test_ties_have_no_derivative_in_their_places(monkeypatch):
     places = torch.tensor([0.3, 0.7, 0.3, 0.7, 0.3], dtype=torch.double)
     values = torch.tensor([1.0, -2.0, 0.5, 3.0, -0.25], dtype=torch.double)
     slopes = []
-    for few, _ in itertools.product((256, 0), range(2)):
+    for few, again in itertools.product((256, 0), (False, True)):
         monkeypatch.setattr("refocal.losses.kernel_sums._FEW", few)
         leaf = places.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(laplacian_form(leaf, values, width=0.4), leaf)
-        slopes.append(slope)
+        form = laplacian_form(leaf, values.clone().requires_grad_(), width=0.4)
+        (slope,) = torch.autograd.grad(form, leaf, create_graph=again)
+        slopes.append(slope.detach())
     group = torch.tensor([1.25, 1.0], dtype=torch.double)  # the sums of the values at 0.3 and 0.7
     pull = 2 / 0.4 * math.exp(-0.4 / 0.4)
     expected = pull * values * torch.tensor([group[1], -group[0], group[1], -group[0], group[1]])
     for slope in slopes:
         torch.testing.assert_close(slope, expected)
+
+
+@pytest.mark.parametrize("width", [0.4, 1e-3])
+def test_second_derivatives_at_ties_and_of_narrow_kernels(width):
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(20, (300,), generator=generator).double() / 20
+    signs = torch.arange(300) % 2
+
+    def form_of_pairs(x, v, *, width):
+        return (v[:, None] * torch.exp(-(x[:, None] - x).abs() / width) * v).sum()
+
+    def curvature(form):
+        leaf = places.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(form(leaf, torch.cos(leaf) - signs, width=width), leaf, create_graph=True)
+        return torch.autograd.grad(slope @ torch.sin(torch.arange(300.0).double()), leaf)[0]
+
+    torch.testing.assert_close(curvature(laplacian_form), curvature(form_of_pairs))

@@ -45,13 +45,14 @@ def _plain_form(places: Tensor, values: Tensor, width: float) -> Tensor:
         return (values[:, None] * kernel * values).sum()
     order = places.detach().argsort()
     x, v = places[order], values[order]
-    before, end = _ties(x)
+    before, _ = _ties(x)
     sums = _running_sums(x, v, width)
-    # For sample i, the sum over all below it, twice, and over those tied with it. Exponents that are 0 in value have a
-    # derivative, which the two samples of a tied pair cancel.
-    below = torch.where(before >= 0, sums[before] * torch.exp((x[before] - x) / width), 0)
-    up_to = sums[end] * torch.exp((x[end] - x) / width)
-    return (v * (below + up_to)).sum()
+    # For sample i, the sum over all below it, twice, and over those tied with it, which does not depend on places. The
+    # index is clamped, because x[-1] is the largest place: its exponential may overflow.
+    nearest, group = before.clamp(min=0), before + 1
+    below = torch.where(before >= 0, sums[nearest] * torch.exp((x[nearest] - x) / width), 0)
+    tied = torch.zeros_like(v).index_add(0, group, v)[group]
+    return (v * (2 * below + tied)).sum()
 
 
 def _running_sums(x: Tensor, v: Tensor, width: float) -> Tensor:
