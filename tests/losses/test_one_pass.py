@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from refocal import losses as L  # noqa: E402
 from refocal.losses import fused, targets  # noqa: E402
+from refocal.losses.policies import GammaPolicy  # noqa: E402
 
 GAMMAS = [0.3, 1.0, 2.0, 3.0, 7.5, 10.0, tuple(0.5 * k for k in range(7)), L.FLSD53]
 CLASSES = 7
@@ -162,3 +163,73 @@ def test_logits_far_apart_in_single_precision(loss):
             loss(x, target).backward()
         torch.testing.assert_close(loss(logits, target).double(), loss(logits.double(), target))
         torch.testing.assert_close(leaf.grad.double(), wide.grad)
+
+
+def criteria(**options):
+    """One loss of each way through the pass."""
+    smoothed = L.FocalLoss(2.0, label_smoothing=0.1, **options)
+    by_class = L.FocalLoss(tuple(0.5 * k for k in range(CLASSES)), **options)
+    others = [L.FocalLoss(L.FLSD53, **options), L.DualFocalLoss(2.0, **options), L.InverseFocalLoss(1.0, **options)]
+    return [L.FocalLoss(2.0, **options), smoothed, by_class, *others]
+
+
+def test_a_batch_in_which_no_row_counts_has_the_gradient_0():
+    logits, target, _ = batch()
+    for criterion in (torch.nn.CrossEntropyLoss(), *criteria()):
+        leaf = logits.clone().requires_grad_()
+        loss = criterion(leaf, torch.full_like(target, -100))
+        (slope,) = torch.autograd.grad(loss, leaf)
+        assert loss.isnan()
+        assert not slope.count_nonzero()
+
+
+def test_losses_of_samples_can_be_changed_in_place():
+    logits, target, _ = batch()
+    for criterion in criteria(reduction="none"):
+        leaves = [logits.clone().requires_grad_() for _ in range(2)]
+        losses = criterion(leaves[0], target)
+        losses[::2] = 0
+        losses.mul_(3)
+        losses.sum().backward()
+        (3 * criterion(leaves[1], target)[1::2]).sum().backward()
+        torch.testing.assert_close(leaves[0].grad, leaves[1].grad)
+
+
+def test_the_default_device_is_not_asked():
+    logits, target, soft = batch()
+    cases = [(criterion, target) for criterion in criteria()]
+    cases += [(L.FocalLoss(L.AdaFocal()), target), (L.FocalLoss(2.0), soft), (L.ProperFocalLoss(2.0), target)]
+    for criterion, goal in cases:
+        leaf = logits.clone().requires_grad_()
+        expected = criterion(leaf, goal)
+        with torch.device("meta"):
+            found = criterion(leaf, goal)
+            found.backward()
+        assert torch.equal(found, expected)
+
+
+def test_a_policy_sees_one_probability_per_sample():
+    class Flat(GammaPolicy):
+        def forward(self, p):
+            assert p.ndim == 1
+            return torch.where(p < 0.2, 5.0, 3.0).flatten()
+
+    class Constant(GammaPolicy):
+        def forward(self, p):  # noqa: ARG002
+            return 3.0
+
+    logits, target, _ = batch()
+    found, expected = (L.focal_loss(logits, target, gamma=policy) for policy in (Flat(), L.FLSD53))
+    torch.testing.assert_close(found, expected)
+    found, expected = (L.focal_loss(logits, target, gamma=gamma) for gamma in (Constant(), 3.0))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_row_of_nan_costs_other_rows_no_digits():
+    logits = torch.tensor([[0.0, 20.0, 1.0], [float("nan"), 0.0, 0.0]])
+    for goal in (torch.tensor([1, -100]), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])):
+        smoothing = 1e-30 if goal.ndim == 1 else 0.0
+        wide = goal.double() if goal.ndim == 2 else goal
+        options = {"gamma": 2.0, "label_smoothing": smoothing}
+        found, expected = L.focal_loss(logits, goal, **options), L.focal_loss(logits.double(), wide, **options)
+        torch.testing.assert_close(found[0].double(), expected[0], rtol=1e-5, atol=0)

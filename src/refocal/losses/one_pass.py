@@ -38,7 +38,7 @@ def focal_loss(rows: Rows, settings: Settings, reduction: str, plain: Plain) -> 
     """Focal loss, reduced as `nn.CrossEntropyLoss` does; rows and weights have the type to compute in."""
     gamma, weight, ignore_index, smoothing, detached = settings
     if isinstance(gamma, tuple):
-        gamma = torch.tensor(gamma, dtype=rows.logits.dtype)
+        gamma = torch.tensor(gamma, dtype=rows.logits.dtype, device=rows.logits.device)
     if not rows.has_indices:
         call = Call(rows, plain, {"none": None, "mean": float(len(rows.logits)), "sum": 1.0}[reduction])
         return _soft_loss(call, settings._replace(gamma=gamma))
@@ -172,7 +172,7 @@ class _OnePass(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, call: Call, of_block: Callable[..., Tensor], by_row: tuple[Tensor, ...]
     ) -> Tensor:
-        gradient = torch.empty(logits.shape, dtype=logits.dtype)
+        gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
         blocks = row_blocks(logits)
         if len(blocks) == 1:
             losses = of_block(logits, *by_row, out=gradient)
@@ -186,13 +186,16 @@ class _OnePass(torch.autograd.Function):
             total = losses.sum()
         ctx.save_for_backward(logits, call.rows.target, gradient)
         ctx.plain, ctx.divisor = call.plain, call.divisor
-        return losses[:, 0] if call.divisor is None else total / call.divisor
+        if call.divisor is None:
+            return losses[:, 0].clone()  # a view that leaves a Function cannot be changed in place
+        return total / call.divisor
 
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None]:
         logits, target, gradient = ctx.saved_tensors
         again, reduced = torch.is_grad_enabled(), ctx.divisor is not None
-        if not again and torch._C._has_storage(incoming):  # it has none where many come in at once
+        uncounted = reduced and not ctx.divisor  # no row counts: the gradient is 0, where 0 / 0 would be NaN
+        if not (again or uncounted) and torch._C._has_storage(incoming):  # it has none where many come in at once
             return gradient * (incoming / ctx.divisor if reduced else incoming[:, None]), None, None, None
         with torch.enable_grad():
             losses = ctx.plain(Rows(logits, target, logits.shape[:1]))
@@ -214,7 +217,7 @@ def _repair(call: Call, losses: Tensor, gradient: Tensor) -> None:
 def _focal_and_pull(log_p: Tensor, p: Tensor, q: Tensor, gamma: Any, detached: bool) -> tuple[Tensor, Tensor]:
     """Losses -b^|gamma| log p and their pulls b^(|gamma| - 1) (b - gamma p log p): b is q, or 1 + p where gamma < 0."""
     if isinstance(gamma, GammaPolicy):
-        gamma = torch.as_tensor(gamma(p), dtype=p.dtype)
+        gamma = torch.as_tensor(gamma(p[:, 0]), dtype=p.dtype, device=p.device).reshape(-1, 1)
     base = q
     if isinstance(gamma, Tensor):
         base = torch.where(gamma < 0, 1 + p, q)
@@ -247,7 +250,8 @@ def _soft_block(
     total = p.sum(dim=1, keepdim=True)
     top: Tensor | None = None
     rest = total
-    if total.amin().item() < 2:  # a class may have p > 1/2: its complement is the sum of the others
+    # a class may have p > 1/2: its complement is the sum of the others; a row of NaN leaves it open whether one has
+    if not total.amin().item() >= 2:
         top = log_p.max(dim=1, keepdim=True).indices
         rest = p.scatter(1, top, 0).sum(dim=1, keepdim=True)
     log_p.sub_(torch.log(total))
