@@ -87,8 +87,15 @@ def test_evaluate_block_by_block(files, capsys):
     for name, measured in refocal.evaluate(log_odds, labels).given.measures.items():
         if name != "adaptive_ece":
             assert content[name] == pytest.approx(measured.value), name
-    told = run(capsys, "calibrate", "both.npz", *little)[2]
-    assert "refocal: reading block by block, by focal-temperature: both.npz would take about" in told
+    _, shown, told = run(capsys, "calibrate", "both.npz", *little)
+    assert json.loads(shown)["method"] == "focal-temperature"
+    assert "reading block by block: focal-temperature is fitted, and no other method is compared: both.npz" in told
+    told = run(capsys, "calibrate", "both.npz", "--gamma", 3, *little)[2]
+    assert "is compared; gamma counts with --method posterior alone: both.npz" in told
+    _, shown, told = run(capsys, "calibrate", "both.npz", "--method", "temperature", "--memory", 9)
+    assert "refocal: reading block by block: both.npz would take about" in told
+    assert "more than --memory 9B" in told
+    assert "temperature: T = " in shown
     told = run(capsys, "evaluate", "two.npz", "--report", "x.html", *little)[2]
     assert "--report needs the whole file in memory, but two.npz would take about" in told
     assert "more than --memory 10.0K" in told

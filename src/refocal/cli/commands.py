@@ -79,7 +79,7 @@ def calibrate(options: Namespace) -> None:
     files = [file for file in (options.val, options.test) if file]
     if why := memory.too_large(options, files, per_score=memory.FITTING):
         partitioned.refuse_whole(options, why)
-        note(f"reading block by block, by {options.method or partitioned.DEFAULT_METHOD}: {why}")
+        note(f"{partitioned.way(options, settings)}: {why}")
         partitioned.calibrate(options, settings)
         return
     settings |= {} if options.method is None else {"method": options.method}

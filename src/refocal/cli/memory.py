@@ -54,4 +54,4 @@ def told(number: int) -> str:
     for unit in ("T", "G", "M", "K"):
         if number >= _UNITS[unit]:
             return f"{number / _UNITS[unit]:.1f}{unit}"
-    return str(number)
+    return f"{number}B"

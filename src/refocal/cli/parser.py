@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         "--gamma",
         type=float,
         help="the network was trained with focal loss of this gamma: the closed-form posterior is one of the methods; "
-        "over many files it counts with --method posterior alone",
+        "over many files, and over files beyond --memory, it counts with --method posterior alone",
     )
     loss.add_argument(
         "--loss",
@@ -74,8 +74,8 @@ def parser() -> argparse.ArgumentParser:
     calibrate.add_argument(
         "--method",
         default=None,
-        help=f"{_METHODS}histogram (default: auto); over many files temperature, posterior or, by default, "
-        "focal-temperature",
+        help=f"{_METHODS}histogram (default: auto); over many files, and over files beyond --memory, temperature, "
+        "posterior or, by default, focal-temperature",
     )
     _engine(calibrate)
     _memory(calibrate)

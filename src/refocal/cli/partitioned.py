@@ -30,7 +30,7 @@ from refocal.scale.evaluation import measured
 from refocal.scale.parts import Rows, form_of, matching
 
 _METHODS = ("temperature", "focal-temperature", "posterior")
-DEFAULT_METHOD = "focal-temperature"
+_DEFAULT_METHOD = "focal-temperature"
 
 
 def asked_for(options: Namespace, files: Sequence[str]) -> bool:
@@ -56,7 +56,7 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     form = form_of(val)
     test_form = form_of(test)
     form.check(test_form._replace(weighted=form.weighted))
-    method = options.method or DEFAULT_METHOD
+    method = options.method or _DEFAULT_METHOD
     calibrator = _chosen(method, loss, form.kind)
     alone = options.test is None
     if not alone and set(val) & set(test):
@@ -71,11 +71,12 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     if options.save:
         result.save(options.save)
     content = {
+        "method": method,
         "parameters": parameters,
         "measures": {"given": finite(before), "calibrated": finite(after)},
         "written": {"calibrator": options.save} if options.save else {},
     }
-    shown = [measures(["as given", "calibrated"], [before, after]), Text(words.parameters(parameters))]
+    shown = [measures(["as given", "calibrated"], [before, after]), Text(f"{method}: {words.parameters(parameters)}")]
     shown += [Text(words.printable(f"calibrator: {options.save}"))] if options.save else []
     show(options, Group(*shown), content)
 
@@ -87,6 +88,14 @@ def refuse_whole(options: Namespace, why: str) -> None:
     if asked:
         msg = f"{asked[0]} needs all rows in memory, but {why}"
         raise ValueError(msg)
+
+
+def way(options: Namespace, loss: dict[str, Any]) -> str:
+    """How a fit to files that are too large for memory goes, in words."""
+    if options.method is not None:
+        return "reading block by block"
+    ignored = "; gamma counts with --method posterior alone" if loss else ""
+    return f"reading block by block: {_DEFAULT_METHOD} is fitted, and no other method is compared{ignored}"
 
 
 def apply(options: Namespace) -> None:
