@@ -92,6 +92,19 @@ def test_only_one_of_val_and_test_may_have_weights(folder, capsys):
     assert content["measures"]["given"]["samples"] == 3 * sum(SIZES)
 
 
+def test_one_file_goes_to_a_folder_that_is_there(folder, capsys):
+    for gamma in (1, 2):
+        settings = ("--method", "posterior", "--gamma", gamma, "--save", f"{gamma}.json")
+        assert run(capsys, "calibrate", "val/*.parquet", "--test", "test/*.parquet", *settings)[0] == 0
+    out = ("--out", "probs", "--json")
+    assert json.loads(run(capsys, "apply", "1.json", "test/*.parquet", *out)[1])["written"] == 5
+    assert json.loads(run(capsys, "apply", "1.json", "test/part-3.parquet", *out)[1])["kept"] == 1
+    assert "probs holds outputs of another calibrator" in run(capsys, "apply", "2.json", "test/part-3.parquet", *out)[2]
+    status, shown, _ = run(capsys, "apply", "2.json", "test/part-3.parquet", *out, "--force")
+    assert (status, json.loads(shown)["written"]) == (0, 1)
+    assert "probs holds outputs of another calibrator" in run(capsys, "apply", "2.json", "test/*.parquet", *out)[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -81,7 +81,7 @@ class Rows(parts.Rows):  # of __main__, so that it travels to the workers
         return parts.Rows.read(self, path)
 
 evaluation.Rows = Rows
-tasks.RETRIES = 1
+tasks.RETRIES, tasks._SECONDS_TO_END = 1, 2.0
 cluster._SECONDS_TO_ANSWER, cluster._SECONDS_OF_SILENCE, cluster._SECONDS_TO_LEAVE = 1.0, 4.0, 2.0
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(refocal_command.main())

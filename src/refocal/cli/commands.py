@@ -111,7 +111,8 @@ def apply(options: Namespace) -> None:
     from refocal.scale import Done
     from refocal.scale.application import calibrate_file
 
-    if len(options.files) > 1 or partitioned.asked_for(options, options.files):
+    folder = Path(options.out).is_dir() and Path(options.out).suffix not in _SUFFIXES["out"]
+    if folder or len(options.files) > 1 or partitioned.asked_for(options, options.files):
         partitioned.apply(options)
         return
     _check_outputs(options, [options.calibrator, *options.files])

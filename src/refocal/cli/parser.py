@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     apply.add_argument("calibrator", metavar="CALIBRATOR", help="a file that calibrate --save wrote")
     apply.add_argument("files", nargs="+", metavar="FILE", help="predictions, with or without labels")
     apply.add_argument(
-        "--out", metavar="FILE", required=True, help="where the probabilities go: a folder for many files"
+        "--out", metavar="FILE", required=True, help="where the probabilities go: a file, or a folder for many files"
     )
     _engine(apply)
     _force(apply)
