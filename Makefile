@@ -53,7 +53,7 @@ test-newest:
 
 # and constraints.txt on another Python: `make test-3.12`
 test-3.%:
-	@python3.$* -c '' 2>/dev/null || { echo 'python3.$* is not to be found: the suite did not run on it'; exit 1; }
+	@python3.$* -c '' 2>/dev/null || { echo 'python3.$* was not found: the suite did not run on it'; exit 1; }
 	$(MAKE) suite VENV=.venv-3.$* PYTHON=python3.$*
 
 test-jax: $(VENV)/.jax

@@ -94,7 +94,7 @@ def mutants_of(module: str) -> list[Mutant]:
 
 
 def _text(node: ast.AST) -> str:
-    """The node's text in one line; of a long `if`, its condition alone."""
+    """The node's text in one line."""
     return ast.unparse(node).replace("\n", " ")
 
 
