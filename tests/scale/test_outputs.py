@@ -133,6 +133,17 @@ def test_a_note_is_about_no_other_file(tmp_path, inputs, monkeypatch):
         scale.apply(TWO, inputs[0], out)
 
 
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff", b"[" * 200_000])
+def test_a_damaged_note_is_about_no_file(tmp_path, inputs, damage):
+    out = tmp_path / "out"
+    scale.apply(ONE, inputs[0], out)
+    (note,) = (out / ".refocal-apply").glob("*.json")
+    note.write_bytes(damage)
+    with pytest.raises(FileExistsError, match=r"a\.npz exists, and not by this calibrator"):
+        scale.apply(ONE, inputs[0], out)
+    assert scale.apply(ONE, inputs[0], out, overwrite=True) == (20, 1, 0)
+
+
 def test_outputs_of_another_input_are_not_kept(tmp_path, inputs):
     out = tmp_path / "out"
     scale.apply(ONE, inputs, out)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from refocal._documents import parse_json, read_document
 from refocal._files import locked, write_text
 from refocal.scale.parts import Stamp
 
@@ -81,7 +82,7 @@ class Outputs:
     def _read(self, note: Path) -> tuple[str, Origin | None]:
         """The name of an output and what made it; None where there is no note, or it is not about the file there."""
         try:
-            content = json.loads(note.read_text(encoding="utf-8"))
+            content = parse_json(read_document(note), ValueError)
             name, output = str(content["name"]), Stamp(*content["output"])
             origin = Origin(str(content["calibrator"]), Stamp(*content["input"]))
             return name, origin if output == Stamp.of(self.folder / name) else None
