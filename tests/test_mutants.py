@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from refocal.zoo import cards
+
 TOOLS = Path(__file__).parent.parent / "tools"
 
 
@@ -88,6 +90,7 @@ THING = Thing()
     transplant.plant(compile(text.replace("1", "2"), "made_up", "exec"), module)
     plain, kept, thing_class, thing = held
     assert module.LIMIT == 2
+    assert cards.SCHEMA == 1  # an equal number of another module
     assert (plain(0), kept(0), thing_class.size, thing_class.made()) == (4, 2, 2, 2)
     assert (thing.value, thing.double) == (2, 4)
     del sys.modules["transplant"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import sys
 from enum import Enum
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -21,9 +24,27 @@ def plant(code: CodeType, module: ModuleType) -> None:
         old = vars(module).get(name)
         value = transplant(old, new)
         if value is not old and not name.startswith("__"):
+            setattr(module, name, value)
             for other in [other for key, other in sys.modules.items() if key.startswith("refocal")]:
-                for attribute in [key for key, held in vars(other).items() if held is old]:
+                for attribute in _imported_as(other, name, module):
                     setattr(other, attribute, value)
+
+
+def _imported_as(other: ModuleType, name: str, module: ModuleType) -> list[str]:
+    """What a module calls something that it imports from another one: equal numbers elsewhere are not the same."""
+    return [
+        alias.asname or alias.name
+        for statement in ast.walk(_tree(other))
+        if isinstance(statement, ast.ImportFrom) and statement.module == module.__name__
+        for alias in statement.names
+        if alias.name == name
+    ]
+
+
+@functools.cache
+def _tree(module: ModuleType) -> ast.Module:
+    path = getattr(module, "__file__", None)
+    return ast.parse(Path(path).read_text(encoding="utf-8") if path else "")
 
 
 def transplant(old: Any, new: Any) -> Any:
