@@ -178,6 +178,8 @@ def test_bad_policies():
             AdaFocal().update(torch.tensor([[value, 0.5]]), torch.tensor([0]))
     with pytest.raises(ValueError, match=r"probs and labels must have shapes \(N, K\) and \(N,\)"):
         AdaFocal().update(torch.zeros(3), torch.zeros(3))
+    with pytest.raises(TypeError, match=r"probs must have a floating-point dtype, got torch\.int64"):
+        AdaFocal().update(torch.eye(2, dtype=torch.long), torch.tensor([0, 1]))
 
 
 def test_adafocal_leaves_out_ignored_labels():

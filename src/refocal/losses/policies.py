@@ -246,6 +246,9 @@ class AdaFocal(GammaPolicy):
                 f"probs and labels must have shapes (N, K) and (N,), got {tuple(probs.shape)} and {tuple(labels.shape)}"
             )
             raise ValueError(msg)
+        if not probs.is_floating_point():
+            msg = f"probs must have a floating-point dtype, got {probs.dtype}"
+            raise TypeError(msg)
         counted = labels != _check.whole(ignore_index, "ignore_index")
         probs, labels = probs[counted.to(probs.device)], labels[counted]
         if not len(labels):
