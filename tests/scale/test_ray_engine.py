@@ -162,7 +162,8 @@ def test_apply_goes_on_after_an_error(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_an_error_is_raised_when_the_other_tasks_have_ended(tmp_path):
+@pytest.mark.parametrize("place", ["a task", "progress"])
+def test_an_error_is_raised_when_the_other_tasks_have_ended(tmp_path, place):
     predictions(10, 0).write(tmp_path / "a.npz")
     predictions(10, 0).write(tmp_path / "b.npz")
     beats = tmp_path / "beats"
@@ -174,17 +175,22 @@ def test_an_error_is_raised_when_the_other_tasks_have_ended(tmp_path):
                 if path.name == "b.npz":
                     file.write(b".")
                 elif beats.stat().st_size:
-                    msg = "the other one runs"
-                    raise ValueError(msg)
+                    break
+        if place == "a task":
+            raise ValueError(place)
         yield from ()
 
+    def tell(_):
+        raise ValueError(place)
+
     source = Source.of((tmp_path / "a.npz", tmp_path / "b.npz"), fail_or_go_on)
-    with connected(None, lambda _: None) as engine:
-        with pytest.raises(ValueError, match="the other one runs"):
+    with connected(None, tell) as engine:
+        with pytest.raises(ValueError, match=place) as caught:
             engine.fold(source, len, max, what="waiting")
         before = beats.stat().st_size
         time.sleep(0.2)
         assert beats.stat().st_size == before
+        assert caught.traceback  # which keeps what its functions have open
 
 
 def test_an_interrupt_ends_the_remote_work(tmp_path):

@@ -7,8 +7,8 @@ error about a file that brings down its worker each time names the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
@@ -72,20 +72,21 @@ class Ray:
         if size > _STORE_SHARE * room or cluster.through_client():  # which knows no streams
             return source
         run = partial(_blocks_of_files, read=source.read)
-        streams = in_order(run, _groups(source.files), streams=True)
-        return Held([(group, block) for group, blocks in streams for block in blocks])
+        with closing(in_order(run, _groups(source.files), streams=True)) as streams:
+            return Held([(group, block) for group, blocks in streams for block in blocks])
 
     def each(self, function: Callable[[Path], int], paths: Sequence[Path], *, what: str) -> int:
         """See `Engine`."""
         results = in_order(partial(_each_file, function=function), _groups([File(path, None) for path in paths]))
         return sum(self._told(results, what, len(paths)))
 
-    def _told(self, results: Iterator[tuple[Group, Result]], what: str, of_files: int) -> Iterator[Any]:
+    def _told(self, results: Generator[tuple[Group, Result]], what: str, of_files: int) -> Iterator[Any]:
         files = rows = 0
-        for _, result in results:
-            files, rows = files + result.files, rows + result.rows
-            self._progress(Done(what, files, of_files, rows))
-            yield result.value
+        with closing(results):  # at once: a traceback would keep it open until the cluster is gone
+            for _, result in results:
+                files, rows = files + result.files, rows + result.rows
+                self._progress(Done(what, files, of_files, rows))
+                yield result.value
 
 
 def _groups(files: Sequence[File]) -> list[tuple[Group, tuple[File, ...]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +22,7 @@ class WorkerDiedError(RuntimeError):
 
 def in_order(
     run: Callable[[Any], Any], calls: Sequence[tuple[Group, Any]], *, streams: bool = False
-) -> Iterator[tuple[Group, Any]]:
+) -> Generator[tuple[Group, Any]]:
     """Files and the result of a function of them, in the order of the calls; leaving ends the tasks that still run.
 
     A task of several files that brings down its worker is done again file by file, so that the error names the file.
