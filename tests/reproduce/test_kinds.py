@@ -167,7 +167,7 @@ def test_linear_model_descends_to_logistic_regression():
     points = linear_model.draw_points(parameters, 1000, np.random.default_rng(3))
     long = type(parameters)(**{**vars(parameters), "iterations": 3000, "learning_rate": 1.0})
     weights = linear_model.descent(points, gammas=(0.0, 1.0), given=long)[-1]
-    fitted = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(points.features, points.labels)
+    fitted = LogisticRegression(C=1e12, fit_intercept=False, tol=1e-10).fit(points.features, points.labels)
     np.testing.assert_allclose(weights[:, 0], fitted.coef_[0], rtol=1e-5)
 
 

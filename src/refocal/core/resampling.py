@@ -129,7 +129,9 @@ def _gaussian_noise(several: list[Gaps], *, resamples: int, rng: np.random.Gener
         several[0].residuals if len(several) == 1 else hstack([gaps.residuals for gaps in several], format="csr")
     )
     centre = (residuals.T @ copies) / total
-    repeated = residuals.multiply(copies[:, None]) if (copies != 1).any() else residuals
+    repeated = residuals
+    if (copies != 1).any():
+        repeated = residuals.multiply(copies[:, None]).asformat(residuals.format)  # SciPy 1.15 gives a coo_array
     width = -(-repeated.shape[1] // _SQUARE_PARTS)
     parts = (repeated[:, start : start + width] for start in range(0, repeated.shape[1], width))
     squares = np.concatenate([(residuals.T @ part).toarray() for part in parts], axis=1)
