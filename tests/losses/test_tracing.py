@@ -54,7 +54,7 @@ def test_a_recorded_graph(posterior_map, tracing_mode):
 
 
 @each_map
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")  # a FutureWarning from PyTorch 2.15 on
 def test_torchscript_takes_batches_of_any_size(posterior_map):
     traced = torch.jit.trace(posterior_map, logits(4))
     many = logits(30_000, seed=1)
