@@ -154,7 +154,7 @@ def test_stored_results_of_other_content(tmp_path, change):
     copy = tmp_path / name / scale / "numbers.json"
     copy.parent.mkdir(parents=True)
     copy.write_bytes(found.read_bytes())
-    assert store.load(tmp_path, spec, scale) is not None
+    assert store.load(tmp_path, spec, scale).numbers.values == json.loads(found.read_bytes())["values"]
     copy.write_text(json.dumps(json.loads(found.read_bytes()) | change), encoding="utf-8")
     with pytest.raises(ValueError, match=r"numbers\.json is not a result"):
         store.load(tmp_path, spec, scale)
