@@ -47,11 +47,7 @@ def proper_focal_rows_plainly(logits: Tensor, target: Tensor, gamma: Any) -> Ten
     return torch.where(broken[:, 0], log_probs.gather(1, target[:, None])[:, 0], losses)
 
 
-# PyTorch 2.6 cannot read `list[float]`
-_SCHEMA = "(Tensor logits, Tensor target, float[] gamma) -> (Tensor, Tensor)"
-
-
-@torch.library.custom_op("refocal::proper_focal_loss", mutates_args=(), schema=_SCHEMA)
+@torch.library.custom_op("refocal::proper_focal_loss", mutates_args=())
 def _operator(logits: Tensor, target: Tensor, gamma: list[float]) -> tuple[Tensor, Tensor]:
     """Losses (N,) and their gradients (N, K)."""
     classes = logits.shape[1]

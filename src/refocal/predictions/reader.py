@@ -20,8 +20,8 @@ class PredictionsReader:
 
     Inside `with`, iterate over it once. Before the first block these are known: `kind`, `class_names`, `rows` (None for
     csv, which does not say), and `size`, the rows and columns of scores that the file unpacks to, whatever it weighs.
-    The blocks are checked as they are read, with the errors of `Predictions.read`. Scores of a column a class lie in
-    memory as in the file, one class after another.
+    The blocks are checked as they are read, with the errors of `Predictions.read`. Scores with one column per class
+    lie in memory as in the file, one class after another.
 
     Args:
         path: .npz, .parquet or .csv.
