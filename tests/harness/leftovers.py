@@ -25,6 +25,7 @@ _KEPT = (
     "matplotlib",
     "sklearn_testing_*",
     ".ses",
+    "mat-debug-*.log",
 )
 
 

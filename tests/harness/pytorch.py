@@ -30,3 +30,10 @@ def pytest_collection_finish():
         importlib.import_module("torch._inductor.lowering")
     finally:
         locale.setlocale(locale.LC_CTYPE, before)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish():
+    """End the processes in which PyTorch's compiler compiles kernels; it would end them only after the run."""
+    if async_compile := sys.modules.get("torch._inductor.async_compile"):
+        async_compile.shutdown_compile_workers()
