@@ -20,7 +20,7 @@ suite test-slow: export OMP_NUM_THREADS = 1
 suite test-slow: export PYTHONDONTWRITEBYTECODE =
 
 # on a GPU's kernels, which Triton's interpreter runs here
-INTERPRETED := tests/losses/test_kernels.py tests/losses/test_as_cross_entropy.py tests/train/test_convolution.py
+INTERPRETED := tests/losses/test_kernels.py tests/losses/test_as_cross_entropy.py lab/tests/train/test_convolution.py
 
 test: lint types suite
 
@@ -41,9 +41,9 @@ OLDEST := .venv-oldest/constraints.txt
 test-oldest: $(OLDEST)
 	$(MAKE) suite VENV=.venv-oldest CONSTRAINTS=$(OLDEST) PYTHON=$(OLDEST_PYTHON)
 
-$(OLDEST): pyproject.toml tools/oldest.py
+$(OLDEST): pyproject.toml lab/pyproject.toml tools/oldest.py
 	mkdir -p $(@D)
-	$(OLDEST_PYTHON) tools/oldest.py pyproject.toml > $@.new
+	$(OLDEST_PYTHON) tools/oldest.py pyproject.toml lab/pyproject.toml > $@.new
 	mv $@.new $@
 
 # the newest that there are today
@@ -57,7 +57,7 @@ test-3.%:
 	$(MAKE) suite VENV=.venv-3.$* PYTHON=python3.$*
 
 test-jax: $(VENV)/.jax
-	$(BIN)/python -m pytest -n 2 --dist loadfile --backend jax tests/core tests/metrics/test_inputs.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile --backend jax tests/maps tests/stats tests/calibrators tests/metrics/test_inputs.py
 
 # Other packages, without what else they would install: losses and metrics to compare with, and what draws.
 DRAWING := contourpy cycler fonttools kiwisolver matplotlib pillow pyparsing python-dateutil
@@ -74,10 +74,10 @@ test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
 # In the environment of $(PYTHON), whose PyTorch must see the GPU: `make test-gpu PYTHON=path/to/python`.
-ON_GPU := $(addprefix tests/,calibrators curvature losses train)
+ON_GPU := $(addprefix tests/,calibrators curvature losses) lab/tests/train
 test-gpu:
 	$(PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "PyTorch sees no GPU")'
-	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m "(gpu or kernels) and not slow" $(ON_GPU)
+	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/lab/src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m "(gpu or kernels) and not slow" $(ON_GPU)
 
 # Small faults planted in the formulas, and whether a test notices each: an hour or two. One thread: processes fork.
 MUTANTS := --sample 1200 --seed 0
@@ -131,8 +131,8 @@ $(VENV)/.base: pyproject.toml $(CONSTRAINTS)
 	$(PIP) --editable .
 	touch $@
 
-$(VENV)/.test: $(VENV)/.base
-	$(PIP) --editable '.[torch,onnx,arrow,ray,train,test]'
+$(VENV)/.test: $(VENV)/.base lab/pyproject.toml
+	$(PIP) --editable '.[torch,onnx,arrow,ray,plot,test]' --editable lab
 	$(PIP) --no-deps $(CURVATURE)
 	touch $@
 

@@ -30,7 +30,7 @@ from torch.utils.data import TensorDataset
 import refocal
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.calibrators.focal_temperature import PUBLISHED_GAMMAS, PUBLISHED_TEMPERATURES
-from refocal.core.binning import equal_mass_bins
+from refocal.stats.binning import equal_mass_bins
 
 SHAPES = [(5_000, 100), (50_000, 1_000), (1_000_000, 10)]
 TRUE_TEMPERATURE = 1.7
@@ -257,7 +257,7 @@ def main() -> None:
             "## Focal temperature scaling at 5,000 x 100",
             "",
             "Calibration error: equal-mass, 15 bins, in percent, on the data fitted to; it is what the grid and the "
-            "line minimise. NLL is what Newton's method minimises.",
+            "line minimize. NLL is what Newton's method minimizes.",
             "",
             "| search | seconds | times faster than the plain loop | times the cost of temperature scaling "
             "| evaluations | error, % | NLL |",

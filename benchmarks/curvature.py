@@ -44,7 +44,7 @@ Run = Callable[[nn.Module, Data], Result]
 
 
 def patches(device: str) -> Data:
-    """Standardised patches (1000, 3, 32, 32) and the fifth of the photograph that each comes from."""
+    """Standardized patches (1000, 3, 32, 32) and the fifth of the photograph that each comes from."""
     rng = np.random.default_rng(0)
     photos = load_sample_images().images
     height, width = photos[0].shape[:2]
@@ -63,18 +63,18 @@ def network(name: str, device: str) -> nn.Module:
     if name == "MLP 3072-100-10":
         model: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(3072, 100), nn.ReLU(), nn.Linear(100, 10))
     elif name == "ViT 192 x 6":
-        transformer = importlib.import_module("refocal.train.models.vit").VisionTransformer
+        transformer = importlib.import_module("refocal_lab.train.models.vit").VisionTransformer
         model = transformer(classes=10, shape=(3, 32, 32), patch=4, width=192, depth=6, heads=3)
     else:
-        models = importlib.import_module("refocal.train.models")
+        models = importlib.import_module("refocal_lab.train.models")
         model = models.build(name, classes=10, shape=(3, 32, 32))
     model, (inputs, target) = model.to(device), patches(device)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(10):
         for batch in torch.randperm(SAMPLES, device=device).split(100):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs[batch]), target[batch]).backward()
-            optimiser.step()
+            optimizer.step()
     model.zero_grad()
     return model.eval()
 

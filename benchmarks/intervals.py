@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from refocal import metrics
-from refocal.core.binning import width_index
+from refocal.stats.binning import width_index
 
 REPEATS = 200
 RESAMPLES = 300

@@ -24,13 +24,13 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from refocal.core.posterior import posterior_from_logits
 from refocal.losses import FocalLoss, SigmoidFocalLoss
-from refocal.losses.maps import FocalMap
-from refocal.losses.plans import Settings
+from refocal.losses.gpu.plans import Settings
+from refocal.losses.posterior_maps import FocalMap
 from refocal.losses.sigmoid import sigmoid_focal_elements
 from refocal.losses.softmax import focal_rows
 from refocal.losses.targets import as_rows
+from refocal.maps.posterior import posterior_from_logits
 
 ROWS = [
     (8_192, 128_256, torch.bfloat16),

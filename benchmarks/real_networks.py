@@ -29,7 +29,7 @@ from refocal.calibrators import (
     IsotonicCalibration,
     TemperatureScaling,
 )
-from refocal.core.binning import equal_mass_bins, equal_width_bins
+from refocal.stats.binning import equal_mass_bins, equal_width_bins
 
 SEED = 0
 RESAMPLES = 2000

@@ -47,8 +47,8 @@ def mp_log_posterior(
         if mp.inf in logs:
             return [mp.mpf(0) if value == mp.inf else -mp.inf for value in logs]
         top = max(logs)
-        normaliser = top + mp.log(mp.fsum(mp.exp(value - top) for value in logs if value != -mp.inf))
-        return [value - normaliser for value in logs]
+        normalizer = top + mp.log(mp.fsum(mp.exp(value - top) for value in logs if value != -mp.inf))
+        return [value - normalizer for value in logs]
 
 
 class TwoFloats(NamedTuple):

@@ -158,7 +158,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "both.npz", "--gamma", "-2"], "gamma"),
         (["evaluate", "none.npz"], "^refocal: none.npz: No such file"),
         (["evaluate", "test.npz", "--split", "train"], "no rows of 'train', only of 'test'"),
-        (["evaluate", "unlabelled.npz"], "no labels"),
+        (["evaluate", "unlabeled.npz"], "no labels"),
         (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
         (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "takes logits, but probs.npz holds probs"),
         (["apply", "cal.json", "test.npz", "--out", "val.npz"], "val.npz exists"),
@@ -187,7 +187,7 @@ def test_what_is_refused_is_said_in_one_line(files, capsys, arguments, message):
     import re
 
     test = Predictions.read("test.npz")
-    Predictions(test.scores, kind="logits").write("unlabelled.npz")
+    Predictions(test.scores, kind="logits").write("unlabeled.npz")
     Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2]).write("probs.npz")
     Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2]).write("few.npz")
     Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2], weights=[1, 2, 3]).write("heavy.npz")
@@ -330,14 +330,6 @@ def test_a_missing_extra_is_named_with_its_command(files, capsys, monkeypatch):
     status, _, trouble = run(capsys, "export", "cal.json", "--onnx", "head.onnx")
     assert status == 1
     assert "pip install 'refocal[onnx]'" in trouble
-    monkeypatch.setitem(sys.modules, "torch", None)
-    for command in (["train", "--data", "digits", "--model", "mlp"], ["curvature", "--run", "runs/x"]):
-        for name in [
-            name for name in sys.modules if name.startswith(("refocal.curvature", "refocal.train", "refocal.losses"))
-        ]:
-            monkeypatch.delitem(sys.modules, name)
-        status, _, trouble = run(capsys, *command)
-        assert (status, "PyTorch: pip install 'refocal[train]'" in trouble) == (1, True)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "calibrate", "apply", "export", "explain", "demo"])
@@ -359,7 +351,7 @@ def test_wrong_usage_and_version(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_output_without_a_terminal_has_no_colours_and_no_progress(files):
+def test_output_without_a_terminal_has_no_colors_and_no_progress(files):
     command = [sys.executable, "-m", "refocal", "evaluate", "test.npz"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=files)
     assert "underconfident" in done.stdout

@@ -14,9 +14,7 @@ from refocal import demo
 
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = sorted(
-    path
-    for folder in ("src", "tests", "tools", "benchmarks", "experiments")
-    for path in (REPOSITORY / folder).rglob("*.py")
+    path for folder in ("src", "tests", "tools", "benchmarks", "lab") for path in (REPOSITORY / folder).rglob("*.py")
 )
 # ASCII alone, in this process and in those that it starts: without the last two Python would choose UTF-8
 ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

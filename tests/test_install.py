@@ -57,14 +57,13 @@ assert "site-packages" in refocal.__file__, refocal.__file__
 for extra in ("torch", "jax", "matplotlib", "ray", "onnx", "pandas", "pyarrow", "PIL"):
     assert importlib.util.find_spec(extra) is None, f"{extra} is installed: this is not the base alone"
 for module in pkgutil.walk_packages(refocal.__path__, "refocal.", onerror=lambda name: None):
-    needs_extra = module.name.startswith(("refocal.losses", "refocal.train.", "refocal.claims", "refocal.curvature"))
+    needs_extra = module.name.startswith(("refocal.losses", "refocal.curvature"))
     needs_extra |= module.name.endswith(("torchmetrics", "torch_export"))
-    needs_extra = needs_extra and not module.name.startswith("refocal.train.data")
     if not needs_extra and not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 assets = importlib.resources.files("refocal.report").joinpath("assets")
 assert sorted(file.name for file in assets.iterdir()) == ["page.css", "page.html", "page.js", "psi.js"]
-assert importlib.resources.files("refocal.zoo").joinpath("published.json").is_file()
+assert importlib.util.find_spec("refocal_lab") is None
 eta = np.array([[0.55, 0.30, 0.10, 0.05]])
 scores = refocal.minimizer(eta, gamma=3)
 assert np.allclose(refocal.posterior(scores, gamma=3), eta, atol=1e-13)

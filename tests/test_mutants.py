@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from refocal.zoo import cards
+from refocal_lab.zoo import cards
 
 TOOLS = Path(__file__).parent.parent / "tools"
 
@@ -30,10 +30,10 @@ def mutants():
 
 
 def test_every_mutant_is_another_module_that_compiles(mutants):
-    names, count = set(), len(mutants.mutants_of("core/top.py"))
+    names, count = set(), len(mutants.mutants_of("stats/top_label.py"))
     assert count > 20
     for place in range(count):
-        mutant = mutants.mutants_of("core/top.py")[place]  # a fault stays in its tree
+        mutant = mutants.mutants_of("stats/top_label.py")[place]  # a fault stays in its tree
         before = ast.dump(mutant.tree)
         mutant.code()
         assert ast.dump(mutant.tree) != before
@@ -54,13 +54,13 @@ def test_every_mutant_is_another_module_that_compiles(mutants):
     ],
 )
 def test_operators_signs_constants_and_functions_change(mutants, name):
-    assert f"core/focal.py {name}" in {mutant.name for mutant in mutants.mutants_of("core/focal.py")}
+    assert f"maps/focal.py {name}" in {mutant.name for mutant in mutants.mutants_of("maps/focal.py")}
 
 
 def test_keywords_are_left_out_where_that_is_no_error(mutants):
     before, after = "np.bincount(index, weights=confidence, minlength=size)", "np.bincount(index, minlength=size)"
-    assert (before, after) in {(mutant.before, mutant.after) for mutant in mutants.mutants_of("core/binning.py")}
-    required = [mutant.after for mutant in mutants.mutants_of("core/inverse.py") if mutant.before.startswith("solve(")]
+    assert (before, after) in {(mutant.before, mutant.after) for mutant in mutants.mutants_of("stats/binning.py")}
+    required = [mutant.after for mutant in mutants.mutants_of("maps/minimizer.py") if mutant.before.startswith("solve(")]
     assert required
     assert all("xp=xp" in after for after in required)
 

@@ -30,103 +30,38 @@ EXTRAS = {
     "flint",
     "mpmath",
 }
+BASE = {"refocal._arrays", "refocal._check", "refocal._documents", "refocal._files"}
 # room -> what it may import; a file's room is its path inside the package, or the nearest folder above that is one
 ROOMS = {
     "_arrays": {"array_api_compat", "numpy"},
     "_check": {"numpy", "refocal._arrays"},
     "_documents": set(),
     "_files": set(),
-    "core": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.core"},
-    "metrics": {
-        "numpy",
-        "scipy",
-        "refocal._arrays",
-        "refocal._check",
-        "refocal.core",
-        "refocal.metrics",
-        "refocal._files",
-        "refocal._documents",
-    },
+    "_program": set(),
+    "maps": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.maps"},
+    "stats": {"numpy", "scipy", "refocal.stats"},
+    "metrics": {"numpy", "scipy", "refocal.maps", "refocal.stats", "refocal.metrics"} | BASE,
     "metrics/torchmetrics": {"torch", "torchmetrics", "refocal.metrics"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
-    | {"refocal.core", "refocal.losses"},
+    | {"refocal.maps", "refocal.losses"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
-    | {
-        "refocal._arrays",
-        "refocal._check",
-        "refocal.core",
-        "refocal.calibrators",
-        "refocal._files",
-        "refocal._documents",
-    },
-    "curvature": {"numpy", "torch", "rich", "curvlinops"} | {"refocal._check", "refocal.losses", "refocal.curvature"},
-    "report": {
-        "numpy",
-        "rich",
-        "matplotlib",
-        "refocal._arrays",
-        "refocal.core",
-        "refocal.metrics",
-        "refocal.calibrators",
-    }
-    | {"refocal._check", "refocal._files", "refocal._documents", "refocal.report", "refocal"},
-    "predictions": {
-        "numpy",
-        "pyarrow",
-        "refocal._check",
-        "refocal._files",
-        "refocal._documents",
-        "refocal.predictions",
-    },
-    "scale": {
-        "numpy",
-        "ray",
-        "sklearn",
-        "refocal._check",
-        "refocal._files",
-        "refocal._documents",
-        "refocal.core",
-        "refocal.metrics",
-    }
-    | {"refocal.calibrators", "refocal.predictions", "refocal.report", "refocal.scale"},
-    "scale/figures": {"refocal.scale", "refocal.reproduce"},
-    "scale/training": {
-        "ray",
-        "torch",
-        "refocal._check",
-        "refocal._files",
-        "refocal._documents",
-        "refocal.scale",
-        "refocal.train",
-    },
+    | {"refocal.maps", "refocal.stats", "refocal.calibrators"}
+    | BASE,
+    "calibrators/fit": {"numpy", "scipy", "threadpoolctl"}
+    | {"refocal._arrays", "refocal._check", "refocal.maps", "refocal.calibrators.fit"},
+    "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
+    "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
+    | {"refocal.predictions"},
+    "report": {"numpy", "rich", "matplotlib", "refocal.maps", "refocal.stats", "refocal.metrics"}
+    | {"refocal.calibrators", "refocal.report", "refocal"}
+    | BASE,
+    "scale": {"numpy", "ray", "sklearn", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
+    | {"refocal.predictions", "refocal.report", "refocal.scale"}
+    | BASE,
     "demo": {"refocal.predictions"},
-    "claims": {"flint", "mpmath", "numpy", "scipy", "rich", "matplotlib"}
-    | {"refocal._files", "refocal._documents", "refocal.core", "refocal.claims"},
-    "reproduce": {"numpy", "scipy", "torch", "matplotlib", "PIL", "refocal"},
-    "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich"}
-    | {"refocal._check", "refocal._files", "refocal._documents", "refocal.train.data"},
-    "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
-    | {"refocal.predictions", "refocal.report.words", "refocal.zoo", "refocal._files", "refocal._documents"}
-    | {"refocal.train.recipe", "refocal.train.objective"},
-    "train/models": {"torch", "refocal._check", "refocal.train.models", "refocal.train.convolution"},
-    "train/kernels": {"triton"},
     "cli": {"numpy", "rich", "refocal"},
-    "cli/train": {"torch", "rich", "refocal"},
-    "cli/curvature": {"torch", "rich", "refocal"},
-    "train": {
-        "numpy",
-        "scipy",
-        "torch",
-        "safetensors",
-        "refocal._check",
-        "refocal._files",
-        "refocal._documents",
-        "refocal.metrics",
-    }
-    | {"refocal.losses", "refocal.curvature", "refocal.train"},
-    "train/runs": {"numpy", "torch", "safetensors", "refocal"},
-    "__main__": {"refocal_command"},
-    "__init__": {"refocal.core", "refocal.report"},
+    "__main__": {"refocal._program"},
+    "__init__": {"refocal.maps", "refocal.report"},
 }
 
 

@@ -19,7 +19,7 @@ from refocal.losses import FocalLoss
 from refocal.predictions import Predictions
 
 GAMMA = 3.0
-NOISE = 0.35  # standard deviation, of grey values from 0 to 1
+NOISE = 0.35  # standard deviation, of gray values from 0 to 1
 EPOCHS = 100
 
 
@@ -28,13 +28,13 @@ def train(images: torch.Tensor, labels: torch.Tensor, *, seed: int) -> nn.Module
     torch.manual_seed(seed)
     network = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     criterion = FocalLoss(GAMMA)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(labels)).split(64):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             noisy = images[rows] + NOISE * torch.randn(len(rows), 64)
             criterion(network(noisy), labels[rows]).backward()
-            optimiser.step()
+            optimizer.step()
     return network.eval()
 
 

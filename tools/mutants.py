@@ -58,7 +58,7 @@ NO_FORMULA = {"xp", "copy", "device", "like", "maxsize", "stacklevel", "strict"}
 class Mutant:
     """One fault: where it is, what it changes, and the lines that a test must run to notice it."""
 
-    module: str  # core/focal.py
+    module: str  # maps/focal.py
     scope: str  # the function
     before: str
     after: str

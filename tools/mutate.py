@@ -1,4 +1,4 @@
-"""How many small faults in the formulas the tests notice: mutation testing of core, losses, metrics and calibrators.
+"""How many small faults in the formulas the tests notice: mutation testing of maps, stats, losses, metrics and calibrators.
 
     python tools/mutate.py survey                       # which test runs which line; again when lines move
     python tools/mutate.py run --sample 1200 --seed 0   # plant faults, and run the tests of their lines
@@ -36,14 +36,16 @@ from mutants import PACKAGE, ROOT, Mutant, mutants_of
 from scipy import stats
 from transplant import plant
 
-# the rooms' modules without mathematics: what reads, checks, stores, exports, and launches kernels
+# the rooms' modules without mathematics: what reads, checks, stores and exports; what launches kernels is in losses/gpu
 PLUMBING = {
-    "core": (),
+    "maps": (),
+    "stats": (),
+    "calibrators/fit": (),
     "metrics": ("inputs", "torchmetrics"),
     "calibrators": ("base", "files", "learned", "onnx_export", "torch_export", "wrap"),
-    "losses": ("compiled", "fused", "launches", "layouts", "map_launches", "plans", "sigmoid_launches"),
+    "losses": (),
 }
-TESTS = tuple(f"tests/{room}" for room in PLUMBING) + tuple(f"src/refocal/{room}" for room in PLUMBING)
+TESTS = tuple(f"{root}/{room}" for root in ("tests", "src/refocal") for room in PLUMBING if "/" not in room)
 KEPT = ROOT / "build" / "mutants"  # the survey, and what became of each mutant
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 STEERING = "Steers a search: another guess, step or number of steps leads to the same optimum, as exactly."
@@ -344,7 +346,7 @@ if __name__ == "__main__":
     command.add_argument("files", nargs="*", help="test files that changed; default all")
     command.set_defaults(call=lambda args: survey(args.files))
     command = commands.add_parser("run", help="plant mutants")
-    command.add_argument("modules", nargs="*", help="such as core or core/focal.py; default all")
+    command.add_argument("modules", nargs="*", help="such as maps or maps/focal.py; default all")
     command.add_argument(
         "--sample", type=int, default=0, help="this many mutants, of all modules together; default all"
     )

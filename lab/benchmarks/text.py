@@ -26,14 +26,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from refocal.losses import FocalLoss
-from refocal.train import data as data_sets
-from refocal.train.batches import Order
-from refocal.train.models import build
-from refocal.train.models.gp_cnn import GlobalPoolingCNN
-from refocal.train.models.tree_lstm import TreeLSTM
-from refocal.train.recipe import Recipe
-from refocal.train.step import Step
-from refocal.train.text_batches import LONGEST, TextBatches
+from refocal_lab.train import data as data_sets
+from refocal_lab.train.batches import Order
+from refocal_lab.train.models import build
+from refocal_lab.train.models.gp_cnn import GlobalPoolingCNN
+from refocal_lab.train.models.tree_lstm import TreeLSTM
+from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.step import Step
+from refocal_lab.train.text_batches import LONGEST, TextBatches
 
 CPU = torch.device("cpu")
 LOSS = FocalLoss(gamma=3.0)
@@ -203,7 +203,7 @@ def messages(data: data_sets.DataSet, batch: int, repeats: int, steps: int) -> R
 
 
 def epoch_of_trees(data: data_sets.DataSet) -> tuple[float, float]:
-    """Seconds and processor seconds for all steps of an epoch of the recipe, optimiser and all."""
+    """Seconds and processor seconds for all steps of an epoch of the recipe, optimizer and all."""
     recipe = Recipe(data="sst", model="tree-lstm", loss="focal", gamma=3.0)
     torch.manual_seed(0)
     network = build("tree-lstm", classes=3, shape=data.shape)

@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 
 from refocal.losses import FocalLoss
-from refocal.train.batches import Batches
-from refocal.train.models import build
-from refocal.train.recipe import Recipe
-from refocal.train.step import Step
+from refocal_lab.train.batches import Batches
+from refocal_lab.train.models import build
+from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.step import Step
 
 IMAGES, BATCH, CLASSES = 50_000, 128, 10
 DEVICE = torch.device("cuda")
@@ -49,7 +49,7 @@ def images() -> tuple[np.ndarray, np.ndarray]:
 def plain(model: str, inputs: np.ndarray, labels: np.ndarray, *, steps: int) -> Row:
     """The loop that tutorials show, with the data on the GPU, autocast and channels last."""
     network = build(model).to(DEVICE, memory_format=torch.channels_last)
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     criterion = FocalLoss(gamma=2.0)
     data = torch.from_numpy(inputs).to(DEVICE)
     target = torch.from_numpy(labels).to(DEVICE)
@@ -59,11 +59,11 @@ def plain(model: str, inputs: np.ndarray, labels: np.ndarray, *, steps: int) -> 
         batch = F.pad(data[index].permute(0, 3, 1, 2).float() / 255, (4, 4, 4, 4))
         top, left = torch.randint(0, 9, (2,)).tolist()
         batch = batch[:, :, top : top + 32, left : left + 32].contiguous(memory_format=torch.channels_last)
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16):
             loss = criterion(network(batch), target[index])
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     for _ in range(20):
         step()

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from refocal import _files, metrics
-from refocal.curvature import CurvatureRegularised, hessian_top_eigenvalues, hessian_trace
+from refocal.curvature import CurvatureRegularized, hessian_top_eigenvalues, hessian_trace
 from refocal.losses import FocalLoss
-from refocal.reproduce.curvature_runs import cubic_fits, found_by_gamma
-from refocal.train.data import load
+from refocal_lab.reproduce.curvature_runs import cubic_fits, found_by_gamma
+from refocal_lab.train.data import load
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0)
 SEEDS = (0, 1, 2)
@@ -63,7 +63,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {"MLP": mlp, "CNN": cnn}
 
 
 def fashion_mnist(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
-    """Images (N, 1, 28, 28), standardised, with their labels: the first ones of the training set, then validation."""
+    """Images (N, 1, 28, 28), standardized, with their labels: the first ones of the training set, then validation."""
     published = load("fashion-mnist", folder=folder)
     order = np.argsort(np.concatenate([published.train.indices, published.val.indices]))[: TRAINED + HELD_OUT]
     pixels, labels = (
@@ -83,15 +83,15 @@ def fashion_mnist(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def train(
-    network: nn.Module, criterion: nn.Module, data: tuple[Tensor, Tensor], optimiser: torch.optim.Optimizer, seed: int
+    network: nn.Module, criterion: nn.Module, data: tuple[Tensor, Tensor], optimizer: torch.optim.Optimizer, seed: int
 ) -> None:
     """Plain epochs over shuffled batches."""
     order = torch.Generator().manual_seed(seed)
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(data[1]), generator=order).split(BATCH):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             criterion(network(data[0][batch]), data[1][batch]).backward()
-            optimiser.step()
+            optimizer.step()
 
 
 def measured(
@@ -141,8 +141,8 @@ def penalty_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]
             for tau in TAUS:
                 torch.manual_seed(seed)
                 network, loss = mlp(), nn.CrossEntropyLoss()
-                optimiser = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
-                train(network, CurvatureRegularised(loss, tau, seed=seed), data["train"], optimiser, seed)
+                optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
+                train(network, CurvatureRegularized(loss, tau, seed=seed), data["train"], optimizer, seed)
                 lost = not all(values.isfinite().all() for values in network.parameters())
                 row = {} if lost else measured(network, data, {"cross_entropy": loss}, probes=PROBES["MLP"])
                 runs.append({"tau": tau, "rate": rate, "seed": seed, "diverged": lost, **row})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from refocal.reproduce.curvature_runs import HESSIANS, Runs, at, by_seed, interval, names, ratio_by_seed
+from refocal_lab.reproduce.curvature_runs import HESSIANS, Runs, at, by_seed, interval, names, ratio_by_seed
 
 COLOURS = ("#0b6e99", "#c4541a", "#4b7f3a", "#7a4fa0", "#8a6d3b")
 
@@ -40,17 +40,17 @@ def against_gamma(runs: Runs) -> Figure:
     figure = Figure(figsize=(7.2, 2.9 * len(networks)), layout="constrained")
     for axes, network in zip(figure.subplots(len(networks), 2, squeeze=False), networks, strict=True):
         chosen = [run for run in runs if run["network"] == network]
-        for (name, label), colour in zip(HESSIANS.items(), COLOURS, strict=False):
-            _band(axes[0], chosen, "gamma", f"lambda_max_{name}", label=label, colour=colour)
+        for (name, label), color in zip(HESSIANS.items(), COLOURS, strict=False):
+            _band(axes[0], chosen, "gamma", f"lambda_max_{name}", label=label, color=color)
         axes[0].set(ylim=(0, None), ylabel=f"{network}: λmax on validation data", xlabel="γ")
         axes[0].legend(frameon=False, fontsize="small")
-        _band(axes[1], chosen, "gamma", "ece", label="", colour=COLOURS[2])
+        _band(axes[1], chosen, "gamma", "ece", label="", color=COLOURS[2])
         axes[1].set(ylabel=f"{network}: ECE on test data", xlabel="γ", ylim=(0, None))
     return figure
 
 
 def against_trace(runs: Runs, fits: dict[str, Any]) -> Figure:
-    """ECE over the trace with the cubic fit, a colour for each gamma."""
+    """ECE over the trace with the cubic fit, a color for each gamma."""
     networks = names(runs, "network")
     figure = Figure(figsize=(7.6, 2.9 * len(networks)), layout="constrained")
     rows = figure.subplots(len(networks), 2, squeeze=False)
@@ -70,7 +70,7 @@ def against_trace(runs: Runs, fits: dict[str, Any]) -> Figure:
 
 
 def against_tau(every: Runs) -> Figure:
-    """ECE over the trace, a colour for each tau and a mark for each learning rate; and both over tau.
+    """ECE over the trace, a color for each tau and a mark for each learning rate; and both over tau.
 
     Diverged runs are left out; a band needs two runs.
     """
@@ -78,17 +78,17 @@ def against_tau(every: Runs) -> Figure:
     figure = Figure(figsize=(9.6, 3.2), layout="constrained")
     plane, *others = figure.subplots(1, 3)
     for rate, mark in zip(names(runs, "rate"), "os^", strict=True):
-        for tau, colour in zip(names(runs, "tau"), COLOURS, strict=True):
+        for tau, color in zip(names(runs, "tau"), COLOURS, strict=True):
             points = [run for run in runs if run["tau"] == tau and run["rate"] == rate]
             label = f"τ = {tau:g}" if mark == "o" else None
             trace, ece = ([run[key] for run in points] for key in ("trace_cross_entropy", "ece"))
-            plane.scatter(trace, ece, color=colour, marker=mark, s=22, label=label)
+            plane.scatter(trace, ece, color=color, marker=mark, s=22, label=label)
     plane.set(xlabel="Tr(H)", ylabel="ECE", ylim=(0, None))
     plane.legend(frameon=False, fontsize="x-small")
     for axis, key, label in zip(others, ("trace_cross_entropy", "ece"), ("Tr(H)", "ECE"), strict=True):
-        for rate, colour in zip(names(runs, "rate"), COLOURS, strict=False):
+        for rate, color in zip(names(runs, "rate"), COLOURS, strict=False):
             chosen = [run for run in runs if run["rate"] == rate]
-            _band(axis, chosen, "tau", key, label=f"learning rate {rate:g}", colour=colour)
+            _band(axis, chosen, "tau", key, label=f"learning rate {rate:g}", color=color)
         axis.set(ylabel=label, xlabel="τ", xlim=(0, None))
         axis.set_xscale("symlog", linthresh=min(tau for tau in names(runs, "tau") if tau))
     for axis in others:
@@ -103,17 +103,17 @@ def save(figure: Figure, folder: Path) -> None:
     figure.savefig(folder / "figure.png", dpi=120)
 
 
-def _band(axis: Any, runs: Runs, across: str, key: str, *, label: str, colour: str) -> None:
+def _band(axis: Any, runs: Runs, across: str, key: str, *, label: str, color: str) -> None:
     places = [place for place in names(runs, across) if sum(run[across] == place for run in runs) > 1]
     limits = [interval([run[key] for run in runs if run[across] == place]) for place in places]
-    axis.plot(places, [each["mean"] for each in limits], marker="o", markersize=3, color=colour, label=label)
+    axis.plot(places, [each["mean"] for each in limits], marker="o", markersize=3, color=color, label=label)
     for run in runs:
-        axis.plot(run[across], run[key], marker=".", markersize=3, color=colour, alpha=0.5)
+        axis.plot(run[across], run[key], marker=".", markersize=3, color=color, alpha=0.5)
     axis.fill_between(
         places,
         [each["low"] for each in limits],
         [each["high"] for each in limits],
-        color=colour,
+        color=color,
         alpha=0.15,
         linewidth=0,
     )

@@ -14,7 +14,7 @@ CLASSES = 10
 
 
 def logits_of(seed, count, scale=1.0):
-    """Logits that favour the label, as float16, and labels."""
+    """Logits that favor the label, as float16, and labels."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, count)
     logits = 2 * rng.standard_normal((count, CLASSES))
@@ -39,7 +39,7 @@ def add(folder, name, *, seed=0, val=300, test=400, scale=1.0, **changes):
         probs = posterior_from_logits(scores.astype(np.float64), gamma=0)
         for measure in (metrics.error, metrics.nll, metrics.ece):
             card[prefix + measure.__name__] = measure(probs, truth)
-    card |= {"hardware": "none", "versions": {}, "command": "refocal train", "seconds": 1.5, **changes}
+    card |= {"hardware": "none", "versions": {}, "command": "refocal-lab train", "seconds": 1.5, **changes}
     (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
     return card
 

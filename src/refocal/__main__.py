@@ -1,7 +1,14 @@
-"""`python -m refocal`."""
+"""The command `refocal`, also as `python -m refocal`."""
 
 import sys
 
-from refocal_command import main
+from refocal._program import start
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    return start("refocal", "refocal.cli")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

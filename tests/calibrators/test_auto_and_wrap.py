@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from labelled_logits import calibrated, focal, mean_nll
+from labeled_logits import calibrated, focal, mean_nll
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelled_logits import calibrated, mean_nll
+from labeled_logits import calibrated, mean_nll
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.base import clone
@@ -35,7 +35,7 @@ def test_platt_against_scikit_learn():
     assert ours.n_parameters_ == 2
 
 
-def test_beta_against_a_general_optimiser():
+def test_beta_against_a_general_optimizer():
     log_odds, labels = two_classes()
     fitted = BetaCalibration().fit(log_odds, labels)
     count = labels.sum()

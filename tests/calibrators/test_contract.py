@@ -7,7 +7,7 @@ from unittest import SkipTest
 import numpy as np
 import pytest
 import torch
-from labelled_logits import EVERY, calibrated
+from labeled_logits import EVERY, calibrated
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from labelled_logits import SHIPPED, calibrated
+from labeled_logits import SHIPPED, calibrated
 from sklearn.base import clone
 
 from refocal._documents import parse_json

@@ -1,4 +1,4 @@
-"""Minimisers of one and of two parameters, on functions whose minimum and whose number of steps are known."""
+"""Minimizers of one and of two parameters, on functions whose minimum and whose number of steps are known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from refocal.core.descent import Quadratic, Slope, convex_minimum, trust_region_minimum
+from refocal.calibrators.fit.descent import Quadratic, Slope, convex_minimum, trust_region_minimum
 
 WIDE = {"low": np.full(2, -99.0), "high": np.full(2, 99.0)}
 

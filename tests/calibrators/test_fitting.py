@@ -9,9 +9,15 @@ import pytest
 from scipy.optimize import minimize
 
 from refocal import posterior_from_logits
-from refocal.core.descent import Minimum
-from refocal.core.fitting import GAMMA_BOUNDS, Temperature, _is_better, fit_focal_temperature, fit_temperature
-from refocal.core.likelihood import Labelled
+from refocal.calibrators.fit.descent import Minimum
+from refocal.calibrators.fit.likelihood import Labeled
+from refocal.calibrators.fit.temperature import (
+    GAMMA_BOUNDS,
+    Temperature,
+    _is_better,
+    fit_focal_temperature,
+    fit_temperature,
+)
 
 
 def drawn(seed, rows, classes, *, spread=1.0):
@@ -19,7 +25,7 @@ def drawn(seed, rows, classes, *, spread=1.0):
     rng = np.random.default_rng(seed)
     logits = spread * rng.standard_normal((rows, classes))
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-    return Labelled.of(2 * logits, labels, None)
+    return Labeled.of(2 * logits, labels, None)
 
 
 def mean_nll(data, gamma, beta):
@@ -29,7 +35,7 @@ def mean_nll(data, gamma, beta):
 
 
 class Counted:
-    """Labelled logits that count their evaluations, and have no sample for a first guess."""
+    """Labeled logits that count their evaluations, and have no sample for a first guess."""
 
     def __init__(self, data):
         self.data, self.calls = data, 0
@@ -54,7 +60,7 @@ class Counted:
 
 @pytest.mark.parametrize("classes", [2, 7])
 def test_constant_rows_teach_nothing(classes):
-    data = Labelled.of(np.full((5, classes), 3.0), np.zeros(5, int), None)
+    data = Labeled.of(np.full((5, classes), 3.0), np.zeros(5, int), None)
     assert fit_temperature(data) == Temperature(1.0, math.log(classes), math.inf, False, 0)
     found = fit_focal_temperature(data)
     assert found[:3] == (0.0, 1.0, math.log(classes))
@@ -116,7 +122,7 @@ def test_temperatures_that_the_data_do_not_determine_have_no_finite_error():
     """Every label is the arg max: the likelihood rises for ever with 1/T."""
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((50, 4))
-    data = Labelled.of(logits, logits.argmax(axis=1), None)
+    data = Labeled.of(logits, logits.argmax(axis=1), None)
     plain = fit_temperature(data)
     assert plain.at_bound
     assert plain.relative_error == math.inf

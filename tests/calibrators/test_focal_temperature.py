@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from labelled_logits import calibrated, focal, mean_nll
+from labeled_logits import calibrated, focal, mean_nll
 from scipy.optimize import minimize
 
 from refocal import posterior_from_logits
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
 from refocal.calibrators.focal_temperature import PUBLISHED_GAMMAS, PUBLISHED_TEMPERATURES, _line_search
-from refocal.core.binning import equal_mass_bins
+from refocal.stats.binning import equal_mass_bins
 
 
 def scaled(logits, temperatures):

@@ -7,11 +7,11 @@ from scipy.special import log_softmax
 
 from reference import mp_log_posterior
 from refocal import posterior_from_logits
-from refocal.core.descent import Quadratic, Slope, convex_minimum, trust_region_minimum
-from refocal.core.fitting import fit_focal_temperature, fit_temperature
-from refocal.core.focal_likelihood import focal_likelihood
-from refocal.core.focal_masses import Parameters, Ranked, top_confidences
-from refocal.core.likelihood import Labelled, temperature_likelihood
+from refocal.calibrators.fit.descent import Quadratic, Slope, convex_minimum, trust_region_minimum
+from refocal.calibrators.fit.focal_likelihood import focal_likelihood
+from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
+from refocal.calibrators.fit.likelihood import Labeled, temperature_likelihood
+from refocal.calibrators.fit.temperature import fit_focal_temperature, fit_temperature
 
 POINTS = [(0.0, 0.5), (1.5, 0.7), (-0.4, 0.8), (-0.9, 2.0), (10.0, 0.1)]
 
@@ -20,7 +20,7 @@ def problem(rows=40, classes=5, *, spread=3.0, dtype=np.float64, weighted=True):
     rng = np.random.default_rng(1)
     logits = (spread * rng.standard_normal((rows, classes))).astype(dtype)
     weights = rng.random(rows) if weighted else None
-    return Labelled.of(logits, rng.integers(0, classes, rows), weights)
+    return Labeled.of(logits, rng.integers(0, classes, rows), weights)
 
 
 def exact_nll(data, gamma, beta):
@@ -91,7 +91,7 @@ def test_confidence_is_that_of_the_map(gamma):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_saturated_and_tied_logits(dtype):
     logits = np.array([[1000, 0, -5], [3, 2000, 1], [0, 0, 0], [7, 7, 5]], dtype=dtype)
-    data = Labelled.of(logits, np.array([1, 1, 0, 2]), None)
+    data = Labeled.of(logits, np.array([1, 1, 0, 2]), None)
     for gamma, beta in POINTS:
         at = focal_likelihood(Ranked.of(data), Parameters(gamma, beta), exact=False)
         assert np.isfinite(at.value)
@@ -107,7 +107,7 @@ def test_masked_classes_have_no_mass(depth, exact):
     """A class far below the others changes nothing: value, derivatives and confidence are those without it."""
     data = problem(rows=30, dtype=np.float32)
     masked = np.insert(data.logits, 2, np.float32(-depth), axis=1)
-    beside = Labelled.of(masked, data.labels + (data.labels >= 2), data.share)
+    beside = Labeled.of(masked, data.labels + (data.labels >= 2), data.share)
     for gamma, beta in [*POINTS, (2.0, 20.0), (0.0, 20.0)]:
         at, expected = (focal_likelihood(Ranked.of(d), Parameters(gamma, beta), exact=exact) for d in (beside, data))
         assert at.value == pytest.approx(expected.value, rel=1e-6)
@@ -137,10 +137,10 @@ def test_scale_looks_at_all_rows_where_those_it_samples_are_constant():
     logits = np.random.default_rng(0).standard_normal((1000, 3))
     labels = np.zeros(1000, int)
     every_third = (logits.max(axis=1, keepdims=True) - logits)[::3]
-    assert Labelled.of(logits, labels, None).scale == pytest.approx(every_third.mean(), rel=1e-12)
+    assert Labeled.of(logits, labels, None).scale == pytest.approx(every_third.mean(), rel=1e-12)
     logits[::3] = 0.5
     expected = (logits.max(axis=1, keepdims=True) - logits).mean()
-    assert Labelled.of(logits, labels, None).scale == pytest.approx(expected, rel=1e-12)
+    assert Labeled.of(logits, labels, None).scale == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_sample_is_drawn_from_four_times_as_many_rows():
@@ -153,7 +153,7 @@ def test_thinning_keeps_rows_together():
     thin = data.thin(7)
     assert len(thin.logits) == len(thin.labels) == len(thin.top) == 15
     assert thin.share.sum() == pytest.approx(1)
-    rebuilt = Labelled.of(data.logits[::7], data.labels[::7], data.share[::7])
+    rebuilt = Labeled.of(data.logits[::7], data.labels[::7], data.share[::7])
     assert temperature_likelihood(thin, 0.5) == pytest.approx(temperature_likelihood(rebuilt, 0.5))
     ranked = Ranked.of(data).thin(7)
     np.testing.assert_array_equal(ranked.argmax, Ranked.of(rebuilt).argmax)
@@ -179,7 +179,7 @@ def test_convex_minimum_at_a_bound():
 
 
 def test_minimisers_say_when_they_fail():
-    with pytest.raises(RuntimeError, match="the function to be minimised is not finite at 1"):
+    with pytest.raises(RuntimeError, match="the function to be minimized is not finite at 1"):
         convex_minimum(lambda *_: Slope(1.0, np.nan, np.nan), 1.0, low=0.1, high=9.0)
     with pytest.raises(RuntimeError, match="no minimum found in 100 evaluations; it lies between"):
         convex_minimum(lambda *_: Slope(1.0, -1.0, 100.0), 1.0, low=0.1, high=1e9)
@@ -211,7 +211,7 @@ def test_trust_region_on_a_curved_valley_and_at_a_bound():
 def test_a_large_problem_has_the_same_optimum_as_all_its_rows():
     rng = np.random.default_rng(0)
     logits = 2 * rng.standard_normal((20_000, 120))
-    data = Labelled.of(1.5 * logits, np.argmax(logits + rng.gumbel(size=logits.shape), axis=1), None)
+    data = Labeled.of(1.5 * logits, np.argmax(logits + rng.gumbel(size=logits.shape), axis=1), None)
     fitted = fit_temperature(data)
     assert abs(temperature_likelihood(data, fitted.beta).slope) < 1e-6
     assert abs(temperature_likelihood(data, fit_temperature(data, exact=True).beta).slope) < 1e-8
@@ -233,12 +233,12 @@ def test_a_search_that_ends_early_ends_at_the_optimum(seed):
     rng = np.random.default_rng(seed)
     logits = (2 * rng.standard_normal((3000, 20))).astype(np.float32)
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-    single, double = (fit_focal_temperature(Labelled.of(logits.astype(t), labels, None)) for t in (np.float32, float))
+    single, double = (fit_focal_temperature(Labeled.of(logits.astype(t), labels, None)) for t in (np.float32, float))
     assert single.gamma == pytest.approx(double.gamma, abs=5e-5)
     assert single.beta == pytest.approx(double.beta, rel=2e-5)
     assert single.gamma_error == pytest.approx(double.gamma_error, rel=5e-3)
     assert single.relative_error == pytest.approx(double.relative_error, rel=5e-3)
     slope = focal_likelihood(
-        Ranked.of(Labelled.of(logits, labels, None)), Parameters(single.gamma, single.beta)
+        Ranked.of(Labeled.of(logits, labels, None)), Parameters(single.gamma, single.beta)
     ).gradient
     assert np.max(np.abs(slope)) < 1e-5

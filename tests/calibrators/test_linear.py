@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelled_logits import calibrated, mean_nll
+from labeled_logits import calibrated, mean_nll
 from scipy.special import log_softmax
 
 from refocal.calibrators import (
@@ -12,7 +12,7 @@ from refocal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from refocal.core.logistic import fit_affine, fit_binary, fit_mixture
+from refocal.calibrators.fit.logistic import fit_affine, fit_binary, fit_mixture
 
 WEAK = {"scale_penalty": 1e-6, "bias_penalty": 1e-6}
 
@@ -28,7 +28,7 @@ def classes_mixed(rows=20_000):
 
 
 def shared(weights):
-    """Matrices that differ in these ways give the same probabilities of centred logits."""
+    """Matrices that differ in these ways give the same probabilities of centerd logits."""
     weights = weights - weights.mean(axis=0)
     return weights - weights.mean(axis=1, keepdims=True)
 
@@ -183,7 +183,7 @@ def test_binary_regression_against_scikit_learn():
 
 
 def test_solvers_say_when_they_fail(monkeypatch):
-    from refocal.core import logistic
+    from refocal.calibrators.fit import logistic
 
     rng = np.random.default_rng(0)
     x, labels, share = rng.standard_normal((50, 3)), rng.integers(0, 3, 50), np.full(50, 0.02)

@@ -1,4 +1,4 @@
-"""Penalised regressions: each ends where the conditions of its optimum hold."""
+"""Penalized regressions: each ends where the conditions of its optimum hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
-from refocal.core.logistic import fit_affine, fit_binary, fit_mixture
+from refocal.calibrators.fit.logistic import fit_affine, fit_binary, fit_mixture
 
 
 @pytest.mark.parametrize("off_diagonal", [None, 0.3])

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from labelled_logits import SATURATED, SHIPPED, calibrated
+from labeled_logits import SATURATED, SHIPPED, calibrated
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression

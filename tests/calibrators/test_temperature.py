@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelled_logits import calibrated, focal, mean_nll
+from labeled_logits import calibrated, focal, mean_nll
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.calibration import _TemperatureScaling
 
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.calibrators.temperature import PUBLISHED_TEMPERATURES
-from refocal.core.binning import equal_mass_bins, equal_width_bins
+from refocal.stats.binning import equal_mass_bins, equal_width_bins
 
 
 def nll_at(logits, labels, temperature, weights=None):

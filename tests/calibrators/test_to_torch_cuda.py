@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from labelled_logits import SATURATED, SHIPPED, calibrated
+from labeled_logits import SATURATED, SHIPPED, calibrated
 from sklearn.base import clone
 
 DEVICES = [

@@ -114,7 +114,7 @@ def test_a_subset_of_parameters_is_a_block():
         hessian_trace(model, loss, [(inputs, target)], parameters=["1"])
 
 
-class Standardised(nn.Module):
+class Standardized(nn.Module):
     """BatchNorm with the statistics of the batch, written out: PyTorch's is not symmetric in `torch.func.hessian`."""
 
     def __init__(self, norm):
@@ -132,7 +132,7 @@ def test_batch_norm_in_evaluation_mode_and_with_batch_statistics():
     inputs, target = torch.randn(9, 4, dtype=torch.float64), torch.randint(3, (9,))
     model(inputs)
     loss, data = FocalLoss(2.0), [(inputs, target)]
-    written_out = nn.Sequential(model[0], Standardised(model[1]), model[2], model[4])
+    written_out = nn.Sequential(model[0], Standardized(model[1]), model[2], model[4])
     exact = {
         False: cases.exact_hessian(copy.deepcopy(model).eval(), loss, inputs, target),
         True: cases.exact_hessian(written_out, loss, inputs, target),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import multiprocessing, nn
 
-from refocal.curvature import CurvatureRegularised, HessianTracePenalty, twice_differentiable
+from refocal.curvature import CurvatureRegularized, HessianTracePenalty, twice_differentiable
 from refocal.curvature.penalty import parameters_of
 from refocal.losses import FocalLoss
 
@@ -70,9 +70,9 @@ def test_drop_in_loss_finds_the_parameters():
     assert {id(each) for each in parameters_of(scores)} == {id(each) for each in model.parameters()}
     loss, penalty = FocalLoss(2.0), HessianTracePenalty(0.1, seed=4)
     expected = loss(scores, target) + penalty(loss(scores, target), parameters_of(scores))
-    criterion = CurvatureRegularised(loss, 0.1, seed=4)
+    criterion = CurvatureRegularized(loss, 0.1, seed=4)
     torch.testing.assert_close(criterion(scores, target), expected)
-    subset = CurvatureRegularised(loss, 0.1, seed=4, parameters=model[2].parameters())
+    subset = CurvatureRegularized(loss, 0.1, seed=4, parameters=model[2].parameters())
     assert subset(scores, target).item() != pytest.approx(expected.item(), rel=1e-6)
     plain = loss(scores, target)
     assert criterion.eval()(scores, target).item() == plain.item()
@@ -106,12 +106,12 @@ def test_state_goes_on_where_it_was():
 def test_accumulated_gradients_are_those_of_the_sum():
     model, (inputs, target) = cases.network(), cases.samples("focal")
     halves = [(inputs[:8], target[:8]), (inputs[8:], target[8:])]
-    criterion = CurvatureRegularised(FocalLoss(2.0), 0.1)
+    criterion = CurvatureRegularized(FocalLoss(2.0), 0.1)
     for half in halves:
         (criterion(model(half[0]), half[1]) / 2).backward()
     accumulated = [values.grad.clone() for values in model.parameters()]
     model.zero_grad()
-    again = CurvatureRegularised(FocalLoss(2.0), 0.1)
+    again = CurvatureRegularized(FocalLoss(2.0), 0.1)
     (sum(again(model(half[0]), half[1]) for half in halves) / 2).backward()
     for values, slope in zip(model.parameters(), accumulated, strict=True):
         torch.testing.assert_close(values.grad, slope)
@@ -136,7 +136,7 @@ def test_what_the_penalty_needs():
 
 def test_fused_attention_is_named():
     model, inputs = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 3, 8)
-    criterion, target = CurvatureRegularised(FocalLoss(2.0), 0.1), torch.tensor([0, 1])
+    criterion, target = CurvatureRegularized(FocalLoss(2.0), 0.1), torch.tensor([0, 1])
     with pytest.raises(RuntimeError, match="fused attention has no second derivative"):
         criterion(model(inputs).flatten(1), target)
     with twice_differentiable():
@@ -146,7 +146,7 @@ def test_fused_attention_is_named():
 
 def test_autocast_is_refused():
     model, inputs = nn.Linear(3, 2), torch.randn(4, 3)
-    criterion = CurvatureRegularised(FocalLoss(2.0), 0.1)
+    criterion = CurvatureRegularized(FocalLoss(2.0), 0.1)
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
         pytest.raises(RuntimeError, match=r"needs full precision.*outside of torch\.autocast"),

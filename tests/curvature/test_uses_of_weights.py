@@ -126,8 +126,8 @@ def test_outputs_in_a_tuple():
     torch.testing.assert_close(cases.diagonal(model, loss, data), exact, rtol=0, atol=1e-12)
 
 
-class Normalised(nn.Module):
-    """Weight normalisation written out."""
+class Normalized(nn.Module):
+    """Weight normalization written out."""
 
     def __init__(self, layer):
         super().__init__()
@@ -138,12 +138,12 @@ class Normalised(nn.Module):
         return F.linear(inputs, self.length * F.normalize(self.direction, dim=1))
 
 
-def test_weight_normalisation():
+def test_weight_normalization():
     """PyTorch's own second derivative is not symmetric, and it has none forward."""
     torch.manual_seed(0)
     layer, last = weight_norm(nn.Linear(4, 4, bias=False)), nn.Linear(4, 3)
     model = nn.Sequential(layer, nn.Tanh(), last).double()
-    written_out, loss = nn.Sequential(Normalised(layer), nn.Tanh(), last).double(), FocalLoss(2.0)
+    written_out, loss = nn.Sequential(Normalized(layer), nn.Tanh(), last).double(), FocalLoss(2.0)
     inputs, target = torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,))
     exact = cases.exact_hessian(written_out, loss, inputs, target)
     rows = torch.randn(5, len(exact), dtype=torch.float64)

@@ -19,7 +19,7 @@ def run_tests(folder, code, *options, launcher=(), **environment):
     settings = ["-c", str(REPOSITORY / "pyproject.toml"), "--rootdir", str(folder), "-p", "conftest"]
     settings += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]  # the second takes a second to import
     command = [sys.executable, "-m", "pytest", *settings, *options, str(module)]
-    paths = os.pathsep.join(filter(None, [str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(filter(None, [str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [*launcher, *command],
         env={**outside(), "PYTHONPATH": paths, **environment},

@@ -16,14 +16,14 @@ pytest.importorskip("triton")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-from refocal.core.posterior import posterior_from_logits  # noqa: E402
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, fused, launches, plans, sigmoid_focal_loss  # noqa: E402
-from refocal.losses.maps import FocalMap  # noqa: E402
-from refocal.losses.plans import Settings  # noqa: E402
+from refocal.losses.gpu.plans import Settings  # noqa: E402
+from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 from refocal.losses.sigmoid import sigmoid_focal_elements  # noqa: E402
 from refocal.losses.softmax import focal_rows, reduced_focal_loss  # noqa: E402
 from refocal.losses.targets import as_rows, reduce  # noqa: E402
+from refocal.maps.posterior import posterior_from_logits  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = [

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from refocal import losses as L  # noqa: E402
 from refocal.losses import FocalLoss, NoPosteriorError  # noqa: E402
-from refocal.losses.maps import FocalMap  # noqa: E402
+from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 
 
 def batch(*shape, classes=5, seed=0, dtype=torch.double):

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 from refocal import losses as L  # noqa: E402
-from refocal.losses.kernel_sums import laplacian_form  # noqa: E402
+from refocal.losses.pair_sums import laplacian_form  # noqa: E402
 
 
 def batch(count, *, classes=5, seed=0, dtype=torch.double):
@@ -138,7 +138,7 @@ def test_second_derivatives_and_transformations(monkeypatch):
         lambda f: torch.func.jacfwd(torch.func.jacfwd(f)),
     ]
     for few in (256, 0):  # by pairs, and in order
-        monkeypatch.setattr("refocal.losses.kernel_sums._FEW", few)
+        monkeypatch.setattr("refocal.losses.pair_sums._FEW", few)
         for transform in several:
             torch.testing.assert_close(transform(inside)(logits), transform(outside)(logits))
         double = logits.clone().requires_grad_()
@@ -167,7 +167,7 @@ def test_ties_have_no_derivative_in_their_places(monkeypatch):
     values = torch.tensor([1.0, -2.0, 0.5, 3.0, -0.25], dtype=torch.double)
     slopes = []
     for few, again in itertools.product((256, 0), (False, True)):
-        monkeypatch.setattr("refocal.losses.kernel_sums._FEW", few)
+        monkeypatch.setattr("refocal.losses.pair_sums._FEW", few)
         leaf = places.clone().requires_grad_()
         form = laplacian_form(leaf, values.clone().requires_grad_(), width=0.4)
         (slope,) = torch.autograd.grad(form, leaf, create_graph=again)

@@ -1,4 +1,4 @@
-"""The test that a wrong map cannot pass: minimise the expected loss, and recover the posterior."""
+"""The test that a wrong map cannot pass: minimize the expected loss, and recover the posterior."""
 
 from __future__ import annotations
 

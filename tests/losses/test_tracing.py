@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from refocal import losses as L  # noqa: E402
-from refocal.losses.maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap  # noqa: E402
+from refocal.losses.posterior_maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap  # noqa: E402
 
 MAPS = {
     "focal": FocalMap(2.0),

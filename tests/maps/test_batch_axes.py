@@ -8,8 +8,8 @@ from scipy.special import expit, softmax
 
 import refocal
 from arrays import random_simplex
-from refocal.core.heads import linear_head, logistic_head, mixture_head, table_head
-from refocal.core.inverse_focal import inverse_focal_posterior_from_logits
+from refocal.maps.heads import linear_head, logistic_head, mixture_head, table_head
+from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
 
 SEVERAL = {"gamma": [0.5, 1.0, 2.0, 4.0], "weight": [0.5, 1.0, 2.0, 3.0]}
 SMOOTHED = {"gamma": 2.0, "label_smoothing": 0.05}

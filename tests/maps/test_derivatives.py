@@ -137,7 +137,7 @@ def test_sigmoid_derivatives_stay_finite_at_saturation(dtype, gamma):
 def test_derivatives_at_one_hot_rows():
     row = torch.tensor([1.0, 0.0, 0.0], dtype=torch.double, requires_grad=True)
 
-    def slope(output):  # towards the second class, inside the simplex
+    def slope(output):  # toward the second class, inside the simplex
         (gradient,) = torch.autograd.grad(output, row)
         return float(gradient[1] - gradient[0])
 

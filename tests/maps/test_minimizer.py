@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 
 import refocal
 from arrays import random_simplex, to_numpy
-from refocal.core import newton
+from refocal.maps import newton
 
 ETA = np.array([0.55, 0.30, 0.10, 0.05])
 
@@ -22,7 +22,7 @@ ETA = np.array([0.55, 0.30, 0.10, 0.05])
         (3, True, (0.3946, 0.3136, 0.1789, 0.1129)),
     ],
 )
-def test_known_minimisers(xp, gamma, detached, expected):
+def test_known_minimizers(xp, gamma, detached, expected):
     scores = to_numpy(refocal.minimizer(xp.asarray(ETA), gamma=gamma, detached=detached))
     np.testing.assert_allclose(scores, expected, atol=5e-5)
 

@@ -182,7 +182,7 @@ def test_label_smoothing_is_undone_exactly(xp):
     np.testing.assert_allclose(to_numpy(back), eta, atol=1e-13)
 
 
-def test_below_the_smoothing_floor_is_clipped_and_renormalised(xp):
+def test_below_the_smoothing_floor_is_clipped_and_renormalized(xp):
     logits = xp.asarray(np.array([[10.0, 0.0, 0.0], [1.0, 0.5, 0.0]]))
     probs = to_numpy(refocal.posterior_from_logits(logits, gamma=1, label_smoothing=0.3))
     np.testing.assert_allclose(probs[0], [1, 0, 0], rtol=1e-15, atol=0)

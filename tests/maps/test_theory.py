@@ -118,7 +118,7 @@ def test_temperature_bounds_that_are_known():
 
 @pytest.mark.parametrize(("classes", "step"), [(2, 0.01), (3, 0.05), (4, 0.25)])
 @pytest.mark.parametrize("gamma", [-0.5, 1.0, 3.0])
-def test_closest_temperature_beats_its_neighbours(classes, step, gamma):
+def test_closest_temperature_beats_its_neighbors(classes, step, gamma):
     nearest = refocal.closest_temperature(gamma, classes=classes, logit_range=5)
     axes = np.meshgrid(*[np.arange(0, 10 + step, step)] * (classes - 1), indexing="ij")
     logits = np.stack([np.zeros_like(axes[0]), *[-axis for axis in axes]], axis=-1).reshape(-1, classes)

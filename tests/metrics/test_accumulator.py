@@ -153,7 +153,7 @@ def test_dense_batches_with_ignored_places():
 
 
 def test_a_batch_in_which_nothing_counts_adds_nothing():
-    """An image without a labelled pixel must not end an epoch."""
+    """An image without a labeled pixel must not end an epoch."""
     probs, labels = calibrated(np.random.default_rng(2), (40, 3))
     accumulator = fed([(probs, labels)], ignore_index=-1)
     before = accumulator.compute()

@@ -15,7 +15,7 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 from arrays import calibrated, random_simplex, sharpened
 from reference import loop_ece, loop_top
 from refocal import metrics
-from refocal.core.binning import (
+from refocal.stats.binning import (
     bin_index,
     bin_sums,
     equal_mass_bins,
@@ -24,7 +24,7 @@ from refocal.core.binning import (
     pair_sums,
     width_index,
 )
-from refocal.core.calibration import debiased_squares
+from refocal.stats.gap_norms import debiased_squares
 
 events = st.integers(1, 60).flatmap(
     lambda n: st.tuples(

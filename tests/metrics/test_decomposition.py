@@ -6,7 +6,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from arrays import calibrated, sharpened
 from refocal import metrics
-from refocal.core.isotonic import isotonic_rows
+from refocal.stats.isotonic import isotonic_rows
 
 
 def test_parts_add_up_and_are_those_of_isotonic_regression():

@@ -9,12 +9,12 @@ import pytest
 
 from arrays import calibrated, sharpened
 from refocal import metrics
-from refocal.core.isotonic import calibration_part
-from refocal.core.resampling import observed
 from refocal.metrics.evidence import Request, _quadratic_ray, evidence
 from refocal.metrics.gaps import GAPS, gaps_of
 from refocal.metrics.recalibration import brier_resamples
 from refocal.metrics.uncertainty import _two_sided
+from refocal.stats.isotonic import calibration_part
+from refocal.stats.resampling import observed
 
 NEEDED = {"top_k_ece": {"k": 2}, "focal_score": {"gamma": 2.0}, "focal_score_from_logits": {"gamma": 2.0}}
 MEASURES = [

@@ -9,7 +9,7 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 
 from arrays import calibrated
 from refocal import metrics
-from refocal.core.binning import bin_index, bin_sums
+from refocal.stats.binning import bin_index, bin_sums
 
 
 def test_confidence_one_is_in_the_last_bin():

@@ -1,7 +1,7 @@
-"""docs/which-map.md, checked: each public focal loss is minimised numerically and the documented call undoes it.
+"""docs/which-map.md, checked: each public focal loss is minimized numerically and the documented call undoes it.
 
 A row of free logits stands for a network that can fit anything. Its expected loss under a known posterior eta is
-minimised; the code block of the page, run as it stands, must then give eta back, and a plausible wrong call must not.
+minimized; the code block of the page, run as it stands, must then give eta back, and a plausible wrong call must not.
 A package that is not installed is skipped. Losses whose code is hard to install (mmcv, the gists, XGBoost) are written
 down again from their formulas.
 """
@@ -225,10 +225,10 @@ def newton_step(risk, logits):
     return (inverse @ gradient.detach().unsqueeze(-1)).squeeze(-1)
 
 
-def minimise(risk, shape, *, polish=True):
-    """The logits that minimise a risk, from zero; `polish` is for losses computed in float64."""
+def minimize(risk, shape, *, polish=True):
+    """The logits that minimize a risk, from zero; `polish` is for losses computed in float64."""
     logits = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS(
+    optimizer = torch.optim.LBFGS(
         [logits],
         max_iter=500,
         history_size=30,
@@ -238,12 +238,12 @@ def minimise(risk, shape, *, polish=True):
     )
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = risk(logits)
         value.backward()
         return value
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     result = logits.detach()
     for _ in range(2 if polish else 0):
         result = result - newton_step(risk, result)
@@ -305,7 +305,7 @@ def test_torchvision(gamma, alpha, code):
     if code == "package":
         module = load("torchvision.ops.focal_loss", utils={"_log_api_usage_once": lambda _: None})
         loss = functools.partial(module.sigmoid_focal_loss, gamma=gamma, alpha=alpha)
-    logits = minimise(sigmoid_risk(loss, POSITIVE), POSITIVE.shape)
+    logits = minimize(sigmoid_risk(loss, POSITIVE), POSITIVE.shape)
     assert miss(documented(heading, "alpha", logits=logits, gamma=gamma, alpha=alpha), POSITIVE) < EXACT
     assert miss(1 / (1 + np.exp(-logits)), POSITIVE) > MISS
     if alpha > 0:
@@ -323,14 +323,14 @@ def test_fvcore(gamma, alpha):
     def plain(logits, target):
         return focal.sigmoid_focal_loss(logits, target, **variables)
 
-    logits = minimise(sigmoid_risk(plain, POSITIVE), POSITIVE.shape, polish=False)
+    logits = minimize(sigmoid_risk(plain, POSITIVE), POSITIVE.shape, polish=False)
     assert miss(documented(heading, "alpha", logits=logits, **variables), POSITIVE) < FLOAT32
     assert miss(1 / (1 + np.exp(-logits)), POSITIVE) > MISS
 
     def star(logits, target):
         return focal.sigmoid_focal_loss_star(logits, target, **variables)
 
-    logits = minimise(sigmoid_risk(star, POSITIVE), POSITIVE.shape, polish=False)
+    logits = minimize(sigmoid_risk(star, POSITIVE), POSITIVE.shape, polish=False)
     assert miss(documented(heading, "star", logits=logits, **variables), POSITIVE) < FLOAT32
     assert miss(documented(heading, "alpha", logits=logits, **variables), POSITIVE) > MISS
 
@@ -345,7 +345,7 @@ def test_kornia_binary(gamma):
     def loss(logits, target):
         return losses.binary_focal_loss_with_logits(logits, target, alpha=alpha, gamma=gamma)
 
-    logits = minimise(sigmoid_risk(loss, eta), eta.shape)
+    logits = minimize(sigmoid_risk(loss, eta), eta.shape)
     assert miss(documented(heading, "alpha", logits=logits, gamma=gamma, alpha=alpha), eta) < EXACT
     assert miss(refocal.sigmoid_posterior(logits, gamma=gamma), eta) > MISS
 
@@ -357,13 +357,13 @@ def test_kornia_binary(gamma):
             logits, target, alpha=alpha, gamma=gamma, pos_weight=torch.tensor(pos_weight), weight=weight
         )
 
-    logits = minimise(sigmoid_risk(weighted, eta), eta.shape)
+    logits = minimize(sigmoid_risk(weighted, eta), eta.shape)
     variables = {"logits": logits, "gamma": gamma, "alpha": alpha, "pos_weight": pos_weight}
     assert miss(documented(heading, "pos_weight", **variables), eta) < EXACT
     assert miss(documented(heading, "alpha", **variables), eta) > MISS
 
     alpha = None  # read by the loss above; the page says to put 0.5 into the call
-    logits = minimise(sigmoid_risk(weighted, eta), eta.shape)
+    logits = minimize(sigmoid_risk(weighted, eta), eta.shape)
     assert miss(documented(heading, "pos_weight", **variables | {"logits": logits, "alpha": 0.5}), eta) < EXACT
 
 
@@ -374,7 +374,7 @@ def test_monai_sigmoid(gamma, alpha):
     losses = pytest.importorskip("monai.losses", reason=ABSENT)
     eta = posteriors(3)
     loss = losses.FocalLoss(gamma=gamma, alpha=alpha, weight=[3.0, 1.0, 0.2], reduction="none")
-    logits = minimise(sigmoid_risk(loss, eta), eta.shape, polish=False)
+    logits = minimize(sigmoid_risk(loss, eta), eta.shape, polish=False)
     assert miss(documented(heading, "alpha", logits=logits, gamma=gamma, alpha=alpha), eta) < FLOAT32
     assert miss(refocal.posterior_from_logits(logits, gamma=gamma), eta) > MISS
 
@@ -386,7 +386,7 @@ def test_monai_sigmoid_with_one_alpha_a_class(gamma):
     eta = posteriors(3)
     alpha = [0.2, 0.5, 0.8]
     loss = losses.FocalLoss(gamma=gamma, alpha=alpha, reduction="none")
-    logits = minimise(sigmoid_risk(loss, eta), eta.shape, polish=False)
+    logits = minimize(sigmoid_risk(loss, eta), eta.shape, polish=False)
     assert miss(documented(heading, "sequence", logits=logits, gamma=gamma, alpha=alpha), eta) < FLOAT32
     assert miss(documented(heading, "alpha", logits=logits, gamma=gamma, alpha=alpha), eta) > MISS
 
@@ -397,7 +397,7 @@ def test_monai_sigmoid_without_background():
     eta = posteriors(3)
     loss = losses.FocalLoss(include_background=False, alpha=0.25, reduction="none")
     risk = sigmoid_risk(lambda x, y: F.pad(loss(x, y), (1, 0)), eta)
-    logits = minimise(risk, eta.shape, polish=False)
+    logits = minimize(risk, eta.shape, polish=False)
     foreground = documented(heading, "alpha", logits=logits, gamma=2, alpha=0.25)[:, 1:]
     assert miss(foreground, eta[:, 1:]) < FLOAT32
     assert np.all(logits[:, 0] == 0)  # the background's logit is not trained
@@ -408,7 +408,7 @@ def test_monai_sigmoid_without_background():
 def test_smp_binary(gamma, alpha):
     heading = "segmentation-models-pytorch `FocalLoss`"
     loss = load("segmentation_models_pytorch.losses.focal").FocalLoss("binary", alpha=alpha, gamma=gamma)
-    logits = minimise(sigmoid_risk(each_row(loss), POSITIVE), POSITIVE.shape)
+    logits = minimize(sigmoid_risk(each_row(loss), POSITIVE), POSITIVE.shape)
     assert miss(documented(heading, "binary", logits=logits, gamma=gamma, alpha=alpha), POSITIVE) < EXACT
     assert miss(1 / (1 + np.exp(-logits)), POSITIVE) > MISS
 
@@ -419,7 +419,7 @@ def test_smp_multilabel(gamma, alpha):
     heading = "segmentation-models-pytorch `FocalLoss`"
     focal = load("segmentation_models_pytorch.losses.focal")
     loss = focal.FocalLoss("multilabel", alpha=alpha, gamma=gamma, class_weights=[3.0])
-    logits = minimise(sigmoid_risk(each_row(loss), POSITIVE), POSITIVE.shape)
+    logits = minimize(sigmoid_risk(each_row(loss), POSITIVE), POSITIVE.shape)
     assert miss(documented(heading, "binary", logits=logits, gamma=gamma, alpha=alpha), POSITIVE) < EXACT
 
 
@@ -431,7 +431,7 @@ def test_smp_multiclass(classes, gamma, alpha, weighted):
     weights = list(class_weights(classes)) if weighted else None
     loss = focal.FocalLoss("multiclass", alpha=alpha, gamma=gamma, class_weights=weights)
     eta = posteriors(classes)[:3]  # few rows: the loss is called once a row and class
-    logits = minimise(softmax_risk(each_row(loss), eta), eta.shape)
+    logits = minimize(softmax_risk(each_row(loss), eta), eta.shape)
     assert miss(documented(heading, "multiclass", logits=logits, gamma=gamma, alpha=alpha), eta) < EXACT
     assert miss(refocal.posterior_from_logits(logits, gamma=gamma), eta) > MISS
     if weighted:  # class_weights scale a whole channel
@@ -444,7 +444,7 @@ def test_smp_options_without_a_map(option, off):
     loss = focal.FocalLoss("binary", reduction="sum", **option)
     # one batch with 100 pixels for each posterior, the share eta of them positive
     target = (torch.arange(100) < torch.round(100 * POSITIVE)).double()
-    logits = minimise(lambda x: loss(x.expand(-1, 100), target), POSITIVE.shape, polish=False)
+    logits = minimize(lambda x: loss(x.expand(-1, 100), target), POSITIVE.shape, polish=False)
     assert miss(refocal.sigmoid_posterior(logits, gamma=2), POSITIVE) == pytest.approx(off, abs=0.005)
 
 
@@ -457,7 +457,7 @@ def test_keras_binary(keras, gamma, apply_class_balancing):
     def loss(logits, target):
         return keras.losses.binary_focal_crossentropy(target, logits, from_logits=True, **settings)[:, None]
 
-    logits = minimise(sigmoid_risk(loss, POSITIVE), POSITIVE.shape)
+    logits = minimize(sigmoid_risk(loss, POSITIVE), POSITIVE.shape)
     assert miss(documented(heading, "logits", logits=logits, **settings), POSITIVE) < EXACT
     wrong = None if apply_class_balancing else 0.25  # alpha is ignored unless balancing is on
     assert miss(refocal.sigmoid_posterior(logits, gamma=gamma, alpha=wrong), POSITIVE) > MISS
@@ -467,7 +467,7 @@ def test_keras_binary_label_smoothing_has_no_map(keras):
     def loss(logits, target):
         return keras.losses.binary_focal_crossentropy(target, logits, from_logits=True, label_smoothing=0.2)[:, None]
 
-    logits = minimise(sigmoid_risk(loss, POSITIVE), POSITIVE.shape)
+    logits = minimize(sigmoid_risk(loss, POSITIVE), POSITIVE.shape)
     two = np.concatenate([np.zeros_like(logits), logits], axis=-1)
     assert miss(refocal.posterior_from_logits(two, gamma=2, label_smoothing=0.2)[:, 1:], POSITIVE) == pytest.approx(
         0.1, abs=0.005
@@ -487,14 +487,14 @@ def test_mmcv_sigmoid(classes, gamma):
     def plain(logits, labels):
         return focal(logits, F.one_hot(labels, classes)).sum(dim=-1)
 
-    logits = minimise(softmax_risk(plain, eta), eta.shape)
+    logits = minimize(softmax_risk(plain, eta), eta.shape)
     assert miss(documented(heading, "alpha", logits=logits, gamma=gamma, alpha=alpha), eta) < EXACT
     assert miss(refocal.posterior_from_logits(logits, gamma=gamma), eta) > MISS
 
     def weighted(logits, labels):  # the weight of the true class scales the whole row
         return torch.tensor(weight)[labels] * plain(logits, labels)
 
-    logits = minimise(softmax_risk(weighted, eta), eta.shape)
+    logits = minimize(softmax_risk(weighted, eta), eta.shape)
     variables = {"logits": logits, "gamma": gamma, "alpha": alpha, "weight": weight}
     assert miss(documented(heading, "weight", **variables), eta) < EXACT
     assert miss(documented(heading, "alpha", **variables), eta) > MISS
@@ -505,7 +505,7 @@ def test_mmcv_sigmoid(classes, gamma):
 def test_toolbelt_binary(toolbelt, gamma, alpha):
     loss = toolbelt.BinaryFocalLoss(alpha=alpha, gamma=gamma, reduction="none", class_weights=[3.0, 1.0, 0.2])
     eta = posteriors(3)
-    logits = minimise(sigmoid_risk(loss, eta), eta.shape, polish=False)
+    logits = minimize(sigmoid_risk(loss, eta), eta.shape, polish=False)
     assert miss(documented("pytorch-toolbelt", "sigmoid", logits=logits, gamma=gamma, alpha=alpha), eta) < FLOAT32
     assert miss(1 / (1 + np.exp(-logits)), eta) > MISS
 
@@ -515,7 +515,7 @@ def test_toolbelt_binary(toolbelt, gamma, alpha):
 def test_toolbelt_cross_entropy_has_no_map(toolbelt, classes, gamma):
     loss = toolbelt.CrossEntropyFocalLoss(gamma=gamma, reduction="none")
     eta = posteriors(classes)
-    logits = minimise(softmax_risk(lambda x, y: loss(x, y).double(), eta), eta.shape, polish=False)
+    logits = minimize(softmax_risk(lambda x, y: loss(x, y).double(), eta), eta.shape, polish=False)
     assert 0.05 < miss(refocal.posterior_from_logits(logits, gamma=gamma), eta) < 0.31
     assert 0.045 < miss(refocal.sigmoid_posterior(logits, gamma=gamma, normalize=True), eta) < 0.545
 
@@ -525,7 +525,7 @@ def test_toolbelt_cross_entropy_has_no_map(toolbelt, classes, gamma):
 def test_toolbelt_binary_with_softmax_has_no_map(toolbelt, classes, gamma):
     loss = toolbelt.BinaryFocalLoss(gamma=gamma, reduction="none", activation="softmax", softmax_dim=1)
     eta = posteriors(classes)
-    logits = minimise(softmax_risk(lambda x, y: loss(x, y).sum(dim=1), eta), eta.shape, polish=False)
+    logits = minimize(softmax_risk(lambda x, y: loss(x, y).sum(dim=1), eta), eta.shape, polish=False)
     assert miss(refocal.posterior_from_logits(logits, gamma=gamma), eta) > MISS
     assert miss(refocal.sigmoid_posterior(logits, gamma=gamma, normalize=True), eta) > MISS
 
@@ -586,11 +586,11 @@ def test_kornia(classes, gamma):
         ).sum(dim=1)
 
     variables = {"gamma": gamma, "weight": weight}
-    logits = minimise(softmax_risk(loss(None), eta), eta.shape)
+    logits = minimize(softmax_risk(loss(None), eta), eta.shape)
     assert miss(documented(heading, "plain", logits=logits, **variables), eta) < EXACT
     assert miss(refocal.posterior_from_logits(logits, gamma=gamma), eta) > MISS
 
-    logits = minimise(softmax_risk(loss(0.25), eta), eta.shape)
+    logits = minimize(softmax_risk(loss(0.25), eta), eta.shape)
     assert miss(documented(heading, "alpha", logits=logits, alpha=0.25, **variables), eta) < EXACT
     assert miss(documented(heading, "alpha", logits=logits, alpha=0.75, **variables), eta) > MISS
     assert miss(documented(heading, "plain", logits=logits, **variables), eta) > MISS
@@ -607,7 +607,7 @@ def test_monai_softmax(classes, gamma):
 
     def solve(**options):
         loss = losses.FocalLoss(**settings, **options)
-        return minimise(
+        return minimize(
             softmax_risk(lambda x, y: loss(x, F.one_hot(y, classes)).sum(dim=1), eta), eta.shape, polish=False
         )
 
@@ -643,7 +643,7 @@ def test_keras_categorical(keras, classes, gamma):
             target = F.one_hot(labels, classes).double()
             return keras.losses.categorical_focal_crossentropy(target, logits, from_logits=True, **settings)
 
-        logits = minimise(softmax_risk(loss, eta), eta.shape)
+        logits = minimize(softmax_risk(loss, eta), eta.shape)
         softmax = torch.softmax(torch.tensor(logits), dim=-1).numpy()
         variables = {"gamma": gamma, "weight": weights, "label_smoothing": label_smoothing}
         assert miss(documented(heading, "logits", logits=logits, **variables), eta) < EXACT
@@ -660,7 +660,7 @@ def test_mmcv_softmax(classes, gamma):
     eta = posteriors(classes)
     weight = class_weights(classes)
     alpha = 0.25  # one number for all classes
-    logits = minimise(softmax_risk(softmax_focal(gamma, alpha * weight), eta), eta.shape)
+    logits = minimize(softmax_risk(softmax_focal(gamma, alpha * weight), eta), eta.shape)
     assert miss(documented(heading, "weight", logits=logits, gamma=gamma, weight=weight), eta) < EXACT
     assert miss(refocal.posterior_from_logits(logits, gamma=gamma), eta) > MISS
 
@@ -690,7 +690,7 @@ def test_torch_uncertainty(classes, gamma):
     eta = posteriors(classes)
     alpha = class_weights(classes)
     loss = losses.FocalLoss(gamma=gamma, alpha=torch.tensor(alpha), reduction="none")
-    logits = minimise(softmax_risk(loss, eta), eta.shape)
+    logits = minimize(softmax_risk(loss, eta), eta.shape)
     assert miss(documented(heading, "alpha", logits=logits, gamma=gamma, alpha=alpha), eta) < EXACT
     assert miss(refocal.posterior_from_logits(logits, gamma=gamma), eta) > MISS
 
@@ -707,7 +707,7 @@ def test_timm_multi_label(gamma_pos, gamma_neg, clip, detached):
     asymmetric = load("timm.loss.asymmetric_loss")
     loss = asymmetric.AsymmetricLossMultiLabel(**settings, disable_torch_grad_focal_loss=detached)
     eta = POSITIVE if gamma_pos else POSITIVE[:-1]  # see the test below
-    logits = (settle if detached else minimise)(sigmoid_risk(each_row(loss), eta), eta.shape)
+    logits = (settle if detached else minimize)(sigmoid_risk(each_row(loss), eta), eta.shape)
     unclipped = documented(heading, "no clip", logits=logits, detached=detached, **settings)
     clipped = documented(heading, "clip, detached" if detached else "clip", logits=logits, **settings)
     assert miss(clipped, eta) < EXACT
@@ -758,7 +758,7 @@ def test_timm_single_label(classes, gamma_pos, gamma_neg):
 
     def solve(eps):
         loss = asymmetric.AsymmetricLossSingleLabel(gamma_pos, gamma_neg, eps=eps, reduction="none")
-        return minimise(softmax_risk(loss, eta), eta.shape)
+        return minimize(softmax_risk(loss, eta), eta.shape)
 
     logits = solve(eps=0.0)
     assert miss(documented(heading, "no eps", logits=logits, gamma_pos=gamma_pos), eta) < EXACT
@@ -772,7 +772,7 @@ def test_timm_single_label_default_smoothing(classes):
     asymmetric = load("timm.loss.asymmetric_loss")
     eta = posteriors(classes)
     loss = asymmetric.AsymmetricLossSingleLabel(reduction="none")
-    logits = minimise(softmax_risk(loss, eta), eta.shape)
+    logits = minimize(softmax_risk(loss, eta), eta.shape)
     error = miss(documented(heading, "no eps", logits=logits, gamma_pos=1), eta)
     assert 0.0002 < error < 0.00075
     assert 0.035 < miss(refocal.posterior_from_logits(logits, gamma=1, label_smoothing=0.1), eta) < 0.065

@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from refocal.core.binning import equal_mass_bins, equal_width_bins
-from refocal.core.inverse import minimizer
-from refocal.core.posterior import posterior_from_logits
-from refocal.core.scores import log_scores
+from refocal.maps.minimizer import minimizer
+from refocal.maps.posterior import posterior_from_logits
 from refocal.report.record import Change, Diagram, Measured, Method, Report, Slider, Verdict, frozen
+from refocal.stats.binning import equal_mass_bins, equal_width_bins
+from refocal.stats.scores import log_scores
 
 NASTY = (
     "<script>window.injected = 'class'</script>",
@@ -84,7 +84,7 @@ def method(
 def sample_report(
     rows: int = 4000, classes: int = 10, *, seed: int = 0, sharpness: float = 1.0, slider_rows: int | None = None
 ) -> Report:
-    """Scores of a network that minimises the focal risk but for a temperature, and what was found about them."""
+    """Scores of a network that minimizes the focal risk but for a temperature, and what was found about them."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(rows, classes)) * rng.gamma(3.0, 1.6 * sharpness, size=(rows, 1))
     posterior = posterior_from_logits(scores, gamma=0.0)

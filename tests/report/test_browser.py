@@ -16,7 +16,7 @@ import pytest
 import refocal
 import sample
 from refocal import demo
-from refocal.core.posterior import posterior_from_logits
+from refocal.maps.posterior import posterior_from_logits
 from refocal.report.live import measure_rows
 from refocal.report.page import save_page
 from refocal.report.record import Slider

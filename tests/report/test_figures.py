@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sample
-from refocal.core.posterior import posterior
+from refocal.maps.posterior import posterior
 from refocal.report.figures import draw_histogram, draw_map, draw_reliability
 from refocal.report.record import Diagram
 

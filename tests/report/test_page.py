@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import sample
-from refocal.core.binning import equal_width_bins
-from refocal.core.posterior import posterior_from_logits
-from refocal.core.scores import log_scores
+from refocal.maps.posterior import posterior_from_logits
 from refocal.report.evaluation import evaluate
 from refocal.report.live import binary_map, measure_rows
 from refocal.report.page import render, save_page
 from refocal.report.record import Diagram, Measured, Slider, frozen
+from refocal.stats.binning import equal_width_bins
+from refocal.stats.scores import log_scores
 
 VOID = {"meta", "link", "img", "input", "wbr"}
 

@@ -20,7 +20,7 @@ from refocal import cli, scale
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError
-from refocal.scale.evaluation import measure_block
+from refocal.scale.measuring import measure_block
 from refocal.scale.parts import Rows, Source, form_of, matching
 from refocal.scale.ray_engine import Held, connected
 

@@ -64,7 +64,8 @@ def test_a_file_that_brings_down_its_workers_is_named_by_a_fit(tmp_path, files, 
 
 COMMAND = """
 import os, pathlib, signal, sys, time
-from refocal.scale import cluster, evaluation, parts, tasks
+from refocal.scale import cluster, parts, tasks
+from refocal.scale import measuring as evaluation
 import refocal_command
 
 folder, what = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1)

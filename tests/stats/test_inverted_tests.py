@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm as normal
 
-from refocal.core.inversion import Ray, crossing, limits, paired_null, rays_of_norm
+from refocal.stats.inverted_tests import Ray, crossing, limits, paired_null, rays_of_norm
 
 # standard normal noise without chance: the middles of 4,001 equally probable parts
 NOISE = normal.ppf((np.arange(4001) + 0.5) / 4001)
@@ -23,12 +23,12 @@ def plane(value):
 
 @pytest.mark.parametrize("power", [1, 2])
 def test_without_noise_every_value_is_shown_as_it_is(power):
-    centre = np.array([3.0, 0.0, -4.0])
-    for ray in rays_of_norm(centre, np.zeros((5, 3)), norm=length, power=power):
+    center = np.array([3.0, 0.0, -4.0])
+    for ray in rays_of_norm(center, np.zeros((5, 3)), norm=length, power=power):
         assert ray.size == pytest.approx(5.0**power)
         for value in (0.0, 0.3, 5.0, 70.0):
             np.testing.assert_allclose(ray.at(value), np.full(5, value), rtol=1e-12)
-    found = limits(5.0**power, rays_of_norm(centre, np.zeros((5, 3)), norm=length, power=power), level=0.9, most=99.0)
+    found = limits(5.0**power, rays_of_norm(center, np.zeros((5, 3)), norm=length, power=power), level=0.9, most=99.0)
     assert found == pytest.approx((5.0**power, 5.0**power), rel=1e-4)
 
 

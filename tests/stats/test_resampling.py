@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from refocal.core import resampling
-from refocal.core.resampling import Cells, Gaps, as_cells, calibrated_hits, draws, noise, observed
+from refocal.stats import resampling
+from refocal.stats.resampling import Cells, Gaps, as_cells, calibrated_hits, draws, noise, observed
 
 RESAMPLES = 4000
 

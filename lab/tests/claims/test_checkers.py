@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from flint import arb
 
-from refocal.claims import Outcome, Verdict, balls, settle
-from refocal.claims.numbers import identical, printed_numbers, rounds_to
-from refocal.claims.paper002_results import _lower
-from refocal.claims.sampling import at_least, proportion_bounds, search, short_rows, shortest, simplex_rows
+from refocal_lab.claims import Outcome, Verdict, balls, settle
+from refocal_lab.claims.numbers import identical, printed_numbers, rounds_to
+from refocal_lab.claims.paper002_results import _lower
+from refocal_lab.claims.sampling import at_least, proportion_bounds, search, short_rows, shortest, simplex_rows
 
 
 def test_balls_prove_a_true_inequality_and_find_where_a_false_one_fails():

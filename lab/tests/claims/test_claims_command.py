@@ -1,4 +1,4 @@
-"""`refocal claims`."""
+"""`refocal-lab claims`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from refocal.claims import all_claims, check, find
-from refocal.claims.shown import markdown, save_plot
-from refocal.cli import main
+from refocal_lab.claims import all_claims, check, find
+from refocal_lab.claims.rendering import markdown, save_plot
+from refocal_lab.cli import main
 
 
 def run(capsys, *arguments):
@@ -47,7 +47,7 @@ def test_show_one(capsys):
 
 
 def test_one_id_runs_one_check(monkeypatch):
-    from refocal.claims import paper001
+    from refocal_lab.claims import paper001
 
     ran = []
     for claim in paper001.CLAIMS:
@@ -96,7 +96,7 @@ def test_show_with_a_plot(capsys, tmp_path):
     ],
 )
 def test_what_is_refused(arguments, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("refocal.claims.check", lambda *_, **__: pytest.fail("nothing is checked before"))
+    monkeypatch.setattr("refocal_lab.claims.check", lambda *_, **__: pytest.fail("nothing is checked before"))
     monkeypatch.chdir(tmp_path)
     status, out, trouble = run(capsys, "claims", *arguments)
     assert (status, out) == (1, "")
@@ -104,7 +104,7 @@ def test_what_is_refused(arguments, message, capsys, tmp_path, monkeypatch):
 
 
 def test_without_the_extra_it_says_what_to_install(capsys, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("refocal.claims")]:
+    for name in [name for name in sys.modules if name.startswith("refocal_lab.claims")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flint", None)
     status, _, trouble = run(capsys, "claims", "show", "001-thm-5")
@@ -119,7 +119,7 @@ def test_processes_give_the_same_records_in_order():
 
 
 def test_an_undecided_check_is_an_error_with_its_id(monkeypatch):
-    from refocal.claims import Outcome, settle
+    from refocal_lab.claims import Outcome, settle
 
     claim = find("001-thm-5")
     monkeypatch.setitem(claim.__dict__, "check", lambda: settle(Outcome(None, "too wide")))

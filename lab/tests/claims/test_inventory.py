@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from refocal.claims import Method, Verdict, all_claims, check
+from refocal_lab.claims import Method, Verdict, all_claims, check
 
 PAGE = Path(__file__).parents[2] / "docs" / "claims.md"
 # What the papers number, read from their text. 002's Propositions 3 and 4 repeat 1 and 2 with their proofs.

@@ -9,10 +9,10 @@ from scipy.optimize import minimize
 
 import reference
 import refocal
-from refocal.claims.paper002_results import weight_norms
-from refocal.claims.paper003_map import _folding
-from refocal.claims.paper004 import bound_frequency
-from refocal.claims.paper004_curvature import trace_estimates
+from refocal_lab.claims.paper002_results import weight_norms
+from refocal_lab.claims.paper003_map import _folding
+from refocal_lab.claims.paper004 import bound_frequency
+from refocal_lab.claims.paper004_curvature import trace_estimates
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_counterexamples_to_rising_confidence_in_sixty_digits(row, gamma):
 
 
 def test_the_minimiser_of_the_risk_is_overconfident_there():
-    """A general optimiser on the focal risk itself, without the map."""
+    """A general optimizer on the focal risk itself, without the map."""
     eta = refocal.posterior(np.array([0.333, 0.333, 0.333, 0.001]), gamma=1)
 
     def risk(z):

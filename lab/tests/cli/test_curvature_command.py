@@ -1,4 +1,4 @@
-"""`refocal curvature` on a run of `refocal train`."""
+"""`refocal-lab curvature` on a run of `refocal-lab train`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from refocal.cli import main
-from refocal.cli.curvature import load_run
 from refocal.curvature import gradient_norm, hessian_top_eigenvalues
 from refocal.losses import FocalLoss
-from refocal.train import runs
-from refocal.train.data import load
+from refocal_lab.cli import main
+from refocal_lab.cli.curvature import load_run
+from refocal_lab.train import runs
+from refocal_lab.train.data import load
 
 LOADED = {
     "part": "val",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from refocal.reproduce.curvature_runs import found_by_gamma
+from refocal_lab.reproduce.curvature_runs import found_by_gamma
 
 
 def run(gamma, seed, *, growth=1.1, ece=0.05):

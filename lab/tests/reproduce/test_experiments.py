@@ -12,8 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from made_zoo import write_zoo
-from refocal import reproduce
-from refocal.reproduce import page, store, style
+from refocal_lab import reproduce
+from refocal_lab.reproduce import page, store, style
 from small_data import write_sets
 
 REPOSITORY = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ def test_the_gallery_shows_the_stored_results():
 def test_the_readme_says_what_was_found():
     values = reproduce.read_results(RESULTS, SPECS)["001-study-c"].numbers.values
     raw, mapped = (100 * values[f"difference({how}, 3, best)"] for how in ("raw", "psi"))
-    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    readme = " ".join((REPOSITORY.parent / "README.md").read_text(encoding="utf-8").split())
     assert f"an ECE {raw:.1f} points above cross-entropy's, and after Ψ {mapped:.1f} points" in readme
 
 

@@ -12,8 +12,8 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
 
 import refocal
-from refocal.reproduce import Context, read_specs
-from refocal.reproduce.kinds import (
+from refocal_lab.reproduce import Context, read_specs
+from refocal_lab.reproduce.kinds import (
     arrows,
     binary_map,
     bounds,
@@ -21,11 +21,11 @@ from refocal.reproduce.kinds import (
     isolines,
     linear_model,
     map_difference,
-    minimiser,
+    minimizer,
     nearest_temperature,
     phi,
 )
-from refocal.reproduce.simplex import from_plane, in_plane, interior_grid
+from refocal_lab.reproduce.simplex import from_plane, in_plane, interior_grid
 
 SPECS = read_specs(Path(__file__).parents[2] / "experiments")
 
@@ -39,7 +39,7 @@ def plain_phi(p, gamma):
 
 
 def best_score(posterior, gamma):
-    """The score of two classes that minimises the expected focal loss, by a general optimiser."""
+    """The score of two classes that minimizes the expected focal loss, by a general optimizer."""
 
     def risk(q):
         return -posterior * (1 - q) ** gamma * np.log(q) - (1 - posterior) * q**gamma * np.log(1 - q)
@@ -59,15 +59,15 @@ def test_phi():
 
 
 @pytest.mark.parametrize("name", ["001-fig-2", "002-fig-7"])
-def test_minimiser(name):
-    found = minimiser.compute(given(name), Context())
+def test_minimizer(name):
+    found = minimizer.compute(given(name), Context())
     for posterior in given(name).posteriors:
         for gamma in given(name).gammas:
             assert found.values[f"q({posterior:g}, {gamma:g})"] == pytest.approx(best_score(posterior, gamma), abs=1e-6)
 
 
 def test_many_classes_can_be_overconfident_and_two_cannot():
-    found = minimiser.compute(given("001-fig-2"), Context())
+    found = minimizer.compute(given("001-fig-2"), Context())
     assert found.values["excess(100, 0.5)"] > 1e-3
     assert max(found.values[f"excess(2, {gamma:g})"] for gamma in given("001-fig-2").gammas) <= 1e-12
 
@@ -146,7 +146,7 @@ def test_arrows_and_differences_use_the_same_maps():
     np.testing.assert_allclose(from_plane(ends["temperature"]), powers / powers.sum(axis=1, keepdims=True), atol=1e-12)
     nearest = refocal.closest_temperature(3, classes=3, logit_range=5)
     assert apart.values["largest(3)"] <= nearest.error * 1.001
-    assert apart.values["at the centre(3)"] == pytest.approx(0, abs=1e-15)
+    assert apart.values["at the center(3)"] == pytest.approx(0, abs=1e-15)
 
 
 def test_derivative():
@@ -192,7 +192,7 @@ def test_a_tenth_of_the_labels_is_flipped():
     assert wrong == pytest.approx(0.1 + 0.8 * 0.0228, abs=0.03)  # 2.3 % of a cluster lie beyond the boundary
 
 
-def test_a_loss_has_one_colour_in_all_panels():
+def test_a_loss_has_one_color_in_all_panels():
     spec = given("002-fig-6")
     figure = Figure()
     linear_model.draw(figure, spec, linear_model.compute(spec, Context()))

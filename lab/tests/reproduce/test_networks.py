@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from refocal.reproduce import read_specs
-from refocal.reproduce.kinds import one_dimension, tabular
-from refocal.reproduce.mlps import Recipe, Samples, logits, train
+from refocal_lab.reproduce import read_specs
+from refocal_lab.reproduce.kinds import one_dimension, tabular
+from refocal_lab.reproduce.mlps import Recipe, Samples, logits, train
 
 torch = pytest.importorskip("torch")
 SPECS = read_specs(Path(__file__).parents[2] / "experiments")
@@ -48,14 +48,14 @@ def test_one_network_is_that_of_a_plain_loop(samples):
         layer.weight.data, layer.bias.data = drawn[:-1].T.clone(), drawn[-1].clone()
         layers += [layer, torch.nn.ReLU()]
     network = torch.nn.Sequential(*layers[:-1])
-    optimiser = torch.optim.AdamW(network.parameters(), lr=0.02, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 6 * 5)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.02, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 6 * 5)
     x, y = torch.tensor(one.features[0], dtype=torch.float32), torch.tensor(one.labels[0])
     for _ in range(6):
         for chosen in torch.rand((1, 90), generator=generator).argsort(dim=1)[0].chunk(5):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             torch.nn.functional.cross_entropy(network(x[chosen]), y[chosen]).backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     np.testing.assert_allclose(found, network(x).detach().numpy(), atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""`refocal reproduce`: figures, the list, the gallery, and what it refuses."""
+"""`refocal-lab reproduce`: figures, the list, the gallery, and what it refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from refocal import cli
+from refocal_lab import cli
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -110,7 +110,7 @@ def test_refusals(capsys, tmp_path, monkeypatch, arguments, message):
 
 def test_commands_of_the_readme(capsys, tmp_path):
     readme = (EXPERIMENTS.parent / "README.md").read_text(encoding="utf-8")
-    lines = [line.split("#")[0].split()[2:] for line in readme.splitlines() if line.startswith("refocal reproduce")]
+    lines = [line.split("#")[0].split()[2:] for line in readme.splitlines() if line.startswith("refocal-lab reproduce")]
     assert lines == [["003-fig-3"], ["--list"]]
     for line in lines:
         assert call(capsys, tmp_path, *line, "--scale", "smoke")[0] == 0

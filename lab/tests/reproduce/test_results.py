@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from refocal import reproduce
-from refocal.reproduce import run, store
-from refocal.reproduce.base import Kind, Numbers
+from refocal_lab import reproduce
+from refocal_lab.reproduce import run, store
+from refocal_lab.reproduce.base import Kind, Numbers
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from refocal.reproduce import read_spec, read_specs
+from refocal_lab.reproduce import read_spec, read_specs
 
 GOOD = """
 id = "003-fig-3"
@@ -58,7 +58,7 @@ def test_a_good_spec(write):
         ('kind = "bounds"', 'kind = "bound"', "kind must be one of arrows, .*, got 'bound'"),
         ('title = "Bounds"', "title = 3", "title must be of type str, got 3"),
         ('title = "Bounds"', "", "the spec lacks title"),
-        ('title = "Bounds"', 'title = "Bounds"\ncolour = "red"', "the spec must have only .*, got colour"),
+        ('title = "Bounds"', 'title = "Bounds"\ncolor = "red"', "the spec must have only .*, got color"),
         ("example = 4", "", "scale smoke lacks example"),
         ("example = 4", 'example = "four"', "scale smoke: example must be of type float, got 'four'"),
         ("example = 4", "example = true", "example must be of type float, got True"),

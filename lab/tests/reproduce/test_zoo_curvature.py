@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from made_zoo import add, add_history
-from refocal import reproduce
-from refocal.reproduce import Context
+from refocal_lab import reproduce
+from refocal_lab.reproduce import Context
 
 SPECS = reproduce.read_specs(Path(__file__).parents[2] / "experiments")
 ECE = {0.0: 0.04, 1.0: 0.02, 2.0: 0.01, 3.0: 0.05}

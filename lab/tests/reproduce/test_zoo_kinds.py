@@ -12,12 +12,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from made_zoo import add, add_history, parts, write_zoo
-from refocal import cli, metrics, posterior_from_logits, reproduce
+from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
-from refocal.reproduce import Context, store, style
-from refocal.reproduce.base import NO_ENTRY
-from refocal.reproduce.kinds import zoo_gradient, zoo_product
-from refocal.zoo.measures import Part
+from refocal_lab import cli, reproduce
+from refocal_lab.reproduce import Context, store, style
+from refocal_lab.reproduce.base import NO_ENTRY
+from refocal_lab.reproduce.kinds import zoo_gradient, zoo_product
+from refocal_lab.zoo.measures import Part
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SPECS = reproduce.read_specs(EXPERIMENTS)
@@ -120,9 +121,9 @@ def test_a_penalised_network_does_not_stand_for_its_loss(name, value, networks, 
     folder = write_zoo(tmp_path / "zoo")
     for seed in range(3):  # more of them than of the others
         for loss in ({}, {"loss": "focal", "gamma": 1.0}):
-            penalised = f"tau-{len(loss)}-{seed}"
-            add(folder, penalised, seed=seed, data="cifar10", scale=3.0, recipe={"curvature_penalty": 0.1}, **loss)
-            add_history(folder, penalised)
+            penalized = f"tau-{len(loss)}-{seed}"
+            add(folder, penalized, seed=seed, data="cifar10", scale=3.0, recipe={"curvature_penalty": 0.1}, **loss)
+            add_history(folder, penalized)
     assert computed(name, folder).values[value] == computed(name, networks).values[value]
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from made_zoo import add, parts
-from refocal import metrics, posterior_from_logits, reproduce
+from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling
-from refocal.reproduce import Context, store, style
-from refocal.reproduce.base import NO_ENTRY
+from refocal_lab import reproduce
+from refocal_lab.reproduce import Context, store, style
+from refocal_lab.reproduce.base import NO_ENTRY
 
 SPECS = reproduce.read_specs(Path(__file__).parents[2] / "experiments")
 NETWORK = "newsgroups20 gp-cnn"

@@ -14,11 +14,11 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from refocal.train.data.cifar import CIFAR10, CIFAR100
-from refocal.train.data.doors import Download
-from refocal.train.data.fashion_mnist import FashionMNIST
-from refocal.train.data.svhn import SVHN
-from refocal.train.data.tiny_imagenet import TinyImageNet
+from refocal_lab.train.data.cifar import CIFAR10, CIFAR100
+from refocal_lab.train.data.doors import Download
+from refocal_lab.train.data.fashion_mnist import FashionMNIST
+from refocal_lab.train.data.svhn import SVHN
+from refocal_lab.train.data.tiny_imagenet import TinyImageNet
 
 
 def md5(content):
@@ -127,24 +127,24 @@ def tiny_fashion():
 
 
 def tiny_imagenet(folder):
-    """Three classes of four training and two validation images; one image is grey."""
+    """Three classes of four training and two validation images; one image is gray."""
     rng = np.random.default_rng(6)
     names = ["n03", "n01", "n02"]
     folder.mkdir(parents=True)
     (folder / "wnids.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
     pixels = {}
 
-    def save(name, grey=False):
+    def save(name, gray=False):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture = Image.fromarray(rng.integers(0, 256, (64, 64) if grey else (64, 64, 3), dtype=np.uint8))
+        picture = Image.fromarray(rng.integers(0, 256, (64, 64) if gray else (64, 64, 3), dtype=np.uint8))
         picture.save(path, "JPEG")
         with Image.open(path) as again:
             pixels[name] = np.asarray(again.convert("RGB"))
 
     for name in names:
         for k in range(4):
-            save(f"train/{name}/images/{name}_{k}.JPEG", grey=k == 3)
+            save(f"train/{name}/images/{name}_{k}.JPEG", gray=k == 3)
     lines = []
     for k in range(6):
         save(f"val/images/val_{k}.JPEG")

@@ -6,8 +6,8 @@ import json
 import torch
 from safetensors.numpy import load_file
 
-from refocal.train.data import load
-from refocal.train.loop import train
+from refocal_lab.train.data import load
+from refocal_lab.train.loop import train
 
 CPU = torch.device("cpu")
 SMALL = ("--data", "digits", "--model", "mlp")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from refocal.train.batches import PADDING, Batches
+from refocal_lab.train.batches import PADDING, Batches
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(1, 256, (22, 6, 5, 3), dtype=np.uint8)

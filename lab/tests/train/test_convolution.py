@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from refocal.train.convolution import Convolution, convolve
+from refocal_lab.train.convolution import Convolution, convolve
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

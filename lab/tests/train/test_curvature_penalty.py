@@ -9,11 +9,11 @@ import torch
 
 from refocal.curvature import hessian_trace
 from refocal.losses import FocalLoss
-from refocal.train import runs
-from refocal.train.batches import normalised
-from refocal.train.data import load
-from refocal.train.loop import Trial
-from refocal.train.recipe import Recipe
+from refocal_lab.train import runs
+from refocal_lab.train.batches import normalized
+from refocal_lab.train.data import load
+from refocal_lab.train.loop import Trial
+from refocal_lab.train.recipe import Recipe
 
 
 def trial(folder, tau, epochs=2):
@@ -31,7 +31,7 @@ def ignore(_trial, _record):
 def test_the_penalty_flattens(tmp_path):
     data = load("digits")
     mean, std = (torch.from_numpy(each).float() for each in (data.mean, data.std))
-    inputs = normalised(torch.from_numpy(data.val.inputs), mean, 1 / std, torch.float32)
+    inputs = normalized(torch.from_numpy(data.val.inputs), mean, 1 / std, torch.float32)
     batches = [(inputs, torch.from_numpy(data.val.labels))]
     traces = []
     for tau in (None, 1e-2):

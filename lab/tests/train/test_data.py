@@ -14,9 +14,9 @@ import numpy as np
 import published
 import pytest
 
-from refocal.train import data
-from refocal.train.data import _load, human, shards, splits, sst, word_vectors
-from refocal.train.data.doors import DataError, Download
+from refocal_lab.train import data
+from refocal_lab.train.data import _load, human, shards, splits, sst, word_vectors
+from refocal_lab.train.data.doors import DataError, Download
 
 REAL = os.environ.get("REFOCAL_DATA")
 needs_data = pytest.mark.skipif(not REAL, reason="REFOCAL_DATA is not set")

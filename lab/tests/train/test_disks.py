@@ -9,9 +9,9 @@ import pytest
 import torch
 from small_runs import DIGITS, SMALL, history, run, unfinished
 
-from refocal.cli import main
-from refocal.train import checkpoint
-from refocal.train.recipe import Recipe
+from refocal_lab.cli import main
+from refocal_lab.train import checkpoint
+from refocal_lab.train.recipe import Recipe
 
 
 @contextlib.contextmanager

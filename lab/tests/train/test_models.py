@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from refocal.train import models
+from refocal_lab.train import models
 
 IMAGES = [name for name in models.names() if models.takes(name) == "arrays" and name != "mlp"]
 LIGHT = ["resnet8", "resnet20", "resnet18", "mobilenet-v2", "vgg19", "vit-small", "mlp"]

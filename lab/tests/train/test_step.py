@@ -1,4 +1,4 @@
-"""The training step against PyTorch's own optimiser, and its captured form against the plain one on a GPU."""
+"""The training step against PyTorch's own optimizer, and its captured form against the plain one on a GPU."""
 
 import copy
 import threading
@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from refocal.losses import FocalLoss
-from refocal.train.batches import Batches
-from refocal.train.models import build
-from refocal.train.objective import build_loss
-from refocal.train.recipe import Recipe
-from refocal.train.step import Step
+from refocal_lab.train.batches import Batches
+from refocal_lab.train.models import build
+from refocal_lab.train.objective import build_loss
+from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.step import Step
 
 
 def make(device="cpu", *, model="resnet8", seed=0, half=False, compiled=False, samples=64, **settings):
@@ -41,7 +41,7 @@ def test_an_epoch_is_what_pytorchs_loop_makes(settings):
     step = make(**settings)
     network = copy.deepcopy(step.network)
     recipe = Recipe(data="cifar10", model="resnet8", loss="focal", gamma=2.0, **settings)
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         network.parameters(), lr=0.05, momentum=recipe.momentum, weight_decay=recipe.weight_decay
     )
     criterion = FocalLoss(2.0, reduction="sum" if recipe.sum_loss else "mean")
@@ -51,12 +51,12 @@ def test_an_epoch_is_what_pytorchs_loop_makes(settings):
     for _ in range(batches.steps):
         inputs, labels = batches.next()
         batches.go_on()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = criterion(network(inputs), labels)
         loss.backward()
         if recipe.clip_norm:
             torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     step.run_epoch(7, rate=0.05)
     np.testing.assert_allclose(step.losses.numpy(), losses, rtol=1e-5)

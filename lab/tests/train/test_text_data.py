@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import texts
 
-from refocal.train import data
-from refocal.train.data import _load, newsgroups20, splits, sst, word_vectors
-from refocal.train.data.doors import DataError
-from refocal.train.data.newsgroups20 import NEWSGROUPS20
-from refocal.train.data.trees import read_forest
-from refocal.train.data.words import Documents, Lexicon, renumbered, vocabulary_of
+from refocal_lab.train import data
+from refocal_lab.train.data import _load, newsgroups20, splits, sst, word_vectors
+from refocal_lab.train.data.doors import DataError
+from refocal_lab.train.data.newsgroups20 import NEWSGROUPS20
+from refocal_lab.train.data.trees import read_forest
+from refocal_lab.train.data.words import Documents, Lexicon, renumbered, vocabulary_of
 
 REAL = os.environ.get("REFOCAL_DATA")
 needs_data = pytest.mark.skipif(not REAL, reason="REFOCAL_DATA is not set")

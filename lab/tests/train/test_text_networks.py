@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from text_networks import document_logits, tree_logits
 
-from refocal.train import models
-from refocal.train.data.trees import read_forest
-from refocal.train.data.words import Documents, Lexicon
-from refocal.train.models.layers import Dropout
-from refocal.train.models.tree_lstm import TreeLSTM
-from refocal.train.text_batches import LONGEST, levelled, packed
+from refocal_lab.train import models
+from refocal_lab.train.data.trees import read_forest
+from refocal_lab.train.data.words import Documents, Lexicon
+from refocal_lab.train.models.layers import Dropout
+from refocal_lab.train.models.tree_lstm import TreeLSTM
+from refocal_lab.train.text_batches import LONGEST, leveled, packed
 
 TREES = (
     "(3 (2 an) (4 (2 odd) (4 delight)))",
@@ -43,7 +43,7 @@ def test_levels_give_what_recursion_gives(trees):
     lexicon = Lexicon()
     forest = read_forest(trees or [random_tree(rng, n) for n in (1, 40, 3, 17, 17)], lexicon, name="test")
     network = tree_network(len(lexicon.words()))
-    levels, labels = levelled(forest)
+    levels, labels = leveled(forest)
     logits = network(levels)
     slow, slow_labels = [], []
     for first, last in zip(forest.starts[:-1], forest.starts[1:], strict=True):
@@ -147,7 +147,7 @@ def test_half_of_the_features_of_trees_are_left_out_before_the_last_layer():
     network = models.build("tree-lstm", classes=3, shape=(40, 6))
     seen = []
     network.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    forest = levelled(read_forest(TREES * 100, Lexicon(), name="test"))[0]
+    forest = leveled(read_forest(TREES * 100, Lexicon(), name="test"))[0]
     for training in (False, True):
         network.train(training)(forest)
     whole, some = ((features == 0).double().mean().item() for features in seen)

@@ -8,18 +8,19 @@ import texts
 import torch
 from safetensors.numpy import load_file
 
-from refocal import cli, metrics
+from refocal import metrics
 from refocal.predictions import Predictions
-from refocal.train import data as data_sets
-from refocal.train import runs
-from refocal.train.batches import Batches, Order
-from refocal.train.data import _load
-from refocal.train.loop import train
-from refocal.train.models import names, takes
-from refocal.train.models.layers import Head
-from refocal.train.recipe import Recipe, recipe_from
-from refocal.train.step import Step
-from refocal.train.text_batches import TextBatches
+from refocal_lab import cli
+from refocal_lab.train import data as data_sets
+from refocal_lab.train import runs
+from refocal_lab.train.batches import Batches, Order
+from refocal_lab.train.data import _load
+from refocal_lab.train.loop import train
+from refocal_lab.train.models import names, takes
+from refocal_lab.train.models.layers import Head
+from refocal_lab.train.recipe import Recipe, recipe_from
+from refocal_lab.train.step import Step
+from refocal_lab.train.text_batches import TextBatches
 
 CPU = torch.device("cpu")
 
@@ -73,7 +74,7 @@ def test_the_command_learns_and_leaves_a_card(tmp_path, monkeypatch, capsys, kin
     assert card["nll"] == pytest.approx(metrics.nll(probs, test.labels), abs=1e-12)
     assert history[card["kept_epoch"] - 1]["test"]["nll"] == pytest.approx(card["nll"], rel=1e-2, abs=1e-3)
     network, recipe = runs.load_network(folder, classes=len(data.classes), shape=(1 + len(data.vocabulary), 32))
-    assert recipe.optimiser == ("adagrad" if kind == "sst" else "adam")
+    assert recipe.optimizer == ("adagrad" if kind == "sst" else "adam")
     given = load_file(folder / "weights.safetensors")["words.weight"]
     np.testing.assert_array_equal(network.words.weight.detach().numpy(), given)
 
@@ -153,14 +154,14 @@ def test_words_absent_from_a_batch_stay_as_they_are(tmp_path):
 
 
 def test_optimisers_train_vectors_too(tmp_path):
-    for optimiser, rate in (("adam", 0.005), ("adagrad", 0.05)):
-        recipe = Recipe(data="digits", model="mlp", optimiser=optimiser, learning_rate=rate, epochs=5, batch_size=32)
-        train([recipe], data_sets.load("digits"), tmp_path / optimiser, device=CPU, report=lambda *_: None)
-        assert runs.read_card(tmp_path / optimiser / recipe.name)["error"] < 0.1
+    for optimizer, rate in (("adam", 0.005), ("adagrad", 0.05)):
+        recipe = Recipe(data="digits", model="mlp", optimizer=optimizer, learning_rate=rate, epochs=5, batch_size=32)
+        train([recipe], data_sets.load("digits"), tmp_path / optimizer, device=CPU, report=lambda *_: None)
+        assert runs.read_card(tmp_path / optimizer / recipe.name)["error"] < 0.1
 
 
 def test_defaults_are_the_papers():
-    words = {"optimiser", "learning_rate", "weight_decay", "epochs", "batch_size", "keep", "milestones", "word_vectors"}
+    words = {"optimizer", "learning_rate", "weight_decay", "epochs", "batch_size", "keep", "milestones", "word_vectors"}
     found = {
         name: {
             key: value for key, value in recipe_from({"data": name, "model": "x"}).settings().items() if key in words
@@ -168,28 +169,28 @@ def test_defaults_are_the_papers():
         for name in ("sst", "newsgroups20-bydate", "cifar10")
     }
     assert found["sst"] == {
-        **{"optimiser": "adagrad", "learning_rate": 0.05, "weight_decay": 1e-4, "epochs": 25, "batch_size": 25},
+        **{"optimizer": "adagrad", "learning_rate": 0.05, "weight_decay": 1e-4, "epochs": 25, "batch_size": 25},
         **{"keep": "best-validation", "milestones": [], "word_vectors": "glove"},
     }
     assert found["newsgroups20-bydate"] == {
-        **{"optimiser": "adam", "learning_rate": 0.001, "weight_decay": 0.0, "epochs": 50, "batch_size": 128},
+        **{"optimizer": "adam", "learning_rate": 0.001, "weight_decay": 0.0, "epochs": 50, "batch_size": 128},
         **{"keep": "best-validation", "milestones": [], "word_vectors": "glove"},
     }
     assert found["cifar10"] == {
-        **{"optimiser": "sgd", "learning_rate": 0.1, "weight_decay": 5e-4, "epochs": 200, "batch_size": 128},
+        **{"optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 5e-4, "epochs": 200, "batch_size": 128},
         **{"keep": "last", "milestones": [80, 150], "word_vectors": None},
     }
     assert runs.command(Recipe(data="sst", model="tree-lstm")) == (
-        "refocal train --data sst --model tree-lstm --loss cross-entropy --epochs 25 --seed 0"
+        "refocal-lab train --data sst --model tree-lstm --loss cross-entropy --epochs 25 --seed 0"
     )
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"data": "digits", "optimiser": "sdg"}, "optimiser must be one of 'sgd', 'adam', 'adagrad', got 'sdg'"),
+        ({"data": "digits", "optimizer": "sdg"}, "optimizer must be one of 'sgd', 'adam', 'adagrad', got 'sdg'"),
         ({"data": "digits", "keep": "best"}, "keep must be one of 'last', 'best-validation', got 'best'"),
-        ({"data": "sst", "momentum": 0.9}, "momentum is of optimiser 'sgd', got 0.9 with 'adagrad'"),
+        ({"data": "sst", "momentum": 0.9}, "momentum is of optimizer 'sgd', got 0.9 with 'adagrad'"),
         ({"data": "digits", "word_vectors": "glove"}, "word_vectors are for newsgroups20, .*, got 'glove' for digits"),
     ],
 )
@@ -220,10 +221,10 @@ class Turned(torch.nn.Module):
         return self.head(inputs @ self.weight.t().contiguous())
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adagrad"])
-def test_gradients_meet_their_weights_in_any_order_of_memory(optimiser):
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+def test_gradients_meet_their_weights_in_any_order_of_memory(optimizer):
     part = data_sets.load("digits").train
-    recipe = Recipe(data="digits", model="mlp", optimiser=optimiser, learning_rate=0.01, weight_decay=0.0)
+    recipe = Recipe(data="digits", model="mlp", optimizer=optimizer, learning_rate=0.01, weight_decay=0.0)
     batches = Batches(
         *(part.inputs, part.labels),
         **{"mean": np.zeros(1), "std": np.ones(1), "augmentation": "none", "batch_size": 64, "seed": 0},
@@ -233,8 +234,8 @@ def test_gradients_meet_their_weights_in_any_order_of_memory(optimiser):
     network, plain = Turned(), Turned()
     plain.load_state_dict(network.state_dict())
     Step(network, torch.nn.CrossEntropyLoss(), batches, recipe, half=False, compiled=False).run_epoch(0, rate=0.01)
-    maker = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adagrad": torch.optim.Adagrad}[optimiser]
-    momentum = {"momentum": 0.9} if optimiser == "sgd" else {}
+    maker = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adagrad": torch.optim.Adagrad}[optimizer]
+    momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
     slow = maker(plain.parameters(), lr=0.01, foreach=False, **momentum)
     batches.draw(0)
     for _ in range(batches.steps):

@@ -7,11 +7,11 @@ import shlex
 import pytest
 import torch
 
-from refocal.cli import main
-from refocal.cli.parser import parser
-from refocal.cli.train import _join_processes, _recipes
-from refocal.train import runs
-from refocal.train.recipe import Recipe
+from refocal_lab.cli import main
+from refocal_lab.cli.parser import parser
+from refocal_lab.cli.train import _join_processes, _recipes
+from refocal_lab.train import runs
+from refocal_lab.train.recipe import Recipe
 
 SMALL = ("--data", "digits", "--model", "mlp")
 

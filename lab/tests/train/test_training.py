@@ -14,13 +14,13 @@ import torch
 from small_runs import CPU, DIGITS, SMALL, digits, history, run, unfinished, weights
 
 from refocal import metrics
-from refocal.cli import main
 from refocal.predictions import Predictions
-from refocal.train import checkpoint, runs
-from refocal.train.data import DataSet, Part
-from refocal.train.history import History
-from refocal.train.loop import DivergedError, Trial, _run_together, train
-from refocal.train.recipe import Recipe, recipe_from
+from refocal_lab.cli import main
+from refocal_lab.train import checkpoint, runs
+from refocal_lab.train.data import DataSet, Part
+from refocal_lab.train.history import History
+from refocal_lab.train.loop import DivergedError, Trial, _run_together, train
+from refocal_lab.train.recipe import Recipe, recipe_from
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def start(launch):
     """Starts a training by the command, with one thread."""
 
     def start(out, *options, before=()):
-        words = [sys.executable, *before, "-m", "refocal", "train", *options, "--device", "cpu", "--out", str(out)]
+        words = [sys.executable, *before, "-m", "refocal_lab", "train", *options, "--device", "cpu", "--out", str(out)]
         return launch(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
     return start
@@ -58,7 +58,7 @@ def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
     assert card["nll"] == pytest.approx(metrics.nll(probs, test.labels), abs=1e-12)
     assert card["error"] == pytest.approx(metrics.error(probs, test.labels), abs=1e-12)
     assert card["command"] == (
-        "refocal train --data digits --model mlp --loss focal --gamma 2 --epochs 20 --batch-size 32 --seed 0"
+        "refocal-lab train --data digits --model mlp --loss focal --gamma 2 --epochs 20 --batch-size 32 --seed 0"
     )
     last = history(folder)[-1]
     assert last["test"]["nll"] == pytest.approx(card["nll"], rel=1e-3)  # float16 beside float32

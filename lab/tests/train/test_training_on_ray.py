@@ -49,8 +49,8 @@ def kill_once_begun(history, killed):
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="ps, which lists processes, is not installed")
 def test_a_worker_that_dies_costs_an_epoch(tmp_path):
-    from refocal.scale.training import train
-    from refocal.train.recipe import Recipe
+    from refocal_lab.train.on_ray import train
+    from refocal_lab.train.recipe import Recipe
 
     recipe = Recipe(data="digits", model="mlp", loss="focal", gamma=1.0, epochs=60)
     history = tmp_path / recipe.name / "metrics.jsonl"
@@ -71,10 +71,10 @@ def test_a_worker_that_dies_costs_an_epoch(tmp_path):
 
 
 def test_a_network_that_was_trained_elsewhere_did_not_run_on_the_cluster(tmp_path):
-    from refocal.scale import training
-    from refocal.train import loop, runs
-    from refocal.train.data import load
-    from refocal.train.recipe import Recipe
+    from refocal_lab.train import loop, runs
+    from refocal_lab.train import on_ray as training
+    from refocal_lab.train.data import load
+    from refocal_lab.train.recipe import Recipe
 
     recipe = Recipe(data="digits", model="mlp", epochs=1)
     loop.train([recipe], load("digits"), tmp_path, device=torch.device("cpu"), report=lambda *_: None)
@@ -106,7 +106,7 @@ def meeting(folder, partners):
 
 @pytest.mark.parametrize("at_once", [1, 3, 4])
 def test_as_many_tasks_share_a_gpu_as_were_asked_for(tmp_path, at_once):
-    from refocal.scale.training import spread
+    from refocal_lab.train.on_ray import spread
 
     found = list(spread(meeting(tmp_path, at_once), range(6), gpu_share=1 / at_once))
     assert max(most for most, _, _ in found) == at_once  # of six CPUs: the others wait for the GPU
@@ -117,7 +117,7 @@ def test_as_many_tasks_share_a_gpu_as_were_asked_for(tmp_path, at_once):
 
 
 def test_a_task_waits_for_a_gpu_that_another_has(tmp_path):
-    from refocal.scale.training import spread
+    from refocal_lab.train.on_ray import spread
 
     @ray.remote(num_gpus=1)
     class Holder:
@@ -150,7 +150,7 @@ def test_a_task_waits_for_a_gpu_that_another_has(tmp_path):
     ],
 )
 def test_what_a_cluster_is_not_asked_for(tmp_path, capsys, more, reason):
-    from refocal.cli import main
+    from refocal_lab.cli import main
 
     words = ["train", "--data", "digits", "--model", "mlp", "--epochs", "150", "--engine", "ray"]
     assert main([*words, "--out", str(tmp_path), *more]) == 1
@@ -164,9 +164,9 @@ def test_what_a_cluster_is_not_asked_for(tmp_path, capsys, more, reason):
     ("given", "passed"), [("learned", "learned"), ("vectors.txt", str(Path("/here/vectors.txt"))), ("/a.txt", "/a.txt")]
 )
 def test_word_vectors_are_those_of_the_recipe(tmp_path, monkeypatch, given, passed):
-    from refocal.scale import training
-    from refocal.train import data
-    from refocal.train.recipe import Recipe
+    from refocal_lab.train import data
+    from refocal_lab.train import on_ray as training
+    from refocal_lab.train.recipe import Recipe
 
     asked = {}
 
@@ -183,7 +183,7 @@ def test_word_vectors_are_those_of_the_recipe(tmp_path, monkeypatch, given, pass
 
 
 def test_what_a_network_raises_comes_after_the_others_are_trained(tmp_path):
-    from refocal.scale.training import spread
+    from refocal_lab.train.on_ray import spread
 
     def halve(number):
         if number % 2:
@@ -199,7 +199,8 @@ def test_what_a_network_raises_comes_after_the_others_are_trained(tmp_path):
 
 
 def test_what_brings_down_its_workers_is_named(monkeypatch):
-    from refocal.scale import tasks, training
+    from refocal.scale import tasks
+    from refocal_lab.train import on_ray as training
 
     monkeypatch.setattr(training, "RETRIES", 1)
     monkeypatch.setattr(tasks, "RETRIES", 1)
@@ -208,7 +209,7 @@ def test_what_brings_down_its_workers_is_named(monkeypatch):
 
 
 def test_all_reasons_are_told():
-    from refocal.scale.training import raise_all
+    from refocal_lab.train.on_ray import raise_all
 
     with pytest.raises(OSError, match=r"^gone$"):
         raise_all([OSError("gone")])
@@ -217,7 +218,7 @@ def test_all_reasons_are_told():
 
 
 def test_figures_are_made_by_tasks(tmp_path, capsys):
-    from refocal.cli import main
+    from refocal_lab.cli import main
 
     experiments = Path(__file__).parents[2] / "experiments"
     zoo = write_zoo(tmp_path / "zoo", seeds=1, gammas=(0.0,))

@@ -7,8 +7,8 @@ import tarfile
 
 import numpy as np
 
-from refocal.train.data.newsgroups20 import Newsgroups
-from refocal.train.data.sst import Treebank
+from refocal_lab.train.data.newsgroups20 import Newsgroups
+from refocal_lab.train.data.sst import Treebank
 
 GOOD, BAD, OTHER = ("good", "joy", "Fine"), ("bad", "dull", "Awful"), ("a", "the", "film", "of", ",")
 

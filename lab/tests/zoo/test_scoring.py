@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from made_zoo import add
-from refocal import metrics, posterior_from_logits, zoo
+from refocal import metrics, posterior_from_logits
 from refocal.calibrators import TemperatureScaling
-from refocal.reproduce.entries import scaled
-from refocal.zoo import measures
-from refocal.zoo.scoring import Scoring, read_as_published
+from refocal_lab import zoo
+from refocal_lab.reproduce.entries import scaled
+from refocal_lab.zoo import measures
+from refocal_lab.zoo.scoring import Scoring, read_as_published
 
 SCORED = np.array([0, 2])
 

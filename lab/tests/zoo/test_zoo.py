@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from made_zoo import CLASSES, add, parts
-from refocal import cli, metrics, posterior_from_logits, zoo
+from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.predictions import Predictions
-from refocal.zoo import measures, tables
-from refocal.zoo.published import _numbers, lookup
+from refocal_lab import cli, zoo
+from refocal_lab.zoo import measures, tables
+from refocal_lab.zoo.published import _numbers, lookup
 
 
 def check(found, probs, labels):
@@ -86,7 +87,7 @@ def test_seeds_are_taken_together_and_recipes_kept_apart(tmp_path):
     add(tmp_path, "summed", seed=4, recipe={"sum_loss": True, "seed": 4})
     found = zoo.entries(tmp_path)
     measured = [zoo.measure(entry) for entry in found]
-    groups = zoo.summarise(found, measured)
+    groups = zoo.summarize(found, measured)
     assert [[card.name for card in group.cards] for group in groups] == [["a0", "a1", "a2"], ["summed"], ["longer"]]
     values = [each["ts-nll"]["nll"] for each in measured[:3]]
     assert groups[0].methods["ts-nll"]["nll"][:2] == pytest.approx((np.mean(values), np.std(values, ddof=1)))
@@ -104,7 +105,7 @@ def test_many_entries_are_measured_by_several_processes(tmp_path):
 def test_a_card_that_is_not_true_is_noted(tmp_path):
     add(tmp_path, "one", nll=0.5)
     found = zoo.entries(tmp_path)
-    [group] = zoo.summarise(found, [zoo.measure(entry) for entry in found])
+    [group] = zoo.summarize(found, [zoo.measure(entry) for entry in found])
     [note] = group.notes
     assert note.startswith("one: its card says nll 0.5000, its logits ")
 
@@ -298,19 +299,19 @@ def test_a_penalised_network_is_not_the_papers(tmp_path):
     for name, penalty in (("plain", None), ("tau", 0.1)):
         add(tmp_path, name, data="cifar10", recipe={"curvature_penalty": penalty})
     found = zoo.entries(tmp_path)
-    plain, penalised = zoo.summarise(found, list(zoo.measure_all(found)))
+    plain, penalized = zoo.summarize(found, list(zoo.measure_all(found)))
     assert [number.paper for number in plain.methods["raw"]["error"].published] == ["He 2016"]
-    assert penalised.methods["raw"]["error"].published == []
-    shown = tables.markdown([plain, penalised])
+    assert penalized.methods["raw"]["error"].published == []
+    shown = tables.markdown([plain, penalized])
     assert shown.count("curvature penalty 0.1") == 1
-    assert [group["curvature_penalty"] for group in tables.as_json([plain, penalised])] == [None, 0.1]
+    assert [group["curvature_penalty"] for group in tables.as_json([plain, penalized])] == [None, 0.1]
 
 
 def test_the_factors_of_mmce_are_told_apart(tmp_path):
     for factor in (2.0, 8.0):
         add(tmp_path, f"f{factor:g}", loss="mmce", gamma=None, recipe={"loss": "mmce", "factor": factor})
     found = zoo.entries(tmp_path)
-    groups = zoo.summarise(found, list(zoo.measure_all(found)))
+    groups = zoo.summarize(found, list(zoo.measure_all(found)))
     assert [group["factor"] for group in tables.as_json(groups)] == [2.0, 8.0]
     shown = tables.markdown(groups)
     assert [shown.count(f"| factor {factor} |") for factor in (2, 8)] == [1, 1]

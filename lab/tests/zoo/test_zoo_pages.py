@@ -6,10 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
-from refocal import zoo
-from refocal.cli.parser import parser
-from refocal.cli.train import _recipes
-from refocal.train.recipe import recipe_from
+from refocal_lab import zoo
+from refocal_lab.cli.parser import parser
+from refocal_lab.cli.train import _recipes
+from refocal_lab.train.recipe import recipe_from
 
 REPOSITORY = Path(__file__).parents[2]
 MEASURED = (REPOSITORY / "zoo/README.md").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from refocal.calibrators.learned import Rule
 from refocal.calibrators.linear import MatrixScaling, VectorScaling
 from refocal.calibrators.posterior import FocalPosterior
 from refocal.calibrators.temperature import TemperatureScaling
-from refocal.core.scores import log_scores
+from refocal.stats.scores import log_scores
 
 _FLOOR = 700.0  # a probability of 0 for the true class costs as much as one of e^-700, so that means stay comparable
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from refocal import _check
 from refocal._arrays import in_row_blocks, namespace
 from refocal.calibrators.learned import Rule
-from refocal.core.heads import edges_of_probability, to_logits
+from refocal.maps.heads import edges_of_probability, to_logits
 
 if TYPE_CHECKING:
     from torch import nn

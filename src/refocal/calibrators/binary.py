@@ -8,10 +8,10 @@ import numpy as np
 
 from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators.fit.logistic import fit_binary
 from refocal.calibrators.learned import Rule
-from refocal.core.heads import logistic_head
-from refocal.core.logistic import fit_binary
-from refocal.core.simplex import log_p_and_q, split_logits
+from refocal.maps.heads import logistic_head
+from refocal.maps.simplex import log_p_and_q, split_logits
 
 
 class PlattScaling(Calibrator):
@@ -121,12 +121,12 @@ def _fit_class(features: np.ndarray, positive: np.ndarray, weights: np.ndarray |
     counts = np.ones(len(positive)) if weights is None else weights
     total, own = counts.sum(), counts[positive].sum()
     targets = np.where(positive, (own + 1) / (own + 2), 1 / (total - own + 2))
-    # centred and scaled, so that Newton's steps are well conditioned
+    # centerd and scaled, so that Newton's steps are well conditioned
     share = counts / total
-    centre, spread = share @ features, np.sqrt(share @ (features - share @ features) ** 2)
-    spread[spread <= 1e-12 * np.abs(centre)] = 1.0  # of equal numbers, rounding is all there is
-    centre[-1], spread[-1] = 0.0, 1.0
-    scaled = fit_binary((features - centre) / spread, targets, share)
+    center, spread = share @ features, np.sqrt(share @ (features - share @ features) ** 2)
+    spread[spread <= 1e-12 * np.abs(center)] = 1.0  # of equal numbers, rounding is all there is
+    center[-1], spread[-1] = 0.0, 1.0
+    scaled = fit_binary((features - center) / spread, targets, share)
     coefficients = scaled / spread
-    coefficients[-1] -= coefficients @ centre
+    coefficients[-1] -= coefficients @ center
     return coefficients

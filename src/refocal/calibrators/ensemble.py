@@ -8,18 +8,18 @@ import numpy as np
 
 from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators.fit.likelihood import Labeled
+from refocal.calibrators.fit.logistic import fit_mixture
+from refocal.calibrators.fit.temperature import fit_temperature
 from refocal.calibrators.learned import Rule
-from refocal.core.fitting import fit_temperature
-from refocal.core.heads import mixture_head
-from refocal.core.likelihood import Labelled
-from refocal.core.logistic import fit_mixture
-from refocal.core.scores import log_scores
+from refocal.maps.heads import mixture_head
+from refocal.stats.scores import log_scores
 
 
 class EnsembleTemperatureScaling(Calibrator):
     """w_1 softmax(z / T) + w_2 softmax(z) + w_3 / K, w on the simplex. The arg max never changes.
 
-    T is the likeliest temperature; the weights maximise the likelihood given T, which is a convex problem.
+    T is the likeliest temperature; the weights maximize the likelihood given T, which is a convex problem.
 
     Args:
         input: "logits" or "probs".
@@ -39,7 +39,7 @@ class EnsembleTemperatureScaling(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        data = Labelled.of(logits, labels, weights)
+        data = Labeled.of(logits, labels, weights)
         self.temperature_ = 1 / fit_temperature(data).beta
         rows = logits.astype(np.float64, copy=False)
         parts = [

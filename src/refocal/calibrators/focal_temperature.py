@@ -12,13 +12,13 @@ import numpy as np
 from refocal import _check
 from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head, choice
+from refocal.calibrators.fit.likelihood import Labeled
+from refocal.calibrators.fit.temperature import Likelihood, fit_focal_temperature, fit_temperature
 from refocal.calibrators.learned import Rule
 from refocal.calibrators.objectives import Least, calibration_error, line_search, refuse_weights
 from refocal.calibrators.temperature import temperatures
-from refocal.core.fitting import Likelihood, fit_focal_temperature, fit_temperature
-from refocal.core.heads import focal_head
-from refocal.core.likelihood import Labelled
-from refocal.core.posterior import MapSettings
+from refocal.maps.heads import focal_head
+from refocal.maps.posterior import MapSettings
 
 # 003, section 5.1
 PUBLISHED_GAMMAS = np.array([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0])
@@ -36,7 +36,7 @@ class FocalTemperatureScaling(Calibrator):
     """Psi^gamma(softmax(logits / T)), gamma > -1 and T > 0. The arg max never changes.
 
     Args:
-        objective: What (gamma, T) minimise on the fit data: "nll", the negative log-likelihood; "ece" or
+        objective: What (gamma, T) minimize on the fit data: "nll", the negative log-likelihood; "ece" or
             "adaptive_ece", the calibration error over 15 bins of equal width or equal mass.
         search: "newton": by NLL, with exact first and second derivatives, from the solution of temperature scaling
             (and never worse than that on the fit data); "grid": every pair of the two grids; "line": the best pairs
@@ -97,7 +97,7 @@ class FocalTemperatureScaling(Calibrator):
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         search = self.checked_search()
-        data = Labelled.of(logits, labels, weights)
+        data = Labeled.of(logits, labels, weights)
         if search == "newton":
             self.learn(data)
             return
@@ -161,7 +161,7 @@ class FocalTemperatureScaling(Calibrator):
         return 2
 
 
-def _objective(data: Labelled, kind: str, weights: np.ndarray | None) -> Objective:
+def _objective(data: Labeled, kind: str, weights: np.ndarray | None) -> Objective:
     if kind == "nll":
         nll = data.focal()
         return lambda gamma, T: nll(gamma, 1 / T, exact=False, curvature=False).value

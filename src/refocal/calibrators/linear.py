@@ -1,6 +1,6 @@
 """Linear maps of the logits: vector scaling, matrix scaling and Dirichlet calibration.
 
-All three are one penalised multinomial logistic regression. Its penalty is least for the likeliest temperature and
+All three are one penalized multinomial logistic regression. Its penalty is least for the likeliest temperature and
 fades with the number of samples, as a prior does, so that many classes and few samples give temperature scaling, and
 many samples the likeliest map. Where the likeliest temperature is 0 or infinite, 1 takes its place.
 """
@@ -15,11 +15,11 @@ from threadpoolctl import threadpool_limits
 from refocal import _check
 from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators.fit.likelihood import Labeled
+from refocal.calibrators.fit.logistic import fit_affine
+from refocal.calibrators.fit.temperature import fit_temperature
 from refocal.calibrators.learned import Rule
-from refocal.core.fitting import fit_temperature
-from refocal.core.heads import linear_features, linear_head
-from refocal.core.likelihood import Labelled
-from refocal.core.logistic import fit_affine
+from refocal.maps.heads import linear_features, linear_head
 
 
 class _LinearMap(Calibrator):
@@ -34,7 +34,7 @@ class _LinearMap(Calibrator):
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         penalties = self._penalties()
-        data = Labelled.of(logits, labels, weights)
+        data = Labeled.of(logits, labels, weights)
         temperature = fit_temperature(data)
         off_diagonal = penalties.get("off_diagonal_penalty")
         # one thread is as fast for matrices of this size, and many times faster where other programs use the cores
@@ -69,7 +69,7 @@ class VectorScaling(_LinearMap):
     """softmax(w * z + b): a factor and a bias for each class, z being the logits less their mean.
 
     Args:
-        scale_penalty: Strength of the pull of each w_k towards 1/T, T the likeliest temperature: half of it times
+        scale_penalty: Strength of the pull of each w_k toward 1/T, T the likeliest temperature: half of it times
             (w_k T - 1)^2 is added to the NLL, summed over samples.
         bias_penalty: The same for c_k^2, c being the change of scores at the mean of z.
         input: "logits" or "probs".
@@ -109,7 +109,7 @@ class MatrixScaling(_LinearMap):
     """softmax(W z + b), z being the logits less their mean.
 
     Args:
-        scale_penalty: Strength of the pull of each W_ii towards 1/T, T the likeliest temperature: half of it times
+        scale_penalty: Strength of the pull of each W_ii toward 1/T, T the likeliest temperature: half of it times
             (W_ii T - 1)^2 is added to the NLL, summed over samples.
         off_diagonal_penalty: The same for (W_ij T)^2.
         bias_penalty: The same for c_i^2, c being the change of scores at the mean of z.

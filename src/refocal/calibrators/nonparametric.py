@@ -15,8 +15,8 @@ from refocal import _check
 from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head, choice
 from refocal.calibrators.learned import Rule
-from refocal.core.heads import table_head
-from refocal.core.simplex import log_p_and_q, split_logits
+from refocal.maps.heads import table_head
+from refocal.maps.simplex import log_p_and_q, split_logits
 
 
 class IsotonicCalibration(Calibrator):

@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal.core.binning import equal_mass_bins, equal_width_bins
-from refocal.core.focal import focal_partial_of
-from refocal.core.focal_masses import Parameters, Ranked, top_confidences
-from refocal.core.likelihood import Labelled
-from refocal.core.simplex import log_p_and_q, split_logits
+from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
+from refocal.calibrators.fit.likelihood import Labeled
+from refocal.maps.focal import focal_partial_of
+from refocal.maps.simplex import log_p_and_q, split_logits
+from refocal.stats.binning import equal_mass_bins, equal_width_bins
 
 BINS = 15  # 002, section 6; 003, section 5.1
 _BLOCK = 1 << 16
 
 
-def calibration_error(data: Labelled, *, equal_mass: bool) -> Callable[[float, float], float]:
+def calibration_error(data: Labeled, *, equal_mass: bool) -> Callable[[float, float], float]:
     """The calibration error of Psi^gamma(softmax(logits / T)) as a function of (gamma, T); decisions never change."""
     ranked = Ranked.of(data)
     correct = ranked.argmax == data.labels
@@ -30,7 +30,7 @@ def calibration_error(data: Labelled, *, equal_mass: bool) -> Callable[[float, f
     return error
 
 
-def focal_risk(data: Labelled, gamma: float, temperature: float) -> float:
+def focal_risk(data: Labeled, gamma: float, temperature: float) -> float:
     """The mean focal loss of softmax(logits / T)."""
     total = 0.0
     step = max(1, _BLOCK // data.logits.shape[1])
@@ -50,9 +50,9 @@ class Least(NamedTuple):
     value: float
 
 
-def line_search(function: Callable[[float], float], centre: float, *, width: float, points: int, rounds: int) -> Least:
-    """The least value on `points` points within `width` of the centre, then between the neighbours of the best."""
-    best = Least(centre, np.inf)
+def line_search(function: Callable[[float], float], center: float, *, width: float, points: int, rounds: int) -> Least:
+    """The least value on `points` points within `width` of the center, then between the neighbors of the best."""
+    best = Least(center, np.inf)
     for _ in range(rounds):
         for x in best.x + width * np.linspace(-1, 1, points):
             value = function(float(x))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refocal._files import replacing
-from refocal.core.heads import edges_of_probability, to_logits
+from refocal.maps.heads import edges_of_probability, to_logits
 
 if TYPE_CHECKING:
     from refocal.calibrators.base import Calibrator

@@ -10,10 +10,10 @@ import numpy as np
 from refocal._arrays import in_row_blocks
 from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head, switch
+from refocal.calibrators.fit.temperature import GAMMA_BOUNDS
 from refocal.calibrators.learned import Rule
-from refocal.core.fitting import GAMMA_BOUNDS
-from refocal.core.heads import focal_head
-from refocal.core.posterior import MapSettings
+from refocal.maps.heads import focal_head
+from refocal.maps.posterior import MapSettings
 
 
 class FocalPosterior(Calibrator):

@@ -11,12 +11,12 @@ import numpy as np
 from refocal import _check
 from refocal.calibrators import learned
 from refocal.calibrators.base import Calibrator, Head, choice, switch
+from refocal.calibrators.fit.likelihood import Labeled
+from refocal.calibrators.fit.temperature import Likelihood, Temperature, fit_temperature
 from refocal.calibrators.learned import Rule
 from refocal.calibrators.objectives import calibration_error, focal_risk, line_search, refuse_weights
-from refocal.core.fitting import Likelihood, Temperature, fit_temperature
-from refocal.core.heads import focal_head
-from refocal.core.likelihood import Labelled
-from refocal.core.posterior import MapSettings
+from refocal.maps.heads import focal_head
+from refocal.maps.posterior import MapSettings
 
 PUBLISHED_TEMPERATURES = np.arange(1, 101) / 10  # 002, section 6: up to 10 in steps of 0.1
 
@@ -25,7 +25,7 @@ class TemperatureScaling(Calibrator):
     """softmax(logits / T), T > 0.
 
     Args:
-        objective: What T minimises on the fit data: "nll", the negative log-likelihood, which is convex in 1/T, so
+        objective: What T minimizes on the fit data: "nll", the negative log-likelihood, which is convex in 1/T, so
             that its one minimum is found exactly; "focal", the focal loss with `gamma` (TS_FL of 001); "ece" or
             "adaptive_ece", the calibration error over 15 bins of equal width or equal mass.
         gamma: Focal parameter >= 0 of the objective "focal"; 0 for every other.
@@ -81,7 +81,7 @@ class TemperatureScaling(Calibrator):
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         objective = self.checked_objective()
         gamma = self.gamma
-        data = Labelled.of(logits, labels, weights)
+        data = Labeled.of(logits, labels, weights)
         fitted = self.learn(data)
         if objective == "nll":
             return
@@ -124,7 +124,7 @@ class TemperatureScaling(Calibrator):
         return 1
 
 
-def least_focal_risk(data: Labelled, gamma: float, start: float) -> float:
+def least_focal_risk(data: Labeled, gamma: float, start: float) -> float:
     """The temperature with the least focal loss, which need not be convex: from coarse to fine in log T."""
     from scipy.optimize import minimize_scalar
 
@@ -142,8 +142,8 @@ def least_error(error: Callable[[float], float], grid: Any, likeliest: float) ->
     """The temperature with the least calibration error: of a grid, or of a range around the likeliest."""
     if isinstance(grid, str):
         choice(grid, "temperature_grid", ("continuous",))
-        centre = math.log(likeliest)
-        return math.exp(line_search(lambda x: error(math.exp(x)), centre, width=1.0, points=41, rounds=4).x)
+        center = math.log(likeliest)
+        return math.exp(line_search(lambda x: error(math.exp(x)), center, width=1.0, points=41, rounds=4).x)
     values = temperatures(grid, PUBLISHED_TEMPERATURES)
     return float(values[int(np.argmin([error(float(T)) for T in values]))])
 

@@ -8,7 +8,7 @@ import torch
 from array_api_compat import torch as xp
 from torch import Tensor, nn
 
-from refocal.core.heads import edges_of_probability, to_logits
+from refocal.maps.heads import edges_of_probability, to_logits
 
 if TYPE_CHECKING:
     from refocal.calibrators.base import Calibrator

@@ -53,7 +53,7 @@ def evaluate(options: Namespace) -> None:
         several = []
         for file in options.files:
             progress(f"reading {file}")
-            several.append(_labelled(_chosen(Predictions.read(file), options.split), file))
+            several.append(_labeled(_chosen(Predictions.read(file), options.split), file))
         reports = []
         for file, predictions in zip(options.files, several, strict=True):
             progress(f"measuring {file}")
@@ -230,12 +230,12 @@ def _parts(options: Namespace) -> tuple[Predictions, Predictions]:
         )
         raise ValueError(msg)
     for predictions, file in ((first, options.val), (test, options.test or options.val)):
-        _labelled(predictions, file)
+        _labeled(predictions, file)
         check_finite(predictions, file)
     return first, test
 
 
-def _labelled(predictions: Predictions, file: str) -> Predictions:
+def _labeled(predictions: Predictions, file: str) -> Predictions:
     if predictions.labels is None:
         msg = f"{file} has no labels, which are needed to measure or fit"
         raise ValueError(msg)

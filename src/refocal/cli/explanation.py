@@ -83,7 +83,7 @@ def shown(found: Explanation) -> RenderableType:
     fewer = found.temperature_classes < found.classes
     enough = math.floor(1 / found.overconfident_below) + 1  # classes: the top score is at least 1 over their number
     lines = [
-        f"Focal loss with gamma = {found.gamma:g} and {found.classes} classes: a network that minimises it is",
+        f"Focal loss with gamma = {found.gamma:g} and {found.classes} classes: a network that minimizes it is",
         f"  underconfident where its top score is above {found.underconfident_above:.3f},",
         f"  overconfident where it is below {found.overconfident_below:.3f}"
         + (f" (which takes {enough:.7g} classes or more)," if enough > found.classes else ","),

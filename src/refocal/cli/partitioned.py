@@ -19,14 +19,14 @@ from refocal.cli.commands import _SUFFIXES, _check_outputs
 from refocal.cli.compare import finite, measures
 from refocal.cli.output import show, terminal
 from refocal.report import words
-from refocal.report.calibration import Fitted
+from refocal.report.selection import Fitted
 from refocal.scale import Done
 from refocal.scale import apply as apply_to_files
 from refocal.scale import evaluate as measure
-from refocal.scale.calibration import fitted
 from refocal.scale.engines import Progress as Tell
 from refocal.scale.engines import opened
-from refocal.scale.evaluation import measured
+from refocal.scale.fitting import fitted
+from refocal.scale.measuring import measured
 from refocal.scale.parts import Rows, form_of, matching
 
 _METHODS = ("temperature", "focal-temperature", "posterior")

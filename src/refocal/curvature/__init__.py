@@ -1,14 +1,14 @@
-"""How curved a loss is at a network: eigenvalues and trace of its Hessian, and the trace as a regulariser."""
+"""How curved a loss is at a network: eigenvalues and trace of its Hessian, and the trace as a regularizer."""
 
 from refocal.curvature.eigenvalues import TopEigenvalues, hessian_top_eigenvalues
 from refocal.curvature.lanczos import NotConvergedError
-from refocal.curvature.penalty import CurvatureRegularised, HessianTracePenalty
+from refocal.curvature.penalty import CurvatureRegularized, HessianTracePenalty
 from refocal.curvature.problem import layers, twice_differentiable
 from refocal.curvature.summary import CurvatureSummary, curvature_summary, gradient_norm
 from refocal.curvature.trace import TraceEstimate, hessian_trace
 
 __all__ = [
-    "CurvatureRegularised",
+    "CurvatureRegularized",
     "CurvatureSummary",
     "HessianTracePenalty",
     "NotConvergedError",

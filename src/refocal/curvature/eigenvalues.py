@@ -61,7 +61,7 @@ def hessian_top_eigenvalues(
         loss: A loss of (scores, target), as `hessian_trace` takes it.
         data: Batches (inputs, target), such as a loader gives; read once.
         k: How many.
-        matrix: "hessian", or "ggn" for the generalised Gauss-Newton matrix.
+        matrix: "hessian", or "ggn" for the generalized Gauss-Newton matrix.
         parameters: Names of parameters or layers (`layers`) to restrict the matrix to; None for all.
         tolerance: Bound on |Av - lambda v| over the largest modulus; by default 1e-6 in float64 and 1e-4 else. The
             error of an eigenvalue is at most that, and of the order of its square where the next eigenvalue is apart.

@@ -64,7 +64,7 @@ def ends_of_spectrum(
     count = 0
     for number in range(1, max_products + 1):
         count += 1
-        column, rest, length = _orthogonalised(product(vectors[count - 1]), vectors[:count])
+        column, rest, length = _orthogonalized(product(vectors[count - 1]), vectors[:count])
         if not np.isfinite(length):
             raise ArithmeticError(NOT_FINITE)
         projected[:count, count - 1] = projected[count - 1, :count] = column
@@ -78,7 +78,7 @@ def ends_of_spectrum(
             return Ends(values[::-1][:k], values[by_modulus[:k]], number)
         if length <= torch.finfo(start.dtype).eps * scale:  # the vectors span all that the first one leads to
             fresh = torch.randn(len(start), dtype=start.dtype, device=start.device, generator=generator)
-            _, rest, length = _orthogonalised(fresh, vectors[:count])
+            _, rest, length = _orthogonalized(fresh, vectors[:count])
         if count == basis:
             best = np.union1d(wanted, np.concatenate([np.arange(count)[::-1][: basis // 4], by_modulus[: basis // 4]]))
             turned = torch.as_tensor(rotation[:, best].T.copy(), dtype=start.dtype, device=start.device)
@@ -94,7 +94,7 @@ def ends_of_spectrum(
     raise NotConvergedError(msg)
 
 
-def _orthogonalised(vector: Tensor, basis: Tensor) -> tuple[np.ndarray, Tensor, float]:
+def _orthogonalized(vector: Tensor, basis: Tensor) -> tuple[np.ndarray, Tensor, float]:
     """Coefficients in an orthonormal basis (rows), the rest, and its length; twice is enough for all digits."""
     first = basis @ vector
     rest = vector - basis.T @ first

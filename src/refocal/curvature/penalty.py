@@ -104,7 +104,7 @@ class HessianTracePenalty(nn.Module):
         return torch.Generator(device).manual_seed(int(mixed))
 
 
-class CurvatureRegularised(nn.Module):
+class CurvatureRegularized(nn.Module):
     """A loss with the trace of its Hessian added: L + tau Tr(H); a drop-in for the loss.
 
     The parameters are found from the scores: all that they were computed from, or those among `parameters`. Where no
@@ -121,7 +121,7 @@ class CurvatureRegularised(nn.Module):
     Example:
         >>> from refocal.losses import FocalLoss
         >>> model = nn.Linear(3, 2)
-        >>> criterion = CurvatureRegularised(FocalLoss(gamma=2), 1e-2)
+        >>> criterion = CurvatureRegularized(FocalLoss(gamma=2), 1e-2)
         >>> criterion(model(torch.randn(8, 3)), torch.randint(2, (8,))).backward()
 
     Reference: 004, Eq. 33.
@@ -148,8 +148,8 @@ class CurvatureRegularised(nn.Module):
         if not (self.training and value.requires_grad):
             return value
         parameters = parameters_of(scores) if self._subset is None else self._subset
-        penalised: Tensor = value + self.penalty(value, parameters)
-        return penalised
+        penalized: Tensor = value + self.penalty(value, parameters)
+        return penalized
 
 
 def _twice_differentiated(slope_along: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:

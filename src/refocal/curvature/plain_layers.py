@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_map_only
 
 
 class PlainLayers(TorchFunctionMode):
-    """Recurrent layers, their cells and weight normalisation by operations with all derivatives.
+    """Recurrent layers, their cells and weight normalization by operations with all derivatives.
 
-    PyTorch's kernels of the former lack one or another, on a CPU or on a GPU, and that of weight normalisation on a CPU
+    PyTorch's kernels of the former lack one or another, on a CPU or on a GPU, and that of weight normalization on a CPU
     has a wrong second one: it is not symmetric.
     """
 

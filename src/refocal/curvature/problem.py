@@ -174,7 +174,7 @@ def layers(model: nn.Module) -> list[str]:
 def twice_differentiable() -> Iterator[None]:
     """Operations inside a `with` have second derivatives, and fast ones.
 
-    Attention, recurrent layers and weight normalisation are computed by plain operations (PyTorch's fused forms have no
+    Attention, recurrent layers and weight normalization are computed by plain operations (PyTorch's fused forms have no
     second derivative, or a wrong one), and derivatives of convolutions by the kernels of training (PyTorch takes others
     for the second). The measures of this package see to it themselves; with the trace penalty, a network with one of
     the former has to compute its scores inside, and one with convolutions better does.

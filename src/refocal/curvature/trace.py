@@ -61,7 +61,7 @@ def hessian_trace(
         probes: Random vectors for each group (or products with the whole matrix, where `method` is another), >= 2.
         method: "hutchinson"; "hutch++" or "xtrace" (curvlinops), which look for the large eigenvalues first, in four
             independent runs that share the products and give the error.
-        matrix: "hessian", or "ggn" for the generalised Gauss-Newton matrix J'(d2 loss / d scores2)J.
+        matrix: "hessian", or "ggn" for the generalized Gauss-Newton matrix J'(d2 loss / d scores2)J.
         parameters: Names of parameters or layers (`layers`) to restrict the matrix to; None for all.
         group: Samples of a batch that share probes, where the loss adds up over samples; by default 3,200 / probes.
             Smaller groups err less for the same products, larger ones come with less overhead.

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.core.focal import phi
 from refocal.losses.targets import check_tensors
+from refocal.maps.focal import phi
 
 
 def gradient_factor(p: Tensor, *, gamma: Any) -> Tensor:

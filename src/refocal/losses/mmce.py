@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from refocal import _check
-from refocal.losses.kernel_sums import laplacian_form
+from refocal.losses.pair_sums import laplacian_form
 from refocal.losses.targets import as_rows, at_least_float32, gather_target, loss_dtype
 
 

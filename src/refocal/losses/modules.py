@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refocal import _check
-from refocal.losses import fused
-from refocal.losses.maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap
+from refocal.losses.gpu import fused
+from refocal.losses.gpu.plans import Settings
 from refocal.losses.mmce import counted_log_probs, mmce_of
-from refocal.losses.plans import Settings
 from refocal.losses.policies import GammaPolicy
+from refocal.losses.posterior_maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap
 from refocal.losses.sigmoid import sigmoid_focal_loss
 from refocal.losses.softmax import (
     brier_loss,
@@ -264,7 +264,7 @@ class ProperFocalLoss(AbstractSoftmaxLoss):
 
     @property
     def posterior_map(self) -> nn.Module:
-        """Softmax; with class weights, divided by them and normalised."""
+        """Softmax; with class weights, divided by them and normalized."""
         return SoftmaxMap() if self.weight is None else FocalMap(0.0, weight=self._class_weights)
 
     def extra_repr(self) -> str:
@@ -310,7 +310,7 @@ class MMCELoss(AbstractLoss):
         self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy and regulariser."""
+        """Cross-entropy and regularizer."""
         counted = counted_log_probs(logits, target, ignore_index=self.ignore_index, weight=self.weight)
         log_probs = counted.log_probs
         weight = None if self.weight is None else self.weight.flatten().to(log_probs.dtype)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refocal.losses.plans import Settings
+from refocal.losses.gpu.plans import Settings
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.targets import Rows, distance_from_target, row_blocks, take_out_target
 

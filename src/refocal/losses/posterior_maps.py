@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from refocal.core.inverse_focal import inverse_focal_posterior_from_logits
-from refocal.core.posterior import posterior_from_logits
-from refocal.core.sigmoid import sigmoid_posterior
-from refocal.losses import fused
+from refocal.losses.gpu import fused
 from refocal.losses.targets import check_tensors
+from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
+from refocal.maps.posterior import posterior_from_logits
+from refocal.maps.sigmoid import sigmoid_posterior
 
 
 class SoftmaxMap(nn.Module):

@@ -7,7 +7,7 @@ s_i = d log q_i / d log h_i, the implicit function theorem gives the gradient of
 
 one number per row times the distance of a distribution from the label, as in cross-entropy. With one gamma, no class
 but the top one has q > 1/2, so log q serves as the unknown of the others, and a few Newton steps on all equations at
-once suffice (`refocal.core.newton` has the equations). Rows that do not converge, and one gamma per class, go to the
+once suffice (`refocal.maps.newton` has the equations). Rows that do not converge, and one gamma per class, go to the
 bracketed search there.
 """
 
@@ -21,12 +21,12 @@ from array_api_compat import torch as xp
 from torch import Tensor
 
 from refocal._arrays import bounded_exp
-from refocal.core.focal import focus_of_top
-from refocal.core.inverse import proper_partial_of
-from refocal.core.newton import log_h_of_top, solve
-from refocal.core.posterior import MapSettings
-from refocal.core.simplex import softplus
 from refocal.losses.targets import distance_from_target, row_blocks, take_out_target
+from refocal.maps.focal import focus_of_top
+from refocal.maps.minimizer import proper_partial_of
+from refocal.maps.newton import log_h_of_top, solve
+from refocal.maps.posterior import MapSettings
+from refocal.maps.simplex import softplus
 
 _MOST_STEPS = 16
 _LOG_HALF = -math.log(2)

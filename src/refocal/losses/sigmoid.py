@@ -11,7 +11,7 @@ from torch import Tensor
 
 from refocal import _check
 from refocal._arrays import constant
-from refocal.losses import fused
+from refocal.losses.gpu import fused
 from refocal.losses.targets import at_least_float32, check_tensors, loss_dtype
 
 

@@ -14,12 +14,11 @@ from torch.autograd import forward_ad
 
 from refocal import _check
 from refocal._arrays import constant, is_transformed
-from refocal.core.focal import focal_partial_of
-from refocal.core.simplex import log_p_and_q, softplus, split_logits
-from refocal.losses import fused, one_pass
-from refocal.losses.minimiser import proper_focal_rows, proper_focal_rows_plainly
-from refocal.losses.plans import Settings
+from refocal.losses import one_pass
+from refocal.losses.gpu import fused
+from refocal.losses.gpu.plans import Settings
 from refocal.losses.policies import GammaPolicy
+from refocal.losses.proper import proper_focal_rows, proper_focal_rows_plainly
 from refocal.losses.targets import (
     Rows,
     as_rows,
@@ -30,6 +29,8 @@ from refocal.losses.targets import (
     reduce,
     rows_of,
 )
+from refocal.maps.focal import focal_partial_of
+from refocal.maps.simplex import log_p_and_q, softplus, split_logits
 
 
 def focal_loss(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from refocal._arrays import device
-from refocal.core.posterior import MapSettings, map_rows
-from refocal.core.simplex import log_p_and_q, softplus, split_logits
+from refocal.maps.posterior import MapSettings, map_rows
+from refocal.maps.simplex import log_p_and_q, softplus, split_logits
 
 Array = Any
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from refocal import _check
 from refocal._arrays import constant, stop_gradient, widen
-from refocal.core.simplex import log_p_and_q, split_logits
+from refocal.maps.simplex import log_p_and_q, split_logits
 
 Array = Any
 
@@ -18,7 +18,7 @@ def inverse_focal_posterior_from_logits(logits: Array, *, gamma: float, weight: 
 
     Args:
         logits: Scores before the softmax, classes last, shape (..., K) with K >= 2.
-        gamma: Exponent of the loss in [0, 1]; above 1 the loss is not convex in p, and may have no unique minimiser.
+        gamma: Exponent of the loss in [0, 1]; above 1 the loss is not convex in p, and may have no unique minimizer.
         weight: Class weights of the loss, shape (K,), positive.
 
     Returns:

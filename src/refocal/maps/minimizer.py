@@ -1,4 +1,4 @@
-"""The inverse of the posterior map: the exact minimiser of the expected focal loss, and the loss's proper part."""
+"""The inverse of the posterior map: the exact minimizer of the expected focal loss, and the loss's proper part."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from refocal import _check
 from refocal._arrays import constant, widen
-from refocal.core.focal import focal_partial_of
-from refocal.core.newton import solve
-from refocal.core.posterior import MapSettings
+from refocal.maps.focal import focal_partial_of
+from refocal.maps.newton import solve
+from refocal.maps.posterior import MapSettings
 
 Array = Any
 
@@ -16,7 +16,7 @@ Array = Any
 def minimizer(
     posterior: Array, *, gamma: Any, weight: Any = None, label_smoothing: float = 0.0, detached: bool = False
 ) -> Array:
-    """The softmax output q that minimises the expected focal loss when the true posterior is known.
+    """The softmax output q that minimizes the expected focal loss when the true posterior is known.
 
     q = argmin_q sum_i eta_i w_i (-(1 - q_i)^gamma log q_i): the inverse of `refocal.posterior`, for any number
     of classes.
@@ -51,9 +51,9 @@ def minimizer(
 
 
 def proper_focal_partial(posterior: Array, labels: Array, *, gamma: Any) -> Array:
-    """The proper part of focal loss: its value at the minimiser that the predicted posterior belongs to.
+    """The proper part of focal loss: its value at the minimizer that the predicted posterior belongs to.
 
-    L*(eta, y) = -(1 - q_y)^gamma log q_y with q = `minimizer`(eta). Unlike focal loss itself it is minimised in
+    L*(eta, y) = -(1 - q_y)^gamma log q_y with q = `minimizer`(eta). Unlike focal loss itself it is minimized in
     expectation by the true posterior.
 
     Args:

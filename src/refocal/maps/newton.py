@@ -1,6 +1,6 @@
 """The solver behind the inverse of the posterior map.
 
-Given the posterior eta, the minimiser q solves h(q_i) = lambda w_i eta_i with sum q_i = 1: one scalar unknown a
+Given the posterior eta, the minimizer q solves h(q_i) = lambda w_i eta_i with sum q_i = 1: one scalar unknown a
 row, lambda. The top class t (largest w_i eta_i) carries it: for a trial log-odds x of class t, lambda follows
 from h(q_t); each other class is found from its own equation, and
 
@@ -30,9 +30,9 @@ from refocal._arrays import (
     stop_gradient,
     unwrapped,
 )
-from refocal.core.focal import focus_of_top
-from refocal.core.posterior import MapSettings
-from refocal.core.simplex import softplus
+from refocal.maps.focal import focus_of_top
+from refocal.maps.posterior import MapSettings
+from refocal.maps.simplex import softplus
 
 Array = Any
 
@@ -42,7 +42,7 @@ _LARGEST_U = math.log(30)  # no class below the top comes so near to q = 1
 
 
 class Solution(NamedTuple):
-    """The minimiser: q_i, log q_i and log(1 - q_i) of each class."""
+    """The minimizer: q_i, log q_i and log(1 - q_i) of each class."""
 
     q: Array
     log_q: Array
@@ -61,12 +61,12 @@ class _Problem(NamedTuple):
 
 
 def search(posterior: Array, settings: MapSettings, *, in_logs: bool) -> Array:
-    """The minimiser for rows of constants, as unknowns of the equations, packed in one array."""
+    """The minimizer for rows of constants, as unknowns of the equations, packed in one array."""
     return _search(_pose(posterior, settings, in_logs=in_logs, xp=namespace(posterior)))
 
 
 def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp: Any) -> Solution:
-    """The minimiser of the expected loss for each row of `posterior` (or of its logarithms), differentiable."""
+    """The minimizer of the expected loss for each row of `posterior` (or of its logarithms), differentiable."""
     problem = _pose(posterior, settings, in_logs=in_logs, xp=xp)
     if math.prod(posterior.shape) == 0:
         return Solution(posterior, posterior, posterior)
@@ -120,7 +120,7 @@ def _pose_logs(log_target: Array, settings: MapSettings, *, xp: Any) -> _Problem
 
 
 class _NewtonStep(NamedTuple):
-    """One linearisation of the equations: where they stand, and the step they ask for."""
+    """One linearization of the equations: where they stand, and the step they ask for."""
 
     top: Array  # (..., 1) step of the top class's log-odds
     violation: Array  # (..., 1) c(x), corrected for the residuals
@@ -253,10 +253,10 @@ def _search(problem: _Problem) -> Array:
     if transformed:
         return xp.where(problem.is_top, top, rest)
     if not bool(xp.all(xp.isfinite(step.top))):
-        msg = "the focal minimiser does not exist: the posterior has NaN or infinite values"
+        msg = "the focal minimizer does not exist: the posterior has NaN or infinite values"
         raise RuntimeError(msg)
     msg = (
-        f"the focal minimiser has not converged after {_MAX_EVALUATIONS} evaluations "
+        f"the focal minimizer has not converged after {_MAX_EVALUATIONS} evaluations "
         f"(last step {float(xp.max(xp.abs(step.top))):.1e}); use a smaller gamma, or float64"
     )
     raise RuntimeError(msg)

@@ -1,6 +1,6 @@
 """The map from focal scores to p(y|x): Psi^gamma, and its relatives for other ways to write the loss.
 
-A minimiser q of the expected loss satisfies eta_i proportional to h(q_i) / w_i with h(p) = p / phi^gamma(p)
+A minimizer q of the expected loss satisfies eta_i proportional to h(q_i) / w_i with h(p) = p / phi^gamma(p)
 (001, Thm. 11), w being the class weights of the loss. Where an implementation stops the gradient through
 (1 - p)^gamma, training settles at h(p) = p / (1 - p)^gamma instead.
 """
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from refocal import _check
 from refocal._arrays import bounded_exp, constant, expm1, in_row_blocks, namespace, stop_gradient, widen
-from refocal.core.focal import focus_of_top
-from refocal.core.simplex import TopSplit, split_logits, split_probs
+from refocal.maps.focal import focus_of_top
+from refocal.maps.simplex import TopSplit, split_logits, split_probs
 
 Array = Any
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from refocal import _check
 from refocal._arrays import constant, stop_gradient, widen
-from refocal.core.focal import focus_of_top
-from refocal.core.posterior import plus_one
-from refocal.core.simplex import softplus
+from refocal.maps.focal import focus_of_top
+from refocal.maps.posterior import plus_one
+from refocal.maps.simplex import softplus
 
 Array = Any
 
@@ -64,7 +64,7 @@ def sigmoid_posterior(logits: Array, *, gamma: Any, alpha: Any = None, normalize
 
 
 def sigmoid_minimizer(posterior: Array, *, gamma: Any, alpha: Any = None) -> Array:
-    """The sigmoid output that minimises the expected sigmoid focal loss: the inverse of `sigmoid_posterior`.
+    """The sigmoid output that minimizes the expected sigmoid focal loss: the inverse of `sigmoid_posterior`.
 
     Args:
         posterior: p(y=1|x) in [0, 1], any shape.

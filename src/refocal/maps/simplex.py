@@ -1,7 +1,7 @@
 """Rows of the simplex, split into the most probable class and the rest.
 
 Every formula of the focal map needs both p and q = 1 - p to full relative precision. Only the top class of
-a row can have p > 1/2, so only there is q in danger of cancelling; summing the *other* classes gives it
+a row can have p > 1/2, so only there is q in danger of canceling; summing the *other* classes gives it
 exactly. Odds are counted against the runner-up (the second most probable class): they neither overflow nor
 vanish together, whatever the logits.
 """

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.special import lambertw
 
 from refocal import _check
-from refocal.core.posterior import MapSettings, log_h_shift, posterior_from_logits
-from refocal.core.simplex import split_probs
+from refocal.maps.posterior import MapSettings, log_h_shift, posterior_from_logits
+from refocal.maps.simplex import split_probs
 
 Array = Any
 
@@ -28,9 +28,9 @@ class Thresholds(NamedTuple):
 
 
 def thresholds(gamma: float) -> Thresholds:
-    """The confidences that decide whether a focal risk minimiser is over- or underconfident.
+    """The confidences that decide whether a focal risk minimizer is over- or underconfident.
 
-    tau_oc maximises phi^gamma, and phi^gamma(tau_uc) = 1 with tau_uc in (tau_oc, 1/2).
+    tau_oc maximizes phi^gamma, and phi^gamma(tau_uc) = 1 with tau_uc in (tau_oc, 1/2).
 
     Args:
         gamma: Focusing parameter > 0.
@@ -71,7 +71,7 @@ def _log1p_ratio(x: float) -> float:
 
 
 class Regime(IntEnum):
-    """How a focal risk minimiser's top confidence relates to the true posterior's."""
+    """How a focal risk minimizer's top confidence relates to the true posterior's."""
 
     UNDERCONFIDENT = -1
     EXACT = 0
@@ -79,7 +79,7 @@ class Regime(IntEnum):
 
 
 def confidence_regime(probs: Array, *, gamma: float) -> Array:
-    """Whether each row of focal scores is over- or underconfident, or exact, if it minimises the focal risk.
+    """Whether each row of focal scores is over- or underconfident, or exact, if it minimizes the focal risk.
 
     Args:
         probs: Softmax output of a network trained with focal loss, shape (..., K).

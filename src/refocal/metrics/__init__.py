@@ -1,7 +1,7 @@
 """Calibration measures of (probs, labels), their uncertainty, and accumulators for any amount of data."""
 
 from refocal.metrics.accumulator import CalibrationAccumulator, CalibrationSummary
-from refocal.metrics.calibration import adaptive_ece, ece, ece_from_logits, mce, top_k_ece
+from refocal.metrics.binned import adaptive_ece, ece, ece_from_logits, mce, top_k_ece
 from refocal.metrics.classwise import classwise_ece, thresholded_ece
 from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
 from refocal.metrics.kernel import kernel_calibration_error

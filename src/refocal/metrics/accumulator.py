@@ -13,11 +13,11 @@ import numpy as np
 from refocal import _check
 from refocal._documents import check_regular, parse_json, read_document
 from refocal._files import replacing
-from refocal.core.binning import Bins, bin_sums, class_sums, mass_index_of_counts, width_index
-from refocal.core.calibration import calibration_error
-from refocal.core.scores import brier_scores, softmax, softmax_and_scores, truth_of_logits, truth_of_probs
-from refocal.core.top import top_label
 from refocal.metrics.inputs import TASKS, Block, Events, Sample, joined, read
+from refocal.stats.binning import Bins, bin_sums, class_sums, mass_index_of_counts, width_index
+from refocal.stats.gap_norms import calibration_error
+from refocal.stats.scores import brier_scores, softmax, softmax_and_scores, truth_of_logits, truth_of_probs
+from refocal.stats.top_label import top_label
 
 Array = Any
 
@@ -69,7 +69,7 @@ class CalibrationAccumulator:
         bins: Number of bins.
         task: "multiclass", "binary" or "multilabel", as for `ece`.
         classwise: Keep bins for every class ("multiclass" only), which costs most of the time for many classes.
-        threshold: The least confidence that counts towards `confidence_share`.
+        threshold: The least confidence that counts toward `confidence_share`.
         ignore_index: Labels with this value do not count.
 
     Example:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
-from refocal.core.binning import (
+from refocal.metrics.inputs import Events, Sample, joined, read
+from refocal.stats.binning import (
     ADAPTIVE,
     FIXED,
     Bins,
@@ -18,8 +19,7 @@ from refocal.core.binning import (
     dropped_bin,
     pair_sums,
 )
-from refocal.core.calibration import calibration_error, debiased_error
-from refocal.metrics.inputs import Events, Sample, joined, read
+from refocal.stats.gap_norms import calibration_error, debiased_error
 
 Array = Any
 

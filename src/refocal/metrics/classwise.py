@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
-from refocal.core.binning import Bins, class_sums
-from refocal.core.calibration import calibration_error
-from refocal.metrics.calibration import BINNINGS, NORMS, event_error
+from refocal.metrics.binned import BINNINGS, NORMS, event_error
 from refocal.metrics.inputs import Events, Sample, joined, read
+from refocal.stats.binning import Bins, class_sums
+from refocal.stats.gap_norms import calibration_error
 
 Array = Any
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocal import _check
-from refocal.core.inversion import Ray, rays_of_norm
-from refocal.core.kernel import laplacian_vector_products
-from refocal.core.resampling import draws, noise, observed
 from refocal.metrics import decomposition, kernel
 from refocal.metrics.gaps import gaps_of
 from refocal.metrics.inputs import Sample, read
 from refocal.metrics.recalibration import brier_resamples
 from refocal.metrics.scores import kept_weights
+from refocal.stats.inverted_tests import Ray, rays_of_norm
+from refocal.stats.kernel_sums import laplacian_vector_products
+from refocal.stats.resampling import draws, noise, observed
 
 Array = Any
 
@@ -54,9 +54,9 @@ def evidence(request: Request, *predictions: Array) -> list[Evidence]:
     several = [gaps_of(measure, probs, labels, common, settings, compress=compress) for probs in predictions]
     found = []
     for gaps, deviations in zip(several, noise(several, resamples=request.resamples, rng=request.rng), strict=True):
-        centre = observed(gaps)
-        rays = rays_of_norm(centre, deviations, norm=gaps.norm, power=gaps.power)
-        found.append(Evidence(float(gaps.norm(centre)) ** gaps.power, rays, gaps.most))
+        center = observed(gaps)
+        rays = rays_of_norm(center, deviations, norm=gaps.norm, power=gaps.power)
+        found.append(Evidence(float(gaps.norm(center)) ** gaps.power, rays, gaps.most))
     return found
 
 

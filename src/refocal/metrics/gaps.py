@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
-from refocal.core.binning import bin_index, dropped_bin
-from refocal.core.calibration import calibration_error
-from refocal.core.resampling import Cells, Gaps, ResidualColumns, as_cells, residual_matrix
-from refocal.metrics import calibration, classwise, kernel, smooth
+from refocal.metrics import binned as calibration
+from refocal.metrics import classwise, kernel, smooth
 from refocal.metrics.inputs import Events, Sample, read
+from refocal.stats.binning import bin_index, dropped_bin
+from refocal.stats.gap_norms import calibration_error
+from refocal.stats.resampling import Cells, Gaps, ResidualColumns, as_cells, residual_matrix
 
 Array = Any
 
@@ -188,8 +189,8 @@ def _cells(events: Events, index: np.ndarray, *, compress: bool) -> Cells:
 
 
 def _spread(cells: Cells, points: int) -> Any:
-    """Residuals split between their neighbours on a grid, as `smooth.on_grid` does."""
-    lower, share = smooth.neighbours(cells.confidence, points=points)
+    """Residuals split between their neighbors on a grid, as `smooth.on_grid` does."""
+    lower, share = smooth.neighbors(cells.confidence, points=points)
     residual = cells.weight * (cells.confidence - cells.correct)
     rows = np.arange(len(residual))
     return residual_matrix(

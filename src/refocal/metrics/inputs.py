@@ -15,7 +15,7 @@ import numpy as np
 
 from refocal import _check
 from refocal._arrays import is_torch
-from refocal.core.top import top_label, top_label_of_logits
+from refocal.stats.top_label import top_label, top_label_of_logits
 
 Array = Any
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
-from refocal.core.kernel import laplacian_pairs, laplacian_vector_products
 from refocal.metrics.inputs import Events, Sample, read
 from refocal.metrics.scores import kept_weights
+from refocal.stats.kernel_sums import laplacian_pairs, laplacian_vector_products
 
 Array = Any
 

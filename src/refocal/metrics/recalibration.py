@@ -1,7 +1,7 @@
 """The parts of the Brier score under resampling.
 
 Isotonic recalibration fits the noise of its own sample: the calibration part is too large, refinement too small. A
-resample here is one of a model whose truth is known, the recalibrated predictions moved towards the given ones: with
+resample here is one of a model whose truth is known, the recalibrated predictions moved toward the given ones: with
 pi_t = p + t (pi - p), t = 0 is calibrated, and at every t the parts are known.
 """
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from refocal.core.binning import mass_edges
-from refocal.core.inversion import Ray, crossing
-from refocal.core.isotonic import brier_parts, calibration_part, isotonic_rows
-from refocal.core.resampling import draws
 from refocal.metrics.classwise import class_columns
 from refocal.metrics.inputs import Events, Sample, read
+from refocal.stats.binning import mass_edges
+from refocal.stats.inverted_tests import Ray, crossing
+from refocal.stats.isotonic import brier_parts, calibration_part, isotonic_rows
+from refocal.stats.resampling import draws
 
 if TYPE_CHECKING:
     from refocal.metrics.evidence import Request

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocal import _check
-from refocal.core.binning import Bins, bin_index, dropped_bin
-from refocal.core.calibration import calibration_error
-from refocal.core.resampling import as_cells, calibrated_hits
-from refocal.metrics.calibration import BINNINGS, NORMS
+from refocal.metrics.binned import BINNINGS, NORMS
 from refocal.metrics.inputs import Sample, read
+from refocal.stats.binning import Bins, bin_index, dropped_bin
+from refocal.stats.gap_norms import calibration_error
+from refocal.stats.resampling import as_cells, calibrated_hits
 
 Array = Any
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocal import _check
-from refocal.core.focal import focal_partial_of
-from refocal.core.scores import (
+from refocal.maps.focal import focal_partial_of
+from refocal.metrics.inputs import Block, Sample, read
+from refocal.stats.scores import (
     brier_scores,
     divergences,
     divergences_of_logits,
@@ -17,7 +18,6 @@ from refocal.core.scores import (
     truth_of_logits,
     truth_of_probs,
 )
-from refocal.metrics.inputs import Block, Sample, read
 
 Array = Any
 PerRow = Callable[[Block], np.ndarray]

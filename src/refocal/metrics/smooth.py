@@ -11,7 +11,7 @@ from refocal.metrics.inputs import Events, read
 
 Array = Any
 
-# The discretisation of relplot 1.0.3, the authors' package: ten halvings of the bandwidth, none below .001; sums on a
+# The discretization of relplot 1.0.3, the authors' package: ten halvings of the bandwidth, none below .001; sums on a
 # grid of which ten steps or more make a bandwidth, read off at five points or more a bandwidth.
 _REFINEMENTS = 10
 _NARROWEST = 0.001
@@ -85,7 +85,7 @@ def grid_points(bandwidth: float) -> int:
     return max(2000, round(20 / bandwidth)) // 2 + 1
 
 
-def neighbours(confidence: np.ndarray, *, points: int) -> tuple[np.ndarray, np.ndarray]:
+def neighbors(confidence: np.ndarray, *, points: int) -> tuple[np.ndarray, np.ndarray]:
     """The grid point at or below each confidence, and the share of the next one."""
     position = confidence.astype(np.float64) * (points - 1)
     lower = np.minimum(position.astype(np.intp), points - 2)
@@ -93,8 +93,8 @@ def neighbours(confidence: np.ndarray, *, points: int) -> tuple[np.ndarray, np.n
 
 
 def on_grid(confidence: np.ndarray, values: np.ndarray, *, points: int) -> np.ndarray:
-    """Sums over a grid on [0, 1], each value split between its two neighbours."""
-    lower, share = neighbours(confidence, points=points)
+    """Sums over a grid on [0, 1], each value split between its two neighbors."""
+    lower, share = neighbors(confidence, points=points)
     grid = np.bincount(lower, weights=(1 - share) * values, minlength=points)
     grid += np.bincount(lower + 1, weights=share * values, minlength=points)
     return grid
@@ -109,7 +109,7 @@ def smooth(grid: np.ndarray, *, bandwidth: float) -> np.ndarray:
     period = 2 * (points - 1)
     reflected = np.concatenate([grid, grid[..., -2:0:-1]], axis=-1)
     product = irfft(rfft(reflected, axis=-1) * rfft(kernel, period), period, axis=-1)
-    lower, share = neighbours(np.linspace(0, 1, max(200, round(10 / bandwidth))), points=points)
-    place = lower + points // 2  # the kernel's centre is its entry (m - 1) / 2
+    lower, share = neighbors(np.linspace(0, 1, max(200, round(10 / bandwidth))), points=points)
+    place = lower + points // 2  # the kernel's center is its entry (m - 1) / 2
     values, following = (np.take(product, at % period, axis=-1) for at in (place, place + 1))
     return values * (1 - share) + following * share

@@ -19,7 +19,7 @@ class CalibrationMetric(Metric):
         bins: Number of bins.
         task: "multiclass", "binary" or "multilabel", as for `ece`.
         classwise: Keep bins for every class.
-        threshold: The least confidence that counts towards `confidence_share`.
+        threshold: The least confidence that counts toward `confidence_share`.
         ignore_index: Labels with this value do not count.
         **metric_settings: What torchmetrics' `Metric` takes.
 

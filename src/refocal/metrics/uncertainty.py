@@ -9,16 +9,16 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from refocal import _check
-from refocal.core.inversion import limits, paired_null
-from refocal.core.resampling import resampled_weights
 from refocal.metrics import scores
-from refocal.metrics.calibration import top_k_ece
+from refocal.metrics.binned import top_k_ece
 from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
 from refocal.metrics.evidence import Request, evidence
 from refocal.metrics.gaps import GAPS
 from refocal.metrics.inputs import Events, read
 from refocal.metrics.ranking import all_decisions, aurc, aurc_of, auroc, auroc_of, by_falling_confidence
 from refocal.metrics.recalibration import brier_resamples
+from refocal.stats.inverted_tests import limits, paired_null
+from refocal.stats.resampling import resampled_weights
 
 Array = Any
 Measure = Callable[..., Any]
@@ -117,8 +117,8 @@ def interval(
     measure, part = request.measure, request.part
     if measure in _MEANS or measure in _DIVERGENCES:
         values, scale = _scores_of(request, probs)
-        centre = scores.mean(values, scale)
-        return Interval(centre, *_limits_of_mean(centre, values, scale, level=level, is_rate=measure in _RATES))
+        center = scores.mean(values, scale)
+        return Interval(center, *_limits_of_mean(center, values, scale, level=level, is_rate=measure in _RATES))
     if measure in GAPS or part == "calibration":
         shown = evidence(request, probs)[0]
         return Interval(_value(request, probs), *limits(shown.found, shown.rays, level=level, most=shown.most))
@@ -257,18 +257,18 @@ def _scores_of(request: Request, first: Array) -> Scores:
 
 
 def _limits_of_mean(
-    centre: float, values: np.ndarray, weights: np.ndarray | None, *, level: float, is_rate: bool
+    center: float, values: np.ndarray, weights: np.ndarray | None, *, level: float, is_rate: bool
 ) -> tuple[float, float]:
     z = float(ndtri((1 + level) / 2))
     if not is_rate:
-        half = z * _standard_error(_contributions(values, centre, weights)) if np.isfinite(centre) else 0.0
-        return centre - half, centre + half
-    if np.isnan(centre):  # the accuracy of none
+        half = z * _standard_error(_contributions(values, center, weights)) if np.isfinite(center) else 0.0
+        return center - half, center + half
+    if np.isnan(center):  # the accuracy of none
         return 0.0, 1.0
     # Wilson's interval, with the effective number of samples: it is not empty where there is no error at all
     count = len(values) if weights is None else float(weights.sum() ** 2 / np.sum(weights**2))
-    middle = (centre + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * np.sqrt(centre * (1 - centre) / count + z**2 / (4 * count**2))
+    middle = (center + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * np.sqrt(center * (1 - center) / count + z**2 / (4 * count**2))
     return float(max(0.0, middle - half)), float(min(1.0, middle + half))
 
 
@@ -279,21 +279,21 @@ def _paired_means(first: Scores, second: Scores) -> PairedTest:
     # two infinite scores of one sample tell nothing between the models
     tied = np.isinf(one) & (one == two)
     one, two = np.where(tied, 0.0, one), np.where(tied, 0.0, two)
-    centres = scores.mean(one, of_one), scores.mean(two, of_two)
-    if not all(map(np.isfinite, centres)):  # what one model holds for impossible and the other does not: it differs
-        return PairedTest(a, b, float("nan") if np.isnan(centres).any() else float(centres[0] == centres[1]))
-    difference = _contributions(one, centres[0], of_one) - _contributions(two, centres[1], of_two)
-    centre, spread = centres[0] - centres[1], _standard_error(difference)
-    return PairedTest(a, b, 2 * float(ndtr(-abs(centre) / spread)) if spread > 0 else float(centre == 0))
+    centers = scores.mean(one, of_one), scores.mean(two, of_two)
+    if not all(map(np.isfinite, centers)):  # what one model holds for impossible and the other does not: it differs
+        return PairedTest(a, b, float("nan") if np.isnan(centers).any() else float(centers[0] == centers[1]))
+    difference = _contributions(one, centers[0], of_one) - _contributions(two, centers[1], of_two)
+    center, spread = centers[0] - centers[1], _standard_error(difference)
+    return PairedTest(a, b, 2 * float(ndtr(-abs(center) / spread)) if spread > 0 else float(center == 0))
 
 
-def _contributions(values: np.ndarray, centre: float, weights: np.ndarray | None) -> np.ndarray:
+def _contributions(values: np.ndarray, center: float, weights: np.ndarray | None) -> np.ndarray:
     """Values whose plain mean is the weighted mean of `values`, each as far from it as the sample moves it."""
     if weights is None:
         return values
     used = weights > 0
-    moved = np.full(len(values), centre)
-    moved[used] += weights[used] / weights.mean() * (values[used] - centre)
+    moved = np.full(len(values), center)
+    moved[used] += weights[used] / weights.mean() * (values[used] - center)
     return moved
 
 
@@ -305,9 +305,9 @@ def _standard_error(values: np.ndarray) -> float:
 
 
 def _two_sided(found: float, null: np.ndarray) -> float:
-    centre = float(null.mean())
+    center = float(null.mean())
     # a difference that rounding made is none
-    above = int(np.count_nonzero(np.abs(null - centre) >= abs(found - centre) - 1e-12))
+    above = int(np.count_nonzero(np.abs(null - center) >= abs(found - center) - 1e-12))
     return (1 + above) / (len(null) + 1)
 
 

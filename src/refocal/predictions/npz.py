@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 
 from refocal.predictions import header, values
 from refocal.predictions.errors import Place
-from refocal.predictions.record import Predictions
+from refocal.predictions.predictions import Predictions
 from refocal.predictions.source import Size, Source, block_rows
 from refocal.predictions.values import NAME_LENGTH, SPLIT_LENGTH, Columns
 

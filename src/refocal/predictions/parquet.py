@@ -13,7 +13,7 @@ import numpy as np
 
 from refocal.predictions import header, tables
 from refocal.predictions.errors import Place
-from refocal.predictions.record import Predictions
+from refocal.predictions.predictions import Predictions
 from refocal.predictions.source import Size, Source, block_rows
 from refocal.predictions.values import Columns
 

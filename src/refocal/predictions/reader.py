@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from refocal.predictions import formats, values
-from refocal.predictions.record import Predictions
+from refocal.predictions.predictions import Predictions
 from refocal.predictions.source import Size, Source
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from refocal.predictions.errors import Place
 from refocal.predictions.header import Header
-from refocal.predictions.record import Predictions
+from refocal.predictions.predictions import Predictions
 from refocal.predictions.values import SPLIT_LENGTH, Columns
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from refocal.predictions import header, tables, values
 from refocal.predictions.errors import Place, PredictionsError
-from refocal.predictions.record import Predictions
+from refocal.predictions.predictions import Predictions
 from refocal.predictions.source import Size, Source
 from refocal.predictions.values import Columns
 

@@ -12,7 +12,7 @@ from typing import BinaryIO, Self
 from refocal._files import replacing
 from refocal.predictions import formats
 from refocal.predictions.errors import Place, PredictionsError
-from refocal.predictions.record import Predictions
+from refocal.predictions.predictions import Predictions
 
 _HALF = "a block was not written whole"
 

@@ -8,7 +8,7 @@ from refocal.report.record import Change, Diagram, Measured, Method, Report, Sli
 from refocal.report.table import table
 
 if TYPE_CHECKING:
-    from refocal.report.calibration import METHODS, Calibration, Fitted, calibrate
+    from refocal.report.selection import METHODS, Calibration, Fitted, calibrate
 
 __all__ = [
     "METHODS",
@@ -32,7 +32,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """What fits brings in scikit-learn: only when it is asked for."""
     if name in {"METHODS", "Calibration", "Fitted", "calibrate"}:
-        from refocal.report import calibration
+        from refocal.report import selection as calibration
 
         return getattr(calibration, name)
     msg = f"module 'refocal.report' has no attribute {name!r}"

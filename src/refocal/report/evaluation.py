@@ -13,8 +13,8 @@ import numpy as np
 import refocal
 from refocal import _check
 from refocal._arrays import namespace
-from refocal.core.heads import edges_of_probability, to_logits
-from refocal.core.posterior import posterior_from_logits
+from refocal.maps.heads import edges_of_probability, to_logits
+from refocal.maps.posterior import posterior_from_logits
 from refocal.report.measure import TestData, largest_changes, measured_method, most_frequent
 from refocal.report.record import SLIDER_LOGITS, Report, Slider, frozen
 from refocal.report.verdict import verdict

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-BEFORE, AFTER = "#b04a06", "#0a649f"  # told apart by colour-blind readers, and the page's own
+BEFORE, AFTER = "#b04a06", "#0a649f"  # told apart by color-blind readers, and the page's own
 _BAND, _LINE = "0.88", "0.45"
 
 

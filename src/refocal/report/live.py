@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refocal.core.binning import equal_width_bins
-from refocal.core.posterior import posterior_from_logits
+from refocal.maps.posterior import posterior_from_logits
 from refocal.report.record import Diagram, Slider
+from refocal.stats.binning import equal_width_bins
 
 BINS = 15
 _TWO_SIDED_95 = 1.959964

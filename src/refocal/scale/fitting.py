@@ -13,10 +13,10 @@ from sklearn.base import clone
 
 from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling
 from refocal.calibrators.objectives import BINS, refuse_weights
-from refocal.core.binning import Bins
 from refocal.scale.engines import Engine, Progress, opened
 from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, bins_of_cells, nll_of_cells
 from refocal.scale.parts import Block, Rows, Source, form_of, matching
+from refocal.stats.binning import Bins
 
 C = TypeVar("C", bound=Calibrator)
 

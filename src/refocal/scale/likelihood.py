@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocal.calibrators.base import logits_of
-from refocal.core.binning import Bins, bin_sums, width_index
-from refocal.core.descent import Quadratic, Slope
-from refocal.core.focal_masses import Parameters, Ranked, top_confidences
-from refocal.core.likelihood import Focal, Labelled
+from refocal.calibrators.fit.descent import Quadratic, Slope
+from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
+from refocal.calibrators.fit.likelihood import Focal, Labeled
 from refocal.scale.engines import Engine
 from refocal.scale.parts import Block
+from refocal.stats.binning import Bins, bin_sums, width_index
 
 MOST_PASSES = 10
 NO_ROWS = "there are no rows to fit to: none has a weight, or none is of the split that was asked for"
@@ -43,7 +43,7 @@ class Outline(NamedTuple):
 
     samples: float
     distance: float  # mean distance of a logit below its row's largest, summed over samples
-    sample: Labelled
+    sample: Labeled
 
     def merge(self, other: Outline) -> Outline:
         """The outline of both; a sample that grows too large is thinned."""
@@ -51,12 +51,12 @@ class Outline(NamedTuple):
         weights = np.concatenate([part.share * part.samples for part in parts])
         logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
         step = 2 if len(labels) > 2 * _sample_rows(logits.shape[1]) else 1
-        sample = Labelled.of(logits[::step], labels[::step], weights[::step])
+        sample = Labeled.of(logits[::step], labels[::step], weights[::step])
         return Outline(self.samples + other.samples, self.distance + other.distance, sample)
 
 
 class PartitionedLikelihood:
-    """A `refocal.core.fitting.Likelihood` of rows that an engine reads: one pass for each evaluation, ten at most.
+    """The `Likelihood` of rows that an engine reads: one pass for each evaluation, ten at most.
 
     Args:
         engine: Where the passes run.
@@ -71,11 +71,11 @@ class PartitionedLikelihood:
         found = self._pass(partial(outline, kind=kind, files=files), Outline.merge)
         if found is None:
             raise ValueError(NO_ROWS)
-        self._sample: Labelled = found.sample
+        self._sample: Labeled = found.sample
         self.samples, self.scale = found.samples, found.distance / found.samples
         self.classes, self.single = self._sample.classes, self._sample.single
 
-    def sample(self, size: int) -> Labelled:  # noqa: ARG002 a pass over the data costs more than a better guess
+    def sample(self, size: int) -> Labeled:  # noqa: ARG002 a pass over the data costs more than a better guess
         """The rows that were kept for a first guess."""
         return self._sample
 
@@ -112,15 +112,15 @@ class PartitionedLikelihood:
         return self._engine.fold(self._source, run, merge, what=f"fitting, pass {self.passes}")
 
 
-def labelled(block: Block, *, kind: str) -> Labelled:
+def labeled(block: Block, *, kind: str) -> Labeled:
     """The rows of a block as logits."""
     matrix = block.scores.reshape(len(block.labels), -1)
-    return Labelled.of(logits_of(matrix, probs=kind == "probs"), block.labels, block.weights)
+    return Labeled.of(logits_of(matrix, probs=kind == "probs"), block.labels, block.weights)
 
 
 def outline(block: Block, *, kind: str, files: int) -> Outline:
     """The outline of a block, with its share of the sample if every file had one block."""
-    data = labelled(block, kind=kind)
+    data = labeled(block, kind=kind)
     distance = float(data.share @ (data.top - data.logits.mean(axis=1, dtype=np.float64)))
     wanted = -(-_sample_rows(data.classes) // files)
     return Outline(data.samples, data.samples * distance, _thinned(data, max(1, len(data.labels) // wanted)))
@@ -128,14 +128,14 @@ def outline(block: Block, *, kind: str, files: int) -> Outline:
 
 def temperature_sums(block: Block, *, kind: str, beta: float, exact: bool, curvature: bool) -> Sums:
     """Value, slope and curvature of the NLL in 1/T, summed over the samples of a block."""
-    data = labelled(block, kind=kind)
+    data = labeled(block, kind=kind)
     at = data.of_temperature(beta, exact=exact, curvature=curvature)
     return Sums(data.samples, data.samples * np.array([value for value in at if value is not None]))
 
 
 def focal_sums(block: Block, *, kind: str, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
     """Value, gradient and Hessian of the NLL in (gamma, 1/T), summed over the samples of a block."""
-    data = labelled(block, kind=kind)
+    data = labeled(block, kind=kind)
     value, gradient, hessian = data.focal()(gamma, beta, exact=exact, curvature=curvature)
     parts = [np.array([value]), gradient] + ([] if hessian is None else [hessian.ravel()])
     return Sums(data.samples, data.samples * np.concatenate(parts))
@@ -143,7 +143,7 @@ def focal_sums(block: Block, *, kind: str, gamma: float, beta: float, exact: boo
 
 def nll_of_cells(block: Block, *, kind: str, cells: list[tuple[float, float]]) -> Sums:
     """The NLL of every (gamma, T), summed over the samples of a block."""
-    data = labelled(block, kind=kind)
+    data = labeled(block, kind=kind)
     nll = data.focal()
     values = [nll(gamma, 1 / T, exact=False, curvature=False).value for gamma, T in cells]
     return Sums(data.samples, data.samples * np.array(values))
@@ -151,7 +151,7 @@ def nll_of_cells(block: Block, *, kind: str, cells: list[tuple[float, float]]) -
 
 def bins_of_cells(block: Block, *, kind: str, cells: list[tuple[float, float]], bins: int) -> Sums:
     """The reliability bins of every (gamma, T), (cells, 3, bins); decisions are the same in all of them."""
-    data = labelled(block, kind=kind)
+    data = labeled(block, kind=kind)
     ranked = Ranked.of(data)
     correct = ranked.argmax == data.labels
     weights = data.share * data.samples
@@ -167,8 +167,8 @@ def _sample_rows(classes: int) -> int:
     return max(_LEAST_SAMPLE_ROWS, _SAMPLE_SCORES // classes)
 
 
-def _thinned(data: Labelled, step: int) -> Labelled:
+def _thinned(data: Labeled, step: int) -> Labeled:
     thin = data.thin(step)
     samples = data.samples * float(data.share[::step].sum())
     # a copy: a view would keep the whole block
-    return Labelled.of(thin.logits.copy(), thin.labels.copy(), thin.share * samples)
+    return Labeled.of(thin.logits.copy(), thin.labels.copy(), thin.share * samples)

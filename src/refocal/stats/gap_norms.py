@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtr
 
-from refocal.core.binning import Bins, PairSums
+from refocal.stats.binning import Bins, PairSums
 
 
 def calibration_error(gaps: np.ndarray, samples: np.ndarray, *, norm: str) -> np.ndarray:

@@ -36,20 +36,20 @@ class Ray(NamedTuple):
         return self.size <= _NOTHING
 
 
-def rays_of_norm(centre: np.ndarray, deviations: np.ndarray, *, norm: Norm, power: int = 1) -> list[Ray]:
-    """Rays for norm(sums)^power, where sums were `centre` and resamples deviated from it by `deviations`.
+def rays_of_norm(center: np.ndarray, deviations: np.ndarray, *, norm: Norm, power: int = 1) -> list[Ray]:
+    """Rays for norm(sums)^power, where sums were `center` and resamples deviated from it by `deviations`.
 
     How large the bias is depends on the direction of the true sums, which is not known. Two are tried: all the observed
     sums, and only those beyond two standard errors, the rest being noise.
     """
-    clear = np.where(np.abs(centre) > 2 * deviations.std(axis=0), centre, 0.0)
+    clear = np.where(np.abs(center) > 2 * deviations.std(axis=0), center, 0.0)
     if not clear.any():
-        clear = np.where(np.abs(centre) == np.abs(centre).max(), centre, 0.0)
+        clear = np.where(np.abs(center) == np.abs(center).max(), center, 0.0)
 
     def ray(direction: np.ndarray) -> Ray:
         return Ray(float(norm(direction)) ** power, lambda t: norm(t * direction + deviations) ** power, power)
 
-    return [ray(centre), ray(clear)]
+    return [ray(center), ray(clear)]
 
 
 def limits(found: float, rays: list[Ray], *, level: float, most: float) -> tuple[float, float]:

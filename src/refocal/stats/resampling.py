@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csc_array, csr_array, hstack
 
-from refocal.core.binning import width_index
-from refocal.core.inversion import Norm
+from refocal.stats.binning import width_index
+from refocal.stats.inverted_tests import Norm
 
 _LEVELS = 1 << 11  # of confidence, within which samples count as equal to a bootstrap
 _CHUNK_ELEMENTS = 1 << 21
@@ -112,11 +112,11 @@ def noise(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> l
     if len(copies) > _MANY_CELLS and _effective(copies, weight) > _MANY_CELLS:
         return _gaussian_noise(several, resamples=resamples, rng=rng)
     parts: list[list[np.ndarray]] = [[] for _ in several]
-    centres = [observed(gaps) for gaps in several]
+    centers = [observed(gaps) for gaps in several]
     for drawn in draws(several[0].copies, several[0].weight, resamples=resamples, rng=rng):
-        for part, gaps, centre in zip(parts, several, centres, strict=True):
+        for part, gaps, center in zip(parts, several, centers, strict=True):
             sums = (gaps.residuals.T @ drawn.T).T / (drawn @ gaps.weight)[:, None]
-            part.append(gaps.through(sums) - centre)
+            part.append(gaps.through(sums) - center)
     return [np.concatenate(part) for part in parts]
 
 
@@ -128,16 +128,16 @@ def _gaussian_noise(several: list[Gaps], *, resamples: int, rng: np.random.Gener
     residuals = (
         several[0].residuals if len(several) == 1 else hstack([gaps.residuals for gaps in several], format="csr")
     )
-    centre = (residuals.T @ copies) / total
+    center = (residuals.T @ copies) / total
     repeated = residuals
     if (copies != 1).any():
         repeated = residuals.multiply(copies[:, None]).asformat(residuals.format)  # SciPy 1.15 gives a coo_array
     width = -(-repeated.shape[1] // _SQUARE_PARTS)
     parts = (repeated[:, start : start + width] for start in range(0, repeated.shape[1], width))
     squares = np.concatenate([(residuals.T @ part).toarray() for part in parts], axis=1)
-    shift = np.outer(residuals.T @ (copies * weight), centre)
-    covariance = (squares - shift - shift.T + float(copies @ weight**2) * np.outer(centre, centre)) / total**2
-    drawn = rng.multivariate_normal(np.zeros(len(centre)), covariance, size=resamples, method="eigh")
+    shift = np.outer(residuals.T @ (copies * weight), center)
+    covariance = (squares - shift - shift.T + float(copies @ weight**2) * np.outer(center, center)) / total**2
+    drawn = rng.multivariate_normal(np.zeros(len(center)), covariance, size=resamples, method="eigh")
     edges = np.cumsum([gaps.residuals.shape[1] for gaps in several])[:-1]
     return [gaps.through(part) for gaps, part in zip(several, np.split(drawn, edges, axis=1), strict=True)]
 

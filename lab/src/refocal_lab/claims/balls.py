@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from flint import arb
 
-from refocal.claims.record import Outcome
+from refocal_lab.claims.claim import Outcome
 
 Side = tuple[float, float]
 PRECISION = 128  # bits, set where claims are checked

@@ -104,7 +104,7 @@ class Claim:
 
 
 class Record(NamedTuple):
-    """A claim after its check, as `refocal claims --json` prints it."""
+    """A claim after its check, as `refocal-lab claims --json` prints it."""
 
     id: str
     paper: str

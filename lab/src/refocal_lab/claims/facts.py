@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from flint import arb
 
-from refocal.claims.balls import (
+from refocal.maps.posterior import posterior as core_posterior
+from refocal_lab.claims.balls import (
     ball,
     c,
     certain,
@@ -22,11 +23,10 @@ from refocal.claims.balls import (
     shown,
     slope_sign,
 )
-from refocal.claims.record import Outcome
-from refocal.core.posterior import posterior as core_posterior
+from refocal_lab.claims.claim import Outcome
 
 UNIT = (0.0, 1.0)
-_BELOW_ONE = (2.0**-30, 1.0)  # c grows without bound towards p = 0, where only more is true
+_BELOW_ONE = (2.0**-30, 1.0)  # c grows without bound toward p = 0, where only more is true
 
 
 def loss_is_convex() -> Outcome:
@@ -100,7 +100,7 @@ def three_classes_gain() -> Outcome:
 
 
 def confidence_falls(row: Sequence[str], gamma: str) -> Outcome:
-    """Psi's top probability is surely below the top score: a minimiser with these scores is overconfident."""
+    """Psi's top probability is surely below the top score: a minimizer with these scores is overconfident."""
     q = [decimal(v) for v in row]
     mapped = posterior(q, decimal(gamma))[0]
     top = f"top score {row[0]}, Ψ of it {float(mapped.mid()):.6f}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import mpmath as mp
 
-from refocal.claims.record import Outcome
+from refocal_lab.claims.claim import Outcome
 
 DIGITS = 40
 

@@ -10,16 +10,16 @@ import mpmath as mp
 import numpy as np
 from flint import arb
 
-from refocal.claims import facts
-from refocal.claims.balls import certain, decimal, log_phi_rate, prove, shown, slope_sign
-from refocal.claims.numbers import identical, is_cross_entropy, mp_loss, mp_phi, mp_posterior, printed_numbers
-from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal.claims.sampling import search, simplex_rows
-from refocal.core.focal import phi
-from refocal.core.inverse import minimizer
-from refocal.core.posterior import posterior
-from refocal.core.sigmoid import sigmoid_minimizer
-from refocal.core.theory import thresholds
+from refocal.maps.focal import phi
+from refocal.maps.minimizer import minimizer
+from refocal.maps.posterior import posterior
+from refocal.maps.sigmoid import sigmoid_minimizer
+from refocal.maps.theory import thresholds
+from refocal_lab.claims import facts
+from refocal_lab.claims.balls import certain, decimal, log_phi_rate, prove, shown, slope_sign
+from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
+from refocal_lab.claims.numbers import identical, is_cross_entropy, mp_loss, mp_phi, mp_posterior, printed_numbers
+from refocal_lab.claims.sampling import search, simplex_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def _searched(violation: Callable[..., np.ndarray], *, budget: int = 20_000) -> 
 
 
 def _order(rows: np.ndarray, gamma: float) -> np.ndarray:
-    """How far Psi turns two neighbours of a descending row round."""
+    """How far Psi turns two neighbors of a descending row round."""
     return np.max(np.diff(posterior(rows, gamma=gamma), axis=1), axis=1)
 
 
@@ -152,7 +152,7 @@ def _talk_table() -> Finding:
     ]
     printed, right = printed_numbers(values)
     corrected, _ = printed_numbers([(name, value, f"{value:.2f}") for name, value, _ in values])
-    return settle(printed, corrected=corrected.if_so(f"the minimisers of (0.9, 0.1) are {right}"))
+    return settle(printed, corrected=corrected.if_so(f"the minimizers of (0.9, 0.1) are {right}"))
 
 
 def draw_phi(ax: Axes) -> None:
@@ -188,7 +188,7 @@ CLAIMS = (
     not_checkable(
         "001-def-2",
         "Definition 2",
-        "A loss is classification-calibrated if its risk minimiser decides as the Bayes-optimal classifier does.",
+        "A loss is classification-calibrated if its risk minimizer decides as the Bayes-optimal classifier does.",
         _DEFINITION,
     ),
     Claim(
@@ -202,7 +202,7 @@ CLAIMS = (
     not_checkable(
         "001-def-4",
         "Definition 4",
-        "A loss is strictly proper if it is minimised exactly by the true posterior.",
+        "A loss is strictly proper if it is minimized exactly by the true posterior.",
         _DEFINITION,
     ),
     Claim(
@@ -216,7 +216,7 @@ CLAIMS = (
     Claim(
         "001-prop-6",
         "Proposition 6",
-        "If all non-zero entries of the minimiser q are equal, then q = η.",
+        "If all non-zero entries of the minimizer q are equal, then q = η.",
         Method.IDENTITY,
         "1 to 20 of 20 classes, up to 100 classes; γ from 0.01 to 20",
         _fixed_points,
@@ -224,7 +224,7 @@ CLAIMS = (
     not_checkable(
         "001-def-7",
         "Definition 7",
-        "A minimiser is η-underconfident if max q < max η, η-overconfident if max q > max η.",
+        "A minimizer is η-underconfident if max q < max η, η-overconfident if max q > max η.",
         _DEFINITION,
     ),
     Claim(
@@ -247,7 +247,7 @@ CLAIMS = (
     Claim(
         "001-thm-8",
         "Theorem 8, parts 2 and 3",
-        "Unless all non-zero scores are equal, a minimiser is overconfident if max q ≤ τ_oc, underconfident if "
+        "Unless all non-zero scores are equal, a minimizer is overconfident if max q ≤ τ_oc, underconfident if "
         "max q ≥ τ_uc.",
         Method.BALLS,
         "0 < γ ≤ 10¹², any number of classes; search: γ from 0.05 to 10",
@@ -257,7 +257,7 @@ CLAIMS = (
     Claim(
         "001-cor-9",
         "Corollary 9",
-        "For every γ > 0 a minimiser with 1/2 < max q < 1 is underconfident.",
+        "For every γ > 0 a minimizer with 1/2 < max q < 1 is underconfident.",
         Method.BALLS,
         "0 < γ ≤ 10¹², any number of classes",
         _underconfident_above_half,
@@ -265,7 +265,7 @@ CLAIMS = (
     Claim(
         "001-footnote-2",
         "Footnote 2",
-        "A minimiser can be overconfident with as few as K = 5 classes, γ ≤ 0.03, as max q → 1/K.",
+        "A minimizer can be overconfident with as few as K = 5 classes, γ ≤ 0.03, as max q → 1/K.",
         Method.BALLS,
         "K = 4, 5; near the uniform vector, and anywhere",
         _footnote,
@@ -273,7 +273,7 @@ CLAIMS = (
     Claim(
         "001-cor-10",
         "Corollary 10",
-        "With two classes a minimiser is underconfident unless it is uniform or one-hot.",
+        "With two classes a minimizer is underconfident unless it is uniform or one-hot.",
         Method.BALLS,
         "all γ > 0, 1/2 ≤ p ≤ 1",
         _binary_underconfident,
@@ -289,7 +289,7 @@ CLAIMS = (
     Claim(
         "001-thm-11",
         "Theorem 11",
-        "η = Ψ(q): Ψ_i = h(q_i) / Σ h(q_l), h = p/φ(p), recovers the posterior from the minimiser.",
+        "η = Ψ(q): Ψ_i = h(q_i) / Σ h(q_l), h = p/φ(p), recovers the posterior from the minimizer.",
         Method.IDENTITY,
         "four vectors of three classes, γ from 0.01 to 20; convexity for all γ ≥ 0",
         _recovers,
@@ -305,7 +305,7 @@ CLAIMS = (
     Claim(
         "001-talk-table",
         "Talk, tables of the main result",
-        "For η = (0.90, 0.10) the minimisers' top scores are 0.78 (γ = 1), 0.65 (γ = 3) and 0.60 (γ = 5).",
+        "For η = (0.90, 0.10) the minimizers' top scores are 0.78 (γ = 1), 0.65 (γ = 3) and 0.60 (γ = 5).",
         Method.IDENTITY,
         "two classes, rounded to two decimals",
         _talk_table,

@@ -8,13 +8,13 @@ import mpmath as mp
 import numpy as np
 from flint import arb
 
-from refocal.claims import facts
-from refocal.claims.balls import certain, decimal, phi, prove, s, shown
-from refocal.claims.numbers import identical, mp_loss, mp_phi, printed_numbers
-from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal.claims.sampling import search
-from refocal.core.focal import phi as core_phi
-from refocal.core.theory import gamma_star, thresholds
+from refocal.maps.focal import phi as core_phi
+from refocal.maps.theory import gamma_star, thresholds
+from refocal_lab.claims import facts
+from refocal_lab.claims.balls import certain, decimal, phi, prove, s, shown
+from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
+from refocal_lab.claims.numbers import identical, mp_loss, mp_phi, printed_numbers
+from refocal_lab.claims.sampling import search
 
 if TYPE_CHECKING:
     pass
@@ -245,7 +245,7 @@ CLAIMS = (
     ),
     Claim(
         "002-text-gamma-7",
-        "Section 4, implicit regularisation",
+        "Section 4, implicit regularization",
         "For γ ≥ 7, g(p, γ) is nearly 0 from p around 0.5 on.",
         Method.BALLS,
         "7 ≤ γ ≤ 64; nearly 0 taken as below 0.05",

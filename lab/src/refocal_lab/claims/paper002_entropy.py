@@ -1,4 +1,4 @@
-"""002: temperature scaling by NLL, and Appendix H: focal loss as regularised cross-entropy."""
+"""002: temperature scaling by NLL, and Appendix H: focal loss as regularized cross-entropy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import mpmath as mp
 import numpy as np
 from flint import arb
 
-from refocal.claims import facts
-from refocal.claims.balls import c, certain, decimal, prove, s, shown
-from refocal.claims.numbers import identical
-from refocal.claims.paper002 import COPY
-from refocal.claims.record import Claim, Finding, Method, Outcome, settle
-from refocal.core.sigmoid import sigmoid_minimizer
+from refocal.maps.sigmoid import sigmoid_minimizer
+from refocal_lab.claims import facts
+from refocal_lab.claims.balls import c, certain, decimal, prove, s, shown
+from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, settle
+from refocal_lab.claims.numbers import identical
+from refocal_lab.claims.paper002 import COPY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,7 +121,7 @@ CLAIMS = (
     Claim(
         "002-text-nll-stuck",
         "Section 6, temperature scaling",
-        "So an optimiser may get stuck at a locally optimal T.",
+        "So an optimizer may get stuck at a locally optimal T.",
         Method.IDENTITY,
         "any logits; the second derivative at three temperatures of two samples",
         _convex_in_inverse_temperature,

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal.claims.sampling import at_least
-from refocal.core.focal import focal_partial_of
+from refocal.maps.focal import focal_partial_of
+from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
+from refocal_lab.claims.sampling import at_least
 
 _PLACES = (
     *(f"{network}, CIFAR-100" for network in ("ResNet-50", "ResNet-110", "Wide ResNet", "DenseNet")),

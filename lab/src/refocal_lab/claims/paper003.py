@@ -9,13 +9,13 @@ import mpmath as mp
 import numpy as np
 from flint import arb
 
-from refocal.claims import facts
-from refocal.claims.balls import certain, decimal, expm1_ratio, phi, prove, s, shown
-from refocal.claims.numbers import identical, mp_loss, mp_posterior
-from refocal.claims.record import Claim, Finding, Method, Outcome, settle
-from refocal.claims.sampling import search, shortest, simplex_rows
-from refocal.core.inverse import proper_focal_partial
-from refocal.core.posterior import posterior as core_posterior
+from refocal.maps.minimizer import proper_focal_partial
+from refocal.maps.posterior import posterior as core_posterior
+from refocal_lab.claims import facts
+from refocal_lab.claims.balls import certain, decimal, expm1_ratio, phi, prove, s, shown
+from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, settle
+from refocal_lab.claims.numbers import identical, mp_loss, mp_posterior
+from refocal_lab.claims.sampling import search, shortest, simplex_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flint import arb
 
-from refocal.claims import facts
-from refocal.claims.balls import c, certain, decimal, phi, posterior, prove, s, shown
-from refocal.claims.record import Claim, Finding, Method, Outcome, settle
-from refocal.claims.sampling import search, simplex_rows
-from refocal.core.posterior import posterior as core_posterior
+from refocal.maps.posterior import posterior as core_posterior
+from refocal_lab.claims import facts
+from refocal_lab.claims.balls import c, certain, decimal, phi, posterior, prove, s, shown
+from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, settle
+from refocal_lab.claims.sampling import search, simplex_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

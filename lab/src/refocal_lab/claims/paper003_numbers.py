@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refocal.claims.balls import certain, decimal, posterior, shown
-from refocal.claims.numbers import printed_numbers
-from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal.core.posterior import posterior as posterior_map
-from refocal.core.posterior import posterior_from_logits
-from refocal.core.sigmoid import sigmoid_minimizer
-from refocal.core.theory import ClosestTemperature, closest_temperature, temperature_bounds
+from refocal.maps.posterior import posterior as posterior_map
+from refocal.maps.posterior import posterior_from_logits
+from refocal.maps.sigmoid import sigmoid_minimizer
+from refocal.maps.theory import ClosestTemperature, closest_temperature, temperature_bounds
+from refocal_lab.claims.balls import certain, decimal, posterior, shown
+from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
+from refocal_lab.claims.numbers import printed_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

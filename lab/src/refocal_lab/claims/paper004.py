@@ -7,11 +7,11 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 
-from refocal.claims.balls import certain, decimal, expm1_ratio, prove
-from refocal.claims.numbers import identical, is_cross_entropy
-from refocal.claims.paper002_entropy import entropy_bound
-from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal.claims.sampling import at_least, search
+from refocal_lab.claims.balls import certain, decimal, expm1_ratio, prove
+from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
+from refocal_lab.claims.numbers import identical, is_cross_entropy
+from refocal_lab.claims.paper002_entropy import entropy_bound
+from refocal_lab.claims.sampling import at_least, search
 
 _LOSSES = ("0.1", "0.5", "2")  # the cross-entropy of the three parameters of a finite Theta
 
@@ -295,8 +295,8 @@ CLAIMS = (
     not_checkable(
         "004-cor-2",
         "Corollary 2",
-        "Focal loss equips the regulariser KL(ς‖π) with π the distribution of Theorem 1.",
-        "it names a regulariser but not the sense in which focal loss contains it",
+        "Focal loss equips the regularizer KL(ς‖π) with π the distribution of Theorem 1.",
+        "it names a regularizer but not the sense in which focal loss contains it",
     ),
     Claim(
         "004-eq-26",

@@ -8,11 +8,11 @@ import mpmath as mp
 import numpy as np
 from flint import arb
 
-from refocal.claims import facts
-from refocal.claims.balls import c, certain, decimal, loss_slope, phi, prove, s, shown
-from refocal.claims.numbers import identical, is_cross_entropy, mp_loss, mp_phi
-from refocal.claims.record import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal.claims.sampling import at_least
+from refocal_lab.claims import facts
+from refocal_lab.claims.balls import c, certain, decimal, loss_slope, phi, prove, s, shown
+from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
+from refocal_lab.claims.numbers import identical, is_cross_entropy, mp_loss, mp_phi
+from refocal_lab.claims.sampling import at_least
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from refocal import _files
-from refocal.claims.record import Claim, Record, Verdict
+from refocal_lab.claims.claim import Claim, Record, Verdict
 
 _STYLES = {
     Verdict.HOLDS: "green",
@@ -32,9 +32,9 @@ PAPERS = {
 }
 _INTRODUCTION = """# The papers' claims, checked
 
-`refocal claims --markdown docs/claims.md --force` writes this page; `refocal claims show ID` shows one claim, some with
-a plot (`pip install '.[claims]'`). Every verdict but "not checkable" comes out of a computation at run time, and a test
-holds this page to it.
+`refocal-lab claims --markdown docs/claims.md --force` writes this page; `refocal-lab claims show ID` shows one claim,
+some with a plot. Every verdict but "not checkable" comes out of a computation at run time, and a test holds this page
+to it.
 
 | verdict | meaning |
 |---|---|
@@ -67,7 +67,7 @@ def table(records: Sequence[Record]) -> RenderableType:
     for record in records:
         name = Text.assemble(record.id, "\n", (record.verdict, _STYLES[Verdict(record.verdict)]))
         shown.add_row(name, Text(record.statement))
-    return Group(shown, Text(f"{_counts(records)}. `refocal claims show ID` gives the evidence."))
+    return Group(shown, Text(f"{_counts(records)}. `refocal-lab claims show ID` gives the evidence."))
 
 
 def full(record: Record) -> RenderableType:

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 
 from flint import ctx
 
-from refocal.claims import (
+from refocal_lab.claims import (
     paper001,
     paper002,
     paper002_entropy,
@@ -21,8 +21,8 @@ from refocal.claims import (
     paper004,
     paper004_curvature,
 )
-from refocal.claims.balls import PRECISION
-from refocal.claims.record import Claim, Record
+from refocal_lab.claims.balls import PRECISION
+from refocal_lab.claims.claim import Claim, Record
 
 _MODULES = (
     *(paper001, paper002, paper002_entropy, paper002_results),
@@ -56,7 +56,7 @@ def find(id: str) -> Claim:
     claims = {claim.id: claim for claim in all_claims()}
     if id not in claims:
         near = difflib.get_close_matches(id, claims, n=1, cutoff=0.0)
-        msg = f"there is no claim {id!r}; the nearest is {near[0]!r}, and `refocal claims` lists them all"
+        msg = f"there is no claim {id!r}; the nearest is {near[0]!r}, and `refocal-lab claims` lists them all"
         raise ValueError(msg)
     return claims[id]
 

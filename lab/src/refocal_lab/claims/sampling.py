@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from refocal.claims.record import Outcome
+from refocal_lab.claims.claim import Outcome
 
 Rows = np.ndarray
 _BLOCK = 20_000

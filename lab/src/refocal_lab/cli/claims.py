@@ -15,7 +15,7 @@ _PLOTS = (".svg", ".png")
 def claims(options: Namespace) -> None:
     """Check all claims, or those of a paper; show one."""
     try:
-        import refocal.claims  # noqa: F401 the extra may be missing
+        import refocal_lab.claims  # noqa: F401 the extra may be missing
     except ModuleNotFoundError as error:
         if error.name not in {"flint", "mpmath"}:
             raise
@@ -31,8 +31,8 @@ def claims(options: Namespace) -> None:
 
 
 def _all(options: Namespace) -> None:
-    from refocal.claims import all_claims, check
-    from refocal.claims.shown import PAPERS, markdown, table
+    from refocal_lab.claims import all_claims, check
+    from refocal_lab.claims.rendering import PAPERS, markdown, table
 
     if options.paper is not None and options.paper not in PAPERS:
         msg = f"--paper must be one of {', '.join(PAPERS)}, got {options.paper!r}"
@@ -51,8 +51,8 @@ def _all(options: Namespace) -> None:
 
 
 def _one(options: Namespace) -> None:
-    from refocal.claims import check, find
-    from refocal.claims.shown import full, save_plot
+    from refocal_lab.claims import check, find
+    from refocal_lab.claims.rendering import full, save_plot
 
     claim = find(options.id)
     if options.plot:

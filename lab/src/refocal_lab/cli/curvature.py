@@ -17,13 +17,13 @@ from rich.text import Text
 from refocal import _check
 from refocal._files import write_text
 from refocal.cli.output import show
-from refocal.cli.train import _device
 from refocal.report.words import printable
+from refocal_lab.cli.train import _device
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from refocal.train.data import DataSet
+    from refocal_lab.train.data import DataSet
 
 _SAMPLES = 1000
 
@@ -32,8 +32,8 @@ def curvature(options: Namespace) -> None:
     """Measure each run by each loss, note it on the card, show."""
     try:
         from refocal.curvature import curvature_summary
-        from refocal.train import runs
-        from refocal.train.recipe import full_loss_name
+        from refocal_lab.train import runs
+        from refocal_lab.train.recipe import full_loss_name
     except ImportError:
         msg = "curvature needs PyTorch: pip install 'refocal[train]'"
         raise ImportError(msg) from None
@@ -89,9 +89,9 @@ def load_run(
     import torch
     from torch import nn
 
-    from refocal.train import runs
-    from refocal.train.batches import normalised
-    from refocal.train.recipe import recipe_from
+    from refocal_lab.train import runs
+    from refocal_lab.train.batches import normalized
+    from refocal_lab.train.recipe import recipe_from
 
     recipe = recipe_from(runs.read_card(run)["recipe"], where=f"the card of {run}")
     chosen = load_data(recipe.data, recipe.split_seed)
@@ -104,12 +104,12 @@ def load_run(
     some = getattr(chosen, part)
     raw = torch.from_numpy(some.inputs[:samples]).to(place)
     mean, std = (torch.from_numpy(each).float().to(place) for each in (chosen.mean, chosen.std))
-    inputs = normalised(raw, mean, 1 / std, torch.float32).contiguous()
+    inputs = normalized(raw, mean, 1 / std, torch.float32).contiguous()
     return network.to(place), criterion, (inputs, torch.from_numpy(some.labels[:samples]).to(place))
 
 
 def _data(name: str, split_seed: int, *, folder: str | None) -> DataSet:
-    from refocal.train import data
+    from refocal_lab.train import data
 
     return data.load(name, folder=folder, split_seed=split_seed)
 

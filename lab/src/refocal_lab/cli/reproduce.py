@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from refocal import _files
-from refocal import reproduce as experiments
 from refocal.cli.output import Output, check_output, show, steps
 from refocal.report import words
-from refocal.reproduce import store
+from refocal_lab import reproduce as experiments
+from refocal_lab.reproduce import store
 
 DATA_VARIABLE = "REFOCAL_DATA"
 
@@ -55,7 +55,7 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
         else:
             Output().print(Text(words.printable(_said(outcome))), soft_wrap=True)
     if failures:
-        from refocal.scale.training import raise_all
+        from refocal_lab.train.on_ray import raise_all
 
         raise_all(failures)
 
@@ -68,7 +68,7 @@ def _outcomes(
     data, zoo = None if given is None else Path(given), Path(options.zoo)
     settings: dict[str, Any] = {"scale": options.scale, "force": options.force}
     if options.engine == "ray":
-        from refocal.scale import figures
+        from refocal_lab.reproduce import on_ray as figures
 
         folder = Path(options.experiments)
         yield from figures.reproduce(ids, folder, results, data=data, zoo=zoo, address=options.address, **settings)

@@ -23,8 +23,8 @@ from refocal.cli.output import terminal
 from refocal.report.words import printable
 
 if TYPE_CHECKING:
-    from refocal.train.loop import Trial
-    from refocal.train.recipe import Recipe
+    from refocal_lab.train.loop import Trial
+    from refocal_lab.train.recipe import Recipe
 
 _MOST_TRIALS = 10_000
 _SETTINGS = (
@@ -41,7 +41,7 @@ _SETTINGS = (
         "batch_size",
     ),
     *("learning_rate", "milestones", "momentum", "weight_decay", "augmentation", "sum_loss", "clip_norm"),
-    *("optimiser", "keep", "word_vectors"),
+    *("optimizer", "keep", "word_vectors"),
 )
 
 
@@ -52,8 +52,8 @@ def train(options: Namespace) -> None:
     except ImportError:
         msg = "training needs PyTorch: pip install 'refocal[train]'"
         raise ImportError(msg) from None
-    from refocal.train import loop, runs
-    from refocal.train.data import load
+    from refocal_lab.train import loop, runs
+    from refocal_lab.train.data import load
 
     recipes = _recipes(options)
     if options.engine == "ray":
@@ -96,8 +96,8 @@ def train(options: Namespace) -> None:
 
 
 def _train_on_cluster(recipes: list[Recipe], options: Namespace) -> None:
-    from refocal.scale.training import train as spread
-    from refocal.train import runs
+    from refocal_lab.train import runs
+    from refocal_lab.train.on_ray import train as spread
 
     if options.device is not None or options.download:
         msg = "--device and --download are not for --engine ray: it takes the GPUs and the data that the cluster has"
@@ -118,7 +118,7 @@ def _train_on_cluster(recipes: list[Recipe], options: Namespace) -> None:
 
 
 def _discard_unless_resumed(recipes: list[Recipe], out: Path, options: Namespace) -> None:
-    from refocal.train import runs
+    from refocal_lab.train import runs
 
     if not options.resume:
         for recipe in recipes:
@@ -129,8 +129,8 @@ def _recipes(options: Namespace) -> list[Recipe]:
     """One recipe for each run of the file, each gamma and each trial."""
     from dataclasses import replace
 
-    from refocal.train import data, models
-    from refocal.train.recipe import read_recipe, recipe_from
+    from refocal_lab.train import data, models
+    from refocal_lab.train.recipe import read_recipe, recipe_from
 
     settings = read_recipe(options.recipe) if options.recipe else {}
     where = options.recipe or "the command line"

@@ -6,10 +6,10 @@ from argparse import Namespace
 
 import numpy as np
 
-from refocal import zoo
 from refocal.cli.output import show, steps
-from refocal.train import data
-from refocal.zoo import tables
+from refocal_lab import zoo
+from refocal_lab.train import data
+from refocal_lab.zoo import tables
 
 
 def zoo_add(options: Namespace) -> None:
@@ -36,7 +36,7 @@ def zoo_table(options: Namespace) -> None:
         for entry, values in zip(found, zoo.measure_all(found, human), strict=True):
             measured.append(values)
             progress(f"measured {entry.card.name}, {len(measured)} of {len(found)}")
-    groups = zoo.summarise(found, measured)
+    groups = zoo.summarize(found, measured)
     if options.markdown:
         print(tables.markdown(groups))  # noqa: T201 the result itself
     else:

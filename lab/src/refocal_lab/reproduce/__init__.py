@@ -1,11 +1,11 @@
 """The papers' figures and tables as commands: a spec says what to compute, at which scale, and what was published."""
 
-from refocal.reproduce.base import Context, Kind, Numbers
-from refocal.reproduce.kinds import KINDS
-from refocal.reproduce.page import gallery, link, read_results
-from refocal.reproduce.run import Outcome, outdated, reproduce
-from refocal.reproduce.spec import SCALES, Published, Spec, read_spec, read_specs
-from refocal.reproduce.store import Comparison, Result
+from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.kinds import KINDS
+from refocal_lab.reproduce.page import gallery, link, read_results
+from refocal_lab.reproduce.run import Outcome, outdated, reproduce
+from refocal_lab.reproduce.spec import SCALES, Published, Spec, read_spec, read_specs
+from refocal_lab.reproduce.store import Comparison, Result
 
 __all__ = [
     "KINDS",

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from refocal import posterior_from_logits, zoo
+from refocal import posterior_from_logits
 from refocal.calibrators import TemperatureScaling
 from refocal.calibrators.temperature import least_error
-from refocal.reproduce.base import NO_ENTRY, Context, Kind
-from refocal.zoo.measures import Part
-from refocal.zoo.published import variant_of
-from refocal.zoo.scoring import Scoring
+from refocal_lab import zoo
+from refocal_lab.reproduce.base import NO_ENTRY, Context, Kind
+from refocal_lab.zoo.measures import Part
+from refocal_lab.zoo.published import variant_of
+from refocal_lab.zoo.scoring import Scoring
 
 Variant = tuple[str, float | None, float]
 Predict = Callable[[np.ndarray], np.ndarray]

@@ -54,7 +54,7 @@ def train(
     """Train a network for every gamma and trial, each with the focal loss of its gamma.
 
     The networks of a trial start from the same weights and see the same batches, so that they differ by gamma alone.
-    The sum of all losses is minimised: its gradient by one network's weights is that of this network's loss.
+    The sum of all losses is minimized: its gradient by one network's weights is that of this network's loss.
 
     Args:
         samples: To train on.
@@ -71,19 +71,19 @@ def train(
     x_held, y_held = _tensors(held_out)
     trials, count, inputs = x.shape
     weights = _initial(trials, (inputs, recipe.hidden, recipe.hidden, classes), len(gammas), generator)
-    optimiser = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     batches = math.ceil(count / recipe.batch)
     steps = recipe.epochs * batches
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: (1 + math.cos(math.pi * step / steps)) / 2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (1 + math.cos(math.pi * step / steps)) / 2)
     best = [weight.detach().clone() for weight in weights]
     least = torch.full((len(gammas), trials), math.inf)
     for _ in range(recipe.epochs):
         order = torch.rand((trials, count), generator=generator).argsort(dim=1)
         for chosen in order.chunk(batches, dim=1):
             rows = torch.arange(trials)[:, None]
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             _losses(weights, x[rows, chosen], y[rows, chosen], gammas).sum().backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
             schedule.step()
         with torch.no_grad():
             held = _losses(weights, x_held, y_held, gammas)

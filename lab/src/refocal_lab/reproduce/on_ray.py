@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from refocal.reproduce import Context, Outcome, read_specs
-from refocal.reproduce import reproduce as make
 from refocal.scale.ray_engine import connected
-from refocal.scale.training import spread
+from refocal_lab.reproduce import Context, Outcome, read_specs
+from refocal_lab.reproduce import reproduce as make
+from refocal_lab.train.on_ray import spread
 
 
 def reproduce(

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from refocal.reproduce import store
-from refocal.reproduce.spec import SCALES, Spec
-from refocal.reproduce.store import Comparison, Result
+from refocal_lab.reproduce import store
+from refocal_lab.reproduce.spec import SCALES, Spec
+from refocal_lab.reproduce.store import Comparison, Result
 
 PAPERS = {
     "001": "Charoenphakdee et al., CVPR 2021",
@@ -21,11 +21,11 @@ PAPERS = {
 _WITHIN = {True: "yes", False: "**no**", None: "–"}
 _HEAD = """# The papers' figures
 
-Each figure below is one command, `refocal reproduce ID`, which computes it from a spec in
+Each figure below is one command, `refocal-lab reproduce ID`, which computes it from a spec in
 [`experiments/`](../experiments), draws it, and compares its numbers with the published ones. The scales are `smoke`
-(seconds), `small` (the default) and `paper` (as published); `refocal reproduce --list` shows what there is, and
-`refocal reproduce --gallery docs/gallery.md` writes this page from the stored results. "Within" says whether ours is
-within the tolerance: half a unit of the last printed digit of a number, our reading where the paper has only words.
+(seconds), `small` (the default) and `paper` (as published); `refocal-lab reproduce --list` shows what there is, and
+`refocal-lab reproduce --gallery docs/gallery.md` writes this page from the stored results. "Within" says whether ours
+is within the tolerance: half a unit of the last printed digit of a number, our reading where the paper has only words.
 001-study-c reads data sets, `tabular/*.npz` with X, y and categorical, from the folder that `--data` names. What needs
 trained networks is computed from the logits and histories in [`zoo/`](../zoo), and again when the zoo has changed; "no
 entry" stands where the zoo has no such network, and in its tables the paper's number is in brackets.

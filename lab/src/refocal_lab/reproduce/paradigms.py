@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from refocal import zoo
 from refocal.calibrators import TemperatureScaling
-from refocal.reproduce.entries import Entries, Network, Predict, focal_map, is_one_of
-from refocal.zoo.measures import Part
-from refocal.zoo.published import variant_of
+from refocal_lab import zoo
+from refocal_lab.reproduce.entries import Entries, Network, Predict, focal_map, is_one_of
+from refocal_lab.zoo.measures import Part
+from refocal_lab.zoo.published import variant_of
 
 WORDS = {"standard": "Standard", "ts-fl": "TS_FL", "label-smoothing": "LS"}
 SMOOTHING = 0.1

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refocal import _check
-from refocal.reproduce import store
-from refocal.reproduce.base import Context
-from refocal.reproduce.kinds import KINDS
-from refocal.reproduce.spec import SCALES, Spec
-from refocal.reproduce.style import rendered
+from refocal_lab.reproduce import store
+from refocal_lab.reproduce.base import Context
+from refocal_lab.reproduce.kinds import KINDS
+from refocal_lab.reproduce.spec import SCALES, Spec
+from refocal_lab.reproduce.style import rendered
 
 _EXTRA_OF = {"matplotlib": "plot", "torch": "torch"}
 

@@ -26,7 +26,7 @@ def interior_grid(side: int) -> np.ndarray:
 
 
 def closed_grid(side: int, *, margin: float) -> np.ndarray:
-    """Multiples of 1 / side with the corners and edges, all moved towards the centre: no value is below the margin."""
+    """Multiples of 1 / side with the corners and edges, all moved toward the center: no value is below the margin."""
     inner = interior_grid(side + 3) * (side + 3) - 1
     return margin + (1 - 3 * margin) * inner / side
 

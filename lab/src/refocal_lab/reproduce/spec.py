@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from refocal._documents import parse_toml, read_document
-from refocal.reproduce.kinds import KINDS
+from refocal_lab.reproduce.kinds import KINDS
 
 SCALES = ("smoke", "small", "paper")
 RELATIONS = ("about", "at most", "at least")

@@ -13,8 +13,8 @@ import numpy as np
 
 from refocal import _files
 from refocal._documents import parse_json, read_document
-from refocal.reproduce.base import NO_ENTRY, Numbers
-from refocal.reproduce.spec import Published, Spec
+from refocal_lab.reproduce.base import NO_ENTRY, Numbers
+from refocal_lab.reproduce.spec import Published, Spec
 
 _PLACE = re.compile(r"\{(?P<name>[^{}:]+):(?P<format>[^{}:]*)\}")
 _DIGITS = 5  # of what is drawn; no figure shows more

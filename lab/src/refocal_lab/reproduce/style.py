@@ -1,4 +1,4 @@
-"""The look of the figures: one style, readable in grey, the same bytes for the same numbers."""
+"""The look of the figures: one style, readable in gray, the same bytes for the same numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
-from refocal.reproduce.base import Numbers
+from refocal_lab.reproduce.base import Numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "refocal",
     "path.simplify_threshold": 0.2,
 }
-# Told apart by dash and by lightness as well as by colour.
+# Told apart by dash and by lightness as well as by color.
 _LINES: tuple[dict[str, Any], ...] = (
     {"color": "#000000", "linestyle": "-"},
     {"color": "#0a649f", "linestyle": (0, (6, 1.5))},
@@ -49,17 +49,17 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def line(index: int, **more: Any) -> dict[str, Any]:
-    """The style of the series with this index: a colour and a dash of its own."""
+    """The style of the series with this index: a color and a dash of its own."""
     return {**_LINES[index % len(_LINES)], **more}
 
 
 def color(index: int) -> str:
-    """The colour alone, for dots and areas."""
+    """The color alone, for dots and areas."""
     return str(_LINES[index % len(_LINES)]["color"])
 
 
 def letter(ax: Axes, index: int, text: str = "") -> None:
-    """(a), (b), ... (z), (27), ... above the left corner of a panel, with what tells it from its neighbours."""
+    """(a), (b), ... (z), (27), ... above the left corner of a panel, with what tells it from its neighbors."""
     name = ascii_lowercase[index] if index < len(ascii_lowercase) else str(index + 1)
     ax.set_title(f"({name}) {text}".rstrip(), loc="left", pad=5)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refocal.train.data import Part
+from refocal_lab.train.data import Part
 
 PADDING = 4
 _EVALUATION_BATCH = 2_000
@@ -187,7 +187,7 @@ class Batches(Source):
             inputs = self._inputs[
                 index[:, None, None], (top[:, None] + rows)[:, :, None], (left[:, None] + columns)[:, None, :]
             ]
-        return normalised(inputs, self._mean, self._scale, self._dtype), self._labels[index]
+        return normalized(inputs, self._mean, self._scale, self._dtype), self._labels[index]
 
     def go_on(self) -> None:
         """Move to the next step."""
@@ -205,7 +205,7 @@ class Batches(Source):
 
 
 class _Evaluation(Evaluation):
-    """Inputs on the device, normalised where they are used."""
+    """Inputs on the device, normalized where they are used."""
 
     def __init__(self, inputs: Tensor, *, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
         self._inputs, self._mean, self._scale, self._dtype = inputs, mean, scale, dtype
@@ -214,10 +214,10 @@ class _Evaluation(Evaluation):
         """Of all samples, piece by piece."""
         for first in range(0, len(self._inputs), _EVALUATION_BATCH):
             inputs = self._inputs[first : first + _EVALUATION_BATCH]
-            yield network(normalised(inputs, self._mean, self._scale, self._dtype))
+            yield network(normalized(inputs, self._mean, self._scale, self._dtype))
 
 
-def normalised(inputs: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+def normalized(inputs: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Inputs as a network takes them: (inputs - mean) scale, images as (B, C, H, W) with channels last in memory."""
     values = ((inputs.float() - mean) * scale).to(dtype)
     return values.permute(0, 3, 1, 2) if values.ndim == 4 else values

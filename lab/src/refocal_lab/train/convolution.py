@@ -12,7 +12,7 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class _Tile(NamedTuple):
-    """How the kernels are laid out: results that are neighbours and taps of a row taken together, groups a program."""
+    """How the kernels are laid out: results that are neighbors and taps of a row taken together, groups a program."""
 
     pixels: int
     taps: int
@@ -75,7 +75,7 @@ class Convolution(nn.Conv2d):
 @torch.library.custom_op("refocal::convolve3x3", mutates_args=())
 def convolve(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> Tensor:
     """3x3 convolution of the channels in `_CONVOLVED`; transposed: the gradient in its inputs."""
-    from refocal.train.kernels import conv3x3
+    from refocal_lab.train.kernels import conv3x3
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     weight = weight.contiguous(memory_format=torch.channels_last)
@@ -107,7 +107,7 @@ def convolve(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> T
 
 @torch.library.custom_op("refocal::correlate3x3", mutates_args=())
 def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
-    from refocal.train.kernels import conv3x3
+    from refocal_lab.train.kernels import conv3x3
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     gradient = gradient.contiguous(memory_format=torch.channels_last)

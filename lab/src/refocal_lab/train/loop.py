@@ -17,16 +17,16 @@ from torch import Tensor
 
 from refocal import _check
 from refocal.losses import AdaFocal, Scheduled
-from refocal.train import checkpoint, runs
-from refocal.train.batches import Batches, Evaluation, Order, Source
-from refocal.train.data import DataSet
-from refocal.train.history import History, measure
-from refocal.train.models import build, takes
-from refocal.train.models.layers import WordVectors, head_of
-from refocal.train.objective import build_loss
-from refocal.train.recipe import Recipe
-from refocal.train.step import Step, combine_over_processes
-from refocal.train.text_batches import TextBatches, scored_logits
+from refocal_lab.train import checkpoint, runs
+from refocal_lab.train.batches import Batches, Evaluation, Order, Source
+from refocal_lab.train.data import DataSet
+from refocal_lab.train.history import History, measure
+from refocal_lab.train.models import build, takes
+from refocal_lab.train.models.layers import WordVectors, head_of
+from refocal_lab.train.objective import build_loss
+from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.step import Step, combine_over_processes
+from refocal_lab.train.text_batches import TextBatches, scored_logits
 
 Report = Callable[["Trial", dict[str, Any]], None]
 

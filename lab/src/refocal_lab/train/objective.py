@@ -8,7 +8,7 @@ from refocal import _check
 
 if TYPE_CHECKING:
     from refocal.losses.modules import AbstractLoss
-    from refocal.train.recipe import Recipe
+    from refocal_lab.train.recipe import Recipe
 
 # loss -> the settings it needs
 _NEEDS: dict[str, tuple[str, ...]] = {

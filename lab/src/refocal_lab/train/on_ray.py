@@ -16,7 +16,7 @@ from refocal.scale.ray_engine import connected
 from refocal.scale.tasks import end, first_done, original_errors
 
 if TYPE_CHECKING:
-    from refocal.train.recipe import Recipe
+    from refocal_lab.train.recipe import Recipe
 
 R = TypeVar("R")
 _MOST_AT_ONCE = 10_000  # Ray counts GPUs in ten thousandths
@@ -48,7 +48,7 @@ def train(
         keep_logits: Epochs after which the logits of the training part are stored.
         finished: Is told the name of each network that is trained.
     """
-    from refocal.train.loop import check_epochs
+    from refocal_lab.train.loop import check_epochs
 
     _check.count(at_once, "at_once", most=_MOST_AT_ONCE)
     check_epochs(keep_logits, recipes)
@@ -122,8 +122,8 @@ def _train_one(
     import ray
     import torch
 
-    from refocal.train import loop, runs
-    from refocal.train.data import load
+    from refocal_lab.train import loop, runs
+    from refocal_lab.train.data import load
 
     folder = out / recipe.name
     trained_before = runs.is_finished(folder)

@@ -11,24 +11,24 @@ from typing import Any
 
 from refocal import _check
 from refocal._documents import parse_toml, read_document
-from refocal.train.data import TEXTS
-from refocal.train.objective import check_loss
+from refocal_lab.train.data import TEXTS
+from refocal_lab.train.objective import check_loss
 
 AUGMENTATIONS = ("crop-flip", "crop", "none")
 _FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # mirrored digits and letters are others
 _LATE_DECAY = ("svhn",)
-OPTIMISERS = ("sgd", "adam", "adagrad")
+OPTIMIZERS = ("sgd", "adam", "adagrad")
 KEPT = ("last", "best-validation")
 _ARRAYS = {
-    **{"optimiser": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
+    **{"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
     **{"epochs": 200, "batch_size": 128, "keep": "last"},
 }
 _DOCUMENTS = {
-    **{"optimiser": "adam", "learning_rate": 0.001, "momentum": 0.0, "weight_decay": 0.0},
+    **{"optimizer": "adam", "learning_rate": 0.001, "momentum": 0.0, "weight_decay": 0.0},
     **{"epochs": 50, "batch_size": 128, "keep": "best-validation", "milestones": (), "word_vectors": "glove"},
 }
 _TREES = {
-    **{"optimiser": "adagrad", "learning_rate": 0.05, "momentum": 0.0, "weight_decay": 1e-4},
+    **{"optimizer": "adagrad", "learning_rate": 0.05, "momentum": 0.0, "weight_decay": 1e-4},
     **{"epochs": 25, "batch_size": 25, "keep": "best-validation", "milestones": (), "word_vectors": "glove"},
 }
 
@@ -43,14 +43,14 @@ class Recipe:
     """Settings of one training; two with equal settings train the same network.
 
     Attributes:
-        data: Name of a data set, see `refocal.train.data`.
-        model: Name of a network, see `refocal.train.models`.
-        loss: Name of a loss, see `refocal.train.objective`.
+        data: Name of a data set, see `refocal_lab.train.data`.
+        model: Name of a network, see `refocal_lab.train.models`.
+        loss: Name of a loss, see `refocal_lab.train.objective`.
         gamma: Focusing parameter of the losses that have one.
         label_smoothing: Of cross-entropy and focal loss.
         factor: Weight of MMCE beside cross-entropy; 002 uses 2 for images, 8 for text.
         curvature_penalty: Weight tau of the trace of the loss's Hessian, added to the loss (004, Eq. 33).
-        optimiser: "sgd", "adam" or "adagrad". Default: stochastic gradient descent; Adam for documents, AdaGrad for
+        optimizer: "sgd", "adam" or "adagrad". Default: stochastic gradient descent; Adam for documents, AdaGrad for
             trees.
         epochs: Passes over the training part. Default: 200; 50 for documents, 25 for trees.
         batch_size: Samples a step; what is left over at the end of an epoch waits for the next one. Default: 128; 25
@@ -63,7 +63,7 @@ class Recipe:
             0.0005; 0 for documents, 0.0001 for trees.
         keep: The network of the "last" epoch, or that of the first with the lowest validation error,
             "best-validation". Default: "last"; for texts the best.
-        word_vectors: Of texts: "glove", "learned" or a file, see `refocal.train.data.load`. Default: "glove".
+        word_vectors: Of texts: "glove", "learned" or a file, see `refocal_lab.train.data.load`. Default: "glove".
         augmentation: "crop-flip" (four black pixels around, a random window, mirrored or not), "crop" or "none".
             Default: "crop-flip" for CIFAR and Tiny ImageNet, "none" for the others.
         sum_loss: Sum the loss over the batch, as the code of 002 does; it clips too.
@@ -81,7 +81,7 @@ class Recipe:
     label_smoothing: float = 0.0
     factor: float | None = None
     curvature_penalty: float | None = None
-    optimiser: str = _by_data()
+    optimizer: str = _by_data()
     epochs: int = _by_data()
     batch_size: int = _by_data()
     learning_rate: float = _by_data()
@@ -98,10 +98,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self._complete()
-        _check.one_of(self.optimiser, "optimiser", OPTIMISERS)
+        _check.one_of(self.optimizer, "optimizer", OPTIMIZERS)
         _check.one_of(self.keep, "keep", KEPT)
-        if self.momentum and self.optimiser != "sgd":
-            msg = f"momentum is of optimiser 'sgd', got {self.momentum!r} with {self.optimiser!r}"
+        if self.momentum and self.optimizer != "sgd":
+            msg = f"momentum is of optimizer 'sgd', got {self.momentum!r} with {self.optimizer!r}"
             raise ValueError(msg)
         if self.word_vectors is not None and self.data not in TEXTS:
             msg = f"word_vectors are for {', '.join(TEXTS)}, got {self.word_vectors!r} for {self.data}"
@@ -128,7 +128,7 @@ class Recipe:
         defaults = _ARRAYS if self.data not in TEXTS else _TREES if self.data == "sst" else _DOCUMENTS
         for name, value in defaults.items():
             if getattr(self, name) is None:
-                not_sgd = name == "momentum" and self.optimiser != "sgd"
+                not_sgd = name == "momentum" and self.optimizer != "sgd"
                 object.__setattr__(self, name, 0.0 if not_sgd else value)
         for name in ("epochs", "batch_size"):
             _check.count(getattr(self, name), name)

@@ -29,12 +29,12 @@ import refocal
 from refocal._documents import check_regular, parse_json, read_document
 from refocal._files import locked, remove_unfinished, replacing, write_text
 from refocal.losses import AdaFocal
-from refocal.train import checkpoint
-from refocal.train.data import DataSet
-from refocal.train.history import measure
-from refocal.train.models import build
-from refocal.train.objective import SCHEDULED, build_loss, scheduled_gamma
-from refocal.train.recipe import Recipe, recipe_from
+from refocal_lab.train import checkpoint
+from refocal_lab.train.data import DataSet
+from refocal_lab.train.history import measure
+from refocal_lab.train.models import build
+from refocal_lab.train.objective import SCHEDULED, build_loss, scheduled_gamma
+from refocal_lab.train.recipe import Recipe, recipe_from
 
 SCHEMA = 1
 # what commands read of a card besides its recipe: the type, and what stands for a key that may be missing

@@ -1,7 +1,7 @@
-"""One optimiser step as a whole: batch, augmentation, forward, loss, backward, update.
+"""One optimizer step as a whole: batch, augmentation, forward, loss, backward, update.
 
 On a GPU the step is captured once as a CUDA graph and replayed: the host only says "again". The network computes in
-bfloat16 with channels last; the optimiser moves float32 parameters, of which the network holds rounded copies.
+bfloat16 with channels last; the optimizer moves float32 parameters, of which the network holds rounded copies.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from refocal.curvature import HessianTracePenalty, twice_differentiable
 from refocal.losses import Scheduled
-from refocal.train.batches import Source
-from refocal.train.models.layers import Dropout, Head, WordVectors, head_of
-from refocal.train.recipe import Recipe
+from refocal_lab.train.batches import Source
+from refocal_lab.train.models.layers import Dropout, Head, WordVectors, head_of
+from refocal_lab.train.recipe import Recipe
 
 _IN_FLIGHT = 8
 _WARM_UP = 3  # steps before a capture: libraries choose their kernels in the first ones
@@ -33,7 +33,7 @@ class Step:
         network: Trained in place, on its device.
         loss: Takes (logits, class indices).
         batches: The training part.
-        recipe: The optimiser's settings.
+        recipe: The optimizer's settings.
         half: Compute in bfloat16.
         compiled: Let `torch.compile` fuse the network's elementwise work.
     """
@@ -67,8 +67,8 @@ class Step:
         self._rate = torch.zeros((), device=device)
         self._seed = recipe.seed
         self._dropouts = [module for module in network.modules() if isinstance(module, Dropout)]
-        self._optimiser = optimiser(self._decayed(recipe.weight_decay), recipe, rate=self._rate)
-        self._can_be_captured = batches.fixed_shapes and recipe.optimiser != "adagrad"  # PyTorch's counts on the host
+        self._optimizer = optimizer(self._decayed(recipe.weight_decay), recipe, rate=self._rate)
+        self._can_be_captured = batches.fixed_shapes and recipe.optimizer != "adagrad"  # PyTorch's counts on the host
         outputs = torch.empty((batches.size, head_of(network).out_features), device="meta")
         self.losses = torch.zeros(batches.steps, device=device)
         self.logits = torch.zeros((batches.steps, *batches.measured(outputs).shape), device=device)
@@ -85,7 +85,7 @@ class Step:
         tensors |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
         tensors |= {f"loss.{name}": buffer for name, buffer in self.loss.named_buffers()}
         for name, kept in trained.items():
-            for key, value in self._optimiser.state[kept].items():
+            for key, value in self._optimizer.state[kept].items():
                 tensors[f"{key}.{name}"] = value
         return tensors
 
@@ -158,7 +158,7 @@ class Step:
             combine_over_processes([kept.grad for kept in self.parameters], summed=self._summed)
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
-            self._optimiser.step()
+            self._optimizer.step()
             self._round()
             here = self._batches.position
             self.losses.index_copy_(0, here, loss.detach().reshape(1).float())
@@ -181,7 +181,7 @@ class Step:
         if self._rounded:
             torch._foreach_copy_(self._exact_gradients, list(itertools.compress(gradients, self._is_rounded)))
         for kept, gradient, apart in zip(self.parameters, gradients, self._is_rounded, strict=True):
-            if not apart:  # fused optimisers go through memory, so that both must lie there in one order
+            if not apart:  # fused optimizers go through memory, so that both must lie there in one order
                 in_order = gradient.stride() == kept.stride()
                 kept.grad = gradient if in_order else torch.empty_like(kept).copy_(gradient)
 
@@ -190,9 +190,9 @@ class Step:
             torch._foreach_copy_(self._rounded, self._exact)
 
 
-def optimiser(groups: list[dict[str, Any]], recipe: Recipe, *, rate: Tensor) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, with all of its state from the beginning: a checkpoint is restored into it."""
-    match recipe.optimiser:
+def optimizer(groups: list[dict[str, Any]], recipe: Recipe, *, rate: Tensor) -> torch.optim.Optimizer:
+    """The optimizer of a recipe, with all of its state from the beginning: a checkpoint is restored into it."""
+    match recipe.optimizer:
         case "adagrad":
             return torch.optim.Adagrad(groups, lr=rate, fused=rate.device.type == "cpu")
         case "adam":

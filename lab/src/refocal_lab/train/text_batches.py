@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refocal.train.batches import Order, Source
-from refocal.train.data import Part
-from refocal.train.data.words import UNKNOWN, Documents, Forest
-from refocal.train.models.gp_cnn import GAP, SPREAD, STRIDE, Packed
-from refocal.train.models.tree_lstm import Levels
+from refocal_lab.train.batches import Order, Source
+from refocal_lab.train.data import Part
+from refocal_lab.train.data.words import UNKNOWN, Documents, Forest
+from refocal_lab.train.models.gp_cnn import GAP, SPREAD, STRIDE, Packed
+from refocal_lab.train.models.tree_lstm import Levels
 
 LONGEST = 1_000  # words of a document that are read: the last ones
 _EVALUATION_BATCH = 256
@@ -100,13 +100,13 @@ def scored_logits(logits: Tensor, scored: tuple[int, ...] | None) -> Tensor:
 def laid_out(part: Part, rows: np.ndarray, device: torch.device) -> tuple[Any, Tensor]:
     """Texts as their network takes them, and their labels."""
     if isinstance(part.inputs, Forest):
-        levels, labels = levelled(part.inputs[rows])
+        levels, labels = leveled(part.inputs[rows])
         return _on(device, levels), torch.from_numpy(labels).to(device)
     assert isinstance(part.inputs, Documents)
     return _on(device, packed(part.inputs[rows])), torch.from_numpy(part.labels[rows]).to(device)
 
 
-def levelled(trees: Forest) -> tuple[Levels, np.ndarray]:
+def leveled(trees: Forest) -> tuple[Levels, np.ndarray]:
     """Trees by the heights of their nodes, and the labels of all nodes, roots first."""
     lengths = np.diff(trees.starts)
     by_height = np.argsort(trees.heights, kind="stable")

@@ -1,9 +1,9 @@
 """The zoo: logits of trained networks with their cards, and every measure of them recomputed."""
 
 from refocal._documents import SkippedWarning
-from refocal.zoo.cards import Card, Entry, ZooError, add, entries
-from refocal.zoo.measures import measure, measure_all
-from refocal.zoo.summary import Group, summarise
+from refocal_lab.zoo.cards import Card, Entry, ZooError, add, entries
+from refocal_lab.zoo.measures import measure, measure_all
+from refocal_lab.zoo.summary import Group, summarize
 
 __all__ = [
     "Card",
@@ -15,5 +15,5 @@ __all__ = [
     "entries",
     "measure",
     "measure_all",
-    "summarise",
+    "summarize",
 ]

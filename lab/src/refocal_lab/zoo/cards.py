@@ -19,7 +19,7 @@ from typing import Any
 
 from refocal._documents import SkippedWarning, parse_json, read_document, unpack
 from refocal._files import replacing
-from refocal.train.recipe import recipe_from
+from refocal_lab.train.recipe import recipe_from
 
 SCHEMA = 1
 _SUFFIXES = (".json", ".npz", ".jsonl.gz")

@@ -15,8 +15,8 @@ import numpy as np
 from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.predictions import Predictions
-from refocal.train.objective import SCHEDULED, scheduled_gamma
-from refocal.zoo.cards import Card, Entry, ZooError
+from refocal_lab.train.objective import SCHEDULED, scheduled_gamma
+from refocal_lab.zoo.cards import Card, Entry, ZooError
 
 METHODS = ("raw", "psi", "ts-nll", "ts-ece", "ts-fl", "ts-fl-psi", "fts")
 Function = Callable[..., float]  # of probabilities and labels

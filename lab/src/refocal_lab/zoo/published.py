@@ -38,8 +38,8 @@ def lookup(
         data: Name of the data set.
         model: Name of the network.
         variant: Loss, gamma and label smoothing.
-        method: One of `refocal.zoo.measures.METHODS`, "ts-adaptive-ece" or "fts-adaptive-ece".
-        measure: One of `refocal.zoo.measures.MEASURES`, or of `FURTHER` there.
+        method: One of `refocal_lab.zoo.measures.METHODS`, "ts-adaptive-ece" or "fts-adaptive-ece".
+        measure: One of `refocal_lab.zoo.measures.MEASURES`, or of `FURTHER` there.
 
     Example:
         >>> [found] = lookup("cifar10", "resnet20", ("cross-entropy", None, 0.0), "raw", "error")
@@ -66,7 +66,7 @@ def variant_of(loss: str, label_smoothing: float = 0.0) -> tuple[str, float | No
 
 @cache
 def _numbers() -> dict[Key, list[Published]]:
-    content = json.loads(resources.files("refocal.zoo").joinpath("published.json").read_text(encoding="utf-8"))
+    content = json.loads(resources.files("refocal_lab.zoo").joinpath("published.json").read_text(encoding="utf-8"))
     found: dict[Key, list[Published]] = {}
     for table in content:
         for row, values in table["rows"].items():

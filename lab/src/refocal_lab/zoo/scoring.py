@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from refocal import metrics
-from refocal.zoo.cards import Entry
-from refocal.zoo.measures import FUNCTIONS, Part, read_all_classes, read_parts, scored_classes
+from refocal_lab.zoo.cards import Entry
+from refocal_lab.zoo.measures import FUNCTIONS, Part, read_all_classes, read_parts, scored_classes
 
 _BINS = 15
 _CONFIDENT = 0.99

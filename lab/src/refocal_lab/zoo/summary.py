@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal.zoo.cards import Card, Entry
-from refocal.zoo.measures import MEASURES, METHODS, Measures
-from refocal.zoo.published import Published, lookup
+from refocal_lab.zoo.cards import Card, Entry
+from refocal_lab.zoo.measures import MEASURES, METHODS, Measures
+from refocal_lab.zoo.published import Published, lookup
 
 # how far a card may be from its logits, which are rounded to float16
 _TOLERANCES = {"error": 5e-4, "nll": 2e-3, "ece": 1e-3}
@@ -45,7 +45,7 @@ class Group:
     notes: list[str]
 
 
-def summarise(found: Sequence[Entry], measured: Sequence[Measures]) -> list[Group]:
+def summarize(found: Sequence[Entry], measured: Sequence[Measures]) -> list[Group]:
     """Group entries that differ in their seeds alone.
 
     Args:

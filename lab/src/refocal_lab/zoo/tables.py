@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from refocal.report.words import MISSING, number, percent, printable
-from refocal.zoo.cards import Card, Entry
-from refocal.zoo.measures import METHODS
-from refocal.zoo.summary import Group, Mean
+from refocal_lab.zoo.cards import Card, Entry
+from refocal_lab.zoo.measures import METHODS
+from refocal_lab.zoo.summary import Group, Mean
 
 _METHODS = {
     "raw": "as given",

@@ -1,6 +1,6 @@
-"""Minimisers for one and for two parameters, safeguarded so that they end at an optimum or at a stated bound.
+"""Minimizers for one and for two parameters, safeguarded so that they end at an optimum or at a stated bound.
 
-A function to be minimised takes the point and whether to be exact: far from the optimum the precision of the data
+A function to be minimized takes the point and whether to be exact: far from the optimum the precision of the data
 is enough, the last evaluations are in float64.
 """
 
@@ -72,11 +72,11 @@ def convex_minimum(
             # the slopes' quotient is the curvature halfway
             curvature = 2 * (at.slope - before[0]) / (x - 1 / before[1]) - curvature
         if not (math.isfinite(at.slope) and math.isfinite(curvature)):
-            msg = f"the function to be minimised is not finite at {x:g}"
+            msg = f"the function to be minimized is not finite at {x:g}"
             raise RuntimeError(msg)
         if (x == low and at.slope >= 0) or (x == high and at.slope <= 0):
             return Root(x, at.value, curvature, True, evaluation)
-        if at.value == 0 and low < x < high:  # what is left is below rounding, and falls towards a bound
+        if at.value == 0 and low < x < high:  # what is left is below rounding, and falls toward a bound
             x, near, before = (low if at.slope > 0 else high), False, None
             continue
         left, right = (left, x) if at.slope > 0 else (x, right)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal.core.descent import Quadratic
-from refocal.core.focal_masses import (
+from refocal.calibrators.fit.descent import Quadratic
+from refocal.calibrators.fit.focal_masses import (
     BLOCK_BYTES,
     Parameters,
     Ranked,
@@ -17,7 +17,7 @@ from refocal.core.focal_masses import (
     parts,
     top_classes,
 )
-from refocal.core.likelihood import in_blocks
+from refocal.calibrators.fit.likelihood import in_blocks
 
 AtLabel = tuple[np.ndarray, np.ndarray]  # the true class of each row, as an index
 

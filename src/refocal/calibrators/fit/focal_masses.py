@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal.core.focal import focus_of_top
-from refocal.core.likelihood import Labelled, in_blocks, top_softmax
+from refocal.calibrators.fit.likelihood import Labeled, in_blocks, top_softmax
+from refocal.maps.focal import focus_of_top
 
 BLOCK_BYTES = 1 << 17  # of one temporary, so that all of them stay in the cache
 _ROWS = 1 << 13  # that are summed before the top classes are computed
@@ -34,7 +34,7 @@ class Parameters(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Labelled logits, and the two largest logits of each row.
+    """Labeled logits, and the two largest logits of each row.
 
     Attributes:
         data: The logits and labels.
@@ -43,13 +43,13 @@ class Ranked(NamedTuple):
         depth: At least how far any logit lies below its row's largest.
     """
 
-    data: Labelled
+    data: Labeled
     argmax: np.ndarray
     runner_up: np.ndarray
     depth: float
 
     @classmethod
-    def of(cls, data: Labelled) -> Ranked:
+    def of(cls, data: Labeled) -> Ranked:
         """Prepare."""
         argmax = np.empty(len(data.logits), np.intp)
         runner_up = np.empty_like(data.top)

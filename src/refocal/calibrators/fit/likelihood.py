@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal.core.descent import Quadratic, Slope
+from refocal.calibrators.fit.descent import Quadratic, Slope
 
 _BLOCK_BYTES = 1 << 18  # of one temporary, so that a few of them stay in a core's cache
 _BLOCK_ROWS = 8192  # so that columns stay in the cache, too
@@ -25,7 +25,7 @@ _VANISHING = -80.0  # e^-80 beside 1 is nothing, in float64 too
 Focal = Callable[..., Quadratic]  # of gamma and beta, with `exact` and `curvature` by name
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """Logits with their labels, prepared once for many evaluations of a likelihood.
 
     Attributes:
@@ -47,7 +47,7 @@ class Labelled(NamedTuple):
     scale: float
 
     @classmethod
-    def of(cls, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Labelled:
+    def of(cls, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Labeled:
         """Prepare; `weights` (N,) are non-negative with a positive sum, None for equal ones."""
         rows = len(logits)
         samples = float(rows if weights is None else weights.sum())
@@ -82,11 +82,11 @@ class Labelled(NamedTuple):
         """Whether the logits are of single precision."""
         return self.logits.dtype == np.float32
 
-    def sample(self, size: int) -> Labelled | None:
+    def sample(self, size: int) -> Labeled | None:
         """About `size` rows for a first guess; None where there are too few to be worth it."""
         return self.thin(len(self.logits) // size) if len(self.logits) >= 4 * size else None
 
-    def thin(self, step: int) -> Labelled:
+    def thin(self, step: int) -> Labeled:
         """Every `step`-th row."""
         rows = slice(None, None, step)
         share = self.share[rows] / self.share[rows].sum()
@@ -99,14 +99,14 @@ class Labelled(NamedTuple):
 
     def focal(self) -> Focal:
         """`focal_likelihood` of these rows in gamma and beta, prepared once for many evaluations."""
-        from refocal.core.focal_likelihood import focal_likelihood
-        from refocal.core.focal_masses import Parameters, Ranked
+        from refocal.calibrators.fit.focal_likelihood import focal_likelihood
+        from refocal.calibrators.fit.focal_masses import Parameters, Ranked
 
         ranked = Ranked.of(self)
         return lambda gamma, beta, **how: focal_likelihood(ranked, Parameters(gamma, beta), **how)
 
 
-def temperature_likelihood(data: Labelled, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
+def temperature_likelihood(data: Labeled, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
     """NLL in beta = 1 / T: E[log sum e^(beta d) - beta d_y], E[<d> - d_y] and E[Var d], means under the softmax.
 
     Args:
@@ -134,7 +134,7 @@ def temperature_likelihood(data: Labelled, beta: float, *, exact: bool = True, c
     return Slope(value, slope, bend if curvature else None)
 
 
-def top_softmax(data: Labelled, beta: float) -> np.ndarray:
+def top_softmax(data: Labeled, beta: float) -> np.ndarray:
     """The largest probability of each row of softmax(beta logits), (N,) in float64."""
     confidence = np.empty(len(data.logits))
     for block, room in in_blocks(data.logits, data.logits.dtype, arrays=1, size=_BLOCK_BYTES):

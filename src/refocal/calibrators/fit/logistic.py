@@ -1,4 +1,4 @@
-"""Penalised multinomial and binary logistic regression on the outputs of a network.
+"""Penalized multinomial and binary logistic regression on the outputs of a network.
 
 Both objectives are strictly convex for positive penalties, so each has one minimum, which is found or else reported
 as not found. `scipy.optimize` is imported where it is used: it takes longer than the rest of the package together.
@@ -32,7 +32,7 @@ def fit_affine(
     off_diagonal: float | None,
     bias: float,
 ) -> Affine:
-    """softmax(W x + b) by penalised likelihood.
+    """softmax(W x + b) by penalized likelihood.
 
     The mean NLL, plus half of: `diagonal` sum (W_ii / start - 1)^2 + `off_diagonal` sum (W_ij / start)^2 +
     `bias` sum c_i^2, c = (W - start I) <x> + b being the change of scores at the mean of x. The penalty is least for
@@ -139,7 +139,7 @@ def fit_binary(features: np.ndarray, targets: np.ndarray, share: np.ndarray) -> 
 
 
 def fit_mixture(likelihoods: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Weights (m,) on the simplex that maximise the mean log of their mixture of likelihoods (N, m).
+    """Weights (m,) on the simplex that maximize the mean log of their mixture of likelihoods (N, m).
 
     The problem is convex. Newton's method, by least squares with signs: the minimum over w >= 0 of
     share . (-log(L w)) + sum(w) has sum(w) = 1.

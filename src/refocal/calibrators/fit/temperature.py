@@ -1,4 +1,4 @@
-"""The maximum-likelihood temperature, and focal temperature, of labelled logits."""
+"""The maximum-likelihood temperature, and focal temperature, of labeled logits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from refocal.core.descent import Minimum, Quadratic, Root, Slope, convex_minimum, trust_region_minimum
-from refocal.core.likelihood import Focal, Labelled
+from refocal.calibrators.fit.descent import Minimum, Quadratic, Root, Slope, convex_minimum, trust_region_minimum
+from refocal.calibrators.fit.likelihood import Focal, Labeled
 
 # beta = 1/T times the scale of the logits stays within these: beyond, probabilities are uniform or one-hot
 _LEAST_SCALED_BETA, _LARGEST_SCALED_BETA = 1e-4, 1e4
@@ -20,7 +20,7 @@ _ROWS_FOR_A_FOCAL_GUESS = 4096
 
 
 class Likelihood(Protocol):
-    """What a fit asks of labelled logits, be they `Labelled` in memory or parts of them on many machines."""
+    """What a fit asks of labeled logits, be they `Labeled` in memory or parts of them on many machines."""
 
     @property
     def classes(self) -> int:
@@ -38,7 +38,7 @@ class Likelihood(Protocol):
     def scale(self) -> float:
         """Mean distance of a logit below its row's largest; 0 if every row is constant."""
 
-    def sample(self, size: int) -> Labelled | None:
+    def sample(self, size: int) -> Labeled | None:
         """About `size` rows for a first guess; None where there are too few to be worth it."""
 
     def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:

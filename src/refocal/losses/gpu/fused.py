@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from refocal._arrays import is_transformed
-from refocal.losses import launches, map_launches, sigmoid_launches
-from refocal.losses.compiled import HAS_TRITON, INTERPRETED, on_device_of
-from refocal.losses.layouts import LONGEST_ROW_ON_CHIP
-from refocal.losses.plans import Plan, Settings, at_once, plan_for
-from refocal.losses.sigmoid_launches import SigmoidSettings
+from refocal.losses.gpu import launches, map_launches, sigmoid_launches
+from refocal.losses.gpu.compiled import HAS_TRITON, INTERPRETED, on_device_of
+from refocal.losses.gpu.layouts import LONGEST_ROW_ON_CHIP
+from refocal.losses.gpu.plans import Plan, Settings, at_once, plan_for
+from refocal.losses.gpu.sigmoid_launches import SigmoidSettings
 from refocal.losses.targets import reduce, rows_of
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None

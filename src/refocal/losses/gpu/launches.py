@@ -7,8 +7,8 @@ import functools
 import torch
 from torch import Tensor
 
-from refocal.losses.compiled import ALIGNMENT, current_stream, is_capturing
-from refocal.losses.plans import Case, Plan, plan_for
+from refocal.losses.gpu.compiled import ALIGNMENT, current_stream, is_capturing
+from refocal.losses.gpu.plans import Case, Plan, plan_for
 
 
 def loss_and_gradient(
@@ -57,7 +57,7 @@ def _large_loss(  # noqa: PLR0917 as its caller has them
     correction: Tensor | None,
 ) -> Tensor:
     """The loss by three launches, which count targets, compute, and add up; its gradient is left in `gradient`."""
-    from refocal.losses.kernels.sums import LOSSES
+    from refocal.losses.gpu.kernels.sums import LOSSES
 
     case = plan.case
     empty = (
@@ -113,7 +113,7 @@ def multiply(plan: Plan, gradient: Tensor, incoming: Tensor, correction: Tensor 
 
 def _new_scratch(device: int) -> Tensor:
     """A buffer, ticket at 0, for kernels that add up."""
-    from refocal.losses.kernels.sums import SIZE_TO_ADD
+    from refocal.losses.gpu.kernels.sums import SIZE_TO_ADD
 
     return torch.zeros(SIZE_TO_ADD.value, dtype=torch.float32, device="cpu" if device < 0 else device)
 

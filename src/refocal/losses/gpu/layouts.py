@@ -14,7 +14,7 @@ _LARGEST_IMAGE = 2**31  # elements that 32-bit offsets reach
 
 
 class Layout(NamedTuple):
-    """Where the scores (N, K, ...) of samples lie, as `refocal.losses.kernels.tiles` reads them.
+    """Where the scores (N, K, ...) of samples lie, as `refocal.losses.gpu.kernels.tiles` reads them.
 
     Rows with classes side by side, `stride` apart (`span` is 0); or images of `span` samples side by side, `image`
     apart, their classes `stride` apart.

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from refocal.losses.compiled import Launch
-from refocal.losses.layouts import layout_of, tiling
-from refocal.losses.plans import whole
+from refocal.losses.gpu.compiled import Launch
+from refocal.losses.gpu.layouts import layout_of, tiling
+from refocal.losses.gpu.plans import whole
 
 
 class _Case(NamedTuple):
@@ -26,7 +26,7 @@ class _Case(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _plan(case: _Case) -> tuple[Launch, tuple[int, ...]] | None:
-    from refocal.losses.kernels import posterior
+    from refocal.losses.gpu.kernels import posterior
 
     layout = layout_of(case.shape, case.strides)
     if layout is None:

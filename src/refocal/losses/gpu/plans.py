@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from refocal.losses.compiled import Launch, multiprocessors
-from refocal.losses.layouts import (
+from refocal.losses.gpu.compiled import Launch, multiprocessors
+from refocal.losses.gpu.layouts import (
     LONGEST_ROW_ON_CHIP,
     LONGEST_TILED_ROW,
     Layout,
@@ -136,7 +136,7 @@ class Plan:
 @functools.lru_cache(maxsize=256)
 def plan_for(*facts: Any) -> Plan | None:
     """The plan of a case; None where no kernel serves it, be it that its tensors do not lie or fit as they should."""
-    from refocal.losses.kernels import sums
+    from refocal.losses.gpu.kernels import sums
 
     case = Case(*facts)
     layout = layout_of(case.shape, case.strides)
@@ -195,7 +195,7 @@ def _is_sound(case: Case) -> bool:
 
 def _compute(case: Case, layout: Layout, target_layout: Layout, *, adds: bool) -> Launch:
     """The kernel that computes losses and gradient."""
-    from refocal.losses.kernels import hard, soft
+    from refocal.losses.gpu.kernels import hard, soft
 
     classes = case.shape[1]
     rows = math.prod(case.shape) // classes
@@ -243,7 +243,7 @@ def multiplication(
     corrected: bool,
 ) -> Launch:
     """The kernel that multiplies a gradient by the incoming one, and by a correction."""
-    from refocal.losses.kernels import sums
+    from refocal.losses.gpu.kernels import sums
 
     block = 4096
     programs = min(-(-size // block), 4 * multiprocessors(device))
@@ -252,7 +252,7 @@ def multiplication(
 
 def finishing(losses: int, expected: float, *, counted: bool, beside: bool) -> Launch:
     """The kernel that adds up many losses, which lie in a buffer, the counts beside them or made before."""
-    from refocal.losses.kernels import sums
+    from refocal.losses.gpu.kernels import sums
 
     constants = {"COUNTED": counted, "COUNTED_BESIDE": beside, "BLOCK": 8192}
     return Launch(sums.finish, sums.COUNTS.value, (losses, expected), warps=16, **constants)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from refocal.losses.compiled import Launch
-from refocal.losses.plans import finishing, multiplication, whole
+from refocal.losses.gpu.compiled import Launch
+from refocal.losses.gpu.plans import finishing, multiplication, whole
 from refocal.losses.targets import loss_dtype
 
 _BLOCK = 2048
@@ -40,7 +40,7 @@ class _Case(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def _launches(case: _Case) -> tuple[Launch, Launch]:
     """The kernels that compute losses and gradient, and add up."""
-    from refocal.losses.kernels import sigmoid
+    from refocal.losses.gpu.kernels import sigmoid
 
     gamma, alpha, ignore_index = case.settings
     programs, mean = -(-case.size // _BLOCK), case.reduction == "mean"
@@ -65,7 +65,7 @@ def loss_and_gradient(
     logits: Tensor, target: Tensor, settings: SigmoidSettings, reduction: str, *, gradient: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The loss, reduced; the gradient of an incoming 1; and what a mean's is still to be multiplied by."""
-    from refocal.losses.kernels.sums import LOSSES
+    from refocal.losses.gpu.kernels.sums import LOSSES
 
     size = logits.numel()
     programs = -(-size // _BLOCK)

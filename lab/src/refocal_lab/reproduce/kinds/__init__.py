@@ -1,7 +1,7 @@
 """The kinds of computation that a spec may name."""
 
-from refocal.reproduce.base import Kind
-from refocal.reproduce.kinds import (
+from refocal_lab.reproduce.base import Kind
+from refocal_lab.reproduce.kinds import (
     arrows,
     binary_map,
     bounds,
@@ -9,7 +9,7 @@ from refocal.reproduce.kinds import (
     isolines,
     linear_model,
     map_difference,
-    minimiser,
+    minimizer,
     nearest_temperature,
     one_dimension,
     phi,
@@ -35,7 +35,7 @@ KINDS: dict[str, Kind] = {
     "isolines": isolines.KIND,
     "linear-model": linear_model.KIND,
     "map-difference": map_difference.KIND,
-    "minimiser": minimiser.KIND,
+    "minimizer": minimizer.KIND,
     "nearest-temperature": nearest_temperature.KIND,
     "one-dimension": one_dimension.KIND,
     "phi": phi.KIND,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import refocal
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Kind, Numbers
-from refocal.reproduce.kinds.minimiser import rows
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.kinds.minimizer import rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

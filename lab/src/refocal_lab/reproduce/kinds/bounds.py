@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import logit
 
 import refocal
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import refocal
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import refocal
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Kind, Numbers
-from refocal.reproduce.simplex import frame, from_plane, in_plane, interior_grid
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.simplex import frame, from_plane, in_plane, interior_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

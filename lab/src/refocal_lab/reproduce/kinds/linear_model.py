@@ -10,8 +10,8 @@ from scipy.special import expit
 
 import refocal
 from refocal import _check
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import refocal
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Kind, Numbers
-from refocal.reproduce.kinds.arrows import scaled
-from refocal.reproduce.simplex import closed_grid, frame, in_plane
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.kinds.arrows import scaled
+from refocal_lab.reproduce.simplex import closed_grid, frame, in_plane
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +60,7 @@ def compute(given: Parameters, _: Context) -> Numbers:
             f"largest({gamma:g})": largest,
             f"largest near a corner({gamma:g})": near,
             f"near a corner by largest({gamma:g})": near / largest,
-            f"at the centre({gamma:g})": float(at(center)[0]),
+            f"at the center({gamma:g})": float(at(center)[0]),
         }
         differences.append(at(drawn))
     return Numbers(values, {"points": in_plane(drawn), "difference": differences})

@@ -11,9 +11,9 @@ import numpy as np
 
 import refocal
 from refocal import metrics
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Kind, Numbers
-from refocal.reproduce.mlps import Recipe, Samples, logits, train
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.mlps import Recipe, Samples, logits, train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

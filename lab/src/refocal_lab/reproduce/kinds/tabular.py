@@ -9,9 +9,9 @@ import numpy as np
 
 import refocal
 from refocal import metrics
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Kind, Numbers
-from refocal.reproduce.mlps import Recipe, Samples, logits, train
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.mlps import Recipe, Samples, logits, train
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ def encoded(table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split(table: Table, given: Parameters, rng: np.random.Generator) -> tuple[Samples, Samples, Samples]:
-    """Training, held-out and test samples of all trials; each class is split alike, the columns are standardised."""
+    """Training, held-out and test samples of all trials; each class is split alike, the columns are standardized."""
     features, labels = encoded(table)
     parts: tuple[list[Samples], ...] = ([], [], [])
     for _ in range(given.trials):

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal import metrics, zoo
-from refocal.reproduce import style
-from refocal.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
-from refocal.reproduce.paradigms import WORDS, Setting, Shown
-from refocal.zoo.measures import read_parts
+from refocal import metrics
+from refocal_lab import zoo
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
+from refocal_lab.reproduce.paradigms import WORDS, Setting, Shown
+from refocal_lab.zoo.measures import read_parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,12 +102,12 @@ def draw(figure: Figure, given: Shown, numbers: Numbers) -> None:
 
 def _draw_boxes(ax: Axes, gammas: tuple[float, ...], item: dict[str, Any]) -> None:
     for index, (how, words) in enumerate(_HOW.items()):
-        colour = style.color(2 - index)
+        color = style.color(2 - index)
         held = [column for column, several in enumerate(item[how]) if several]
         at = [column + (index - 0.5) * 0.36 for column in held]
         several = [100 * np.array(item[how][column]) for column in held]
-        line = {"color": colour, "linewidth": 1.0}
-        face = {"facecolor": "white" if how == "raw" else f"{colour}40", "edgecolor": colour, "linewidth": 1.0}
+        line = {"color": color, "linewidth": 1.0}
+        face = {"facecolor": "white" if how == "raw" else f"{color}40", "edgecolor": color, "linewidth": 1.0}
         ax.boxplot(
             several,
             positions=at,
@@ -121,7 +122,7 @@ def _draw_boxes(ax: Axes, gammas: tuple[float, ...], item: dict[str, Any]) -> No
         )
         x = np.repeat(at, [len(values) for values in several])
         marker = style.MARKERS[index]
-        ax.plot(x, np.concatenate(several), linestyle="none", marker=marker, markersize=3, color=colour, label=words)
+        ax.plot(x, np.concatenate(several), linestyle="none", marker=marker, markersize=3, color=color, label=words)
     absent = "\n" + NO_ENTRY.replace(" ", "\n")
     ticks = [f"γ = {gamma:g}{'' if several else absent}" for gamma, several in zip(gammas, item["raw"], strict=True)]
     ax.set_xticks(range(len(gammas)), ticks)

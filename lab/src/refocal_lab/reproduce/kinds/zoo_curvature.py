@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal import zoo
-from refocal.reproduce import curvature_runs, style
-from refocal.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal.reproduce.curvature_runs import HESSIANS, names
-from refocal.reproduce.entries import Network, Rows, collapsed, is_one_of, spread, wanted, zoo_kind
-from refocal.zoo.published import variant_of
+from refocal_lab import zoo
+from refocal_lab.reproduce import curvature_runs, style
+from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.curvature_runs import HESSIANS, names
+from refocal_lab.reproduce.entries import Network, Rows, collapsed, is_one_of, spread, wanted, zoo_kind
+from refocal_lab.zoo.published import variant_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal import metrics, zoo
+from refocal import metrics
 from refocal.calibrators import FocalTemperatureScaling
-from refocal.reproduce import style
-from refocal.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal.reproduce.entries import (
+from refocal_lab import zoo
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.entries import (
     Entries,
     Network,
     Rows,
@@ -24,8 +25,8 @@ from refocal.reproduce.entries import (
     wanted,
     zoo_kind,
 )
-from refocal.zoo.measures import Part, read_parts
-from refocal.zoo.published import lookup, variant_of
+from refocal_lab.zoo.measures import Part, read_parts
+from refocal_lab.zoo.published import lookup, variant_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import refocal
-from refocal import zoo
-from refocal.reproduce import style
-from refocal.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal.reproduce.entries import Network, Rows, collapsed, is_one_of, softmax, spread, wanted, zoo_kind
-from refocal.zoo.measures import Part, read_parts
-from refocal.zoo.published import variant_of
+from refocal_lab import zoo
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.entries import Network, Rows, collapsed, is_one_of, softmax, spread, wanted, zoo_kind
+from refocal_lab.zoo.measures import Part, read_parts
+from refocal_lab.zoo.published import variant_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

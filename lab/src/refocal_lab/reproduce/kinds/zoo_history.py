@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from refocal import zoo
-from refocal.reproduce import style
-from refocal.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal.reproduce.entries import Network, Rows, is_one_of, loss_words, wanted, zoo_kind
-from refocal.zoo.published import variant_of
+from refocal_lab import zoo
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.entries import Network, Rows, is_one_of, loss_words, wanted, zoo_kind
+from refocal_lab.zoo.published import variant_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from refocal import metrics, zoo
-from refocal.reproduce import style
-from refocal.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal.reproduce.entries import (
+from refocal import metrics
+from refocal_lab import zoo
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.entries import (
     Network,
     Rows,
     is_one_of,
@@ -25,9 +26,9 @@ from refocal.reproduce.entries import (
     wanted,
     zoo_kind,
 )
-from refocal.zoo.measures import calibrated, posterior_gamma, read_parts, scored_posterior
-from refocal.zoo.published import lookup, variant_of
-from refocal.zoo.scoring import Scoring, read_as_published
+from refocal_lab.zoo.measures import calibrated, posterior_gamma, read_parts, scored_posterior
+from refocal_lab.zoo.published import lookup, variant_of
+from refocal_lab.zoo.scoring import Scoring, read_as_published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

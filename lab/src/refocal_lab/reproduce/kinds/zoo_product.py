@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refocal import metrics, zoo
-from refocal.reproduce import style
-from refocal.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal.reproduce.entries import (
+from refocal import metrics
+from refocal_lab import zoo
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.entries import (
     Entries,
     Network,
     Rows,
@@ -23,8 +24,8 @@ from refocal.reproduce.entries import (
     wanted,
     zoo_kind,
 )
-from refocal.zoo.measures import read_parts
-from refocal.zoo.published import variant_of
+from refocal_lab.zoo.measures import read_parts
+from refocal_lab.zoo.published import variant_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

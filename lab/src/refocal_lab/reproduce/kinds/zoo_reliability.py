@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal import metrics, zoo
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Numbers
-from refocal.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
-from refocal.reproduce.paradigms import WORDS, Setting, Shown
-from refocal.zoo.measures import read_parts
+from refocal import metrics
+from refocal_lab import zoo
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Numbers
+from refocal_lab.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
+from refocal_lab.reproduce.paradigms import WORDS, Setting, Shown
+from refocal_lab.zoo.measures import read_parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from refocal import zoo
-from refocal.reproduce import style
-from refocal.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal.reproduce.entries import (
+from refocal_lab import zoo
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.entries import (
     Entries,
     Network,
     Rows,
@@ -22,8 +22,8 @@ from refocal.reproduce.entries import (
     wanted,
     zoo_kind,
 )
-from refocal.zoo.published import lookup, variant_of
-from refocal.zoo.scoring import read_as_published
+from refocal_lab.zoo.published import lookup, variant_of
+from refocal_lab.zoo.scoring import read_as_published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ class Parameters:
         networks: Its networks, "cifar10 resnet50" and the like; all others of the zoo follow them.
         losses: Its columns, "focal 3" and the like.
         methods: "raw", and temperature scaling by the validation part: "ts-nll", "ts-ece" or "ts-adaptive-ece".
-        measures: Names of `refocal.zoo.measures.FUNCTIONS`.
+        measures: Names of `refocal_lab.zoo.measures.FUNCTIONS`.
     """
 
     paper: str
@@ -140,7 +140,7 @@ def _cell(place: Place, paper: str, item: dict[str, Any] | None) -> str:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A panel for each data set and measure: the paper's networks in grey, ours in black and blue."""
+    """A panel for each data set and measure: the paper's networks in gray, ours in black and blue."""
     networks = list(
         dict.fromkeys(
             [*map(Network.named, given.networks), *(Network.named(i["network"]) for i in numbers.curves["networks"])]

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from refocal import _check
-from refocal.train.data import digits, human, splits
-from refocal.train.data import word_vectors as glove
-from refocal.train.data.cifar import CIFAR10, CIFAR100
-from refocal.train.data.doors import DataError, Published, Recipe, find_door, no_door
-from refocal.train.data.download import fetch
-from refocal.train.data.fashion_mnist import FASHION
-from refocal.train.data.newsgroups20 import NEWSGROUPS20
-from refocal.train.data.record import DataSet, Part, moments
-from refocal.train.data.sst import SST
-from refocal.train.data.svhn import STREET_VIEW
-from refocal.train.data.tiny_imagenet import TINY_IMAGENET
-from refocal.train.data.words import renumbered, vocabulary_of
+from refocal_lab.train.data import digits, human, splits
+from refocal_lab.train.data import word_vectors as glove
+from refocal_lab.train.data.cifar import CIFAR10, CIFAR100
+from refocal_lab.train.data.data_set import DataSet, Part, moments
+from refocal_lab.train.data.doors import DataError, Published, Recipe, find_door, no_door
+from refocal_lab.train.data.download import fetch
+from refocal_lab.train.data.fashion_mnist import FASHION
+from refocal_lab.train.data.newsgroups20 import NEWSGROUPS20
+from refocal_lab.train.data.sst import SST
+from refocal_lab.train.data.svhn import STREET_VIEW
+from refocal_lab.train.data.tiny_imagenet import TINY_IMAGENET
+from refocal_lab.train.data.words import renumbered, vocabulary_of
 
 __all__ = ["TEXTS", "DataError", "DataSet", "Part", "cifar10h", "load", "names"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data import shards
-from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
-from refocal.train.data.record import Part
+from refocal_lab.train.data import shards
+from refocal_lab.train.data.data_set import Part
+from refocal_lab.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
 
 _PIXELS = 3 * 32 * 32
 

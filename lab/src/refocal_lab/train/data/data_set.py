@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from refocal.train.data.words import Documents, Forest
+from refocal_lab.train.data.words import Documents, Forest
 
 LEARNED_DIMENSIONS = 100  # of word vectors that are not given
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data import splits
-from refocal.train.data.doors import Door, Published, Recipe
-from refocal.train.data.record import Part
+from refocal_lab.train.data import splits
+from refocal_lab.train.data.data_set import Part
+from refocal_lab.train.data.doors import Door, Published, Recipe
 
 _TEST = 360
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from refocal._documents import Readable, check_regular, unpack
 from refocal._files import is_of_disk
-from refocal.train.data.record import Part
+from refocal_lab.train.data.data_set import Part
 
 
 class DataError(ValueError):

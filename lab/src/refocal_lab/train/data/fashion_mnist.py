@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples, unpacked
-from refocal.train.data.record import Part
+from refocal_lab.train.data.data_set import Part
+from refocal_lab.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples, unpacked
 
 _UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile, "": io.FileIO}
 _MOST = 1 << 26  # bytes of a file, the largest of which has 47 million

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, check_md5, parsing
+from refocal_lab.train.data.doors import DataError, check_md5, parsing
 
 _FILES = ("cifar10h-counts.npy", "counts.npz")
 _SHAPE = (10_000, 10)

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from refocal.train.data import splits
-from refocal.train.data.doors import DataError, Door, Published, Recipe, parsing, unpacked
-from refocal.train.data.record import Part
-from refocal.train.data.words import Lexicon, documents
+from refocal_lab.train.data import splits
+from refocal_lab.train.data.data_set import Part
+from refocal_lab.train.data.doors import DataError, Door, Published, Recipe, parsing, unpacked
+from refocal_lab.train.data.words import Lexicon, documents
 
 _UNPACK: dict[str, Callable[[Path], Any]] = {
     "20news-bydate.tar.gz": gzip.GzipFile,

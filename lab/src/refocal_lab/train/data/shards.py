@@ -1,4 +1,4 @@
-"""Compact shards of a data set of colour images: lossless WebP mosaics (`.wpm`) and labels (`labels.npz`).
+"""Compact shards of a data set of color images: lossless WebP mosaics (`.wpm`) and labels (`labels.npz`).
 
 A .wpm file is b"WPM1", the length of the header as four bytes (little endian), the header in JSON, and the mosaics one
 after the other. The header has the height `h` and width `w` of the images, the number `cols` of columns of a mosaic,
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, parsing
+from refocal_lab.train.data.doors import DataError, parsing
 
 _MAGIC = b"WPM1"
 FILES = ("train-00.wpm", "test-00.wpm", "labels.npz")

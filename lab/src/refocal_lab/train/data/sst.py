@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, Door, Published, Recipe, parsing, unpacked
-from refocal.train.data.record import Part
-from refocal.train.data.trees import read_forest
-from refocal.train.data.words import Forest, Lexicon
+from refocal_lab.train.data.data_set import Part
+from refocal_lab.train.data.doors import DataError, Door, Published, Recipe, parsing, unpacked
+from refocal_lab.train.data.trees import read_forest
+from refocal_lab.train.data.words import Forest, Lexicon
 
 _ARCHIVE = "trainDevTestTrees_PTB.zip"
 _MOST = 1 << 26  # bytes of a part, the largest of which has some 2 million

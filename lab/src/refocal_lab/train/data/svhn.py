@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data import shards
-from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
-from refocal.train.data.record import Part
+from refocal_lab.train.data import shards
+from refocal_lab.train.data.data_set import Part
+from refocal_lab.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SVHN:
         train, test = (
             _shard(folder, part, stored, md5) for part, md5 in zip(("train", "test"), self.shards, strict=True)
         )
-        source = "compact shards, re-derived from the full-number images: some pixels differ by one grey level"
+        source = "compact shards, re-derived from the full-number images: some pixels differ by one gray level"
         return Published(train, test, _DIGITS, source)
 
 

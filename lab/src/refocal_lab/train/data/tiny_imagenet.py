@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, parsing, samples
-from refocal.train.data.record import Part
+from refocal_lab.train.data.data_set import Part
+from refocal_lab.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, parsing, samples
 
 _FOLDER = "tiny-imagenet-200"
 _SIDE = 64

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from refocal.train.data.doors import DataError
-from refocal.train.data.words import Forest, Lexicon
+from refocal_lab.train.data.doors import DataError
+from refocal_lab.train.data.words import Forest, Lexicon
 
 _TOKEN = re.compile(r"[()]|[^ \t\r\n()]+")  # a word may hold a space that does not break
 _LABELS = ("0", "1", "2", "3", "4")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from refocal._documents import check_regular
-from refocal.train.data.doors import DataError, parsing
+from refocal_lab.train.data.doors import DataError, parsing
 
 _MOST = 1 << 33  # bytes of words and vectors, more than GloVe's largest has
 _FILES = ("glove.6B.100d.txt", "glove.6B.100d-subset.npz")

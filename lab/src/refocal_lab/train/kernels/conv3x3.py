@@ -2,11 +2,11 @@
 
 The library's kernels are made for many channels: at 16 they leave most of each matrix instruction unused and take some
 five times as long as reading the input and writing the output. Here a program holds all channels of a block of pixels.
-Neighbours in a row of the image are neighbours in memory, so that the taps of a row can be one matrix product, and that
-of two neighbouring results at once a banded one: a third more multiplications, but a third fewer loads.
+Neighbors in a row of the image are neighbors in memory, so that the taps of a row can be one matrix product, and that
+of two neighboring results at once a banded one: a third more multiplications, but a third fewer loads.
 
-Names: INNER channels are summed over, OUTER are the result's; a group is PIXELS neighbouring results; TAPS of a row are
-one product, whose DEPTH, a power of two, is that of the neighbouring inputs they reach, of all channels. The weight of
+Names: INNER channels are summed over, OUTER are the result's; a group is PIXELS neighboring results; TAPS of a row are
+one product, whose DEPTH, a power of two, is that of the neighboring inputs they reach, of all channels. The weight of
 the forward convolution lies as (out, tap, in). Pixels count through all images.
 """
 

@@ -8,15 +8,15 @@ from functools import partial
 from torch import nn
 
 from refocal import _check
-from refocal.train.models.cifar_resnet import CifarResNet
-from refocal.train.models.densenet import DenseNet
-from refocal.train.models.gp_cnn import GlobalPoolingCNN
-from refocal.train.models.mlp import MLP
-from refocal.train.models.mobilenet import MobileNetV2
-from refocal.train.models.resnet import BasicBlock, Bottleneck, ResNet
-from refocal.train.models.tree_lstm import TreeLSTM
-from refocal.train.models.vgg import VGG
-from refocal.train.models.vit import VisionTransformer
+from refocal_lab.train.models.cifar_resnet import CifarResNet
+from refocal_lab.train.models.densenet import DenseNet
+from refocal_lab.train.models.gp_cnn import GlobalPoolingCNN
+from refocal_lab.train.models.mlp import MLP
+from refocal_lab.train.models.mobilenet import MobileNetV2
+from refocal_lab.train.models.resnet import BasicBlock, Bottleneck, ResNet
+from refocal_lab.train.models.tree_lstm import TreeLSTM
+from refocal_lab.train.models.vgg import VGG
+from refocal_lab.train.models.vit import VisionTransformer
 
 __all__ = ["build", "names", "takes"]
 

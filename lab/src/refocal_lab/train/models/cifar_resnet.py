@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from refocal.train.models.layers import AveragePool, ConvNorm, Head, he_initialise
+from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, he_initialize
 
 
 class CifarBlock(nn.Module):
@@ -50,4 +50,4 @@ class CifarResNet(nn.Sequential):
                 blocks.append(CifarBlock(inputs, outputs, stride=outputs // inputs))
                 inputs = outputs
         super().__init__(ConvNorm(shape[0], 16), nn.ReLU(inplace=True), *blocks, AveragePool(), Head(64, classes))
-        he_initialise(self)
+        he_initialize(self)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from refocal.train.models.layers import AveragePool, Head, at_least
+from refocal_lab.train.models.layers import AveragePool, Head, at_least
 
 
 class DenseLayer(nn.Module):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from refocal.train.models.layers import Head, WordVectors
+from refocal_lab.train.models.layers import Head, WordVectors
 
 POOL = 5
 STRIDE = POOL * POOL  # a document begins at a multiple of this

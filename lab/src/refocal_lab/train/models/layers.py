@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from refocal.train.convolution import Convolution
+from refocal_lab.train.convolution import Convolution
 
 
 class ConvNorm(nn.Sequential):
@@ -89,7 +89,7 @@ def head_of(network: nn.Module) -> Head:
     return next(module for module in network.modules() if isinstance(module, Head))
 
 
-def he_initialise(network: nn.Module) -> None:
+def he_initialize(network: nn.Module) -> None:
     """Normal weights of variance 2 / fan-out in every convolution.
 
     Reference: He, Zhang, Ren, Sun: Delving Deep into Rectifiers. ICCV 2015, section 2.2.

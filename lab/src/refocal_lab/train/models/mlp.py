@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from refocal.train.models.layers import Head
+from refocal_lab.train.models.layers import Head
 
 
 class MLP(nn.Sequential):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from refocal.train.models.layers import AveragePool, ConvNorm, Head, he_initialise
+from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, he_initialize
 
 # expansion, channels, blocks, stride; the ImageNet network strides in the stem and in the second group, too
 _GROUPS = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -56,4 +56,4 @@ class MobileNetV2(nn.Sequential):
             AveragePool(),
             Head(1280, classes),
         )
-        he_initialise(self)
+        he_initialize(self)

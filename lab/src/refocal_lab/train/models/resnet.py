@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from refocal.train.models.layers import AveragePool, ConvNorm, Head
+from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head
 
 
 class _Residual(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from refocal.train.models.layers import Dropout, Head, WordVectors
+from refocal_lab.train.models.layers import Dropout, Head, WordVectors
 
 
 class Levels(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from refocal.train.models.layers import AveragePool, Head, at_least, he_initialise
+from refocal_lab.train.models.layers import AveragePool, Head, at_least, he_initialize
 
 
 class VGG(nn.Sequential):
@@ -31,4 +31,4 @@ class VGG(nn.Sequential):
                 inputs = outputs
             layers.append(nn.MaxPool2d(2))
         super().__init__(*layers, AveragePool(), Head(inputs, classes))
-        he_initialise(self)
+        he_initialize(self)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from refocal.train.models.layers import Head
+from refocal_lab.train.models.layers import Head
 
 
 class VisionTransformer(nn.Module):
-    """Patches as words, a class token, learned places, and encoder layers that normalise first.
+    """Patches as words, a class token, learned places, and encoder layers that normalize first.
 
     With patches of 4 pixels, width 384, 12 layers and 6 heads, this is ViT-S/4.
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.maths import LN_2, LOG2_E, log1p, log2, reciprocal, reduced_power
-from refocal.losses.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale
-from refocal.losses.kernels.tiles import gradient_at, samples_of_tile, score_at
+from refocal.losses.gpu.kernels.maths import LN_2, LOG2_E, log1p, log2, reciprocal, reduced_power
+from refocal.losses.gpu.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale
+from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
 @triton.jit
@@ -272,9 +272,9 @@ def rows_in_chunks(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """Long rows: one pass for the normaliser, a second, from the L2 cache, for the gradient.
+    """Long rows: one pass for the normalizer, a second, from the L2 cache, for the gradient.
 
-    A lane takes WIDTH neighbouring classes of each chunk, so that maxima and sums stay within a thread.
+    A lane takes WIDTH neighboring classes of each chunk, so that maxima and sums stay within a thread.
     """
     CHUNK: tl.constexpr = LANES * WIDTH
     FULL: tl.constexpr = CLASSES // CHUNK * CHUNK

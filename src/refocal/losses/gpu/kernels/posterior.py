@@ -8,9 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
-from refocal.losses.kernels.soft import beside_top
-from refocal.losses.kernels.tiles import gradient_at, samples_of_tile, score_at
+from refocal.losses.gpu.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
+from refocal.losses.gpu.kernels.soft import beside_top
+from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
 @triton.jit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.losses.kernels.maths import LOG2_E, log1p, reciprocal, whole_power
-from refocal.losses.kernels.sums import LOSSES
+from refocal.losses.gpu.kernels.maths import LOG2_E, log1p, reciprocal, whole_power
+from refocal.losses.gpu.kernels.sums import LOSSES
 
 
 @triton.jit

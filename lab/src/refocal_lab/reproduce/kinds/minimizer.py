@@ -1,4 +1,4 @@
-"""The top score of a focal risk minimiser against the top posterior (001, Fig. 2; 002, Fig. 7)."""
+"""The top score of a focal risk minimizer against the top posterior (001, Fig. 2; 002, Fig. 7)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 import refocal
 from refocal import _check
-from refocal.reproduce import style
-from refocal.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce import style
+from refocal_lab.reproduce.base import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_AXES = {"score": "top score of the minimiser, max q", "posterior": "top posterior probability, max η"}
+_AXES = {"score": "top score of the minimizer, max q", "posterior": "top posterior probability, max η"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         ax.plot([0, 1], [0, 1], color=style.GUIDE, linewidth=0.8)
         for series, (gamma, curve) in enumerate(zip(given.gammas, panel["curves"], strict=True)):
             ax.plot(panel["top"], curve, label=f"γ = {gamma:g}", **style.line(series))
-        names = {"score": "score q of the minimiser", "posterior": "posterior probability η"}
+        names = {"score": "score q of the minimizer", "posterior": "posterior probability η"}
         axes = names if given.whole_axis else _AXES
         ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel=axes[given.horizontal])
         if index == 0:

@@ -13,17 +13,20 @@ import pytest
 import safetensors.torch
 import torch
 
+import refocal.cli
+import refocal_lab.cli
 from made_zoo import add
-from refocal import _check, cli, zoo
+from refocal import _check
 from refocal.calibrators import TemperatureScaling, load
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError, PredictionsReader
-from refocal.reproduce import read_specs, store
-from refocal.train import checkpoint, runs
-from refocal.train.data import DataError, word_vectors
-from refocal.train.data import load as load_data
-from refocal.train.history import History
-from refocal.train.recipe import read_recipe
+from refocal_lab import zoo
+from refocal_lab.reproduce import read_specs, store
+from refocal_lab.train import checkpoint, runs
+from refocal_lab.train.data import DataError, word_vectors
+from refocal_lab.train.data import load as load_data
+from refocal_lab.train.history import History
+from refocal_lab.train.recipe import read_recipe
 
 REPOSITORY = Path(__file__).parents[1]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -34,7 +37,8 @@ needs_fifo = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the operating
 
 
 def run(capsys, *arguments):
-    status = cli.main([str(argument) for argument in arguments])
+    program = refocal.cli if arguments[0] in {"evaluate", "calibrate"} else refocal_lab.cli
+    status = program.main([str(argument) for argument in arguments])
     return status, *capsys.readouterr()
 
 
@@ -99,7 +103,7 @@ def finished(folder, **changes):
 
 def test_cards_of_runs(tmp_path, capsys):
     """What the commands read of a card is there and of its type, and is shown as text."""
-    from refocal.cli.train import _show
+    from refocal_lab.cli.train import _show
 
     number = 0
     for key in ("name", "error", "nll", "ece", "seconds", "recipe", "kept_epoch", "curvature"):

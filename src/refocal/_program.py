@@ -1,7 +1,8 @@
-"""The command `refocal`: Ctrl-C ends it quietly, also while its modules are still being imported, and if repeated."""
+"""Start a command so that Ctrl-C ends it quietly, even during imports and when pressed repeatedly."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -13,23 +14,29 @@ _INTERRUPTED = 130
 _PATIENCE = 5.0  # seconds, after which another Ctrl-C ends the process at once
 
 
-def main() -> int:
-    """Run the command line; returns the exit status."""
-    _count_interrupts()
-    try:
-        from refocal.cli import main as command
+def start(name: str, package: str) -> int:
+    """Import the package of a command and run its `main`.
 
-        status = command()
+    Args:
+        name: What the command is called in messages.
+        package: The package to import, such as "refocal.cli".
+
+    Returns:
+        The exit status.
+    """
+    _count_interrupts(name)
+    try:
+        status: int = importlib.import_module(package).main()
     except KeyboardInterrupt:
-        sys.stderr.write("refocal: interrupted\n")
+        sys.stderr.write(f"{name}: interrupted\n")
         status = _INTERRUPTED
     if getattr(sys.modules.get("refocal.scale.cluster"), "abandoned", False):
         os._exit(status)  # threads that wait for a cluster would crash the process on its way out
     return status
 
 
-def _count_interrupts() -> None:
-    """Let the first Ctrl-C interrupt the work, and the next ones leave alone what is being cleaned up after it."""
+def _count_interrupts(name: str) -> None:
+    """Let the first Ctrl-C interrupt the work, and ignore the next ones while it is cleaned up."""
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored in the background
         return
@@ -41,7 +48,7 @@ def _count_interrupts() -> None:
             first = time.monotonic()
             raise KeyboardInterrupt
         if time.monotonic() - first > _PATIENCE:
-            os.write(2, b"refocal: interrupted\n")
+            os.write(2, f"{name}: interrupted\n".encode())
             os._exit(_INTERRUPTED)
 
     signal.signal(signal.SIGINT, handle)

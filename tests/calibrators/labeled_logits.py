@@ -1,4 +1,4 @@
-"""Labelled logits for the tests of calibrators."""
+"""Labeled logits for the tests of calibrators."""
 
 from __future__ import annotations
 

@@ -1,0 +1,14 @@
+"""The command `refocal-lab`, also as `python -m refocal_lab`."""
+
+import sys
+
+from refocal._program import start
+
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    return start("refocal-lab", "refocal_lab.cli")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
