@@ -60,7 +60,9 @@ def test_operators_signs_constants_and_functions_change(mutants, name):
 def test_keywords_are_left_out_where_that_is_no_error(mutants):
     before, after = "np.bincount(index, weights=confidence, minlength=size)", "np.bincount(index, minlength=size)"
     assert (before, after) in {(mutant.before, mutant.after) for mutant in mutants.mutants_of("stats/binning.py")}
-    required = [mutant.after for mutant in mutants.mutants_of("maps/minimizer.py") if mutant.before.startswith("solve(")]
+    required = [
+        mutant.after for mutant in mutants.mutants_of("maps/minimizer.py") if mutant.before.startswith("solve(")
+    ]
     assert required
     assert all("xp=xp" in after for after in required)
 

@@ -1,4 +1,4 @@
-"""How many small faults in the formulas the tests notice: mutation testing of maps, stats, losses, metrics and calibrators.
+"""How many small faults in the formulas the tests notice: mutation testing of the rooms with mathematics.
 
     python tools/mutate.py survey                       # which test runs which line; again when lines move
     python tools/mutate.py run --sample 1200 --seed 0   # plant faults, and run the tests of their lines

@@ -1,0 +1,1 @@
+"""Optimizers and likelihoods that the calibrators are fitted with."""

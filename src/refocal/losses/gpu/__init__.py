@@ -1,0 +1,1 @@
+"""Fused GPU kernels of the losses: plans, launches and the kernels themselves."""
