@@ -15,7 +15,7 @@ from harness import leftovers, surroundings
 
 FOLDER = surroundings.settle()  # before anything is imported that looks at them
 
-pytest_plugins = ["harness.deadlines", "harness.not_run", "harness.pytorch"]
+pytest_plugins = ["harness.clusters", "harness.deadlines", "harness.not_run", "harness.pytorch"]
 
 BACKENDS = {"numpy": "numpy", "torch": "torch", "strict": "array_api_strict", "jax": "jax.numpy"}
 

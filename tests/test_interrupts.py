@@ -48,11 +48,11 @@ def test_ctrl_c_while_the_package_is_imported(tmp_path):
 import sys
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
-        if name == "refocal":
+        if name == "refocal.cli":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Interrupts())
-import refocal_command
-sys.exit(refocal_command.main())
+from refocal.__main__ import main
+sys.exit(main())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.stderr == "refocal: interrupted\n"
@@ -67,11 +67,11 @@ interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
 atexit.register(interrupt)
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
-        if name == "refocal":
+        if name == "refocal.cli":
             interrupt()
 sys.meta_path.insert(0, Interrupts())
-import refocal_command
-sys.exit(refocal_command.main())
+from refocal.__main__ import main
+sys.exit(main())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.stderr == "refocal: interrupted\n"

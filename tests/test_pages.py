@@ -12,10 +12,12 @@ REPOSITORY = Path(__file__).parents[1]
 PAGES = [
     REPOSITORY / "README.md",
     *sorted(set((REPOSITORY / "docs").glob("*.md")) - {REPOSITORY / "docs/which-map.md"}),
+    REPOSITORY / "lab" / "README.md",
+    *sorted((REPOSITORY / "lab" / "docs").glob("*.md")),
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_code_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
@@ -23,3 +25,17 @@ def test_code_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
         exec(compile(block, page.name, "exec"), names)
         said = [line.split("  # ", 1)[-1] for line in block.splitlines() if line.lstrip().startswith("print(")]
         assert capsys.readouterr().out.splitlines() == said
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for folder in (".", "docs", "lab", "lab/docs", "lab/zoo")
+        for page in sorted((REPOSITORY / folder).glob("*.md"))
+    ],
+    ids=lambda page: str(page.relative_to(REPOSITORY)),
+)
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []

@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from refocal.curvature import HessianTracePenalty  # noqa: E402
-from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, fused, launches, plans, sigmoid_focal_loss  # noqa: E402
+from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
+from refocal.losses.gpu import fused, launches, plans  # noqa: E402
 from refocal.losses.gpu.plans import Settings  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 from refocal.losses.sigmoid import sigmoid_focal_elements  # noqa: E402

@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from refocal import losses as L  # noqa: E402
-from refocal.losses import fused, targets  # noqa: E402
+from refocal.losses import targets  # noqa: E402
+from refocal.losses.gpu import fused  # noqa: E402
 from refocal.losses.policies import GammaPolicy  # noqa: E402
 
 GAMMAS = [0.3, 1.0, 2.0, 3.0, 7.5, 10.0, tuple(0.5 * k for k in range(7)), L.FLSD53]

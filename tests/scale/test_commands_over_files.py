@@ -128,9 +128,7 @@ def test_what_is_refused_is_said_in_one_line(folder, capsys, arguments, message)
     assert re.search(message, trouble)
 
 
-@pytest.mark.parametrize(
-    "words", ["evaluate a.npz", "calibrate a.npz", "apply c.json a.npz --out o", "train plan.toml", "reproduce --all"]
-)
+@pytest.mark.parametrize("words", ["evaluate a.npz", "calibrate a.npz", "apply c.json a.npz --out o"])
 def test_an_address_means_ray(words):
     given = [*words.split(), "--address", "auto"]
     assert parser().parse_args(given).engine == "ray"
@@ -146,7 +144,6 @@ def test_the_commands_of_the_readme_are_known():
         "evaluate",
         "calibrate",
         "apply",
-        "train",
     ]
     for here, there in pairs:
         assert there == f"{here} --engine ray --address auto"

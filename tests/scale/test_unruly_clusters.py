@@ -64,9 +64,8 @@ def test_a_file_that_brings_down_its_workers_is_named_by_a_fit(tmp_path, files, 
 
 COMMAND = """
 import os, pathlib, signal, sys, time
-from refocal.scale import cluster, parts, tasks
-from refocal.scale import measuring as evaluation
-import refocal_command
+from refocal.scale import cluster, measuring, parts, tasks
+from refocal.__main__ import main
 
 folder, what = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1)
 
@@ -81,11 +80,11 @@ class Rows(parts.Rows):  # of __main__, so that it travels to the workers
             time.sleep(0.1)
         return parts.Rows.read(self, path)
 
-evaluation.Rows = Rows
+measuring.Rows = Rows
 tasks.RETRIES, tasks._SECONDS_TO_END = 1, 2.0
 cluster._SECONDS_TO_ANSWER, cluster._SECONDS_OF_SILENCE, cluster._SECONDS_TO_LEAVE = 1.0, 4.0, 2.0
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.exit(refocal_command.main())
+sys.exit(main())
 """
 
 

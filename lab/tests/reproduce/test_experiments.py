@@ -105,7 +105,7 @@ def test_the_gallery_shows_the_stored_results():
 def test_the_readme_says_what_was_found():
     values = reproduce.read_results(RESULTS, SPECS)["001-study-c"].numbers.values
     raw, mapped = (100 * values[f"difference({how}, 3, best)"] for how in ("raw", "psi"))
-    readme = " ".join((REPOSITORY.parent / "README.md").read_text(encoding="utf-8").split())
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
     assert f"an ECE {raw:.1f} points above cross-entropy's, and after Ψ {mapped:.1f} points" in readme
 
 

@@ -106,7 +106,7 @@ def test_a_full_disk_tells_what_it_has_no_room_for(tmp_path, capsys, trained, si
         options += ["--keep-logits", "1"]
     with largest_file(size):
         assert main(options) == 1
-    assert capsys.readouterr().err.endswith(f"refocal: {folder / name}: File too large\n")
+    assert capsys.readouterr().err.endswith(f"refocal-lab: {folder / name}: File too large\n")
     assert main(options) == 0
     assert [record["epoch"] for record in history(folder)] == [1, 2, 3, 4]
 

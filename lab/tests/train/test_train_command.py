@@ -109,7 +109,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path, monkeypatch, capsys, option
     (tmp_path / "plan.toml").write_text("no folder", encoding="utf-8")
     assert main(["train", *options, "--device", "cpu"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("refocal: ")
+    assert said.startswith("refocal-lab: ")
     assert said.count("\n") == 1
     assert re.search(reason, said), said
 

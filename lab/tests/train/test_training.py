@@ -357,6 +357,6 @@ def test_interrupted_it_keeps_its_checkpoint(tmp_path, capsys):
     ended.set()
     thread.join()
     assert status == 130
-    assert capsys.readouterr().err.endswith("refocal: interrupted\n")
+    assert capsys.readouterr().err.endswith("refocal-lab: interrupted\n")
     _, epochs, _ = checkpoint.load(path)
     assert 1 <= epochs < 2000

@@ -231,3 +231,13 @@ def test_figures_are_made_by_tasks(tmp_path, capsys):
     assert all((tmp_path / record["id"] / "smoke" / "figure.svg").exists() for record in made)
     assert main([*words, "--address", "127.0.0.1:1"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["train plan.toml", "reproduce --all"])
+def test_an_address_means_ray(words):
+    from refocal_lab.cli.parser import parser
+
+    given = [*words.split(), "--address", "auto"]
+    assert parser().parse_args(given).engine == "ray"
+    assert parser().parse_args([*given, "--engine", "local"]).engine == "local"
+    assert parser().parse_args(words.split()).engine is None

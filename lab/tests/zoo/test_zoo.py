@@ -223,7 +223,7 @@ def test_human_folder(made, capsys):
 def test_one_form_of_output(made, capsys):
     assert run(capsys, "zoo", "table", "--json", "--markdown")[::2] == (
         1,
-        "refocal: --json and --markdown exclude each other\n",
+        "refocal-lab: --json and --markdown exclude each other\n",
     )
 
 

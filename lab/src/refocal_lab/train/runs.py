@@ -255,7 +255,7 @@ def command(recipe: Recipe, *, processes: int = 1) -> str:
     """
     plain = Recipe(data=recipe.data, model=recipe.model, epochs=recipe.epochs).settings()
     words = ["torchrun", "--nproc-per-node", str(processes), "-m"] if processes > 1 else []
-    words += ["refocal", "train"]
+    words += ["refocal-lab", "train"]
     for name, value in recipe.settings().items():
         if name in ("data", "model", "loss", "epochs", "seed") or value != plain[name]:
             flag = f"--{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""A Ray on this machine."""
+"""A Ray cluster on this machine, for tests that need one."""
 
 from __future__ import annotations
 
