@@ -42,7 +42,7 @@ PLUMBING = {
     "stats": (),
     "calibrators/fit": (),
     "metrics": ("inputs", "torchmetrics"),
-    "calibrators": ("base", "files", "learned", "onnx_export", "torch_export", "wrap"),
+    "calibrators": ("attributes", "base", "files", "onnx_export", "torch_export", "wrap"),
     "losses": (),
 }
 TESTS = tuple(f"{root}/{room}" for root in ("tests", "src/refocal") for room in PLUMBING if "/" not in room)

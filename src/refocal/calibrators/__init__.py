@@ -9,10 +9,10 @@ from refocal.calibrators.base import Calibrator
 from refocal.calibrators.binary import BetaCalibration, PlattScaling
 from refocal.calibrators.ensemble import EnsembleTemperatureScaling
 from refocal.calibrators.files import load
+from refocal.calibrators.focal_posterior import FocalPosterior
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
 from refocal.calibrators.linear import DirichletCalibration, MatrixScaling, VectorScaling
 from refocal.calibrators.nonparametric import HistogramBinning, IsotonicCalibration
-from refocal.calibrators.posterior import FocalPosterior
 from refocal.calibrators.temperature import TemperatureScaling
 from refocal.calibrators.wrap import Calibrated
 

@@ -9,32 +9,32 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
 
-from refocal.calibrators import learned
+from refocal.calibrators import attributes
+from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, choice
 from refocal.calibrators.ensemble import EnsembleTemperatureScaling
+from refocal.calibrators.focal_posterior import FocalPosterior
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
-from refocal.calibrators.learned import Rule
 from refocal.calibrators.linear import MatrixScaling, VectorScaling
-from refocal.calibrators.posterior import FocalPosterior
 from refocal.calibrators.temperature import TemperatureScaling
 from refocal.stats.scores import log_scores
 
 _FLOOR = 700.0  # a probability of 0 for the true class costs as much as one of e^-700, so that means stay comparable
 
-_RESULT: dict[str, Rule] = {
-    "name": learned.text,
-    "score": learned.finite,
-    "behind": learned.finite,
-    "error": learned.standard_error,
-    "parameters": learned.count,
-    "chosen": learned.flag,
+_RESULT: dict[str, Check] = {
+    "name": attributes.check_text,
+    "score": attributes.check_finite,
+    "behind": attributes.check_finite,
+    "error": attributes.check_standard_error,
+    "parameters": attributes.check_count,
+    "chosen": attributes.check_flag,
 }
 
 
 def _best(value: Any, name: str, calibrator: Any) -> Calibrator:
     """A fitted calibrator of the same classes."""
-    if not isinstance(value, Calibrator) or len(getattr(value, "classes_", ())) != learned.classes(calibrator):
-        msg = f"{name} must be a calibrator of {learned.classes(calibrator)} classes, got {value!r:.100}"
+    if not isinstance(value, Calibrator) or len(getattr(value, "classes_", ())) != attributes.count_classes(calibrator):
+        msg = f"{name} must be a calibrator of {attributes.count_classes(calibrator)} classes, got {value!r:.100}"
         raise ValueError(msg)
     return value
 
@@ -56,7 +56,7 @@ def _results(value: Any, name: str, calibrator: Any) -> list[dict[str, Any]]:
 
 def _best_index(value: Any, name: str, calibrator: Any) -> int:
     """The place of one of the results."""
-    if learned.count(value, name, calibrator) >= len(calibrator.results_):
+    if attributes.check_count(value, name, calibrator) >= len(calibrator.results_):
         msg = f"{name} must be below {len(calibrator.results_)}, the number of candidates, got {value}"
         raise ValueError(msg)
     return int(value)
@@ -96,7 +96,7 @@ class AutoCalibrator(Calibrator):
     Reference: the one-standard-error rule: Breiman et al., "Classification and Regression Trees", 1984.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {"best_": _best, "results_": _results, "best_index_": _best_index}
+    _learned: ClassVar[dict[str, Check]] = {"best_": _best, "results_": _results, "best_index_": _best_index}
 
     def __init__(
         self,

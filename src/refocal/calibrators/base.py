@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 
 from refocal import _check
 from refocal._arrays import in_row_blocks, namespace
-from refocal.calibrators.learned import Rule
+from refocal.calibrators.attributes import Check
 from refocal.maps.heads import edges_of_probability, to_logits
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     n_features_in_: int
 
     # what `save` writes beside the constructor's parameters, and the rule that each value keeps
-    _learned: ClassVar[dict[str, Rule]] = {}
+    _learned: ClassVar[dict[str, Check]] = {}
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to scores `X` and labels `y` (N,); weights count as repeated samples. Returns self."""

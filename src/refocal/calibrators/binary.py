@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from refocal.calibrators import learned
+from refocal.calibrators import attributes
+from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_binary
-from refocal.calibrators.learned import Rule
 from refocal.maps.heads import logistic_head
 from refocal.maps.simplex import log_p_and_q, split_logits
 
@@ -32,9 +32,9 @@ class PlattScaling(Calibrator):
     Reference: Platt, "Probabilistic outputs for support vector machines", 1999.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {
-        "weights_": learned.coefficients(learned.functions),
-        "bias_": learned.coefficients(learned.functions),
+    _learned: ClassVar[dict[str, Check]] = {
+        "weights_": attributes.coefficients_check(attributes.count_functions),
+        "bias_": attributes.coefficients_check(attributes.count_functions),
     }
 
     def __init__(self, *, input: str = "logits", classes: Any = None) -> None:
@@ -73,9 +73,9 @@ class BetaCalibration(Calibrator):
     Reference: Kull, Silva Filho and Flach, "Beta calibration", AISTATS 2017.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {
-        "weights_": learned.coefficients(2, learned.functions, least=0.0),
-        "bias_": learned.coefficients(learned.functions),
+    _learned: ClassVar[dict[str, Check]] = {
+        "weights_": attributes.coefficients_check(2, attributes.count_functions, least=0.0),
+        "bias_": attributes.coefficients_check(attributes.count_functions),
     }
 
     def __init__(self, *, input: str = "logits", classes: Any = None) -> None:

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from refocal.calibrators import learned
+from refocal.calibrators import attributes
+from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
-from refocal.calibrators.fit.likelihood import Labeled
 from refocal.calibrators.fit.logistic import fit_mixture
-from refocal.calibrators.fit.temperature import fit_temperature
-from refocal.calibrators.learned import Rule
+from refocal.calibrators.fit.maximum_likelihood import fit_temperature
+from refocal.calibrators.fit.temperature_likelihood import Labeled
 from refocal.maps.heads import mixture_head
 from refocal.stats.scores import log_scores
 
@@ -32,7 +32,10 @@ class EnsembleTemperatureScaling(Calibrator):
     Reference: Zhang, Kailkhura and Han, "Mix-n-Match", ICML 2020.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {"temperature_": learned.positive, "weights_": learned.mixture}
+    _learned: ClassVar[dict[str, Check]] = {
+        "temperature_": attributes.check_positive,
+        "weights_": attributes.check_mixture,
+    }
 
     def __init__(self, *, input: str = "logits", classes: Any = None) -> None:
         self.input = input

@@ -15,12 +15,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from refocal._documents import parse_json, read_document
 from refocal._files import write_text
+from refocal.calibrators.attributes import Check, check_columns, check_labels
 from refocal.calibrators.base import Calibrator
-from refocal.calibrators.learned import Rule, columns, labels
 
 FORMAT = "refocal calibrator"
 SCHEMA = 1
-_COMMON: dict[str, Rule] = {"classes_": labels, "n_features_in_": columns}
+_COMMON: dict[str, Check] = {"classes_": check_labels, "n_features_in_": check_columns}
 _SCALARS = (bool, int, float, str)
 _PADDED = 256  # characters to which labels of classes may be padded
 
@@ -127,7 +127,7 @@ def _restore(record: Any, within: str = "") -> Calibrator:
     return calibrator
 
 
-def _set_learned(calibrator: Calibrator, rules: dict[str, Rule], values: dict[str, Any], within: str) -> None:
+def _set_learned(calibrator: Calibrator, rules: dict[str, Check], values: dict[str, Any], within: str) -> None:
     """All that `fit` would have set, or nothing where a calibrator needs no fit or is a candidate for one."""
     if not values and (within or _is_fitted(calibrator)):
         return

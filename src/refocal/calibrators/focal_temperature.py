@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from refocal import _check
-from refocal.calibrators import learned
+from refocal.calibrators import attributes
+from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, choice
-from refocal.calibrators.fit.likelihood import Labeled
-from refocal.calibrators.fit.temperature import Likelihood, fit_focal_temperature, fit_temperature
-from refocal.calibrators.learned import Rule
+from refocal.calibrators.fit.maximum_likelihood import Likelihood, fit_focal_temperature, fit_temperature
+from refocal.calibrators.fit.temperature_likelihood import Labeled
 from refocal.calibrators.objectives import Least, calibration_error, line_search, refuse_weights
 from refocal.calibrators.temperature import temperatures
 from refocal.maps.heads import focal_head
@@ -69,13 +69,13 @@ class FocalTemperatureScaling(Calibrator):
     Reference: 003, sections 4.2 and 5.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {
-        "gamma_": learned.gamma,
-        "temperature_": learned.positive,
-        "gamma_error_": learned.standard_error,
-        "temperature_error_": learned.standard_error,
-        "at_bound_": learned.flag,
-        "evaluations_": learned.count,
+    _learned: ClassVar[dict[str, Check]] = {
+        "gamma_": attributes.check_gamma,
+        "temperature_": attributes.check_positive,
+        "gamma_error_": attributes.check_standard_error,
+        "temperature_error_": attributes.check_standard_error,
+        "at_bound_": attributes.check_flag,
+        "evaluations_": attributes.check_count,
     }
 
     def __init__(

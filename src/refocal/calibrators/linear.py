@@ -13,12 +13,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from refocal import _check
-from refocal.calibrators import learned
+from refocal.calibrators import attributes
+from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
-from refocal.calibrators.fit.likelihood import Labeled
 from refocal.calibrators.fit.logistic import fit_affine
-from refocal.calibrators.fit.temperature import fit_temperature
-from refocal.calibrators.learned import Rule
+from refocal.calibrators.fit.maximum_likelihood import fit_temperature
+from refocal.calibrators.fit.temperature_likelihood import Labeled
 from refocal.maps.heads import linear_features, linear_head
 
 
@@ -91,9 +91,9 @@ class VectorScaling(_LinearMap):
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 4.2.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {
-        "weights_": learned.coefficients(learned.classes),
-        "bias_": learned.coefficients(learned.classes),
+    _learned: ClassVar[dict[str, Check]] = {
+        "weights_": attributes.coefficients_check(attributes.count_classes),
+        "bias_": attributes.coefficients_check(attributes.count_classes),
     }
 
     def __init__(
@@ -124,9 +124,9 @@ class MatrixScaling(_LinearMap):
     off-diagonal and intercept (ODIR): Kull et al., "Beyond temperature scaling", NeurIPS 2019.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {
-        "weights_": learned.coefficients(learned.classes, learned.classes),
-        "bias_": learned.coefficients(learned.classes),
+    _learned: ClassVar[dict[str, Check]] = {
+        "weights_": attributes.coefficients_check(attributes.count_classes, attributes.count_classes),
+        "bias_": attributes.coefficients_check(attributes.count_classes),
     }
 
     def __init__(

@@ -12,9 +12,9 @@ import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
 from refocal import _check
-from refocal.calibrators import learned
+from refocal.calibrators import attributes
+from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, choice
-from refocal.calibrators.learned import Rule
 from refocal.maps.heads import table_head
 from refocal.maps.simplex import log_p_and_q, split_logits
 
@@ -37,7 +37,10 @@ class IsotonicCalibration(Calibrator):
     Reference: Zadrozny and Elkan, KDD 2002; top-label: Gupta and Ramdas, ICLR 2022.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {"knots_": learned.knots, "values_": learned.rising_probabilities}
+    _learned: ClassVar[dict[str, Check]] = {
+        "knots_": attributes.check_knots,
+        "values_": attributes.check_rising_probabilities,
+    }
 
     def __init__(self, *, method: str = "one_vs_rest", input: str = "logits", classes: Any = None) -> None:
         self.method = method
@@ -90,7 +93,7 @@ class HistogramBinning(Calibrator):
     Reference: Zadrozny and Elkan, ICML 2001.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {"knots_": learned.knots, "values_": learned.probabilities}
+    _learned: ClassVar[dict[str, Check]] = {"knots_": attributes.check_knots, "values_": attributes.check_probabilities}
 
     def __init__(self, *, bins: int = 15, input: str = "logits", classes: Any = None) -> None:
         self.bins = bins

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
-from refocal.calibrators.fit.likelihood import Labeled
+from refocal.calibrators.fit.temperature_likelihood import Labeled
 from refocal.maps.focal import focal_partial_of
 from refocal.maps.simplex import log_p_and_q, split_logits
 from refocal.stats.binning import equal_mass_bins, equal_width_bins

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from refocal import _check
-from refocal.calibrators import learned
+from refocal.calibrators import attributes
+from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, choice, switch
-from refocal.calibrators.fit.likelihood import Labeled
-from refocal.calibrators.fit.temperature import Likelihood, Temperature, fit_temperature
-from refocal.calibrators.learned import Rule
+from refocal.calibrators.fit.maximum_likelihood import Likelihood, Temperature, fit_temperature
+from refocal.calibrators.fit.temperature_likelihood import Labeled
 from refocal.calibrators.objectives import calibration_error, focal_risk, line_search, refuse_weights
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
@@ -53,10 +53,10 @@ class TemperatureScaling(Calibrator):
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017; 001, section 6.1; 002, section 6.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {
-        "temperature_": learned.positive,
-        "temperature_error_": learned.standard_error,
-        "at_bound_": learned.flag,
+    _learned: ClassVar[dict[str, Check]] = {
+        "temperature_": attributes.check_positive,
+        "temperature_error_": attributes.check_standard_error,
+        "at_bound_": attributes.check_flag,
     }
 
     temperature_: float

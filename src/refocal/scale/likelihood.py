@@ -11,7 +11,7 @@ import numpy as np
 from refocal.calibrators.base import logits_of
 from refocal.calibrators.fit.descent import Quadratic, Slope
 from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
-from refocal.calibrators.fit.likelihood import Focal, Labeled
+from refocal.calibrators.fit.temperature_likelihood import Focal, Labeled
 from refocal.scale.engines import Engine
 from refocal.scale.parts import Block
 from refocal.stats.binning import Bins, bin_sums, width_index

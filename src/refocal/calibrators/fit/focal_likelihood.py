@@ -17,7 +17,7 @@ from refocal.calibrators.fit.focal_masses import (
     parts,
     top_classes,
 )
-from refocal.calibrators.fit.likelihood import in_blocks
+from refocal.calibrators.fit.temperature_likelihood import in_blocks
 
 AtLabel = tuple[np.ndarray, np.ndarray]  # the true class of each row, as an index
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal.calibrators.fit.likelihood import Labeled, in_blocks, top_softmax
+from refocal.calibrators.fit.temperature_likelihood import Labeled, in_blocks, top_softmax
 from refocal.maps.focal import focus_of_top
 
 BLOCK_BYTES = 1 << 17  # of one temporary, so that all of them stay in the cache

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from refocal._arrays import in_row_blocks
-from refocal.calibrators import learned
+from refocal.calibrators import attributes
+from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, switch
-from refocal.calibrators.fit.temperature import GAMMA_BOUNDS
-from refocal.calibrators.learned import Rule
+from refocal.calibrators.fit.maximum_likelihood import GAMMA_BOUNDS
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
 
@@ -43,7 +43,10 @@ class FocalPosterior(Calibrator):
     Reference: 001, Eqs. 11-13.
     """
 
-    _learned: ClassVar[dict[str, Rule]] = {"gamma_": learned.gammas, "gamma_error_": learned.standard_error}
+    _learned: ClassVar[dict[str, Check]] = {
+        "gamma_": attributes.check_gammas,
+        "gamma_error_": attributes.check_standard_error,
+    }
 
     def __init__(
         self,

@@ -10,14 +10,14 @@ from scipy.optimize import minimize
 
 from refocal import posterior_from_logits
 from refocal.calibrators.fit.descent import Minimum
-from refocal.calibrators.fit.likelihood import Labeled
-from refocal.calibrators.fit.temperature import (
+from refocal.calibrators.fit.maximum_likelihood import (
     GAMMA_BOUNDS,
     Temperature,
     _is_better,
     fit_focal_temperature,
     fit_temperature,
 )
+from refocal.calibrators.fit.temperature_likelihood import Labeled
 
 
 def drawn(seed, rows, classes, *, spread=1.0):

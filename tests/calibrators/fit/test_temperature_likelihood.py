@@ -10,8 +10,8 @@ from refocal import posterior_from_logits
 from refocal.calibrators.fit.descent import Quadratic, Slope, convex_minimum, trust_region_minimum
 from refocal.calibrators.fit.focal_likelihood import focal_likelihood
 from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
-from refocal.calibrators.fit.likelihood import Labeled, temperature_likelihood
-from refocal.calibrators.fit.temperature import fit_focal_temperature, fit_temperature
+from refocal.calibrators.fit.maximum_likelihood import fit_focal_temperature, fit_temperature
+from refocal.calibrators.fit.temperature_likelihood import Labeled, temperature_likelihood
 
 POINTS = [(0.0, 0.5), (1.5, 0.7), (-0.4, 0.8), (-0.9, 2.0), (10.0, 0.1)]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from refocal.calibrators.fit.descent import Minimum, Quadratic, Root, Slope, convex_minimum, trust_region_minimum
-from refocal.calibrators.fit.likelihood import Focal, Labeled
+from refocal.calibrators.fit.temperature_likelihood import Focal, Labeled
 
 # beta = 1/T times the scale of the logits stays within these: beyond, probabilities are uniform or one-hot
 _LEAST_SCALED_BETA, _LARGEST_SCALED_BETA = 1e-4, 1e4

@@ -12,66 +12,67 @@ from typing import Any
 
 import numpy as np
 
-Rule = Callable[[Any, str, Any], Any]
+Check = Callable[[Any, str, Any], Any]
 Size = int | Callable[[Any], int]
 
 _LARGEST = 1e150  # of a coefficient: its product with any logit below that is finite
 
 
-def positive(value: Any, name: str, _: Any) -> float:
+def check_positive(value: Any, name: str, _: Any) -> float:
     """A positive, finite number: a temperature."""
     number = _number(value, name)
     return _accept(number, name, "positive and finite", 0 < number < math.inf)
 
 
-def standard_error(value: Any, name: str, _: Any) -> float:
+def check_standard_error(value: Any, name: str, _: Any) -> float:
     """A number >= 0; infinite where the data determine nothing."""
     number = _number(value, name)
     return _accept(number, name, "at least 0", number >= 0)
 
 
-def gamma(value: Any, name: str, _: Any) -> float:
+def check_gamma(value: Any, name: str, _: Any) -> float:
     """A focusing parameter."""
     number = _number(value, name)
     return _accept(number, name, f"greater than -1, at most {_LARGEST:g}", -1 < number <= _LARGEST)
 
 
-def gammas(value: Any, name: str, calibrator: Any) -> Any:
+def check_gammas(value: Any, name: str, calibrator: Any) -> Any:
     """A focusing parameter, or one per class."""
     if not isinstance(value, tuple):
-        return gamma(value, name, calibrator)
-    if len(value) != classes(calibrator):
-        msg = f"{name} must be a number or one value for each of {classes(calibrator)} classes, got {len(value)} values"
+        return check_gamma(value, name, calibrator)
+    classes = count_classes(calibrator)
+    if len(value) != classes:
+        msg = f"{name} must be a number or one value for each of {classes} classes, got {len(value)} values"
         raise ValueError(msg)
-    return tuple(gamma(number, f"{name}[{index}]", calibrator) for index, number in enumerate(value))
+    return tuple(check_gamma(number, f"{name}[{index}]", calibrator) for index, number in enumerate(value))
 
 
-def flag(value: Any, name: str, _: Any) -> bool:
+def check_flag(value: Any, name: str, _: Any) -> bool:
     """True or False."""
     return bool(_accept(value, name, "true or false", isinstance(value, bool)))
 
 
-def count(value: Any, name: str, _: Any) -> int:
+def check_count(value: Any, name: str, _: Any) -> int:
     """A whole number >= 0."""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return int(_accept(value, name, "a whole number, at least 0", whole))
 
 
-def text(value: Any, name: str, _: Any) -> str:
+def check_text(value: Any, name: str, _: Any) -> str:
     """A string."""
     return str(_accept(value, name, "text", isinstance(value, str)))
 
 
-def finite(value: Any, name: str, _: Any) -> float:
+def check_finite(value: Any, name: str, _: Any) -> float:
     """A finite number."""
     number = _number(value, name)
     return _accept(number, name, "finite", math.isfinite(number))
 
 
-def coefficients(*shape: Size, least: float = -_LARGEST) -> Rule:
+def coefficients_check(*shape: Size, least: float = -_LARGEST) -> Check:
     """Finite numbers of this shape; sizes that depend on the calibrator are functions of it."""
 
-    def rule(value: Any, name: str, calibrator: Any) -> np.ndarray:
+    def check(value: Any, name: str, calibrator: Any) -> np.ndarray:
         array = _array(value, name, tuple(size if isinstance(size, int) else size(calibrator) for size in shape))
         with np.errstate(invalid="ignore"):
             good = (array >= least) & (array <= _LARGEST)
@@ -80,16 +81,16 @@ def coefficients(*shape: Size, least: float = -_LARGEST) -> Rule:
             _accept(float(array[~good][0]), name, bounds, False)
         return array
 
-    return rule
+    return check
 
 
-def mixture(value: Any, name: str, _: Any) -> np.ndarray:
+def check_mixture(value: Any, name: str, _: Any) -> np.ndarray:
     """Three shares that sum to 1."""
-    array = coefficients(3, least=0.0)(value, name, _)
+    array = coefficients_check(3, least=0.0)(value, name, _)
     return np.asarray(_accept(array, name, "shares that sum to 1", abs(array.sum() - 1) < 1e-6))
 
 
-def knots(value: Any, name: str, calibrator: Any) -> np.ndarray:
+def check_knots(value: Any, name: str, calibrator: Any) -> np.ndarray:
     """Ends of pieces (C, M), M a power of two, in order, the unused ones infinite."""
     array = _tables(value, name, calibrator)
     size = array.shape[1]
@@ -100,21 +101,21 @@ def knots(value: Any, name: str, calibrator: Any) -> np.ndarray:
     return array
 
 
-def probabilities(value: Any, name: str, calibrator: Any) -> np.ndarray:
+def check_probabilities(value: Any, name: str, calibrator: Any) -> np.ndarray:
     """A probability for each knot."""
     array = _array(value, name, calibrator.knots_.shape)
     _accept(array.tolist(), name, "in [0, 1]", bool(((array >= 0) & (array <= 1)).all()))
     return array
 
 
-def rising_probabilities(value: Any, name: str, calibrator: Any) -> np.ndarray:
+def check_rising_probabilities(value: Any, name: str, calibrator: Any) -> np.ndarray:
     """A probability for each knot, none below the one before."""
-    array = probabilities(value, name, calibrator)
+    array = check_probabilities(value, name, calibrator)
     _accept(array.tolist(), name, "in ascending order", bool((array[:, 1:] >= array[:, :-1]).all()))
     return array
 
 
-def labels(value: Any, name: str, _: Any) -> np.ndarray:
+def check_labels(value: Any, name: str, _: Any) -> np.ndarray:
     """Two or more different labels of classes."""
     ok = isinstance(value, np.ndarray) and value.ndim == 1 and len(value) >= 2 and value.dtype.kind in "biufUOmM"
     _accept(value, name, "an array of two or more labels", ok)
@@ -126,28 +127,28 @@ def labels(value: Any, name: str, _: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def columns(value: Any, name: str, calibrator: Any) -> int:
+def check_columns(value: Any, name: str, calibrator: Any) -> int:
     """As many as there are classes, or one for two classes."""
-    number = classes(calibrator)
+    number = count_classes(calibrator)
     allowed = (1, 2) if number == 2 else (number,)
     return int(_accept(value, name, " or ".join(map(str, allowed)), type(value) is int and value in allowed))
 
 
-def classes(calibrator: Any) -> int:
+def count_classes(calibrator: Any) -> int:
     """How many classes the calibrator knows."""
     return len(calibrator.classes_)
 
 
-def functions(calibrator: Any) -> int:
+def count_functions(calibrator: Any) -> int:
     """How many maps a one-against-the-rest method has: one for two classes."""
-    number = classes(calibrator)
+    number = count_classes(calibrator)
     return 1 if number == 2 else number
 
 
 def _tables(value: Any, name: str, calibrator: Any) -> np.ndarray:
     top_label = getattr(calibrator, "method", None) == "top_label"
     width = value.shape[1] if isinstance(value, np.ndarray) and value.ndim == 2 else 1
-    return _array(value, name, (1 if top_label else functions(calibrator), width))
+    return _array(value, name, (1 if top_label else count_functions(calibrator), width))
 
 
 def _array(value: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
