@@ -7,20 +7,74 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import array_api_compat
 import numpy as np
 
-Array = Any
+
+class Array(Protocol):  # noqa: PLW1641  (arrays compare by element and have no hash)
+    """An array of any library that follows the array API standard: NumPy, PyTorch, JAX and others.
+
+    The protocol lists what all of them share. Results are `Any`, because each library returns its own type. Use
+    `ArrayT` for a function that returns the type of array that it was given.
+    """
+
+    @property
+    def shape(self) -> tuple[Any, ...]: ...
+
+    @property
+    def ndim(self) -> int: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def device(self) -> Any: ...
+
+    def __neg__(self) -> Any: ...
+
+    def __add__(self, other: Any, /) -> Any: ...
+
+    def __radd__(self, other: Any, /) -> Any: ...
+
+    def __sub__(self, other: Any, /) -> Any: ...
+
+    def __rsub__(self, other: Any, /) -> Any: ...
+
+    def __mul__(self, other: Any, /) -> Any: ...
+
+    def __rmul__(self, other: Any, /) -> Any: ...
+
+    def __truediv__(self, other: Any, /) -> Any: ...
+
+    def __rtruediv__(self, other: Any, /) -> Any: ...
+
+    def __pow__(self, other: Any, /) -> Any: ...
+
+    def __eq__(self, other: Any, /) -> Any: ...
+
+    def __lt__(self, other: Any, /) -> Any: ...
+
+    def __le__(self, other: Any, /) -> Any: ...
+
+    def __gt__(self, other: Any, /) -> Any: ...
+
+    def __ge__(self, other: Any, /) -> Any: ...
+
+
+ArrayT = TypeVar("ArrayT", bound=Array)
+PerClass = float | Sequence[float] | Array  # a hyper-parameter: one number, or one number per class
+ClassWeights = Sequence[float] | Array | None
+Namespace = Any  # the functions of an array library, by the names of the array API standard
 
 # Rows are worked through in blocks of this many elements, so that the dozen temporaries of a block stay in
 # a core's cache; a larger block costs memory traffic, a smaller one Python's overhead.
 _BLOCK_ELEMENTS = 1 << 15
 
 
-def namespace(array: Array) -> Any:
+def namespace(array: object) -> Namespace:
     """The array-API namespace of an array; TypeError for anything else."""
     if is_torch(array):  # named directly: torch.compile warns of the cache inside `array_namespace`
         from array_api_compat import torch as torch_namespace
@@ -34,29 +88,29 @@ def device(array: Array) -> Any:
     return array.device if is_torch(array) else array_api_compat.device(array)
 
 
-def is_torch(array: Any) -> bool:
+def is_torch(array: object) -> TypeGuard[Any]:
     """Whether this is a PyTorch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
 
-def is_jax(array: Any) -> bool:
+def is_jax(array: object) -> TypeGuard[Any]:
     """Whether this is a JAX array, a traced one included."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(array, jax.Array)
 
 
-def is_traced(array: Array) -> bool:
+def is_traced(array: object) -> bool:
     """Whether a JAX transformation runs, in which values cannot steer a loop."""
     return is_jax(array) and isinstance(array, sys.modules["jax"].core.Tracer)
 
 
-def is_transformed(array: Array) -> bool:
+def is_transformed(array: object) -> bool:
     """Whether a transformation of `torch.func` runs, in which values steer no loop unless they are `unwrapped`."""
     return is_torch(array) and bool(sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor(array))
 
 
-def unwrapped(array: Array) -> Array:
+def unwrapped(array: ArrayT) -> ArrayT:
     """The values inside of transformations of `torch.func`, those of all vectors that `vmap` takes at once."""
     while is_transformed(array):
         array = sys.modules["torch"]._C._functorch.get_unwrapped(array)
@@ -77,7 +131,7 @@ def values_are_free(array: Array) -> bool:
     return True
 
 
-def _is_traced_by_torch(tensor: Array) -> bool:
+def _is_traced_by_torch(tensor: Any) -> bool:
     """Whether a tensor stands for values that PyTorch records, transforms or fakes."""
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling():  # first: what follows cannot be compiled
@@ -87,38 +141,38 @@ def _is_traced_by_torch(tensor: Array) -> bool:
     return recorded or fake or is_transformed(tensor)
 
 
-def pick(array: Array, index: Array, *, xp: Any) -> Array:
+def pick(array: ArrayT, index: Array, *, xp: Namespace) -> ArrayT:
     """The entries that `index` (..., 1) names along the last axis."""
     if is_torch(array):  # `take_along_dim` would fix the batch size of an exported program
         return array.gather(-1, index)
     return xp.take_along_axis(array, index, axis=-1)
 
 
-def widen(array: Array, *, xp: Any) -> Array:
+def widen(array: ArrayT, *, xp: Namespace) -> ArrayT:
     """The array in the precision it is computed in: float32 for 16-bit input, else its own."""
     return xp.astype(array, xp.float32) if xp.finfo(array.dtype).bits < 32 else array
 
 
-def constant(value: float | tuple[float, ...] | None, *, like: Array, xp: Any) -> Any:
+def constant(value: float | tuple[float, ...] | None, *, like: Array, xp: Namespace) -> Any:
     """A hyper-parameter next to `like`: a number stays one, a tuple becomes an array of its dtype and device."""
     if isinstance(value, tuple):
         return xp.asarray(value, dtype=like.dtype, device=device(like))
     return value
 
 
-def bounded_exp(x: Array, *, xp: Any) -> Array:
+def bounded_exp(x: ArrayT, *, xp: Namespace) -> ArrayT:
     """exp(x), held below overflow: for factors of values that are 0 and carry a derivative."""
     return xp.exp(xp.minimum(x, xp.full_like(x, 80.0)))
 
 
-def expm1(x: Array, *, xp: Any) -> Array:
+def expm1(x: ArrayT, *, xp: Namespace) -> ArrayT:
     """e^x - 1; where TorchScript records it by functions that ONNX has, as exact."""
     if is_torch(x) and sys.modules["torch"].jit.is_tracing():
         return xp.tanh(x / 2) * (xp.exp(x) + 1)
     return xp.expm1(x)
 
 
-def stop_gradient(array: Array) -> Array:
+def stop_gradient(array: ArrayT) -> ArrayT:
     """The same values, as a constant for automatic differentiation."""
     if is_torch(array):
         return array.detach()
@@ -134,7 +188,7 @@ def call_on_host(function: Callable[..., Any], result_like: Array, *arrays: Arra
     return jax.pure_callback(function, shape, *arrays, vmap_method="expand_dims")
 
 
-def in_row_blocks(function: Callable[[Array], Array], array: Array) -> Array:
+def in_row_blocks(function: Callable[[ArrayT], ArrayT], array: ArrayT) -> ArrayT:
     """Apply a row-wise function block by block where results may be written in place; elsewhere in one piece.
 
     That is so for NumPy arrays, and for PyTorch tensors in main memory that no gradient or tracing follows.
@@ -142,8 +196,9 @@ def in_row_blocks(function: Callable[[Array], Array], array: Array) -> Array:
     classes = array.shape[-1]
     if not _is_writable_in_blocks(array) or math.prod(array.shape) <= _BLOCK_ELEMENTS:  # a size may be a symbol
         return function(array)
-    rows = array.reshape(-1, classes)
-    result = np.empty_like(rows) if isinstance(rows, np.ndarray) else sys.modules["torch"].empty_like(rows)
+    rows: Any = array
+    rows = rows.reshape(-1, classes)
+    result: Any = np.empty_like(rows) if isinstance(rows, np.ndarray) else sys.modules["torch"].empty_like(rows)
     step = max(1, _BLOCK_ELEMENTS // classes)
     for start in range(0, rows.shape[0], step):
         result[start : start + step] = function(rows[start : start + step])

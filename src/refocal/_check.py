@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from refocal._arrays import is_torch, namespace, values_are_free
+from refocal._arrays import Array, Namespace, is_torch, namespace, values_are_free
 
-Array = Any
-PerClass = float | tuple[float, ...]
+Constants = float | tuple[float, ...]
 _MOST = 1_000_000
 LARGEST_SEED = 2**64 - 1  # that PyTorch takes
 LARGEST_WEIGHT = 1e100  # of a sample: sums of squares of as many as there can be are finite
 SMALLEST_WEIGHT = 1e-100  # of the heaviest sample: squares of it are not 0
 
 
-def floating(array: Any, name: str) -> tuple[Any, Array]:
+def floating(array: Any, name: str) -> tuple[Namespace, Any]:
     """The array's namespace and the array; sequences of numbers become NumPy arrays."""
     unmasked(array, name)
     try:
@@ -63,7 +62,7 @@ def same_shape(first: Array, second: Array, names: str) -> None:
         raise ValueError(msg)
 
 
-def logits(array: Array, name: str, *, xp: Any) -> None:
+def logits(array: Array, name: str, *, xp: Namespace) -> None:
     """No NaN, no +inf, and not every class of a row masked with -inf."""
     if not values_are_free(array):
         return
@@ -73,7 +72,7 @@ def logits(array: Array, name: str, *, xp: Any) -> None:
     )
 
 
-def some_class(array: Array, name: str, *, xp: Any) -> None:
+def some_class(array: Array, name: str, *, xp: Namespace) -> None:
     """In each row, a score above -inf."""
     if values_are_free(array):
         largest = xp.max(array, axis=-1)
@@ -82,25 +81,25 @@ def some_class(array: Array, name: str, *, xp: Any) -> None:
         )
 
 
-def real(array: Array, name: str, *, xp: Any) -> None:
+def real(array: Array, name: str, *, xp: Namespace) -> None:
     """No NaN; infinite values mean certainty."""
     if values_are_free(array):
         _reject_rows(xp.isnan(array), array, f"{name} must not be NaN", xp)
 
 
-def probabilities(array: Array, name: str, *, xp: Any) -> None:
+def probabilities(array: Array, name: str, *, xp: Namespace) -> None:
     """Each value in [0, 1]."""
     if values_are_free(array):
         _reject_rows(~((array >= 0) & (array <= 1)), array, f"{name} must lie in [0, 1]", xp)
 
 
-def log_probabilities(array: Array, name: str, *, xp: Any) -> None:
+def log_probabilities(array: Array, name: str, *, xp: Namespace) -> None:
     """Each value <= 0."""
     if values_are_free(array):
         _reject_rows(~(array <= 0), array, f"{name} must be a log-probability, <= 0", xp)
 
 
-def simplex(array: Array, name: str, *, xp: Any) -> None:
+def simplex(array: Array, name: str, *, xp: Namespace) -> None:
     """Rows of non-negative values that sum to 1."""
     if not values_are_free(array):
         return
@@ -174,7 +173,7 @@ def sample_weights(weights: np.ndarray, name: str) -> None:
         raise ValueError(msg)
 
 
-def labels(array: Any, like: Array, name: str, *, xp: Any) -> Array:
+def labels(array: Any, like: Array, name: str, *, xp: Namespace) -> Any:
     """Integer class indices, one for each row of `like`, within its classes."""
     unmasked(array, name)
     if isinstance(array, (list, tuple, int)):
@@ -198,7 +197,7 @@ def labels(array: Any, like: Array, name: str, *, xp: Any) -> Array:
     return xp.astype(array, xp.int64, copy=False)
 
 
-def gamma(value: Any, *, classes: int | None, least: float | None = None) -> PerClass:
+def gamma(value: Any, *, classes: int | None, least: float | None = None) -> Constants:
     """A focusing parameter, > -1 (or >= `least`): a number, or one a class; equal values become one number."""
     numbers = _numbers(value, "gamma", classes)
     for number in numbers if isinstance(numbers, tuple) else (numbers,):
@@ -240,7 +239,7 @@ def weight(value: Any, *, classes: int) -> Any:
     return None if len(set(numbers)) == 1 else numbers
 
 
-def alpha(value: Any, *, classes: int | None) -> PerClass | None:
+def alpha(value: Any, *, classes: int | None) -> Constants | None:
     """The balance of sigmoid focal loss, in (0, 1): a number, or one a class."""
     if value is None:
         return None
@@ -286,7 +285,7 @@ def interval(value: Any, name: str) -> tuple[float, float]:
     return (numbers[0], numbers[1]) if isinstance(numbers, tuple) else (-numbers, numbers)
 
 
-def _numbers(value: Any, name: str, classes: int | None) -> PerClass:
+def _numbers(value: Any, name: str, classes: int | None) -> Constants:
     """A float, or one float a class. No array library takes part, so that compilers may trace it."""
     if isinstance(value, (int, float)):
         return float(value)
@@ -330,7 +329,7 @@ def reject_rows(
     raise ValueError(msg)
 
 
-def _reject_rows(bad: Array, values: Array, message: str, xp: Any) -> None:
+def _reject_rows(bad: Array, values: Array, message: str, xp: Namespace) -> None:
     """Raise with the first bad row, if there is one."""
     if not bool(xp.any(bad)):
         return

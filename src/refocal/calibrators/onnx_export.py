@@ -33,7 +33,7 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
     classes = max(2, columns)
     head = calibrator._head(classes)
     graph = Graph()
-    scores = graph.cast(Symbol(graph, calibrator.input, (None, columns), np.dtype(np.float32)), np.float64)
+    scores: Any = graph.cast(Symbol(graph, calibrator.input, (None, columns), np.dtype(np.float32)), np.float64)
     least, gap = edges_of_probability(np.finfo(np.float32))
     logits = to_logits(scores, probs=calibrator.input == "probs", least=least, gap=gap, xp=graph)
     arrays = {name: graph.constant(array) for name, array in head.arrays.items()}

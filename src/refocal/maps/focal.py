@@ -12,9 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from refocal import _check
-from refocal._arrays import constant, widen
-
-Array = Any
+from refocal._arrays import Array, ArrayT, Namespace, PerClass, constant, widen
 
 # s(p) = 1 - sum_k q^k / (k (k + 1)): used for q below this bound, where 1 - s would cancel and its
 # derivatives would divide zero by zero. Eighteen terms reach 1e-18 there.
@@ -22,7 +20,7 @@ _SERIES_BOUND = 0.125
 _SERIES = tuple(1.0 / (k * (k + 1)) for k in range(18, 0, -1))
 
 
-def focal_partial(log_p: Array, log_q: Array, *, gamma: Any) -> Array:
+def focal_partial(log_p: ArrayT, log_q: ArrayT, *, gamma: PerClass) -> ArrayT:
     """Focal loss -(1 - p)^gamma log p of the true class, from log p and log q = log(1 - p).
 
     Args:
@@ -45,13 +43,13 @@ def focal_partial(log_p: Array, log_q: Array, *, gamma: Any) -> Array:
     _check.same_shape(log_p, log_q, "log_p and log_q")
     for values, name in ((log_p, "log_p"), (log_q, "log_q")):
         _check.log_probabilities(values, name, xp=xp)
-    gamma = _check.gamma(gamma, classes=log_p.shape[-1] if log_p.ndim else None)
+    exponents = _check.gamma(gamma, classes=log_p.shape[-1] if log_p.ndim else None)
     wide_p, wide_q = widen(log_p, xp=xp), widen(log_q, xp=xp)
-    loss = focal_partial_of(wide_p, wide_q, gamma=constant(gamma, like=wide_p, xp=xp), xp=xp)
+    loss = focal_partial_of(wide_p, wide_q, gamma=constant(exponents, like=wide_p, xp=xp), xp=xp)
     return xp.astype(loss, log_p.dtype, copy=False)
 
 
-def focal_partial_of(log_p: Array, log_q: Array, *, gamma: Any, xp: Any) -> Array:
+def focal_partial_of(log_p: ArrayT, log_q: ArrayT, *, gamma: float | Array, xp: Namespace) -> ArrayT:
     """`focal_partial` without its checks."""
     if isinstance(gamma, float):
         if gamma == 0.0:
@@ -65,7 +63,7 @@ def focal_partial_of(log_p: Array, log_q: Array, *, gamma: Any, xp: Any) -> Arra
     return -xp.exp(xp.where(unfocused, 0.0, gamma * xp.where(unfocused, 0.0, log_q))) * log_p
 
 
-def phi(p: Array, *, gamma: Any) -> Array:
+def phi(p: ArrayT, *, gamma: PerClass) -> ArrayT:
     """phi^gamma(p) = (1 - p)^gamma - gamma (1 - p)^(gamma - 1) p log p.
 
     It is -p times the derivative of the partial loss, and the factor by which focal loss changes the gradient
@@ -87,9 +85,8 @@ def phi(p: Array, *, gamma: Any) -> Array:
     """
     xp, p = _check.floating(p, "p")
     _check.probabilities(p, "p", xp=xp)
-    gamma = _check.gamma(gamma, classes=p.shape[-1] if p.ndim else None)
     wide = widen(p, xp=xp)
-    gamma = constant(gamma, like=wide, xp=xp)
+    exponent = constant(_check.gamma(gamma, classes=p.shape[-1] if p.ndim else None), like=wide, xp=xp)
     q = 1 - wide
     possible = wide > 0
     log_p = xp.where(possible, xp.log(xp.where(possible, wide, 1.0)), 0.0)
@@ -98,13 +95,13 @@ def phi(p: Array, *, gamma: Any) -> Array:
     ratio = xp.where(q < _SERIES_BOUND, 1 - deficit, -wide * log_p / safe_q)
     # 1 - p is exact from 1/2 on; below, log1p keeps its rounding from being multiplied by gamma
     log_q = xp.where(wide < 0.5, xp.log1p(-xp.where(wide < 0.5, wide, 0.0)), xp.log(xp.where(q > 0, q, 1.0)))
-    exponent = gamma + xp.zeros_like(q)
-    at_one = xp.where(exponent > 0, 0.0, xp.where(exponent < 0, xp.inf, xp.ones_like(q)))
-    factor = xp.where(q > 0, xp.exp(gamma * log_q), at_one)
-    return xp.astype(factor * (1 + gamma * ratio), p.dtype, copy=False)
+    sign = exponent + xp.zeros_like(q)
+    at_one = xp.where(sign > 0, 0.0, xp.where(sign < 0, xp.inf, xp.ones_like(q)))
+    factor = xp.where(q > 0, xp.exp(exponent * log_q), at_one)
+    return xp.astype(factor * (1 + exponent * ratio), p.dtype, copy=False)
 
 
-def near_one_deficit(q: Array) -> Array:
+def near_one_deficit(q: ArrayT) -> ArrayT:
     """1 - s(p) by its series in q, to full relative precision for small q."""
     total: Any = 0.0
     for coefficient in _SERIES:
@@ -112,7 +109,9 @@ def near_one_deficit(q: Array) -> Array:
     return total
 
 
-def focus_of_top(odds_against: Array, *, gamma: Any, gamma_plus_one: Any, xp: Any) -> tuple[Array, Array]:
+def focus_of_top(
+    odds_against: ArrayT, *, gamma: float | Array, gamma_plus_one: float | Array, xp: Namespace
+) -> tuple[ArrayT, ArrayT]:
     """1 + gamma s, and s - p, of a class with odds q / p against it: for any odds from 0 up and gamma > -1.
 
     s = log(1 + odds) / odds; near p = 1 it is written by its deficit 1 - s, so that the terms of

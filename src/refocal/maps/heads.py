@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from refocal._arrays import device
+from refocal._arrays import Array, ArrayT, Namespace, device
 from refocal.maps.posterior import MapSettings, map_rows
-from refocal.maps.simplex import log_p_and_q, softplus, split_logits
-
-Array = Any
+from refocal.maps.simplex import log_or_minus_inf, log_p_and_q, softplus, split_logits
 
 
-def to_logits(scores: Array, *, probs: bool, least: float, gap: float, xp: Any) -> Array:
+def to_logits(scores: ArrayT, *, probs: bool, least: float, gap: float, xp: Namespace) -> ArrayT:
     """Logits (..., K) from scores (..., K), or (..., 1) of the second of two classes.
 
     Args:
@@ -42,12 +40,12 @@ def edges_of_probability(limits: Any) -> tuple[float, float]:
     return (tiny * eps if tiny > 1e-30 else tiny), eps / 4
 
 
-def focal_head(logits: Array, *, temperature: float, settings: MapSettings, log: bool, xp: Any) -> Array:
+def focal_head(logits: ArrayT, *, temperature: float, settings: MapSettings, log: bool, xp: Namespace) -> ArrayT:
     """Psi^gamma(softmax(logits / temperature)); temperature scaling for gamma = 0."""
     return map_rows(split_logits(logits, temperature=temperature, xp=xp), settings.like(logits, xp=xp), log=log, xp=xp)
 
 
-def linear_head(logits: Array, weights: Array, bias: Array, *, of_log_probs: bool, log: bool, xp: Any) -> Array:
+def linear_head(logits: ArrayT, weights: Array, bias: Array, *, of_log_probs: bool, log: bool, xp: Namespace) -> ArrayT:
     """softmax(W x + b), x being log-probabilities, or logits less their mean; W is (K, K), or (K,) for a diagonal."""
     features = linear_features(logits, of_log_probs=of_log_probs, xp=xp)
     scores = features * weights if weights.ndim == 1 else xp.matmul(features, xp.permute_dims(weights, (1, 0)))
@@ -55,22 +53,22 @@ def linear_head(logits: Array, weights: Array, bias: Array, *, of_log_probs: boo
     return log_probs if log else xp.exp(log_probs)
 
 
-def linear_features(logits: Array, *, of_log_probs: bool, xp: Any) -> Array:
+def linear_features(logits: ArrayT, *, of_log_probs: bool, xp: Namespace) -> ArrayT:
     """What a linear map sees of a row: its log-probabilities, or its logits less their mean."""
     if of_log_probs:
         return _log_softmax(logits, xp=xp)
     return logits - xp.mean(logits, axis=-1, keepdims=True)
 
 
-def mixture_head(logits: Array, weights: Array, *, temperature: float, log: bool, xp: Any) -> Array:
+def mixture_head(logits: ArrayT, weights: Any, *, temperature: float, log: bool, xp: Namespace) -> ArrayT:
     """w_1 softmax(logits / T) + w_2 softmax(logits) + w_3 / K."""
     shifted = logits - xp.max(logits, axis=-1, keepdims=True)
     scaled, plain = _log_softmax(shifted / temperature, xp=xp), _log_softmax(shifted, xp=xp)
     probs = weights[0] * xp.exp(scaled) + weights[1] * xp.exp(plain) + weights[2] / logits.shape[-1]
-    return _log(probs, xp=xp) if log else probs
+    return log_or_minus_inf(probs, xp=xp) if log else probs
 
 
-def logistic_head(logits: Array, on_p: Array, on_q: Array, bias: Array, *, log: bool, xp: Any) -> Array:
+def logistic_head(logits: ArrayT, on_p: Array, on_q: Array, bias: Array, *, log: bool, xp: Namespace) -> ArrayT:
     """sigmoid(a log p - b log(1 - p) + c) of each class, scaled to sum 1; of class 1 alone if there are two classes."""
     log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
     if logits.shape[-1] == 2:
@@ -83,8 +81,8 @@ def logistic_head(logits: Array, on_p: Array, on_q: Array, bias: Array, *, log: 
 
 
 def table_head(
-    logits: Array, knots: Array, values: Array, slopes: Array, *, top_label: bool, log: bool, xp: Any
-) -> Array:
+    logits: ArrayT, knots: Array, values: Array, slopes: Array, *, top_label: bool, log: bool, xp: Namespace
+) -> ArrayT:
     """A piecewise linear function of the log-odds: of each class, scaled to sum 1, or of the top class.
 
     Tables are (C, M) with M a power of two, for C classes: one, the top class or class 1 of two, or all. A knot
@@ -104,10 +102,10 @@ def table_head(
     else:
         probs = look_up(log_odds, knots, values, slopes, xp=xp)
         probs = probs / xp.sum(probs, axis=-1, keepdims=True)
-    return _log(probs, xp=xp) if log else probs
+    return log_or_minus_inf(probs, xp=xp) if log else probs
 
 
-def look_up(x: Array, knots: Array, values: Array, slopes: Array, *, xp: Any) -> Array:
+def look_up(x: ArrayT, knots: Array, values: Array, slopes: Array, *, xp: Namespace) -> ArrayT:
     """The value at x (..., C) of C piecewise linear functions (C, M), by bisection on the knots.
 
     Pieces are found by the number of knots below x, less one: before the first knot, the first piece counts, and
@@ -127,15 +125,11 @@ def look_up(x: Array, knots: Array, values: Array, slopes: Array, *, xp: Any) ->
     return value + slope * xp.where(x > left, x - left, 0.0)
 
 
-def _take(table: Array, index: Array, *, xp: Any) -> Array:
+def _take(table: Array, index: Array, *, xp: Namespace) -> Array:
     flat = xp.take(table, xp.reshape(xp.astype(index, xp.int64), (-1,)), axis=0)
     return xp.reshape(flat, index.shape)
 
 
-def _log_softmax(scores: Array, *, xp: Any) -> Array:
+def _log_softmax(scores: ArrayT, *, xp: Namespace) -> ArrayT:
     shifted = scores - xp.max(scores, axis=-1, keepdims=True)
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
-
-
-def _log(probs: Array, *, xp: Any) -> Array:
-    return xp.where(probs > 0, xp.log(xp.where(probs > 0, probs, 1.0)), -xp.inf)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from refocal import _check
-from refocal._arrays import constant, stop_gradient, widen
+from refocal._arrays import ArrayT, ClassWeights, constant, stop_gradient, widen
 from refocal.maps.simplex import log_p_and_q, split_logits
 
-Array = Any
 
-
-def inverse_focal_posterior_from_logits(logits: Array, *, gamma: float, weight: Any = None) -> Array:
+def inverse_focal_posterior_from_logits(logits: ArrayT, *, gamma: float, weight: ClassWeights = None) -> ArrayT:
     """Class-posterior probabilities from the logits of a network trained with inverse focal loss.
 
     eta_i is proportional to p_i / ((1 + p_i)^gamma + gamma p_i (1 + p_i)^(gamma - 1) log p_i), p = softmax(logits).

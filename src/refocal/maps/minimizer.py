@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from refocal import _check
-from refocal._arrays import constant, widen
+from refocal._arrays import Array, ArrayT, ClassWeights, Namespace, PerClass, constant, widen
 from refocal.maps.focal import focal_partial_of
 from refocal.maps.newton import solve
 from refocal.maps.posterior import MapSettings
 
-Array = Any
-
 
 def minimizer(
-    posterior: Array, *, gamma: Any, weight: Any = None, label_smoothing: float = 0.0, detached: bool = False
-) -> Array:
+    posterior: ArrayT,
+    *,
+    gamma: PerClass,
+    weight: ClassWeights = None,
+    label_smoothing: float = 0.0,
+    detached: bool = False,
+) -> ArrayT:
     """The softmax output q that minimizes the expected focal loss when the true posterior is known.
 
     q = argmin_q sum_i eta_i w_i (-(1 - q_i)^gamma log q_i): the inverse of `refocal.posterior`, for any number
@@ -50,7 +53,7 @@ def minimizer(
     return xp.astype(solution.q, posterior.dtype, copy=False)
 
 
-def proper_focal_partial(posterior: Array, labels: Array, *, gamma: Any) -> Array:
+def proper_focal_partial(posterior: ArrayT, labels: Array | Sequence[int], *, gamma: PerClass) -> ArrayT:
     """The proper part of focal loss: its value at the minimizer that the predicted posterior belongs to.
 
     L*(eta, y) = -(1 - q_y)^gamma log q_y with q = `minimizer`(eta). Unlike focal loss itself it is minimized in
@@ -74,11 +77,11 @@ def proper_focal_partial(posterior: Array, labels: Array, *, gamma: Any) -> Arra
     xp, posterior = _check.floating(posterior, "posterior")
     _check.classes_last(posterior, "posterior")
     _check.simplex(posterior, "posterior", xp=xp)
-    labels = _check.labels(labels, posterior, "labels", xp=xp)
-    return proper_partial_of(posterior, labels, gamma=gamma, in_logs=False, xp=xp)
+    indices = _check.labels(labels, posterior, "labels", xp=xp)
+    return proper_partial_of(posterior, indices, gamma=gamma, in_logs=False, xp=xp)
 
 
-def proper_partial_of(posterior: Array, labels: Array, *, gamma: Any, in_logs: bool, xp: Any) -> Array:
+def proper_partial_of(posterior: ArrayT, labels: Array, *, gamma: PerClass, in_logs: bool, xp: Namespace) -> ArrayT:
     """`proper_focal_partial` without its checks of data; `in_logs`: from log-probabilities, which cannot underflow."""
     settings = MapSettings.checked(gamma, None, 0.0, False, classes=posterior.shape[-1], least=0.0)
     wide = widen(posterior, xp=xp)

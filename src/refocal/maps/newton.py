@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocal._arrays import (
+    Array,
+    ArrayT,
+    Namespace,
     bounded_exp,
     call_on_host,
     device,
@@ -32,9 +35,7 @@ from refocal._arrays import (
 )
 from refocal.maps.focal import focus_of_top
 from refocal.maps.posterior import MapSettings
-from refocal.maps.simplex import softplus
-
-Array = Any
+from refocal.maps.simplex import log_or_minus_inf, softplus
 
 _MAX_EVALUATIONS = 56  # of h per class, in the search; two more steps follow
 _SMALL = -40.0  # below this u, -log(1 - q) = q to the last digit
@@ -44,9 +45,9 @@ _LARGEST_U = math.log(30)  # no class below the top comes so near to q = 1
 class Solution(NamedTuple):
     """The minimizer: q_i, log q_i and log(1 - q_i) of each class."""
 
-    q: Array
-    log_q: Array
-    log_complement: Array
+    q: Any
+    log_q: Any
+    log_complement: Any
 
 
 class _Problem(NamedTuple):
@@ -57,7 +58,7 @@ class _Problem(NamedTuple):
     log_target: Array  # (..., K) log(w_j eta_j / (w_t eta_t)) of the free classes, 0 elsewhere
     zero_target: Array  # (..., K) w_j eta_j / (w_t eta_t) where that is 0: it carries only a derivative
     settings: MapSettings
-    xp: Any
+    xp: Namespace
 
 
 def search(posterior: Array, settings: MapSettings, *, in_logs: bool) -> Array:
@@ -65,7 +66,7 @@ def search(posterior: Array, settings: MapSettings, *, in_logs: bool) -> Array:
     return _search(_pose(posterior, settings, in_logs=in_logs, xp=namespace(posterior)))
 
 
-def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp: Any) -> Solution:
+def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp: Namespace) -> Solution:
     """The minimizer of the expected loss for each row of `posterior` (or of its logarithms), differentiable."""
     problem = _pose(posterior, settings, in_logs=in_logs, xp=xp)
     if math.prod(posterior.shape) == 0:
@@ -88,26 +89,25 @@ def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp:
     return _assemble(problem, top, rest)
 
 
-def _pose(posterior: Array, settings: MapSettings, *, in_logs: bool, xp: Any) -> _Problem:
+def _pose(posterior: Array, settings: MapSettings, *, in_logs: bool, xp: Namespace) -> _Problem:
     pose = _pose_logs if in_logs else _pose_probabilities
     return pose(posterior, settings.like(posterior, xp=xp), xp=xp)
 
 
-def _pose_probabilities(posterior: Array, settings: MapSettings, *, xp: Any) -> _Problem:
+def _pose_probabilities(posterior: Array, settings: MapSettings, *, xp: Namespace) -> _Problem:
     target = posterior
     if settings.label_smoothing:
         target = (1 - settings.label_smoothing) * target + settings.label_smoothing / target.shape[-1]
-    possible = target > 0
-    problem = _pose_logs(xp.where(possible, xp.log(xp.where(possible, target, 1.0)), -xp.inf), settings, xp=xp)
+    problem = _pose_logs(log_or_minus_inf(target, xp=xp), settings, xp=xp)
     top = xp.sum(xp.where(problem.is_top, target, 0.0), axis=-1, keepdims=True)
     zero_scale = -xp.log(top)
     if settings.log_weight is not None:
         top_weight = xp.sum(xp.where(problem.is_top, settings.log_weight, 0.0), axis=-1, keepdims=True)
         zero_scale = zero_scale + (settings.log_weight - top_weight)
-    return problem._replace(zero_target=xp.where(possible, 0.0, target * bounded_exp(zero_scale, xp=xp)))
+    return problem._replace(zero_target=xp.where(target > 0, 0.0, target * bounded_exp(zero_scale, xp=xp)))
 
 
-def _pose_logs(log_target: Array, settings: MapSettings, *, xp: Any) -> _Problem:
+def _pose_logs(log_target: Array, settings: MapSettings, *, xp: Namespace) -> _Problem:
     """The same from logarithms of the posterior, without label smoothing."""
     if settings.log_weight is not None:
         log_target = log_target + settings.log_weight
@@ -163,7 +163,7 @@ class _Parts(NamedTuple):
     growth: Array  # v / expm1(v) = d log q / d u
 
     @classmethod
-    def of(cls, u: Array, *, xp: Any) -> _Parts:
+    def of(cls, u: Array, *, xp: Namespace) -> _Parts:
         small = u < _SMALL
         v = xp.exp(xp.where(small, _SMALL, u))
         odds = xp.expm1(v)
@@ -190,7 +190,7 @@ def _log_h_of_rest(problem: _Problem, parts: _Parts) -> tuple[Array, Array]:
     return log_h, slope
 
 
-def log_h_of_top(top: Array, settings: MapSettings, *, xp: Any) -> tuple[Array, Array]:
+def log_h_of_top(top: ArrayT, settings: MapSettings, *, xp: Namespace) -> tuple[ArrayT, ArrayT]:
     """Log h and its derivative in the log-odds, for a top class with gamma and gamma + 1 as `settings` has them."""
     gamma = settings.gamma
     log_q, log_complement = -softplus(-top, xp=xp), -softplus(top, xp=xp)

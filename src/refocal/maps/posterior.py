@@ -11,11 +11,22 @@ import math
 from typing import Any, NamedTuple
 
 from refocal import _check
-from refocal._arrays import bounded_exp, constant, expm1, in_row_blocks, namespace, stop_gradient, widen
+from refocal._arrays import (
+    Array,
+    ArrayT,
+    ClassWeights,
+    Namespace,
+    PerClass,
+    bounded_exp,
+    constant,
+    expm1,
+    in_row_blocks,
+    namespace,
+    stop_gradient,
+    widen,
+)
 from refocal.maps.focal import focus_of_top
-from refocal.maps.simplex import TopSplit, split_logits, split_probs
-
-Array = Any
+from refocal.maps.simplex import TopSplit, log_or_minus_inf, split_logits, split_probs
 
 # Beyond this gap between the two leading logits e^gap is no longer formed (float32 overflows at 88).
 _FAR_GAP = 40.0
@@ -23,8 +34,13 @@ _FAINT_ODDS = 1e-30  # in float32, odds much below this lose digits or vanish
 
 
 def posterior(
-    probs: Array, *, gamma: Any, weight: Any = None, label_smoothing: float = 0.0, detached: bool = False
-) -> Array:
+    probs: ArrayT,
+    *,
+    gamma: PerClass,
+    weight: ClassWeights = None,
+    label_smoothing: float = 0.0,
+    detached: bool = False,
+) -> ArrayT:
     """Class-posterior probabilities p(y|x) from the softmax output of a network trained with focal loss.
 
     Psi_i = h(p_i) / sum_l h(p_l) with h(p) = p / ((1 - p)^gamma - gamma (1 - p)^(gamma - 1) p log p).
@@ -53,7 +69,7 @@ def posterior(
     _check.simplex(probs, "probs", xp=xp)
     settings = MapSettings.checked(gamma, weight, label_smoothing, detached, classes=probs.shape[-1])
 
-    def block(rows: Array) -> Array:
+    def block(rows: ArrayT) -> ArrayT:
         wide = widen(rows, xp=xp)
         result = map_rows(split_probs(wide, xp=xp), settings.like(wide, xp=xp), log=False, xp=xp)
         return xp.astype(result, rows.dtype, copy=False)
@@ -62,15 +78,15 @@ def posterior(
 
 
 def posterior_from_logits(
-    logits: Array,
+    logits: ArrayT,
     *,
-    gamma: Any,
+    gamma: PerClass,
     temperature: float = 1.0,
-    weight: Any = None,
+    weight: ClassWeights = None,
     label_smoothing: float = 0.0,
     detached: bool = False,
     log: bool = False,
-) -> Array:
+) -> ArrayT:
     """Class-posterior probabilities p(y|x) from the logits of a network trained with focal loss.
 
     Psi^gamma(softmax(logits / temperature)), without forming the softmax: right to a few units in the last
@@ -103,7 +119,7 @@ def posterior_from_logits(
     temperature = _check.positive(temperature, "temperature")
     settings = MapSettings.checked(gamma, weight, label_smoothing, detached, classes=logits.shape[-1])
 
-    def block(rows: Array) -> Array:
+    def block(rows: ArrayT) -> ArrayT:
         wide = widen(rows, xp=xp)
         split = split_logits(wide, temperature=temperature, xp=xp)
         result = map_rows(split, settings.like(wide, xp=xp), log=log, xp=xp)
@@ -128,20 +144,26 @@ class MapSettings(NamedTuple):
 
     @classmethod
     def checked(
-        cls, gamma: Any, weight: Any, label_smoothing: Any, detached: bool, *, classes: int, least: float | None = None
+        cls,
+        gamma: PerClass,
+        weight: ClassWeights,
+        label_smoothing: float,
+        detached: bool,
+        *,
+        classes: int,
+        least: float | None = None,
     ) -> MapSettings:
         """The settings, each checked; `least` is the smallest gamma allowed (default: any above -1)."""
-        gamma = _check.gamma(gamma, classes=classes, least=least)
-        weights = _check.weight(weight, classes=classes)
+        numbers = _check.gamma(gamma, classes=classes, least=least)
         return cls(
-            gamma,
-            plus_one(gamma),
-            _logarithm(weights),
+            numbers,
+            plus_one(numbers),
+            _logarithm(_check.weight(weight, classes=classes)),
             _check.label_smoothing(label_smoothing),
             detached,
         )
 
-    def like(self, rows: Array, *, xp: Any) -> MapSettings:
+    def like(self, rows: Array, *, xp: Namespace) -> MapSettings:
         """The settings as constants next to `rows`."""
         return self._replace(
             gamma=constant(self.gamma, like=rows, xp=xp),
@@ -154,7 +176,7 @@ class MapSettings(NamedTuple):
         """Whether all classes share one gamma."""
         return isinstance(self.gamma, float)
 
-    def at(self, is_top: Array, *, xp: Any) -> tuple[Any, Any]:
+    def at(self, is_top: Array, *, xp: Namespace) -> tuple[Any, Any]:
         """Gamma and gamma + 1 of the class that the mask picks in each row."""
         if self.one_gamma:
             return self.gamma, self.gamma_plus_one
@@ -171,7 +193,7 @@ def _logarithm(weights: Any) -> Any:
     return tuple(map(math.log, weights)) if isinstance(weights, tuple) else namespace(weights).log(weights)
 
 
-def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Any) -> Array:
+def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Namespace) -> Any:
     """Psi of a split row: exp(shift_j) odds_j against 1 for the top class, divided by their sum."""
     shift = log_h_shift(split, settings, xp=xp)
     shift = xp.where(split.is_top, 0.0, shift)
@@ -197,13 +219,13 @@ def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Any) -> A
     total = xp.sum(mass, axis=-1, keepdims=True)
     if settings.label_smoothing:
         probs = _unsmooth(mass / total, settings.label_smoothing, xp=xp)
-        return _log_or_minus_inf(probs, xp=xp) if log else probs
+        return log_or_minus_inf(probs, xp=xp) if log else probs
     if not log:
         return mass / total
     return xp.where(split.is_top, 0.0, split.log_odds) + (shift - scale) - xp.log(total)
 
 
-def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Any) -> Array:
+def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Array:
     """Log h(p_j) - log h(p_top) - log odds_j for the classes below the top (any value at the top).
 
     With a_j = log(p_j / p_top) = log odds_j - gap, and L_j = log(q_j / q_top),
@@ -243,7 +265,7 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Any) -> Array:
     return shift + (xp.log(focus) - xp.log1p(gamma * (-p * log_p / (1 - p))))
 
 
-def _unsmooth(probs: Array, epsilon: float, *, xp: Any) -> Array:
+def _unsmooth(probs: Array, epsilon: float, *, xp: Namespace) -> Array:
     """Undo label smoothing: (p - epsilon / K) / (1 - epsilon), clipped at 0 and scaled to sum 1."""
     even = 1 / probs.shape[-1]
     # p - epsilon / K without the rounding of epsilon; the top class has 1 / K at least, up to rounding, so it is kept
@@ -251,7 +273,3 @@ def _unsmooth(probs: Array, epsilon: float, *, xp: Any) -> Array:
     excess = probs - xp.where(largest < even, largest, even) + (1 - epsilon) * even
     kept = xp.where(excess > 0, excess, 0.0)
     return kept / xp.sum(kept, axis=-1, keepdims=True)
-
-
-def _log_or_minus_inf(probs: Array, *, xp: Any) -> Array:
-    return xp.where(probs > 0, xp.log(xp.where(probs > 0, probs, 1.0)), -xp.inf)

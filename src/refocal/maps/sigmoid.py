@@ -11,20 +11,20 @@ an odd function of x apart from the last term: it is computed for |x| and given 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from refocal import _check
-from refocal._arrays import constant, stop_gradient, widen
+from refocal._arrays import Array, ArrayT, Namespace, PerClass, constant, stop_gradient, widen
+from refocal._check import Constants
 from refocal.maps.focal import focus_of_top
 from refocal.maps.posterior import plus_one
 from refocal.maps.simplex import softplus
 
-Array = Any
-
 _NEWTON_STEPS = 6  # from the bound of 003, Prop. 3, enough for any gamma
 
 
-def sigmoid_posterior(logits: Array, *, gamma: Any, alpha: Any = None, normalize: bool = False) -> Array:
+def sigmoid_posterior(
+    logits: ArrayT, *, gamma: PerClass, alpha: PerClass | None = None, normalize: bool = False
+) -> ArrayT:
     """p(y=1|x) from the logits of a network trained with (alpha-balanced) sigmoid focal loss.
 
     Args:
@@ -47,12 +47,14 @@ def sigmoid_posterior(logits: Array, *, gamma: Any, alpha: Any = None, normalize
     """
     xp, logits = _check.floating(logits, "logits")
     _check.real(logits, "logits", xp=xp)
-    gamma, offset = _settings(logits, gamma, alpha, least=None)
+    exponents, offset = _settings(logits, gamma, alpha, least=None)
     if normalize:
         _check.classes_last(logits, "logits")
         _check.some_class(logits, "logits", xp=xp)
     wide = widen(logits, xp=xp)
-    log_odds = _log_odds(wide, constant(gamma, like=wide, xp=xp), constant(plus_one(gamma), like=wide, xp=xp), xp=xp)
+    log_odds = _log_odds(
+        wide, constant(exponents, like=wide, xp=xp), constant(plus_one(exponents), like=wide, xp=xp), xp=xp
+    )
     log_odds = log_odds - constant(offset, like=wide, xp=xp)
     log_probs = -softplus(-log_odds, xp=xp)
     if normalize:
@@ -63,7 +65,7 @@ def sigmoid_posterior(logits: Array, *, gamma: Any, alpha: Any = None, normalize
     return xp.astype(probs, logits.dtype, copy=False)
 
 
-def sigmoid_minimizer(posterior: Array, *, gamma: Any, alpha: Any = None) -> Array:
+def sigmoid_minimizer(posterior: ArrayT, *, gamma: PerClass, alpha: PerClass | None = None) -> ArrayT:
     """The sigmoid output that minimizes the expected sigmoid focal loss: the inverse of `sigmoid_posterior`.
 
     Args:
@@ -83,40 +85,41 @@ def sigmoid_minimizer(posterior: Array, *, gamma: Any, alpha: Any = None) -> Arr
     """
     xp, posterior = _check.floating(posterior, "posterior")
     _check.probabilities(posterior, "posterior", xp=xp)
-    gamma, offset = _settings(posterior, gamma, alpha, least=0.0)
+    exponents, log_balance = _settings(posterior, gamma, alpha, least=0.0)
     wide = widen(posterior, xp=xp)
-    gamma_plus_one = constant(plus_one(gamma), like=wide, xp=xp)
-    gamma = constant(gamma, like=wide, xp=xp)
+    exponent = constant(exponents, like=wide, xp=xp)
+    exponent_plus_one = constant(plus_one(exponents), like=wide, xp=xp)
     open_interval = (wide > 0) & (wide < 1)
     safe = xp.where(open_interval, wide, 0.5)
-    offset = constant(offset, like=wide, xp=xp) + xp.zeros_like(wide)
+    offset = constant(log_balance, like=wide, xp=xp) + xp.zeros_like(wide)
     target = xp.log(safe) - xp.log1p(-safe) + offset
     distance = xp.where(target >= 0, target, -target)
     # (1 + gamma) |x| bounds the posterior's log-odds from above (003, Prop. 3) and is close to them
-    x = stop_gradient(distance) / gamma_plus_one
+    x = stop_gradient(distance) / exponent_plus_one
     for step in range(_NEWTON_STEPS + 2):
         # two steps from the solution, taken as a constant, carry its derivatives (the implicit function theorem)
         goal = distance if step >= _NEWTON_STEPS else stop_gradient(distance)
-        value, slope = _magnitude(x, gamma, gamma_plus_one, xp=xp)
+        value, slope = _magnitude(x, exponent, exponent_plus_one, xp=xp)
         x = x + (goal - value) / slope
     probs = xp.exp(-softplus(-xp.where(target >= 0, x, -x), xp=xp))
     # Towards an end the odds grow as the posterior's to the power 1 / (1 + gamma): the slope there is infinite unless
     # gamma = 0. A product, not a power of a quotient, whose derivative would be 0 times infinity.
     beside = xp.where(open_interval, 0.5, xp.where(wide > 0, 1 - wide, wide))
-    power = 1 / gamma_plus_one
+    power = 1 / exponent_plus_one
     odds = xp.exp(xp.where(wide > 0, -offset, offset) * power) * beside**power * (1 - beside) ** -power
     end = odds / (1 + odds)
     return xp.astype(xp.where(open_interval, probs, xp.where(wide > 0, 1 - end, end)), posterior.dtype, copy=False)
 
 
-def _settings(array: Array, gamma: Any, alpha: Any, *, least: float | None) -> tuple[Any, Any]:
+def _settings(
+    array: Array, gamma: PerClass, alpha: PerClass | None, *, least: float | None
+) -> tuple[Constants, Constants]:
     """gamma, and log(alpha / (1 - alpha))."""
     classes = array.shape[-1] if array.ndim else None
-    alpha = _check.alpha(alpha, classes=classes)
-    if alpha is None:
-        offset: Any = 0.0
-    else:
-        offset = tuple(map(_logit, alpha)) if isinstance(alpha, tuple) else _logit(alpha)
+    balance = _check.alpha(alpha, classes=classes)
+    offset: Constants = 0.0
+    if balance is not None:
+        offset = tuple(map(_logit, balance)) if isinstance(balance, tuple) else _logit(balance)
     return _check.gamma(gamma, classes=classes, least=least), offset
 
 
@@ -124,14 +127,14 @@ def _logit(probability: float) -> float:
     return math.log(probability) - math.log1p(-probability)
 
 
-def _log_odds(logits: Array, gamma: Any, gamma_plus_one: Any, *, xp: Any) -> Array:
+def _log_odds(logits: Array, gamma: float | Array, gamma_plus_one: float | Array, *, xp: Namespace) -> Array:
     """Log h(p) - log h(1 - p) of p = sigmoid(logits)."""
     positive = logits >= 0
     magnitude, _ = _magnitude(xp.where(positive, logits, -logits), gamma, gamma_plus_one, xp=xp)
     return xp.where(positive, magnitude, -magnitude)
 
 
-def _magnitude(x: Array, gamma: Any, gamma_plus_one: Any, *, xp: Any) -> tuple[Array, Array]:
+def _magnitude(x: Array, gamma: float | Array, gamma_plus_one: float | Array, *, xp: Namespace) -> tuple[Array, Array]:
     """Log h(p) - log h(1 - p) and its derivative in x, for p = sigmoid(x) and x >= 0."""
     odds = xp.exp(-x)  # of the less likely outcome
     focus_top, ratio_top_above_p = focus_of_top(odds, gamma=gamma, gamma_plus_one=gamma_plus_one, xp=xp)

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from refocal._arrays import device, pick
-
-Array = Any
+from refocal._arrays import Array, ArrayT, Namespace, device, pick
 
 
 class TopSplit(NamedTuple):
@@ -35,7 +33,7 @@ class TopSplit(NamedTuple):
     is_alone: Array
 
 
-def split_logits(logits: Array, *, temperature: float, xp: Any) -> TopSplit:
+def split_logits(logits: Array, *, temperature: float, xp: Namespace) -> TopSplit:
     """Split softmax(logits / temperature); differences of logits are taken before they are divided."""
     is_top, top, runner_up = _leaders(logits, xp=xp)
     alone = xp.isinf(runner_up)  # every other class is masked with -inf
@@ -50,14 +48,13 @@ def split_logits(logits: Array, *, temperature: float, xp: Any) -> TopSplit:
     return TopSplit(is_top, odds, log_odds, gap, rest, alone)
 
 
-def split_probs(probs: Array, *, xp: Any) -> TopSplit:
+def split_probs(probs: Array, *, xp: Namespace) -> TopSplit:
     """Split rows of probabilities; zeros are allowed and keep finite derivatives."""
     is_top, top, runner_up = _leaders(probs, xp=xp)
     alone = runner_up == 0
     runner_up = xp.where(alone, top, runner_up)
     odds = xp.where(is_top, 0.0, probs) / runner_up
-    possible = odds > 0
-    log_odds = xp.where(possible, xp.log(xp.where(possible, odds, 1.0)), -xp.inf)
+    log_odds = log_or_minus_inf(odds, xp=xp)
     # top - runner_up is exact when the two are close, so there log1p keeps the gap's relative precision
     close = 2 * runner_up > top
     shortfall = xp.where(close, (top - runner_up) / top, 0.0)
@@ -67,7 +64,7 @@ def split_probs(probs: Array, *, xp: Any) -> TopSplit:
     return TopSplit(is_top, odds, log_odds, gap, rest, alone)
 
 
-def _leaders(scores: Array, *, xp: Any) -> tuple[Array, Array, Array]:
+def _leaders(scores: Array, *, xp: Namespace) -> tuple[Any, Any, Any]:
     """Mask of the top class, its score and the runner-up's score."""
     top_index = xp.argmax(scores, axis=-1, keepdims=True)
     is_top = xp.arange(scores.shape[-1], device=device(scores)) == top_index
@@ -76,7 +73,7 @@ def _leaders(scores: Array, *, xp: Any) -> tuple[Array, Array, Array]:
     return is_top, pick(scores, top_index, xp=xp), pick(others, runner_up_index, xp=xp)
 
 
-def log_p_and_q(split: TopSplit, *, xp: Any) -> tuple[Array, Array]:
+def log_p_and_q(split: TopSplit, *, xp: Namespace) -> tuple[Any, Any]:
     """Log p and log(1 - p) of every class."""
     odds_against_top = xp.where(split.is_alone, 0.0, split.rest * xp.exp(-split.gap))
     log_total = xp.log1p(odds_against_top)
@@ -87,7 +84,13 @@ def log_p_and_q(split: TopSplit, *, xp: Any) -> tuple[Array, Array]:
     return log_p, log_q
 
 
-def softplus(x: Array, *, xp: Any) -> Array:
+def log_or_minus_inf(x: ArrayT, *, xp: Namespace) -> ArrayT:
+    """log(x), and -inf where x = 0, without a warning and with a derivative of 0 there."""
+    positive = x > 0
+    return xp.where(positive, xp.log(xp.where(positive, x, 1.0)), -xp.inf)
+
+
+def softplus(x: ArrayT, *, xp: Namespace) -> ArrayT:
     """log(1 + e^x), without overflow."""
     # not logaddexp: in PyTorch its second derivative is NaN where it saturates
     positive = x > 0

@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import lambertw
 
 from refocal import _check
+from refocal._arrays import Array
 from refocal.maps.posterior import MapSettings, log_h_shift, posterior_from_logits
 from refocal.maps.simplex import split_probs
-
-Array = Any
 
 
 class Thresholds(NamedTuple):
