@@ -31,7 +31,7 @@ def _adapted():
     policy = AdaFocal(bins=3)
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(60, 3, generator=generator)
-    policy.update(torch.softmax(scores, dim=1), torch.randint(3, (60,), generator=generator))
+    policy.step_epoch(torch.softmax(scores, dim=1), torch.randint(3, (60,), generator=generator))
     return policy
 
 

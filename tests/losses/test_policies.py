@@ -99,18 +99,18 @@ def test_adafocal_starts_as_published():
 
 def test_adafocal_follows_its_update_rule():
     policy = AdaFocal(bins=1, rate=2.0)
-    policy.update(*predictions(0.8, 0.5))
+    policy.step_epoch(*predictions(0.8, 0.5))
     assert policy.gammas.item() == pytest.approx(math.exp(2 * 0.3), rel=1e-5)
     policy.gammas.fill_(0.21)
-    policy.update(*predictions(0.6, 0.9))  # underconfident: shrinks below the switch, and turns over
+    policy.step_epoch(*predictions(0.6, 0.9))  # underconfident: shrinks below the switch, and turns over
     assert policy.gammas.item() == pytest.approx(-0.2)
-    policy.update(*predictions(0.6, 0.9))  # still underconfident: the inverse loss grows
+    policy.step_epoch(*predictions(0.6, 0.9))  # still underconfident: the inverse loss grows
     assert policy.gammas.item() == pytest.approx(-0.2 * math.exp(2 * 0.3), rel=1e-5)
     policy.gammas.fill_(-0.21)
-    policy.update(*predictions(0.9, 0.5))
+    policy.step_epoch(*predictions(0.9, 0.5))
     assert policy.gammas.item() == pytest.approx(0.2)
     policy.gammas.fill_(19.9)
-    policy.update(*predictions(0.9, 0.1))
+    policy.step_epoch(*predictions(0.9, 0.1))
     assert policy.gammas.item() == 20
 
 
@@ -118,15 +118,15 @@ def test_adafocal_bins_hold_equal_mass_and_keep_unseen_gammas():
     policy = AdaFocal(bins=4)
     confidence = torch.linspace(0.5, 1, 101)
     probs = torch.stack([confidence, 1 - confidence], dim=1)
-    policy.update(probs, torch.zeros(101, dtype=torch.long))
+    policy.step_epoch(probs, torch.zeros(101, dtype=torch.long))
     index = torch.bucketize(confidence, policy.edges)
     assert torch.bincount(index).tolist() == [26, 25, 25, 25]
     for count, sizes in ((100, [25] * 4), (4, [1] * 4), (3, [1, 1, 1])):
-        policy.update(probs[:count], torch.zeros(count, dtype=torch.long))
+        policy.step_epoch(probs[:count], torch.zeros(count, dtype=torch.long))
         held = torch.bincount(torch.bucketize(confidence[:count], policy.edges))
         assert sorted(held[held > 0].tolist()) == sizes
     before = policy.gammas.clone()
-    policy.update(*predictions(0.8, 0.5))  # ties fill one bin only
+    policy.step_epoch(*predictions(0.8, 0.5))  # ties fill one bin only
     assert (policy.gammas == before).sum() == 3
 
 
@@ -149,7 +149,7 @@ def test_adafocal_is_updated_in_deterministic_mode():
     policy = AdaFocal(bins=1, rate=2.0).cuda()
     torch.use_deterministic_algorithms(True)
     try:
-        policy.update(*predictions(0.8, 0.5))
+        policy.step_epoch(*predictions(0.8, 0.5))
     finally:
         torch.use_deterministic_algorithms(False)
     assert policy.gammas.item() == pytest.approx(math.exp(2 * 0.3), rel=1e-5)
@@ -175,25 +175,25 @@ def test_bad_policies():
         AdaFocal(gamma_min=-0.1)  # a sign that flips would flip back at the next update
     for value in (3.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="give probabilities, not logits"):
-            AdaFocal().update(torch.tensor([[value, 0.5]]), torch.tensor([0]))
+            AdaFocal().step_epoch(torch.tensor([[value, 0.5]]), torch.tensor([0]))
     with pytest.raises(ValueError, match=r"probs and labels must have shapes \(N, K\) and \(N,\)"):
-        AdaFocal().update(torch.zeros(3), torch.zeros(3))
+        AdaFocal().step_epoch(torch.zeros(3), torch.zeros(3))
     with pytest.raises(TypeError, match=r"probs must have a floating-point dtype, got torch\.int64"):
-        AdaFocal().update(torch.eye(2, dtype=torch.long), torch.tensor([0, 1]))
+        AdaFocal().step_epoch(torch.eye(2, dtype=torch.long), torch.tensor([0, 1]))
 
 
 def test_adafocal_leaves_out_ignored_labels():
     probs, labels = predictions(0.8, 0.5)
     expected, found = AdaFocal(bins=3), AdaFocal(bins=3)
-    expected.update(probs, labels)
+    expected.step_epoch(probs, labels)
     for index in (-100, 7):
         found = AdaFocal(bins=3)
         nothing = torch.full((50, 2), math.nan)
         options = {} if index == -100 else {"ignore_index": index}
-        found.update(torch.cat([nothing, probs]), torch.cat([torch.full((50,), index), labels]), **options)
+        found.step_epoch(torch.cat([nothing, probs]), torch.cat([torch.full((50,), index), labels]), **options)
         torch.testing.assert_close(found.state_dict(), expected.state_dict())
     with pytest.raises(ValueError, match="labels must not all be ignore_index=-100"):
-        found.update(probs, torch.full((100,), -100))
+        found.step_epoch(probs, torch.full((100,), -100))
 
 
 @pytest.mark.parametrize("label", [2, -1, -100])
@@ -202,7 +202,7 @@ def test_adafocal_refuses_labels_that_are_no_class(label):
     probs, labels = predictions(0.8, 0.5)
     labels[17] = label
     with pytest.raises(ValueError, match=rf"labels must lie in 0 \.\.\. 1 or be ignore_index=5, got {label}"):
-        policy.update(probs, labels, ignore_index=5)
+        policy.step_epoch(probs, labels, ignore_index=5)
     assert policy.gammas.tolist() == [1.0] * 3
 
 
@@ -211,5 +211,5 @@ def test_adafocal_under_autocast_and_in_half_precision_adapts_bins_of_any_size(d
     given = predictions(0.8, 0.5, count=200_000)
     for policy in (AdaFocal(bins=1, rate=2.0), AdaFocal(bins=1, rate=2.0).to(dtype)):
         with torch.autocast("cpu", dtype=dtype):
-            policy.update(*given)
+            policy.step_epoch(*given)
         assert policy.gammas.item() == pytest.approx(math.exp(2 * 0.3), rel=2 * torch.finfo(policy.gammas.dtype).eps)

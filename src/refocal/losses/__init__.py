@@ -1,5 +1,6 @@
 """Training losses in PyTorch; each knows the posterior map of the networks trained with it."""
 
+from refocal.losses.adafocal import AdaFocal
 from refocal.losses.gradients import gradient_factor, last_layer_gradient_norms
 from refocal.losses.mmce import mmce_loss
 from refocal.losses.modules import (
@@ -12,7 +13,17 @@ from refocal.losses.modules import (
     ProperFocalLoss,
     SigmoidFocalLoss,
 )
-from refocal.losses.policies import FLA53, FLA532, FLSD53, AdaFocal, SampleWise, Scheduled, fls531, fls532
+from refocal.losses.policies import (
+    FLA53,
+    FLA532,
+    FLSD53,
+    GammaPolicy,
+    SampleWise,
+    Scheduled,
+    find_policy,
+    fls531,
+    fls532,
+)
 from refocal.losses.sigmoid import sigmoid_focal_loss
 from refocal.losses.softmax import brier_loss, dual_focal_loss, focal_loss, inverse_focal_loss, proper_focal_loss
 
@@ -24,6 +35,7 @@ __all__ = [
     "BrierLoss",
     "DualFocalLoss",
     "FocalLoss",
+    "GammaPolicy",
     "InverseFocalLoss",
     "MMCELoss",
     "NoPosteriorError",
@@ -33,6 +45,7 @@ __all__ = [
     "SigmoidFocalLoss",
     "brier_loss",
     "dual_focal_loss",
+    "find_policy",
     "fls531",
     "fls532",
     "focal_loss",

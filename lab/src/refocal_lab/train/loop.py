@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from refocal import _check
-from refocal.losses import AdaFocal, Scheduled
+from refocal.losses import find_policy
 from refocal_lab.train import checkpoint, runs
 from refocal_lab.train.batches import Batches, Evaluation, Order, Source
 from refocal_lab.train.data import DataSet
@@ -149,11 +149,9 @@ class Trial:
                 raise DivergedError(msg)
 
     def _adapt(self, logits: Tensor) -> None:
-        policy = getattr(self.loss, "gamma", None)
-        if isinstance(policy, Scheduled):
-            policy.step_epoch()
-        elif isinstance(policy, AdaFocal):
-            policy.update(torch.softmax(logits, dim=1), self._val_labels)
+        policy = find_policy(self.loss)
+        if policy is not None:
+            policy.step_epoch(torch.softmax(logits, dim=1), self._val_labels)
 
     def _logits(self, part: Evaluation) -> Tensor:
         """Logits of a part on the device, for the classes that samples have."""
@@ -176,16 +174,15 @@ class Trial:
             yield
 
     def _capture(self) -> None:
-        """Capture the step for every gamma that a schedule still comes to."""
-        policy = getattr(self.loss, "gamma", None)
-        if not isinstance(policy, Scheduled):
+        """Capture the step once for each gamma that the remaining epochs use."""
+        policy = find_policy(self.loss)
+        if policy is None:
             self._step.capture()
             return
-        here = policy.get_extra_state()
-        for _ in range(self.epochs_done, self.recipe.epochs):
+        for epoch in range(self.epochs_done, self.recipe.epochs):
+            policy.resume(epoch)
             self._step.capture()
-            policy.step_epoch()
-        policy.set_extra_state(here)
+        policy.resume(self.epochs_done)
 
     def _resume(self) -> int:
         if not self._checkpoint.exists():
@@ -201,9 +198,9 @@ class Trial:
         self._step.restore(tensors)
         if self._leads:
             self._history.keep(epochs)
-        policy = getattr(self.loss, "gamma", None)
-        if isinstance(policy, Scheduled):
-            policy.set_extra_state({"epoch": epochs})
+        policy = find_policy(self.loss)
+        if policy is not None:
+            policy.resume(epochs)
         return epochs
 
     def _finish(self) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import refocal
 from refocal._documents import check_regular, parse_json, read_document
 from refocal._files import locked, remove_unfinished, replacing, write_text
-from refocal.losses import AdaFocal
+from refocal.losses import find_policy
 from refocal_lab.train import checkpoint
 from refocal_lab.train.data import DataSet
 from refocal_lab.train.history import measure
@@ -162,7 +162,8 @@ def load_loss(folder: str | Path) -> nn.Module:
         kept = card.get("kept_epoch", recipe.epochs)
         recipe = replace(recipe, loss="focal", gamma=scheduled_gamma(recipe.loss, epochs=recipe.epochs, epoch=kept))
     loss = build_loss(recipe)
-    learned = dict(loss.named_buffers()) if isinstance(getattr(loss, "gamma", None), AdaFocal) else {}
+    policy = find_policy(loss)
+    learned = {} if policy is None else policy.learned
     if learned:
         name = "best.safetensors" if recipe.keep == "best-validation" else "checkpoint.safetensors"
         if not (Path(folder) / name).exists():
@@ -170,9 +171,9 @@ def load_loss(folder: str | Path) -> nn.Module:
             raise FileNotFoundError(msg)
         tensors, _, _ = checkpoint.load(Path(folder) / name)
         for key, buffer in learned.items():
-            found = tensors.get(f"loss.{key}")
+            found = tensors.get(f"loss.gamma.{key}")
             if found is None or found.shape != buffer.shape:
-                msg = f"the checkpoint {Path(folder) / name} has no gammas of AdaFocal: loss.{key} does not fit"
+                msg = f"the checkpoint {Path(folder) / name} has no gammas of AdaFocal: loss.gamma.{key} does not fit"
                 raise checkpoint.CheckpointError(msg)
             buffer.copy_(found)
     return loss

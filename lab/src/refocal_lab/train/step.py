@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from refocal.curvature import HessianTracePenalty, twice_differentiable
-from refocal.losses import Scheduled
+from refocal.losses import find_policy
 from refocal_lab.train.batches import Source
 from refocal_lab.train.models.layers import Dropout, Head, WordVectors, head_of
 from refocal_lab.train.recipe import Recipe
@@ -140,9 +140,9 @@ class Step:
         torch.cuda.current_stream().synchronize()  # what replays it runs on another stream
 
     def _phase(self) -> float | None:
-        """The part of a schedule that a captured step holds for ever."""
-        policy = getattr(self.loss, "gamma", None)
-        return policy.current_gamma if isinstance(policy, Scheduled) else None
+        """The gamma that a captured step holds as a constant; None if it holds none."""
+        policy = find_policy(self.loss)
+        return None if policy is None else policy.current_gamma
 
     def _advance(self) -> None:
         with twice_differentiable() if self._penalty.tau else contextlib.nullcontext():
