@@ -8,7 +8,7 @@ import numpy as np
 
 from refocal.maps.minimizer import minimizer
 from refocal.maps.posterior import posterior_from_logits
-from refocal.report.record import Change, Diagram, Measured, Method, Report, Slider, Verdict, frozen
+from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict, freeze
 from refocal.stats.binning import equal_mass_bins, equal_width_bins
 from refocal.stats.scores import log_scores
 
@@ -37,10 +37,10 @@ def diagram(scores: np.ndarray, hits: np.ndarray, *, bins: int = 15, by_mass: bo
     return Diagram(*(tuple(column.tolist()) for column in columns))
 
 
-def interval(values: np.ndarray, at: float | None = None) -> Measured:
+def interval(values: np.ndarray, at: float | None = None) -> Estimate:
     value = float(np.mean(values)) if at is None else at
     half = 1.96 * float(np.std(values)) / len(values) ** 0.5
-    return Measured(value, value - half, value + half)
+    return Estimate(value, value - half, value + half)
 
 
 def method(
@@ -59,16 +59,16 @@ def method(
     return Method(
         name=name,
         title=title,
-        parameters=frozen(parameters),
+        parameters=freeze(parameters),
         chosen=name == "focal_temperature",
         given=name == "given",
-        measures=frozen(
+        measures=freeze(
             {
                 "nll": interval(log_scores(probs, labels)),
                 "brier": interval(np.sum((probs - truth) ** 2, axis=1)),
                 "ece": interval(np.abs(confidence - ~wrong) / 12, top.expected_calibration_error),
                 "error": interval(wrong),
-                "own_measure": Measured(0.25, float("nan"), float("nan")),
+                "own_measure": Estimate(0.25, float("nan"), float("nan")),
             }
         ),
         p_value=1e-9 if name == "given" else 0.42 if name == "focal_temperature" else float("nan"),
@@ -134,7 +134,7 @@ def sample_report(
             for i in largest
         ),
         slider=Slider.pack(logits[kept], labels[kept], gamma=GAMMA, temperature=TEMPERATURE),
-        versions=frozen({"refocal": "0.1.0", "numpy": np.__version__}),
+        versions=freeze({"refocal": "0.1.0", "numpy": np.__version__}),
     )
 
 
@@ -150,10 +150,10 @@ def poisoned(report: Report, string: str) -> Report:
                 method,
                 name=f"{string}{index}",
                 title=string,
-                parameters=frozen({string: 1.0}),
-                measures=frozen({string: Measured(1.0, 0.5, 1.5)}),
+                parameters=freeze({string: 1.0}),
+                measures=freeze({string: Estimate(1.0, 0.5, 1.5)}),
             )
             for index, method in enumerate(report.methods)
         ),
-        versions=frozen({string: string}),
+        versions=freeze({string: string}),
     )

@@ -28,7 +28,7 @@ def test_measures_are_those_of_the_metrics(digits):
     val, test = digits
     calibration = calibrate(val.scores, val.labels, gamma=3.0)
     report = calibration.report(test.scores, test.labels, class_names=test.class_names)
-    probs = {fitted.name: fitted.calibrator.predict_proba(test.scores) for fitted in calibration.tried}
+    probs = {fitted.name: fitted.calibrator.predict_proba(test.scores) for fitted in calibration.candidates}
     for method in report.methods:
         for name, measured in method.measures.items():
             measure = getattr(metrics, name)

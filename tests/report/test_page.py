@@ -14,8 +14,8 @@ import sample
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.evaluation import evaluate
 from refocal.report.live import binary_map, measure_rows
-from refocal.report.page import render, save_page
-from refocal.report.record import Diagram, Measured, Slider, frozen
+from refocal.report.page import render_page, save_page
+from refocal.report.record import Diagram, Estimate, Slider, freeze
 from refocal.stats.binning import equal_width_bins
 from refocal.stats.scores import log_scores
 
@@ -29,7 +29,7 @@ def report():
 
 @pytest.fixture(scope="module")
 def page(report):
-    return render(report)
+    return render_page(report)
 
 
 class Outline(HTMLParser):
@@ -59,8 +59,8 @@ class Outline(HTMLParser):
 
 
 def test_a_report_always_gives_the_same_page(report, page):
-    assert render(report) == page
-    assert render(sample.sample_report(1000)) == page
+    assert render_page(report) == page
+    assert render_page(sample.sample_report(1000)) == page
 
 
 def test_page_is_well_formed_and_everything_it_points_to_is_there(page):
@@ -97,8 +97,8 @@ def test_charts_and_tables_say_what_they_are(page):
 
 @pytest.mark.parametrize("string", [*sample.NASTY, "${data}$$&amp;<"])
 def test_user_strings_are_text_wherever_they_stand(report, string):
-    page = render(sample.poisoned(report, string))
-    plain, poisoned = Outline(render(sample.poisoned(report, "plain"))), Outline(page)
+    page = render_page(sample.poisoned(report, string))
+    plain, poisoned = Outline(render_page(sample.poisoned(report, "plain"))), Outline(page)
     assert [tag for tag, _ in poisoned.elements] == [tag for tag, _ in plain.elements]
     assert poisoned.scripts == plain.scripts
     shown = "".join(poisoned.shown)
@@ -114,22 +114,22 @@ def test_data_holds_no_character_that_could_end_it(page):
 
 
 def test_page_is_small_enough_to_send():
-    assert len(render(sample.sample_report(10_000)).encode()) < 1_000_000
+    assert len(render_page(sample.sample_report(10_000)).encode()) < 1_000_000
 
 
 def test_largest_slider_keeps_the_page_below_its_bound():
     largest = sample.sample_report(200_000, 2)
-    assert len(render(largest).encode()) < 6_000_000
+    assert len(render_page(largest).encode()) < 6_000_000
 
 
 def test_page_says_how_many_rows_it_recomputes(page):
     assert "The numbers are of all 1,000 test rows, each counted once" in page
-    assert "The numbers are of 300 of the 1,000 test rows" in render(sample.sample_report(1000, slider_rows=300))
+    assert "The numbers are of 300 of the 1,000 test rows" in render_page(sample.sample_report(1000, slider_rows=300))
 
 
 def test_a_fit_outside_the_sliders_widens_them(report):
     slider = Slider.pack(report.slider.rows(), np.array(report.slider.labels), gamma=-0.95, temperature=25.0)
-    page = render(dataclasses.replace(report, slider=slider))
+    page = render_page(dataclasses.replace(report, slider=slider))
     assert 'min="-0.95" max="10"' in page
     assert 'min="0.1" max="25"' in page
 
@@ -140,11 +140,11 @@ def test_a_report_without_classes_changes_or_measures_still_renders(report):
         shown_classes=(),
         changes=(),
         methods=tuple(
-            dataclasses.replace(method, class_diagrams=(), measures=frozen({}), diagram=Diagram((), (), (), (), ()))
+            dataclasses.replace(method, class_diagrams=(), measures=freeze({}), diagram=Diagram((), (), (), (), ()))
             for method in report.methods
         ),
     )
-    page = render(bare)
+    page = render_page(bare)
     Outline(page)
     assert "No confidence changed" in page
     assert "nan" not in "".join(Outline(page).shown)
@@ -153,7 +153,7 @@ def test_a_report_without_classes_changes_or_measures_still_renders(report):
 
 def test_scores_that_need_no_change_are_recommended_as_given(report):
     kept = tuple(dataclasses.replace(method, chosen=method.given) for method in report.methods)
-    page = render(dataclasses.replace(report, methods=kept))
+    page = render_page(dataclasses.replace(report, methods=kept))
     assert "Recommended as given: <b class='after'><bdi>Softmax, as given" in page
     assert "<b class='after'>As given</b>, it is on average" in page
     assert "→" not in page.split("</header>")[0].split("</style>")[1]
@@ -161,8 +161,8 @@ def test_scores_that_need_no_change_are_recommended_as_given(report):
 
 def test_a_missing_measure_is_a_dash_and_an_infinite_one_a_sign(report):
     first, *others = report.methods
-    uneven = dataclasses.replace(first, measures=frozen({"nll": Measured(float("inf"), 1.0, float("inf"))}))
-    page = render(dataclasses.replace(report, methods=(uneven, *others)))
+    uneven = dataclasses.replace(first, measures=freeze({"nll": Estimate(float("inf"), 1.0, float("inf"))}))
+    page = render_page(dataclasses.replace(report, methods=(uneven, *others)))
     assert "<td data-value='Infinity'>∞<small>1.0000 to ∞</small></td>" in page
     assert "<td data-value='nan'>–</td>" in page
 
@@ -211,7 +211,7 @@ def test_map_is_the_identity_without_gamma_and_temperature():
 
 
 def test_a_page_of_one_method_says_one_way():
-    page = render(evaluate(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])))
+    page = render_page(evaluate(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])))
     assert "1 way to turn the scores into probabilities" in page
     assert "Nothing was fitted, before and after are the same: <b class='after'><bdi>As given</bdi></b>" in page
     assert "ecommended" not in page.partition("<script")[0]

@@ -33,7 +33,7 @@ def test_documented_keys_are_the_ones_written():
         "Report": written,
         "Verdict": written["verdict"],
         "Method": written["methods"][0],
-        "Measured": written["methods"][0]["measures"]["nll"],
+        "Estimate": written["methods"][0]["measures"]["nll"],
         "Diagram": written["methods"][0]["diagram"],
         "Change": written["changes"][0],
         "Slider": written["slider"],

@@ -7,12 +7,12 @@ import io
 from rich.console import Console
 
 import sample
-from refocal.report.table import table
+from refocal.report.table import build_table
 
 
 def shown(report, width=140):
     console = Console(file=io.StringIO(), width=width)
-    console.print(table(report))
+    console.print(build_table(report))
     return console.file.getvalue()
 
 

@@ -22,9 +22,9 @@ from refocal.cli import main
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError
 from refocal.report.evaluation import given_probs
-from refocal.scale.engines import Local
+from refocal.scale.engines import LocalEngine
 from refocal.scale.likelihood import MOST_PASSES, PartitionedLikelihood
-from refocal.scale.parts import Rows, Source, form_of, matching
+from refocal.scale.parts import FileSource, Rows, find_files, require_form
 
 FORMS = [{}, {"dtype": np.float64, "weighted": True}, {"kind": "probs", "dtype": np.float64}]
 
@@ -65,9 +65,9 @@ def test_ten_passes_are_enough(tmp_path, dtype, sharpness):
         some = predictions(20_000, part)
         scores = (sharpness * some.scores).astype(dtype)
         Predictions(scores, kind="logits", labels=some.labels).write(tmp_path / f"{part}.npz")
-    files = matching(tmp_path / "*.npz")
-    source = Source.of(files, Rows(form_of(files), finite=True).read)
-    data = PartitionedLikelihood(Local(lambda _: None), source, kind="logits", files=3)
+    files = find_files(tmp_path / "*.npz")
+    source = FileSource.of(files, Rows(require_form(files), finite=True).read)
+    data = PartitionedLikelihood(LocalEngine(lambda _: None), source, kind="logits", files=3)
     calibrator = FocalTemperatureScaling()
     calibrator.learn(data)
     assert data.passes <= MOST_PASSES
@@ -76,9 +76,9 @@ def test_ten_passes_are_enough(tmp_path, dtype, sharpness):
 
 def test_an_eleventh_pass_is_refused(tmp_path):
     write(tmp_path)
-    files = matching(tmp_path / "*.parquet")
-    source = Source.of(files, Rows(form_of(files)).read)
-    data = PartitionedLikelihood(Local(lambda _: None), source, kind="logits", files=len(files))
+    files = find_files(tmp_path / "*.parquet")
+    source = FileSource.of(files, Rows(require_form(files)).read)
+    data = PartitionedLikelihood(LocalEngine(lambda _: None), source, kind="logits", files=len(files))
     with pytest.raises(RuntimeError, match="no optimum found in 10 passes"):
         for _ in range(MOST_PASSES):
             data.of_temperature(1.0)
@@ -267,7 +267,7 @@ def test_a_file_counts_once_by_whatever_name(tmp_path, monkeypatch):
     predictions(10, 0).write("a.npz")
     os.symlink("a.npz", "b.npz")
     assert scale.evaluate(["a.npz", "./a.npz", tmp_path / "a.npz", "*.npz"]).samples == 10
-    assert matching("*.npz") == (tmp_path / "a.npz",)
+    assert find_files("*.npz") == (tmp_path / "a.npz",)
 
 
 def test_names_with_spaces_and_the_characters_of_patterns(tmp_path):
@@ -275,8 +275,8 @@ def test_names_with_spaces_and_the_characters_of_patterns(tmp_path):
     folder.mkdir()
     predictions(10, 0).write(folder / "a b[2]?.npz")
     predictions(10, 1).write(folder / "c.npz")
-    assert matching(folder / "a b[2]?.npz") == (folder / "a b[2]?.npz",)
-    assert matching(folder / "*.npz") == (folder / "a b[2]?.npz", folder / "c.npz")
+    assert find_files(folder / "a b[2]?.npz") == (folder / "a b[2]?.npz",)
+    assert find_files(folder / "*.npz") == (folder / "a b[2]?.npz", folder / "c.npz")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

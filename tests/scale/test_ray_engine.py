@@ -21,8 +21,8 @@ from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, Tempera
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError
 from refocal.scale.measuring import measure_block
-from refocal.scale.parts import Rows, Source, form_of, matching
-from refocal.scale.ray_engine import Held, connected
+from refocal.scale.parts import FileSource, Rows, find_files, require_form
+from refocal.scale.ray_engine import StoredBlocks, open_ray
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -75,12 +75,12 @@ def test_both_engines_fit_the_same(tmp_path, calibrator):
 
 def test_rows_are_read_from_disk_once(tmp_path):
     write(tmp_path)
-    files = matching(tmp_path / "*.parquet")
-    rows = Rows(form_of(files), finite=True)
+    files = find_files(tmp_path / "*.parquet")
+    rows = Rows(require_form(files), finite=True)
 
-    with connected(None, lambda _: None) as engine:
-        held = engine.hold(Source.of(files, rows.read))
-        assert isinstance(held, Held)
+    with open_ray(None, lambda _: None) as engine:
+        held = engine.hold(FileSource.of(files, rows.read))
+        assert isinstance(held, StoredBlocks)
         for file in files:
             file.unlink()
         for _ in range(2):
@@ -100,8 +100,8 @@ def test_rows_beyond_the_object_store_are_read_again(tmp_path, monkeypatch):
 
 def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
     write(tmp_path)
-    files = matching(tmp_path / "*.parquet")
-    rows = Rows(form_of(files))
+    files = find_files(tmp_path / "*.parquet")
+    rows = Rows(require_form(files))
     marker = tmp_path / "died"
 
     def read_and_die(path):
@@ -114,8 +114,8 @@ def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
     def measure(block):
         return measure_block(block, kind="logits", calibrators=(None,))[0]
 
-    with connected(None, lambda _: None) as engine:
-        found = engine.fold(Source.of(files, read_and_die), measure, CalibrationAccumulator.merge, what="measuring")
+    with open_ray(None, lambda _: None) as engine:
+        found = engine.fold(FileSource.of(files, read_and_die), measure, CalibrationAccumulator.merge, what="measuring")
     assert int(marker.read_text(encoding="utf-8")) != os.getpid()
     assert found.compute() == pytest.approx(scale.evaluate(files), rel=1e-12)
     assert found.compute().samples == sum(SIZES)
@@ -183,8 +183,8 @@ def test_an_error_is_raised_when_the_other_tasks_have_ended(tmp_path, place):
     def tell(_):
         raise ValueError(place)
 
-    source = Source.of((tmp_path / "a.npz", tmp_path / "b.npz"), fail_or_go_on)
-    with connected(None, tell) as engine:
+    source = FileSource.of((tmp_path / "a.npz", tmp_path / "b.npz"), fail_or_go_on)
+    with open_ray(None, tell) as engine:
         with pytest.raises(ValueError, match=place) as caught:
             engine.fold(source, len, max, what="waiting")
         before = beats.stat().st_size
@@ -214,8 +214,8 @@ def test_an_interrupt_ends_the_remote_work(tmp_path):
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        with pytest.raises(KeyboardInterrupt), connected(None, lambda _: None) as engine:
-            engine.fold(Source.of((tmp_path / "a.npz",), endless), len, max, what="waiting")
+        with pytest.raises(KeyboardInterrupt), open_ray(None, lambda _: None) as engine:
+            engine.fold(FileSource.of((tmp_path / "a.npz",), endless), len, max, what="waiting")
     finally:
         ended.set()
         thread.join()

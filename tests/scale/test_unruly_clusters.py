@@ -15,8 +15,8 @@ import pytest
 from data_sets import predictions
 
 from refocal.scale import ray_engine, tasks
-from refocal.scale.parts import Rows, Source, form_of
-from refocal.scale.ray_engine import connected
+from refocal.scale.parts import FileSource, Rows, require_form
+from refocal.scale.ray_engine import open_ray
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -47,8 +47,8 @@ def test_a_file_that_brings_down_its_workers_is_named(tmp_path, files, monkeypat
     monkeypatch.setattr(ray_engine, "_TASKS", 1)  # all files in one, which does not tell which of them it is
     monkeypatch.setattr(tasks, "RETRIES", 1)
     attempts = tmp_path / "attempts"
-    source = Source.of(files, deadly(Rows(form_of(files)).read, "b.npz", attempts))
-    with connected(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError) as caught:
+    source = FileSource.of(files, deadly(Rows(require_form(files)).read, "b.npz", attempts))
+    with open_ray(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError) as caught:
         engine.fold(source, lambda block: len(block.labels), max, what="measuring")
     assert str(caught.value).startswith(f"a worker died 2 times while it worked on {files[1]}: ")
     assert attempts.stat().st_size == 2 + 2  # together, and alone
@@ -56,9 +56,9 @@ def test_a_file_that_brings_down_its_workers_is_named(tmp_path, files, monkeypat
 
 def test_a_file_that_brings_down_its_workers_is_named_by_a_fit(tmp_path, files, monkeypatch):
     monkeypatch.setattr(tasks, "RETRIES", 1)
-    source = Source.of(files, deadly(Rows(form_of(files)).read, "c.npz", tmp_path / "attempts"))
+    source = FileSource.of(files, deadly(Rows(require_form(files)).read, "c.npz", tmp_path / "attempts"))
     named = r"died 2 times while it worked on .*c\.npz: "
-    with connected(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError, match=named):
+    with open_ray(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError, match=named):
         engine.hold(source)
 
 

@@ -14,11 +14,11 @@ from refocal._documents import parse_json, read_document
 from refocal.cli import compare, memory
 from refocal.cli.output import Output, check_output, note, show, steps
 from refocal.predictions import Predictions
-from refocal.report import Report, table, words
+from refocal.report import Report, build_table, words
 from refocal.report import evaluate as measure
 
 if TYPE_CHECKING:
-    from refocal.report import Calibration
+    from refocal.report import Selection
 
 _SUFFIXES = {
     "save": (".json",),
@@ -61,7 +61,7 @@ def evaluate(options: Namespace) -> None:
         tests = compare.paired(several, progress) if len(several) > 1 else []
     if len(reports) == 1:
         _save(reports[0], options)
-        show(options, table(reports[0]), json.loads(reports[0].to_json()))
+        show(options, build_table(reports[0]), json.loads(reports[0].to_json()))
     else:
         content = {"files": [json.loads(report.to_json()) for report in reports], "paired": tests}
         show(options, compare.side_by_side(reports, tests), content)
@@ -108,7 +108,7 @@ def apply(options: Namespace) -> None:
     """Calibrate a file block by block, or many into a folder."""
     from refocal.calibrators import load
     from refocal.cli import partitioned
-    from refocal.scale import Done
+    from refocal.scale import ProgressUpdate
     from refocal.scale.application import calibrate_file
 
     folder = Path(options.out).is_dir() and Path(options.out).suffix not in _SUFFIXES["out"]
@@ -122,7 +122,7 @@ def apply(options: Namespace) -> None:
             options.files[0],
             options.out,
             overwrite=options.force,
-            progress=lambda rows: progress(Done("calibrating", 0, 1, rows)),
+            progress=lambda rows: progress(ProgressUpdate("calibrating", 0, 1, rows)),
         )
     show(options, f"{rows:,} rows calibrated: {options.out}", {"rows": rows, "out": options.out})
 
@@ -155,13 +155,13 @@ def _loss_settings(options: Namespace) -> dict[str, Any]:
     return {} if options.gamma is None else {"gamma": options.gamma}
 
 
-def _fitted(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Calibration:
+def _fitted(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Selection:
     from refocal.report import calibrate as fit
 
     return fit(val.scores, val.labels, input=val.kind, sample_weight=val.weights, progress=progress, **settings)
 
 
-def _reported(calibration: Calibration, test: Predictions, source: str, progress: Callable[[str], None]) -> Report:
+def _reported(calibration: Selection, test: Predictions, source: str, progress: Callable[[str], None]) -> Report:
     return calibration.report(
         test.scores,
         test.labels,
@@ -184,22 +184,22 @@ def _measured(predictions: Predictions, file: str, *, by_class: bool) -> Report:
     )
 
 
-def _finish(options: Namespace, calibration: Calibration, test: Predictions, report: Report) -> None:
+def _finish(options: Namespace, calibration: Selection, test: Predictions, report: Report) -> None:
     """Write what was asked for, and show the result."""
     written = {}
     if getattr(options, "save", None):
         calibration.save(options.save)
         written["calibrator"] = options.save
     if getattr(options, "out", None):
-        from refocal.scale.application import writable
+        from refocal.scale.application import with_probs
 
         probs = calibration.predict_proba(test.scores)
-        writable(test, probs, options.out).write(options.out, overwrite=options.force)
+        with_probs(test, probs, options.out).write(options.out, overwrite=options.force)
         written["predictions"] = options.out
     if options.report:
         _save(report, options)
         written["report"] = options.report
-    show(options, table(report), {**json.loads(report.to_json()), "written": written})
+    show(options, build_table(report), {**json.loads(report.to_json()), "written": written})
     if not options.json:
         for what, where in written.items():
             Output().print(Text(words.printable(f"{what}: {where}")), soft_wrap=True)

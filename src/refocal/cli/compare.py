@@ -52,17 +52,19 @@ def side_by_side(reports: Sequence[Report], tests: Sequence[dict[str, Any]]) -> 
     shown.add_column("measure")
     for report in reports:
         shown.add_column(Text(words.printable(report.source)), justify="right")
-    for name in words.measure_names(reports[0]):
+    for name in words.list_measures(reports[0]):
         values = [report.given.measures.get(name) for report in reports]
         cells = [
-            words.MISSING if value is None else f"{words.measured(name, value.value)}\n{words.interval(name, value)}"
+            words.MISSING
+            if value is None
+            else f"{words.format_measure(name, value.value)}\n{words.format_interval(name, value)}"
             for value in values
         ]
-        shown.add_row(words.wording(name).label, *cells)
-    shown.add_row("calibrated? p-value", *(words.p_value(report.given.p_value) for report in reports))
+        shown.add_row(words.describe_measure(name).label, *cells)
+    shown.add_row("calibrated? p-value", *(words.format_p_value(report.given.p_value) for report in reports))
     for measure in dict.fromkeys(test["measure"] for test in tests):
-        cells = [words.p_value(test["p_value"]) for test in tests if test["measure"] == measure]
-        shown.add_row(f"{words.wording(measure).label} differs from the first? p-value", "", *cells)
+        cells = [words.format_p_value(test["p_value"]) for test in tests if test["measure"] == measure]
+        shown.add_row(f"{words.describe_measure(measure).label} differs from the first? p-value", "", *cells)
     return Group(shown, Text(words.LIMITS))
 
 
@@ -81,10 +83,10 @@ def measures(titles: Sequence[str], summaries: Sequence[CalibrationSummary]) -> 
     shown.add_column("measure")
     for title in titles:
         shown.add_column(Text(words.printable(title)), justify="right")
-    shown.add_row("Samples", *(words.count(summary.samples) for summary in summaries))
+    shown.add_row("Samples", *(words.format_count(summary.samples) for summary in summaries))
     for name in CalibrationSummary._fields[1:]:
-        cells = (words.measured(name, getattr(summary, name)) for summary in summaries)
-        shown.add_row(words.wording(name).label, *cells)
+        cells = (words.format_measure(name, getattr(summary, name)) for summary in summaries)
+        shown.add_row(words.describe_measure(name).label, *cells)
     return shown
 
 

@@ -19,15 +19,15 @@ from refocal.cli.commands import _SUFFIXES, _check_outputs
 from refocal.cli.compare import finite, measures
 from refocal.cli.output import show, terminal
 from refocal.report import words
-from refocal.report.selection import Fitted
-from refocal.scale import Done
+from refocal.report.selection import Candidate
+from refocal.scale import ProgressUpdate
 from refocal.scale import apply as apply_to_files
-from refocal.scale import evaluate as measure
+from refocal.scale import evaluate as evaluate_files
 from refocal.scale.engines import Progress as Tell
-from refocal.scale.engines import opened
-from refocal.scale.fitting import fitted
-from refocal.scale.measuring import measured
-from refocal.scale.parts import Rows, form_of, matching
+from refocal.scale.engines import open_engine
+from refocal.scale.fitting import fit
+from refocal.scale.measuring import measure
+from refocal.scale.parts import Rows, find_files, require_form
 
 _METHODS = ("temperature", "focal-temperature", "posterior")
 _DEFAULT_METHOD = "focal-temperature"
@@ -43,7 +43,7 @@ def evaluate(options: Namespace) -> None:
     """Measure the files together."""
     _refuse(options, "report")
     with bar() as progress:
-        summary = measure(options.files, split=options.split, progress=progress, **_engine(options))
+        summary = evaluate_files(options.files, split=options.split, progress=progress, **_engine(options))
     show(options, measures([" ".join(options.files)], [summary]), {"measures": finite(summary)})
 
 
@@ -51,10 +51,10 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     """Fit to files, and measure on others before and after."""
     _refuse(options, "report", "out")
     _check_outputs(options, [])
-    val = matching(options.val)
-    test = val if options.test is None else matching(options.test)
-    form = form_of(val)
-    test_form = form_of(test)
+    val = find_files(options.val)
+    test = val if options.test is None else find_files(options.test)
+    form = require_form(val)
+    test_form = require_form(test)
     form.check(test_form._replace(weighted=form.weighted))
     method = options.method or _DEFAULT_METHOD
     calibrator = _chosen(method, loss, form.kind)
@@ -63,11 +63,11 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
         msg = f"{options.val} and {options.test} must be files of their own, both have {min(set(val) & set(test))}"
         raise ValueError(msg)
     engine = _engine(options)
-    with bar() as progress, opened(engine.get("engine", "local"), engine.get("address"), progress) as running:
-        result = fitted(running, calibrator, val, Rows(form, split="val", optional=not alone, finite=True))
+    with bar() as progress, open_engine(engine.get("engine", "local"), engine.get("address"), progress) as running:
+        result = fit(running, calibrator, val, Rows(form, split="val", optional=not alone, finite=True))
         rows = Rows(test_form, split="test", optional=not alone, finite=True)
-        before, after = measured(running, test, rows, (None, result))
-    parameters = Fitted(method, method, result, None).parameters
+        before, after = measure(running, test, rows, (None, result))
+    parameters = Candidate(method, method, result, None).parameters
     if options.save:
         result.save(options.save)
     content = {
@@ -76,7 +76,10 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
         "measures": {"given": finite(before), "calibrated": finite(after)},
         "written": {"calibrator": options.save} if options.save else {},
     }
-    shown = [measures(["as given", "calibrated"], [before, after]), Text(f"{method}: {words.parameters(parameters)}")]
+    shown = [
+        measures(["as given", "calibrated"], [before, after]),
+        Text(f"{method}: {words.format_parameters(parameters)}"),
+    ]
     shown += [Text(words.printable(f"calibrator: {options.save}"))] if options.save else []
     show(options, Group(*shown), content)
 
@@ -133,7 +136,7 @@ def bar() -> Iterator[Tell]:
     with Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task("starting", rows=0)
 
-        def tell(done: Done) -> None:
+        def tell(done: ProgressUpdate) -> None:
             shown.update(task, description=done.what, completed=done.files, total=done.of_files, rows=done.rows)
 
         yield tell

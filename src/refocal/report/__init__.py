@@ -3,35 +3,35 @@
 from typing import TYPE_CHECKING
 
 from refocal.report.evaluation import evaluate
-from refocal.report.page import render, save_page
-from refocal.report.record import Change, Diagram, Measured, Method, Report, Slider, Verdict
-from refocal.report.table import table
+from refocal.report.page import render_page, save_page
+from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict
+from refocal.report.table import build_table
 
 if TYPE_CHECKING:
-    from refocal.report.selection import METHODS, Calibration, Fitted, calibrate
+    from refocal.report.selection import METHODS, Candidate, Selection, calibrate
 
 __all__ = [
     "METHODS",
-    "Calibration",
+    "Candidate",
     "Change",
     "Diagram",
-    "Fitted",
-    "Measured",
+    "Estimate",
     "Method",
     "Report",
+    "Selection",
     "Slider",
     "Verdict",
+    "build_table",
     "calibrate",
     "evaluate",
-    "render",
+    "render_page",
     "save_page",
-    "table",
 ]
 
 
 def __getattr__(name: str) -> object:
     """What fits brings in scikit-learn: only when it is asked for."""
-    if name in {"METHODS", "Calibration", "Fitted", "calibrate"}:
+    if name in {"METHODS", "Selection", "Candidate", "calibrate"}:
         from refocal.report import selection as calibration
 
         return getattr(calibration, name)

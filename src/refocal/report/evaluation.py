@@ -15,8 +15,8 @@ from refocal import _check
 from refocal._arrays import namespace
 from refocal.maps.heads import edges_of_probability, to_logits
 from refocal.maps.posterior import posterior_from_logits
-from refocal.report.measure import TestData, largest_changes, measured_method, most_frequent
-from refocal.report.record import SLIDER_LOGITS, Report, Slider, frozen
+from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
+from refocal.report.record import SLIDER_LOGITS, Report, Slider, freeze
 from refocal.report.verdict import verdict
 
 Step = Callable[[str], None]
@@ -24,7 +24,7 @@ GIVEN, POSTERIOR = "given", "posterior"
 
 
 @dataclass(frozen=True)
-class Contender:
+class ScoreMap:
     """A way to read scores as probabilities.
 
     Attributes:
@@ -44,9 +44,9 @@ class Contender:
     on_slider: bool = True
 
 
-def as_given(*, input: str) -> Contender:
+def given_map(*, input: str) -> ScoreMap:
     """The scores as they came: softmax of logits, or the probabilities themselves."""
-    return Contender(GIVEN, "As given", lambda scores: given_probs(scores, input=input, log=False), frozen({}), None)
+    return ScoreMap(GIVEN, "As given", lambda scores: given_probs(scores, input=input, log=False), freeze({}), None)
 
 
 def given_probs(scores: Any, *, input: str, log: bool) -> np.ndarray:
@@ -98,13 +98,13 @@ def evaluate(
     Reference: 002, section 2.
     """
     data = TestData.of(scores, labels, weights)
-    given = as_given(input=input)
+    given = given_map(input=input)
     return compare([given], given, data, input=input, class_names=class_names, by_class=by_class, source=source)
 
 
 def compare(
-    contenders: Sequence[Contender],
-    chosen: Contender,
+    maps: Sequence[ScoreMap],
+    chosen: ScoreMap,
     data: TestData,
     *,
     input: str,
@@ -114,8 +114,8 @@ def compare(
     source: str = "test data",
     progress: Step = lambda _: None,
 ) -> Report:
-    """Measure contenders, the scores as given first, and put the chosen one forward."""
-    given = contenders[0].predict(data.scores)
+    """Measure maps, the scores as given first, and put the chosen one forward."""
+    given = maps[0].predict(data.scores)
     data = replace(data, labels=_check.labels(data.labels, given, "labels", xp=namespace(given)))
     classes = given.shape[1]
     names = tuple(map(str, range(classes))) if class_names is None else tuple(class_names)
@@ -126,29 +126,29 @@ def compare(
     if wrong:
         msg = f"class_names must be text, got {wrong[0]!r}"
         raise TypeError(msg)
-    shown = most_frequent(data.labels, classes) if by_class else ()
+    shown = choose_classes(data.labels, classes) if by_class else ()
     methods, best, below = [], given, None
-    for contender in contenders:
-        progress(f"measuring {contender.title[0].lower()}{contender.title[1:]}")
-        probs = given if contender is contenders[0] else contender.predict(data.scores)
-        best = probs if contender is chosen else best
-        if contender.name == POSTERIOR:
+    for score_map in maps:
+        progress(f"measuring {score_map.title[0].lower()}{score_map.title[1:]}")
+        probs = given if score_map is maps[0] else score_map.predict(data.scores)
+        best = probs if score_map is chosen else best
+        if score_map.name == POSTERIOR:
             below = float(np.average(given.max(axis=1) < probs.max(axis=1), weights=data.weights))
-        method = measured_method(
+        method = measure_method(
             probs,
             data,
             shown,
-            seconds=contender.seconds,
-            name=contender.name,
-            title=contender.title,
-            parameters=frozen(contender.parameters),
-            chosen=contender is chosen,
-            given=contender is contenders[0],
+            seconds=score_map.seconds,
+            name=score_map.name,
+            title=score_map.title,
+            parameters=freeze(score_map.parameters),
+            chosen=score_map is chosen,
+            given=score_map is maps[0],
         )
         methods.append(method)
     methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
     winner = next(method for method in methods if method.chosen)
-    fitted = next((c.parameters for c in (chosen, *reversed(contenders)) if c.parameters and c.on_slider), {})
+    fitted = next((c.parameters for c in (chosen, *reversed(maps)) if c.parameters and c.on_slider), {})
     return Report(
         source=source,
         samples=len(data.labels),
@@ -165,7 +165,7 @@ def compare(
             alone=len(methods) == 1,
         ),
         methods=tuple(methods),
-        changes=() if winner.given else largest_changes(given, best, data.labels),
+        changes=() if winner.given else find_largest_changes(given, best, data.labels),
         slider=_slider(data, classes, fitted, input=input),
         versions=_versions(),
     )

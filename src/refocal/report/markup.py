@@ -25,9 +25,9 @@ def isolated(value: str) -> str:
 
 def methods_table(report: Report) -> str:
     """Methods with their measures and intervals."""
-    names = words.measure_names(report)
+    names = words.list_measures(report)
     head = [("Method", "words", "")]
-    head += [(words.wording(name).label, "number", words.wording(name).meaning) for name in names]
+    head += [(words.describe_measure(name).label, "number", words.describe_measure(name).meaning) for name in names]
     head += [("p-value", "number", "of the hypothesis that the confidence is calibrated"), ("Fit", "number", "")]
     rows = []
     for method in report.methods:
@@ -36,19 +36,19 @@ def methods_table(report: Report) -> str:
             for tag, holds in (("recommended", method.chosen and len(report.methods) > 1), ("as given", method.given))
             if holds
         )
-        settings = f"<small>{text(words.parameters(method.parameters))}</small>" if method.parameters else ""
+        settings = f"<small>{text(words.format_parameters(method.parameters))}</small>" if method.parameters else ""
         cells = [f"<th scope='row'>{isolated(method.title)}{tags}{settings}</th>"]
         for name in names:
             value = method.measures.get(name)
             if value is None:
                 cells.append(_cell(words.MISSING, math.nan))
                 continue
-            limits = words.interval(name, value)
+            limits = words.format_interval(name, value)
             small = f"<small>{limits}</small>" if limits else ""
-            cells.append(_cell(words.measured(name, value.value) + small, value.value))
-        cells.append(_cell(escape(words.p_value(method.p_value)), method.p_value))
+            cells.append(_cell(words.format_measure(name, value.value) + small, value.value))
+        cells.append(_cell(escape(words.format_p_value(method.p_value)), method.p_value))
         fit = math.nan if method.fit_seconds is None else method.fit_seconds
-        cells.append(_cell(escape(words.seconds(method.fit_seconds)), fit))
+        cells.append(_cell(escape(words.format_seconds(method.fit_seconds)), fit))
         of = " class='chosen'" if method.chosen else ""
         rows.append(f"<tr{of}>{''.join(cells)}</tr>")
     ways = "1 way" if len(report.methods) == 1 else f"{len(report.methods)} ways"
@@ -58,7 +58,7 @@ def methods_table(report: Report) -> str:
 
 def glossary(report: Report) -> str:
     """What the measures mean."""
-    entries = [words.wording(name) for name in words.measure_names(report)]
+    entries = [words.describe_measure(name) for name in words.list_measures(report)]
     terms = "".join(f"<dt>{text(entry.label)}</dt><dd>{text(entry.meaning)}</dd>" for entry in entries)
     last = "<dt>p-value</dt><dd>small where calibrated probabilities would hardly look like this</dd>"
     return f"<details class='glossary'><summary>What the columns mean</summary><dl>{terms}{last}</dl></details>"
@@ -80,8 +80,8 @@ def changes_table(report: Report) -> str:
                 for label in (change.predicted, change.label)
             ),
             f"<td class='words'>{'yes' if change.predicted == change.label else 'no'}</td>",
-            _cell(words.percent(change.before), change.before, "before"),
-            _cell(words.percent(change.after), change.after, "after"),
+            _cell(words.format_percent(change.before), change.before, "before"),
+            _cell(words.format_percent(change.after), change.after, "after"),
             _cell(f"{100 * shift:+.1f}".replace("-", "−"), shift),
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")
@@ -93,8 +93,8 @@ def bins_table(diagram: Diagram, *, name: str) -> str:
     """The numbers of a diagram, for those who want them or do not see it."""
     columns = (diagram.count, diagram.confidence, diagram.accuracy, diagram.low, diagram.high)
     rows = "".join(
-        f"<tr><td>{words.percent(confidence)}</td><td>{words.percent(accuracy)}</td>"
-        f"<td>{words.percent(low)} to {words.percent(high)}</td><td>{words.count(n)}</td></tr>"
+        f"<tr><td>{words.format_percent(confidence)}</td><td>{words.format_percent(accuracy)}</td>"
+        f"<td>{words.format_percent(low)} to {words.format_percent(high)}</td><td>{words.format_count(n)}</td></tr>"
         for n, confidence, accuracy, low, high in zip(*columns, strict=True)
     )
     return (
@@ -114,7 +114,7 @@ def live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
         values = (("ece", live.ece), ("nll", live.nll), ("error", live.error), ("confidence", live.confidence))
         cells = "".join(
             f"<td{_name(f'now-{key}' if now else '')} data-value='{value!r}'>"
-            f"{words.number(value) if key == 'nll' else words.percent(value, 2)}</td>"
+            f"{words.format_number(value) if key == 'nll' else words.format_percent(value, 2)}</td>"
             for key, value in values
         )
         small = f"<small{_name('now-where' if now else '')}>{where}</small>"
@@ -134,13 +134,16 @@ def tiles(given: Method, chosen: Method) -> str:
     """The headline numbers, before and after; once where nothing changes."""
     methods = (chosen,) if given.chosen else (given, chosen)
     parts = [
-        _tile(words.wording(name).label, *(words.measured(name, method.measures[name].value) for method in methods))
+        _tile(
+            words.describe_measure(name).label,
+            *(words.format_measure(name, method.measures[name].value) for method in methods),
+        )
         for name in ("ece", "nll")
         if all(name in method.measures for method in methods)
     ]
-    pairs = [words.sure_and_right(method.diagram) for method in methods]
-    parts.append(_tile("Mean confidence", *(words.percent(sure) for sure, _ in pairs)))
-    parts.append(_tile("Accuracy", *(words.percent(right) for _, right in pairs)))
+    pairs = [words.mean_confidence_and_accuracy(method.diagram) for method in methods]
+    parts.append(_tile("Mean confidence", *(words.format_percent(sure) for sure, _ in pairs)))
+    parts.append(_tile("Accuracy", *(words.format_percent(right) for _, right in pairs)))
     return "".join(parts)
 
 
@@ -159,14 +162,14 @@ def confidence_words(given: Method, chosen: Method) -> str:
     lines = []
     both = (("Before", "before", given), ("After", "after", chosen))
     for label, series, method in (("As given", "after", given),) if given.chosen else both:
-        sure, right = words.sure_and_right(method.diagram)
+        sure, right = words.mean_confidence_and_accuracy(method.diagram)
         if math.isnan(sure):
             continue
         gap = f"{abs(100 * (sure - right)):.1f}"
         off = f"{gap} points {'too sure' if sure > right else 'not sure enough'}" if gap != "0.0" else "as it should be"
         lines.append(
-            f"<p class='lead'><b class='{series}'>{label}</b>, it is on average <b>{words.percent(sure)}</b> sure and "
-            f"<b>{words.percent(right)}</b> right: {off}.</p>"
+            f"<p class='lead'><b class='{series}'>{label}</b>, it is on average "
+            f"<b>{words.format_percent(sure)}</b> sure and <b>{words.format_percent(right)}</b> right: {off}.</p>"
         )
     return (
         "".join(lines) + "<p class='note'>Samples by the confidence in their predicted class, in 20 equal parts; "

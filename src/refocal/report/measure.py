@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from refocal import _check, metrics
-from refocal.report.record import Change, Diagram, Measured, Method, frozen
+from refocal.report.record import Change, Diagram, Estimate, Method, freeze
 
 _HISTOGRAM_BINS = 20
 _CLASSES_FOR_CLASSWISE = 100  # beyond, classwise intervals take longer than all the rest
@@ -40,20 +40,20 @@ class TestData:
         return cls(np.asarray(scores), np.asarray(labels), None if weights is None else np.asarray(weights))
 
 
-def most_frequent(labels: np.ndarray, classes: int) -> tuple[int, ...]:
+def choose_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:
     """The classes that a report shows, in their own order."""
     frequent = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:_CLASSES_SHOWN]
     return tuple(sorted(frequent.tolist()))
 
 
-def measured_method(
+def measure_method(
     probs: np.ndarray, data: TestData, shown: tuple[int, ...], *, seconds: float | None = None, **named: Any
 ) -> Method:
     """A method with everything that the report says about it; `named` are its name, title, parameters and roles."""
     confidence = probs.max(axis=1)
     histogram = np.histogram(confidence, bins=_HISTOGRAM_BINS, range=(0.0, 1.0))[0]
     return Method(
-        measures=frozen(_measures(probs, data, by_class=bool(shown))),
+        measures=freeze(_measures(probs, data, by_class=bool(shown))),
         p_value=metrics.calibration_test(probs, data.labels, weights=data.weights).p_value,
         fit_seconds=seconds,
         diagram=_diagram(metrics.reliability_diagram(probs, data.labels, weights=data.weights)),
@@ -63,13 +63,13 @@ def measured_method(
     )
 
 
-def _measures(probs: np.ndarray, data: TestData, *, by_class: bool) -> Mapping[str, Measured]:
+def _measures(probs: np.ndarray, data: TestData, *, by_class: bool) -> Mapping[str, Estimate]:
     wanted: list[Callable[..., float]] = [metrics.nll, metrics.brier, metrics.ece, metrics.adaptive_ece]
     if by_class and probs.shape[1] <= _CLASSES_FOR_CLASSWISE:
         wanted.append(metrics.classwise_ece)
     wanted.append(metrics.error)
     return {
-        measure.__name__: Measured(*metrics.interval(measure, probs, data.labels, weights=data.weights))
+        measure.__name__: Estimate(*metrics.interval(measure, probs, data.labels, weights=data.weights))
         for measure in wanted
     }
 
@@ -84,7 +84,7 @@ def _class_diagram(probs: np.ndarray, came_true: np.ndarray, weights: np.ndarray
     )
 
 
-def largest_changes(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[Change, ...]:
+def find_largest_changes(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[Change, ...]:
     """The samples whose predicted class gained or lost the most probability."""
     predicted = np.argmax(after, axis=1)
     rows = np.arange(len(labels))

@@ -23,7 +23,7 @@ _GAMMA_RANGE = (-0.9, 10.0)
 _TEMPERATURE_RANGE = (0.1, 10.0)
 
 
-def render(report: Report) -> str:
+def render_page(report: Report) -> str:
     """The page as text: the same report always gives the same page.
 
     It holds its style, script and data, and a content security policy that lets it ask for nothing else.
@@ -85,7 +85,7 @@ def save_page(report: Report, path: str | os.PathLike[str], *, overwrite: bool =
         path: Where to write; its folder must exist.
         overwrite: Whether a file that is there may be replaced.
     """
-    write_text(path, render(report), overwrite=overwrite)
+    write_text(path, render_page(report), overwrite=overwrite)
 
 
 def _reliability(diagram: Diagram, when: str) -> str:
@@ -125,7 +125,7 @@ def _controls(report: Report, fitted: Live) -> dict[str, str]:
     slider = report.slider
     gamma, temperature = slider.gamma, slider.temperature
     low_t, high_t = min(_TEMPERATURE_RANGE[0], temperature), max(_TEMPERATURE_RANGE[1], temperature)
-    where = words.parameters({"gamma": gamma, "temperature": temperature})
+    where = words.format_parameters({"gamma": gamma, "temperature": temperature})
     rows = len(slider.labels)
     part = f"all {rows:,} test rows" if rows == report.samples else f"{rows:,} of the {report.samples:,} test rows"
     softmax = measure_rows(slider, gamma=0.0, temperature=1.0)

@@ -22,7 +22,7 @@ SLIDER_LOGITS = 400_000  # rows x classes; as text they take 2.2 MB of a page
 
 
 @dataclass(frozen=True)
-class Measured:
+class Estimate:
     """A measure with its confidence limits."""
 
     value: float
@@ -72,7 +72,7 @@ class Method:
     parameters: Mapping[str, float]
     chosen: bool
     given: bool
-    measures: Mapping[str, Measured]
+    measures: Mapping[str, Estimate]
     p_value: float
     fit_seconds: float | None
     diagram: Diagram
@@ -234,6 +234,6 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def frozen(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def freeze(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A mapping that cannot be changed."""
     return MappingProxyType(dict(values))

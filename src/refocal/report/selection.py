@@ -14,7 +14,7 @@ import numpy as np
 from refocal import _check
 from refocal._arrays import namespace
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
-from refocal.report.evaluation import GIVEN, POSTERIOR, Contender, Step, as_given, compare
+from refocal.report.evaluation import GIVEN, POSTERIOR, ScoreMap, Step, compare, given_map
 from refocal.report.measure import TestData
 from refocal.report.record import Report
 
@@ -33,7 +33,7 @@ METHODS = ("auto", "posterior", *BY_NAME)
 
 
 @dataclass(frozen=True)
-class Fitted:
+class Candidate:
     """A calibrator that was fitted, and how long that took (None: it had nothing to fit)."""
 
     name: str
@@ -61,18 +61,18 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Selection:
     """Calibrators fitted to the same data, the best of them chosen.
 
     Attributes:
         chosen: The recommended one; "given" where nothing beat the scores as they came.
-        tried: All of them, the scores as they came first.
+        candidates: All of them, the scores as they came first.
         gamma: The focal parameter of the training loss, where it was told.
         input: "logits" or "probs".
     """
 
-    chosen: Fitted
-    tried: tuple[Fitted, ...]
+    chosen: Candidate
+    candidates: tuple[Candidate, ...]
     gamma: float | None
     input: str
 
@@ -107,11 +107,11 @@ class Calibration:
             progress: Is told what is being done.
         """
         data = TestData.of(scores, labels, weights)
-        given = as_given(input=self.input)
-        contenders = {
+        given = given_map(input=self.input)
+        maps = {
             fitted.name: given
             if fitted.name == GIVEN
-            else Contender(
+            else ScoreMap(
                 fitted.name,
                 fitted.title,
                 fitted.calibrator.predict_proba,
@@ -119,11 +119,11 @@ class Calibration:
                 fitted.seconds,
                 on_slider=not fitted.has_further_settings,
             )
-            for fitted in self.tried
+            for fitted in self.candidates
         }
         return compare(
-            list(contenders.values()),
-            contenders[self.chosen.name],
+            list(maps.values()),
+            maps[self.chosen.name],
             data,
             input=self.input,
             gamma=self.gamma,
@@ -146,7 +146,7 @@ def calibrate(
     input: str = "logits",
     sample_weight: Any = None,
     progress: Step = lambda _: None,
-) -> Calibration:
+) -> Selection:
     """Fit calibrators to held-out scores of a classifier and choose one.
 
     Args:
@@ -195,25 +195,25 @@ def calibrate(
     if method == "auto" and np.asarray(scores).shape[-1] > _CLASSES_FOR_MATRIX:
         names = tuple(name for name in names if name != "matrix")
     data = (scores, labels, sample_weight)
-    tried = [_fit(GIVEN, "As given", FocalPosterior(gamma=0.0, input=input), data)]
+    candidates = [_fit(GIVEN, "As given", FocalPosterior(gamma=0.0, input=input), data)]
     if gamma is not None:
         posterior = FocalPosterior(
             gamma=gamma, weight=weight, label_smoothing=label_smoothing, detached=detached, input=input
         )
-        tried.append(_fit(POSTERIOR, "Closed-form posterior", posterior, data))
+        candidates.append(_fit(POSTERIOR, "Closed-form posterior", posterior, data))
     for name in names:
         if name in BY_NAME:
             title = _TITLES.get(name, f"{name.capitalize().replace('-', ' ')} scaling")
             progress(f"fitting {title[0].lower()}{title[1:]}")
-            tried.append(_fit(name, title, BY_NAME[name](input=input), data))
+            candidates.append(_fit(name, title, BY_NAME[name](input=input), data))
     if method == "auto":
         progress("choosing by cross-validation")
-        choice = AutoCalibrator(candidates=[fitted.calibrator for fitted in tried], input=input)
+        choice = AutoCalibrator(candidates=[fitted.calibrator for fitted in candidates], input=input)
         choice.fit(scores, labels, sample_weight)
-        chosen = tried[choice.best_index_]
+        chosen = candidates[choice.best_index_]
     else:
-        chosen = next(fitted for fitted in tried if fitted.name == method)
-    return Calibration(chosen, tuple(tried), gamma, input)
+        chosen = next(fitted for fitted in candidates if fitted.name == method)
+    return Selection(chosen, tuple(candidates), gamma, input)
 
 
 def _class_indices(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -226,9 +226,9 @@ def _class_indices(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
     return checked
 
 
-def _fit(name: str, title: str, calibrator: Calibrator, data: tuple[Any, Any, Any]) -> Fitted:
+def _fit(name: str, title: str, calibrator: Calibrator, data: tuple[Any, Any, Any]) -> Candidate:
     scores, labels, weights = data
     start = time.perf_counter()
     calibrator.fit(scores, labels, weights)
     seconds = time.perf_counter() - start
-    return Fitted(name, title, calibrator, None if isinstance(calibrator, FocalPosterior) else seconds)
+    return Candidate(name, title, calibrator, None if isinstance(calibrator, FocalPosterior) else seconds)

@@ -29,7 +29,9 @@ def reliability(diagram: Diagram, *, name: str, series: str, title: str, axes: t
         f"<text class='label most' x='{LEFT - 8}' y='{STRIP_TOP + 9}' text-anchor='end'>{_most(diagram)}</text>"
         f"{_ticks_below(STRIP_BOTTOM + 16)}{_axis_titles(*axes, y=STRIP_BOTTOM + 34)}"
     )
-    return _svg(inner, name=name, series=series, size=(360, 404), title=title, description=words.describe(diagram))
+    return _svg(
+        inner, name=name, series=series, size=(360, 404), title=title, description=words.describe_diagram(diagram)
+    )
 
 
 def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
@@ -46,7 +48,7 @@ def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
             bars.append(
                 f"<rect class='{series}' x='{left + index * step + 1:.1f}' width='{step - 2:.1f}' "
                 f"y='{middle - value * scale if up else middle:.1f}' height='{value * scale:.1f}'>"
-                f"<title>{series}, confidence {share}: {words.count(value)} samples</title></rect>"
+                f"<title>{series}, confidence {share}: {words.format_count(value)} samples</title></rect>"
             )
     ticks = "".join(
         f"<text class='label' x='{left + width * tick / 100:g}' y='{bottom + 18}' text-anchor='middle'>{tick}</text>"
@@ -63,10 +65,11 @@ def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
         f"{limits}{ticks}<text class='label' x='{left + width / 2:g}' y='{bottom + 36}' "
         "text-anchor='middle'>confidence (%)</text>"
     )
-    modes = [words.percent(_mode(counts), 0) for counts in (before, after)]
+    modes = [words.format_percent(_mode(counts), 0) for counts in (before, after)]
+    largest = [words.format_count(value) for value in highest]
     description = (
         f"Bars of {len(before)} equal parts of the confidence. Most samples lie near {modes[0]} before and near "
-        f"{modes[1]} after; the largest bars hold {words.count(highest[0])} and {words.count(highest[1])} samples."
+        f"{modes[1]} after; the largest bars hold {largest[0]} and {largest[1]} samples."
     )
     return _svg(
         inner,
@@ -82,7 +85,7 @@ def fitted_map(*, gamma: float, temperature: float) -> str:
     """The map for two classes, softmax score to probability, twice: as fitted, and the one that a script moves."""
     x, y = binary_map(gamma=gamma, temperature=temperature)
     curve = "M" + "L".join(f"{_x(a):.1f} {_y(b):.1f}" for a, b in zip(x, y, strict=True))
-    at = [words.percent(float(np.interp(p, x, y))) for p in (0.6, 0.8, 0.95)]
+    at = [words.format_percent(float(np.interp(p, x, y))) for p in (0.6, 0.8, 0.95)]
     inner = (
         f"{_grid()}{_diagonal()}<path class='fitted' d='{curve}'/><path class='now' d='{curve}'/>"
         f"{_ticks_below(TOP + SIZE + 16)}{_axis_titles('softmax score (%)', 'probability (%)', y=TOP + SIZE + 34)}"
@@ -155,9 +158,10 @@ def _shapes(diagram: Diagram) -> str:
         x, y = f"{_x(confidence):.1f}", f"{_y(accuracy):.1f}"
         tall = (STRIP_BOTTOM - STRIP_TOP) * n / most
         where = "inside" if low <= accuracy <= high else "outside"
+        predicted, came_true, least, greatest = (words.format_percent(p) for p in (confidence, accuracy, low, high))
         text = (
-            f"{words.count(n)} samples: predicted {words.percent(confidence)}, came true {words.percent(accuracy)}; "
-            f"calibrated: {words.percent(low)} to {words.percent(high)}"
+            f"{words.format_count(n)} samples: predicted {predicted}, came true {came_true}; "
+            f"calibrated: {least} to {greatest}"
         )
         parts.append(
             f"<line class='gap' x1='{x}' x2='{x}' y1='{_y(confidence):.1f}' y2='{y}'/>"

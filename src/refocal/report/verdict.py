@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from refocal.report import words
 from refocal.report.record import Method, Verdict
+from refocal.report.words import format_number, format_p_value, format_percent, mean_confidence_and_accuracy
 
 _LEVEL = 0.05
 _SLIGHT = 0.01  # an ECE below it matters to few
@@ -42,25 +42,25 @@ def verdict(
         first += f", though {title} fits a little better."
     else:
         first += f"; {title} makes them probabilities that you can use."
-    sure, right = words.sure_and_right(given.diagram)
+    sure, right = mean_confidence_and_accuracy(given.diagram)
     sentences = [
         first,
-        f"On average they are {words.percent(sure)} sure and {words.percent(right)} right (test of calibration: "
+        f"On average they are {format_percent(sure)} sure and {format_percent(right)} right (test of calibration: "
         f"{_p(given)}).",
     ]
     if gamma and below is not None:
-        theory = (
-            f"The network was trained with focal loss, γ = {gamma:g}: in theory {words.percent(below)} of its scores "
+        sentences.append(
+            f"The network was trained with focal loss, γ = {gamma:g}: in theory {format_percent(below)} of its scores "
+            "lie below the true probability."
         )
-        sentences.append(f"{theory}lie below the true probability.")
         if regime == "overconfident":
             sentences.append("The data say otherwise: a network that has overfitted is far from that minimum.")
     if not chosen.given:
-        before, after = given.measures["ece"], chosen.measures["ece"]
-        decisions = "All decisions stay" if changed == 0 else f"{words.percent(changed, 2)} of the decisions change"
+        ece = [format_percent(method.measures["ece"].value) for method in (given, chosen)]
+        nll = [format_number(method.measures["nll"].value) for method in (given, chosen)]
+        decisions = "All decisions stay" if changed == 0 else f"{format_percent(changed, 2)} of the decisions change"
         sentences.append(
-            f"{chosen.title} takes ECE from {words.percent(before.value)} to {words.percent(after.value)} and NLL from "
-            f"{words.number(given.measures['nll'].value)} to {words.number(chosen.measures['nll'].value)}. {decisions}."
+            f"{chosen.title} takes ECE from {ece[0]} to {ece[1]} and NLL from {nll[0]} to {nll[1]}. {decisions}."
         )
         left = "no sign of miscalibration is left" if chosen.p_value > _LEVEL else "some miscalibration is left"
         sentences.append(f"After it, {left} ({_p(chosen)}).")
@@ -75,7 +75,7 @@ def _regime(given: Method, samples: int) -> tuple[str, str]:
         if max(ece.high, ece.value, unseen) > _TOO_MUCH:
             return "calibrated", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
         return "calibrated", f"These probabilities can be trusted: no sign of miscalibration in {samples:,} samples"
-    sure, right = words.sure_and_right(given.diagram)
+    sure, right = mean_confidence_and_accuracy(given.diagram)
     if abs(sure - right) < ece.value / 2:
         return "miscalibrated", "These scores are too sure in some places and not sure enough in others"
     regime = "overconfident" if sure > right else "underconfident"
@@ -83,5 +83,5 @@ def _regime(given: Method, samples: int) -> tuple[str, str]:
 
 
 def _p(method: Method) -> str:
-    value = words.p_value(method.p_value)
+    value = format_p_value(method.p_value)
     return f"p {value}" if value.startswith("<") else f"p = {value}"

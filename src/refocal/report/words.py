@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refocal.report.record import Diagram, Measured, Report
+from refocal.report.record import Diagram, Estimate, Report
 
 
 class Wording(NamedTuple):
@@ -45,12 +45,12 @@ LIMITS = (
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def wording(measure: str) -> Wording:
+def describe_measure(measure: str) -> Wording:
     """The words for a measure; one that is not known is called by its name."""
     return _MEASURES.get(measure) or Wording(measure.replace("_", " "), measure.replace("_", " "), False)
 
 
-def measure_names(report: Report) -> tuple[str, ...]:
+def list_measures(report: Report) -> tuple[str, ...]:
     """The measures of any method, each once, in the order of the first method that has it."""
     return tuple(dict.fromkeys(name for method in report.methods for name in method.measures))
 
@@ -60,12 +60,12 @@ def printable(value: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", value)
 
 
-def percent(value: float, digits: int = 1) -> str:
+def format_percent(value: float, digits: int = 1) -> str:
     """A share, as a percentage."""
     return f"{100 * value:.{digits}f}%" if math.isfinite(value) else MISSING
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A number to four decimals; a very small one, which would show as 0, by its power of ten."""
     if math.isnan(value):
         return MISSING
@@ -75,39 +75,39 @@ def number(value: float) -> str:
     return text.replace("-", "−")
 
 
-def measured(measure: str, value: float) -> str:
+def format_measure(measure: str, value: float) -> str:
     """A measure's value."""
-    return percent(value, 2) if wording(measure).percent else number(value)
+    return format_percent(value, 2) if describe_measure(measure).percent else format_number(value)
 
 
-def interval(measure: str, value: Measured) -> str:
+def format_interval(measure: str, value: Estimate) -> str:
     """A measure's confidence limits; empty where there are none."""
     if math.isnan(value.low) or math.isnan(value.high):
         return ""
-    return f"{measured(measure, value.low)} to {measured(measure, value.high)}"
+    return f"{format_measure(measure, value.low)} to {format_measure(measure, value.high)}"
 
 
-def p_value(value: float) -> str:
+def format_p_value(value: float) -> str:
     """A p-value."""
     return MISSING if math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
     """A duration; nothing was fitted where there is none."""
     return MISSING if value is None else "< 0.01 s" if value < 0.01 else f"{value:.2f} s"
 
 
-def count(value: float) -> str:
+def format_count(value: float) -> str:
     """A number of samples, which weights may make fractional."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
-def parameters(values: Mapping[str, float]) -> str:
+def format_parameters(values: Mapping[str, float]) -> str:
     """Fitted parameters, such as "γ = 3, T = 1.21"."""
     return ", ".join(f"{_SYMBOLS.get(name, name)} = {value:.4g}".replace("-", "−") for name, value in values.items())
 
 
-def sure_and_right(diagram: Diagram) -> tuple[float, float]:
+def mean_confidence_and_accuracy(diagram: Diagram) -> tuple[float, float]:
     """Mean confidence and accuracy over all samples of a diagram."""
     total = sum(diagram.count)
     if not total:
@@ -117,17 +117,17 @@ def sure_and_right(diagram: Diagram) -> tuple[float, float]:
     return sure / total, right / total
 
 
-def outside(diagram: Diagram) -> int:
+def count_outside(diagram: Diagram) -> int:
     """How many bins lie outside the consistency band."""
     bins = zip(diagram.accuracy, diagram.low, diagram.high, strict=True)
     return sum(not low <= accuracy <= high for accuracy, low, high in bins)
 
 
-def describe(diagram: Diagram) -> str:
+def describe_diagram(diagram: Diagram) -> str:
     """A diagram in a sentence, for those who do not see it."""
-    sure, right = sure_and_right(diagram)
-    bins = len(diagram.count)
+    sure, right = mean_confidence_and_accuracy(diagram)
+    bins = f"{len(diagram.count)} {'bin' if len(diagram.count) == 1 else 'bins'}"
     return (
-        f"{count(sum(diagram.count))} samples in {bins} {'bin' if bins == 1 else 'bins'}, {outside(diagram)} outside "
-        f"the consistency band. Mean predicted probability {percent(sure)}, came true {percent(right)}."
+        f"{format_count(sum(diagram.count))} samples in {bins}, {count_outside(diagram)} outside "
+        f"the consistency band. Mean predicted probability {format_percent(sure)}, came true {format_percent(right)}."
     )

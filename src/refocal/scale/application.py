@@ -15,12 +15,12 @@ from refocal.calibrators import Calibrator
 from refocal.calibrators.files import digest
 from refocal.predictions import Predictions, PredictionsReader, PredictionsWriter
 from refocal.predictions.errors import NoRowsError
-from refocal.scale.engines import Progress, opened
+from refocal.scale.engines import Progress, open_engine
 from refocal.scale.outputs import Origin, Outputs
-from refocal.scale.parts import Form, Stamp, check_finite, first_form, matching
+from refocal.scale.parts import Form, Stamp, check_finite, find_files, find_form
 
 
-class Applied(NamedTuple):
+class ApplySummary(NamedTuple):
     """What `apply` did.
 
     Attributes:
@@ -43,7 +43,7 @@ def apply(
     engine: str = "local",
     address: str | None = None,
     progress: Progress | None = None,
-) -> Applied:
+) -> ApplySummary:
     """Calibrate files of predictions, one output for each input, of the same name, in a folder.
 
     An output is written under another name and renamed when it is complete. A job that was killed and starts again
@@ -69,12 +69,12 @@ def apply(
         ...     Predictions(np.zeros((4, 3)), kind="logits").write(f"{folder}/1.npz")
         ...     for _ in range(2):
         ...         scale.apply(FocalPosterior(gamma=3.0), f"{folder}/*.npz", f"{folder}/probs")
-        Applied(rows=4, written=1, kept=0)
-        Applied(rows=0, written=0, kept=1)
+        ApplySummary(rows=4, written=1, kept=0)
+        ApplySummary(rows=0, written=0, kept=1)
 
     Reference: 001, section 5.
     """
-    files = matching(paths)
+    files = find_files(paths)
     out = Path(folder).absolute()
     mine = digest(calibrator)
     by_name = {path.name: path for path in files}
@@ -85,20 +85,20 @@ def apply(
         if out.resolve() in (path.parent.resolve(), path.resolve().parent):
             msg = f"the outputs must go to another folder than {path}, got {str(out)!r}"
             raise ValueError(msg)
-    form = first_form(files)
+    form = find_form(files)
     if form is not None:
         form.check_input(calibrator)
     outputs = Outputs(out)
-    with outputs.held():
+    with outputs.lock():
         if not overwrite:
             outputs.check(files, calibrator=mine)
         missing = [path for path in files if overwrite or not os.path.lexists(out / path.name)]
         run = partial(_apply_file, calibrator=calibrator, made_by=mine, outputs=outputs)
         rows = 0
         if missing:
-            with opened(engine, address, progress) as running:
+            with open_engine(engine, address, progress) as running:
                 rows = running.each(run, missing, what="calibrating")
-    return Applied(rows, len(missing), len(files) - len(missing))
+    return ApplySummary(rows, len(missing), len(files) - len(missing))
 
 
 def calibrate_file(
@@ -119,13 +119,13 @@ def calibrate_file(
         for block in blocks:
             Form.of(block, Path(path)).check_input(calibrator)
             check_finite(block, path, first_row=rows)
-            writer.write(writable(block, calibrator.predict_proba(block.scores), out))
+            writer.write(with_probs(block, calibrator.predict_proba(block.scores), out))
             rows += len(block)
             progress(rows)
     return rows
 
 
-def writable(block: Predictions, probs: np.ndarray, out: str | os.PathLike[str]) -> Predictions:
+def with_probs(block: Predictions, probs: np.ndarray, out: str | os.PathLike[str]) -> Predictions:
     """Probabilities in place of the scores, in what the format of the file has room for."""
     names = None if Path(out).suffix == ".csv" else block.class_names
     return replace(block, scores=probs, kind="probs", class_names=names, source=None)

@@ -63,7 +63,7 @@ def leave() -> None:
             abandoned = True
 
 
-def through_client() -> bool:
+def uses_client() -> bool:
     """Whether this process is no part of the cluster, and speaks with it through Ray's client server (ray://)."""
     from ray.util.client import ray as client
 
@@ -81,7 +81,7 @@ class Watch:
         import ray
 
         self._unanswered: dict[tuple[str, str], float | None] = {}  # since when they are asked without an answer
-        if not through_client():  # whose process need not be able to reach those of the cluster
+        if not uses_client():  # whose process need not be able to reach those of the cluster
             context = ray.get_runtime_context()
             self._unanswered["GCS", context.gcs_address] = None
             nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]

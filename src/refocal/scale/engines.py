@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from refocal import _check
-from refocal.scale.parts import Block, Source
+from refocal.scale.parts import Block, FileSource
 
 T = TypeVar("T")
 ENGINES = ("local", "ray")
 
 
-class Done(NamedTuple):
+class ProgressUpdate(NamedTuple):
     """How far a pass over the files has come."""
 
     what: str
@@ -27,7 +27,7 @@ class Done(NamedTuple):
     rows: int
 
 
-Progress = Callable[[Done], None]
+Progress = Callable[[ProgressUpdate], None]
 
 
 class Engine(Protocol):
@@ -36,35 +36,35 @@ class Engine(Protocol):
     def fold(self, source: Any, function: Callable[[Block], T], merge: Callable[[T, T], T], *, what: str) -> T | None:
         """The merged values of a function of every block; None where there is no block."""
 
-    def hold(self, source: Source) -> Any:
+    def hold(self, source: FileSource) -> Any:
         """The source, read once and kept in memory for many passes where that is possible; `fold` takes it."""
 
     def each(self, function: Callable[[Path], int], paths: Sequence[Path], *, what: str) -> int:
         """The sum of a function of every file, which gives a number of rows."""
 
 
-def opened(engine: str, address: str | None, progress: Progress | None) -> AbstractContextManager[Engine]:
+def open_engine(engine: str, address: str | None, progress: Progress | None) -> AbstractContextManager[Engine]:
     """An engine by its name."""
     _check.one_of(engine, "engine", ENGINES)
     tell = progress or (lambda _: None)
     if engine == "ray":
-        from refocal.scale.ray_engine import connected
+        from refocal.scale.ray_engine import open_ray
 
-        return connected(address, tell)
+        return open_ray(address, tell)
     if address is not None:
         msg = f'address belongs to engine="ray", got engine={engine!r} and address={address!r}'
         raise ValueError(msg)
-    return nullcontext(Local(tell))
+    return nullcontext(LocalEngine(tell))
 
 
-class Local:
+class LocalEngine:
     """One process, one block in memory at a time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
     def fold(
-        self, source: Source, function: Callable[[Block], T], merge: Callable[[T, T], T], *, what: str
+        self, source: FileSource, function: Callable[[Block], T], merge: Callable[[T, T], T], *, what: str
     ) -> T | None:
         """See `Engine`."""
         files = 0
@@ -76,13 +76,13 @@ class Local:
                 files += 1
 
         def tell(rows: int) -> None:
-            self._progress(Done(what, files, len(source.files), rows))
+            self._progress(ProgressUpdate(what, files, len(source.files), rows))
 
-        found = folded(blocks(), function, merge, tell)
+        found = fold_blocks(blocks(), function, merge, tell)
         tell(found[1])
         return found[0]
 
-    def hold(self, source: Source) -> Source:
+    def hold(self, source: FileSource) -> FileSource:
         """The files are read again in each pass: memory stays that of a block."""
         return source
 
@@ -91,11 +91,11 @@ class Local:
         rows = 0
         for number, path in enumerate(paths, start=1):
             rows += function(path)
-            self._progress(Done(what, number, len(paths), rows))
+            self._progress(ProgressUpdate(what, number, len(paths), rows))
         return rows
 
 
-def folded(
+def fold_blocks(
     blocks: Iterable[Block],
     function: Callable[[Block], T],
     merge: Callable[[T, T], T],

@@ -13,9 +13,9 @@ from sklearn.base import clone
 
 from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling
 from refocal.calibrators.objectives import BINS, refuse_weights
-from refocal.scale.engines import Engine, Progress, opened
-from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, bins_of_cells, nll_of_cells
-from refocal.scale.parts import Block, Rows, Source, form_of, matching
+from refocal.scale.engines import Engine, Progress, open_engine
+from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
+from refocal.scale.parts import Block, FileSource, Rows, find_files, require_form
 from refocal.stats.binning import Bins
 
 C = TypeVar("C", bound=Calibrator)
@@ -66,13 +66,13 @@ def calibrate(
     Reference: 003, sections 4.2 and 5.
     """
     _check_supported(calibrator)
-    files = matching(paths)
-    rows = Rows(form_of(files), split=split, finite=True)
-    with opened(engine, address, progress) as running:
-        return fitted(running, calibrator, files, rows)
+    files = find_files(paths)
+    rows = Rows(require_form(files), split=split, finite=True)
+    with open_engine(engine, address, progress) as running:
+        return fit(running, calibrator, files, rows)
 
 
-def fitted(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> C:
+def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> C:
     """A fitted copy of a calibrator."""
     _check_supported(calibrator)
     form = rows.form
@@ -82,7 +82,7 @@ def fitted(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> 
     if isinstance(result, FocalTemperatureScaling) and result.search == "grid":
         _fit_grid(engine, result, files, rows)
     elif isinstance(result, TemperatureScaling | FocalTemperatureScaling):
-        held = engine.hold(Source.of(files, rows.read, steady=True))
+        held = engine.hold(FileSource.of(files, rows.read, steady=True))
         result.learn(PartitionedLikelihood(engine, held, kind=form.kind, files=len(files)))
     return result
 
@@ -91,10 +91,10 @@ def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequen
     cells, kind = calibrator.cells(), rows.form.kind
     run: Callable[[Block], Sums]
     if calibrator.objective == "nll":
-        run, read = partial(nll_of_cells, kind=kind, cells=cells), rows.read
+        run, read = partial(cell_nlls, kind=kind, cells=cells), rows.read
     else:
-        run, read = partial(bins_of_cells, kind=kind, cells=cells, bins=BINS), partial(_unweighted, rows)
-    found = engine.fold(Source.of(files, read), run, Sums.merge, what=f"fitting {len(cells)} cells")
+        run, read = partial(cell_bins, kind=kind, cells=cells, bins=BINS), partial(_read_unweighted, rows)
+    found = engine.fold(FileSource.of(files, read), run, Sums.merge, what=f"fitting {len(cells)} cells")
     if found is None:
         raise ValueError(NO_ROWS)
     values = found.means
@@ -103,7 +103,7 @@ def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequen
     calibrator.learn_cell(cells, values)
 
 
-def _unweighted(rows: Rows, path: Path) -> Iterator[Block]:
+def _read_unweighted(rows: Rows, path: Path) -> Iterator[Block]:
     for block in rows.read(path):
         refuse_weights(block.weights, "ece")
         yield block

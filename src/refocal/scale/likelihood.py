@@ -68,7 +68,7 @@ class PartitionedLikelihood:
     def __init__(self, engine: Engine, source: Any, *, kind: str, files: int) -> None:
         self._engine, self._source, self._kind = engine, source, kind
         self.passes = 0
-        found = self._pass(partial(outline, kind=kind, files=files), Outline.merge)
+        found = self._pass(partial(outline_block, kind=kind, files=files), Outline.merge)
         if found is None:
             raise ValueError(NO_ROWS)
         self._sample: Labeled = found.sample
@@ -112,46 +112,46 @@ class PartitionedLikelihood:
         return self._engine.fold(self._source, run, merge, what=f"fitting, pass {self.passes}")
 
 
-def labeled(block: Block, *, kind: str) -> Labeled:
+def read_labeled(block: Block, *, kind: str) -> Labeled:
     """The rows of a block as logits."""
     matrix = block.scores.reshape(len(block.labels), -1)
     return Labeled.of(logits_of(matrix, probs=kind == "probs"), block.labels, block.weights)
 
 
-def outline(block: Block, *, kind: str, files: int) -> Outline:
+def outline_block(block: Block, *, kind: str, files: int) -> Outline:
     """The outline of a block, with its share of the sample if every file had one block."""
-    data = labeled(block, kind=kind)
+    data = read_labeled(block, kind=kind)
     distance = float(data.share @ (data.top - data.logits.mean(axis=1, dtype=np.float64)))
     wanted = -(-_sample_rows(data.classes) // files)
-    return Outline(data.samples, data.samples * distance, _thinned(data, max(1, len(data.labels) // wanted)))
+    return Outline(data.samples, data.samples * distance, _thin(data, max(1, len(data.labels) // wanted)))
 
 
 def temperature_sums(block: Block, *, kind: str, beta: float, exact: bool, curvature: bool) -> Sums:
     """Value, slope and curvature of the NLL in 1/T, summed over the samples of a block."""
-    data = labeled(block, kind=kind)
+    data = read_labeled(block, kind=kind)
     at = data.of_temperature(beta, exact=exact, curvature=curvature)
     return Sums(data.samples, data.samples * np.array([value for value in at if value is not None]))
 
 
 def focal_sums(block: Block, *, kind: str, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
     """Value, gradient and Hessian of the NLL in (gamma, 1/T), summed over the samples of a block."""
-    data = labeled(block, kind=kind)
+    data = read_labeled(block, kind=kind)
     value, gradient, hessian = data.focal()(gamma, beta, exact=exact, curvature=curvature)
     parts = [np.array([value]), gradient] + ([] if hessian is None else [hessian.ravel()])
     return Sums(data.samples, data.samples * np.concatenate(parts))
 
 
-def nll_of_cells(block: Block, *, kind: str, cells: list[tuple[float, float]]) -> Sums:
+def cell_nlls(block: Block, *, kind: str, cells: list[tuple[float, float]]) -> Sums:
     """The NLL of every (gamma, T), summed over the samples of a block."""
-    data = labeled(block, kind=kind)
+    data = read_labeled(block, kind=kind)
     nll = data.focal()
     values = [nll(gamma, 1 / T, exact=False, curvature=False).value for gamma, T in cells]
     return Sums(data.samples, data.samples * np.array(values))
 
 
-def bins_of_cells(block: Block, *, kind: str, cells: list[tuple[float, float]], bins: int) -> Sums:
+def cell_bins(block: Block, *, kind: str, cells: list[tuple[float, float]], bins: int) -> Sums:
     """The reliability bins of every (gamma, T), (cells, 3, bins); decisions are the same in all of them."""
-    data = labeled(block, kind=kind)
+    data = read_labeled(block, kind=kind)
     ranked = Ranked.of(data)
     correct = ranked.argmax == data.labels
     weights = data.share * data.samples
@@ -167,7 +167,7 @@ def _sample_rows(classes: int) -> int:
     return max(_LEAST_SAMPLE_ROWS, _SAMPLE_SCORES // classes)
 
 
-def _thinned(data: Labeled, step: int) -> Labeled:
+def _thin(data: Labeled, step: int) -> Labeled:
     thin = data.thin(step)
     samples = data.samples * float(data.share[::step].sum())
     # a copy: a view would keep the whole block

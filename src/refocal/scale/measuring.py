@@ -10,10 +10,10 @@ from pathlib import Path
 from refocal.calibrators import Calibrator
 from refocal.metrics import CalibrationAccumulator, CalibrationSummary
 from refocal.report.evaluation import given_probs
-from refocal.scale.engines import Engine, Progress, opened
-from refocal.scale.parts import Block, Rows, Source, form_of, matching
+from refocal.scale.engines import Engine, Progress, open_engine
+from refocal.scale.parts import Block, FileSource, Rows, find_files, require_form
 
-Measured = tuple[CalibrationAccumulator, ...]
+Accumulators = tuple[CalibrationAccumulator, ...]
 
 
 def evaluate(
@@ -49,13 +49,13 @@ def evaluate(
 
     Reference: 002, section 2.
     """
-    files = matching(paths)
-    rows = Rows(form_of(files), split=split, finite=calibrator is not None)
-    with opened(engine, address, progress) as running:
-        return measured(running, files, rows, (calibrator,))[0]
+    files = find_files(paths)
+    rows = Rows(require_form(files), split=split, finite=calibrator is not None)
+    with open_engine(engine, address, progress) as running:
+        return measure(running, files, rows, (calibrator,))[0]
 
 
-def measured(
+def measure(
     engine: Engine, files: Sequence[Path], rows: Rows, calibrators: Sequence[Calibrator | None]
 ) -> list[CalibrationSummary]:
     """Measure the scores as calibrators make them (None: as they are), all in one pass."""
@@ -63,7 +63,7 @@ def measured(
         if calibrator is not None:
             rows.form.check_input(calibrator)
     run = partial(measure_block, kind=rows.form.kind, calibrators=tuple(calibrators))
-    found = engine.fold(Source.of(files, rows.read), run, _merge, what="measuring")
+    found = engine.fold(FileSource.of(files, rows.read), run, _merge, what="measuring")
     if found is None:
         of_split = "" if rows.split is None else f" of split {rows.split!r}"
         msg = f"there are no rows{of_split} with a weight in {len(files)} files, the first of which is {files[0]}"
@@ -71,12 +71,12 @@ def measured(
     return [accumulator.compute() for accumulator in found]
 
 
-def measure_block(block: Block, *, kind: str, calibrators: Sequence[Calibrator | None]) -> Measured:
+def measure_block(block: Block, *, kind: str, calibrators: Sequence[Calibrator | None]) -> Accumulators:
     """An accumulator of a block for each calibrator."""
-    return tuple(_accumulated(block, kind, calibrator) for calibrator in calibrators)
+    return tuple(_accumulate(block, kind, calibrator) for calibrator in calibrators)
 
 
-def _accumulated(block: Block, kind: str, calibrator: Calibrator | None) -> CalibrationAccumulator:
+def _accumulate(block: Block, kind: str, calibrator: Calibrator | None) -> CalibrationAccumulator:
     accumulator = CalibrationAccumulator()
     scores, labels, weights = block
     if calibrator is not None:
@@ -88,5 +88,5 @@ def _accumulated(block: Block, kind: str, calibrator: Calibrator | None) -> Cali
     return accumulator
 
 
-def _merge(one: Measured, other: Measured) -> Measured:
+def _merge(one: Accumulators, other: Accumulators) -> Accumulators:
     return tuple(first.merge(second) for first, second in zip(one, other, strict=True))

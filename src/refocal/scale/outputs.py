@@ -38,7 +38,7 @@ class Outputs:
     folder: Path
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep other commands from writing to the folder, which is made where it does not exist."""
         notes = self.folder / _NOTES
         notes.mkdir(parents=True, exist_ok=True)

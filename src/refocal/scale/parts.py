@@ -66,8 +66,8 @@ class Form(NamedTuple):
 
     def check(self, other: Form) -> None:
         """Refuse another form; class names are compared where both files have some."""
-        if self._told() != other._told():
-            msg = f"{other.file} must hold what {self.file} does, {self._told()}, got {other._told()}"
+        if self._describe() != other._describe():
+            msg = f"{other.file} must hold what {self.file} does, {self._describe()}, got {other._describe()}"
             raise ValueError(msg)
         names = zip(self.class_names or (), other.class_names or (), strict=False)
         for number, (ours, theirs) in enumerate(names):
@@ -85,7 +85,7 @@ class Form(NamedTuple):
             msg = f"{self.file} has scores of {self.columns} columns, but the calibrator was fitted to {expected}"
             raise ValueError(msg)
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         weights = " with weights" if self.weighted else " without weights"
         return f"{self.kind} of {self.columns} columns in {self.dtype}{weights}"
 
@@ -119,7 +119,7 @@ class Rows:
                     if whole.labels is None:
                         msg = f"{path} has no labels, which are needed to measure or fit"
                         raise ValueError(msg)
-                    yield from _chosen(Block(whole.scores, whole.labels, whole.weights), wanted)
+                    yield from _select(Block(whole.scores, whole.labels, whole.weights), wanted)
                     first_row += len(whole)
         except NoRowsError:
             return
@@ -133,7 +133,7 @@ class Rows:
         return wanted
 
 
-def _chosen(block: Block, wanted: np.ndarray) -> Iterator[Block]:
+def _select(block: Block, wanted: np.ndarray) -> Iterator[Block]:
     if wanted.all():
         yield block
     elif wanted.any():
@@ -160,19 +160,19 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class FileSource:
     """Files, and how blocks are read from one."""
 
     files: tuple[File, ...]
     read: Callable[[Path], Iterator[Block]]
 
     @classmethod
-    def of(cls, paths: Sequence[Path], read: Callable[[Path], Iterator[Block]], *, steady: bool = False) -> Source:
+    def of(cls, paths: Sequence[Path], read: Callable[[Path], Iterator[Block]], *, steady: bool = False) -> FileSource:
         """A source of files; steady for many passes: these add up to one result only if they see the same rows."""
         return cls(tuple(File(path, Stamp.of(path) if steady else None) for path in paths), read)
 
 
-def matching(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
+def find_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
     """The files that names and patterns such as `preds/*.parquet` stand for, each once, in their order."""
     given = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     if not given:
@@ -197,16 +197,16 @@ def _glob(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern, recursive=True) or glob.glob(os.path.join(glob.escape(folder), name)))
 
 
-def form_of(paths: Sequence[Path]) -> Form:
+def require_form(paths: Sequence[Path]) -> Form:
     """The form of the first file that has rows."""
-    form = first_form(paths)
+    form = find_form(paths)
     if form is None:
         msg = f"there are no rows in {len(paths)} files, the first of which is {paths[0]}"
         raise ValueError(msg)
     return form
 
 
-def first_form(paths: Sequence[Path]) -> Form | None:
+def find_form(paths: Sequence[Path]) -> Form | None:
     """The form of the first file that has rows; None if no file has any."""
     for path in paths:
         try:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from refocal.scale import cluster
-from refocal.scale.engines import Done, Progress, folded
-from refocal.scale.parts import Block, File, Source
-from refocal.scale.tasks import Group, in_order
+from refocal.scale.engines import Progress, ProgressUpdate, fold_blocks
+from refocal.scale.parts import Block, File, FileSource
+from refocal.scale.tasks import Group, run_in_order
 
 T = TypeVar("T")
 _TASKS = 2000  # of a pass; more files than that share tasks, so that few values travel
@@ -34,58 +34,63 @@ class Result(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Held:
+class StoredBlocks:
     """Blocks in the object store of the cluster, each with the files of the task that read it."""
 
     blocks: list[tuple[Group, Any]]
 
 
-class Ray:
+class RayEngine:
     """Tasks on a cluster that this process is connected to."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
     def fold(
-        self, source: Source | Held, function: Callable[[Block], T], merge: Callable[[T, T], T], *, what: str
+        self,
+        source: FileSource | StoredBlocks,
+        function: Callable[[Block], T],
+        merge: Callable[[T, T], T],
+        *,
+        what: str,
     ) -> T | None:
         """See `Engine`."""
-        if isinstance(source, Held):
-            results = in_order(partial(_fold_held, function=function), source.blocks)
+        if isinstance(source, StoredBlocks):
+            results = run_in_order(partial(_fold_held, function=function), source.blocks)
             of_files = len(source.blocks)
         else:
             run = partial(_fold_files, read=source.read, function=function, merge=merge)
-            results, of_files = in_order(run, _groups(source.files)), len(source.files)
+            results, of_files = run_in_order(run, _groups(source.files)), len(source.files)
         total: T | None = None
-        for value in self._told(results, what, of_files):
+        for value in self._report(results, what, of_files):
             if value is not None:
                 total = value if total is None else merge(total, value)
         return total
 
-    def hold(self, source: Source) -> Source | Held:
+    def hold(self, source: FileSource) -> FileSource | StoredBlocks:
         """Reads the files into the object store, unless they are too large for it."""
         import ray
 
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         room = resources.get("object_store_memory", 0.0)
         size = sum(file.path.stat().st_size for file in source.files)
-        if size > _STORE_SHARE * room or cluster.through_client():  # which knows no streams
+        if size > _STORE_SHARE * room or cluster.uses_client():  # which knows no streams
             return source
         run = partial(_blocks_of_files, read=source.read)
-        with closing(in_order(run, _groups(source.files), streams=True)) as streams:
-            return Held([(group, block) for group, blocks in streams for block in blocks])
+        with closing(run_in_order(run, _groups(source.files), streams=True)) as streams:
+            return StoredBlocks([(group, block) for group, blocks in streams for block in blocks])
 
     def each(self, function: Callable[[Path], int], paths: Sequence[Path], *, what: str) -> int:
         """See `Engine`."""
-        results = in_order(partial(_each_file, function=function), _groups([File(path, None) for path in paths]))
-        return sum(self._told(results, what, len(paths)))
+        results = run_in_order(partial(_each_file, function=function), _groups([File(path, None) for path in paths]))
+        return sum(self._report(results, what, len(paths)))
 
-    def _told(self, results: Generator[tuple[Group, Result]], what: str, of_files: int) -> Iterator[Any]:
+    def _report(self, results: Generator[tuple[Group, Result]], what: str, of_files: int) -> Iterator[Any]:
         files = rows = 0
         with closing(results):  # at once: a traceback would keep it open until the cluster is gone
             for _, result in results:
                 files, rows = files + result.files, rows + result.rows
-                self._progress(Done(what, files, of_files, rows))
+                self._progress(ProgressUpdate(what, files, of_files, rows))
                 yield result.value
 
 
@@ -98,7 +103,7 @@ def _groups(files: Sequence[File]) -> list[tuple[Group, tuple[File, ...]]]:
 
 
 def _fold_files(files: Sequence[File], *, read: Any, function: Any, merge: Any) -> Result:
-    total, rows = folded(_blocks_of_files(files, read=read), function, merge)
+    total, rows = fold_blocks(_blocks_of_files(files, read=read), function, merge)
     return Result(total, len(files), rows)
 
 
@@ -116,7 +121,7 @@ def _each_file(files: Sequence[File], *, function: Callable[[Path], int]) -> Res
 
 
 @contextmanager
-def connected(address: str | None, progress: Progress) -> Iterator[Ray]:
+def open_ray(address: str | None, progress: Progress) -> Iterator[RayEngine]:
     """The engine on a cluster: the one this process is connected to, that at an address, or one of this machine.
 
     Without an address a cluster that runs on this machine is used, else one is started, and stopped at the end.
@@ -134,7 +139,7 @@ def connected(address: str | None, progress: Progress) -> Iterator[Ray]:
         msg = f"this process is connected to {ray.get_runtime_context().gcs_address}, got address={address!r}"
         raise ValueError(msg)
     try:
-        yield Ray(progress)
+        yield RayEngine(progress)
     finally:
         if ours:
             cluster.leave()

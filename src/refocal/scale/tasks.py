@@ -20,7 +20,7 @@ class WorkerDiedError(RuntimeError):
     """A task brought down its worker, each time that it was started."""
 
 
-def in_order(
+def run_in_order(
     run: Callable[[Any], Any], calls: Sequence[tuple[Group, Any]], *, streams: bool = False
 ) -> Generator[tuple[Group, Any]]:
     """Files and the result of a function of them, in the order of the calls; leaving ends the tasks that still run.
@@ -43,13 +43,13 @@ def in_order(
         while waiting:
             group, argument, handle = waiting[0]
             try:
-                with original_errors(told(group)):
-                    result = _streamed(handle, watch) if streams else _awaited(handle, watch)
+                with original_errors(describe_files(group)):
+                    result = _collect(handle, watch) if streams else _await(handle, watch)
             except WorkerDiedError:
                 if len(group) == 1 or not isinstance(argument, tuple):
                     raise
                 alone = [((path,), (file,)) for path, file in zip(group, argument, strict=True)]
-                yield from in_order(run, alone, streams=streams)
+                yield from run_in_order(run, alone, streams=streams)
             else:
                 yield group, result
             waiting.popleft()
@@ -96,21 +96,21 @@ def original_errors(what: str) -> Iterator[None]:
         raise RuntimeError(msg) from error
 
 
-def told(group: Group) -> str:
+def describe_files(group: Group) -> str:
     """Files in words."""
     return str(group[0]) if len(group) == 1 else f"one of {len(group)} files from {group[0]} to {group[-1]}"
 
 
-def _awaited(reference: Any, watch: Watch) -> Any:
+def _await(reference: Any, watch: Watch) -> Any:
     """What a reference stands for. `ray.get` would not hear of Ctrl-C while the cluster is stopped."""
     (done,) = first_done([reference.future()], watch)
     return done.result()
 
 
-def _streamed(stream: Any, watch: Watch) -> list[Any]:
-    _awaited(stream.completed(), watch)
+def _collect(stream: Any, watch: Watch) -> list[Any]:
+    _await(stream.completed(), watch)
     *references, last = stream
-    error = _awaited(last, watch)
+    error = _await(last, watch)
     if error is not None:
         raise error
     return references

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from refocal.scale.ray_engine import connected
+from refocal.scale.ray_engine import open_ray
 from refocal_lab.reproduce import Context, Outcome, read_specs
 from refocal_lab.reproduce import reproduce as make
 from refocal_lab.train.on_ray import spread
@@ -37,7 +37,7 @@ def reproduce(
     folders = {"experiments": experiments.absolute(), "results": results.absolute()}
     given = {name: None if path is None else path.absolute() for name, path in (("data", data), ("zoo", zoo))}
     settings = {**folders, **given, "scale": scale, "force": force}
-    with connected(address, lambda _: None):
+    with open_ray(address, lambda _: None):
         yield from spread(_reproduce_one, ids, gpu_share=0, **settings)
 
 

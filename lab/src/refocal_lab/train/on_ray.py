@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from refocal import _check
 from refocal._files import write_text
 from refocal.scale.cluster import RETRIES, Watch
-from refocal.scale.ray_engine import connected
+from refocal.scale.ray_engine import open_ray
 from refocal.scale.tasks import end, first_done, original_errors
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def train(
         "keep_logits": keep_logits,
     }
     failures: list[Exception] = []
-    with connected(address, lambda _: None):
+    with open_ray(address, lambda _: None):
         for result in spread(_train_one, recipes, gpu_share=1 / at_once, **settings):
             if isinstance(result, Exception):
                 failures.append(result)

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from refocal.report.words import MISSING, number, percent, printable
+from refocal.report.words import MISSING, format_number, format_percent, printable
 from refocal_lab.zoo.cards import Card, Entry
 from refocal_lab.zoo.measures import METHODS
 from refocal_lab.zoo.summary import Group, Mean
@@ -55,7 +55,7 @@ def listing(found: Sequence[Entry]) -> RenderableType:
             shown.add_column(column, justify="right")
         for card in members:
             name = "…" + card.name.removeprefix(beginning) if card.name.startswith(beginning) else card.name
-            figures = (percent(card.error, 2), number(card.nll), percent(card.ece, 2))
+            figures = (format_percent(card.error, 2), format_number(card.nll), format_percent(card.ece, 2))
             shown.add_row(
                 *(Text(printable(word)) for word in (name, ", ".join(_loss(card)), str(card.epochs), *figures))
             )
@@ -142,7 +142,7 @@ def _rows(groups: Sequence[Group], measures: Sequence[str]) -> Iterator[_Row]:
 
 def _value(name: str, value: Mean) -> str:
     """Mean ± deviation, and below them the papers' numbers; everything but NLL and KL in percent."""
-    ours, theirs = (number, _as_published) if name in _IN_NATS else (_percent, _percent)
+    ours, theirs = (format_number, _as_published) if name in _IN_NATS else (_percent, _percent)
     lines = [_with_deviation(value.mean, value.deviation, ours)]
     lines += [f"{found.paper}: {_with_deviation(found.value, found.deviation, theirs)}" for found in value.published]
     return "\n".join(lines)
@@ -153,7 +153,7 @@ def _with_deviation(value: float, deviation: float | None, written: Callable[[fl
 
 
 def _percent(value: float) -> str:
-    return percent(value, 2)
+    return format_percent(value, 2)
 
 
 def _as_published(value: float) -> str:
