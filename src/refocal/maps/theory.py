@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import lambertw
+import scipy
 
 from refocal import _check
 from refocal._arrays import Array
@@ -143,7 +143,7 @@ def gamma_star(p0: float) -> float:
         raise ValueError(msg)
     ratio = -p0 * math.log(p0) / (1 - p0)
     c = math.log1p(-p0) / ratio
-    gamma = (float(lambertw(c * math.exp(c), -1).real) / c - 1) / ratio
+    gamma = (float(scipy.special.lambertw(c * math.exp(c), -1).real) / c - 1) / ratio
     if p0 < 0.4:
         return gamma
     # Towards the branch point at p0 = 1/2 Lambert's function loses its digits. There, solve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import isotonic_regression
+import scipy
 
 from refocal.metrics.classwise import class_events
 from refocal.metrics.inputs import Events, read
@@ -74,7 +74,7 @@ def _event_parts(events: Events) -> tuple[float, float, float, float]:
     hits = np.bincount(group, weights=scale * correct)
     used = mass > 0
     places, mass, hits = places[used], mass[used], hits[used]
-    fitted = isotonic_regression(hits / mass, weights=mass).x
+    fitted = scipy.optimize.isotonic_regression(hits / mass, weights=mass).x
     frequency = hits.sum() / mass.sum()
 
     def squares(values: Any) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from refocal.metrics.classwise import class_columns
 from refocal.metrics.inputs import Events, Sample, read
@@ -119,7 +119,7 @@ def _prepare(sample: Sample, *, task: str) -> tuple[BrierResamples, np.ndarray]:
         # rows of a group stay together in a resample: there are too many to draw each
         where = (of_rows % groups, index)
         for part, values in enumerate((scale, scale * (events.correct - fitted[k][index]))):
-            sums = csr_array((values, where), shape=(groups, size)).toarray()
+            sums = scipy.sparse.csr_array((values, where), shape=(groups, size)).toarray()
             rows[part, :, k * size : (k + 1) * size] = sums
     nothing = np.zeros((0, *mass.shape))
     return BrierResamples(places, fitted, mass, hits, nothing, nothing, max(1, sample.classes)), rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.fft import irfft, rfft
+import scipy
 
 from refocal.metrics.inputs import Events, read
 
@@ -108,7 +108,7 @@ def smooth(grid: np.ndarray, *, bandwidth: float) -> np.ndarray:
     # a reflected grid has this period, so a circular convolution is exact
     period = 2 * (points - 1)
     reflected = np.concatenate([grid, grid[..., -2:0:-1]], axis=-1)
-    product = irfft(rfft(reflected, axis=-1) * rfft(kernel, period), period, axis=-1)
+    product = scipy.fft.irfft(scipy.fft.rfft(reflected, axis=-1) * scipy.fft.rfft(kernel, period), period, axis=-1)
     lower, share = neighbors(np.linspace(0, 1, max(200, round(10 / bandwidth))), points=points)
     place = lower + points // 2  # the kernel's center is its entry (m - 1) / 2
     values, following = (np.take(product, at % period, axis=-1) for at in (place, place + 1))

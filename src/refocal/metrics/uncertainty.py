@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+import scipy
 
 from refocal import _check
 from refocal.metrics import scores
@@ -259,7 +259,7 @@ def _scores_of(request: Request, first: Array) -> Scores:
 def _limits_of_mean(
     center: float, values: np.ndarray, weights: np.ndarray | None, *, level: float, is_rate: bool
 ) -> tuple[float, float]:
-    z = float(ndtri((1 + level) / 2))
+    z = float(scipy.special.ndtri((1 + level) / 2))
     if not is_rate:
         half = z * _standard_error(_contributions(values, center, weights)) if np.isfinite(center) else 0.0
         return center - half, center + half
@@ -284,7 +284,7 @@ def _paired_means(first: Scores, second: Scores) -> PairedTest:
         return PairedTest(a, b, float("nan") if np.isnan(centers).any() else float(centers[0] == centers[1]))
     difference = _contributions(one, centers[0], of_one) - _contributions(two, centers[1], of_two)
     center, spread = centers[0] - centers[1], _standard_error(difference)
-    return PairedTest(a, b, 2 * float(ndtr(-abs(center) / spread)) if spread > 0 else float(center == 0))
+    return PairedTest(a, b, 2 * float(scipy.special.ndtr(-abs(center) / spread)) if spread > 0 else float(center == 0))
 
 
 def _contributions(values: np.ndarray, center: float, weights: np.ndarray | None) -> np.ndarray:

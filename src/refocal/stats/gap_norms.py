@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtr
+import scipy
 
 from refocal.stats.binning import Bins, PairSums
 
@@ -52,5 +52,5 @@ def debiased_error(bins: Bins, pairs: PairSums, *, norm: str) -> float:
     )
     spread = np.sqrt(np.maximum(0.0, gap**2 - squares))
     ratio = np.divide(gap, spread, out=np.full_like(gap, np.inf), where=spread > 0)
-    folded_mean = spread * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + gap * (1 - 2 * ndtr(-ratio))
+    folded_mean = spread * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + gap * (1 - 2 * scipy.special.ndtr(-ratio))
     return float(np.sum(bins.samples * (2 * gap - folded_mean)) / total)

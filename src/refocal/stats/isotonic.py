@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import isotonic_regression
+import scipy
 
 
 def isotonic_rows(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -11,7 +11,7 @@ def isotonic_rows(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     # one long row in which each is lifted above the one before: no block reaches from one to the next
     flat = values.reshape(-1, values.shape[-1])
     lift = (np.arange(len(flat)) * (1.0 + float(np.ptp(flat))))[:, None]
-    fitted = isotonic_regression((flat + lift).ravel(), weights=weights.ravel()).x
+    fitted = scipy.optimize.isotonic_regression((flat + lift).ravel(), weights=weights.ravel()).x
     return (fitted.reshape(flat.shape) - lift).reshape(values.shape)
 
 

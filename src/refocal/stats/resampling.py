@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array, hstack
+import scipy
 
 from refocal.stats.binning import width_index
 from refocal.stats.inverted_tests import Norm
@@ -64,7 +64,7 @@ def as_cells(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | 
 
 def residual_matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> Any:
     """A sparse matrix of residuals."""
-    return csr_array((values, (rows, columns)), shape=shape)
+    return scipy.sparse.csr_array((values, (rows, columns)), shape=shape)
 
 
 class ResidualColumns:
@@ -94,7 +94,7 @@ class ResidualColumns:
         """What was added, (rows, columns)."""
         ends = np.concatenate(self._ends)
         used = int(ends[-1])
-        return csc_array((self._values[:used], self._rows[:used], ends), shape=self._shape)
+        return scipy.sparse.csc_array((self._values[:used], self._rows[:used], ends), shape=self._shape)
 
 
 def observed(gaps: Gaps) -> np.ndarray:
@@ -126,7 +126,9 @@ def _gaussian_noise(several: list[Gaps], *, resamples: int, rng: np.random.Gener
     total = float(weight @ copies)
     # no copies of a matrix that may be the largest thing in memory
     residuals = (
-        several[0].residuals if len(several) == 1 else hstack([gaps.residuals for gaps in several], format="csr")
+        several[0].residuals
+        if len(several) == 1
+        else scipy.sparse.hstack([gaps.residuals for gaps in several], format="csr")
     )
     center = (residuals.T @ copies) / total
     repeated = residuals

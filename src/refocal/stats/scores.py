@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit, log_expit, rel_entr
+import scipy
 
 
 def log_scores(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -29,7 +29,7 @@ def truth_of_logits(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray,
     wide = logits.astype(np.float64)
     if wide.ndim == 1:
         signed = np.where(labels == 1, wide, -wide)
-        return log_expit(signed), log_expit(-signed)
+        return scipy.special.log_expit(signed), scipy.special.log_expit(-signed)
     rows = np.arange(len(wide))
     wide -= wide.max(axis=1, keepdims=True)
     own = wide[rows, labels]
@@ -45,7 +45,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     """Probabilities in float64, of rows (N, K), or of events (N,) by the sigmoid."""
     wide = logits.astype(np.float64)
     if wide.ndim == 1:
-        return expit(wide)
+        return scipy.special.expit(wide)
     wide -= wide.max(axis=1, keepdims=True)
     np.exp(wide, out=wide)
     wide /= wide.sum(axis=1, keepdims=True)
@@ -96,7 +96,7 @@ def brier_scores(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def divergences(posterior: np.ndarray, probs: np.ndarray) -> np.ndarray:
     """KL(posterior || probs) of each row, (N,): what is lost by predicting `probs`."""
-    terms: np.ndarray = rel_entr(posterior.astype(np.float64), probs.astype(np.float64))
+    terms: np.ndarray = scipy.special.rel_entr(posterior.astype(np.float64), probs.astype(np.float64))
     totals: np.ndarray = terms.sum(axis=-1)
     return totals
 
