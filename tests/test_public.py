@@ -30,13 +30,14 @@ EXTRAS = {
     "flint",
     "mpmath",
 }
-BASE = {"refocal._arrays", "refocal._check", "refocal._documents", "refocal._files"}
+BASE = {"refocal._arrays", "refocal._check", "refocal._documents", "refocal._files", "refocal._lazy"}
 # room -> what it may import; a file's room is its path inside the package, or the nearest folder above that is one
 ROOMS = {
     "_arrays": {"array_api_compat", "numpy"},
     "_check": {"numpy", "refocal._arrays"},
     "_documents": set(),
     "_files": set(),
+    "_lazy": set(),
     "_program": set(),
     "maps": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.maps"},
     "stats": {"numpy", "scipy", "refocal.stats"},
@@ -61,7 +62,7 @@ ROOMS = {
     "demo": {"refocal.predictions"},
     "cli": {"numpy", "rich", "refocal"},
     "__main__": {"refocal._program"},
-    "__init__": {"refocal.maps", "refocal.report"},
+    "__init__": {"refocal._lazy", "refocal.maps", "refocal.report"},
 }
 
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from refocal._lazy import lazy_names
 from refocal.report.evaluation import evaluate
 from refocal.report.page import render_page, save_page
 from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict
@@ -9,6 +10,9 @@ from refocal.report.table import build_table
 
 if TYPE_CHECKING:
     from refocal.report.selection import METHODS, Candidate, Selection, calibrate
+
+# fitting needs scikit-learn, which takes a second to import
+__getattr__, __dir__ = lazy_names(__name__, {"selection": ("METHODS", "Candidate", "Selection", "calibrate")})
 
 __all__ = [
     "METHODS",
@@ -27,13 +31,3 @@ __all__ = [
     "render_page",
     "save_page",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """What fits brings in scikit-learn: only when it is asked for."""
-    if name in {"METHODS", "Selection", "Candidate", "calibrate"}:
-        from refocal.report import selection as calibration
-
-        return getattr(calibration, name)
-    msg = f"module 'refocal.report' has no attribute {name!r}"
-    raise AttributeError(msg)

@@ -6,12 +6,15 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from refocal.calibrators import Calibrator
 from refocal.metrics import CalibrationAccumulator, CalibrationSummary
 from refocal.report.evaluation import given_probs
 from refocal.scale.engines import Engine, Progress, open_engine
 from refocal.scale.parts import Block, FileSource, Rows, find_files, require_form
+
+if TYPE_CHECKING:
+    from refocal.calibrators import Calibrator
 
 Accumulators = tuple[CalibrationAccumulator, ...]
 

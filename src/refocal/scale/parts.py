@@ -7,13 +7,15 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from refocal.calibrators import Calibrator
 from refocal.predictions import Predictions, PredictionsReader
 from refocal.predictions.errors import NoRowsError, Place
+
+if TYPE_CHECKING:
+    from refocal.calibrators import Calibrator
 
 
 class Stamp(NamedTuple):

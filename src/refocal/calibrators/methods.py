@@ -1,0 +1,24 @@
+"""Calibrators that need no settings, by the names that commands and reports use."""
+
+from __future__ import annotations
+
+from refocal.calibrators.base import Calibrator
+from refocal.calibrators.binary import BetaCalibration, PlattScaling
+from refocal.calibrators.ensemble import EnsembleTemperatureScaling
+from refocal.calibrators.focal_temperature import FocalTemperatureScaling
+from refocal.calibrators.linear import DirichletCalibration, MatrixScaling, VectorScaling
+from refocal.calibrators.nonparametric import HistogramBinning, IsotonicCalibration
+from refocal.calibrators.temperature import TemperatureScaling
+
+BY_NAME: dict[str, type[Calibrator]] = {
+    "temperature": TemperatureScaling,
+    "focal-temperature": FocalTemperatureScaling,
+    "ensemble": EnsembleTemperatureScaling,
+    "vector": VectorScaling,
+    "matrix": MatrixScaling,
+    "dirichlet": DirichletCalibration,
+    "platt": PlattScaling,
+    "beta": BetaCalibration,
+    "isotonic": IsotonicCalibration,
+    "histogram": HistogramBinning,
+}

@@ -1,0 +1,37 @@
+"""Importing a room is light: what takes long to import is loaded when it is first used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import refocal
+from refocal import calibrators, report, scale
+
+ROOMS = ["", ".maps", ".stats", ".metrics", ".calibrators", ".predictions", ".report", ".scale", ".cli", ".demo"]
+HEAVY = ["scipy.fft", "scipy.linalg", "scipy.optimize", "scipy.sparse", "scipy.special", "scipy.stats", "sklearn"]
+HEAVY += ["joblib", "matplotlib", "onnx", "pandas", "pyarrow", "ray", "torch"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_loads_nothing_heavy(room):
+    code = (
+        "import json, sys, numpy, scipy; before = set(sys.modules)\n"
+        f"import refocal{room}; print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = json.loads(done.stdout)
+    assert f"refocal{room}" in loaded
+    assert not set(loaded) & set(HEAVY)
+
+
+@pytest.mark.parametrize("package", [refocal, calibrators, report, scale], ids=lambda package: package.__name__)
+def test_lazy_names_are_the_public_names(package):
+    for name in package.__all__:
+        assert getattr(package, name) is not None, name
+        assert name in dir(package), name
+    with pytest.raises(AttributeError, match=rf"module '{package.__name__}' has no attribute 'nothing'"):
+        _ = package.nothing
