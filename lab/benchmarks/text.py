@@ -31,7 +31,7 @@ from refocal_lab.train.batches import Order
 from refocal_lab.train.models import build
 from refocal_lab.train.models.gp_cnn import GlobalPoolingCNN
 from refocal_lab.train.models.tree_lstm import TreeLSTM
-from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.recipe import TrainingRecipe
 from refocal_lab.train.step import Step
 from refocal_lab.train.text_batches import LONGEST, TextBatches
 
@@ -204,7 +204,7 @@ def messages(data: data_sets.DataSet, batch: int, repeats: int, steps: int) -> R
 
 def epoch_of_trees(data: data_sets.DataSet) -> tuple[float, float]:
     """Seconds and processor seconds for all steps of an epoch of the recipe, optimizer and all."""
-    recipe = Recipe(data="sst", model="tree-lstm", loss="focal", gamma=3.0)
+    recipe = TrainingRecipe(data="sst", model="tree-lstm", loss="focal", gamma=3.0)
     torch.manual_seed(0)
     network = build("tree-lstm", classes=3, shape=data.shape)
     order = Order(len(data.train), batch_size=recipe.batch_size, seed=0, process=(0, 1))

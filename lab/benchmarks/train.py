@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 
 from refocal.losses import FocalLoss
-from refocal_lab.train.batches import Batches
+from refocal_lab.train.batches import ArrayBatches
 from refocal_lab.train.models import build
-from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.recipe import TrainingRecipe
 from refocal_lab.train.step import Step
 
 IMAGES, BATCH, CLASSES = 50_000, 128, 10
@@ -82,9 +82,9 @@ def refocal_steps(
     start = time.perf_counter()
     steps = []
     for seed in range(trials):
-        recipe = Recipe(data="cifar10", model=model, loss="focal", gamma=2.0)
+        recipe = TrainingRecipe(data="cifar10", model=model, loss="focal", gamma=2.0)
         network = build(model).to(DEVICE, memory_format=torch.channels_last)
-        batches = Batches(
+        batches = ArrayBatches(
             inputs,
             labels,
             mean=np.full(3, 125.0),

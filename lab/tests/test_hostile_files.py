@@ -26,7 +26,7 @@ from refocal_lab.train import checkpoint, runs
 from refocal_lab.train.data import DataError, word_vectors
 from refocal_lab.train.data import load as load_data
 from refocal_lab.train.history import History
-from refocal_lab.train.recipe import read_recipe
+from refocal_lab.train.recipe import read_settings
 
 REPOSITORY = Path(__file__).parents[1]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -167,7 +167,7 @@ def test_stored_results_of_other_content(tmp_path, change):
 def test_deep_nesting_names_the_file(tmp_path, capsys):
     deep = tmp_path / "deep.toml"
     deep.write_text("a = " + DEEP, encoding="utf-8")
-    for read in (read_recipe, lambda path: read_specs(path.parent)):
+    for read in (read_settings, lambda path: read_specs(path.parent)):
         with pytest.raises(ValueError, match=r"deep\.toml.*nested too deeply"):
             read(deep)
     state = tmp_path / "state.json"
@@ -193,7 +193,7 @@ def test_a_fifo_is_refused_at_once(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"a\.json must be a regular file, got a FIFO"):
         load(tmp_path / "a.json")
     with pytest.raises(ValueError, match=r"a\.toml must be a regular file, got a FIFO"):
-        read_recipe(tmp_path / "a.toml")
+        read_settings(tmp_path / "a.toml")
     with pytest.raises(ValueError, match=r"a\.npz must be a regular file, got a FIFO"):
         CalibrationAccumulator.load(tmp_path / "a.npz")
     with pytest.raises(DataError, match=r"glove\.txt must be a regular file, got a FIFO"):

@@ -15,8 +15,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from refocal_lab.train.data.cifar import CIFAR10, CIFAR100
-from refocal_lab.train.data.doors import Download
 from refocal_lab.train.data.fashion_mnist import FashionMNIST
+from refocal_lab.train.data.sources import Download
 from refocal_lab.train.data.svhn import SVHN
 from refocal_lab.train.data.tiny_imagenet import TinyImageNet
 

@@ -1,10 +1,10 @@
-"""Batches against plain loops over images."""
+"""ArrayBatches against plain loops over images."""
 
 import numpy as np
 import pytest
 import torch
 
-from refocal_lab.train.batches import PADDING, Batches
+from refocal_lab.train.batches import PADDING, ArrayBatches
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(1, 256, (22, 6, 5, 3), dtype=np.uint8)
@@ -14,7 +14,7 @@ MEAN, STD = np.array([100.0, 120.0, 140.0]), np.array([50.0, 60.0, 70.0])
 
 def batches(augmentation="crop-flip", **settings):
     defaults = {"mean": MEAN, "std": STD, "batch_size": 4, "seed": 3, "device": torch.device("cpu")}
-    return Batches(IMAGES, LABELS, augmentation=augmentation, dtype=torch.float32, **(defaults | settings))
+    return ArrayBatches(IMAGES, LABELS, augmentation=augmentation, dtype=torch.float32, **(defaults | settings))
 
 
 def epoch(batch, number=0):

@@ -10,14 +10,14 @@ import torch
 from refocal.curvature import hessian_trace
 from refocal.losses import FocalLoss
 from refocal_lab.train import runs
-from refocal_lab.train.batches import normalized
+from refocal_lab.train.batches import normalize
 from refocal_lab.train.data import load
 from refocal_lab.train.loop import Trial
-from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.recipe import TrainingRecipe
 
 
 def trial(folder, tau, epochs=2):
-    recipe = Recipe(
+    recipe = TrainingRecipe(
         data="digits", model="mlp", loss="focal", gamma=1.0, curvature_penalty=tau, epochs=epochs, milestones=(5,)
     )
     folder.mkdir(exist_ok=True)
@@ -31,7 +31,7 @@ def ignore(_trial, _record):
 def test_the_penalty_flattens(tmp_path):
     data = load("digits")
     mean, std = (torch.from_numpy(each).float() for each in (data.mean, data.std))
-    inputs = normalized(torch.from_numpy(data.val.inputs), mean, 1 / std, torch.float32)
+    inputs = normalize(torch.from_numpy(data.val.inputs), mean, 1 / std, torch.float32)
     batches = [(inputs, torch.from_numpy(data.val.labels))]
     traces = []
     for tau in (None, 1e-2):
@@ -58,4 +58,4 @@ def test_a_stopped_run_goes_on_with_the_same_probes(tmp_path):
 
 def test_a_penalty_must_be_positive():
     with pytest.raises(ValueError, match="curvature_penalty must be positive and finite, got -1"):
-        Recipe(data="digits", model="mlp", curvature_penalty=-1.0)
+        TrainingRecipe(data="digits", model="mlp", curvature_penalty=-1.0)

@@ -16,14 +16,14 @@ import pytest
 
 from refocal_lab.train import data
 from refocal_lab.train.data import _load, human, shards, splits, sst, word_vectors
-from refocal_lab.train.data.doors import DataError, Download
+from refocal_lab.train.data.sources import DataError, Download
 
 REAL = os.environ.get("REFOCAL_DATA")
 needs_data = pytest.mark.skipif(not REAL, reason="REFOCAL_DATA is not set")
 
 
-def load(recipe, folder, *, name=None, download=False, split_seed=0):
-    return _load(name or recipe.key, recipe, folder, download=download, split_seed=split_seed)
+def load(spec, folder, *, name=None, download=False, split_seed=0):
+    return _load(name or spec.key, spec, folder, download=download, split_seed=split_seed)
 
 
 def write(folder, files):
@@ -66,7 +66,7 @@ def test_cifar(tmp_path, name, place, door):
     else:
         stored = {"train": labels, "test": test_labels, "train_coarse": labels // 5, "test_coarse": test_labels // 5}
         published.write_shards(folder, images, test, **stored)
-    found = load(cifar.recipe(held_out=4), tmp_path)
+    found = load(cifar.spec(held_out=4), tmp_path)
     check(found, images, labels, test, test_labels)
     assert len(found.val) == 4
     assert "verified" in found.source
@@ -77,8 +77,8 @@ def test_cifar(tmp_path, name, place, door):
 def test_cifar10_s_is_a_tenth_of_each_class(tmp_path):
     parts, files, _, cifar = published.tiny_cifar("cifar10", train=60)
     write(tmp_path, files)
-    recipe = cifar.recipe(held_out=50)
-    full, small = load(recipe, tmp_path), load(replace(recipe, share=0.1), tmp_path, name="cifar10-s")
+    spec = cifar.spec(held_out=50)
+    full, small = load(spec, tmp_path), load(replace(spec, share=0.1), tmp_path, name="cifar10-s")
     assert set(small.train.indices) < set(full.train.indices)
     np.testing.assert_array_equal(small.val.indices, full.val.indices)
     for label in range(10):
@@ -94,7 +94,7 @@ def test_svhn(tmp_path, door):
         for path in folder.iterdir():
             path.unlink()
         published.write_shards(folder, images, test, train=labels, test=test_labels)
-    found = load(svhn.recipe(held_out=2), tmp_path)
+    found = load(svhn.spec(held_out=2), tmp_path)
     check(found, images, labels, test, test_labels)
     assert ("re-derived" in found.source) == (door == "shards")
 
@@ -103,7 +103,7 @@ def test_svhn(tmp_path, door):
 def test_fashion_mnist(tmp_path, packed):
     parts, files, compressed, fashion = published.tiny_fashion()
     write(tmp_path / "fashion-mnist", compressed if packed else files)
-    found = load(fashion.recipe(held_out=3), tmp_path)
+    found = load(fashion.spec(held_out=3), tmp_path)
     check(found, *parts)
     assert found.shape == (1, 28, 28)
 
@@ -115,7 +115,7 @@ def test_tiny_imagenet(tmp_path, packed):
     if packed:
         folder = tmp_path / "packed"
         write(folder, {"tiny-imagenet-200.zip": archive})
-    found = load(tiny.recipe(held_out=3), folder)
+    found = load(tiny.spec(held_out=3), folder)
     names = [f"train/{name}/images/{name}_{k}.JPEG" for name in ("n01", "n02", "n03") for k in range(4)]
     tests = [f"val/images/val_{k}.JPEG" for k in range(6)]
     train, test = (np.stack([pixels[name] for name in part]) for part in (names, tests))
@@ -171,29 +171,29 @@ class TestDamage:
         with pytest.raises(
             DataError, match=r"data_batch_3\.bin is damaged or not the published one: expected md5 .*, f"
         ):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
 
     def test_truncated_archive(self, tmp_path, cifar):
         write(tmp_path, {cifar.archive.file: self.archive[:-10]})
         with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz is damaged"):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
 
     def test_missing_batch(self, tmp_path, cifar):
         del self.files["data_batch_2.bin"]
         write(tmp_path / "cifar10", self.files)
         with pytest.raises(DataError, match=r"cifar10 is not complete: .*cifar10 lacks data_batch_2\.bin$"):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
 
     def test_python_version_is_refused(self, tmp_path, cifar):
         write(tmp_path, {"cifar-10-python.tar.gz": b"anything"})
         with pytest.raises(FileNotFoundError, match=r"pickles, which run code .* take cifar-10-binary\.tar\.gz"):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
 
     def test_nothing_there(self, tmp_path, cifar):
         with pytest.raises(
             FileNotFoundError, match=r"needs cifar-10-binary.* download=True \(--download\) fetches https://www\.cs\."
         ):
-            load(cifar.recipe(held_out=2), tmp_path / "absent")
+            load(cifar.spec(held_out=2), tmp_path / "absent")
 
     def shards(self, folder):
         images, labels, test, test_labels = self.parts
@@ -203,10 +203,10 @@ class TestDamage:
         self.shards(tmp_path)
         (tmp_path / "train-01.wpm").unlink()
         with pytest.raises(DataError, match="holds 7 images of train in 1 shards, expected 50"):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
         (tmp_path / "train-02.wpm").write_bytes(b"")
         with pytest.raises(DataError, match=r"lacks shards: expected train-00.wpm, train-01.wpm, found .*train-02"):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -223,7 +223,7 @@ class TestDamage:
         path = tmp_path / "train-01.wpm"
         path.write_bytes(change(path.read_bytes()))
         with pytest.raises(DataError, match=message):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
 
     def test_damaged_labels(self, tmp_path, cifar):
         self.shards(tmp_path)
@@ -231,35 +231,35 @@ class TestDamage:
         _, labels, _, test_labels = self.parts
         np.savez(path, train=(labels + 1) % 10, test=test_labels)
         with pytest.raises(DataError, match=r"data_batch_1\.bin, as .* gives it, is damaged"):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
         np.savez(path, train=labels)
         with pytest.raises(DataError, match=r"labels\.npz lacks test"):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
         path.write_bytes(path.read_bytes()[:50])
         with pytest.raises(DataError, match=r"labels\.npz is damaged"):
-            load(cifar.recipe(held_out=2), tmp_path)
+            load(cifar.spec(held_out=2), tmp_path)
 
     def test_svhn(self, tmp_path):
         parts, svhn = published.tiny_svhn(tmp_path)
         path = tmp_path / "test_32x32.mat"
         path.write_bytes(path.read_bytes()[:-5])
         with pytest.raises(DataError, match=r"test_32x32\.mat is damaged"):
-            load(svhn.recipe(held_out=2), tmp_path)
+            load(svhn.spec(held_out=2), tmp_path)
         path.unlink()
         images, labels, test, test_labels = parts
         published.write_shards(tmp_path / "svhn", images[::-1], test, train=labels, test=test_labels)
         with pytest.raises(DataError, match=r"train, as .*svhn gives it, is damaged"):
-            load(svhn.recipe(held_out=2), tmp_path)
+            load(svhn.spec(held_out=2), tmp_path)
 
     def test_fashion_mnist(self, tmp_path):
         _, _, packed, fashion = published.tiny_fashion()
         name = "t10k-labels-idx1-ubyte.gz"
         write(tmp_path, packed | {name: packed[name][:-9]})
         with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz is damaged"):
-            load(fashion.recipe(held_out=2), tmp_path)
+            load(fashion.spec(held_out=2), tmp_path)
         write(tmp_path, {name: packed["train-labels-idx1-ubyte.gz"]})
         with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz is damaged or not the published one"):
-            load(fashion.recipe(held_out=2), tmp_path)
+            load(fashion.spec(held_out=2), tmp_path)
 
     def test_tiny_imagenet(self, tmp_path):
         folder = tmp_path / "tiny-imagenet-200"
@@ -267,17 +267,17 @@ class TestDamage:
         image = folder / "train/n02/images/n02_1.JPEG"
         image.write_bytes(image.read_bytes()[:300])
         with pytest.raises(DataError, match=r"n02_1\.JPEG cannot be read"):
-            load(tiny.recipe(held_out=2), tmp_path)
+            load(tiny.spec(held_out=2), tmp_path)
         image.unlink()
         with pytest.raises(DataError, match=r"n02_1\.JPEG cannot be read: .*No such file"):
-            load(tiny.recipe(held_out=2), tmp_path)
+            load(tiny.spec(held_out=2), tmp_path)
         with pytest.raises(DataError, match="expected 200 classes and 6 validation images, found 3 and 6"):
-            load(replace(tiny, classes=200).recipe(held_out=2), tmp_path)
+            load(replace(tiny, classes=200).spec(held_out=2), tmp_path)
         annotations = folder / "val/val_annotations.txt"
         for content in (annotations.read_bytes() + b"val_6.JPEG", b"\xff\t\xff\n"):
             annotations.write_bytes(content)
             with pytest.raises(DataError, match=r"wnids\.txt or val/val_annotations\.txt, is damaged"):
-                load(tiny.recipe(held_out=2), tmp_path)
+                load(tiny.spec(held_out=2), tmp_path)
 
 
 class TestDownload:
@@ -294,35 +294,35 @@ class TestDownload:
             thread.join()
 
     @pytest.fixture
-    def recipe(self, tmp_path, server):
+    def spec(self, tmp_path, server):
         _, _, archive, cifar = published.tiny_cifar("cifar10")
         (tmp_path / "web" / cifar.archive.file).write_bytes(archive)
         download = Download(f"{server}/{cifar.archive.file}", cifar.archive.md5)
-        return replace(cifar, archive=download).recipe(held_out=2)
+        return replace(cifar, archive=download).spec(held_out=2)
 
-    def test_whole(self, tmp_path, recipe, capsys):
-        found = load(recipe, tmp_path / "data", download=True)
+    def test_whole(self, tmp_path, spec, capsys):
+        found = load(spec, tmp_path / "data", download=True)
         assert len(found.train) == 48
         assert "cifar-10-binary.tar.gz" in capsys.readouterr().err
         (tmp_path / "web" / "cifar-10-binary.tar.gz").unlink()
-        load(recipe, tmp_path / "data", download=True)  # what is there is not fetched again
+        load(spec, tmp_path / "data", download=True)  # what is there is not fetched again
 
-    def test_damaged_on_the_way(self, tmp_path, recipe):
+    def test_damaged_on_the_way(self, tmp_path, spec):
         path = tmp_path / "web" / "cifar-10-binary.tar.gz"
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(DataError, match=r"came with \d+ bytes of md5 .*, expected md5"):
-            load(recipe, tmp_path / "data", download=True)
+            load(spec, tmp_path / "data", download=True)
         assert list((tmp_path / "data" / "cifar10").iterdir()) == []
 
-    def test_not_there(self, tmp_path, recipe):
+    def test_not_there(self, tmp_path, spec):
         (tmp_path / "web" / "cifar-10-binary.tar.gz").unlink()
         with pytest.raises(
             ConnectionError, match=r"cannot fetch http://127.* 404.*: put cifar-10-binary\.tar\.gz into"
         ):
-            load(recipe, tmp_path / "data", download=True)
+            load(spec, tmp_path / "data", download=True)
 
-    def test_no_network(self, tmp_path, recipe):
-        unreachable = replace(recipe, downloads=(Download("http://127.0.0.1:9/cifar-10-binary.tar.gz", "0" * 32),))
+    def test_no_network(self, tmp_path, spec):
+        unreachable = replace(spec, downloads=(Download("http://127.0.0.1:9/cifar-10-binary.tar.gz", "0" * 32),))
         with pytest.raises(ConnectionError, match="cannot fetch"):
             load(unreachable, tmp_path / "data", download=True)
 
@@ -330,11 +330,11 @@ class TestDownload:
         folder = tmp_path / "data"
         _, svhn = published.tiny_svhn(folder)
         (folder / "test_32x32.mat").rename(tmp_path / "web" / "test_32x32.mat")
-        recipe = svhn.recipe(held_out=2)
+        spec = svhn.spec(held_out=2)
         with pytest.raises(DataError, match=r"data lacks test_32x32\.mat"):
-            load(recipe, folder)
-        files = tuple(Download(f"{server}/{download.file}", download.md5) for download in recipe.downloads)
-        assert len(load(replace(recipe, downloads=files), folder, download=True).test) == 6
+            load(spec, folder)
+        files = tuple(Download(f"{server}/{download.file}", download.md5) for download in spec.downloads)
+        assert len(load(replace(spec, downloads=files), folder, download=True).test) == 6
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -11,7 +11,7 @@ from small_runs import DIGITS, SMALL, history, run, unfinished
 
 from refocal_lab.cli import main
 from refocal_lab.train import checkpoint
-from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.recipe import TrainingRecipe
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def largest_file(size):
 
 @pytest.mark.parametrize("damage", [slice(100), slice(0), slice(64, 128)])
 def test_an_unreadable_checkpoint_is_reported_and_kept(tmp_path, damage):
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     folder = unfinished(recipe, tmp_path)
     path = folder / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[damage])
@@ -39,7 +39,7 @@ def test_an_unreadable_checkpoint_is_reported_and_kept(tmp_path, damage):
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     folder = tmp_path / recipe.name
     folder.mkdir()
     checkpoint.save(
@@ -50,7 +50,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
 
 
 def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     folder = unfinished(recipe, tmp_path)
     path = folder / "checkpoint.safetensors"
     tensors, epochs, settings = checkpoint.load(path)
@@ -95,7 +95,7 @@ def test_a_disk_without_room_for_the_first_checkpoint_keeps_none(tmp_path, capsy
     ],
 )
 def test_a_full_disk_tells_what_it_has_no_room_for(tmp_path, capsys, trained, size, name):
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     folder = tmp_path / recipe.name
     options = ["train", *SMALL, "--epochs", "4", "--batch-size", "64", "--device", "cpu", "--out", str(tmp_path)]
     if trained:
@@ -113,7 +113,7 @@ def test_a_full_disk_tells_what_it_has_no_room_for(tmp_path, capsys, trained, si
 
 def test_what_a_kill_left_half_written_is_removed(tmp_path):
     pytest.importorskip("fcntl")
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     folder = tmp_path / recipe.name
     folder.mkdir()
     code = (
@@ -127,7 +127,7 @@ def test_what_a_kill_left_half_written_is_removed(tmp_path):
 
 
 def test_damaged_measures_are_told_before_a_run_goes_on(tmp_path):
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     folder = unfinished(recipe, tmp_path)
     path = folder / "metrics.jsonl"
     lines = path.read_bytes()

@@ -9,7 +9,7 @@ from torch import nn
 
 from refocal_lab.train import models
 
-IMAGES = [name for name in models.names() if models.takes(name) == "arrays" and name != "mlp"]
+IMAGES = [name for name in models.names() if models.input_kind(name) == "arrays" and name != "mlp"]
 LIGHT = ["resnet8", "resnet20", "resnet18", "mobilenet-v2", "vgg19", "vit-small", "mlp"]
 
 

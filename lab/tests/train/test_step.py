@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from refocal.losses import FocalLoss
-from refocal_lab.train.batches import Batches
+from refocal_lab.train.batches import ArrayBatches
 from refocal_lab.train.models import build
 from refocal_lab.train.objective import build_loss
-from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.recipe import TrainingRecipe
 from refocal_lab.train.step import Step
 
 
@@ -19,10 +19,10 @@ def make(device="cpu", *, model="resnet8", seed=0, half=False, compiled=False, s
     device = torch.device(device)
     rng = np.random.default_rng(seed)
     images, labels = rng.integers(0, 256, (samples, 8, 8, 3), dtype=np.uint8), rng.integers(0, 10, samples)
-    recipe = Recipe(**({"data": "cifar10", "model": model, "loss": "focal", "gamma": 2.0} | settings))
+    recipe = TrainingRecipe(**({"data": "cifar10", "model": model, "loss": "focal", "gamma": 2.0} | settings))
     torch.manual_seed(seed)
     network = build(model, shape=(3, 8, 8)).to(device).to(memory_format=torch.channels_last)
-    batches = Batches(
+    batches = ArrayBatches(
         images,
         labels,
         mean=np.full(3, 127.0),
@@ -40,7 +40,7 @@ def make(device="cpu", *, model="resnet8", seed=0, half=False, compiled=False, s
 def test_an_epoch_is_what_pytorchs_loop_makes(settings):
     step = make(**settings)
     network = copy.deepcopy(step.network)
-    recipe = Recipe(data="cifar10", model="resnet8", loss="focal", gamma=2.0, **settings)
+    recipe = TrainingRecipe(data="cifar10", model="resnet8", loss="focal", gamma=2.0, **settings)
     optimizer = torch.optim.SGD(
         network.parameters(), lr=0.05, momentum=recipe.momentum, weight_decay=recipe.weight_decay
     )

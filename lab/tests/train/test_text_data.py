@@ -15,17 +15,17 @@ import texts
 
 from refocal_lab.train import data
 from refocal_lab.train.data import _load, newsgroups20, splits, sst, word_vectors
-from refocal_lab.train.data.doors import DataError
 from refocal_lab.train.data.newsgroups20 import NEWSGROUPS20
+from refocal_lab.train.data.sources import DataError
 from refocal_lab.train.data.trees import read_forest
-from refocal_lab.train.data.words import Documents, Lexicon, renumbered, vocabulary_of
+from refocal_lab.train.data.words import Documents, Lexicon, build_vocabulary, renumber
 
 REAL = os.environ.get("REFOCAL_DATA")
 needs_data = pytest.mark.skipif(not REAL, reason="REFOCAL_DATA is not set")
 
 
-def load(recipe, folder, *, split_seed=0, word_vectors="learned"):
-    return _load(recipe.key, recipe, folder, download=False, split_seed=split_seed, word_vectors=word_vectors)
+def load(spec, folder, *, split_seed=0, word_vectors="learned"):
+    return _load(spec.key, spec, folder, download=False, split_seed=split_seed, word_vectors=word_vectors)
 
 
 @pytest.mark.parametrize("door", ["archive", "files", "xz"])
@@ -40,7 +40,7 @@ def test_sst(tmp_path, door):
         texts.write(tmp_path / "trees", files)
     else:
         texts.write(tmp_path / "sst", {f"{name}.xz": lzma.compress(content) for name, content in files.items()})
-    found = load(treebank.recipe(), tmp_path)
+    found = load(treebank.spec(), tmp_path)
     assert found.kind == "trees"
     assert found.classes == ("negative", "neutral", "positive")
     assert found.scored == (0, 2)
@@ -105,19 +105,19 @@ def test_damaged_treebanks(tmp_path):
     files, treebank = texts.trees()
     texts.write(tmp_path, files | {"dev.txt": files["dev.txt"] + b"(2 more)\n"})
     with pytest.raises(DataError, match=r"dev\.txt has 21 trees, the published one 20"):
-        load(treebank.recipe(), tmp_path)
+        load(treebank.spec(), tmp_path)
     texts.write(tmp_path, {"dev.txt": b"(2 a)\n(2 \xff)\n"})
     with pytest.raises(DataError, match=r"dev\.txt, line 2: not UTF-8"):
-        load(treebank.recipe(), tmp_path)
+        load(treebank.spec(), tmp_path)
     (tmp_path / "dev.txt").unlink()
     with pytest.raises(DataError, match=r"sst is not complete: .* lacks dev\.txt"):
-        load(treebank.recipe(), tmp_path)
+        load(treebank.spec(), tmp_path)
     texts.write(tmp_path / "sst", dict.fromkeys((f"{part}.txt.xz" for part in ("train", "dev", "test")), b"no"))
     with pytest.raises(DataError, match=r"train\.txt\.xz is damaged"):
-        load(treebank.recipe(), tmp_path / "sst")
+        load(treebank.spec(), tmp_path / "sst")
     (tmp_path / "sst" / "trainDevTestTrees_PTB.zip").write_bytes(b"no")
     with pytest.raises(DataError, match=r"trainDevTestTrees_PTB\.zip is damaged or not the published one"):
-        load(treebank.recipe(), tmp_path)
+        load(treebank.spec(), tmp_path)
 
 
 @pytest.mark.parametrize("door", ["20news-bydate.tar.gz", "20news-bydate.tar.xz", "folder"])
@@ -130,7 +130,7 @@ def test_newsgroups(tmp_path, door, by_date, stripped):
         texts.write(tmp_path, shuffled)
     else:
         texts.write(tmp_path / "newsgroups20", {door: texts.archive(shuffled, f"w:{door[-2:]}")})
-    found = load(groups.recipe(by_date=by_date, stripped=stripped), tmp_path)
+    found = load(groups.spec(by_date=by_date, stripped=stripped), tmp_path)
     assert found.kind == "documents"
     assert found.classes == ("rec.autos", "sci.space")
     parts = found.train, found.val, found.test
@@ -156,29 +156,29 @@ def test_newsgroups(tmp_path, door, by_date, stripped):
 
 def test_newsgroups_in_lines_joined_by_tabs(tmp_path):
     files, groups = texts.messages()
-    recipe = groups.recipe(by_date=True, stripped=True)
+    spec = groups.spec(by_date=True, stripped=True)
     texts.write(tmp_path / "a", files)
     texts.write(tmp_path / "b", {name: content.replace(b"\n", b"\t") + b"\n" for name, content in files.items()})
-    one, other = (load(recipe, tmp_path / name) for name in "ab")
+    one, other = (load(spec, tmp_path / name) for name in "ab")
     np.testing.assert_array_equal(one.train.inputs.words, other.train.inputs.words)
 
 
 def test_damaged_newsgroups(tmp_path):
     files, groups = texts.messages()
-    recipe = groups.recipe(by_date=True, stripped=False)
+    spec = groups.spec(by_date=True, stripped=False)
     texts.write(tmp_path, dict(list(files.items())[1:]))
     with pytest.raises(DataError, match=r"has 39 \+ 20 messages, the published edition 40 \+ 20"):
-        load(recipe, tmp_path)
+        load(spec, tmp_path)
     packed = texts.archive(files, "w:gz")
     texts.write(tmp_path, {"20news-bydate.tar.gz": packed[: len(packed) // 2]})
     with pytest.raises(DataError, match=r"20news-bydate\.tar\.gz is damaged"):
-        load(recipe, tmp_path)
+        load(spec, tmp_path)
     for place in range(len(packed) // 4, len(packed) // 2, 7):  # many give another text, with no other sign of it
         flipped = bytearray(packed)
         flipped[place] ^= 1
         texts.write(tmp_path, {"20news-bydate.tar.gz": bytes(flipped)})
         with pytest.raises(DataError, match=r"20news-bydate\.tar\.gz is damaged"):
-            load(recipe, tmp_path)
+            load(spec, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["20news-bydate.tar.gz", "20news-bydate.tar.xz", "train.txt.xz", "trees.zip"])
@@ -209,7 +209,7 @@ def test_what_unpacks_to_any_size_is_refused_before_it_does(tmp_path, monkeypatc
 
 
 def test_proportions_are_those_of_002():
-    random, by_date = (NEWSGROUPS20.recipe(by_date=each, stripped=False) for each in (False, True))
+    random, by_date = (NEWSGROUPS20.spec(by_date=each, stripped=False) for each in (False, True))
     assert NEWSGROUPS20._drawn_test() == 3_769
     assert random.held_out == 848
     assert by_date.held_out == 636
@@ -227,27 +227,27 @@ def test_splits_of_texts_are_pinned():
 def test_vocabulary_is_of_the_training_part_and_the_most_frequent():
     lexicon = ("rare", "b", "a", "common", "elsewhere")
     training = Documents(np.array([3, 3, 3, 1, 2, 1, 2, 0], np.int32), np.array([0, 3, 8]))
-    assert vocabulary_of(training, lexicon, size=3) == ("common", "a", "b")
-    assert vocabulary_of(training, lexicon, size=9) == ("common", "a", "b", "rare")
+    assert build_vocabulary(training, lexicon, size=3) == ("common", "a", "b")
+    assert build_vocabulary(training, lexicon, size=9) == ("common", "a", "b", "rare")
     other = Documents(np.array([4, 3, 0, 1], np.int32), np.array([0, 4]))
-    assert renumbered(other, lexicon, ("common", "a", "b")).words.tolist() == [0, 1, 0, 3]
+    assert renumber(other, lexicon, ("common", "a", "b")).words.tolist() == [0, 1, 0, 3]
 
 
 def test_word_vectors(tmp_path):
     files, treebank = texts.trees()
     texts.write(tmp_path / "sst", files)
     with pytest.raises(FileNotFoundError, match=r"word_vectors 'glove' needs glove\.6B\.100d\.txt or .*'learned' does"):
-        load(treebank.recipe(), tmp_path, word_vectors="glove")
+        load(treebank.spec(), tmp_path, word_vectors="glove")
     content = texts.vectors(["of", "good", "never", ","])
     texts.write(tmp_path, {"glove/glove.6B.100d.txt": content, "mine.txt": content})
-    found = load(treebank.recipe(), tmp_path, word_vectors="glove")
+    found = load(treebank.spec(), tmp_path, word_vectors="glove")
     assert found.word_vectors == f"glove.6B.100d.txt: 3 of {len(found.vocabulary)} words"
     assert found.shape == (1 + len(found.vocabulary), 32)
     row = found.vectors[1 + found.vocabulary.index("good")]
     np.testing.assert_array_equal(row, np.array(content.decode().splitlines()[1].split()[1:], np.float32))
     assert not found.vectors[0].any()
     assert not found.vectors[1 + found.vocabulary.index("bad")].any()
-    mine = load(treebank.recipe(), tmp_path, word_vectors=str(tmp_path / "mine.txt"))
+    mine = load(treebank.spec(), tmp_path, word_vectors=str(tmp_path / "mine.txt"))
     np.testing.assert_array_equal(mine.vectors, found.vectors)
     table = [line.split(" ") for line in content.decode().splitlines()]
     np.savez(

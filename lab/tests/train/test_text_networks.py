@@ -11,7 +11,7 @@ from refocal_lab.train.data.trees import read_forest
 from refocal_lab.train.data.words import Documents, Lexicon
 from refocal_lab.train.models.layers import Dropout
 from refocal_lab.train.models.tree_lstm import TreeLSTM
-from refocal_lab.train.text_batches import LONGEST, leveled, packed
+from refocal_lab.train.text_batches import LONGEST, arrange_levels, pack
 
 TREES = (
     "(3 (2 an) (4 (2 odd) (4 delight)))",
@@ -43,7 +43,7 @@ def test_levels_give_what_recursion_gives(trees):
     lexicon = Lexicon()
     forest = read_forest(trees or [random_tree(rng, n) for n in (1, 40, 3, 17, 17)], lexicon, name="test")
     network = tree_network(len(lexicon.words()))
-    levels, labels = leveled(forest)
+    levels, labels = arrange_levels(forest)
     logits = network(levels)
     slow, slow_labels = [], []
     for first, last in zip(forest.starts[:-1], forest.starts[1:], strict=True):
@@ -94,7 +94,7 @@ def test_documents_side_by_side_give_what_each_gives_alone(lengths):
     texts = documents(lengths)
     torch.manual_seed(0)
     network = models.build("gp-cnn", classes=4, shape=(40, 6)).double()
-    logits = network(packed(texts))
+    logits = network(pack(texts))
     slow = torch.stack(
         [
             document_logits(network, texts.words[max(first, last - LONGEST) : last])
@@ -113,7 +113,7 @@ def test_documents_side_by_side_give_what_each_gives_alone(lengths):
 
 def test_batches_of_documents_have_few_sizes():
     rng = np.random.default_rng(0)
-    batches = [packed(documents(rng.integers(0, 500, 128).tolist())) for _ in range(30)]
+    batches = [pack(documents(rng.integers(0, 500, 128).tolist())) for _ in range(30)]
     words = [int((~batch.absent).sum()) for batch in batches]
     assert len(set(words)) == 30
     for name in ("words", "pieces"):
@@ -147,7 +147,7 @@ def test_half_of_the_features_of_trees_are_left_out_before_the_last_layer():
     network = models.build("tree-lstm", classes=3, shape=(40, 6))
     seen = []
     network.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    forest = leveled(read_forest(TREES * 100, Lexicon(), name="test"))[0]
+    forest = arrange_levels(read_forest(TREES * 100, Lexicon(), name="test"))[0]
     for training in (False, True):
         network.train(training)(forest)
     whole, some = ((features == 0).double().mean().item() for features in seen)

@@ -13,12 +13,12 @@ from refocal.predictions import Predictions
 from refocal_lab import cli
 from refocal_lab.train import data as data_sets
 from refocal_lab.train import runs
-from refocal_lab.train.batches import Batches, Order
+from refocal_lab.train.batches import ArrayBatches, Order
 from refocal_lab.train.data import _load
 from refocal_lab.train.loop import train
-from refocal_lab.train.models import names, takes
+from refocal_lab.train.models import input_kind, names
 from refocal_lab.train.models.layers import Head
-from refocal_lab.train.recipe import Recipe, recipe_from
+from refocal_lab.train.recipe import TrainingRecipe, parse_recipe
 from refocal_lab.train.step import Step
 from refocal_lab.train.text_batches import TextBatches
 
@@ -32,13 +32,13 @@ class StoppedError(Exception):
 def tiny(kind, folder, *, word_vectors="learned"):
     files, published = texts.trees() if kind == "sst" else texts.messages(train=200, test=40)
     texts.write(folder, files)
-    recipe = published.recipe() if kind == "sst" else published.recipe(by_date=True, stripped=True)
-    return _load(kind, recipe, folder, download=False, split_seed=0, word_vectors=word_vectors), recipe
+    spec = published.spec() if kind == "sst" else published.spec(by_date=True, stripped=True)
+    return _load(kind, spec, folder, download=False, split_seed=0, word_vectors=word_vectors), spec
 
 
 def settings(kind, **others):
     model = "tree-lstm" if kind == "sst" else "gp-cnn"
-    return Recipe(data=kind, model=model, **{"epochs": 6, "batch_size": 8, "word_vectors": "learned"} | others)
+    return TrainingRecipe(data=kind, model=model, **{"epochs": 6, "batch_size": 8, "word_vectors": "learned"} | others)
 
 
 def run(recipe, data, out, *, until=None):
@@ -51,10 +51,10 @@ def run(recipe, data, out, *, until=None):
 
 @pytest.mark.parametrize("kind", ["sst", "newsgroups20"])
 def test_the_command_learns_and_leaves_a_card(tmp_path, monkeypatch, capsys, kind):
-    data, doors = tiny(kind, tmp_path / "data")
+    data, spec = tiny(kind, tmp_path / "data")
     words = tmp_path / "vectors.txt"
     words.write_bytes(texts.vectors([*data.vocabulary[:-1], "elsewhere"]))
-    monkeypatch.setitem(data_sets._RECIPES, kind, doors)
+    monkeypatch.setitem(data_sets._SPECS, kind, spec)
     options = ["--data", kind, "--model", "tree-lstm" if kind == "sst" else "gp-cnn", "--loss", "focal", "--gamma", "3"]
     options += ["--epochs", "12", "--batch-size", "8", "--word-vectors", str(words), "--device", "cpu", "--json"]
     options += ["--data-folder", str(tmp_path / "data"), "--out", str(tmp_path / "runs")]
@@ -155,7 +155,9 @@ def test_words_absent_from_a_batch_stay_as_they_are(tmp_path):
 
 def test_optimisers_train_vectors_too(tmp_path):
     for optimizer, rate in (("adam", 0.005), ("adagrad", 0.05)):
-        recipe = Recipe(data="digits", model="mlp", optimizer=optimizer, learning_rate=rate, epochs=5, batch_size=32)
+        recipe = TrainingRecipe(
+            data="digits", model="mlp", optimizer=optimizer, learning_rate=rate, epochs=5, batch_size=32
+        )
         train([recipe], data_sets.load("digits"), tmp_path / optimizer, device=CPU, report=lambda *_: None)
         assert runs.read_card(tmp_path / optimizer / recipe.name)["error"] < 0.1
 
@@ -164,7 +166,7 @@ def test_defaults_are_the_papers():
     words = {"optimizer", "learning_rate", "weight_decay", "epochs", "batch_size", "keep", "milestones", "word_vectors"}
     found = {
         name: {
-            key: value for key, value in recipe_from({"data": name, "model": "x"}).settings().items() if key in words
+            key: value for key, value in parse_recipe({"data": name, "model": "x"}).settings().items() if key in words
         }
         for name in ("sst", "newsgroups20-bydate", "cifar10")
     }
@@ -180,7 +182,7 @@ def test_defaults_are_the_papers():
         **{"optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 5e-4, "epochs": 200, "batch_size": 128},
         **{"keep": "last", "milestones": [80, 150], "word_vectors": None},
     }
-    assert runs.command(Recipe(data="sst", model="tree-lstm")) == (
+    assert runs.command(TrainingRecipe(data="sst", model="tree-lstm")) == (
         "refocal-lab train --data sst --model tree-lstm --loss cross-entropy --epochs 25 --seed 0"
     )
 
@@ -196,17 +198,17 @@ def test_defaults_are_the_papers():
 )
 def test_settings_that_do_not_fit_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        Recipe(model="mlp", **given)
+        TrainingRecipe(model="mlp", **given)
 
 
 def test_a_network_takes_one_kind_of_data(tmp_path):
     data, _ = tiny("sst", tmp_path / "data")
-    assert {name for name in names() if takes(name) != "arrays"} == {"gp-cnn", "tree-lstm"}
+    assert {name for name in names() if input_kind(name) != "arrays"} == {"gp-cnn", "tree-lstm"}
     for model, kind in (("mlp", "arrays"), ("gp-cnn", "documents")):
         with pytest.raises(ValueError, match=f"model '{model}' takes {kind}, 'sst' has trees"):
-            run(Recipe(data="sst", model=model), data, tmp_path)
+            run(TrainingRecipe(data="sst", model=model), data, tmp_path)
     with pytest.raises(ValueError, match="model 'tree-lstm' takes trees, 'digits' has arrays"):
-        run(Recipe(data="digits", model="tree-lstm"), data_sets.load("digits"), tmp_path)
+        run(TrainingRecipe(data="digits", model="tree-lstm"), data_sets.load("digits"), tmp_path)
 
 
 class Turned(torch.nn.Module):
@@ -224,8 +226,8 @@ class Turned(torch.nn.Module):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
 def test_gradients_meet_their_weights_in_any_order_of_memory(optimizer):
     part = data_sets.load("digits").train
-    recipe = Recipe(data="digits", model="mlp", optimizer=optimizer, learning_rate=0.01, weight_decay=0.0)
-    batches = Batches(
+    recipe = TrainingRecipe(data="digits", model="mlp", optimizer=optimizer, learning_rate=0.01, weight_decay=0.0)
+    batches = ArrayBatches(
         *(part.inputs, part.labels),
         **{"mean": np.zeros(1), "std": np.ones(1), "augmentation": "none", "batch_size": 64, "seed": 0},
         **{"device": CPU, "dtype": torch.float32},

@@ -11,7 +11,7 @@ from refocal_lab.cli import main
 from refocal_lab.cli.parser import parser
 from refocal_lab.cli.train import _join_processes, _recipes
 from refocal_lab.train import runs
-from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.recipe import TrainingRecipe
 
 SMALL = ("--data", "digits", "--model", "mlp")
 
@@ -42,7 +42,7 @@ def test_the_command_reads_a_file(tmp_path, capsys):
 def test_ce_is_short_for_cross_entropy_in_a_file_too(tmp_path):
     (tmp_path / "plan.toml").write_text('data = "digits"\nmodel = "mlp"\nloss = "ce"\n', encoding="utf-8")
     options = parser().parse_args(["train", str(tmp_path / "plan.toml")])
-    assert _recipes(options) == [Recipe(data="digits", model="mlp", loss="cross-entropy")]
+    assert _recipes(options) == [TrainingRecipe(data="digits", model="mlp", loss="cross-entropy")]
 
 
 def test_a_run_goes_on_unless_told_to_begin_anew(tmp_path):
@@ -66,7 +66,7 @@ def test_a_run_goes_on_unless_told_to_begin_anew(tmp_path):
     "settings", [{"learning_rate": 0.123456789, "milestones": ()}, {"clip_norm": 2.0, "sum_loss": True}]
 )
 def test_the_command_of_a_card_trains_the_same(settings):
-    recipe = Recipe(data="digits", model="mlp", loss="focal", gamma=1 / 3, seed=4, **settings)
+    recipe = TrainingRecipe(data="digits", model="mlp", loss="focal", gamma=1 / 3, seed=4, **settings)
     options = parser().parse_args(shlex.split(runs.command(recipe))[1:])
     assert _recipes(options) == [recipe]
 

@@ -20,7 +20,7 @@ from refocal_lab.train import checkpoint, runs
 from refocal_lab.train.data import DataSet, Part
 from refocal_lab.train.history import History
 from refocal_lab.train.loop import DivergedError, Trial, _run_together, train
-from refocal_lab.train.recipe import Recipe, recipe_from
+from refocal_lab.train.recipe import TrainingRecipe, parse_recipe
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def one_thread():
 
 
 def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
-    recipe = Recipe(data="digits", model="mlp", loss="focal", gamma=2.0, epochs=20, batch_size=32)
+    recipe = TrainingRecipe(data="digits", model="mlp", loss="focal", gamma=2.0, epochs=20, batch_size=32)
     records = run(recipe, tmp_path)
     folder = tmp_path / recipe.name
     card = runs.read_card(folder)
@@ -76,7 +76,7 @@ def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
 
 @pytest.mark.parametrize("loss", [{"loss": "adafocal"}, {"loss": "fls-532"}, {"loss": "mmce", "factor": 2.0}])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, loss):
-    recipe = Recipe(**DIGITS, **loss)
+    recipe = TrainingRecipe(**DIGITS, **loss)
     run(recipe, tmp_path / "whole")
 
     class StoppedError(Exception):
@@ -117,7 +117,7 @@ def test_measures_of_epochs_that_count_survive_a_kill_while_later_ones_are_dropp
 
 
 def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path, one_thread, start):
-    recipe = Recipe(data="digits", model="mlp", loss="adafocal", epochs=30, batch_size=64)
+    recipe = TrainingRecipe(data="digits", model="mlp", loss="adafocal", epochs=30, batch_size=64)
     running = start(tmp_path / "killed", *SMALL, "--epochs", "30", "--batch-size", "64", "--loss", "adafocal")
     lines = tmp_path / "killed" / recipe.name / "metrics.jsonl"
     while not (lines.exists() and lines.read_text(encoding="utf-8").count("\n") >= 5):
@@ -136,7 +136,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path, one_thread, 
 
 
 def test_two_processes_train_what_one_trains(tmp_path, one_thread, start):
-    recipe = Recipe(**{**DIGITS, "epochs": 2}, loss="focal", gamma=1.0)
+    recipe = TrainingRecipe(**{**DIGITS, "epochs": 2}, loss="focal", gamma=1.0)
     run(recipe, tmp_path / "one")
     together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     options = [*SMALL, "--epochs", "2", "--batch-size", "64", "--loss", "focal", "--gamma", "1"]
@@ -149,8 +149,8 @@ def test_two_processes_train_what_one_trains(tmp_path, one_thread, start):
         assert alone["train"]["nll"] == pytest.approx(together["train"]["nll"], rel=1e-4)
     alone, together = map(runs.read_card, folders)
     assert together["processes"] == 2
-    assert checkpoint.read_about(folders[1] / "checkpoint.safetensors").processes == 2
-    assert together["command"] == alone["command"].replace("refocal", "torchrun --nproc-per-node 2 -m refocal")
+    assert checkpoint.read_info(folders[1] / "checkpoint.safetensors").processes == 2
+    assert together["command"] == alone["command"].replace("refocal-lab", "torchrun --nproc-per-node 2 -m refocal_lab")
     first, second = map(weights, folders)
     for key in first:
         np.testing.assert_allclose(first[key], second[key], atol=2e-6)
@@ -172,7 +172,7 @@ IMAGES = {"data": "cifar10", "model": "resnet8", "epochs": 6, "batch_size": 16, 
 
 
 def test_images_are_trained_on_with_crops(tmp_path):
-    data, recipe = dark_and_bright(), Recipe(**IMAGES, loss="focal", gamma=1.0)
+    data, recipe = dark_and_bright(), TrainingRecipe(**IMAGES, loss="focal", gamma=1.0)
     run(recipe, tmp_path, data=data, keep_logits=(2,))
     assert runs.read_card(tmp_path / recipe.name)["error"] < 0.1
     kept = Predictions.read(tmp_path / recipe.name / "train-epoch-2.npz")
@@ -188,7 +188,7 @@ def test_images_are_trained_on_with_crops(tmp_path):
     ],
 )
 def test_images_that_were_stopped_end_with_the_same_logits(tmp_path, device, rounding):
-    recipe = Recipe(**IMAGES, loss="fls-532")
+    recipe = TrainingRecipe(**IMAGES, loss="fls-532")
 
     class StoppedError(Exception):
         pass
@@ -209,7 +209,7 @@ def test_images_that_were_stopped_end_with_the_same_logits(tmp_path, device, rou
 
 
 def test_a_finished_run_is_left_alone(tmp_path):
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     run(recipe, tmp_path)
     before = (tmp_path / recipe.name / "card.json").stat().st_mtime_ns
     assert run(recipe, tmp_path) == []
@@ -217,26 +217,26 @@ def test_a_finished_run_is_left_alone(tmp_path):
     with pytest.raises(
         ValueError, match=r"holds a run with learning_rate = 0\.1, asked was 0\.05: choose another folder"
     ):
-        run(Recipe(**DIGITS, learning_rate=0.05), tmp_path)
+        run(TrainingRecipe(**DIGITS, learning_rate=0.05), tmp_path)
 
 
 def test_whole_numbers_mean_what_broken_ones_mean():
-    whole, broken = (recipe_from({**DIGITS, "loss": "focal", "gamma": gamma}) for gamma in (3, 3.0))
+    whole, broken = (parse_recipe({**DIGITS, "loss": "focal", "gamma": gamma}) for gamma in (3, 3.0))
     assert json.dumps(whole.settings()) == json.dumps(broken.settings())
 
 
 def test_other_numbers_of_processes_do_not_go_on_from_a_checkpoint(tmp_path):
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     folder = unfinished(recipe, tmp_path)
-    assert checkpoint.read_about(folder / "checkpoint.safetensors").processes == 1
+    assert checkpoint.read_info(folder / "checkpoint.safetensors").processes == 1
     with pytest.raises(ValueError, match="holds a run of 1 processes, this is one of 2: batch norm and some losses"):
         run(recipe, tmp_path, process=(0, 2))
 
 
 def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
-    unfinished(Recipe(**DIGITS), tmp_path)
+    unfinished(TrainingRecipe(**DIGITS), tmp_path)
     with pytest.raises(ValueError, match="holds a run with batch_size = 64, asked was 32"):
-        run(Recipe(**{**DIGITS, "batch_size": 32}), tmp_path)
+        run(TrainingRecipe(**{**DIGITS, "batch_size": 32}), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -249,8 +249,8 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_the_others_are(tmp_path, second, reason):
-    begun = unfinished(Recipe(**DIGITS, seed=1), tmp_path)
-    recipes = [Recipe(**DIGITS), Recipe(**{**DIGITS, "seed": 1} | second)]
+    begun = unfinished(TrainingRecipe(**DIGITS, seed=1), tmp_path)
+    recipes = [TrainingRecipe(**DIGITS), TrainingRecipe(**{**DIGITS, "seed": 1} | second)]
     with pytest.raises(ValueError, match=reason):
         train(recipes, digits(), tmp_path, device=CPU, report=lambda *_: None)
     assert {path.name for path in tmp_path.iterdir()} == {begun.name}
@@ -258,7 +258,7 @@ def test_what_cannot_be_trained_is_refused_before_the_others_are(tmp_path, secon
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_logits_of_epochs_that_are_past_cannot_be_kept(tmp_path, finished):
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     run(recipe, tmp_path, keep_logits=(2,))
     folder = tmp_path / recipe.name
     if not finished:
@@ -269,17 +269,17 @@ def test_logits_of_epochs_that_are_past_cannot_be_kept(tmp_path, finished):
 
 
 def test_a_run_from_before_a_setting_was_there_had_its_default(tmp_path):
-    settings = Recipe(**DIGITS).settings()
+    settings = TrainingRecipe(**DIGITS).settings()
     del settings["clip_norm"], settings["sum_loss"]
-    runs.check_same_settings(settings, Recipe(**DIGITS), tmp_path)
+    runs.check_same_settings(settings, TrainingRecipe(**DIGITS), tmp_path)
     with pytest.raises(ValueError, match="holds a run with sum_loss = False, asked was True"):
-        runs.check_same_settings(settings, Recipe(**DIGITS, sum_loss=True), tmp_path)
+        runs.check_same_settings(settings, TrainingRecipe(**DIGITS, sum_loss=True), tmp_path)
     with pytest.raises(ValueError, match="has no setting 'lookahead'"):
-        runs.check_same_settings({**settings, "lookahead": 3}, Recipe(**DIGITS), tmp_path)
+        runs.check_same_settings({**settings, "lookahead": 3}, TrainingRecipe(**DIGITS), tmp_path)
 
 
 def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
-    recipe = Recipe(**DIGITS, learning_rate=1e30)
+    recipe = TrainingRecipe(**DIGITS, learning_rate=1e30)
     with pytest.raises(DivergedError, match=r"the loss is (nan|inf) at step \d+ of epoch 1 \(learning rate 1e\+30\)$"):
         run(recipe, tmp_path)
     assert not runs.is_finished(tmp_path / recipe.name)
@@ -287,7 +287,8 @@ def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
 
 def test_networks_that_diverge_do_not_keep_others_from_being_trained(tmp_path):
     recipes = [
-        Recipe(**{**DIGITS, "epochs": 1}, learning_rate=rate, seed=k) for k, rate in enumerate((1e30, 1e30, 0.1))
+        TrainingRecipe(**{**DIGITS, "epochs": 1}, learning_rate=rate, seed=k)
+        for k, rate in enumerate((1e30, 1e30, 0.1))
     ]
     with pytest.raises(DivergedError, match=r"-s0: the loss is nan .*; digits-mlp-cross-entropy-s1: the loss is nan"):
         train(recipes, digits(), tmp_path, device=CPU, report=lambda *_: None)
@@ -295,7 +296,7 @@ def test_networks_that_diverge_do_not_keep_others_from_being_trained(tmp_path):
 
 
 def test_networks_in_threads_end_apart(tmp_path):
-    recipes = [Recipe(**DIGITS, learning_rate=rate, seed=k) for k, rate in enumerate((0.1, 1e30, 0.1))]
+    recipes = [TrainingRecipe(**DIGITS, learning_rate=rate, seed=k) for k, rate in enumerate((0.1, 1e30, 0.1))]
     trials = []
     for recipe in recipes:
         (tmp_path / recipe.name).mkdir()
@@ -316,7 +317,7 @@ def test_networks_in_threads_end_apart(tmp_path):
     ],
 )
 def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path, rate, reason):
-    recipe = Recipe(**{**DIGITS, "batch_size": 5000, "epochs": 1}, learning_rate=rate)  # one step an epoch
+    recipe = TrainingRecipe(**{**DIGITS, "batch_size": 5000, "epochs": 1}, learning_rate=rate)  # one step an epoch
     with pytest.raises(DivergedError, match=reason):
         run(recipe, tmp_path)
     assert not runs.is_finished(tmp_path / recipe.name)
@@ -324,7 +325,7 @@ def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path, rat
 
 def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
     pytest.importorskip("fcntl")
-    recipe = Recipe(**DIGITS)
+    recipe = TrainingRecipe(**DIGITS)
     refused = []
 
     def begin_again(_, record):

@@ -50,9 +50,9 @@ def kill_once_begun(history, killed):
 @pytest.mark.skipif(shutil.which("ps") is None, reason="ps, which lists processes, is not installed")
 def test_a_worker_that_dies_costs_an_epoch(tmp_path):
     from refocal_lab.train.on_ray import train
-    from refocal_lab.train.recipe import Recipe
+    from refocal_lab.train.recipe import TrainingRecipe
 
-    recipe = Recipe(data="digits", model="mlp", loss="focal", gamma=1.0, epochs=60)
+    recipe = TrainingRecipe(data="digits", model="mlp", loss="focal", gamma=1.0, epochs=60)
     history = tmp_path / recipe.name / "metrics.jsonl"
     killed: list[int] = []
     thread = threading.Thread(target=kill_once_begun, args=(history, killed), daemon=True)
@@ -74,9 +74,9 @@ def test_a_network_that_was_trained_elsewhere_did_not_run_on_the_cluster(tmp_pat
     from refocal_lab.train import loop, runs
     from refocal_lab.train import on_ray as training
     from refocal_lab.train.data import load
-    from refocal_lab.train.recipe import Recipe
+    from refocal_lab.train.recipe import TrainingRecipe
 
-    recipe = Recipe(data="digits", model="mlp", epochs=1)
+    recipe = TrainingRecipe(data="digits", model="mlp", epochs=1)
     loop.train([recipe], load("digits"), tmp_path, device=torch.device("cpu"), report=lambda *_: None)
     before = runs.read_card(tmp_path / recipe.name)
     training.train([recipe], tmp_path)
@@ -166,7 +166,7 @@ def test_what_a_cluster_is_not_asked_for(tmp_path, capsys, more, reason):
 def test_word_vectors_are_those_of_the_recipe(tmp_path, monkeypatch, given, passed):
     from refocal_lab.train import data
     from refocal_lab.train import on_ray as training
-    from refocal_lab.train.recipe import Recipe
+    from refocal_lab.train.recipe import TrainingRecipe
 
     asked = {}
 
@@ -175,7 +175,7 @@ def test_word_vectors_are_those_of_the_recipe(tmp_path, monkeypatch, given, pass
         raise FileNotFoundError(name)
 
     monkeypatch.setattr(data, "load", load)
-    recipe = Recipe(data="sst", model="tree-lstm", word_vectors=given)
+    recipe = TrainingRecipe(data="sst", model="tree-lstm", word_vectors=given)
     settings = {"out": tmp_path, "data_folder": None, "working_folder": Path("/here"), "compiled": False}
     with pytest.raises(FileNotFoundError, match="sst"):
         training._train_one(recipe, **settings, keep_logits=())

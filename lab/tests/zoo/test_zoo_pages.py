@@ -9,7 +9,7 @@ from pathlib import Path
 from refocal_lab import zoo
 from refocal_lab.cli.parser import parser
 from refocal_lab.cli.train import _recipes
-from refocal_lab.train.recipe import recipe_from
+from refocal_lab.train.recipe import parse_recipe
 
 REPOSITORY = Path(__file__).parents[2]
 MEASURED = (REPOSITORY / "zoo/README.md").read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def test_every_card_has_the_command_that_trains_its_network_again():
     for entry in zoo.entries(REPOSITORY / "zoo"):
         card = entry.card.content
         options = parser().parse_args(shlex.split(card["command"])[1:])
-        assert _recipes(options) == [recipe_from(card["recipe"])], entry.card.name
+        assert _recipes(options) == [parse_recipe(card["recipe"])], entry.card.name
 
 
 def test_the_zoo_is_small():

@@ -33,12 +33,12 @@ def curvature(options: Namespace) -> None:
     try:
         from refocal.curvature import curvature_summary
         from refocal_lab.train import runs
-        from refocal_lab.train.recipe import full_loss_name
+        from refocal_lab.train.recipe import expand_loss_name
     except ImportError:
         msg = "curvature needs PyTorch: pip install 'refocal[train]'"
         raise ImportError(msg) from None
     part = _check.one_of(options.part or "val", "--part", ("train", "val", "test"))
-    asked = map(full_loss_name, options.loss or ["trained"])
+    asked = map(expand_loss_name, options.loss or ["trained"])
     losses = [_check.one_of(name, "--loss", ("trained", "cross-entropy")) for name in asked]
     samples = _check.count(_SAMPLES if options.samples is None else options.samples, "--samples")
     given = {"k": options.eigenvalues, "probes": options.probes, "matrix": options.matrix, "seed": options.seed}
@@ -90,10 +90,10 @@ def load_run(
     from torch import nn
 
     from refocal_lab.train import runs
-    from refocal_lab.train.batches import normalized
-    from refocal_lab.train.recipe import recipe_from
+    from refocal_lab.train.batches import normalize
+    from refocal_lab.train.recipe import parse_recipe
 
-    recipe = recipe_from(runs.read_card(run)["recipe"], where=f"the card of {run}")
+    recipe = parse_recipe(runs.read_card(run)["recipe"], where=f"the card of {run}")
     chosen = load_data(recipe.data, recipe.split_seed)
     if chosen.kind != "arrays":
         msg = f"{run} was trained on {chosen.kind}: curvature is measured on images and vectors"
@@ -104,7 +104,7 @@ def load_run(
     some = getattr(chosen, part)
     raw = torch.from_numpy(some.inputs[:samples]).to(place)
     mean, std = (torch.from_numpy(each).float().to(place) for each in (chosen.mean, chosen.std))
-    inputs = normalized(raw, mean, 1 / std, torch.float32).contiguous()
+    inputs = normalize(raw, mean, 1 / std, torch.float32).contiguous()
     return network.to(place), criterion, (inputs, torch.from_numpy(some.labels[:samples]).to(place))
 
 

@@ -24,7 +24,7 @@ from refocal.report.words import printable
 
 if TYPE_CHECKING:
     from refocal_lab.train.loop import Trial
-    from refocal_lab.train.recipe import Recipe
+    from refocal_lab.train.recipe import TrainingRecipe
 
 _MOST_TRIALS = 10_000
 _SETTINGS = (
@@ -95,7 +95,7 @@ def train(options: Namespace) -> None:
         _show([runs.read_card(out / recipe.name) for recipe in recipes], as_json=options.json)
 
 
-def _train_on_cluster(recipes: list[Recipe], options: Namespace) -> None:
+def _train_on_cluster(recipes: list[TrainingRecipe], options: Namespace) -> None:
     from refocal_lab.train import runs
     from refocal_lab.train.on_ray import train as spread
 
@@ -117,7 +117,7 @@ def _train_on_cluster(recipes: list[Recipe], options: Namespace) -> None:
     _show([runs.read_card(out / recipe.name) for recipe in recipes], as_json=options.json)
 
 
-def _discard_unless_resumed(recipes: list[Recipe], out: Path, options: Namespace) -> None:
+def _discard_unless_resumed(recipes: list[TrainingRecipe], out: Path, options: Namespace) -> None:
     from refocal_lab.train import runs
 
     if not options.resume:
@@ -125,14 +125,14 @@ def _discard_unless_resumed(recipes: list[Recipe], out: Path, options: Namespace
             runs.discard(out / recipe.name)
 
 
-def _recipes(options: Namespace) -> list[Recipe]:
+def _recipes(options: Namespace) -> list[TrainingRecipe]:
     """One recipe for each run of the file, each gamma and each trial."""
     from dataclasses import replace
 
     from refocal_lab.train import data, models
-    from refocal_lab.train.recipe import read_recipe, recipe_from
+    from refocal_lab.train.recipe import parse_recipe, read_settings
 
-    settings = read_recipe(options.recipe) if options.recipe else {}
+    settings = read_settings(options.recipe) if options.recipe else {}
     where = options.recipe or "the command line"
     variants = settings.pop("runs", [{}])
     if not (isinstance(variants, list) and variants and all(isinstance(variant, dict) for variant in variants)):
@@ -146,7 +146,7 @@ def _recipes(options: Namespace) -> list[Recipe]:
             merged = settings | variant | given | gamma
             in_file = merged.pop("trials", 1)
             trials = _check.count(in_file if options.trials is None else options.trials, "trials", most=_MOST_TRIALS)
-            recipe = recipe_from(merged, where=where)
+            recipe = parse_recipe(merged, where=where)
             _check.one_of(recipe.data, "data", data.names())
             _check.one_of(recipe.model, "model", models.names())
             recipes += [replace(recipe, seed=recipe.seed + trial) for trial in range(trials)]
@@ -188,7 +188,9 @@ def _device(asked: str | None, process: tuple[int, int]) -> Any:
 
 
 @contextmanager
-def _bars(out: Path, recipes: list[Recipe], *, shown: bool) -> Iterator[Callable[[Trial, dict[str, Any]], None]]:
+def _bars(
+    out: Path, recipes: list[TrainingRecipe], *, shown: bool
+) -> Iterator[Callable[[Trial, dict[str, Any]], None]]:
     """A bar for each run on a terminal; elsewhere a line after each epoch."""
     console = terminal()
     if not shown:

@@ -26,7 +26,7 @@ class Evaluation(Protocol):
         """Of its samples in their order, piece by piece."""
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """What a step takes its batches from.
 
     Attributes:
@@ -58,7 +58,7 @@ class Source(Protocol):
     def go_on(self) -> None:
         """Move to the next step."""
 
-    def measured(self, logits: Tensor) -> Tensor:
+    def select_samples(self, logits: Tensor) -> Tensor:
         """Of the logits of a step those that `epoch_labels` belong to (size, K)."""
 
     def evaluation(self, part: Part) -> Evaluation:
@@ -87,7 +87,7 @@ class Order:
         """What all that is random about an epoch is drawn from, the order first."""
         return np.random.default_rng([self._seed, epoch])
 
-    def drawn(self, rng: np.random.Generator) -> np.ndarray:
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
         """The samples of an epoch (steps x batch_size,), over all processes."""
         return rng.permutation(self._count)[: self.steps * self._whole]
 
@@ -98,10 +98,10 @@ class Order:
 
     def rows(self, epoch: int) -> np.ndarray:
         """The samples of each step of an epoch (steps, size)."""
-        return np.ascontiguousarray(self.share(self.drawn(self.generator(epoch))))
+        return np.ascontiguousarray(self.share(self.draw(self.generator(epoch))))
 
 
-class Batches(Source):
+class ArrayBatches(BatchSource):
     """Batches of a part of a data set.
 
     Args:
@@ -166,7 +166,7 @@ class Batches(Source):
     def draw(self, epoch: int) -> None:
         """Choose order, windows and reflections of an epoch and go to its beginning."""
         rng = self._order.generator(epoch)
-        order = self._order.drawn(rng)
+        order = self._order.draw(rng)
         choices = np.zeros((len(order), 4), np.int64)
         choices[:, 0] = order
         if self._extent:
@@ -187,13 +187,13 @@ class Batches(Source):
             inputs = self._inputs[
                 index[:, None, None], (top[:, None] + rows)[:, :, None], (left[:, None] + columns)[:, None, :]
             ]
-        return normalized(inputs, self._mean, self._scale, self._dtype), self._labels[index]
+        return normalize(inputs, self._mean, self._scale, self._dtype), self._labels[index]
 
     def go_on(self) -> None:
         """Move to the next step."""
         self._position.add_(1)
 
-    def measured(self, logits: Tensor) -> Tensor:
+    def select_samples(self, logits: Tensor) -> Tensor:
         """All: each sample has one row."""
         return logits
 
@@ -201,10 +201,10 @@ class Batches(Source):
         """A part, to be evaluated again and again, without augmentation."""
         assert isinstance(part.inputs, np.ndarray)
         inputs = torch.from_numpy(part.inputs).to(self._labels.device)
-        return _Evaluation(inputs, mean=self._mean, scale=self._scale, dtype=self._dtype)
+        return ArrayEvaluation(inputs, mean=self._mean, scale=self._scale, dtype=self._dtype)
 
 
-class _Evaluation(Evaluation):
+class ArrayEvaluation(Evaluation):
     """Inputs on the device, normalized where they are used."""
 
     def __init__(self, inputs: Tensor, *, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
@@ -214,10 +214,10 @@ class _Evaluation(Evaluation):
         """Of all samples, piece by piece."""
         for first in range(0, len(self._inputs), _EVALUATION_BATCH):
             inputs = self._inputs[first : first + _EVALUATION_BATCH]
-            yield network(normalized(inputs, self._mean, self._scale, self._dtype))
+            yield network(normalize(inputs, self._mean, self._scale, self._dtype))
 
 
-def normalized(inputs: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+def normalize(inputs: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Inputs as a network takes them: (inputs - mean) scale, images as (B, C, H, W) with channels last in memory."""
     values = ((inputs.float() - mean) * scale).to(dtype)
     return values.permute(0, 3, 1, 2) if values.ndim == 4 else values

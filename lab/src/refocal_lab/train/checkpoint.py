@@ -17,7 +17,7 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be read, or is of another training."""
 
 
-class About(NamedTuple):
+class CheckpointInfo(NamedTuple):
     """Where a training stands.
 
     Attributes:
@@ -62,19 +62,19 @@ def save(path: Path, tensors: dict[str, Tensor], *, epochs: int, settings: str, 
 
 def load(path: Path) -> tuple[dict[str, Tensor], int, dict[str, Any]]:
     """Tensors, the number of epochs done, and the settings that were trained with."""
-    with _opened(path) as (file, about):
+    with _open(path) as (file, about):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
         return tensors, about.epochs, about.recipe(path)
 
 
-def read_about(path: Path) -> About:
+def read_info(path: Path) -> CheckpointInfo:
     """Where a training stands, without its tensors."""
-    with _opened(path) as (_, about):
+    with _open(path) as (_, about):
         return about
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, About]]:
+def _open(path: Path) -> Iterator[tuple[Any, CheckpointInfo]]:
     import safetensors
 
     try:
@@ -82,7 +82,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, About]]:
         with safetensors.safe_open(path, framework="pt") as file:
             noted = file.metadata() or {}
             processes = int(noted.get("processes", 1))  # older checkpoints do not note them
-            yield file, About(int(noted["epochs"]), noted["settings"], processes)
+            yield file, CheckpointInfo(int(noted["epochs"]), noted["settings"], processes)
     except CheckpointError:
         raise
     except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:

@@ -21,7 +21,7 @@ class _Tile(NamedTuple):
     shares: int = 0  # of a gradient's sum
     stages: int = 1
 
-    def fitting(self, width: int) -> _Tile:
+    def fit(self, width: int) -> _Tile:
         """The same for images whose rows have an odd number of pixels."""
         return self if width % self.pixels == 0 else self._replace(pixels=1)
 
@@ -51,11 +51,11 @@ class Convolution(nn.Conv2d):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Convolve (N, C, H, W)."""
-        if self._is_served(inputs):
+        if self._is_supported(inputs):
             return convolve(inputs, self.weight, self.stride[0], False)
         return super().forward(inputs)
 
-    def _is_served(self, inputs: Tensor) -> bool:
+    def _is_supported(self, inputs: Tensor) -> bool:
         stride = self.stride[0]
         settings = (*self.kernel_size, self.stride[1], *self.padding, *self.dilation, self.groups)
         return (
@@ -93,7 +93,7 @@ def convolve(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> T
             num_warps=_WARPS,
         )
         return outputs
-    tile = _CONVOLVED[weight.shape[1], weight.shape[0], stride].fitting(outputs.shape[3])
+    tile = _CONVOLVED[weight.shape[1], weight.shape[0], stride].fit(outputs.shape[3])
     groups = outputs.numel() // outputs.shape[1] // tile.pixels
     conv3x3.convolve[(-(-groups // tile.block),)](
         *(inputs, weight, outputs, groups),
@@ -112,7 +112,7 @@ def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     inner, (count, outer, height, width) = inputs.shape[1], gradient.shape
-    tile = _CORRELATED[inner, outer, stride].fitting(width)
+    tile = _CORRELATED[inner, outer, stride].fit(width)
     groups, size = count * height * width // tile.pixels, 9 * inner * outer
     programs = min(tile.shares, -(-groups // tile.block))
     shares = programs * tile.pixels

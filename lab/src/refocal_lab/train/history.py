@@ -37,12 +37,12 @@ def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         "nll": float(-true.mean()),
         "error": float(1 - correct.mean()),
         "ece": float(metrics.ece(probs, labels)),
-        "correct": _of_group(true, entropy, correct),
-        "wrong": _of_group(true, entropy, ~correct),
+        "correct": _summarize(true, entropy, correct),
+        "wrong": _summarize(true, entropy, ~correct),
     }
 
 
-def _of_group(true: np.ndarray, entropy: np.ndarray, group: np.ndarray) -> dict[str, float] | None:
+def _summarize(true: np.ndarray, entropy: np.ndarray, group: np.ndarray) -> dict[str, float] | None:
     if not group.any():
         return None
     values = {"nll": -true[group], "entropy": entropy[group], "true_probability": np.exp(true[group])}
@@ -64,7 +64,7 @@ class History:
                 "remove both to begin again"
             )
             raise ValueError(msg)
-        _parsed(lines[:epochs], self._path)  # what is damaged is told now, not when all epochs are over
+        _parse(lines[:epochs], self._path)  # what is damaged is told now, not when all epochs are over
         if lines[epochs:]:
             write_text(self._path, "".join(lines[:epochs]), overwrite=True)
 
@@ -72,7 +72,7 @@ class History:
         """Add an epoch, with six digits; it is on the disk before the checkpoint that counts it."""
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_rounded(record)) + "\n")
+                file.write(json.dumps(_round(record)) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -86,7 +86,7 @@ class History:
 
     def read(self) -> list[dict[str, Any]]:
         """All epochs."""
-        return _parsed(self._lines(), self._path)
+        return _parse(self._lines(), self._path)
 
     def _lines(self) -> list[str]:
         if not self._path.exists():
@@ -94,7 +94,7 @@ class History:
         return self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
 
 
-def _parsed(lines: list[str], path: Path) -> list[dict[str, Any]]:
+def _parse(lines: list[str], path: Path) -> list[dict[str, Any]]:
     def refuse(reason: str) -> ValueError:
         return ValueError(f"{path} is damaged ({reason}): remove it and the checkpoint beside it to begin again")
 
@@ -107,7 +107,7 @@ def _parsed(lines: list[str], path: Path) -> list[dict[str, Any]]:
     return epochs
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _rounded(item) for name, item in value.items()}
+        return {name: _round(item) for name, item in value.items()}
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -18,17 +18,17 @@ from torch import Tensor
 from refocal import _check
 from refocal.losses import find_policy
 from refocal_lab.train import checkpoint, runs
-from refocal_lab.train.batches import Batches, Evaluation, Order, Source
+from refocal_lab.train.batches import ArrayBatches, BatchSource, Evaluation, Order
 from refocal_lab.train.data import DataSet
 from refocal_lab.train.history import History, measure
-from refocal_lab.train.models import build, takes
-from refocal_lab.train.models.layers import WordVectors, head_of
+from refocal_lab.train.models import build, input_kind
+from refocal_lab.train.models.layers import WordVectors, find_head
 from refocal_lab.train.objective import build_loss
-from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.recipe import TrainingRecipe
 from refocal_lab.train.step import Step, combine_over_processes
 from refocal_lab.train.text_batches import TextBatches, scored_logits
 
-Report = Callable[["Trial", dict[str, Any]], None]
+ReportEpoch = Callable[["Trial", dict[str, Any]], None]
 
 
 class DivergedError(RuntimeError):
@@ -50,7 +50,7 @@ class Trial:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: TrainingRecipe,
         data: DataSet,
         folder: Path,
         *,
@@ -79,7 +79,7 @@ class Trial:
         if on_gpu:
             torch.cuda.synchronize(device)  # what runs it works on another stream
 
-    def run(self, report: Report, *, stop: threading.Event) -> None:
+    def run(self, report: ReportEpoch, *, stop: threading.Event) -> None:
         """Train to the end, or until asked to stop after an epoch."""
         with self._own_stream():
             while self.epochs_done < self.recipe.epochs and not stop.is_set():
@@ -107,7 +107,7 @@ class Trial:
             "loss": float(self._step.losses.mean()),
             "train": train,  # of the augmented batches, each before its step
             **{name: measure(_numpy(logits), getattr(self._data, name).labels) for name, logits in held_out.items()},
-            "head_norm": float(torch.linalg.vector_norm(head_of(self.network).weight.detach())),
+            "head_norm": float(torch.linalg.vector_norm(find_head(self.network).weight.detach())),
             "seconds": time.perf_counter() - start,
         }
         if self._leads:
@@ -237,7 +237,7 @@ def _of_all_processes(tensor: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _network(recipe: Recipe, data: DataSet) -> torch.nn.Module:
+def _network(recipe: TrainingRecipe, data: DataSet) -> torch.nn.Module:
     """The network of a recipe as training begins."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
@@ -248,14 +248,16 @@ def _network(recipe: Recipe, data: DataSet) -> torch.nn.Module:
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def _batches(recipe: Recipe, data: DataSet, *, device: torch.device, half: bool, process: tuple[int, int]) -> Source:
+def _batches(
+    recipe: TrainingRecipe, data: DataSet, *, device: torch.device, half: bool, process: tuple[int, int]
+) -> BatchSource:
     """The training part in batches."""
     part = data.train
     if not isinstance(part.inputs, np.ndarray):
         order = Order(len(part), batch_size=recipe.batch_size, seed=recipe.seed, process=process)
         return TextBatches(part, scored=data.scored, order=order, device=device)
     assert recipe.augmentation is not None
-    return Batches(
+    return ArrayBatches(
         *(part.inputs, part.labels),
         mean=data.mean,
         std=data.std,
@@ -273,12 +275,12 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 
 def train(
-    recipes: list[Recipe],
+    recipes: list[TrainingRecipe],
     data: DataSet,
     out: Path,
     *,
     device: torch.device,
-    report: Report,
+    report: ReportEpoch,
     at_once: int = 4,
     compiled: bool = True,
     keep_logits: tuple[int, ...] = (),
@@ -332,17 +334,17 @@ def train(
         raise DivergedError("; ".join(diverged))
 
 
-def check_epochs(keep_logits: Sequence[int], recipes: Sequence[Recipe]) -> None:
+def check_epochs(keep_logits: Sequence[int], recipes: Sequence[TrainingRecipe]) -> None:
     """Refuse epochs that no network comes to."""
     last = max(recipe.epochs for recipe in recipes)
     for epoch in keep_logits:
         _check.count(epoch, "keep_logits", most=last)
 
 
-def _check_fits(recipe: Recipe, data: DataSet) -> None:
+def _check_fits(recipe: TrainingRecipe, data: DataSet) -> None:
     """Refuse a network, or an augmentation, that does not take the samples of the data."""
-    if takes(recipe.model) != data.kind:
-        msg = f"model {recipe.model!r} takes {takes(recipe.model)}, {data.name!r} has {data.kind}"
+    if input_kind(recipe.model) != data.kind:
+        msg = f"model {recipe.model!r} takes {input_kind(recipe.model)}, {data.name!r} has {data.kind}"
         raise ValueError(msg)
     if recipe.augmentation != "none" and len(data.shape) != 3:
         msg = f"augmentation {recipe.augmentation!r} is for images, got inputs of shape {data.shape}: use 'none'"
@@ -351,7 +353,7 @@ def _check_fits(recipe: Recipe, data: DataSet) -> None:
         build(recipe.model, classes=len(data.classes), shape=data.shape)
 
 
-def _check_begun(recipe: Recipe, folder: Path, keep_logits: Sequence[int], *, processes: int) -> None:
+def _check_begun(recipe: TrainingRecipe, folder: Path, keep_logits: Sequence[int], *, processes: int) -> None:
     """Refuse to go on with other settings or processes, or to keep logits of epochs that are past."""
     done = runs.epochs_done(folder, recipe, processes=processes)
     for epoch in keep_logits:
@@ -363,7 +365,7 @@ def _check_begun(recipe: Recipe, folder: Path, keep_logits: Sequence[int], *, pr
             raise ValueError(msg)
 
 
-def _run_together(trials: list[Trial], report: Report) -> list[str]:
+def _run_together(trials: list[Trial], report: ReportEpoch) -> list[str]:
     """Run trials to the end, a thread each if there are several; says which have diverged when all have ended."""
     stop = threading.Event()
     if len(trials) == 1:
@@ -378,7 +380,7 @@ def _run_together(trials: list[Trial], report: Report) -> list[str]:
     return [reason for done in running for reason in done.result()]
 
 
-def _run_alone(trial: Trial, report: Report, stop: threading.Event) -> list[str]:
+def _run_alone(trial: Trial, report: ReportEpoch, stop: threading.Event) -> list[str]:
     try:
         trial.run(report, stop=stop)
     except DivergedError as error:

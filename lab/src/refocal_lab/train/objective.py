@@ -8,7 +8,7 @@ from refocal import _check
 
 if TYPE_CHECKING:
     from refocal.losses.modules import AbstractLoss
-    from refocal_lab.train.recipe import Recipe
+    from refocal_lab.train.recipe import TrainingRecipe
 
 # loss -> the settings it needs
 _NEEDS: dict[str, tuple[str, ...]] = {
@@ -49,11 +49,11 @@ def check_loss(name: str, *, gamma: float | None, label_smoothing: float, factor
         _check.positive(factor, "factor")
 
 
-def schedule(name: str, epochs: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def build_schedule(name: str, epochs: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Epochs after which gamma changes, and its values, of a loss that changes it by epoch.
 
     Example:
-        >>> schedule("fls-532", 350)
+        >>> build_schedule("fls-532", 350)
         ((100, 250), (5.0, 3.0, 2.0))
     """
     _check.one_of(name, "name", SCHEDULED)
@@ -61,18 +61,18 @@ def schedule(name: str, epochs: int) -> tuple[tuple[int, ...], tuple[float, ...]
     return milestones, (5.0, 3.0, float(name[-1]))
 
 
-def scheduled_gamma(name: str, *, epochs: int, epoch: int) -> float:
+def gamma_at_epoch(name: str, *, epochs: int, epoch: int) -> float:
     """Gamma that an epoch, counted from 1, of so many is trained with.
 
     Example:
-        >>> [scheduled_gamma("fls-532", epochs=350, epoch=epoch) for epoch in (100, 101, 350)]
+        >>> [gamma_at_epoch("fls-532", epochs=350, epoch=epoch) for epoch in (100, 101, 350)]
         [5.0, 3.0, 2.0]
     """
-    milestones, gammas = schedule(name, epochs)
+    milestones, gammas = build_schedule(name, epochs)
     return gammas[sum(epoch > milestone for milestone in milestones)]
 
 
-def build_loss(recipe: Recipe) -> AbstractLoss:
+def build_loss(recipe: TrainingRecipe) -> AbstractLoss:
     """The loss module of a recipe."""
     from refocal import losses
 
@@ -99,7 +99,7 @@ def build_loss(recipe: Recipe) -> AbstractLoss:
         case "fla-532":
             gamma = losses.FLA532
         case "fls-531" | "fls-532":
-            gamma = losses.Scheduled(*schedule(recipe.loss, recipe.epochs))
+            gamma = losses.Scheduled(*build_schedule(recipe.loss, recipe.epochs))
         case "adafocal":
             gamma = losses.AdaFocal()
     return losses.FocalLoss(gamma, label_smoothing=recipe.label_smoothing, **sum_or_mean)

@@ -16,14 +16,14 @@ from refocal.scale.ray_engine import open_ray
 from refocal.scale.tasks import end, first_done, original_errors
 
 if TYPE_CHECKING:
-    from refocal_lab.train.recipe import Recipe
+    from refocal_lab.train.recipe import TrainingRecipe
 
 R = TypeVar("R")
 _MOST_AT_ONCE = 10_000  # Ray counts GPUs in ten thousandths
 
 
 def train(
-    recipes: Sequence[Recipe],
+    recipes: Sequence[TrainingRecipe],
     out: str | os.PathLike[str],
     *,
     address: str | None = None,
@@ -111,7 +111,7 @@ def raise_all(failures: Sequence[Exception]) -> None:
 
 
 def _train_one(
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     *,
     out: Path,
     data_folder: Path | None,

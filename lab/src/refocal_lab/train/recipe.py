@@ -39,7 +39,7 @@ def _by_data() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class TrainingRecipe:
     """Settings of one training; two with equal settings train the same network.
 
     Attributes:
@@ -162,14 +162,14 @@ class Recipe:
         return values | {"milestones": list(self.milestones or ())}
 
 
-def recipe_from(settings: Mapping[str, Any], *, where: str = "the recipe") -> Recipe:
+def parse_recipe(settings: Mapping[str, Any], *, where: str = "the recipe") -> TrainingRecipe:
     """A recipe from a mapping; names and types that do not fit are refused.
 
     Example:
-        >>> recipe_from({"data": "svhn", "model": "resnet20", "loss": "focal", "gamma": 3, "epochs": 50}).milestones
+        >>> parse_recipe({"data": "svhn", "model": "resnet20", "loss": "focal", "gamma": 3, "epochs": 50}).milestones
         (25, 40)
     """
-    fields = {field.name: str(field.type) for field in dataclasses.fields(Recipe)}
+    fields = {field.name: str(field.type) for field in dataclasses.fields(TrainingRecipe)}
     for name, value in settings.items():
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
@@ -184,19 +184,19 @@ def recipe_from(settings: Mapping[str, Any], *, where: str = "the recipe") -> Re
         raise ValueError(msg)
     given = dict(settings)
     if "loss" in given:
-        given["loss"] = full_loss_name(given["loss"])
+        given["loss"] = expand_loss_name(given["loss"])
     if given.get("milestones") is not None:
         given["milestones"] = tuple(given["milestones"])
-    return Recipe(**given)
+    return TrainingRecipe(**given)
 
 
-def full_loss_name(name: str) -> str:
+def expand_loss_name(name: str) -> str:
     """The name of a loss, for which ce is short where it is cross-entropy."""
     return "cross-entropy" if name == "ce" else name
 
 
-def read_recipe(path: str | Path) -> dict[str, Any]:
-    """The settings in a TOML file, to be completed and checked by `recipe_from`."""
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The settings in a TOML file, to be completed and checked by `parse_recipe`."""
     return parse_toml(read_document(path), lambda reason: ValueError(f"{path} is not a TOML file: {reason}"))
 
 

@@ -33,8 +33,8 @@ from refocal_lab.train import checkpoint
 from refocal_lab.train.data import DataSet
 from refocal_lab.train.history import measure
 from refocal_lab.train.models import build
-from refocal_lab.train.objective import SCHEDULED, build_loss, scheduled_gamma
-from refocal_lab.train.recipe import Recipe, recipe_from
+from refocal_lab.train.objective import SCHEDULED, build_loss, gamma_at_epoch
+from refocal_lab.train.recipe import TrainingRecipe, parse_recipe
 
 SCHEMA = 1
 # what commands read of a card besides its recipe: the type, and what stands for a key that may be missing
@@ -83,13 +83,13 @@ def discard(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def epochs_done(folder: Path, recipe: Recipe, *, processes: int) -> int:
+def epochs_done(folder: Path, recipe: TrainingRecipe, *, processes: int) -> int:
     """How far the run in a folder has come; other settings, or processes, than it was begun with are refused."""
     path = folder / "checkpoint.safetensors"
     if is_finished(folder):
         epochs, settings = recipe.epochs, read_card(folder)["recipe"]
     elif path.exists():
-        about = checkpoint.read_about(path)
+        about = checkpoint.read_info(path)
         epochs, settings = about.epochs, about.recipe(path)
         if about.processes != processes:
             msg = (
@@ -103,9 +103,9 @@ def epochs_done(folder: Path, recipe: Recipe, *, processes: int) -> int:
     return epochs
 
 
-def check_same_settings(settings: dict[str, Any], recipe: Recipe, folder: Path) -> None:
+def check_same_settings(settings: dict[str, Any], recipe: TrainingRecipe, folder: Path) -> None:
     """Refuse to go on with other settings than a run was begun with; those it does not name had their defaults."""
-    begun = recipe_from(settings, where=f"the run in {folder}").settings()
+    begun = parse_recipe(settings, where=f"the run in {folder}").settings()
     for name, value in recipe.settings().items():
         if begun[name] != value:
             msg = (
@@ -138,11 +138,11 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     return card
 
 
-def load_network(folder: str | Path, *, classes: int, shape: tuple[int, ...]) -> tuple[nn.Module, Recipe]:
+def load_network(folder: str | Path, *, classes: int, shape: tuple[int, ...]) -> tuple[nn.Module, TrainingRecipe]:
     """The trained network of a finished run, in evaluation mode, and the recipe that it was trained by."""
     import safetensors.torch
 
-    recipe = recipe_from(read_card(folder)["recipe"], where=f"the card of {folder}")
+    recipe = parse_recipe(read_card(folder)["recipe"], where=f"the card of {folder}")
     network = build(recipe.model, classes=classes, shape=shape)
     path = Path(folder) / "weights.safetensors"
     check_regular(path)
@@ -157,10 +157,10 @@ def load_network(folder: str | Path, *, classes: int, shape: tuple[int, ...]) ->
 def load_loss(folder: str | Path) -> nn.Module:
     """The loss that a finished run was trained with; of a schedule, that of the epoch whose network is kept."""
     card = read_card(folder)
-    recipe = recipe_from(card["recipe"], where=f"the card of {folder}")
+    recipe = parse_recipe(card["recipe"], where=f"the card of {folder}")
     if recipe.loss in SCHEDULED:
         kept = card.get("kept_epoch", recipe.epochs)
-        recipe = replace(recipe, loss="focal", gamma=scheduled_gamma(recipe.loss, epochs=recipe.epochs, epoch=kept))
+        recipe = replace(recipe, loss="focal", gamma=gamma_at_epoch(recipe.loss, epochs=recipe.epochs, epoch=kept))
     loss = build_loss(recipe)
     policy = find_policy(loss)
     learned = {} if policy is None else policy.learned
@@ -181,7 +181,7 @@ def load_loss(folder: str | Path) -> nn.Module:
 
 def write_results(
     folder: Path,
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     data: DataSet,
     *,
     logits: dict[str, np.ndarray],
@@ -249,14 +249,15 @@ def training_logits(folder: Path, epoch: int) -> Path:
     return folder / f"train-epoch-{epoch}.npz"
 
 
-def command(recipe: Recipe, *, processes: int = 1) -> str:
+def command(recipe: TrainingRecipe, *, processes: int = 1) -> str:
     """The command that trains this network again: what differs from the defaults, and the data, network and loss.
 
     Several processes are part of it: batch norm, dropout and some losses see a process's share of the batch.
     """
-    plain = Recipe(data=recipe.data, model=recipe.model, epochs=recipe.epochs).settings()
-    words = ["torchrun", "--nproc-per-node", str(processes), "-m"] if processes > 1 else []
-    words += ["refocal-lab", "train"]
+    plain = TrainingRecipe(data=recipe.data, model=recipe.model, epochs=recipe.epochs).settings()
+    alone = processes == 1
+    words = ["refocal-lab"] if alone else ["torchrun", "--nproc-per-node", str(processes), "-m", "refocal_lab"]
+    words.append("train")
     for name, value in recipe.settings().items():
         if name in ("data", "model", "loss", "epochs", "seed") or value != plain[name]:
             flag = f"--{name.replace('_', '-')}"

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from refocal.curvature import HessianTracePenalty, twice_differentiable
 from refocal.losses import find_policy
-from refocal_lab.train.batches import Source
-from refocal_lab.train.models.layers import Dropout, Head, WordVectors, head_of
-from refocal_lab.train.recipe import Recipe
+from refocal_lab.train.batches import BatchSource
+from refocal_lab.train.models.layers import Dropout, Head, WordVectors, find_head
+from refocal_lab.train.recipe import TrainingRecipe
 
 _IN_FLIGHT = 8
 _WARM_UP = 3  # steps before a capture: libraries choose their kernels in the first ones
@@ -39,7 +39,14 @@ class Step:
     """
 
     def __init__(
-        self, network: nn.Module, loss: nn.Module, batches: Source, recipe: Recipe, *, half: bool, compiled: bool
+        self,
+        network: nn.Module,
+        loss: nn.Module,
+        batches: BatchSource,
+        recipe: TrainingRecipe,
+        *,
+        half: bool,
+        compiled: bool,
     ) -> None:
         self.network, self.loss, self._batches = network, loss, batches
         self._clip_norm, self._summed = recipe.clip_norm, recipe.sum_loss
@@ -67,11 +74,11 @@ class Step:
         self._rate = torch.zeros((), device=device)
         self._seed = recipe.seed
         self._dropouts = [module for module in network.modules() if isinstance(module, Dropout)]
-        self._optimizer = optimizer(self._decayed(recipe.weight_decay), recipe, rate=self._rate)
+        self._optimizer = optimizer(self._group_by_decay(recipe.weight_decay), recipe, rate=self._rate)
         self._can_be_captured = batches.fixed_shapes and recipe.optimizer != "adagrad"  # PyTorch's counts on the host
-        outputs = torch.empty((batches.size, head_of(network).out_features), device="meta")
+        outputs = torch.empty((batches.size, find_head(network).out_features), device="meta")
         self.losses = torch.zeros(batches.steps, device=device)
-        self.logits = torch.zeros((batches.steps, *batches.measured(outputs).shape), device=device)
+        self.logits = torch.zeros((batches.steps, *batches.select_samples(outputs).shape), device=device)
         self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}
         # of its own: libraries keep work space by stream, and steps that share it cannot run at the same time
         self.stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -162,10 +169,10 @@ class Step:
             self._round()
             here = self._batches.position
             self.losses.index_copy_(0, here, loss.detach().reshape(1).float())
-            self.logits.index_copy_(0, here, self._batches.measured(logits.detach())[None].float())
+            self.logits.index_copy_(0, here, self._batches.select_samples(logits.detach())[None].float())
             self._batches.go_on()
 
-    def _decayed(self, weight_decay: float) -> list[dict[str, Any]]:
+    def _group_by_decay(self, weight_decay: float) -> list[dict[str, Any]]:
         """The parameters, word vectors apart from those that decay."""
         vectors = {id(module.weight) for module in self.network.modules() if isinstance(module, WordVectors)}
         kinds: tuple[list[Tensor], list[Tensor]] = [], []
@@ -190,7 +197,7 @@ class Step:
             torch._foreach_copy_(self._rounded, self._exact)
 
 
-def optimizer(groups: list[dict[str, Any]], recipe: Recipe, *, rate: Tensor) -> torch.optim.Optimizer:
+def optimizer(groups: list[dict[str, Any]], recipe: TrainingRecipe, *, rate: Tensor) -> torch.optim.Optimizer:
     """The optimizer of a recipe, with all of its state from the beginning: a checkpoint is restored into it."""
     match recipe.optimizer:
         case "adagrad":
@@ -209,7 +216,7 @@ def optimizer(groups: list[dict[str, Any]], recipe: Recipe, *, rate: Tensor) -> 
     return made
 
 
-def _forward(network: nn.Module, batches: Source) -> tuple[Tensor, Tensor]:
+def _forward(network: nn.Module, batches: BatchSource) -> tuple[Tensor, Tensor]:
     inputs, labels = batches.next()
     return network(inputs), labels
 

@@ -9,18 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refocal_lab.train.batches import Order, Source
+from refocal_lab.train.batches import BatchSource, Order
 from refocal_lab.train.data import Part
 from refocal_lab.train.data.words import UNKNOWN, Documents, Forest
-from refocal_lab.train.models.gp_cnn import GAP, SPREAD, STRIDE, Packed
-from refocal_lab.train.models.tree_lstm import Levels
+from refocal_lab.train.models.gp_cnn import GAP, SPREAD, STRIDE, PackedDocuments
+from refocal_lab.train.models.tree_lstm import TreeLevels
 
 LONGEST = 1_000  # words of a document that are read: the last ones
 _EVALUATION_BATCH = 256
 _PIECES_AT_ONCE = 50  # libraries for GPUs prepare for each shape anew: sizes are multiples, so that there are few
 
 
-class TextBatches(Source):
+class TextBatches(BatchSource):
     """Batches of documents, or of trees with a label at each node.
 
     Args:
@@ -62,29 +62,29 @@ class TextBatches(Source):
 
     def next(self) -> tuple[Any, Tensor]:
         """The texts of the present step, and their labels: of trees those of all nodes, the roots first."""
-        return laid_out(self._part, self._rows[self._number], self._device)
+        return lay_out(self._part, self._rows[self._number], self._device)
 
     def go_on(self) -> None:
         """Move to the next step."""
         self._number += 1
         self._position.add_(1)
 
-    def measured(self, logits: Tensor) -> Tensor:
+    def select_samples(self, logits: Tensor) -> Tensor:
         """The logits of the samples among those of a step, for the scored classes."""
         return scored_logits(logits[: self.size], self._scored)
 
-    def evaluation(self, part: Part) -> Evaluation:
+    def evaluation(self, part: Part) -> TextEvaluation:
         """A part, to be evaluated again and again."""
-        return Evaluation(part, device=self._device)
+        return TextEvaluation(part, device=self._device)
 
 
-class Evaluation:
+class TextEvaluation:
     """Texts of a part in its order, laid out once."""
 
     def __init__(self, part: Part, *, device: torch.device) -> None:
         rows = np.arange(len(part))
         pieces = [rows[first : first + _EVALUATION_BATCH] for first in range(0, len(part), _EVALUATION_BATCH)]
-        self._texts = [(laid_out(part, piece, device)[0], len(piece)) for piece in pieces]
+        self._texts = [(lay_out(part, piece, device)[0], len(piece)) for piece in pieces]
 
     def logits(self, network: torch.nn.Module) -> Iterator[Tensor]:
         """Of all samples, piece by piece."""
@@ -97,16 +97,16 @@ def scored_logits(logits: Tensor, scored: tuple[int, ...] | None) -> Tensor:
     return logits if scored is None else logits[:, list(scored)]
 
 
-def laid_out(part: Part, rows: np.ndarray, device: torch.device) -> tuple[Any, Tensor]:
+def lay_out(part: Part, rows: np.ndarray, device: torch.device) -> tuple[Any, Tensor]:
     """Texts as their network takes them, and their labels."""
     if isinstance(part.inputs, Forest):
-        levels, labels = leveled(part.inputs[rows])
-        return _on(device, levels), torch.from_numpy(labels).to(device)
+        levels, labels = arrange_levels(part.inputs[rows])
+        return _to_device(device, levels), torch.from_numpy(labels).to(device)
     assert isinstance(part.inputs, Documents)
-    return _on(device, packed(part.inputs[rows])), torch.from_numpy(part.labels[rows]).to(device)
+    return _to_device(device, pack(part.inputs[rows])), torch.from_numpy(part.labels[rows]).to(device)
 
 
-def leveled(trees: Forest) -> tuple[Levels, np.ndarray]:
+def arrange_levels(trees: Forest) -> tuple[TreeLevels, np.ndarray]:
     """Trees by the heights of their nodes, and the labels of all nodes, roots first."""
     lengths = np.diff(trees.starts)
     by_height = np.argsort(trees.heights, kind="stable")
@@ -120,7 +120,7 @@ def leveled(trees: Forest) -> tuple[Levels, np.ndarray]:
     is_root = np.zeros(len(row), bool)
     is_root[trees.starts[1:] - 1] = True
     roots_first = np.concatenate([np.flatnonzero(is_root), np.flatnonzero(~is_root)])
-    levels = Levels(
+    levels = TreeLevels(
         words=torch.from_numpy(trees.words[by_height[:leaves]]),
         left=torch.from_numpy(row[first + trees.left[nodes]]),
         right=torch.from_numpy(row[first + trees.right[nodes]]),
@@ -130,26 +130,26 @@ def leveled(trees: Forest) -> tuple[Levels, np.ndarray]:
     return levels, trees.labels[roots_first]
 
 
-def packed(documents: Documents) -> Packed:
+def pack(documents: Documents) -> PackedDocuments:
     """The last words of documents one after another, each from a multiple of `STRIDE` places on."""
     lengths = np.minimum(np.diff(documents.starts), LONGEST)
-    begins = np.concatenate([[0], np.cumsum(_times(STRIDE, lengths + GAP))])
-    inside = _counted(lengths)
+    begins = np.concatenate([[0], np.cumsum(_ceil_divide(STRIDE, lengths + GAP))])
+    inside = _count_up(lengths)
     places = inside + np.repeat(begins[:-1] * STRIDE, lengths)
-    empty = _PIECES_AT_ONCE * _times(_PIECES_AT_ONCE, begins[-1])
+    empty = _PIECES_AT_ONCE * _ceil_divide(_PIECES_AT_ONCE, begins[-1])
     words = np.full(empty * STRIDE, UNKNOWN, np.int32)
     words[places] = documents.words[inside + np.repeat(documents.starts[1:] - lengths, lengths)]
     absent = np.ones(len(words), bool)
     absent[places] = False
-    filled = _times(STRIDE, lengths)
+    filled = _ceil_divide(STRIDE, lengths)
     spread = np.concatenate([[0], np.cumsum(filled + SPREAD)])
-    rows = _counted(filled)
+    rows = _count_up(filled)
     where = rows + np.repeat(spread[:-1], filled)
-    order = np.full(_PIECES_AT_ONCE * _times(_PIECES_AT_ONCE, spread[-1]), empty)
+    order = np.full(_PIECES_AT_ONCE * _ceil_divide(_PIECES_AT_ONCE, spread[-1]), empty)
     order[where] = rows + np.repeat(begins[:-1], filled)
     of_document = np.full((len(lengths), max(1, filled.max(initial=0))), len(order))
     of_document[np.repeat(np.arange(len(lengths)), filled), rows] = where
-    return Packed(
+    return PackedDocuments(
         words=torch.from_numpy(words),
         absent=torch.from_numpy(absent),
         pieces=torch.from_numpy(order),
@@ -157,16 +157,16 @@ def packed(documents: Documents) -> Packed:
     )
 
 
-def _times(size: int, counts: np.ndarray) -> np.ndarray:
+def _ceil_divide(size: int, counts: np.ndarray) -> np.ndarray:
     """How many of a size hold each count."""
     return -(-counts // size)
 
 
-def _counted(lengths: np.ndarray) -> np.ndarray:
+def _count_up(lengths: np.ndarray) -> np.ndarray:
     """0, 1, ... for each length, one after another."""
     ends = np.cumsum(lengths)
     return np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
 
 
-def _on(device: torch.device, layout: Any) -> Any:
+def _to_device(device: torch.device, layout: Any) -> Any:
     return type(layout)(*(item.to(device) if isinstance(item, Tensor) else item for item in layout))

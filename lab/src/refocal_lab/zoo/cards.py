@@ -19,7 +19,7 @@ from typing import Any
 
 from refocal._documents import SkippedWarning, parse_json, read_document, unpack
 from refocal._files import replacing
-from refocal_lab.train.recipe import recipe_from
+from refocal_lab.train.recipe import parse_recipe
 
 SCHEMA = 1
 _SUFFIXES = (".json", ".npz", ".jsonl.gz")
@@ -92,7 +92,7 @@ class Card:
         """Everything but the seed: what entries of one group have in common; settings that came later had defaults."""
         named = {"data": self.data, "model": self.model, "loss": self.loss, "gamma": self.gamma, "seed": 0}
         given = named | self.content.get("recipe", {})
-        recipe = recipe_from(given, where=f"the card {self.name}").settings() if "recipe" in self.content else {}
+        recipe = parse_recipe(given, where=f"the card {self.name}").settings() if "recipe" in self.content else {}
         recipe.pop("seed", None)
         return json.dumps([self.data, self.model, *self.variant, self.epochs, recipe], sort_keys=True)
 

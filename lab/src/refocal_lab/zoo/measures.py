@@ -15,7 +15,7 @@ import numpy as np
 from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.predictions import Predictions
-from refocal_lab.train.objective import SCHEDULED, scheduled_gamma
+from refocal_lab.train.objective import SCHEDULED, gamma_at_epoch
 from refocal_lab.zoo.cards import Card, Entry, ZooError
 
 METHODS = ("raw", "psi", "ts-nll", "ts-ece", "ts-fl", "ts-fl-psi", "fts")
@@ -154,7 +154,7 @@ Predict = Callable[[np.ndarray], np.ndarray]
 def posterior_gamma(card: Card) -> float | None:
     """Gamma of the posterior map of a focal loss, of a schedule the one that the kept epoch was trained with."""
     if card.loss in SCHEDULED:
-        return scheduled_gamma(card.loss, epochs=card.epochs, epoch=card.content.get("kept_epoch", card.epochs))
+        return gamma_at_epoch(card.loss, epochs=card.epochs, epoch=card.content.get("kept_epoch", card.epochs))
     return 0.0 if card.loss == "cross-entropy" else card.gamma if card.loss == "focal" else None
 
 

@@ -13,34 +13,34 @@ from refocal_lab.train.data import digits, human, splits
 from refocal_lab.train.data import word_vectors as glove
 from refocal_lab.train.data.cifar import CIFAR10, CIFAR100
 from refocal_lab.train.data.data_set import DataSet, Part, moments
-from refocal_lab.train.data.doors import DataError, Published, Recipe, find_door, no_door
 from refocal_lab.train.data.download import fetch
 from refocal_lab.train.data.fashion_mnist import FASHION
 from refocal_lab.train.data.newsgroups20 import NEWSGROUPS20
+from refocal_lab.train.data.sources import DataError, DataSetSpec, PublishedData, explain_missing, find_layout
 from refocal_lab.train.data.sst import SST
 from refocal_lab.train.data.svhn import STREET_VIEW
 from refocal_lab.train.data.tiny_imagenet import TINY_IMAGENET
-from refocal_lab.train.data.words import renumbered, vocabulary_of
+from refocal_lab.train.data.words import build_vocabulary, renumber
 
 __all__ = ["TEXTS", "DataError", "DataSet", "Part", "cifar10h", "load", "names"]
 
-_CIFAR10 = CIFAR10.recipe(held_out=5_000)
-_TEXTS: dict[str, Recipe] = {
-    "newsgroups20": NEWSGROUPS20.recipe(by_date=False, stripped=False),
-    "newsgroups20-stripped": NEWSGROUPS20.recipe(by_date=False, stripped=True),
-    "newsgroups20-bydate": NEWSGROUPS20.recipe(by_date=True, stripped=False),
-    "newsgroups20-bydate-stripped": NEWSGROUPS20.recipe(by_date=True, stripped=True),
-    "sst": SST.recipe(),
+_CIFAR10 = CIFAR10.spec(held_out=5_000)
+_TEXTS: dict[str, DataSetSpec] = {
+    "newsgroups20": NEWSGROUPS20.spec(by_date=False, stripped=False),
+    "newsgroups20-stripped": NEWSGROUPS20.spec(by_date=False, stripped=True),
+    "newsgroups20-bydate": NEWSGROUPS20.spec(by_date=True, stripped=False),
+    "newsgroups20-bydate-stripped": NEWSGROUPS20.spec(by_date=True, stripped=True),
+    "sst": SST.spec(),
 }
 TEXTS = tuple(_TEXTS)
-_RECIPES: dict[str, Recipe] = {
+_SPECS: dict[str, DataSetSpec] = {
     "cifar10": _CIFAR10,
     "cifar10-s": replace(_CIFAR10, share=0.1),
-    "cifar100": CIFAR100.recipe(held_out=5_000),
-    "svhn": STREET_VIEW.recipe(held_out=7_325),
-    "fashion-mnist": FASHION.recipe(held_out=6_000),
-    "tiny-imagenet": TINY_IMAGENET.recipe(held_out=10_000),
-    "digits": digits.recipe(held_out=180),
+    "cifar100": CIFAR100.spec(held_out=5_000),
+    "svhn": STREET_VIEW.spec(held_out=7_325),
+    "fashion-mnist": FASHION.spec(held_out=6_000),
+    "tiny-imagenet": TINY_IMAGENET.spec(held_out=10_000),
+    "digits": digits.spec(held_out=180),
     **_TEXTS,
 }
 
@@ -54,7 +54,7 @@ def names() -> tuple[str, ...]:
         >>> names()[7:]
         ('newsgroups20', 'newsgroups20-stripped', 'newsgroups20-bydate', 'newsgroups20-bydate-stripped', 'sst')
     """
-    return tuple(_RECIPES)
+    return tuple(_SPECS)
 
 
 def load(
@@ -114,9 +114,7 @@ def load(
     if word_vectors is not None and name not in _TEXTS:
         msg = f"word_vectors are for {', '.join(_TEXTS)}, got {word_vectors!r} for {name}"
         raise ValueError(msg)
-    return _load(
-        name, _RECIPES[name], _root(folder), download=download, split_seed=split_seed, word_vectors=word_vectors
-    )
+    return _load(name, _SPECS[name], _root(folder), download=download, split_seed=split_seed, word_vectors=word_vectors)
 
 
 def cifar10h(folder: str | os.PathLike[str] | None = None) -> np.ndarray:
@@ -145,21 +143,21 @@ def _root(folder: str | os.PathLike[str] | None) -> Path:
 
 def _load(
     name: str,
-    recipe: Recipe,
+    spec: DataSetSpec,
     root: Path,
     *,
     download: bool,
     split_seed: int,
     word_vectors: str | None = None,
 ) -> DataSet:
-    read = find_door(recipe, root)
-    if read is None and download and recipe.downloads:
-        fetch(recipe.downloads, root, recipe.key)
-        read = find_door(recipe, root)
+    read = find_layout(spec, root)
+    if read is None and download and spec.downloads:
+        fetch(spec.downloads, root, spec.key)
+        read = find_layout(spec, root)
     if read is None:
-        raise no_door(recipe, root)
+        raise explain_missing(spec, root)
     published = read()
-    train, val, split = _divided(name, recipe, published, split_seed)
+    train, val, split = _divide(name, spec, published, split_seed)
     if published.lexicon is not None:
         parts = train, val, published.test
         return _texts(name, published, parts, split, glove.find(word_vectors or "glove", root))
@@ -168,35 +166,35 @@ def _load(
     return DataSet(name, published.classes, train, val, published.test, published.source, split, mean, std)
 
 
-def _divided(name: str, recipe: Recipe, published: Published, split_seed: int) -> tuple[Part, Part, str]:
+def _divide(name: str, spec: DataSetSpec, published: PublishedData, split_seed: int) -> tuple[Part, Part, str]:
     """Training and validation parts, and how they came about."""
     if published.val is not None:
         split = f"{len(published.train):,} / {len(published.val):,} / {len(published.test):,}, as published"
         return published.train, published.val, split
     whole = published.train
-    held_out = splits.draw(whole.indices, recipe.held_out, key=recipe.key, seed=split_seed)
+    held_out = splits.draw(whole.indices, spec.held_out, key=spec.key, seed=split_seed)
     kept = np.setdiff1d(whole.indices, held_out)
-    if recipe.share < 1:
+    if spec.share < 1:
         labels = whole.labels[np.searchsorted(whole.indices, kept)]
-        kept = splits.draw_share(labels, kept, recipe.share, key=name, seed=split_seed)
+        kept = splits.draw_share(labels, kept, spec.share, key=name, seed=split_seed)
     train, val = whole.take(kept), whole.take(held_out)
     sizes = f"{len(train):,} / {len(val):,} / {len(published.test):,}"
     return train, val, f"{sizes}, the validation part drawn by SHA-256 with seed {split_seed}"
 
 
 def _texts(
-    name: str, published: Published, parts: tuple[Part, Part, Part], split: str, vectors_file: Path | None
+    name: str, published: PublishedData, parts: tuple[Part, Part, Part], split: str, vectors_file: Path | None
 ) -> DataSet:
     """Texts in the words of the training part, with the vectors that these have at first."""
     lexicon = published.lexicon or ()
     texts = [part.inputs for part in parts if not isinstance(part.inputs, np.ndarray)]
-    vocabulary = vocabulary_of(texts[0], lexicon)
+    vocabulary = build_vocabulary(texts[0], lexicon)
     vectors, told = None, "learned"
     if vectors_file is not None:
         vectors, found = glove.read(vectors_file, vocabulary)
         told = f"{vectors_file.name}: {found:,} of {len(vocabulary):,} words"
     train, val, test = (
-        replace(part, inputs=renumbered(inputs, lexicon, vocabulary)) for part, inputs in zip(parts, texts, strict=True)
+        replace(part, inputs=renumber(inputs, lexicon, vocabulary)) for part, inputs in zip(parts, texts, strict=True)
     )
     return DataSet(
         *(name, published.classes, train, val, test, published.source, split),

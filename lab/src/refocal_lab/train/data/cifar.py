@@ -10,7 +10,15 @@ import numpy as np
 
 from refocal_lab.train.data import shards
 from refocal_lab.train.data.data_set import Part
-from refocal_lab.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
+from refocal_lab.train.data.sources import (
+    DataError,
+    DataSetSpec,
+    Download,
+    FileLayout,
+    PublishedData,
+    check_md5,
+    make_part,
+)
 
 _PIXELS = 3 * 32 * 32
 
@@ -41,15 +49,15 @@ class Cifar:
     pickles: tuple[str, ...]
     labels: tuple[str, ...] = ("",)
 
-    def recipe(self, *, held_out: int) -> Recipe:
+    def spec(self, *, held_out: int) -> DataSetSpec:
         """How it is found and divided."""
         places = (self.name, "")
         inside = tuple(f"{place}/{self.folder}".strip("/") for place in places)
-        return Recipe(
-            doors=(
-                Door(places, (self.archive.file,), self.read_archive),
-                Door(inside + places, (*self.train, *self.test), self.read_folder),
-                Door(places, shards.FILES, self.read_shards),
+        return DataSetSpec(
+            layouts=(
+                FileLayout(places, (self.archive.file,), self.read_archive),
+                FileLayout(inside + places, (*self.train, *self.test), self.read_folder),
+                FileLayout(places, shards.FILES, self.read_shards),
             ),
             held_out=held_out,
             key=self.name,
@@ -57,7 +65,7 @@ class Cifar:
             pickles=self.pickles,
         )
 
-    def read_archive(self, folder: Path) -> Published:
+    def read_archive(self, folder: Path) -> PublishedData:
         """The publisher's archive, unpacked in memory."""
         path = folder / self.archive.file
         check_md5(path, self.archive.md5, path)
@@ -68,23 +76,23 @@ class Cifar:
                 stream = archive.extractfile(member) if name in self.train or name in self.test else None
                 if stream is not None:
                     content[name] = stream.read()
-        return self._published(content, f"{self.archive.file} of the publisher, md5 verified")
+        return self._assemble(content, f"{self.archive.file} of the publisher, md5 verified")
 
-    def read_folder(self, folder: Path) -> Published:
+    def read_folder(self, folder: Path) -> PublishedData:
         """The publisher's files, unpacked."""
         content = {}
         for name, md5 in (self.train | self.test).items():
             content[name] = (folder / name).read_bytes()
             check_md5(content[name], md5, folder / name)
-        return self._published(content, f"{', '.join(content)} of the publisher, md5 verified")
+        return self._assemble(content, f"{', '.join(content)} of the publisher, md5 verified")
 
-    def read_shards(self, folder: Path) -> Published:
+    def read_shards(self, folder: Path) -> PublishedData:
         """Compact shards; they must give the publisher's files byte by byte."""
         stored = shards.read_labels(folder)
         train, test = (
             self._shard(folder, part, stored, files) for part, files in (("train", self.train), ("test", self.test))
         )
-        return Published(train, test, self.classes, "compact shards, md5 of the publisher's files verified")
+        return PublishedData(train, test, self.classes, "compact shards, md5 of the publisher's files verified")
 
     def _shard(self, folder: Path, part: str, stored: dict[str, np.ndarray], files: dict[str, str]) -> Part:
         keys = [part + suffix for suffix in self.labels]
@@ -98,16 +106,18 @@ class Cifar:
         for (name, md5), piece, columns in zip(files.items(), *pieces, strict=True):
             pixels = piece.transpose(0, 3, 1, 2).reshape(len(piece), -1)
             check_md5(np.concatenate([columns, pixels], axis=1).data, md5, f"{name}, as {folder} gives it,")
-        return samples(images, labels[:, -1])
+        return make_part(images, labels[:, -1])
 
-    def _published(self, content: dict[str, bytes], source: str) -> Published:
-        return Published(self._samples(content, self.train), self._samples(content, self.test), self.classes, source)
+    def _assemble(self, content: dict[str, bytes], source: str) -> PublishedData:
+        return PublishedData(
+            self._samples(content, self.train), self._samples(content, self.test), self.classes, source
+        )
 
     def _samples(self, content: dict[str, bytes], files: dict[str, str]) -> Part:
         length = len(self.labels) + _PIXELS
         records = np.frombuffer(b"".join(content[name] for name in files), dtype=np.uint8).reshape(-1, length)
         pixels = records[:, -_PIXELS:].reshape(-1, 3, 32, 32)
-        return samples(pixels.transpose(0, 2, 3, 1), records[:, len(self.labels) - 1])
+        return make_part(pixels.transpose(0, 2, 3, 1), records[:, len(self.labels) - 1])
 
 
 CIFAR10 = Cifar(

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from refocal import _files
-from refocal_lab.train.data.doors import DataError, Download
+from refocal_lab.train.data.sources import DataError, Download
 
 _PIECE = 1 << 20
 _SECONDS = 60

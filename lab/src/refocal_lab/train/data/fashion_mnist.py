@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from refocal_lab.train.data.data_set import Part
-from refocal_lab.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples, unpacked
+from refocal_lab.train.data.sources import (
+    DataError,
+    DataSetSpec,
+    Download,
+    FileLayout,
+    PublishedData,
+    check_md5,
+    decompress,
+    make_part,
+)
 
 _UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile, "": io.FileIO}
 _MOST = 1 << 26  # bytes of a file, the largest of which has 47 million
@@ -33,34 +42,34 @@ class FashionMNIST:
     md5: tuple[str, str, str, str]
     downloads: tuple[Download, ...] = ()
 
-    def recipe(self, *, held_out: int) -> Recipe:
+    def spec(self, *, held_out: int) -> DataSetSpec:
         """How it is found and divided."""
         places = ("fashion-mnist", "fashion_mnist", "")
-        doors = (
-            Door(places, tuple(name + suffix for name in _FILES), partial(self.read, suffix=suffix))
+        layouts = (
+            FileLayout(places, tuple(name + suffix for name in _FILES), partial(self.read, suffix=suffix))
             for suffix in _UNPACK
         )
-        return Recipe(doors=tuple(doors), held_out=held_out, key="fashion-mnist", downloads=self.downloads)
+        return DataSetSpec(layouts=tuple(layouts), held_out=held_out, key="fashion-mnist", downloads=self.downloads)
 
-    def read(self, folder: Path, *, suffix: str) -> Published:
+    def read(self, folder: Path, *, suffix: str) -> PublishedData:
         """All four files."""
         contents = []
         for name, md5 in zip(_FILES, self.md5, strict=True):
             path = folder / (name + suffix)
             try:
                 with _UNPACK[suffix](path) as stream:
-                    content = unpacked(stream, path, most=_MOST)
+                    content = decompress(stream, path, most=_MOST)
             except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
                 msg = f"{path} is damaged: {error}"
                 raise DataError(msg) from error
             check_md5(content, md5, path)
             contents.append(_idx(content))
         source = f"{', '.join(_FILES)} of the publisher, md5 verified"
-        return Published(_samples(*contents[:2]), _samples(*contents[2:]), _CLASSES, source)
+        return PublishedData(_samples(*contents[:2]), _samples(*contents[2:]), _CLASSES, source)
 
 
 def _samples(images: np.ndarray, labels: np.ndarray) -> Part:
-    return samples(images[..., None], labels)
+    return make_part(images[..., None], labels)
 
 
 def _idx(content: bytes) -> np.ndarray:

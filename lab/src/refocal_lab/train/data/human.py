@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal_lab.train.data.doors import DataError, check_md5, parsing
+from refocal_lab.train.data.sources import DataError, check_md5, convert_errors
 
 _FILES = ("cifar10h-counts.npy", "counts.npz")
 _SHAPE = (10_000, 10)
@@ -31,7 +31,7 @@ def read(root: Path, *, md5: str = _MD5) -> np.ndarray:
 
 def _counts(path: Path) -> np.ndarray:
     """The counts as int64, so that one checksum fits all."""
-    with parsing(path), open(path, "rb") as file:
+    with convert_errors(path), open(path, "rb") as file:
         content = np.load(file, allow_pickle=False)
         counts = content if isinstance(content, np.ndarray) else content["counts"]
     if counts.ndim != 2:

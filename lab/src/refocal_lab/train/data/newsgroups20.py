@@ -17,8 +17,8 @@ import numpy as np
 
 from refocal_lab.train.data import splits
 from refocal_lab.train.data.data_set import Part
-from refocal_lab.train.data.doors import DataError, Door, Published, Recipe, parsing, unpacked
-from refocal_lab.train.data.words import Lexicon, documents
+from refocal_lab.train.data.sources import DataError, DataSetSpec, FileLayout, PublishedData, convert_errors, decompress
+from refocal_lab.train.data.words import Lexicon, make_documents
 
 _UNPACK: dict[str, Callable[[Path], Any]] = {
     "20news-bydate.tar.gz": gzip.GzipFile,
@@ -43,7 +43,7 @@ class Newsgroups:
     train: int
     test: int
 
-    def recipe(self, *, by_date: bool, stripped: bool) -> Recipe:
+    def spec(self, *, by_date: bool, stripped: bool) -> DataSetSpec:
         """How it is found and divided.
 
         Args:
@@ -52,11 +52,11 @@ class Newsgroups:
         """
         read = partial(self._read, by_date=by_date, stripped=stripped)
         places = ("newsgroups20", "20news-bydate", "")
-        archives = (Door(places, (name,), partial(read, archive=name)) for name in _UNPACK)
+        archives = (FileLayout(places, (name,), partial(read, archive=name)) for name in _UNPACK)
         trained = self.train if by_date else self.train + self.test - self._drawn_test()
         share = _SHARES[0] / (1 - _SHARES[1])
-        return Recipe(
-            doors=(*archives, Door(places, _PARTS, partial(read, archive=None))),
+        return DataSetSpec(
+            layouts=(*archives, FileLayout(places, _PARTS, partial(read, archive=None))),
             held_out=round(share * trained),
             key="newsgroups20-bydate" if by_date else "newsgroups20",
         )
@@ -64,7 +64,7 @@ class Newsgroups:
     def _drawn_test(self) -> int:
         return round(_SHARES[1] * (self.train + self.test))
 
-    def _read(self, folder: Path, *, archive: str | None, by_date: bool, stripped: bool) -> Published:
+    def _read(self, folder: Path, *, archive: str | None, by_date: bool, stripped: bool) -> PublishedData:
         """All messages, in the order of their parts, groups and names."""
         messages = list(_from_archive(folder / archive) if archive else _from_folder(folder))
         counts = tuple(sum(part == name for part, _, _ in messages) for name in _PARTS)
@@ -77,7 +77,7 @@ class Newsgroups:
         groups = tuple(sorted({group for _, group, _ in messages}))
         numbers = {group: number for number, group in enumerate(groups)}
         lexicon = Lexicon()
-        texts = documents((_stripped(text) if stripped else text for _, _, text in messages), lexicon)
+        texts = make_documents((_strip(text) if stripped else text for _, _, text in messages), lexicon)
         labels = np.array([numbers[group] for _, group, _ in messages], np.int64)
         every = Part(texts, labels, np.arange(len(labels)))
         if by_date:
@@ -87,14 +87,16 @@ class Newsgroups:
         treatment = "headers, quotes and signatures left out" if stripped else "messages whole"
         source = f"the publisher's messages by date, counted; {treatment}"
         train = np.setdiff1d(every.indices, test)
-        return Published(every.take(train), every.take(test), groups, source, lexicon=lexicon.words())
+        return PublishedData(every.take(train), every.take(test), groups, source, lexicon=lexicon.words())
 
 
 def _from_archive(path: Path) -> Iterator[_Message]:
     members = {}
-    with parsing(path):
+    with convert_errors(path):
         with _UNPACK[path.name](path) as packed:
-            content = unpacked(packed, path, most=_MOST)  # to its end, which tarfile never sees: the checksum is there
+            content = decompress(
+                packed, path, most=_MOST
+            )  # to its end, which tarfile never sees: the checksum is there
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
                 place = PurePosixPath(member.name).parts[-3:]
@@ -123,7 +125,7 @@ def _text(content: bytes) -> str:
         return content.decode("latin-1")
 
 
-def _stripped(message: str) -> str:
+def _strip(message: str) -> str:
     """What a message says itself: no header, no quoted lines, no signature after a last rule or blank line."""
     lines_end = "\n" if "\n" in message.strip() else "\t"  # some copies have their lines joined by tabs
     body = message.replace("\r", "").replace(lines_end, "\n").partition("\n\n")[2]

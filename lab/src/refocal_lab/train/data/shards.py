@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal_lab.train.data.doors import DataError, parsing
+from refocal_lab.train.data.sources import DataError, convert_errors
 
 _MAGIC = b"WPM1"
 FILES = ("train-00.wpm", "test-00.wpm", "labels.npz")
@@ -68,7 +68,7 @@ def read_images(folder: Path, part: str, *, count: int) -> np.ndarray:
 def read_labels(folder: Path) -> dict[str, np.ndarray]:
     """The arrays of labels.npz."""
     path = folder / "labels.npz"
-    with parsing(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+    with convert_errors(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
 
 

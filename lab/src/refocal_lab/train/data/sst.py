@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from refocal_lab.train.data.data_set import Part
-from refocal_lab.train.data.doors import DataError, Door, Published, Recipe, parsing, unpacked
+from refocal_lab.train.data.sources import DataError, DataSetSpec, FileLayout, PublishedData, convert_errors, decompress
 from refocal_lab.train.data.trees import read_forest
 from refocal_lab.train.data.words import Forest, Lexicon
 
@@ -35,22 +35,22 @@ class Treebank:
 
     sentences: tuple[int, int, int]
 
-    def recipe(self) -> Recipe:
+    def spec(self) -> DataSetSpec:
         """How it is found."""
         names = [f"{part}.txt" for part in _PARTS]
         packed = tuple(f"{name}.xz" for name in names)
         places = ("sst", "sst/trees", "trees", "")
-        return Recipe(
-            doors=(
-                Door(("sst", ""), (_ARCHIVE,), partial(self._read, unpack=_from_archive)),
-                Door(places, tuple(names), partial(self._read, unpack=_plain)),
-                Door(places, packed, partial(self._read, unpack=_from_xz)),
+        return DataSetSpec(
+            layouts=(
+                FileLayout(("sst", ""), (_ARCHIVE,), partial(self._read, unpack=_from_archive)),
+                FileLayout(places, tuple(names), partial(self._read, unpack=_plain)),
+                FileLayout(places, packed, partial(self._read, unpack=_from_xz)),
             ),
             held_out=0,
             key="sst",
         )
 
-    def _read(self, folder: Path, *, unpack: Callable[[Path, str], tuple[Path, bytes]]) -> Published:
+    def _read(self, folder: Path, *, unpack: Callable[[Path, str], tuple[Path, bytes]]) -> PublishedData:
         lexicon = Lexicon()
         parts = []
         for part, expected in zip(_PARTS, self.sentences, strict=True):
@@ -67,7 +67,7 @@ class Treebank:
                 raise DataError(msg)
             parts.append(_binary(forest))
         train, val, test = parts
-        return Published(
+        return PublishedData(
             *(train, test, _CLASSES, "the publisher's trees, counted"), val=val, lexicon=lexicon.words(), scored=_SCORED
         )
 
@@ -86,16 +86,16 @@ def _plain(folder: Path, name: str) -> tuple[Path, bytes]:
 
 def _from_xz(folder: Path, name: str) -> tuple[Path, bytes]:
     path = folder / f"{name}.xz"
-    with parsing(path), lzma.open(path) as stream:
-        return path, unpacked(stream, path, most=_MOST)
+    with convert_errors(path), lzma.open(path) as stream:
+        return path, decompress(stream, path, most=_MOST)
 
 
 def _from_archive(folder: Path, name: str) -> tuple[Path, bytes]:
     path = folder / _ARCHIVE
     place = path / f"trees/{name}"
-    damaged = parsing(path, otherwise="damaged or not the published one")
+    damaged = convert_errors(path, otherwise="damaged or not the published one")
     with damaged, zipfile.ZipFile(path) as archive, archive.open(f"trees/{name}") as stream:
-        return place, unpacked(stream, place, most=_MOST)
+        return place, decompress(stream, place, most=_MOST)
 
 
 SST = Treebank(sentences=(8_544, 1_101, 2_210))

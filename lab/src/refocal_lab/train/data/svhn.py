@@ -9,7 +9,15 @@ import numpy as np
 
 from refocal_lab.train.data import shards
 from refocal_lab.train.data.data_set import Part
-from refocal_lab.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, samples
+from refocal_lab.train.data.sources import (
+    DataError,
+    DataSetSpec,
+    Download,
+    FileLayout,
+    PublishedData,
+    check_md5,
+    make_part,
+)
 
 
 @dataclass(frozen=True)
@@ -26,31 +34,31 @@ class SVHN:
     test: Download
     shards: tuple[str, str]
 
-    def recipe(self, *, held_out: int) -> Recipe:
+    def spec(self, *, held_out: int) -> DataSetSpec:
         """How it is found and divided."""
-        return Recipe(
-            doors=(
-                Door(("svhn", ""), (self.train.file, self.test.file), self.read_matlab),
-                Door(("svhn", ""), shards.FILES, self.read_shards),
+        return DataSetSpec(
+            layouts=(
+                FileLayout(("svhn", ""), (self.train.file, self.test.file), self.read_matlab),
+                FileLayout(("svhn", ""), shards.FILES, self.read_shards),
             ),
             held_out=held_out,
             key="svhn",
             downloads=(self.train, self.test),
         )
 
-    def read_matlab(self, folder: Path) -> Published:
+    def read_matlab(self, folder: Path) -> PublishedData:
         """The publisher's files."""
         source = f"{self.train.file}, {self.test.file} of the publisher, md5 verified"
-        return Published(_matlab(folder, self.train), _matlab(folder, self.test), _DIGITS, source)
+        return PublishedData(_matlab(folder, self.train), _matlab(folder, self.test), _DIGITS, source)
 
-    def read_shards(self, folder: Path) -> Published:
+    def read_shards(self, folder: Path) -> PublishedData:
         """Compact shards."""
         stored = shards.read_labels(folder)
         train, test = (
             _shard(folder, part, stored, md5) for part, md5 in zip(("train", "test"), self.shards, strict=True)
         )
         source = "compact shards, re-derived from the full-number images: some pixels differ by one gray level"
-        return Published(train, test, _DIGITS, source)
+        return PublishedData(train, test, _DIGITS, source)
 
 
 def _shard(folder: Path, part: str, stored: dict[str, np.ndarray], md5: str) -> Part:
@@ -61,7 +69,7 @@ def _shard(folder: Path, part: str, stored: dict[str, np.ndarray], md5: str) -> 
     images = shards.read_images(folder, part, count=len(labels))
     content = np.concatenate([images.reshape(-1), labels])
     check_md5(content.data, md5, f"{part}, as {folder} gives it,")
-    return samples(images, labels)
+    return make_part(images, labels)
 
 
 def _matlab(folder: Path, download: Download) -> Part:
@@ -70,7 +78,7 @@ def _matlab(folder: Path, download: Download) -> Part:
     path = folder / download.file
     check_md5(path, download.md5, path)
     content = loadmat(path, variable_names=("X", "y"))
-    return samples(content["X"].transpose(3, 0, 1, 2), content["y"].ravel() % 10)
+    return make_part(content["X"].transpose(3, 0, 1, 2), content["y"].ravel() % 10)
 
 
 _DIGITS = tuple("0123456789")

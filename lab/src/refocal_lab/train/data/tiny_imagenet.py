@@ -13,7 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from refocal_lab.train.data.data_set import Part
-from refocal_lab.train.data.doors import DataError, Door, Download, Published, Recipe, check_md5, parsing, samples
+from refocal_lab.train.data.sources import (
+    DataError,
+    DataSetSpec,
+    Download,
+    FileLayout,
+    PublishedData,
+    check_md5,
+    convert_errors,
+    make_part,
+)
 
 _FOLDER = "tiny-imagenet-200"
 _SIDE = 64
@@ -35,34 +44,34 @@ class TinyImageNet:
     train: int = 500
     test: int = 10_000
 
-    def recipe(self, *, held_out: int) -> Recipe:
+    def spec(self, *, held_out: int) -> DataSetSpec:
         """How it is found and divided."""
         places = ("tiny-imagenet", "")
         inside = (f"tiny-imagenet/{_FOLDER}", _FOLDER, *places)
-        return Recipe(
-            doors=(
-                Door(places, (self.archive.file,), self.read_archive),
-                Door(inside, ("wnids.txt", "val/val_annotations.txt"), self.read_folder),
+        return DataSetSpec(
+            layouts=(
+                FileLayout(places, (self.archive.file,), self.read_archive),
+                FileLayout(inside, ("wnids.txt", "val/val_annotations.txt"), self.read_folder),
             ),
             held_out=held_out,
             key="tiny-imagenet",
             downloads=(self.archive,),
         )
 
-    def read_archive(self, folder: Path) -> Published:
+    def read_archive(self, folder: Path) -> PublishedData:
         """The publisher's file, unpacked in memory."""
         path = folder / self.archive.file
         check_md5(path, self.archive.md5, path)
         with zipfile.ZipFile(path) as archive:
             return self._read(lambda name: archive.read(f"{_FOLDER}/{name}"), path, "md5 verified")
 
-    def read_folder(self, folder: Path) -> Published:
+    def read_folder(self, folder: Path) -> PublishedData:
         """The unpacked file, of which no checksums are published."""
         return self._read(lambda name: (folder / name).read_bytes(), folder, "unpacked, number of images verified")
 
-    def _read(self, read: Callable[[str], bytes], place: Path, verified: str) -> Published:
+    def _read(self, read: Callable[[str], bytes], place: Path, verified: str) -> PublishedData:
         """Classes in the order of their names (WordNet's); training images class by class, by their numbers."""
-        with parsing(f"{place}, wnids.txt or val/val_annotations.txt,"):
+        with convert_errors(f"{place}, wnids.txt or val/val_annotations.txt,"):
             classes = tuple(sorted(read("wnids.txt").decode().split()))
             lines = read("val/val_annotations.txt").decode().splitlines()
             annotations = [(name, label) for name, label, *_ in (line.split("\t") for line in lines)]
@@ -79,7 +88,7 @@ class TinyImageNet:
         except ValueError as error:
             msg = f"{place}, val/val_annotations.txt names a class that wnids.txt does not have: {error}"
             raise DataError(msg) from error
-        return Published(
+        return PublishedData(
             _images(read, place, training, np.repeat(np.arange(len(classes)), self.train)),
             _images(read, place, testing, np.array(labels)),
             classes,
@@ -103,7 +112,7 @@ def _images(read: Callable[[str], bytes], place: Path, names: list[str], labels:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(decode, range(len(names))):
             pass
-    return samples(images, labels)
+    return make_part(images, labels)
 
 
 TINY_IMAGENET = TinyImageNet(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from refocal_lab.train.data.doors import DataError
+from refocal_lab.train.data.sources import DataError
 from refocal_lab.train.data.words import Forest, Lexicon
 
 _TOKEN = re.compile(r"[()]|[^ \t\r\n()]+")  # a word may hold a space that does not break
@@ -64,7 +64,7 @@ def _nodes(line: str, lexicon: Lexicon) -> list[_Node]:
             msg = f"a tree must begin with '(', got {piece!r}"
             raise ValueError(msg)
         elif piece == ")":
-            nodes.append(_closed(*open_.pop(), nodes, lexicon))
+            nodes.append(_close(*open_.pop(), nodes, lexicon))
             if open_:
                 open_[-1][1].append(len(nodes) - 1)
         else:
@@ -75,7 +75,7 @@ def _nodes(line: str, lexicon: Lexicon) -> list[_Node]:
     return nodes
 
 
-def _closed(label: int, children: list[int], words: list[str], nodes: list[_Node], lexicon: Lexicon) -> _Node:
+def _close(label: int, children: list[int], words: list[str], nodes: list[_Node], lexicon: Lexicon) -> _Node:
     match children, words:
         case [left, right], []:
             return -1, left, right, 1 + max(nodes[left][3], nodes[right][3]), label

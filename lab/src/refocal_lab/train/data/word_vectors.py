@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from refocal._documents import check_regular
-from refocal_lab.train.data.doors import DataError, parsing
+from refocal_lab.train.data.sources import DataError, convert_errors
 
 _MOST = 1 << 33  # bytes of words and vectors, more than GloVe's largest has
 _FILES = ("glove.6B.100d.txt", "glove.6B.100d-subset.npz")
@@ -44,7 +44,7 @@ def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
     Raises:
         DataError: The file is not of this format, the message has the line; or it knows none of the words.
     """
-    with parsing(path, otherwise="no file of word vectors"):
+    with convert_errors(path, otherwise="no file of word vectors"):
         check_regular(path)
     rows = {word: row for row, word in enumerate(vocabulary, start=1)}
     places, vectors = (_from_arrays if path.suffix == ".npz" else _from_text)(path, rows)
@@ -60,7 +60,7 @@ def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
 
 
 def _from_arrays(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
-    damaged = parsing(path, otherwise="damaged or without the arrays words and vectors")
+    damaged = convert_errors(path, otherwise="damaged or without the arrays words and vectors")
     with damaged, open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         size = sum(member.file_size for member in arrays.zip.infolist())
         if size > _MOST:
@@ -77,7 +77,7 @@ def _from_arrays(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarra
 def _from_text(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
     found: dict[int, np.ndarray] = {}
     dimensions = 0
-    with parsing(path), open(path, encoding="utf-8", newline="\n") as file:
+    with convert_errors(path), open(path, encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, start=1):
             word, *values = line.rstrip("\n").split(" ")
             dimensions = dimensions or len(values)

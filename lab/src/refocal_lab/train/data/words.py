@@ -80,23 +80,25 @@ class Lexicon:
         return tuple(self._numbers)
 
 
-def tokens(text: str) -> Iterator[str]:
+def tokenize(text: str) -> Iterator[str]:
     """Letters and digits between anything else, in lower case.
 
     Example:
-        >>> list(tokens("It's 64 KB, isn't it?"))
+        >>> list(tokenize("It's 64 KB, isn't it?"))
         ['it', 's', '64', 'kb', 'isn', 't', 'it']
     """
     return (match[0] for match in _WORD.finditer(text.lower()))
 
 
-def documents(texts: Iterable[str], lexicon: Lexicon) -> Documents:
+def make_documents(texts: Iterable[str], lexicon: Lexicon) -> Documents:
     """Texts as documents of the lexicon's numbers."""
-    each = [np.array([lexicon.number(word) for word in tokens(text)], np.int32) for text in texts]
+    each = [np.array([lexicon.number(word) for word in tokenize(text)], np.int32) for text in texts]
     return Documents(np.concatenate([np.empty(0, np.int32), *each]), np.cumsum([0, *map(len, each)]))
 
 
-def vocabulary_of(training: Documents | Forest, lexicon: Sequence[str], *, size: int = VOCABULARY) -> tuple[str, ...]:
+def build_vocabulary(
+    training: Documents | Forest, lexicon: Sequence[str], *, size: int = VOCABULARY
+) -> tuple[str, ...]:
     """The most frequent words of training texts, most frequent first, words of one frequency by alphabet."""
     counts = np.bincount(training.words[training.words >= 0], minlength=len(lexicon))
     present = np.flatnonzero(counts).tolist()
@@ -104,7 +106,7 @@ def vocabulary_of(training: Documents | Forest, lexicon: Sequence[str], *, size:
     return tuple(lexicon[number] for number in order[:size])
 
 
-def renumbered(texts: Documents | Forest, lexicon: Sequence[str], vocabulary: Sequence[str]) -> Documents | Forest:
+def renumber(texts: Documents | Forest, lexicon: Sequence[str], vocabulary: Sequence[str]) -> Documents | Forest:
     """Texts with the numbers of a vocabulary, counted from 1; words outside it are `UNKNOWN`."""
     numbers = {word: number for number, word in enumerate(vocabulary, start=1)}
     table = np.array([*(numbers.get(word, UNKNOWN) for word in lexicon), -1], np.int32)  # -1 stays -1

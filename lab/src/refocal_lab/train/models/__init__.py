@@ -18,7 +18,7 @@ from refocal_lab.train.models.tree_lstm import TreeLSTM
 from refocal_lab.train.models.vgg import VGG
 from refocal_lab.train.models.vit import VisionTransformer
 
-__all__ = ["build", "names", "takes"]
+__all__ = ["build", "input_kind", "names"]
 
 Shape = tuple[int, ...]
 _NETWORKS: dict[str, Callable[..., nn.Module]] = {
@@ -49,7 +49,7 @@ def names() -> tuple[str, ...]:
     return tuple(_NETWORKS)
 
 
-def takes(name: str) -> str:
+def input_kind(name: str) -> str:
     """What a network of this name takes: "arrays", "documents" or "trees"."""
     _check.one_of(name, "name", names())
     return _TEXTS.get(name, "arrays")
@@ -58,8 +58,8 @@ def takes(name: str) -> str:
 def build(name: str, *, classes: int = 10, shape: Shape = (3, 32, 32)) -> nn.Module:
     """A network with fresh weights, drawn from PyTorch's global generator.
 
-    It takes float tensors (N, *shape) and returns logits (N, classes). `gp-cnn` takes documents (`gp_cnn.Packed`),
-    `tree-lstm` takes trees (`tree_lstm.Levels`).
+    It takes float tensors (N, *shape) and returns logits (N, classes). `gp-cnn` takes `gp_cnn.PackedDocuments`,
+    `tree-lstm` takes `tree_lstm.TreeLevels`.
 
     Two networks share a name in the papers: `resnet110` is He's 6n + 2 network (1.7 M parameters; 001),
     `resnet110-bottleneck` is what 002 trained (46 M).

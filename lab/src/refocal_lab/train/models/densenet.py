@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from refocal_lab.train.models.layers import AveragePool, Head, at_least
+from refocal_lab.train.models.layers import AveragePool, Head, check_size
 
 
 class DenseLayer(nn.Module):
@@ -44,7 +44,7 @@ class DenseNet(nn.Sequential):
     """
 
     def __init__(self, *, classes: int, shape: tuple[int, ...], blocks: Sequence[int], growth: int) -> None:
-        at_least(2 ** (len(blocks) - 1), shape, "densenet121")
+        check_size(2 ** (len(blocks) - 1), shape, "densenet121")
         channels = 2 * growth
         layers: list[nn.Module] = [nn.Conv2d(shape[0], channels, 3, padding=1, bias=False)]
         for block, count in enumerate(blocks):

@@ -16,7 +16,7 @@ GAP = 2 * POOL  # places without words after each: as far as the second convolut
 SPREAD = 2  # the same for the third, in pieces of STRIDE places
 
 
-class Packed(NamedTuple):
+class PackedDocuments(NamedTuple):
     """Documents one after another.
 
     Attributes:
@@ -60,26 +60,26 @@ class GlobalPoolingCNN(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, packed: Packed) -> Tensor:
+    def forward(self, packed: PackedDocuments) -> Tensor:
         """Logits (documents, classes)."""
         first, second, third = self.convolutions
         features = self.words(packed.words).masked_fill_(packed.absent[:, None], 0.0)
-        features = _pooled(_convolved(features, first), packed.absent)
-        features = _pooled(_convolved(features, second), packed.absent.reshape(-1, POOL).all(dim=1))
+        features = _pool(_convolve(features, first), packed.absent)
+        features = _pool(_convolve(features, second), packed.absent.reshape(-1, POOL).all(dim=1))
         features = F.pad(features, (0, 0, 0, 1)).index_select(0, packed.pieces)
-        features = F.pad(torch.relu(_convolved(features, third)), (0, 0, 0, 1))
+        features = F.pad(torch.relu(_convolve(features, third)), (0, 0, 0, 1))
         pooled = F.embedding(packed.rows, features).amax(dim=1)  # not negative, so that empty rows do not count
         return self.head(torch.relu(self.dense(pooled)))
 
 
-def _convolved(features: Tensor, convolution: nn.Module) -> Tensor:
+def _convolve(features: Tensor, convolution: nn.Module) -> Tensor:
     """(T, C) -> (T, D), as an image of one row with channels last: no copy on the way in or out."""
     assert isinstance(convolution, nn.Conv1d)
     weight = convolution.weight[:, :, None].contiguous(memory_format=torch.channels_last)
     return _places(F.conv2d(_image(features), weight, convolution.bias, padding=(0, 2)))
 
 
-def _pooled(features: Tensor, absent: Tensor) -> Tensor:
+def _pool(features: Tensor, absent: Tensor) -> Tensor:
     """The rectified largest of each five places; what is at places without words is overwritten."""
     here = features.masked_fill_(absent[:, None], 0.0)
     return torch.relu(_places(F.max_pool2d(_image(here), (1, POOL))))

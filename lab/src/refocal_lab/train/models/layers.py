@@ -84,7 +84,7 @@ class Dropout(nn.Module):
         return features * kept.div_(1 - self._share)
 
 
-def head_of(network: nn.Module) -> Head:
+def find_head(network: nn.Module) -> Head:
     """The last layer of a network."""
     return next(module for module in network.modules() if isinstance(module, Head))
 
@@ -99,7 +99,7 @@ def he_initialize(network: nn.Module) -> None:
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
 
-def at_least(size: int, shape: tuple[int, ...], network: str) -> None:
+def check_size(size: int, shape: tuple[int, ...], network: str) -> None:
     """Refuse images that the network's pooling would shrink to nothing."""
     if min(shape[1:]) < size:
         msg = f"shape must be at least {size} pixels high and wide for {network}, got {shape}"

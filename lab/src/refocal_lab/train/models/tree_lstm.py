@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from refocal_lab.train.models.layers import Dropout, Head, WordVectors
 
 
-class Levels(NamedTuple):
+class TreeLevels(NamedTuple):
     """Trees, all leaves first and then the other nodes by their height: children come before their parents.
 
     Attributes:
@@ -53,7 +53,7 @@ class TreeLSTM(nn.Module):
         self.dropout = Dropout(0.5)
         self.head = Head(memory, classes)
 
-    def forward(self, trees: Levels) -> Tensor:
+    def forward(self, trees: TreeLevels) -> Tensor:
         """Logits (nodes, classes)."""
         cells, gates = self.leaf(self.words(trees.words)).chunk(2, dim=1)
         hidden = torch.sigmoid(gates) * torch.tanh(cells)

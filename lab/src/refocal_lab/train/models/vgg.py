@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from refocal_lab.train.models.layers import AveragePool, Head, at_least, he_initialize
+from refocal_lab.train.models.layers import AveragePool, Head, check_size, he_initialize
 
 
 class VGG(nn.Sequential):
@@ -22,7 +22,7 @@ class VGG(nn.Sequential):
     """
 
     def __init__(self, *, classes: int, shape: tuple[int, ...]) -> None:
-        at_least(32, shape, "vgg19")
+        check_size(32, shape, "vgg19")
         layers: list[nn.Module] = []
         inputs = shape[0]
         for outputs, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):

@@ -21,7 +21,7 @@ class DataError(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Published:
+class PublishedData:
     """What a publisher provides: samples to train on, before a validation part is taken out, and to test on.
 
     Attributes:
@@ -44,7 +44,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Door:
+class FileLayout:
     """One way into a data set.
 
     Attributes:
@@ -55,7 +55,7 @@ class Door:
 
     folders: tuple[str, ...]
     files: tuple[str, ...]
-    read: Callable[[Path], Published]
+    read: Callable[[Path], PublishedData]
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DataSetSpec:
     """How a data set is found, read and divided.
 
     Attributes:
-        doors: Ways in, the best first.
+        layouts: File layouts that hold it, the best first.
         held_out: Number of training samples that become the validation part.
         downloads: Files to fetch where no door opens.
         pickles: Names of files that hold the data set as pickles.
@@ -84,7 +84,7 @@ class Recipe:
         key: Names the split; two data sets with one key have one validation part.
     """
 
-    doors: tuple[Door, ...]
+    layouts: tuple[FileLayout, ...]
     held_out: int
     key: str
     downloads: tuple[Download, ...] = ()
@@ -92,14 +92,14 @@ class Recipe:
     share: float = 1.0
 
 
-def samples(inputs: np.ndarray, labels: np.ndarray) -> Part:
+def make_part(inputs: np.ndarray, labels: np.ndarray) -> Part:
     """All samples of a file, in its order."""
     return Part(np.ascontiguousarray(inputs), labels.astype(np.int64), np.arange(len(labels)))
 
 
-def find_door(recipe: Recipe, root: Path) -> Callable[[], Published] | None:
+def find_layout(spec: DataSetSpec, root: Path) -> Callable[[], PublishedData] | None:
     """What reads the first door whose files are all there."""
-    for door in recipe.doors:
+    for door in spec.layouts:
         for place in door.folders:
             if all((root / place / name).exists() for name in door.files):
                 for name in door.files:
@@ -115,34 +115,32 @@ def _check_regular(path: Path) -> None:
         raise DataError(str(error)) from None
 
 
-def no_door(recipe: Recipe, root: Path) -> DataError | FileNotFoundError:
+def explain_missing(spec: DataSetSpec, root: Path) -> DataError | FileNotFoundError:
     """Which files are missing, and what helps."""
     lacking = []
-    for door in recipe.doors:
+    for door in spec.layouts:
         for place in door.folders:
             missing = [name for name in door.files if not (root / place / name).exists()]
             if len(missing) < len(door.files):
                 lacking.append(f"{root / place} lacks {', '.join(missing)}")
     if lacking:
-        return DataError(f"{recipe.key} is not complete: {'; '.join(lacking)}")
-    places = list(dict.fromkeys(place for door in recipe.doors for place in door.folders))
-    wanted = " or ".join(", ".join(door.files) for door in recipe.doors)
-    message = (
-        f"{recipe.key} is not in {root}, nor in a folder {' or '.join(filter(None, places))} of it: needs {wanted}"
-    )
-    if recipe.downloads:
-        message += f"; download=True (--download) fetches {', '.join(download.url for download in recipe.downloads)}"
-    for path in (root / place / name for place in places for name in recipe.pickles):
+        return DataError(f"{spec.key} is not complete: {'; '.join(lacking)}")
+    places = list(dict.fromkeys(place for door in spec.layouts for place in door.folders))
+    wanted = " or ".join(", ".join(door.files) for door in spec.layouts)
+    message = f"{spec.key} is not in {root}, nor in a folder {' or '.join(filter(None, places))} of it: needs {wanted}"
+    if spec.downloads:
+        message += f"; download=True (--download) fetches {', '.join(download.url for download in spec.downloads)}"
+    for path in (root / place / name for place in places for name in spec.pickles):
         if path.exists():
             message += (
                 f". {path} is made of pickles, which run code when they are read, and so never are: "
-                f"take {recipe.downloads[0].file}"
+                f"take {spec.downloads[0].file}"
             )
     return FileNotFoundError(message)
 
 
 @contextmanager
-def parsing(name: object, *, otherwise: str = "damaged") -> Iterator[None]:
+def convert_errors(name: object, *, otherwise: str = "damaged") -> Iterator[None]:
     """Turn whatever a parser raises over the content of a file into a DataError that names it.
 
     Failures of the disk stay OSError.
@@ -162,7 +160,7 @@ def parsing(name: object, *, otherwise: str = "damaged") -> Iterator[None]:
         raise DataError(msg) from error
 
 
-def unpacked(stream: Readable, name: object, *, most: int) -> bytes:
+def decompress(stream: Readable, name: object, *, most: int) -> bytes:
     """What a compressed file holds, refused beyond a size that the published one does not have."""
     return unpack(stream, most, lambda reason: DataError(f"{name} is not the published one: {reason}"))
 
