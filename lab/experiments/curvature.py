@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from refocal import _files, metrics
 from refocal.curvature import CurvatureRegularized, hessian_top_eigenvalues, hessian_trace
 from refocal.losses import FocalLoss
-from refocal_lab.reproduce.curvature_runs import cubic_fits, found_by_gamma
+from refocal_lab.reproduce.curvature_runs import fit_cubics, summarize_by_gamma
 from refocal_lab.train.data import load
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0)
@@ -181,11 +181,11 @@ def main() -> None:
         data = fashion_mnist(options.data)
         runs = gamma_runs(data) if options.what == "gamma" else penalty_runs(data)
     if options.what == "gamma":
-        write(first, runs, found_by_gamma(runs), figures.against_gamma(runs))
-        fits = cubic_fits(runs)
+        write(first, runs, summarize_by_gamma(runs), figures.against_gamma(runs))
+        fits = fit_cubics(runs)
         write(options.out / "004-fig-3" / "small", runs, fits, figures.against_trace(runs, fits))
     else:
-        write(first, runs, figures.found_by_tau(runs), figures.against_tau(runs))
+        write(first, runs, figures.summarize_by_tau(runs), figures.against_tau(runs))
 
 
 if __name__ == "__main__":

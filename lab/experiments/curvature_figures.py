@@ -13,7 +13,7 @@ from refocal_lab.reproduce.curvature_runs import HESSIANS, Runs, at, by_seed, in
 COLOURS = ("#0b6e99", "#c4541a", "#4b7f3a", "#7a4fa0", "#8a6d3b")
 
 
-def found_by_tau(runs: Runs) -> dict[str, Any]:
+def summarize_by_tau(runs: Runs) -> dict[str, Any]:
     """Figure 4: ECE, error and trace at each tau against those without penalty, at each learning rate."""
     found: dict[str, Any] = {}
     for rate in names(runs, "rate"):

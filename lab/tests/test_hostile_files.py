@@ -21,7 +21,7 @@ from refocal.calibrators import TemperatureScaling, load
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError, PredictionsReader
 from refocal_lab import zoo
-from refocal_lab.reproduce import read_specs, store
+from refocal_lab.reproduce import read_specs, result_files
 from refocal_lab.train import checkpoint, runs
 from refocal_lab.train.data import DataError, word_vectors
 from refocal_lab.train.data import load as load_data
@@ -158,10 +158,10 @@ def test_stored_results_of_other_content(tmp_path, change):
     copy = tmp_path / name / scale / "numbers.json"
     copy.parent.mkdir(parents=True)
     copy.write_bytes(found.read_bytes())
-    assert store.load(tmp_path, spec, scale).numbers.values == json.loads(found.read_bytes())["values"]
+    assert result_files.load(tmp_path, spec, scale).numbers.values == json.loads(found.read_bytes())["values"]
     copy.write_text(json.dumps(json.loads(found.read_bytes()) | change), encoding="utf-8")
     with pytest.raises(ValueError, match=r"numbers\.json is not a result"):
-        store.load(tmp_path, spec, scale)
+        result_files.load(tmp_path, spec, scale)
 
 
 def test_deep_nesting_names_the_file(tmp_path, capsys):

@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 from flint import arb
 
-from refocal_lab.claims import Outcome, Verdict, balls, settle
-from refocal_lab.claims.numbers import identical, printed_numbers, rounds_to
-from refocal_lab.claims.paper002_results import _lower
-from refocal_lab.claims.sampling import at_least, proportion_bounds, search, short_rows, shortest, simplex_rows
+from refocal_lab.claims import ClaimVerdict, Outcome, balls, settle
+from refocal_lab.claims.identities import check_identity, compare_printed, rounds_to
+from refocal_lab.claims.mukhoti2020_tables import _lower
+from refocal_lab.claims.sampling import (
+    check_at_least,
+    find_shortest,
+    proportion_bounds,
+    search,
+    short_rows,
+    simplex_rows,
+)
 
 
 def test_balls_prove_a_true_inequality_and_find_where_a_false_one_fails():
@@ -30,22 +37,22 @@ def test_balls_do_not_decide_where_equality_is_reached_inside():
 
 
 def test_a_point_is_decided_only_if_its_ball_is_clear_of_zero():
-    assert balls.certain(balls.decimal("0.1"), "yes", "no") == (True, "yes")
-    assert balls.certain(-balls.decimal("0.1"), "yes", "no") == (False, "no")
-    assert balls.certain(balls.ball(-1.0, 1.0), "yes", "no") == (None, "no")
+    assert balls.decide(balls.decimal("0.1"), "yes", "no") == (True, "yes")
+    assert balls.decide(-balls.decimal("0.1"), "yes", "no") == (False, "no")
+    assert balls.decide(balls.ball(-1.0, 1.0), "yes", "no") == (None, "no")
 
 
 def test_identities_in_many_digits():
     points = [("0.1",), ("2",)]
-    assert identical(lambda x: mp.sinh(x) + mp.cosh(x), mp.exp, points).holds
-    close = identical(lambda x: mp.exp(x) + mp.mpf("1e-20"), mp.exp, points)  # float64 could not tell
+    assert check_identity(lambda x: mp.sinh(x) + mp.cosh(x), mp.exp, points).holds
+    close = check_identity(lambda x: mp.exp(x) + mp.mpf("1e-20"), mp.exp, points)  # float64 could not tell
     assert close.holds is False
     assert close.words.startswith("at (0.1)")
 
 
 def test_what_is_not_a_number_is_never_taken_for_a_proof():
-    assert identical(lambda _: mp.nan, lambda x: x, [("1",)]).holds is None
-    assert identical(lambda x: x, lambda _: mp.nan, [("1",)]).holds is None
+    assert check_identity(lambda _: mp.nan, lambda x: x, [("1",)]).holds is None
+    assert check_identity(lambda x: x, lambda _: mp.nan, [("1",)]).holds is None
     broken = search(lambda x: np.where(x[:, 0] < 0.5, np.nan, x[:, 0]), lambda rng, n: rng.random((n, 1)), budget=100)
     assert broken.holds is None
     with pytest.raises(RuntimeError, match="did not decide: violated by nan at"):
@@ -54,8 +61,8 @@ def test_what_is_not_a_number_is_never_taken_for_a_proof():
 
 def test_printed_numbers_are_compared_after_rounding():
     assert rounds_to(0.7749, "0.77") and not rounds_to(0.7751, "0.77")
-    assert printed_numbers([("a", 1.23, "1.2"), ("b", 4.0, "4")])[0].holds
-    wrong, right = printed_numbers([("a", 1.23, "1.3")])
+    assert compare_printed([("a", 1.23, "1.2"), ("b", 4.0, "4")])[0].holds
+    wrong, right = compare_printed([("a", 1.23, "1.3")])
     assert wrong == (False, "a is printed 1.3, computed 1.2300")
     assert right == "a: 1.230"
 
@@ -73,9 +80,9 @@ def test_the_shortest_counterexample_has_fewest_classes_then_decimals():
     def crowded(rows, gamma):  # a false claim: the top of a row is above gamma
         return gamma - rows[:, 0]
 
-    row, gamma = shortest(crowded, classes=(2, 3), decimals=(1, 2), gammas=(0.45, 0.35))
+    row, gamma = find_shortest(crowded, classes=(2, 3), decimals=(1, 2), gammas=(0.45, 0.35))
     assert (row.tolist(), gamma) == ([0.4, 0.4, 0.2], 0.45)
-    assert shortest(crowded, classes=(2,), decimals=(1, 2), gammas=(0.45,)) is None
+    assert find_shortest(crowded, classes=(2,), decimals=(1, 2), gammas=(0.45,)) is None
 
 
 def test_rows_are_descending_distributions():
@@ -85,15 +92,15 @@ def test_rows_are_descending_distributions():
 
 
 def test_monte_carlo_decides_with_enough_trials_only():
-    assert at_least(990, 1000, 0.95, error=1e-6).holds
-    assert at_least(900, 1000, 0.95, error=1e-6).holds is False
-    assert at_least(95, 100, 0.95, error=1e-6).holds is None
+    assert check_at_least(990, 1000, 0.95, error=1e-6).holds
+    assert check_at_least(900, 1000, 0.95, error=1e-6).holds is False
+    assert check_at_least(95, 100, 0.95, error=1e-6).holds is None
     assert proportion_bounds(0, 10, error=0.01)[0] == 0 and proportion_bounds(10, 10, error=0.01)[1] == 1
 
 
 def test_monte_carlo_errs_as_rarely_as_it_says():
     rng = np.random.default_rng(0)
-    wrong = sum(at_least(int(k), 200, 0.9, error=0.05).holds is False for k in rng.binomial(200, 0.9, 2000))
+    wrong = sum(check_at_least(int(k), 200, 0.9, error=0.05).holds is False for k in rng.binomial(200, 0.9, 2000))
     assert wrong / 2000 < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 2000)
 
 
@@ -109,13 +116,13 @@ TRUE, FALSE = Outcome(True, "so it is"), Outcome(False, "not at 2")
 @pytest.mark.parametrize(
     ("finding", "verdict"),
     [
-        (lambda: settle(TRUE), Verdict.HOLDS),
-        (lambda: settle(TRUE, inside=TRUE, corrected=TRUE), Verdict.HOLDS),
-        (lambda: settle(FALSE), Verdict.REFUTED),
-        (lambda: settle(FALSE, inside=FALSE), Verdict.REFUTED),
-        (lambda: settle(FALSE, corrected=FALSE), Verdict.REFUTED),
-        (lambda: settle(FALSE, inside=TRUE, where="below 2"), Verdict.ONLY_WHERE),
-        (lambda: settle(FALSE, corrected=TRUE), Verdict.MISPRINT),
+        (lambda: settle(TRUE), ClaimVerdict.HOLDS),
+        (lambda: settle(TRUE, inside=TRUE, corrected=TRUE), ClaimVerdict.HOLDS),
+        (lambda: settle(FALSE), ClaimVerdict.REFUTED),
+        (lambda: settle(FALSE, inside=FALSE), ClaimVerdict.REFUTED),
+        (lambda: settle(FALSE, corrected=FALSE), ClaimVerdict.REFUTED),
+        (lambda: settle(FALSE, inside=TRUE, where="below 2"), ClaimVerdict.ONLY_WHERE),
+        (lambda: settle(FALSE, corrected=TRUE), ClaimVerdict.MISPRINT),
     ],
 )
 def test_verdicts_follow_from_outcomes(finding, verdict):
@@ -126,8 +133,12 @@ def test_outcomes_combine():
     unknown = Outcome(None, "?")
     assert (TRUE & TRUE).holds and (TRUE & FALSE) == FALSE and (unknown & FALSE) == FALSE
     assert (TRUE & unknown).holds is None
-    assert TRUE.against().holds is False and FALSE.against().holds is None and unknown.against().holds is None
-    assert FALSE.if_so("fine") == FALSE and TRUE.if_so("fine").words == "fine"
+    assert (
+        TRUE.as_counterexample().holds is False
+        and FALSE.as_counterexample().holds is None
+        and unknown.as_counterexample().holds is None
+    )
+    assert FALSE.reword("fine") == FALSE and TRUE.reword("fine").words == "fine"
 
 
 def test_evidence_has_true_minus_signs():

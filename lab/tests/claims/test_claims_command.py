@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from refocal_lab.claims import all_claims, check, find
-from refocal_lab.claims.rendering import markdown, save_plot
+from refocal_lab.claims.rendering import render_markdown, save_plot
 from refocal_lab.cli import main
 
 
@@ -47,10 +47,10 @@ def test_show_one(capsys):
 
 
 def test_one_id_runs_one_check(monkeypatch):
-    from refocal_lab.claims import paper001
+    from refocal_lab.claims import charoenphakdee2021
 
     ran = []
-    for claim in paper001.CLAIMS:
+    for claim in charoenphakdee2021.CLAIMS:
         monkeypatch.setitem(
             claim.__dict__, "check", lambda claim=claim, old=claim.check: (ran.append(claim.id), old())[1]
         )
@@ -129,5 +129,5 @@ def test_an_undecided_check_is_an_error_with_its_id(monkeypatch):
 
 def test_a_cell_of_the_page_cannot_break_its_table():
     record = check(["001-thm-5"])[0]._replace(statement="a | b * c_d <script>", evidence="x\\y")
-    row = next(line for line in markdown([record]).splitlines() if line.startswith("| `001"))
+    row = next(line for line in render_markdown([record]).splitlines() if line.startswith("| `001"))
     assert "a \\| b \\* c\\_d \\<script\\>" in row and "x\\\\y" in row

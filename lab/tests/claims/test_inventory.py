@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from refocal_lab.claims import Method, Verdict, all_claims, check
+from refocal_lab.claims import CheckMethod, ClaimVerdict, all_claims, check
 
 PAGE = Path(__file__).parents[2] / "docs" / "claims.md"
 # What the papers number, read from their text. 002's Propositions 3 and 4 repeat 1 and 2 with their proofs.
@@ -79,7 +79,7 @@ def test_every_claim_has_the_verdict_that_the_page_says():
     records = {record.id: record for record in check([claim.id for claim in all_claims()], processes=1)}
     for id, record in records.items():
         assert record.evidence and record.statement and record.where
-        assert (record.verdict == Verdict.NOT_CHECKABLE) == (record.method == Method.NONE), id
+        assert (record.verdict == ClaimVerdict.NOT_CHECKABLE) == (record.method == CheckMethod.NONE), id
     verdicts = {id: record.verdict for id, record in records.items()}
     assert {id: verdicts[id] for id in DISPUTES} == DISPUTES
     rows = re.findall(r"^\| `(\S+)`<br>.*? \| \*\*(.+?)\*\* \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)

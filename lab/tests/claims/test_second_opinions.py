@@ -9,10 +9,10 @@ from scipy.optimize import minimize
 
 import reference
 import refocal
-from refocal_lab.claims.paper002_results import weight_norms
-from refocal_lab.claims.paper003_map import _folding
-from refocal_lab.claims.paper004 import bound_frequency
-from refocal_lab.claims.paper004_curvature import trace_estimates
+from refocal_lab.claims.kimura2024 import bound_frequency
+from refocal_lab.claims.kimura2024_curvature import trace_estimates
+from refocal_lab.claims.komisarenko2024_map import _jacobian_violation
+from refocal_lab.claims.mukhoti2020_tables import weight_norms
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_jacobian_of_the_map_has_the_sign_of_its_formula(gamma):
             for i in range(3)
         ]
         jacobian = np.array([(up - down)[:3] / (2 * step) for up, down in sides])
-        assert np.sign(np.linalg.det(jacobian)) == -np.sign(_folding(row[None], gamma))[0] == 1
+        assert np.sign(np.linalg.det(jacobian)) == -np.sign(_jacobian_violation(row[None], gamma))[0] == 1
 
 
 def test_negative_gamma_takes_distinct_scores_to_distinct_posteriors():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from refocal_lab.reproduce.curvature_runs import found_by_gamma
+from refocal_lab.reproduce.curvature_runs import summarize_by_gamma
 
 
 def run(gamma, seed, *, growth=1.1, ece=0.05):
@@ -21,7 +21,7 @@ def run(gamma, seed, *, growth=1.1, ece=0.05):
 
 
 def said(runs):
-    return found_by_gamma(runs)["a"]["lambda_max_trained_at_largest_over_at_0"]
+    return summarize_by_gamma(runs)["a"]["lambda_max_trained_at_largest_over_at_0"]
 
 
 def test_all_gammas_that_have_two_seeds_come_before_more_seeds_of_fewer():
@@ -46,12 +46,12 @@ def test_one_seed_of_each_gamma_has_no_interval():
 
 @pytest.mark.parametrize("gammas", [(0.0,), (0.0, 2.0), (1.0, 2.0, 3.0)], ids=str)
 def test_too_few_gammas_say_nothing(gammas):
-    assert found_by_gamma([run(gamma, seed) for gamma in gammas for seed in range(3)]) == {}
+    assert summarize_by_gamma([run(gamma, seed) for gamma in gammas for seed in range(3)]) == {}
 
 
 def test_the_least_ece_lies_between():
     runs = [run(gamma, seed, ece=ece) for gamma, ece in ((0.0, 0.04), (1.0, 0.01), (3.0, 0.09)) for seed in (1, 4)]
-    found = found_by_gamma(runs)["a"]
+    found = summarize_by_gamma(runs)["a"]
     assert found["gamma_of_least_ece"]["mean"] == 1.0
     assert found["ece_at_0_less_least_between"]["mean"] == pytest.approx(0.03)
     assert found["ece_at_largest_less_least_between"]["mean"] == pytest.approx(0.08)

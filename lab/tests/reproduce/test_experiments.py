@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from made_zoo import write_zoo
 from refocal_lab import reproduce
-from refocal_lab.reproduce import page, store, style
+from refocal_lab.reproduce import gallery, result_files, style
 from small_data import write_sets
 
 REPOSITORY = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_each_spec_runs(name, tmp_path, data, networks):
     assert content["versions"]["refocal"]
     assert content["seconds"] >= 0
     assert [item["paper"] for item in content["published"]] == [item.value for item in spec.published]
-    assert store.load(tmp_path, spec, "smoke") == outcome.result
+    assert result_files.load(tmp_path, spec, "smoke") == outcome.result
 
 
 def test_every_figure_has_a_result():
@@ -66,19 +66,19 @@ def test_every_figure_has_a_result():
 @pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
 def test_stored_results_belong_to_their_specs(spec, scale):
     check_files(RESULTS / spec.id / scale)
-    result = store.load(RESULTS, spec, scale)
+    result = result_files.load(RESULTS, spec, scale)
     assert (result.id, result.scale, result.kind) == (spec.id, scale, spec.kind)
-    assert result.parameters == store.plain(spec.parameters[scale])
-    assert result.published == store.compared(spec.published, result.numbers)
+    assert result.parameters == result_files.to_json(spec.parameters[scale])
+    assert result.published == result_files.compare(spec.published, result.numbers)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
 def test_stored_figures_are_those_of_the_stored_numbers(spec, scale):
-    result = store.load(RESULTS, spec, scale)
+    result = result_files.load(RESULTS, spec, scale)
     if result.versions["matplotlib"] != importlib.metadata.version("matplotlib"):
         pytest.skip("another Matplotlib draws other bytes")
-    drawn = style.rendered(reproduce.KINDS[spec.kind].draw, spec.parameters[scale], result.numbers)
+    drawn = style.render(reproduce.KINDS[spec.kind].draw, spec.parameters[scale], result.numbers)
     for name, content in drawn.items():
         assert (RESULTS / spec.id / scale / name).read_bytes() == content, name
 
@@ -87,7 +87,9 @@ def test_the_names_of_axes_are_not_cut_off():
     spec = SPECS["001-study-c"]
     with mpl.rc_context(style._STYLE):
         figure = Figure(figsize=(style.WIDTH, 3.1), layout="constrained")
-        reproduce.KINDS[spec.kind].draw(figure, spec.parameters["small"], store.load(RESULTS, spec, "small").numbers)
+        reproduce.KINDS[spec.kind].draw(
+            figure, spec.parameters["small"], result_files.load(RESULTS, spec, "small").numbers
+        )
         figure.draw_without_rendering()
     width, height = figure.get_size_inches() * figure.dpi
     for label in (ax.yaxis.label for ax in figure.axes if ax.get_ylabel()):
@@ -98,7 +100,7 @@ def test_the_names_of_axes_are_not_cut_off():
 def test_the_gallery_shows_the_stored_results():
     shown = (REPOSITORY / "docs/gallery.md").read_text(encoding="utf-8")
     found = reproduce.read_results(RESULTS, SPECS)
-    assert shown == reproduce.gallery(SPECS, found, figures="../experiments/results")
+    assert shown == reproduce.render_gallery(SPECS, found, figures="../experiments/results")
     assert shown.count("figure.svg") == len(SPECS)
 
 
@@ -110,4 +112,4 @@ def test_the_readme_says_what_was_found():
 
 
 def test_papers_are_known():
-    assert {spec.paper for spec in SPECS.values()} <= set(page.PAPERS)
+    assert {spec.paper for spec in SPECS.values()} <= set(gallery.PAPERS)

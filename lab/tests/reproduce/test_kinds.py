@@ -25,7 +25,7 @@ from refocal_lab.reproduce.kinds import (
     nearest_temperature,
     phi,
 )
-from refocal_lab.reproduce.simplex import from_plane, in_plane, interior_grid
+from refocal_lab.reproduce.simplex import from_plane, interior_grid, to_plane
 
 SPECS = read_specs(Path(__file__).parents[2] / "experiments")
 
@@ -89,7 +89,7 @@ def test_bounds_by_trying_every_temperature():
     temperatures = np.arange(0.15, 0.3, parameters.temperature_step)
     below = [t for t in temperatures if np.all(expit(-s / t) <= mapped * (1 + 1e-9))]
     above = [t for t in temperatures if np.all(expit(-s / t) >= mapped * (1 - 1e-9))]
-    assert bounds.experimental(4.0, parameters, logit_range=20.0) == pytest.approx((max(below), min(above)), abs=1e-9)
+    assert bounds.find_bounds(4.0, parameters, logit_range=20.0) == pytest.approx((max(below), min(above)), abs=1e-9)
 
 
 def test_nearest_temperature_by_grid():
@@ -110,8 +110,8 @@ def test_nearest_temperature_by_grid():
 def test_the_plane_and_back():
     grid = interior_grid(12)
     assert len(grid) == 11 * 10 // 2
-    np.testing.assert_allclose(from_plane(in_plane(grid)), grid, atol=1e-14)
-    distances = np.linalg.norm(np.diff(in_plane(np.vstack([np.eye(3), np.eye(3)[:1]])), axis=0), axis=1)
+    np.testing.assert_allclose(from_plane(to_plane(grid)), grid, atol=1e-14)
+    distances = np.linalg.norm(np.diff(to_plane(np.vstack([np.eye(3), np.eye(3)[:1]])), axis=0), axis=1)
     np.testing.assert_allclose(distances, 1)
 
 
@@ -121,7 +121,7 @@ def test_isolines():
         level = np.percentile(risk(interior_grid(side)), 3)
         radii = isolines.isoline(risk, level, truth, 36)
         angle = 2 * np.pi * np.arange(36) / 36
-        around = in_plane(truth) + radii[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+        around = to_plane(truth) + radii[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
         np.testing.assert_allclose(risk(from_plane(around)), level, rtol=1e-6, err_msg=name)
         if name == "Brier score":
             # the risk is |q - truth|^2 + 1 - |truth|^2, and lengths in the plane are 1 / sqrt(2) of those in space
@@ -153,7 +153,7 @@ def test_derivative():
     p, step = np.linspace(0.05, 0.95, 19), 1e-6
     for gamma in (0.25, 1.0, 5.0):
         numeric = ((1 - p - step) ** gamma * np.log(p + step) - (1 - p + step) ** gamma * np.log(p - step)) / (2 * step)
-        np.testing.assert_allclose(derivative.size_of_derivative(p, gamma), numeric, rtol=1e-6)
+        np.testing.assert_allclose(derivative.derivative_size(p, gamma), numeric, rtol=1e-6)
     found = derivative.compute(given("004-fig-1"), Context())
     assert found.values["gamma of cross-entropy"] == 0
     assert found.values["derivative at 1(0.5)"] < 1e-3

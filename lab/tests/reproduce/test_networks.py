@@ -10,11 +10,11 @@ from scipy import stats
 
 from refocal_lab.reproduce import read_specs
 from refocal_lab.reproduce.kinds import one_dimension, tabular
-from refocal_lab.reproduce.mlps import Recipe, Samples, logits, train
+from refocal_lab.reproduce.small_networks import Samples, SmallNetworkRecipe, compute_logits, train
 
 torch = pytest.importorskip("torch")
 SPECS = read_specs(Path(__file__).parents[2] / "experiments")
-RECIPE = Recipe(hidden=8, epochs=6, batch=20, learning_rate=0.02, weight_decay=0.01)
+RECIPE = SmallNetworkRecipe(hidden=8, epochs=6, batch=20, learning_rate=0.02, weight_decay=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def trained(samples, gammas, **more):
 
 
 def test_networks_trained_together_are_those_trained_alone(samples):
-    together = logits(trained(samples, (0.0, 2.0)).last, samples.features)
+    together = compute_logits(trained(samples, (0.0, 2.0)).last, samples.features)
     for index, gamma in enumerate((0.0, 2.0)):
-        alone = logits(trained(samples, (gamma,)).last, samples.features)
+        alone = compute_logits(trained(samples, (gamma,)).last, samples.features)
         np.testing.assert_allclose(together[index], alone[0], atol=1e-4)
     assert np.abs(together[0] - together[1]).max() > 0.05
 
@@ -39,7 +39,7 @@ def test_networks_trained_together_are_those_trained_alone(samples):
 def test_one_network_is_that_of_a_plain_loop(samples):
     """The same start, batches and loss in torch.nn and with autograd, one trial and one gamma."""
     one = Samples(samples.features[:1], samples.labels[:1])
-    found = logits(trained(one, (0.0,)).last, one.features)[0, 0]
+    found = compute_logits(trained(one, (0.0,)).last, one.features)[0, 0]
     generator = torch.Generator().manual_seed(1)
     layers = []
     for inputs, outputs in ((4, 8), (8, 8), (8, 3)):
@@ -66,7 +66,7 @@ def test_the_best_epoch_has_the_least_held_out_loss(samples):
     networks = train(samples, noise, classes=3, gammas=(0.0,), recipe=RECIPE, seed=1)
 
     def losses(weights):
-        scores = torch.tensor(logits(weights, noise.features)[0])
+        scores = torch.tensor(compute_logits(weights, noise.features)[0])
         labels = torch.tensor(noise.labels)
         return [float(torch.nn.functional.cross_entropy(s, y)) for s, y in zip(scores, labels, strict=True)]
 
@@ -95,7 +95,7 @@ def table():
 
 
 def test_encoding(table):
-    features, labels = tabular.encoded(table)
+    features, labels = tabular.encode(table)
     assert features.shape == (100, 5)
     np.testing.assert_array_equal(features[:, 1:4].sum(axis=1), 1)
     np.testing.assert_array_equal(features[:, 3] == 1, table.features[:, 1] == 6)
@@ -124,12 +124,12 @@ def test_large_sets_are_cut(table):
 
 def test_paired_comparison():
     differences = np.random.default_rng(0).normal(0.3, 1, 25)
-    found = tabular.paired(differences)
+    found = tabular.compare_paired(differences)
     interval = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
     assert (found["low"], found["high"]) == pytest.approx(tuple(interval))
     assert found["p"] == pytest.approx(stats.wilcoxon(differences).pvalue)
     assert found["share above"] == np.mean(differences > 0)
-    assert tabular.paired(np.zeros(5))["p"] == 1
+    assert tabular.compare_paired(np.zeros(5))["p"] == 1
 
 
 def test_faults_in_data_files(tmp_path):

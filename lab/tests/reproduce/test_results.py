@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from refocal_lab import reproduce
-from refocal_lab.reproduce import run, store
-from refocal_lab.reproduce.base import Kind, Numbers
+from refocal_lab.reproduce import result_files, runner
+from refocal_lab.reproduce.computation import Kind, Numbers
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def counting(monkeypatch):
 
 @pytest.fixture
 def spec(counting):
-    published = (reproduce.Published("end", "the end", "Fig. 1", 5.0, tolerance=0.5),)
+    published = (reproduce.PublishedNumber("end", "the end", "Fig. 1", 5.0, tolerance=0.5),)
     scales = {scale: Parameters(1.0, steps) for scale, steps in (("smoke", 2), ("small", 4), ("paper", 8))}
     finding = "It ends at {end:.1f}."
     return reproduce.Spec("001-fig-9", "001", "Count", "Counts.", finding, "counting", scales, published)
@@ -90,7 +90,7 @@ def test_new_published_numbers_are_compared_without_a_run(spec, counting, tmp_pa
     outcome = make(changed, tmp_path)
     assert counting.runs == 1
     assert "new published numbers" in outcome.why
-    assert not store.load(tmp_path, changed, "small").published[0].within
+    assert not result_files.load(tmp_path, changed, "small").published[0].within
 
 
 @pytest.mark.parametrize("where", ["compute_error", "draw_error"])
@@ -108,10 +108,10 @@ def test_an_interruption_while_writing_leaves_the_old_result(spec, counting, tmp
     def interrupted(result):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "_json", interrupted)
+    monkeypatch.setattr(result_files, "_to_text", interrupted)
     with pytest.raises(KeyboardInterrupt):
         make(spec, tmp_path, force=True)
-    assert store.load(tmp_path, spec, "small") == first.result
+    assert result_files.load(tmp_path, spec, "small") == first.result
     assert [folder.name for folder in (tmp_path / spec.id).iterdir()] == ["small"]
 
 
@@ -149,7 +149,7 @@ def test_missing_packages_are_named_before_any_work(spec, counting, tmp_path, mo
 
 def test_scale_is_checked(spec, tmp_path):
     with pytest.raises(ValueError, match="scale must be one of 'smoke', 'small', 'paper', got 'large'"):
-        run.reproduce(spec, scale="large", results=tmp_path)
+        runner.reproduce(spec, scale="large", results=tmp_path)
 
 
 def test_the_same_numbers_give_the_same_files(spec, tmp_path):
@@ -161,17 +161,21 @@ def test_the_same_numbers_give_the_same_files(spec, tmp_path):
 def test_the_gallery_shows_text_as_text(spec, tmp_path):
     odd = replace(spec, title="a | b <script>", caption="One\ntwo.")
     made = make(odd, tmp_path).result
-    shown = reproduce.gallery({odd.id: odd}, {odd.id: made}, figures="results")
+    shown = reproduce.render_gallery({odd.id: odd}, {odd.id: made}, figures="results")
     assert "### 001-fig-9: a \\| b &lt;script&gt;\n" in shown
     assert "\nOne two. Scale small, " in shown
     assert "| the end | Fig. 1 | 5 ± 0.5 | 5 | yes |\n\nIt ends at 5.0.\n" in shown
 
 
 def test_rounding_keeps_what_a_figure_shows():
-    assert store.rounded({"a": [1 / 3, (2, None)], "b": "text"}) == {"a": [0.33333, [2, None]], "b": "text"}
-    assert store.rounded([np.arange(2), np.float64(1 / 3)]) == [[0, 1], 0.33333]
+    assert result_files.round_curves({"a": [1 / 3, (2, None)], "b": "text"}) == {"a": [0.33333, [2, None]], "b": "text"}
+    assert result_files.round_curves([np.arange(2), np.float64(1 / 3)]) == [[0, 1], 0.33333]
 
 
 def test_the_gallery_links_to_a_folder_of_any_name(tmp_path):
-    assert reproduce.link(tmp_path / "docs/page.md", tmp_path / "experiments/results") == "../experiments/results"
-    assert reproduce.link(tmp_path / "page.md", tmp_path / "my <results> (1)") == "my%20%3Cresults%3E%20%281%29"
+    assert (
+        reproduce.relative_link(tmp_path / "docs/page.md", tmp_path / "experiments/results") == "../experiments/results"
+    )
+    assert (
+        reproduce.relative_link(tmp_path / "page.md", tmp_path / "my <results> (1)") == "my%20%3Cresults%3E%20%281%29"
+    )

@@ -15,10 +15,10 @@ from made_zoo import add, add_history, parts, write_zoo
 from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal_lab import cli, reproduce
-from refocal_lab.reproduce import Context, store, style
-from refocal_lab.reproduce.base import NO_ENTRY
+from refocal_lab.reproduce import Context, result_files, style
+from refocal_lab.reproduce.computation import NO_ENTRY
 from refocal_lab.reproduce.kinds import zoo_gradient, zoo_product
-from refocal_lab.zoo.measures import Part
+from refocal_lab.zoo.measures import LogitPart
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SPECS = reproduce.read_specs(EXPERIMENTS)
@@ -208,7 +208,7 @@ def test_a_history_without_mistakes(tmp_path):
     assert path[7:] == [None] * 3
     assert "last train.wrong.entropy(cifar10 resnet20, cross-entropy)" in result.numbers.absent
     assert "first train.wrong.entropy(cifar10 resnet20, cross-entropy)" in result.numbers.values
-    assert store.load(tmp_path / "results", SPECS["002-fig-2"], "smoke") == result
+    assert result_files.load(tmp_path / "results", SPECS["002-fig-2"], "smoke") == result
 
 
 def test_focal_temperature_scaling(networks):
@@ -231,7 +231,7 @@ def test_the_product_of_temperatures(networks):
     temperatures = np.arange(0.2, 1.2, 0.002)
     posterior = posterior_from_logits(val, gamma=3)
     divergences = [metrics.kl_to_posterior(posterior_from_logits(val / t, gamma=0), posterior) for t in temperatures]
-    assert zoo_product.nearest(val, 3.0) == pytest.approx(temperatures[np.argmin(divergences)], abs=0.002)
+    assert zoo_product.nearest_temperature(val, 3.0) == pytest.approx(temperatures[np.argmin(divergences)], abs=0.002)
     name = "(cifar10 resnet20, 3)"
     expected = found[f"map{name}"] * found["T(cifar10 resnet20, cross-entropy)"]
     assert found[f"product{name}"] == pytest.approx(expected)
@@ -247,7 +247,7 @@ def test_gradients_are_those_of_focal_loss():
     from refocal.losses import focal_loss
 
     rng = np.random.default_rng(0)
-    part = Part(rng.standard_normal((20, 5)), rng.integers(0, 5, 20))
+    part = LogitPart(rng.standard_normal((20, 5)), rng.integers(0, 5, 20))
     logits = torch.tensor(part.logits, requires_grad=True)
     focal_loss(logits, torch.tensor(part.labels), gamma=2.0).sum().backward()
     np.testing.assert_allclose(zoo_gradient.norms(part, 2.0), logits.grad.norm(dim=1).numpy(), rtol=1e-9)
@@ -272,7 +272,7 @@ def test_an_empty_zoo_is_no_error(name, tmp_path):
     assert outcome.result.numbers.values == {}
     assert all(item.ours is None and item.within is None for item in outcome.result.published)
     assert any(NO_ENTRY in cell for row in outcome.result.numbers.table for cell in row)
-    assert store.load(tmp_path / "results", spec, "smoke") == outcome.result
+    assert result_files.load(tmp_path / "results", spec, "smoke") == outcome.result
 
 
 def test_a_result_is_made_anew_when_its_entries_change(tmp_path):
@@ -338,7 +338,7 @@ def test_without_a_zoo(tmp_path):
 def test_the_gallery_shows_tables_and_what_is_not_there(networks, tmp_path):
     spec = SPECS["001-fig-5"]
     made = reproduce.reproduce(spec, scale="small", results=tmp_path, context=Context(zoo=networks)).result
-    shown = reproduce.gallery({spec.id: spec}, {spec.id: made}, figures="results")
+    shown = reproduce.render_gallery({spec.id: spec}, {spec.id: made}, figures="results")
     assert "| best γ of raw scores, CIFAR-10, ResNet-8 | Sec. 6.2 | 0 | no entry | – |" in shown
     assert (
         "\n\n| network |  |  | γ = 0 | γ = 1 | γ = 2 | γ = 3 | best γ |\n|---|---|---|---|---|---|---|---|\n" in shown
@@ -351,7 +351,7 @@ def test_a_zoo_of_many_data_sets_has_a_panel_for_each(tmp_path):
         add(tmp_path, f"s{index}", data=f"set{index:02}", val=40, test=40)
     numbers = computed("002-table-6", tmp_path)
     given = SPECS["002-table-6"].parameters["smoke"]
-    drawn = style.rendered(reproduce.KINDS["zoo-table"].draw, given, numbers)["figure.svg"].decode()
+    drawn = style.render(reproduce.KINDS["zoo-table"].draw, given, numbers)["figure.svg"].decode()
     assert "(a) set00" in drawn
     assert "(z) set12" in drawn
     assert "(28) set13" in drawn
@@ -360,7 +360,7 @@ def test_a_zoo_of_many_data_sets_has_a_panel_for_each(tmp_path):
 def test_marks_of_an_axis_from_zero_are_not_cut_off():
     ax = Figure().subplots()
     ax.plot([1, 2], [100, 101])
-    style.from_zero(ax)
+    style.start_at_zero(ax)
     assert ax.get_ylim() == pytest.approx((0, 101 * (1 + ax.margins()[1])))
     assert ax.get_xlim()[0] > 0
 
@@ -369,4 +369,4 @@ def test_a_table_of_every_method_is_drawn(networks):
     every = ("raw", "ts-nll", "ts-adaptive-ece", "ts-ece")
     given = replace(SPECS["002-table-1"].parameters["smoke"], methods=every)
     numbers = computed("002-table-1", networks, methods=every)
-    assert "figure.svg" in style.rendered(reproduce.KINDS["zoo-table"].draw, given, numbers)
+    assert "figure.svg" in style.render(reproduce.KINDS["zoo-table"].draw, given, numbers)

@@ -11,8 +11,8 @@ from made_zoo import add, parts
 from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling
 from refocal_lab import reproduce
-from refocal_lab.reproduce import Context, store, style
-from refocal_lab.reproduce.base import NO_ENTRY
+from refocal_lab.reproduce import Context, result_files, style
+from refocal_lab.reproduce.computation import NO_ENTRY
 
 SPECS = reproduce.read_specs(Path(__file__).parents[2] / "experiments")
 NETWORK = "newsgroups20 gp-cnn"
@@ -77,16 +77,16 @@ def test_the_table_has_the_paper_s_numbers_and_only_what_there_is(messages):
     cell = next(row for row in numbers.table if row[1:3] == ("γ = 3", "as given"))
     assert [text.partition(" [")[2] for text in cell[3:]] == ["29.26]", "109.62]", "8.67]", "8.65]", "", "18.85]"]
     assert ("20 Newsgroups by date, Global Pooling CNN", NO_ENTRY, *[""] * 7) in numbers.table
-    assert "focal loss with γ = 1, 2, 3 of no entry %" in store.found(spec.finding, numbers)
-    assert set(style.rendered(reproduce.KINDS[spec.kind].draw, given, numbers)) == {"figure.svg", "figure.png"}
+    assert "focal loss with γ = 1, 2, 3 of no entry %" in result_files.fill_finding(spec.finding, numbers)
+    assert set(style.render(reproduce.KINDS[spec.kind].draw, given, numbers)) == {"figure.svg", "figure.png"}
 
 
 def test_an_empty_zoo_has_no_entries(tmp_path):
     spec, given, numbers = computed("002-text-sst", tmp_path)
     assert numbers.values == {}
     assert numbers.table[1:] == (("SST Binary, Tree LSTM", NO_ENTRY, *[""] * 7),)
-    assert NO_ENTRY in store.found(spec.finding, numbers)
-    style.rendered(reproduce.KINDS[spec.kind].draw, given, numbers)
+    assert NO_ENTRY in result_files.fill_finding(spec.finding, numbers)
+    style.render(reproduce.KINDS[spec.kind].draw, given, numbers)
 
 
 def test_some_of_the_classes_are_measured_both_ways(tmp_path):

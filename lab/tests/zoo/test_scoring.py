@@ -11,7 +11,7 @@ from made_zoo import add
 from refocal import metrics, posterior_from_logits
 from refocal.calibrators import TemperatureScaling
 from refocal_lab import zoo
-from refocal_lab.reproduce.entries import scaled
+from refocal_lab.reproduce.zoo_entries import fit_temperature
 from refocal_lab.zoo import measures
 from refocal_lab.zoo.scoring import Scoring, read_as_published
 
@@ -106,9 +106,9 @@ def test_the_temperature_is_chosen_by_the_same_measure(entry):
     val, _, scoring = read_as_published(found)
     grid = np.arange(1, 101) / 10
     errors = [scoring.value("ece_15", posterior_from_logits(val.logits / T, gamma=0.0), val.labels) for T in grid]
-    assert scaled("ts-ece", val, scoring=scoring).temperature == pytest.approx(grid[np.argmin(errors)])
+    assert fit_temperature("ts-ece", val, scoring=scoring).temperature == pytest.approx(grid[np.argmin(errors)])
     by_nll = TemperatureScaling().fit(val.logits, val.labels).temperature_
-    assert scaled("ts-nll", val, scoring=scoring).temperature == pytest.approx(by_nll)
+    assert fit_temperature("ts-nll", val, scoring=scoring).temperature == pytest.approx(by_nll)
 
 
 @pytest.mark.parametrize(("kept", "gamma"), [(1, 5.0), (7, 5.0), (8, 3.0), (18, 3.0), (19, 2.0), (None, 2.0)])

@@ -302,9 +302,9 @@ def test_a_penalised_network_is_not_the_papers(tmp_path):
     plain, penalized = zoo.summarize(found, list(zoo.measure_all(found)))
     assert [number.paper for number in plain.methods["raw"]["error"].published] == ["He 2016"]
     assert penalized.methods["raw"]["error"].published == []
-    shown = tables.markdown([plain, penalized])
+    shown = tables.render_markdown([plain, penalized])
     assert shown.count("curvature penalty 0.1") == 1
-    assert [group["curvature_penalty"] for group in tables.as_json([plain, penalized])] == [None, 0.1]
+    assert [group["curvature_penalty"] for group in tables.to_json([plain, penalized])] == [None, 0.1]
 
 
 def test_the_factors_of_mmce_are_told_apart(tmp_path):
@@ -312,8 +312,8 @@ def test_the_factors_of_mmce_are_told_apart(tmp_path):
         add(tmp_path, f"f{factor:g}", loss="mmce", gamma=None, recipe={"loss": "mmce", "factor": factor})
     found = zoo.entries(tmp_path)
     groups = zoo.summarize(found, list(zoo.measure_all(found)))
-    assert [group["factor"] for group in tables.as_json(groups)] == [2.0, 8.0]
-    shown = tables.markdown(groups)
+    assert [group["factor"] for group in tables.to_json(groups)] == [2.0, 8.0]
+    shown = tables.render_markdown(groups)
     assert [shown.count(f"| factor {factor} |") for factor in (2, 8)] == [1, 1]
 
 

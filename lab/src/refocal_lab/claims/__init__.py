@@ -1,6 +1,6 @@
 """The papers' claims, each with a check that decides it: `refocal-lab claims` runs them (needs the extra `claims`)."""
 
-from refocal_lab.claims.claim import Claim, Method, Outcome, Record, Verdict, settle
-from refocal_lab.claims.run import all_claims, check, find
+from refocal_lab.claims.checking import all_claims, check, find
+from refocal_lab.claims.claim import CheckMethod, Claim, ClaimRecord, ClaimVerdict, Outcome, settle
 
-__all__ = ["Claim", "Method", "Outcome", "Record", "Verdict", "all_claims", "check", "find", "settle"]
+__all__ = ["CheckMethod", "Claim", "ClaimRecord", "ClaimVerdict", "Outcome", "all_claims", "check", "find", "settle"]

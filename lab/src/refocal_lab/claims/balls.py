@@ -125,13 +125,13 @@ def prove(margin: Callable[..., arb], box: Sequence[Side], *, most: int = 200_00
     waiting: list[tuple[float, int, tuple[Side, ...]]] = [(-1.0, 0, tuple(box))]
     for count in range(1, most + 1):
         if not waiting:
-            return Outcome(True, f"proved by {_counted(count - 1)}")
+            return Outcome(True, f"proved by {_count_balls(count - 1)}")
         _, _, sides = heapq.heappop(waiting)
         value = margin(*(ball(*side) for side in sides))
         if value > 0:
             continue
         if value <= 0:
-            return Outcome(False, f"surely violated on {_named(sides)}")
+            return Outcome(False, f"surely violated on {_format_box(sides)}")
         shares = [(high - low) / width if width else 0.0 for (low, high), width in zip(sides, widths, strict=True)]
         widest = max(range(len(sides)), key=shares.__getitem__)
         low, high = sides[widest]
@@ -140,11 +140,11 @@ def prove(margin: Callable[..., arb], box: Sequence[Side], *, most: int = 200_00
             smaller = (*sides[:widest], half, *sides[widest + 1 :])
             heapq.heappush(waiting, (-max(shares), 2 * count + number, smaller))
     if not waiting:
-        return Outcome(True, f"proved by {_counted(most)}")
-    return Outcome(None, f"undecided after {most:,} balls, among others on {_named(waiting[0][2])}")
+        return Outcome(True, f"proved by {_count_balls(most)}")
+    return Outcome(None, f"undecided after {most:,} balls, among others on {_format_box(waiting[0][2])}")
 
 
-def certain(margin: arb, words: str, otherwise: str) -> Outcome:
+def decide(margin: arb, words: str, otherwise: str) -> Outcome:
     """Whether the ball of a single point is surely positive, or surely not.
 
     Args:
@@ -157,14 +157,14 @@ def certain(margin: arb, words: str, otherwise: str) -> Outcome:
     return Outcome(False if margin <= 0 else None, otherwise)
 
 
-def shown(value: arb, digits: int = 6) -> str:
+def format_ball(value: arb, digits: int = 6) -> str:
     """The middle of a ball, in decimal digits."""
     return f"{float(value.mid()):.{digits}g}"
 
 
-def _counted(balls: int) -> str:
+def _count_balls(balls: int) -> str:
     return f"{balls:,} ball" + ("s" if balls > 1 else "")
 
 
-def _named(sides: Sequence[Side]) -> str:
+def _format_box(sides: Sequence[Side]) -> str:
     return " × ".join(f"[{low:.6g}, {high:.6g}]" for low, high in sides)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What became of a claim."""
 
     HOLDS = "holds"
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
     NOT_CHECKABLE = "not checkable"
 
 
-class Method(StrEnum):
+class CheckMethod(StrEnum):
     """How a claim is checked."""
 
     BALLS = "ball arithmetic"
@@ -44,15 +44,15 @@ class Outcome(NamedTuple):
     holds: bool | None
     words: str
 
-    def against(self) -> Outcome:
+    def as_counterexample(self) -> Outcome:
         """As evidence against a claim: that is false if this holds, and undecided if not."""
         return self._replace(holds=False if self.holds else None)
 
-    def if_so(self, words: str) -> Outcome:
+    def reword(self, words: str) -> Outcome:
         """Other words for it if it holds; what speaks against it stays."""
         return self._replace(words=words) if self.holds else self
 
-    def after(self, lead: str) -> Outcome:
+    def prefix(self, lead: str) -> Outcome:
         """The same with words before the evidence."""
         return self._replace(words=f"{lead}: {self.words}")
 
@@ -68,7 +68,7 @@ class Outcome(NamedTuple):
 class Finding(NamedTuple):
     """A verdict and its evidence."""
 
-    verdict: Verdict
+    verdict: ClaimVerdict
     evidence: str
 
 
@@ -92,7 +92,7 @@ class Claim:
     id: str
     where: str
     statement: str
-    method: Method
+    method: CheckMethod
     domain: str
     check: Callable[[], Finding]
     draw: Callable[[Axes], None] | None = None
@@ -103,7 +103,7 @@ class Claim:
         return self.id.split("-", 1)[0]
 
 
-class Record(NamedTuple):
+class ClaimRecord(NamedTuple):
     """A claim after its check, as `refocal-lab claims --json` prints it."""
 
     id: str
@@ -142,17 +142,17 @@ def settle(
             msg = f"the check did not decide: {outcome.words}"
             raise RuntimeError(msg)
     if printed.holds:
-        return _finding(Verdict.HOLDS, printed.words)
+        return _make_finding(ClaimVerdict.HOLDS, printed.words)
     if corrected is not None and corrected.holds:
-        return _finding(Verdict.MISPRINT, f"{corrected.words}. As printed: {printed.words}")
+        return _make_finding(ClaimVerdict.MISPRINT, f"{corrected.words}. As printed: {printed.words}")
     if inside is not None and inside.holds:
-        return _finding(Verdict.ONLY_WHERE, f"{where}: {inside.words}. Elsewhere: {printed.words}")
+        return _make_finding(ClaimVerdict.ONLY_WHERE, f"{where}: {inside.words}. Elsewhere: {printed.words}")
     tried = [] if inside is None else [f"{where}: {inside.words}"]
     tried += [] if corrected is None else [f"nor does the correction hold: {corrected.words}"]
-    return _finding(Verdict.REFUTED, "; ".join([printed.words, *tried]))
+    return _make_finding(ClaimVerdict.REFUTED, "; ".join([printed.words, *tried]))
 
 
-def _finding(verdict: Verdict, evidence: str) -> Finding:
+def _make_finding(verdict: ClaimVerdict, evidence: str) -> Finding:
     """A finding whose negative numbers are written with a true minus, as the statements are."""
     return Finding(verdict, _HYPHEN_BEFORE_NUMBER.sub("−", evidence))
 
@@ -166,5 +166,5 @@ def not_checkable(id: str, where: str, statement: str, reason: str) -> Claim:
         statement: What the paper says.
         reason: Why it cannot be checked.
     """
-    finding = Finding(Verdict.NOT_CHECKABLE, reason)
-    return Claim(id, where, statement, Method.NONE, "–", lambda: finding)
+    finding = Finding(ClaimVerdict.NOT_CHECKABLE, reason)
+    return Claim(id, where, statement, CheckMethod.NONE, "–", lambda: finding)

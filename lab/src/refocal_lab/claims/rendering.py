@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from refocal import _files
-from refocal_lab.claims.claim import Claim, Record, Verdict
+from refocal_lab.claims.claim import Claim, ClaimRecord, ClaimVerdict
 
 _STYLES = {
-    Verdict.HOLDS: "green",
-    Verdict.ONLY_WHERE: "yellow",
-    Verdict.REFUTED: "bold red",
-    Verdict.MISPRINT: "magenta",
-    Verdict.NOT_CHECKABLE: "dim",
+    ClaimVerdict.HOLDS: "green",
+    ClaimVerdict.ONLY_WHERE: "yellow",
+    ClaimVerdict.REFUTED: "bold red",
+    ClaimVerdict.MISPRINT: "magenta",
+    ClaimVerdict.NOT_CHECKABLE: "dim",
 }
 PAPERS = {
     "001": "Charoenphakdee, Vongkulbhisal, Chairatanakul, Sugiyama: On Focal Loss for Class-Posterior Probability "
@@ -59,40 +59,40 @@ and signs can be lost; where that matters the evidence says so.
 """
 
 
-def table(records: Sequence[Record]) -> RenderableType:
+def render_table(records: Sequence[ClaimRecord]) -> RenderableType:
     """Verdicts for a terminal."""
-    shown = Table(show_lines=True)
-    shown.add_column("claim", no_wrap=True)
-    shown.add_column("statement")
+    grid = Table(show_lines=True)
+    grid.add_column("claim", no_wrap=True)
+    grid.add_column("statement")
     for record in records:
-        name = Text.assemble(record.id, "\n", (record.verdict, _STYLES[Verdict(record.verdict)]))
-        shown.add_row(name, Text(record.statement))
-    return Group(shown, Text(f"{_counts(records)}. `refocal-lab claims show ID` gives the evidence."))
+        name = Text.assemble(record.id, "\n", (record.verdict, _STYLES[ClaimVerdict(record.verdict)]))
+        grid.add_row(name, Text(record.statement))
+    return Group(grid, Text(f"{_count_verdicts(records)}. `refocal-lab claims show ID` gives the evidence."))
 
 
-def full(record: Record) -> RenderableType:
+def render_claim(record: ClaimRecord) -> RenderableType:
     """One record with all it holds."""
-    shown = Table.grid(padding=(0, 2))
-    shown.add_row("claim", Text(f"{record.id}: {record.where} of {record.paper}"))
-    shown.add_row("verdict", Text(record.verdict, style=_STYLES[Verdict(record.verdict)]))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("claim", Text(f"{record.id}: {record.where} of {record.paper}"))
+    grid.add_row("verdict", Text(record.verdict, style=_STYLES[ClaimVerdict(record.verdict)]))
     for name in ("statement", "method", "domain", "evidence"):
-        shown.add_row(name, Text(getattr(record, name)))
-    return shown
+        grid.add_row(name, Text(getattr(record, name)))
+    return grid
 
 
-def markdown(records: Sequence[Record]) -> str:
+def render_markdown(records: Sequence[ClaimRecord]) -> str:
     """The page of the documentation."""
-    parts = [_INTRODUCTION, f"{len(records)} claims: {_counts(records)}.\n"]
+    parts = [_INTRODUCTION, f"{len(records)} claims: {_count_verdicts(records)}.\n"]
     for paper, title in PAPERS.items():
         rows = [record for record in records if record.paper == paper]
         if not rows:
             continue
         parts += [
             f"## {paper}: {title}\n",
-            f"{_counts(rows)}.\n",
+            f"{_count_verdicts(rows)}.\n",
             "| claim | what it says | verdict | evidence | method, domain |",
             "|---|---|---|---|---|",
-            *map(_row, rows),
+            *map(_render_row, rows),
             "",
         ]
     return "\n".join(parts)
@@ -129,17 +129,17 @@ def save_plot(claim: Claim, path: str | os.PathLike[str], *, overwrite: bool) ->
             figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
 
 
-def _counts(records: Sequence[Record]) -> str:
+def _count_verdicts(records: Sequence[ClaimRecord]) -> str:
     counts = Counter(record.verdict for record in records)
-    return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in ClaimVerdict if counts[verdict])
 
 
-def _row(record: Record) -> str:
-    where, said, found, domain = map(_cell, (record.where, record.statement, record.evidence, record.domain))
+def _render_row(record: ClaimRecord) -> str:
+    where, said, found, domain = map(_escape_cell, (record.where, record.statement, record.evidence, record.domain))
     return f"| `{record.id}`<br>{where} | {said} | **{record.verdict}** | {found} | {record.method}: {domain} |"
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     """Text for a cell of a Markdown table: what Markdown would read as its own is escaped."""
     for special in "\\|*_<>":
         text = text.replace(special, f"\\{special}")

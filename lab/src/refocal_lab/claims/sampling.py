@@ -85,7 +85,7 @@ def _parts(total: int, count: int, largest: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def shortest(
+def find_shortest(
     violation: Callable[[Rows, float], np.ndarray],
     *,
     classes: Sequence[int],
@@ -135,7 +135,7 @@ def proportion_bounds(successes: int, trials: int, *, error: float) -> tuple[flo
     return low, high
 
 
-def at_least(successes: int, trials: int, level: float, *, error: float) -> Outcome:
+def check_at_least(successes: int, trials: int, level: float, *, error: float) -> Outcome:
     """Whether a probability is at least `level`, or surely below it.
 
     Args:

@@ -32,7 +32,7 @@ def claims(options: Namespace) -> None:
 
 def _all(options: Namespace) -> None:
     from refocal_lab.claims import all_claims, check
-    from refocal_lab.claims.rendering import PAPERS, markdown, table
+    from refocal_lab.claims.rendering import PAPERS, render_markdown, render_table
 
     if options.paper is not None and options.paper not in PAPERS:
         msg = f"--paper must be one of {', '.join(PAPERS)}, got {options.paper!r}"
@@ -46,13 +46,13 @@ def _all(options: Namespace) -> None:
         task = bar.add_task("checking claims", total=len(ids))
         records = check(ids, progress=lambda _: bar.advance(task))
     if options.markdown:
-        _files.write_text(options.markdown, markdown(records), overwrite=options.force)
-    show(options, table(records), [record._asdict() for record in records])
+        _files.write_text(options.markdown, render_markdown(records), overwrite=options.force)
+    show(options, render_table(records), [record._asdict() for record in records])
 
 
 def _one(options: Namespace) -> None:
     from refocal_lab.claims import check, find
-    from refocal_lab.claims.rendering import full, save_plot
+    from refocal_lab.claims.rendering import render_claim, save_plot
 
     claim = find(options.id)
     if options.plot:
@@ -63,4 +63,4 @@ def _one(options: Namespace) -> None:
     (record,) = check([claim.id])
     if options.plot:
         save_plot(claim, options.plot, overwrite=options.force)
-    show(options, full(record), record._asdict())
+    show(options, render_claim(record), record._asdict())

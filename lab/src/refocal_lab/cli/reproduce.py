@@ -15,7 +15,7 @@ from refocal import _files
 from refocal.cli.output import Output, check_output, show, steps
 from refocal.report import words
 from refocal_lab import reproduce as experiments
-from refocal_lab.reproduce import store
+from refocal_lab.reproduce import result_files
 
 DATA_VARIABLE = "REFOCAL_DATA"
 
@@ -30,7 +30,7 @@ def reproduce(options: Namespace) -> None:
     elif options.gallery:
         check_output(options.gallery, "gallery", (".md",), force=True)
         found = experiments.read_results(results, specs)
-        page = experiments.gallery(specs, found, figures=experiments.link(options.gallery, results))
+        page = experiments.render_gallery(specs, found, figures=experiments.relative_link(options.gallery, results))
         _files.write_text(options.gallery, page, overwrite=True)
         show(options, f"{len(found)} of {len(specs)} figures: {options.gallery}", {"gallery": options.gallery})
     else:
@@ -62,7 +62,7 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
 
 def _outcomes(
     ids: Sequence[str], options: Namespace, specs: Mapping[str, experiments.Spec], results: Path
-) -> Iterator[experiments.Outcome | Exception]:
+) -> Iterator[experiments.Reproduction | Exception]:
     """Results as they come, here or from a cluster; one that fails does not stop the others."""
     given = options.data or os.environ.get(DATA_VARIABLE)
     data, zoo = None if given is None else Path(given), Path(options.zoo)
@@ -79,7 +79,7 @@ def _outcomes(
     for name in ids:
         with steps() as progress:
             context = experiments.Context(data, progress, zoo)
-            outcome: experiments.Outcome | Exception
+            outcome: experiments.Reproduction | Exception
             try:
                 outcome = experiments.reproduce(specs[name], results=results, context=context, **settings)
             except Exception as error:  # raised once the others are done
@@ -87,7 +87,7 @@ def _outcomes(
         yield outcome
 
 
-def _said(outcome: experiments.Outcome) -> str:
+def _said(outcome: experiments.Reproduction) -> str:
     result = outcome.result
     head = f"{result.id}, scale {result.scale}, {result.seconds:g} s ({outcome.why}): {outcome.folder}"
     lines = [*(item.line for item in result.published), *([outcome.finding] if outcome.finding else [])]
@@ -95,7 +95,7 @@ def _said(outcome: experiments.Outcome) -> str:
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def _record(outcome: experiments.Outcome) -> dict[str, Any]:
+def _record(outcome: experiments.Reproduction) -> dict[str, Any]:
     result = outcome.result
     return {
         "id": result.id,
@@ -120,7 +120,7 @@ def _listed(
         table.add_column(heading)
     content = []
     for spec in specs.values():
-        found = {scale: store.load(results, spec, scale) for scale in experiments.SCALES}
+        found = {scale: result_files.load(results, spec, scale) for scale in experiments.SCALES}
         seconds = {scale: None if result is None else result.seconds for scale, result in found.items()}
         largest = next((result for result in reversed(found.values()) if result is not None), None)
         compared = [] if largest is None else [item.within for item in largest.published if item.within is not None]
@@ -133,10 +133,10 @@ def _listed(
     return table, content
 
 
-def _is_old(spec: experiments.Spec, result: experiments.Result, context: experiments.Context) -> bool:
+def _is_old(spec: experiments.Spec, result: experiments.StoredResult, context: experiments.Context) -> bool:
     """Whether `reproduce` would run it again; without a zoo, whether its spec has changed."""
     assert context.zoo is not None
     made_from = result.made_from
     if context.zoo.is_dir():
         made_from = experiments.KINDS[spec.kind].made_from(spec.parameters[result.scale], context)
-    return bool(experiments.outdated(spec, result, made_from))
+    return bool(experiments.explain_outdated(spec, result, made_from))

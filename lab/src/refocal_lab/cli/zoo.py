@@ -21,7 +21,7 @@ def zoo_add(options: Namespace) -> None:
 def zoo_list(options: Namespace) -> None:
     """Say what a zoo holds."""
     found = zoo.entries(options.zoo)
-    show(options, tables.listing(found), [entry.card.content for entry in found])
+    show(options, tables.render_list(found), [entry.card.content for entry in found])
 
 
 def zoo_table(options: Namespace) -> None:
@@ -38,9 +38,9 @@ def zoo_table(options: Namespace) -> None:
             progress(f"measured {entry.card.name}, {len(measured)} of {len(found)}")
     groups = zoo.summarize(found, measured)
     if options.markdown:
-        print(tables.markdown(groups))  # noqa: T201 the result itself
+        print(tables.render_markdown(groups))  # noqa: T201 the result itself
     else:
-        show(options, tables.terminal(groups), tables.as_json(groups))
+        show(options, tables.render_terminal(groups), tables.to_json(groups))
 
 
 def _human(folder: str | None) -> np.ndarray | None:

@@ -1,11 +1,11 @@
 """The papers' figures and tables as commands: a spec says what to compute, at which scale, and what was published."""
 
-from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
+from refocal_lab.reproduce.gallery import read_results, relative_link, render_gallery
 from refocal_lab.reproduce.kinds import KINDS
-from refocal_lab.reproduce.page import gallery, link, read_results
-from refocal_lab.reproduce.run import Outcome, outdated, reproduce
-from refocal_lab.reproduce.spec import SCALES, Published, Spec, read_spec, read_specs
-from refocal_lab.reproduce.store import Comparison, Result
+from refocal_lab.reproduce.result_files import Comparison, StoredResult
+from refocal_lab.reproduce.runner import Reproduction, explain_outdated, reproduce
+from refocal_lab.reproduce.spec import SCALES, PublishedNumber, Spec, read_spec, read_specs
 
 __all__ = [
     "KINDS",
@@ -14,15 +14,15 @@ __all__ = [
     "Context",
     "Kind",
     "Numbers",
-    "Outcome",
-    "Published",
-    "Result",
+    "PublishedNumber",
+    "Reproduction",
     "Spec",
-    "gallery",
-    "link",
-    "outdated",
+    "StoredResult",
+    "explain_outdated",
     "read_results",
     "read_spec",
     "read_specs",
+    "relative_link",
+    "render_gallery",
     "reproduce",
 ]

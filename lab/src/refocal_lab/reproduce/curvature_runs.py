@@ -36,7 +36,7 @@ def ratio_by_seed(runs: Runs, number: Callable[[Runs], float]) -> dict[str, Any]
     return {key: np.exp(value).tolist() for key, value in logs.items()}
 
 
-def found_by_gamma(runs: Runs) -> dict[str, Any]:
+def summarize_by_gamma(runs: Runs) -> dict[str, Any]:
     """Figure 2: how lambda_max goes with gamma, and where ECE is least; of as many seeds of each gamma."""
     found: dict[str, Any] = {}
     for network in names(runs, "network"):
@@ -58,7 +58,7 @@ def found_by_gamma(runs: Runs) -> dict[str, Any]:
     return found
 
 
-def cubic_fits(runs: Runs) -> dict[str, Any]:
+def fit_cubics(runs: Runs) -> dict[str, Any]:
     """Figure 3: ECE as a cubic in the trace, and the trace at which it is least inside the range."""
     found: dict[str, Any] = {}
     for network in names(runs, "network"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from refocal.scale.ray_engine import open_ray
-from refocal_lab.reproduce import Context, Outcome, read_specs
+from refocal_lab.reproduce import Context, Reproduction, read_specs
 from refocal_lab.reproduce import reproduce as make
 from refocal_lab.train.on_ray import spread
 
@@ -21,7 +21,7 @@ def reproduce(
     data: Path | None = None,
     zoo: Path | None = None,
     address: str | None = None,
-) -> Iterator[Outcome | Exception]:
+) -> Iterator[Reproduction | Exception]:
     """What became of each figure or table, or what it raised, as they are finished.
 
     Args:
@@ -43,6 +43,6 @@ def reproduce(
 
 def _reproduce_one(
     name: str, *, experiments: Path, results: Path, data: Path | None, zoo: Path | None, scale: str, force: bool
-) -> Outcome:
+) -> Reproduction:
     context = Context(data, lambda _: None, zoo)
     return make(read_specs(experiments)[name], scale=scale, results=results, force=force, context=context)

@@ -31,7 +31,7 @@ def closed_grid(side: int, *, margin: float) -> np.ndarray:
     return margin + (1 - 3 * margin) * inner / side
 
 
-def in_plane(probs: np.ndarray) -> np.ndarray:
+def to_plane(probs: np.ndarray) -> np.ndarray:
     """Points of an equilateral triangle with sides of length 1, shape (..., 2)."""
     return np.asarray(probs) @ _CORNERS
 
@@ -43,7 +43,7 @@ def from_plane(points: np.ndarray) -> np.ndarray:
     return np.stack([1 - second - third, second, third], axis=-1)
 
 
-def frame(ax: Axes) -> None:
+def draw_frame(ax: Axes) -> None:
     """The triangle and the names of its corners."""
     corners = np.vstack([_CORNERS, _CORNERS[:1]])
     ax.plot(*corners.T, color="black", linewidth=0.8)

@@ -20,7 +20,7 @@ _OPTIONAL: dict[str, type] = {"finding": str, "parameters": dict, "published": l
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedNumber:
     """A number that a paper states.
 
     Attributes:
@@ -71,7 +71,7 @@ class Spec:
     finding: str
     kind: str
     parameters: Mapping[str, Any]
-    published: tuple[Published, ...]
+    published: tuple[PublishedNumber, ...]
 
 
 def read_spec(path: str | os.PathLike[str]) -> Spec:
@@ -86,7 +86,7 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
     path = Path(path)
     content = parse_toml(read_document(path), lambda reason: ValueError(f"{path}: not a TOML file: {reason}"))
     try:
-        return _spec(content, path.stem)
+        return _build_spec(content, path.stem)
     except (ValueError, TypeError) as error:
         msg = f"{path}: {error}"
         raise ValueError(msg) from error
@@ -101,25 +101,25 @@ def read_specs(folder: str | os.PathLike[str]) -> dict[str, Spec]:
     Raises:
         FileNotFoundError: If there are none.
     """
-    specs = {spec.id: spec for spec in map(read_spec, sorted(Path(folder).glob("*.toml"), key=_by_number))}
+    specs = {spec.id: spec for spec in map(read_spec, sorted(Path(folder).glob("*.toml"), key=_natural_key))}
     if not specs:
         msg = f"no experiments in {os.fspath(folder)!r}: --experiments names the repository's folder of them"
         raise FileNotFoundError(msg)
     return specs
 
 
-def _by_number(path: Path) -> list[str]:
+def _natural_key(path: Path) -> list[str]:
     """Numbers of a file's name in their order: 002-table-9 before 002-table-10."""
     return [part.zfill(4) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
 
 
-def _spec(content: dict[str, Any], stem: str) -> Spec:
+def _build_spec(content: dict[str, Any], stem: str) -> Spec:
     _check_keys(content, {*_TEXTS, "scales", *_OPTIONAL}, required={*_TEXTS, "scales"})
     for name in _TEXTS:
-        _typed(content[name], str, name)
+        _convert(content[name], str, name)
     for name, kind in _OPTIONAL.items():
-        _typed(content.setdefault(name, kind()), kind, name)
-    _typed(content["scales"], dict, "scales")
+        _convert(content.setdefault(name, kind()), kind, name)
+    _convert(content["scales"], dict, "scales")
     if content["id"] != stem:
         msg = f"id must be the name of the file, {stem!r}, got {content['id']!r}"
         raise ValueError(msg)
@@ -132,19 +132,19 @@ def _spec(content: dict[str, Any], stem: str) -> Spec:
     _check_keys(content["scales"], set(SCALES), required=set(SCALES), of="scales")
     common, wanted = content["parameters"], KINDS[content["kind"]].parameters
     parameters = {
-        scale: _record(
-            wanted, {**common, **_typed(content["scales"][scale], dict, f"scales.{scale}")}, f"scale {scale}"
+        scale: _build_record(
+            wanted, {**common, **_convert(content["scales"][scale], dict, f"scales.{scale}")}, f"scale {scale}"
         )
         for scale in SCALES
     }
     published = tuple(
-        _published(item, f"published {index}") for index, item in enumerate(content["published"], start=1)
+        _build_published(item, f"published {index}") for index, item in enumerate(content["published"], start=1)
     )
     return Spec(**{name: content[name] for name in (*_TEXTS, "finding")}, parameters=parameters, published=published)
 
 
-def _published(content: Any, where: str) -> Published:
-    made: Published = _record(Published, _typed(content, dict, where), where)
+def _build_published(content: Any, where: str) -> PublishedNumber:
+    made: PublishedNumber = _build_record(PublishedNumber, _convert(content, dict, where), where)
     if made.relation not in RELATIONS:
         msg = f"{where}: relation must be one of {', '.join(map(repr, RELATIONS))}, got {made.relation!r}"
         raise ValueError(msg)
@@ -154,18 +154,18 @@ def _published(content: Any, where: str) -> Published:
     return made
 
 
-def _record(wanted: type, given: dict[str, Any], where: str) -> Any:
+def _build_record(wanted: type, given: dict[str, Any], where: str) -> Any:
     """A frozen dataclass from a table, each field of its declared type."""
     required = {field.name for field in fields(wanted) if field.default is MISSING}
     _check_keys(given, {field.name for field in fields(wanted)}, required=required, of=where)
     hints = get_type_hints(wanted)
-    return wanted(**{name: _typed(value, hints[name], f"{where}: {name}") for name, value in given.items()})
+    return wanted(**{name: _convert(value, hints[name], f"{where}: {name}") for name, value in given.items()})
 
 
-def _typed(value: Any, wanted: Any, name: str) -> Any:
+def _convert(value: Any, wanted: Any, name: str) -> Any:
     """The value as the type that was declared: a finite number, text, or a tuple of such."""
     if get_origin(wanted) is tuple:
-        return tuple(_typed(item, get_args(wanted)[0], name) for item in _typed(value, list, name))
+        return tuple(_convert(item, get_args(wanted)[0], name) for item in _convert(value, list, name))
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
-from refocal_lab.reproduce.base import Numbers
+from refocal_lab.reproduce.computation import Numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,20 +58,20 @@ def color(index: int) -> str:
     return str(_LINES[index % len(_LINES)]["color"])
 
 
-def letter(ax: Axes, index: int, text: str = "") -> None:
+def label_panel(ax: Axes, index: int, text: str = "") -> None:
     """(a), (b), ... (z), (27), ... above the left corner of a panel, with what tells it from its neighbors."""
     name = ascii_lowercase[index] if index < len(ascii_lowercase) else str(index + 1)
     ax.set_title(f"({name}) {text}".rstrip(), loc="left", pad=5)
 
 
-def from_zero(ax: Axes) -> None:
+def start_at_zero(ax: Axes) -> None:
     """Let the vertical axis begin at 0, with a margin above that is a share of the whole of it: no mark is cut off."""
     ax.update_datalim([(0, 0)], updatex=False)
     ax.autoscale_view(scalex=False)
     ax.set_ylim(bottom=0)
 
 
-def rendered(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numbers: Numbers) -> dict[str, bytes]:
+def render(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numbers: Numbers) -> dict[str, bytes]:
     """A drawing as files: figure.svg and figure.png."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg

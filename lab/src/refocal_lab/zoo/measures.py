@@ -69,7 +69,7 @@ def measure(entry: Entry, human: np.ndarray | None = None) -> Measures:
     if seen is not None and (seen.shape != logits.shape or np.mean(seen.argmax(axis=1) == labels) < _LEAST_AGREEMENT):
         msg = f"{entry.predictions}: the test part is not that of CIFAR-10 in its publisher's order"
         raise ZooError(msg)
-    found = {method: predict(logits) for method, predict in calibrated(entry.card, val)}
+    found = {method: predict(logits) for method, predict in fit_methods(entry.card, val)}
     if "psi" in found and entry.all_classes is not None:
         found = {method: probs for method, probs in found.items() if not method.startswith("ts-fl")}
         found["psi"] = scored_posterior(entry)
@@ -88,19 +88,19 @@ def scored_posterior(entry: Entry) -> np.ndarray:
     return np.asarray(some / some.sum(axis=1, keepdims=True))
 
 
-def scored_classes(part: Part) -> np.ndarray:
+def scored_classes(part: LogitPart) -> np.ndarray:
     """The classes that samples have."""
     return np.unique(part.labels)
 
 
-class Part(NamedTuple):
+class LogitPart(NamedTuple):
     """Logits (n, K) and labels (n,) of a part of the data."""
 
     logits: np.ndarray
     labels: np.ndarray
 
 
-def read_parts(entry: Entry) -> tuple[Part, Part]:
+def read_parts(entry: Entry) -> tuple[LogitPart, LogitPart]:
     """The validation and the test part of an entry, in double precision.
 
     Raises:
@@ -109,7 +109,7 @@ def read_parts(entry: Entry) -> tuple[Part, Part]:
     return _read(entry.predictions)
 
 
-def read_all_classes(entry: Entry) -> tuple[Part, Part]:
+def read_all_classes(entry: Entry) -> tuple[LogitPart, LogitPart]:
     """The same with the logits of all classes of the network; labels are their indices.
 
     Raises:
@@ -121,7 +121,7 @@ def read_all_classes(entry: Entry) -> tuple[Part, Part]:
     return _read(entry.all_classes)
 
 
-def _read(path: Path) -> tuple[Part, Part]:
+def _read(path: Path) -> tuple[LogitPart, LogitPart]:
     predictions = Predictions.read(path)
     if predictions.kind != "logits" or predictions.labels is None:
         msg = f"{path} must hold logits and labels"
@@ -133,8 +133,8 @@ def _read(path: Path) -> tuple[Part, Part]:
     return _part(val), _part(test)
 
 
-def _part(predictions: Predictions) -> Part:
-    return Part(predictions.scores.astype(np.float64), np.asarray(predictions.labels))
+def _part(predictions: Predictions) -> LogitPart:
+    return LogitPart(predictions.scores.astype(np.float64), np.asarray(predictions.labels))
 
 
 def measure_all(found: Sequence[Entry], human: np.ndarray | None = None) -> Iterator[Measures]:
@@ -158,7 +158,7 @@ def posterior_gamma(card: Card) -> float | None:
     return 0.0 if card.loss == "cross-entropy" else card.gamma if card.loss == "focal" else None
 
 
-def calibrated(card: Card, val: Part) -> Iterator[tuple[str, Predict]]:
+def fit_methods(card: Card, val: LogitPart) -> Iterator[tuple[str, Predict]]:
     """Each method's name and map to probabilities, in the order of `METHODS`."""
     logits, labels = val
     yield "raw", partial(posterior_from_logits, gamma=0.0)

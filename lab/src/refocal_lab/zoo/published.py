@@ -8,7 +8,7 @@ from importlib import resources
 from typing import NamedTuple
 
 
-class Published(NamedTuple):
+class TableCell(NamedTuple):
     """A paper's number.
 
     Attributes:
@@ -29,7 +29,7 @@ Key = tuple[str, str, tuple[str, float | None, float], str, str]
 
 def lookup(
     data: str, model: str, variant: tuple[str, float | None, float], method: str, measure: str
-) -> list[Published]:
+) -> list[TableCell]:
     """What the papers have for a network.
 
     `resnet110` and `resnet110-bottleneck`, which the papers call by one name, never meet here.
@@ -49,11 +49,11 @@ def lookup(
     return _numbers().get((data, model, variant, method, measure), [])
 
 
-def variant_of(loss: str, label_smoothing: float = 0.0) -> tuple[str, float | None, float]:
+def parse_variant(loss: str, label_smoothing: float = 0.0) -> tuple[str, float | None, float]:
     """Loss, gamma and label smoothing of a loss as tables name it.
 
     Example:
-        >>> variant_of("focal 3"), variant_of("focal 0"), variant_of("cross-entropy ls0.05")
+        >>> parse_variant("focal 3"), parse_variant("focal 0"), parse_variant("cross-entropy ls0.05")
         (('focal', 3.0, 0.0), ('cross-entropy', None, 0.0), ('cross-entropy', None, 0.05))
     """
     name, _, gamma = loss.partition(" ")
@@ -65,16 +65,16 @@ def variant_of(loss: str, label_smoothing: float = 0.0) -> tuple[str, float | No
 
 
 @cache
-def _numbers() -> dict[Key, list[Published]]:
+def _numbers() -> dict[Key, list[TableCell]]:
     content = json.loads(resources.files("refocal_lab.zoo").joinpath("published.json").read_text(encoding="utf-8"))
-    found: dict[Key, list[Published]] = {}
+    found: dict[Key, list[TableCell]] = {}
     for table in content:
         for row, values in table["rows"].items():
             data, model = row.split()
             for column, value in zip(table["columns"], values, strict=True):
                 number, deviation = value if isinstance(value, list) else (value, None)
-                found.setdefault((data, model, variant_of(column), table["method"], table["measure"]), []).append(
-                    Published(
+                found.setdefault((data, model, parse_variant(column), table["method"], table["measure"]), []).append(
+                    TableCell(
                         table["paper"],
                         table["table"],
                         number * table["unit"],

@@ -9,7 +9,7 @@ import numpy as np
 
 from refocal import metrics
 from refocal_lab.zoo.cards import Entry
-from refocal_lab.zoo.measures import FUNCTIONS, Part, read_all_classes, read_parts, scored_classes
+from refocal_lab.zoo.measures import FUNCTIONS, LogitPart, read_all_classes, read_parts, scored_classes
 
 _BINS = 15
 _CONFIDENT = 0.99
@@ -67,7 +67,7 @@ class Scoring:
 _ece_of_events = partial(metrics.ece, bins=_BINS, task="binary")
 
 
-def read_as_published(entry: Entry) -> tuple[Part, Part, Scoring]:
+def read_as_published(entry: Entry) -> tuple[LogitPart, LogitPart, Scoring]:
     """The validation and the test part of an entry, and how 002 measures them: with the logits of all classes."""
     if entry.all_classes is None:
         return (*read_parts(entry), Scoring())

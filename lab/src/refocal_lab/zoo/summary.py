@@ -10,7 +10,7 @@ import numpy as np
 
 from refocal_lab.zoo.cards import Card, Entry
 from refocal_lab.zoo.measures import MEASURES, METHODS, Measures
-from refocal_lab.zoo.published import Published, lookup
+from refocal_lab.zoo.published import TableCell, lookup
 
 # how far a card may be from its logits, which are rounded to float16
 _TOLERANCES = {"error": 5e-4, "nll": 2e-3, "ece": 1e-3}
@@ -27,7 +27,7 @@ class Mean(NamedTuple):
 
     mean: float
     deviation: float | None
-    published: list[Published]
+    published: list[TableCell]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _group(cards: list[Card], measured: list[Measures]) -> Group:
     return Group(cards, methods, notes)
 
 
-def _mean(values: list[float], published: list[Published]) -> Mean:
+def _mean(values: list[float], published: list[TableCell]) -> Mean:
     finite = np.all(np.isfinite(values))
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 and finite else None
     return Mean(float(np.mean(values)), deviation, published)

@@ -44,56 +44,56 @@ class _Row(NamedTuple):
     first: bool
 
 
-def listing(found: Sequence[Entry]) -> RenderableType:
+def render_list(found: Sequence[Entry]) -> RenderableType:
     """A table for each data set and network, a row an entry, as its card has it; names begin with those of the two."""
     tables = []
     for (data, model), members in groupby((entry.card for entry in found), key=lambda card: (card.data, card.model)):
-        shown, beginning = Table(), f"{data}-{model}-"
-        shown.add_column(Text(printable(beginning + "…")), overflow="fold")
-        shown.add_column("loss")
+        table, beginning = Table(), f"{data}-{model}-"
+        table.add_column(Text(printable(beginning + "…")), overflow="fold")
+        table.add_column("loss")
         for column in ("epochs", "error", "NLL", "ECE"):
-            shown.add_column(column, justify="right")
+            table.add_column(column, justify="right")
         for card in members:
             name = "…" + card.name.removeprefix(beginning) if card.name.startswith(beginning) else card.name
             figures = (format_percent(card.error, 2), format_number(card.nll), format_percent(card.ece, 2))
-            shown.add_row(
-                *(Text(printable(word)) for word in (name, ", ".join(_loss(card)), str(card.epochs), *figures))
+            table.add_row(
+                *(Text(printable(word)) for word in (name, ", ".join(_describe_loss(card)), str(card.epochs), *figures))
             )
-        tables.append(shown)
+        tables.append(table)
     return Several(*tables, Text("1 entry" if len(found) == 1 else f"{len(found)} entries"))
 
 
-def terminal(groups: Sequence[Group]) -> RenderableType:
+def render_terminal(groups: Sequence[Group]) -> RenderableType:
     """A table for each data set and network."""
     tables: list[RenderableType] = []
     for title, members in _by_network(groups):
-        measures = _measures(members)
-        shown = Table(title=Text(printable(title)))
-        shown.add_column("loss", overflow="fold")
-        shown.add_column("method")
+        measures = _list_measures(members)
+        table = Table(title=Text(printable(title)))
+        table.add_column("loss", overflow="fold")
+        table.add_column("method")
         for name in measures:
-            shown.add_column(_MEASURES[name], justify="right")
+            table.add_column(_MEASURES[name], justify="right")
         for row in _rows(members, measures):
             if row.first:
-                shown.add_section()
-            shown.add_row(*(Text(printable(cell)) for cell in row.cells))
-        tables.append(shown)
-    return Several(*tables, *(Text(printable(line)) for line in _small_print(groups)))
+                table.add_section()
+            table.add_row(*(Text(printable(cell)) for cell in row.cells))
+        tables.append(table)
+    return Several(*tables, *(Text(printable(line)) for line in _footnotes(groups)))
 
 
-def markdown(groups: Sequence[Group]) -> str:
+def render_markdown(groups: Sequence[Group]) -> str:
     """The same as Markdown."""
     lines = []
     for title, members in _by_network(groups):
-        measures = _measures(members)
+        measures = _list_measures(members)
         names = ["loss", "method", *(_MEASURES[name] for name in measures)]
-        lines += [f"## {_cell(title)}", "", f"| {' | '.join(names)} |", "|---|---|" + "---:|" * len(measures)]
-        lines += [f"| {' | '.join(map(_cell, row.cells))} |" for row in _rows(members, measures)]
+        lines += [f"## {_escape_cell(title)}", "", f"| {' | '.join(names)} |", "|---|---|" + "---:|" * len(measures)]
+        lines += [f"| {' | '.join(map(_escape_cell, row.cells))} |" for row in _rows(members, measures)]
         lines.append("")
-    return "\n".join([*lines, *(f"- {_cell(line)}" for line in _small_print(groups))])
+    return "\n".join([*lines, *(f"- {_escape_cell(line)}" for line in _footnotes(groups))])
 
 
-def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def to_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The same for machines; an infinite value is null."""
     keys = ("data", "model", "loss", "gamma", "factor", "label_smoothing", "curvature_penalty", "epochs")
     return [
@@ -124,7 +124,7 @@ def _by_network(groups: Sequence[Group]) -> Iterator[tuple[str, list[Group]]]:
         yield title, list(members)
 
 
-def _measures(groups: Sequence[Group]) -> list[str]:
+def _list_measures(groups: Sequence[Group]) -> list[str]:
     """The measures that any of the groups has."""
     return [name for name in _MEASURES if any(name in group.methods["raw"] for group in groups)]
 
@@ -132,43 +132,43 @@ def _measures(groups: Sequence[Group]) -> list[str]:
 def _rows(groups: Sequence[Group], measures: Sequence[str]) -> Iterator[_Row]:
     for group in groups:
         seeds = f"{len(group.cards)} seed{'s' * (len(group.cards) > 1)}, {group.cards[0].epochs} epochs"
-        error = f"error {_value('error', group.methods['raw']['error'])}"
-        about = [*_loss(group.cards[0]), seeds, *error.splitlines()]
+        error = f"error {_format_value('error', group.methods['raw']['error'])}"
+        about = [*_describe_loss(group.cards[0]), seeds, *error.splitlines()]
         for method, line in zip_longest(METHODS, about[: len(METHODS)], fillvalue=""):
             values = group.methods.get(method, {})
-            cells = [_value(name, values[name]) if name in values else MISSING for name in measures]
+            cells = [_format_value(name, values[name]) if name in values else MISSING for name in measures]
             yield _Row([line, _METHODS[method], *cells], first=method == METHODS[0])
 
 
-def _value(name: str, value: Mean) -> str:
+def _format_value(name: str, value: Mean) -> str:
     """Mean ± deviation, and below them the papers' numbers; everything but NLL and KL in percent."""
-    ours, theirs = (format_number, _as_published) if name in _IN_NATS else (_percent, _percent)
-    lines = [_with_deviation(value.mean, value.deviation, ours)]
-    lines += [f"{found.paper}: {_with_deviation(found.value, found.deviation, theirs)}" for found in value.published]
+    ours, theirs = (format_number, _format_published) if name in _IN_NATS else (_format_percent, _format_percent)
+    lines = [_format_deviation(value.mean, value.deviation, ours)]
+    lines += [f"{found.paper}: {_format_deviation(found.value, found.deviation, theirs)}" for found in value.published]
     return "\n".join(lines)
 
 
-def _with_deviation(value: float, deviation: float | None, written: Callable[[float], str]) -> str:
-    return written(value) + ("" if deviation is None else f" ±\u00a0{written(deviation).removesuffix('%')}")
+def _format_deviation(value: float, deviation: float | None, render: Callable[[float], str]) -> str:
+    return render(value) + ("" if deviation is None else f" ±\u00a0{render(deviation).removesuffix('%')}")
 
 
-def _percent(value: float) -> str:
+def _format_percent(value: float) -> str:
     return format_percent(value, 2)
 
 
-def _as_published(value: float) -> str:
+def _format_published(value: float) -> str:
     """No more digits than the papers have."""
     return f"{value:.4g}"
 
 
-def _loss(card: Card) -> list[str]:
+def _describe_loss(card: Card) -> list[str]:
     factor = [f"factor {card.factor:g}"] if card.factor else []
     smoothing = [f"label smoothing {card.label_smoothing:g}"] if card.label_smoothing else []
     penalty = [f"curvature penalty {card.curvature_penalty:g}"] if card.curvature_penalty else []
     return [card.loss if card.gamma is None else f"{card.loss}, γ = {card.gamma:g}", *factor, *smoothing, *penalty]
 
 
-def _small_print(groups: Sequence[Group]) -> Iterator[str]:
+def _footnotes(groups: Sequence[Group]) -> Iterator[str]:
     means = [value for group in groups for values in group.methods.values() for value in values.values()]
     yield "± is the standard deviation over seeds; calibrators are fitted to the validation part."
     tables: dict[str, set[int]] = {}
@@ -182,7 +182,7 @@ def _small_print(groups: Sequence[Group]) -> Iterator[str]:
         yield from group.notes
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     """Words that cannot leave their cell, nor become markup."""
     safe = printable(text).replace("&", "&amp;").replace("<", "&lt;")
     return safe.replace("|", "\\|").replace("\n", "<br>")

@@ -1,6 +1,6 @@
 """The kinds of computation that a spec may name."""
 
-from refocal_lab.reproduce.base import Kind
+from refocal_lab.reproduce.computation import Kind
 from refocal_lab.reproduce.kinds import (
     arrows,
     binary_map,

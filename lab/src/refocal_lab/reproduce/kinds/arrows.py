@@ -9,8 +9,8 @@ import numpy as np
 
 import refocal
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
-from refocal_lab.reproduce.simplex import frame, in_plane, interior_grid
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
+from refocal_lab.reproduce.simplex import draw_frame, interior_grid, to_plane
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ class Parameters:
     logit_range: float
 
 
-def scaled(probs: np.ndarray, temperature: float) -> np.ndarray:
+def scale_probs(probs: np.ndarray, temperature: float) -> np.ndarray:
     """Temperature scaling of probabilities."""
     return refocal.posterior_from_logits(np.log(probs) / temperature, gamma=0)
 
@@ -51,8 +51,11 @@ def compute(given: Parameters, _: Context) -> Numbers:
         values[f"arrows that lower confidence({gamma:g})"] = float(
             np.sum(focal.max(axis=1) < start.max(axis=1) - 1e-12)
         )
-        ends[f"{gamma:g}"] = {"focal": in_plane(focal), "temperature": in_plane(scaled(start, values[f"T({gamma:g})"]))}
-    return Numbers(values, {"start": in_plane(start), "ends": ends})
+        ends[f"{gamma:g}"] = {
+            "focal": to_plane(focal),
+            "temperature": to_plane(scale_probs(start, values[f"T({gamma:g})"])),
+        }
+    return Numbers(values, {"start": to_plane(start), "ends": ends})
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
@@ -65,12 +68,12 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         for row, (kind, name) in enumerate(names.items()):
             ax = panels[row, column]
             move = np.asarray(numbers.curves["ends"][f"{gamma:g}"][kind]) - start
-            frame(ax)
+            draw_frame(ax)
             ax.plot(*start.T, linestyle="none", marker=".", markersize=2.5, color=style.GUIDE)
             ax.quiver(
                 *start.T, *move.T, angles="xy", scale_units="xy", scale=1, width=0.0045, color=style.color(row + 1)
             )
-            style.letter(ax, row * len(given.gammas) + column, name)
+            style.label_panel(ax, row * len(given.gammas) + column, name)
 
 
 KIND = Kind(Parameters, compute, draw)

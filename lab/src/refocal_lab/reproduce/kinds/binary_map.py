@@ -9,7 +9,7 @@ import numpy as np
 
 import refocal
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
 from refocal_lab.reproduce.kinds.minimizer import rows
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             left.plot(losses["p"], losses[name][index], label=f"{words}, γ = {gamma:g}", **look)
     left.set(xlim=(0, 1), ylim=(0, 4), xlabel="predicted probability of the true class", ylabel="loss (nats)")
     left.legend(loc="upper right")
-    style.letter(left, 0)
+    style.label_panel(left, 0)
     right.plot([0, 1], [0, 1], color=style.GUIDE, linewidth=0.8)
     for index, (gamma, curve) in enumerate(zip(given.map_gammas, numbers.curves["maps"], strict=True)):
         right.plot(numbers.curves["p"], curve, label=f"γ = {gamma:g}".replace("-", "−"), **style.line(index))
     right.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="predicted probability", ylabel="after the focal map")
     right.legend(loc="lower right", handlelength=2.2)
-    style.letter(right, 1)
+    style.label_panel(right, 1)
 
 
 KIND = Kind(Parameters, compute, draw)

@@ -10,7 +10,7 @@ from scipy.special import logit
 
 import refocal
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ class Parameters:
     temperature_step: float
 
 
-def experimental(gamma: float, given: Parameters, *, logit_range: float) -> tuple[float, float]:
+def find_bounds(gamma: float, given: Parameters, *, logit_range: float) -> tuple[float, float]:
     """The tightest temperatures of the grid whose scalings enclose the map at all logits of the grid.
 
     With FC(s) = sigmoid(k(s) s), scaling by T lies on one side of the map where 1 / T exceeds k everywhere, on the
@@ -62,11 +62,11 @@ def compute(given: Parameters, context: Context) -> Numbers:
     gammas = np.linspace(0, given.largest_gamma, given.gammas)
     theory = np.array([refocal.temperature_bounds(gamma) for gamma in gammas])
     context.progress(f"experimental bounds for {len(gammas)} gammas")
-    found = np.array([experimental(gamma, given, logit_range=given.logit_range) for gamma in gammas])
+    found = np.array([find_bounds(gamma, given, logit_range=given.logit_range) for gamma in gammas])
     several = {
         "theory": refocal.temperature_bounds(given.example),
-        "experiment": experimental(given.example, given, logit_range=given.logit_range),
-        "narrower experiment": experimental(given.example, given, logit_range=given.narrower_range),
+        "experiment": find_bounds(given.example, given, logit_range=given.logit_range),
+        "narrower experiment": find_bounds(given.example, given, logit_range=given.narrower_range),
     }
     values = {f"{side}({name})": b for name, pair in several.items() for side, b in zip(_SIDES, pair, strict=True)}
     values["experiment inside theory"] = float(
@@ -92,7 +92,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     right.set(xlim=(0, given.largest_gamma), ylim=(0, None), xlabel="γ", ylabel="width of the bounds")
     for index, ax in enumerate((left, right)):
         ax.legend(loc="upper right")
-        style.letter(ax, index)
+        style.label_panel(ax, index)
 
 
 KIND = Kind(Parameters, compute, draw)

@@ -9,7 +9,7 @@ import numpy as np
 
 import refocal
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,13 +30,13 @@ class Parameters:
     points: int
 
 
-def printed(p: np.ndarray, gamma: float) -> np.ndarray:
+def printed_gradient(p: np.ndarray, gamma: float) -> np.ndarray:
     """004, Eq. 30, as it stands: (1 - p)^gamma (gamma p (1 - p)^(gamma - 1) - (1 - p)^gamma log p)."""
     q = 1 - p
     return q**gamma * (gamma * p * q ** (gamma - 1) - q**gamma * np.log(p))
 
 
-def size_of_derivative(p: np.ndarray, gamma: float) -> np.ndarray:
+def derivative_size(p: np.ndarray, gamma: float) -> np.ndarray:
     """-d/dp of -(1 - p)^gamma log p, which is phi(p) / p."""
     return refocal.phi(p, gamma=gamma) / p
 
@@ -49,13 +49,13 @@ def compute(given: Parameters, _: Context) -> Numbers:
     distance = [float(np.max(np.abs(loss + np.log(p)))) for loss in losses]
     values = {"gamma of cross-entropy": given.gammas[int(np.argmin(distance))]}
     for gamma in given.gammas:
-        values[f"printed at 1({gamma:g})"] = float(printed(near_one, gamma)[0])
-        values[f"derivative at 1({gamma:g})"] = float(size_of_derivative(near_one, gamma)[0])
+        values[f"printed at 1({gamma:g})"] = float(printed_gradient(near_one, gamma)[0])
+        values[f"derivative at 1({gamma:g})"] = float(derivative_size(near_one, gamma)[0])
     curves = {
         "p": p,
         "loss": losses,
-        "derivative": [size_of_derivative(p, gamma) for gamma in given.gammas],
-        "printed": [printed(p, gamma) for gamma in given.gammas],
+        "derivative": [derivative_size(p, gamma) for gamma in given.gammas],
+        "printed": [printed_gradient(p, gamma) for gamma in given.gammas],
     }
     return Numbers(values, curves)
 
@@ -73,7 +73,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         for series, gamma in enumerate(given.gammas):
             ax.plot(numbers.curves["p"], numbers.curves[name][series], label=f"γ = {gamma:g}", **style.line(series))
         ax.set(xlim=(0, 1), ylim=(0, top), xlabel="probability p of the true class", ylabel=words)
-        style.letter(ax, index)
+        style.label_panel(ax, index)
     panels[0].legend(loc="upper right")
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 import refocal
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
-from refocal_lab.reproduce.simplex import frame, from_plane, in_plane, interior_grid
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
+from refocal_lab.reproduce.simplex import draw_frame, from_plane, interior_grid, to_plane
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,16 +101,16 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     panels = figure.subplots(-(-count // 2), 2).ravel()
     for ax in panels[count:]:
         ax.axis("off")
-    center = in_plane(np.array(given.truth))
+    center = to_plane(np.array(given.truth))
     for index, (ax, (name, lines)) in enumerate(zip(panels, numbers.curves["radii"].items(), strict=False)):
-        frame(ax)
+        draw_frame(ax)
         for series, (line, percentile) in enumerate(zip(lines, given.percentiles, strict=True)):
             radii = np.array(line, dtype=float)
             angle = 2 * np.pi * np.arange(len(radii)) / len(radii)
             around = center + radii[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
             ax.plot(*np.vstack([around, around[:1]]).T, label=f"{percentile:g} %", **style.line(series, linewidth=1.2))
         ax.plot(*center, marker="+", color="black", markersize=5)
-        style.letter(ax, index, name)
+        style.label_panel(ax, index, name)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(given.percentiles))
 
 

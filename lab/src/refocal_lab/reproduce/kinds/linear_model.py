@@ -11,7 +11,7 @@ from scipy.special import expit
 import refocal
 from refocal import _check
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +151,7 @@ def _draw_norms(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             ax.plot(numbers.curves["step"], numbers.curves[curve][series], label=name, **style.line(series))
         ax.set(xlim=(0, given.iterations), ylim=(0, None), xlabel="step of gradient descent", ylabel=words)
         ax.xaxis.set_major_formatter("{x:,.0f}")
-        style.letter(ax, index)
+        style.label_panel(ax, index)
     panels[0].legend(loc="lower right")
 
 
@@ -171,7 +171,7 @@ def _draw_mistakes(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     top = 1.3 * max(map(max, numbers.curves["mistakes"]))  # room for the legend
     histogram.set(xlim=(0.5, 1), ylim=(0, top), xlabel="confidence in the wrong class", ylabel="mistakes (%)")
     histogram.legend(loc="upper left")
-    style.letter(histogram, 0)
+    style.label_panel(histogram, 0)
     points, labels = np.asarray(numbers.curves["points"]), np.asarray(numbers.curves["labels"])
     reach = np.abs(points).max() * 1.05
     for index, (ax, name) in enumerate(zip(maps, _names(given), strict=True)):
@@ -190,7 +190,7 @@ def _draw_mistakes(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         ends = np.array([-reach, reach])
         ax.plot(-second / first * ends, ends, **style.line(index, linestyle="-", linewidth=1.8))
         ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="$x_1$", ylabel="$x_2$")
-        style.letter(ax, index + 1, name)
+        style.label_panel(ax, index + 1, name)
 
 
 KIND = Kind(Parameters, compute, draw)

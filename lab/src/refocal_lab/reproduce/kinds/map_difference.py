@@ -10,9 +10,9 @@ import numpy as np
 
 import refocal
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
-from refocal_lab.reproduce.kinds.arrows import scaled
-from refocal_lab.reproduce.simplex import closed_grid, frame, in_plane
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
+from refocal_lab.reproduce.kinds.arrows import scale_probs
+from refocal_lab.reproduce.simplex import closed_grid, draw_frame, to_plane
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ class Parameters:
 
 def difference(probs: np.ndarray, *, gamma: float, temperature: float) -> np.ndarray:
     """The largest difference of a class probability between the focal map and temperature scaling."""
-    return np.max(np.abs(refocal.posterior(probs, gamma=gamma) - scaled(probs, temperature)), axis=1)
+    return np.max(np.abs(refocal.posterior(probs, gamma=gamma) - scale_probs(probs, temperature)), axis=1)
 
 
 def compute(given: Parameters, _: Context) -> Numbers:
@@ -63,7 +63,7 @@ def compute(given: Parameters, _: Context) -> Numbers:
             f"at the center({gamma:g})": float(at(center)[0]),
         }
         differences.append(at(drawn))
-    return Numbers(values, {"points": in_plane(drawn), "difference": differences})
+    return Numbers(values, {"points": to_plane(drawn), "difference": differences})
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
@@ -73,14 +73,14 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     points = np.asarray(numbers.curves["points"])
     for index, (ax, gamma) in enumerate(zip(panels, given.gammas, strict=True)):
         percent = 100 * np.asarray(numbers.curves["difference"][index])
-        frame(ax)
+        draw_frame(ax)
         areas = ax.tricontourf(*points.T, percent, levels=_LEVELS, cmap="Blues")
         ax.tricontour(*points.T, percent, levels=areas.levels, colors="0.35", linewidths=0.4)
         bar = figure.colorbar(areas, ax=ax, shrink=0.8, pad=0.01)
         bar.set_label("largest difference (%)")
         bar.outline.set_linewidth(0.5)
         temperature = numbers.values[f"T({gamma:g})"]
-        style.letter(ax, index, f"γ = {gamma:g}, T = {temperature:.3f}")
+        style.label_panel(ax, index, f"γ = {gamma:g}, T = {temperature:.3f}")
 
 
 KIND = Kind(Parameters, compute, draw)

@@ -10,7 +10,7 @@ import numpy as np
 import refocal
 from refocal import _check
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +81,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         if index == 0:
             ax.set_ylabel(axes[vertical])
         if count > 1:
-            style.letter(ax, index, f"{classes:,} classes")
+            style.label_panel(ax, index, f"{classes:,} classes")
     panels[-1].legend(loc="lower right" if given.horizontal == "score" else "upper left")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import refocal
 from refocal import _check
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,9 +95,9 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         left.plot(gammas, slope * gammas + intercept, label=words, **style.line(index, linewidth=1))
     left.set(xlim=(0, None), ylim=(0, None), xlabel="γ", ylabel="inverse temperature nearest to the map, 1/T")
     left.legend(loc="upper left")
-    style.letter(left, 0)
+    style.label_panel(left, 0)
     (_draw_maps if given.right == "maps" else _draw_errors)(right, given, numbers)
-    style.letter(right, 1)
+    style.label_panel(right, 1)
 
 
 def _draw_maps(ax: Axes, given: Parameters, numbers: Numbers) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import refocal
 from refocal import metrics
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
-from refocal_lab.reproduce.mlps import Recipe, Samples, logits, train
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
+from refocal_lab.reproduce.small_networks import Samples, SmallNetworkRecipe, compute_logits, train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,13 +83,13 @@ def compute(given: Parameters, context: Context) -> Numbers:
     sizes = (given.samples, given.samples // 2, given.test_samples)
     training, held_out, test = (draw_samples(given, size, rng) for size in sizes)
     gammas = (0.0, *given.gammas)
-    recipe = Recipe(given.hidden, given.epochs, given.batch, given.learning_rate, 0.0)
+    recipe = SmallNetworkRecipe(given.hidden, given.epochs, given.batch, given.learning_rate, 0.0)
     context.progress(f"training {len(gammas)} networks")
     networks = train(training, held_out, classes=len(given.priors), gammas=gammas, recipe=recipe, seed=given.seed).best
     reach = [mean + side * 3 * sd for mean, sd in zip(given.means, given.deviations, strict=True) for side in (-1, 1)]
     x = np.linspace(min(reach), max(reach), given.points)
     held_scores, test_scores, curve_scores = (
-        logits(networks, features)[:, 0] for features in (held_out.features, test.features, x[None, :, None])
+        compute_logits(networks, features)[:, 0] for features in (held_out.features, test.features, x[None, :, None])
     )
     test_posterior = posterior(given, test.features[0, :, 0])
     values, panels = {}, {}
@@ -124,9 +124,9 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     _curves(density, x, numbers.curves["joint"], names=True)
     density.set(ylim=(0, None), ylabel="density (1/unit of x)")
     density.legend(loc="upper right", fontsize=7, labelspacing=0.2, handlelength=1.8)
-    style.letter(density, 0, "p(x, y) and p(x)")
+    style.label_panel(density, 0, "p(x, y) and p(x)")
     _curves(truth, x, numbers.curves["posterior"])
-    style.letter(truth, 1, "posterior")
+    style.label_panel(truth, 1, "posterior")
     cells = [(first, "raw", 0.0, "cross-entropy")]
     words = {"raw": "raw", "TS": "temperature", "psi": "after Ψ"}
     for row, gamma in zip(panels[1:], given.gammas, strict=True):
@@ -134,7 +134,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     for index, (ax, name, gamma, title) in enumerate(cells, start=2):
         _curves(ax, x, numbers.curves["posterior"], thin=True)
         _curves(ax, x, numbers.curves["scores"][f"{name}, {gamma:g}"])
-        style.letter(ax, index, title)
+        style.label_panel(ax, index, title)
         shown = (f"{m} {numbers.values[f'{m}({name}, {gamma:g})']:.3f}" for m in ("ERR", "KLD", "ECE"))
         ax.text(0.5, 0.98, "  ".join(shown), transform=ax.transAxes, ha="center", va="top", fontsize=7)
     for ax in panels.ravel()[1:]:

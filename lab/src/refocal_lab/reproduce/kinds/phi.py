@@ -9,7 +9,7 @@ import numpy as np
 
 import refocal
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ import numpy as np
 import refocal
 from refocal import metrics
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Kind, Numbers
-from refocal_lab.reproduce.mlps import Recipe, Samples, logits, train
+from refocal_lab.reproduce.computation import Context, Kind, Numbers
+from refocal_lab.reproduce.small_networks import Samples, SmallNetworkRecipe, compute_logits, train
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +91,7 @@ def read_table(folder: Path | None, name: str) -> Table:
     return table
 
 
-def encoded(table: Table) -> tuple[np.ndarray, np.ndarray]:
+def encode(table: Table) -> tuple[np.ndarray, np.ndarray]:
     """Categories as indicators, numbers as they are; labels 0 ... K - 1."""
     columns = []
     for column, categorical in zip(table.features.T, table.categorical, strict=True):
@@ -102,7 +102,7 @@ def encoded(table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 def split(table: Table, given: Parameters, rng: np.random.Generator) -> tuple[Samples, Samples, Samples]:
     """Training, held-out and test samples of all trials; each class is split alike, the columns are standardized."""
-    features, labels = encoded(table)
+    features, labels = encode(table)
     parts: tuple[list[Samples], ...] = ([], [], [])
     for _ in range(given.trials):
         rows = rng.permutation(len(labels))
@@ -124,16 +124,16 @@ def split(table: Table, given: Parameters, rng: np.random.Generator) -> tuple[Sa
     return training, held_out, test
 
 
-def measured(table: Table, given: Parameters, seed: int) -> dict[str, list[float]]:
+def measure(table: Table, given: Parameters, seed: int) -> dict[str, list[float]]:
     """Mean test ECE and error over the trials of one data set: for cross-entropy, then for each gamma."""
     gammas = (0.0, *given.gammas)
     training, held_out, test = split(table, given, np.random.default_rng(seed))
-    recipe = Recipe(given.hidden, given.epochs, given.batch, given.learning_rate, given.weight_decay)
+    recipe = SmallNetworkRecipe(given.hidden, given.epochs, given.batch, given.learning_rate, given.weight_decay)
     classes = len(np.unique(table.labels))
     networks = train(training, held_out, classes=classes, gammas=gammas, recipe=recipe, seed=seed)
     found: dict[str, list[float]] = {}
     for when in _WHEN:
-        scores = logits(getattr(networks, when), test.features)
+        scores = compute_logits(getattr(networks, when), test.features)
         for index, gamma in enumerate(gammas):
             errors = []
             eces: dict[str, list[float]] = {how: [] for how in _HOW}
@@ -154,7 +154,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
     found = []
     for index, (name, table) in enumerate(zip(given.sets, tables, strict=True)):
         context.progress(f"{name} ({index + 1} of {len(tables)})")
-        found.append(measured(table, given, given.seed + index))
+        found.append(measure(table, given, given.seed + index))
     values: dict[str, float] = {"sets": float(len(tables))}
     for when in _WHEN:
         values[f"mean ECE of cross-entropy({when})"] = float(np.mean([one[f"ECE, raw, {when}"][0] for one in found]))
@@ -163,13 +163,13 @@ def compute(given: Parameters, context: Context) -> Numbers:
             for column, gamma in enumerate(given.gammas, start=1):
                 values |= {
                     f"{key}({how}, {gamma:g}, {when})": value
-                    for key, value in paired(eces[:, column] - eces[:, 0]).items()
+                    for key, value in compare_paired(eces[:, column] - eces[:, 0]).items()
                 }
     names = list(found[0])
     return Numbers(values, {"sets": list(given.sets), **{name: [one[name] for one in found] for name in names}})
 
 
-def paired(differences: np.ndarray) -> dict[str, float]:
+def compare_paired(differences: np.ndarray) -> dict[str, float]:
     """The mean difference with its 95 % interval by Student's t, Wilcoxon's p-value, and how often it is positive."""
     from scipy import stats
 
@@ -191,9 +191,9 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     panels = figure.subplots(2, 2, height_ratios=(1, 1.5))
     for column, (when, words) in enumerate(_WHEN.items()):
         _draw_differences(panels[0, column], given, numbers, when)
-        style.letter(panels[0, column], column, words)
+        style.label_panel(panels[0, column], column, words)
         _draw_sets(panels[1, column], numbers, when)
-        style.letter(panels[1, column], column + 2, f"{words}, γ = {given.gammas[-1]:g}")
+        style.label_panel(panels[1, column], column + 2, f"{words}, γ = {given.gammas[-1]:g}")
     limits = np.array([ax.get_ylim() for ax in panels[0]])
     for ax in panels[0]:
         ax.set(xlim=(-0.5, len(given.gammas) - 0.5), ylim=(limits[:, 0].min(), limits[:, 1].max()))

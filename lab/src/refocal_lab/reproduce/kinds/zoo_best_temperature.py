@@ -10,11 +10,11 @@ import numpy as np
 from refocal.calibrators import FocalTemperatureScaling
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.entries import Network, Rows, collapsed, is_one_of, wanted, zoo_kind
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
 from refocal_lab.reproduce.kinds.zoo_focal_scaling import temperatures
-from refocal_lab.zoo.measures import Part, read_parts
-from refocal_lab.zoo.published import variant_of
+from refocal_lab.reproduce.zoo_entries import Network, Rows, collapse_rows, select_entries, was_trained_with, zoo_kind
+from refocal_lab.zoo.measures import LogitPart, read_parts
+from refocal_lab.zoo.published import parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,33 +39,33 @@ class Parameters:
     def wants(self, card: zoo.Card) -> bool:
         """The networks, trained with one of the gammas."""
         losses = [f"focal {gamma:g}" for gamma in self.train_gammas]
-        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses)
+        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
     """Mean of the best temperatures over the seeds, and how much of their variance a line explains."""
-    found = wanted(given, context)
+    found = select_entries(given, context)
     values: dict[str, float] = {}
     absent, lines = [], []
     rows: Rows = [("network", "trained with", *(f"T at γ = {gamma:g}" for gamma in given.map_gammas), "R²")]
-    for network in map(Network.named, given.networks):
+    for network in map(Network.parse, given.networks):
         for gamma in given.train_gammas:
             name = f"({network}, {gamma:g})"
-            trials = found.trials(network, variant_of(f"focal {gamma:g}"))
+            trials = found.trials(network, parse_variant(f"focal {gamma:g}"))
             if not trials:
                 absent += [f"R2{name}", f"slope{name}"]
-                rows.append((network.words, f"γ = {gamma:g}", *[NO_ENTRY] * (len(given.map_gammas) + 1)))
+                rows.append((network.label, f"γ = {gamma:g}", *[NO_ENTRY] * (len(given.map_gammas) + 1)))
                 continue
             context.progress(f"{network}, γ = {gamma:g}")
             best = np.mean([best_temperatures(read_parts(entry)[0], given) for entry in trials], axis=0)
             values[f"slope{name}"] = float(np.polyfit(given.map_gammas, best, 1)[0])
             values[f"R2{name}"] = float(np.corrcoef(given.map_gammas, best)[0, 1] ** 2)
-            rows.append((network.words, f"γ = {gamma:g}", *(f"{T:.2f}" for T in best), f"{values[f'R2{name}']:.3f}"))
+            rows.append((network.label, f"γ = {gamma:g}", *(f"{T:.2f}" for T in best), f"{values[f'R2{name}']:.3f}"))
             lines.append({"network": str(network), "gamma": gamma, "temperatures": best})
-    return Numbers(values, {"lines": lines}, collapsed(rows, labels=2), tuple(absent))
+    return Numbers(values, {"lines": lines}, collapse_rows(rows, labels=2), tuple(absent))
 
 
-def best_temperatures(val: Part, given: Parameters) -> list[float]:
+def best_temperatures(val: LogitPart, given: Parameters) -> list[float]:
     """For each gamma of the map the temperature with the least ECE (15 bins of equal mass) of the validation part."""
     return [
         FocalTemperatureScaling(
@@ -96,7 +96,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
                 )
         ax.set(xlabel="γ of the focal map", ylabel="best temperature T")
         if network:
-            ax.set_title(Network.named(network).words, fontsize=8)
+            ax.set_title(Network.parse(network).label, fontsize=8)
             ax.legend()
         else:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)

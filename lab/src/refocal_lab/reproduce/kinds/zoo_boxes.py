@@ -9,9 +9,9 @@ import numpy as np
 from refocal import metrics
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
-from refocal_lab.reproduce.paradigms import WORDS, Setting, Shown
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.training_paradigms import LABELS, ParadigmParameters, Setting
+from refocal_lab.reproduce.zoo_entries import Network, Rows, collapse_rows, format_spread, select_entries, zoo_kind
 from refocal_lab.zoo.measures import read_parts
 
 if TYPE_CHECKING:
@@ -22,34 +22,34 @@ _HOW = {"raw": "raw", "psi": "after Ψ"}
 _COLUMNS = 3
 
 
-def compute(given: Shown, context: Context) -> Numbers:
+def compute(given: ParadigmParameters, context: Context) -> Numbers:
     """ECE of each trial; the best gamma, and how raw ECE goes with gamma, of a network that has them all."""
-    found = wanted(given, context)
+    found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
     boxes = []
     rows: Rows = [("network", "", "", *(f"γ = {gamma:g}" for gamma in given.gammas), "best γ")]
-    for network in map(Network.named, given.networks):
+    for network in map(Network.parse, given.networks):
         for paradigm in given.paradigms:
             eces: dict[str, list[list[float]]] = {how: [] for how in _HOW}
             for gamma in given.gammas:
                 setting = Setting(network, paradigm, gamma)
                 context.progress(str(setting))
-                for how, several in _eces(setting, setting.trials(found), given.bins).items():
+                for how, several in _measure_eces(setting, setting.trials(found), given.bins).items():
                     eces[how].append(several)
             for how, by_gamma in eces.items():
-                best = _best(given.gammas, by_gamma)
-                cells = (*map(spread, by_gamma), "–" if best is None else f"{best:g}")
-                rows.append((network.words, WORDS[paradigm], _HOW[how], *cells))
-            here = _compared(given.gammas, eces)
+                best = _find_best(given.gammas, by_gamma)
+                cells = (*map(format_spread, by_gamma), "–" if best is None else f"{best:g}")
+                rows.append((network.label, LABELS[paradigm], _HOW[how], *cells))
+            here = _summarize(given.gammas, eces)
             values |= {f"{key}({network}, {paradigm})": value for key, value in here.items() if value is not None}
             absent += [f"{key}({network}, {paradigm})" for key, value in here.items() if value is None]
             if any(eces["raw"]):
                 boxes.append({"network": str(network), "paradigm": paradigm, **eces})
-    return Numbers(values, {"boxes": boxes}, collapsed(rows, labels=3), tuple(absent))
+    return Numbers(values, {"boxes": boxes}, collapse_rows(rows, labels=3), tuple(absent))
 
 
-def _eces(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[str, list[float]]:
+def _measure_eces(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[str, list[float]]:
     eces: dict[str, list[float]] = {how: [] for how in _HOW}
     for entry in trials:
         val, test = read_parts(entry)
@@ -58,12 +58,12 @@ def _eces(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[str, lis
     return eces
 
 
-def _best(gammas: tuple[float, ...], by_gamma: list[list[float]]) -> float | None:
+def _find_best(gammas: tuple[float, ...], by_gamma: list[list[float]]) -> float | None:
     """The gamma with the least mean, if all were tried."""
     return gammas[int(np.argmin([np.mean(several) for several in by_gamma]))] if all(by_gamma) else None
 
 
-def _compared(gammas: tuple[float, ...], eces: dict[str, list[list[float]]]) -> dict[str, float | None]:
+def _summarize(gammas: tuple[float, ...], eces: dict[str, list[list[float]]]) -> dict[str, float | None]:
     """What 001 says of the boxes; None where a gamma is missing."""
     named = ("best gamma raw", "best gamma psi", "least step of raw", "share better after psi")
     if not all(eces["raw"]):
@@ -71,14 +71,14 @@ def _compared(gammas: tuple[float, ...], eces: dict[str, list[list[float]]]) -> 
     raw, psi = (np.array([np.mean(several) for several in eces[how]]) for how in _HOW)
     positive = np.array(gammas) > 0
     return {
-        "best gamma raw": _best(gammas, eces["raw"]),
-        "best gamma psi": _best(gammas, eces["psi"]),
+        "best gamma raw": _find_best(gammas, eces["raw"]),
+        "best gamma psi": _find_best(gammas, eces["psi"]),
         "least step of raw": float(np.diff(raw).min()),
         "share better after psi": float(np.mean(psi[positive] < raw[positive])),
     }
 
 
-def draw(figure: Figure, given: Shown, numbers: Numbers) -> None:
+def draw(figure: Figure, given: ParadigmParameters, numbers: Numbers) -> None:
     """A panel for each network and paradigm that the zoo holds."""
     boxes = numbers.curves["boxes"]
     columns = min(_COLUMNS, max(len(boxes), 1))
@@ -87,8 +87,8 @@ def draw(figure: Figure, given: Shown, numbers: Numbers) -> None:
     panels = figure.subplots(count, columns, squeeze=False)
     for ax, item in zip(panels.ravel(), boxes, strict=False):
         _draw_boxes(ax, given.gammas, item)
-        words = WORDS[item["paradigm"]].replace("TS_FL", "TS$_{FL}$")
-        ax.set_title(f"{Network.named(item['network']).words}, {words}", fontsize=8)
+        words = LABELS[item["paradigm"]].replace("TS_FL", "TS$_{FL}$")
+        ax.set_title(f"{Network.parse(item['network']).label}, {words}", fontsize=8)
     for ax in panels.ravel()[len(boxes) :]:
         ax.set_axis_off()
     if not boxes:
@@ -127,7 +127,7 @@ def _draw_boxes(ax: Axes, gammas: tuple[float, ...], item: dict[str, Any]) -> No
     ticks = [f"γ = {gamma:g}{'' if several else absent}" for gamma, several in zip(gammas, item["raw"], strict=True)]
     ax.set_xticks(range(len(gammas)), ticks)
     ax.set_xlim(-0.6, len(gammas) - 0.4)
-    style.from_zero(ax)
+    style.start_at_zero(ax)
 
 
-KIND = zoo_kind(Shown, compute, draw)
+KIND = zoo_kind(ParadigmParameters, compute, draw)

@@ -9,10 +9,18 @@ import numpy as np
 
 from refocal_lab import zoo
 from refocal_lab.reproduce import curvature_runs, style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
 from refocal_lab.reproduce.curvature_runs import HESSIANS, names
-from refocal_lab.reproduce.entries import Network, Rows, collapsed, is_one_of, spread, wanted, zoo_kind
-from refocal_lab.zoo.published import variant_of
+from refocal_lab.reproduce.zoo_entries import (
+    Network,
+    Rows,
+    collapse_rows,
+    format_spread,
+    select_entries,
+    was_trained_with,
+    zoo_kind,
+)
+from refocal_lab.zoo.published import parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,33 +48,34 @@ class Parameters:
     def wants(self, card: zoo.Card) -> bool:
         """The networks, trained with one of the gammas."""
         losses = [f"focal {gamma:g}" for gamma in self.gammas]
-        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses)
+        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
     """The runs whose cards have both Hessians, and what they say."""
-    found = wanted(given, context)
+    found = select_entries(given, context)
     runs: list[dict[str, Any]] = []
     rows: Rows = [("network", "", *(f"γ = {gamma:g}" for gamma in given.gammas))]
-    for network in map(Network.named, given.networks):
+    for network in map(Network.parse, given.networks):
         here = [
-            _run(network, gamma, entry.card, given.part)
+            _read_run(network, gamma, entry.card, given.part)
             for gamma in given.gammas
-            for entry in found.trials(network, variant_of(f"focal {gamma:g}"))
+            for entry in found.trials(network, parse_variant(f"focal {gamma:g}"))
         ]
         measured = [run for run in here if run is not None]
         runs += measured
         rows += [
-            (network.words, words, *_cells(given.gammas, measured, key, factor)) for words, key, factor in _shown(given)
+            (network.label, words, *_cells(given.gammas, measured, key, factor))
+            for words, key, factor in _list_rows(given)
         ]
-    record = curvature_runs.found_by_gamma if given.against == "gamma" else curvature_runs.cubic_fits
+    record = curvature_runs.summarize_by_gamma if given.against == "gamma" else curvature_runs.fit_cubics
     numbers = record(runs)
-    values = {f"{what}({about})": value for about, entry in numbers.items() for what, value in _flat(entry).items()}
-    absent = [f"{what}({about})" for about, what in _named(given) if f"{what}({about})" not in values]
-    return Numbers(values, {"runs": runs, "found": numbers}, collapsed(rows, labels=2), tuple(absent))
+    values = {f"{what}({about})": value for about, entry in numbers.items() for what, value in _flatten(entry).items()}
+    absent = [f"{what}({about})" for about, what in _expected_values(given) if f"{what}({about})" not in values]
+    return Numbers(values, {"runs": runs, "found": numbers}, collapse_rows(rows, labels=2), tuple(absent))
 
 
-def _run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict[str, Any] | None:
+def _read_run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict[str, Any] | None:
     """A run, if its card has both Hessians over this part; of several measurements the one with the most samples."""
     run: dict[str, Any] = {"network": str(network), "gamma": gamma, "seed": card.seed, "ece": card.ece}
     for name in HESSIANS:
@@ -83,7 +92,7 @@ def _run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict[str,
     return run
 
 
-def _shown(given: Parameters) -> list[tuple[str, str, float]]:
+def _list_rows(given: Parameters) -> list[tuple[str, str, float]]:
     """Words, key and factor of each row."""
     key, words = ("lambda_max", "λmax") if given.against == "gamma" else ("trace", "trace")
     short = {"trained": "loss trained with", "cross_entropy": "cross-entropy"}
@@ -91,10 +100,10 @@ def _shown(given: Parameters) -> list[tuple[str, str, float]]:
 
 
 def _cells(gammas: tuple[float, ...], runs: curvature_runs.Runs, key: str, factor: float) -> list[str]:
-    return [spread([run[key] for run in runs if run["gamma"] == gamma], factor=factor) for gamma in gammas]
+    return [format_spread([run[key] for run in runs if run["gamma"] == gamma], factor=factor) for gamma in gammas]
 
 
-def _flat(entry: dict[str, Any]) -> dict[str, float]:
+def _flatten(entry: dict[str, Any]) -> dict[str, float]:
     """Single numbers of a record: means with their limits, and the seeds' mean where there are none."""
     flat: dict[str, float] = {}
     for what, value in entry.items():
@@ -106,7 +115,7 @@ def _flat(entry: dict[str, Any]) -> dict[str, float]:
     return flat
 
 
-def _named(given: Parameters) -> list[tuple[str, str]]:
+def _expected_values(given: Parameters) -> list[tuple[str, str]]:
     """What every network should have: about what, and which number."""
     if given.against == "gamma":
         means = [f"lambda_max_{name}_at_largest_over_at_0" for name in HESSIANS]
@@ -135,7 +144,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
                 fit = numbers.curves["found"].get(f"{network}, {name}")
                 _draw_by_trace(ax, chosen, name, fit)
         for ax in axes:
-            ax.set_title(Network.named(network).words, fontsize=8)
+            ax.set_title(Network.parse(network).label, fontsize=8)
     if not networks:
         for ax in panels.ravel():
             ax.set_axis_off()

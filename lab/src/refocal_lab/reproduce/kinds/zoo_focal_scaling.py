@@ -11,22 +11,22 @@ from refocal import metrics
 from refocal.calibrators import FocalTemperatureScaling
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.entries import (
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.zoo_entries import (
     Entries,
+    FittedMap,
     Network,
     Rows,
-    Scaled,
-    collapsed,
-    is_one_of,
-    loss_words,
-    scaled,
-    spread,
-    wanted,
+    collapse_rows,
+    fit_temperature,
+    format_spread,
+    loss_label,
+    select_entries,
+    was_trained_with,
     zoo_kind,
 )
-from refocal_lab.zoo.measures import Part, read_parts
-from refocal_lab.zoo.published import lookup, variant_of
+from refocal_lab.zoo.measures import LogitPart, read_parts
+from refocal_lab.zoo.published import lookup, parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,14 +58,14 @@ class Parameters:
 
     def wants(self, card: zoo.Card) -> bool:
         """Every network of the paper's data sets that was trained with one of the losses."""
-        data = {Network.named(text).data for text in self.networks}
-        return card.data in data and is_one_of(card, self.losses)
+        data = {Network.parse(text).data for text in self.networks}
+        return card.data in data and was_trained_with(card, self.losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
     """Each entry with both methods chosen by both criteria; gains are means over all entries."""
-    found = wanted(given, context)
-    networks = list(dict.fromkeys([*map(Network.named, given.networks), *found.networks]))
+    found = select_entries(given, context)
+    networks = list(dict.fromkeys([*map(Network.parse, given.networks), *found.networks]))
     rows: Rows = [
         ("network", "loss", "method", "accuracy (%)", "log-loss", "ECE, equal mass (%)", "γ by log-loss, by ECE")
     ]
@@ -77,19 +77,19 @@ def compute(given: Parameters, context: Context) -> Numbers:
             rows += _rows(network, loss, trials)
     every = [trial for item in measured for trial in item["trials"]]
     values, absent = _gains(every)
-    return Numbers(values, {"networks": measured}, collapsed(rows, labels=3), absent)
+    return Numbers(values, {"networks": measured}, collapse_rows(rows, labels=3), absent)
 
 
 def _trials(
     given: Parameters, found: Entries, network: Network, loss: str, context: Context
 ) -> list[dict[str, dict[str, float]]]:
     trials = []
-    for entry in found.trials(network, variant_of(loss)):
+    for entry in found.trials(network, parse_variant(loss)):
         context.progress(entry.card.name)
         val, test = read_parts(entry)
         trials.append(
             {
-                f"{method}, {criterion}": _chosen(method, criterion, val, test, given.step)
+                f"{method}, {criterion}": _evaluate_choice(method, criterion, val, test, given.step)
                 for method in _METHODS
                 for criterion in _CRITERIA
             }
@@ -102,16 +102,16 @@ def temperatures(step: float) -> np.ndarray:
     return step * np.arange(1, round(5 / step) + 1)
 
 
-def _chosen(method: str, criterion: str, val: Part, test: Part, step: float) -> dict[str, float]:
+def _evaluate_choice(method: str, criterion: str, val: LogitPart, test: LogitPart, step: float) -> dict[str, float]:
     """Parameters by the validation part, measures of the test part."""
     grid = temperatures(step)
     if method == "ts":
         gamma = 0.0
-        found = scaled("ts-nll" if criterion == "nll" else "ts-adaptive-ece", val, grid=grid)
+        found = fit_temperature("ts-nll" if criterion == "nll" else "ts-adaptive-ece", val, grid=grid)
     else:
         search = FocalTemperatureScaling(objective=criterion, search="grid", temperature_grid=grid)
         fitted = search.fit(val.logits, val.labels)
-        gamma, found = fitted.gamma_, Scaled(fitted.temperature_, fitted.predict_proba)
+        gamma, found = fitted.gamma_, FittedMap(fitted.temperature_, fitted.predict_proba)
     probs = found.predict(test.logits)
     return {
         "gamma": gamma,
@@ -128,21 +128,25 @@ def _rows(network: Network, loss: str, trials: list[dict[str, Any]]) -> list[tup
         cells = []
         for criterion, factor in (("nll", 1.0), ("adaptive_ece", 100.0)):
             chosen = [trial[f"{method}, {criterion}"] for trial in trials]
-            cell = spread([choice[criterion] for choice in chosen], factor=factor, digits=3 if factor == 1 else 2)
+            cell = format_spread(
+                [choice[criterion] for choice in chosen], factor=factor, digits=3 if factor == 1 else 2
+            )
             temperature = f" ({np.mean([choice['temperature'] for choice in chosen]):.2f})" if chosen else ""
-            cells.append(cell + temperature + _theirs(network, loss, f"{method}, {criterion}", criterion, factor))
-        accuracy = spread([1 - trial[f"{method}, nll"]["error"] for trial in trials])
+            cells.append(
+                cell + temperature + _format_published(network, loss, f"{method}, {criterion}", criterion, factor)
+            )
+        accuracy = format_spread([1 - trial[f"{method}, nll"]["error"] for trial in trials])
         gammas = "; ".join(
             ", ".join(f"{trial[f'{method}, {criterion}']['gamma']:g}" for trial in trials) for criterion in _CRITERIA
         )
         shown = "" if method == "ts" else gammas if trials else NO_ENTRY
-        rows.append((network.words, loss_words(loss), words, accuracy, *cells, shown))
+        rows.append((network.label, loss_label(loss), words, accuracy, *cells, shown))
     return rows
 
 
-def _theirs(network: Network, loss: str, how: str, criterion: str, factor: float) -> str:
+def _format_published(network: Network, loss: str, how: str, criterion: str, factor: float) -> str:
     measure = "nll" if criterion == "nll" else "adaptive_ece_15"
-    numbers = lookup(network.data, network.model, variant_of(loss), _PUBLISHED[how], measure)
+    numbers = lookup(network.data, network.model, parse_variant(loss), _PUBLISHED[how], measure)
     return "".join(f" [{factor * number.value:.2f}]" for number in numbers if number.paper == "003")
 
 
@@ -188,15 +192,15 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
                     markersize=4.5,
                     markerfacecolor="white" if m == 0 else style.color(1),
                     color=style.color(m),
-                    label=f"{Network.named(network).words}, {words}",
+                    label=f"{Network.parse(network).label}, {words}",
                 )
         short = {"cross-entropy": "cross-\nentropy", "flsd-53": "FLSD-\n53", "adafocal": "Ada-\nFocal"}
-        ax.set_xticks(range(len(losses)), [short.get(loss, loss_words(loss)) for loss in losses])
+        ax.set_xticks(range(len(losses)), [short.get(loss, loss_label(loss)) for loss in losses])
         ax.set_ylabel(("log-loss (nats)", "ECE, 15 bins of equal mass (%)")[index])
-        style.letter(ax, index, f"chosen by {_CRITERIA[criterion]}")
+        style.label_panel(ax, index, f"chosen by {_CRITERIA[criterion]}")
         if not measured:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
-    style.from_zero(panels[1])
+    style.start_at_zero(panels[1])
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 
 

@@ -10,10 +10,19 @@ import numpy as np
 import refocal
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.entries import Network, Rows, collapsed, is_one_of, softmax, spread, wanted, zoo_kind
-from refocal_lab.zoo.measures import Part, read_parts
-from refocal_lab.zoo.published import variant_of
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.zoo_entries import (
+    Network,
+    Rows,
+    collapse_rows,
+    format_spread,
+    select_entries,
+    softmax,
+    was_trained_with,
+    zoo_kind,
+)
+from refocal_lab.zoo.measures import LogitPart, read_parts
+from refocal_lab.zoo.published import parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,10 +47,10 @@ class Parameters:
     def wants(self, card: zoo.Card) -> bool:
         """The networks, trained with one of the gammas."""
         losses = [f"focal {gamma:g}" for gamma in self.gammas]
-        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses)
+        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, losses)
 
 
-def norms(part: Part, gamma: float) -> np.ndarray:
+def norms(part: LogitPart, gamma: float) -> np.ndarray:
     """|dL/dz| = g(p, gamma) |softmax(z) - e_y| of each sample, g of 002's Proposition 1."""
     probs = softmax(part.logits)
     residual = probs.copy()
@@ -52,19 +61,21 @@ def norms(part: Part, gamma: float) -> np.ndarray:
 
 def compute(given: Parameters, context: Context) -> Numbers:
     """Mean norm, its least fall from one gamma to the next, share of small norms, histograms of all seeds' samples."""
-    found = wanted(given, context)
+    found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
     histograms = []
     rows: Rows = [("network", "γ", "mean norm", f"norms below {_SMALL:g} (%)")]
-    for network in map(Network.named, given.networks):
+    for network in map(Network.parse, given.networks):
         by_gamma = []
         for gamma in given.gammas:
-            trials = found.trials(network, variant_of(f"focal {gamma:g}"))
+            trials = found.trials(network, parse_variant(f"focal {gamma:g}"))
             several = [norms(read_parts(entry)[0], gamma) for entry in trials]
             means, small = [float(one.mean()) for one in several], [float(np.mean(one < _SMALL)) for one in several]
             by_gamma += [float(np.mean(means))] if means else []
-            rows.append((network.words, f"{gamma:g}", spread(means, factor=1, digits=3), spread(small, digits=1)))
+            rows.append(
+                (network.label, f"{gamma:g}", format_spread(means, factor=1, digits=3), format_spread(small, digits=1))
+            )
             names = {f"mean norm({network}, {gamma:g})": means, f"small({network}, {gamma:g})": small}
             values |= {name: float(np.mean(each)) for name, each in names.items() if each}
             absent += [name for name, each in names.items() if not each]
@@ -77,7 +88,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
             values[f"least fall({network})"] = -float(np.diff(by_gamma).max())
         else:
             absent.append(f"least fall({network})")
-    return Numbers(values, {"histograms": histograms}, collapsed(rows, labels=2), tuple(absent))
+    return Numbers(values, {"histograms": histograms}, collapse_rows(rows, labels=2), tuple(absent))
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
@@ -93,7 +104,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             ax.stairs(item["shares"], item["edges"], label=label, **style.line(index, linewidth=1.2))
     ax.set(yscale="log", xlabel="norm of the loss's gradient by the logits", ylabel="share of the samples")
     if shown:
-        ax.legend(title=Network.named(shown).words)
+        ax.legend(title=Network.parse(shown).label)
     else:
         ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
 

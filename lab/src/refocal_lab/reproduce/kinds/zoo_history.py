@@ -9,9 +9,9 @@ import numpy as np
 
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.entries import Network, Rows, is_one_of, loss_words, wanted, zoo_kind
-from refocal_lab.zoo.published import variant_of
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.zoo_entries import Network, Rows, loss_label, select_entries, was_trained_with, zoo_kind
+from refocal_lab.zoo.published import parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ class Parameters:
 
     def wants(self, card: zoo.Card) -> bool:
         """The networks, trained with one of the losses."""
-        return f"{card.data} {card.model}" in self.networks and is_one_of(card, self.losses)
+        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, self.losses)
 
 
 class Panel(NamedTuple):
@@ -53,7 +53,7 @@ class Panel(NamedTuple):
     measures: list[str]
 
     @classmethod
-    def named(cls, text: str) -> Panel:
+    def parse(cls, text: str) -> Panel:
         """From the words of a spec."""
         title, _, measures = text.rpartition(":")
         return cls(title, [measure.strip() for measure in measures.split(",")])
@@ -65,16 +65,16 @@ def compute(given: Parameters, context: Context) -> Numbers:
     A network that has learned its training part by heart makes no mistakes there: means are over the seeds that do, and
     what no seed has is left out.
     """
-    found = wanted(given, context)
-    measures = list(dict.fromkeys(measure for text in given.panels for measure in Panel.named(text).measures))
+    found = select_entries(given, context)
+    measures = list(dict.fromkeys(measure for text in given.panels for measure in Panel.parse(text).measures))
     values: dict[str, float] = {}
     absent: list[str] = []
     curves: dict[str, dict[str, list[float | None]]] = {}
-    rows: Rows = [("network", *(loss_words(loss) for loss in given.losses))]
-    for network in map(Network.named, given.networks):
+    rows: Rows = [("network", *(loss_label(loss) for loss in given.losses))]
+    for network in map(Network.parse, given.networks):
         cells = []
         for loss in given.losses:
-            trials = found.trials(network, variant_of(loss))
+            trials = found.trials(network, parse_variant(loss))
             cells.append(f"{len(trials)} seed{'s' * (len(trials) > 1)}" if trials else NO_ENTRY)
             histories = [entry.history() for entry in trials]
             for measure in measures:
@@ -88,14 +88,14 @@ def compute(given: Parameters, context: Context) -> Numbers:
                 measured = dict(zip(names, map(float, (path[0], path[-1], rise)), strict=True))
                 values |= {name: value for name, value in measured.items() if np.isfinite(value)}
                 absent += [name for name in names if name not in values]
-                if network == _shown(given, found.networks):
+                if network == _first_network(given, found.networks):
                     curves.setdefault(loss, {})[measure] = [None if np.isnan(v) else float(v) for v in path]
-        rows.append((network.words, *cells))
+        rows.append((network.label, *cells))
     return Numbers(values, {"paths": curves}, tuple(rows), tuple(absent))
 
 
-def _shown(given: Parameters, held: list[Network]) -> Network | None:
-    return next((network for network in map(Network.named, given.networks) if network in held), None)
+def _first_network(given: Parameters, held: list[Network]) -> Network | None:
+    return next((network for network in map(Network.parse, given.networks) if network in held), None)
 
 
 def _mean_path(histories: list[list[dict[str, Any]]], measure: str) -> np.ndarray:
@@ -117,13 +117,13 @@ def _at(epoch: dict[str, Any], measure: str) -> float:
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     """A panel for each group of measures: lines by loss, or by measure where there is one loss."""
-    panels = [Panel.named(text) for text in given.panels]
+    panels = [Panel.parse(text) for text in given.panels]
     count = -(-len(panels) // given.columns)
     figure.set_size_inches(style.WIDTH, (0.5 if len(given.losses) > 1 else 1.4) + 2.2 * count)
     axes = figure.subplots(count, given.columns, squeeze=False).ravel()
     for index, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
         _draw_panel(ax, panel, numbers.curves["paths"])
-        style.letter(ax, index, panel.title)
+        style.label_panel(ax, index, panel.title)
         if index >= len(panels) - given.columns:
             ax.set_xlabel("epoch")
         if len(panel.measures) > 1 and numbers.curves["paths"]:
@@ -140,7 +140,7 @@ def _draw_panel(ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float | 
     for loss, measures in paths.items():
         for measure in panel.measures:
             path = np.array(measures[measure], dtype=float)
-            label = loss_words(loss) if len(panel.measures) == 1 else _label(measure)
+            label = loss_label(loss) if len(panel.measures) == 1 else _label(measure)
             ax.plot(range(1, len(path) + 1), path, label=label, **style.line(index, linewidth=1.0))
             index += 1
 

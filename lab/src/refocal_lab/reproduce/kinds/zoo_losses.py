@@ -15,19 +15,19 @@ import numpy as np
 from refocal import metrics
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.entries import (
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.zoo_entries import (
     Network,
     Rows,
-    is_one_of,
-    loss_words,
-    scaled,
-    spread,
-    wanted,
+    fit_temperature,
+    format_spread,
+    loss_label,
+    select_entries,
+    was_trained_with,
     zoo_kind,
 )
-from refocal_lab.zoo.measures import calibrated, posterior_gamma, read_parts, scored_posterior
-from refocal_lab.zoo.published import lookup, variant_of
+from refocal_lab.zoo.measures import fit_methods, posterior_gamma, read_parts, scored_posterior
+from refocal_lab.zoo.published import lookup, parse_variant
 from refocal_lab.zoo.scoring import Scoring, read_as_published
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class Parameters:
 
     def wants(self, card: zoo.Card) -> bool:
         """These networks, trained with one of the losses."""
-        return f"{card.data} {card.model}" in self.networks and is_one_of(card, self.losses)
+        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, self.losses)
 
 
-class Measured(NamedTuple):
+class MethodResult(NamedTuple):
     """Test predictions by a method, and what there is to say of them."""
 
     probs: np.ndarray
@@ -77,34 +77,34 @@ class Measured(NamedTuple):
     limits: tuple[float, float]
 
 
-Trial = dict[str, Measured]  # by method
+Trial = dict[str, MethodResult]  # by method
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
     """All measures of all entries; limits of the ECE over seeds are the lowest and the highest of their intervals."""
-    found = wanted(given, context)
+    found = select_entries(given, context)
     values: dict[str, float] = {}
     rows: Rows = [("network", "loss", "method", *_MEASURES.values())]
     groups: list[dict[str, Any]] = []
-    for network in map(Network.named, given.networks):
-        trials = {loss: found.trials(network, variant_of(loss)) for loss in given.losses}
+    for network in map(Network.parse, given.networks):
+        trials = {loss: found.trials(network, parse_variant(loss)) for loss in given.losses}
         for reading in _readings(trials):
             measured = {
-                loss: [_measured(entry, reading, given.resamples, context) for entry in several]
+                loss: [_measure(entry, reading, given.resamples, context) for entry in several]
                 for loss, several in trials.items()
             }
-            title = network.words + (", softmax over all classes" if reading == "all" else "")
+            title = network.label + (", softmax over all classes" if reading == "all" else "")
             name = str(network) + (" all" if reading == "all" else "")
             for loss, several in measured.items():
-                item = _summary(several)
-                values |= _named(item, name, loss)
+                item = _summarize(several)
+                values |= _name_values(item, name, loss)
                 values |= {} if reading == "all" else _tests(measured, name, loss, given.resamples)
-                groups += [{"network": title, "loss": loss, "methods": _finite(item)}] if several else []
+                groups += [{"network": title, "loss": loss, "methods": _drop_infinite(item)}] if several else []
                 published = network if reading == "all" or _readings(trials) == ("scored",) else None
                 rows += _rows(title, loss, item, given.paper, published)
             if not any(measured.values()):
                 rows.append((title, NO_ENTRY, "", *[""] * len(_MEASURES)))
-    return Numbers(values, {"groups": groups}, tuple(rows), _absent(given, values))
+    return Numbers(values, {"groups": groups}, tuple(rows), _find_absent(given, values))
 
 
 def _readings(trials: dict[str, list[zoo.Entry]]) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def _readings(trials: dict[str, list[zoo.Entry]]) -> tuple[str, ...]:
     return ("scored", "all") if knows_more else ("scored",)
 
 
-def _measured(entry: zoo.Entry, reading: str, resamples: int, context: Context) -> Trial:
+def _measure(entry: zoo.Entry, reading: str, resamples: int, context: Context) -> Trial:
     context.progress(entry.card.name)
     scoring = Scoring() if reading == "scored" else read_as_published(entry)[2]
     found = {}
@@ -128,7 +128,7 @@ def _measured(entry: zoo.Entry, reading: str, resamples: int, context: Context) 
                 if events is None
                 else metrics.interval(metrics.ece, *events, task="binary", **how)
             )
-            found[method] = Measured(probs, labels, values, (limits.low, limits.high))
+            found[method] = MethodResult(probs, labels, values, (limits.low, limits.high))
     return found
 
 
@@ -136,17 +136,17 @@ def _predictions(entry: zoo.Entry, reading: str) -> Iterator[tuple[str, np.ndarr
     """Methods, and probabilities and labels of the test part."""
     if reading == "scored":
         val, test = read_parts(entry)
-        for method, predict in calibrated(entry.card, val):
+        for method, predict in fit_methods(entry.card, val):
             is_exact = method != "psi" or entry.all_classes is None
             yield method, np.asarray(predict(test.logits)) if is_exact else scored_posterior(entry), test.labels
         return
     val, test, scoring = read_as_published(entry)
-    for method, predict in calibrated(entry.card, val):
-        fitted = scaled(method, val, scoring=scoring).predict if method == "ts-ece" else predict
+    for method, predict in fit_methods(entry.card, val):
+        fitted = fit_temperature(method, val, scoring=scoring).predict if method == "ts-ece" else predict
         yield method, np.asarray(fitted(test.logits)), test.labels
 
 
-def _summary(trials: list[Trial]) -> dict[str, dict[str, Any]]:
+def _summarize(trials: list[Trial]) -> dict[str, dict[str, Any]]:
     """Values of all seeds by method and measure, and the limits of the ECE over all of them."""
     methods = [method for method in _METHODS if trials and all(method in trial for trial in trials)]
     return {
@@ -159,7 +159,7 @@ def _summary(trials: list[Trial]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _finite(item: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _drop_infinite(item: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """What can be stored: an NLL is infinite where a class that came to be was ruled out."""
     return {
         method: {name: value for name, value in values.items() if np.all(np.isfinite(value))}
@@ -167,7 +167,7 @@ def _finite(item: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _named(item: dict[str, dict[str, Any]], network: str, loss: str) -> dict[str, float]:
+def _name_values(item: dict[str, dict[str, Any]], network: str, loss: str) -> dict[str, float]:
     """Means over seeds, in percent, that are finite."""
     found: dict[str, float] = {}
     for method, values in item.items():
@@ -197,7 +197,7 @@ def _tests(measured: dict[str, list[Trial]], network: str, loss: str, resamples:
     return found
 
 
-def _absent(given: Parameters, values: dict[str, float]) -> tuple[str, ...]:
+def _find_absent(given: Parameters, values: dict[str, float]) -> tuple[str, ...]:
     names = [
         f"{what}({network}{reading}, {loss}, {method})"
         for what in (*_MEASURES, "ece low", "ece high", "p")
@@ -216,28 +216,28 @@ def _rows(title: str, loss: str, item: dict[str, dict[str, Any]], paper: str, ne
         cells = []
         for measure in _MEASURES:
             finite = bool(np.all(np.isfinite(values[measure])))
-            ours = spread(values[measure]) if finite else "∞"
+            ours = format_spread(values[measure]) if finite else "∞"
             if measure == _LIMITED:
                 ours += f" ({100 * values['low']:.2f} to {100 * values['high']:.2f})"
-            cells.append(ours + ("" if network is None else _theirs(network, loss, method, measure, paper)))
-        rows.append((title, loss_words(loss), _METHODS[method], *cells))
+            cells.append(ours + ("" if network is None else _format_published(network, loss, method, measure, paper)))
+        rows.append((title, loss_label(loss), _METHODS[method], *cells))
     return rows
 
 
-def _theirs(network: Network, loss: str, method: str, measure: str, paper: str) -> str:
-    numbers = lookup(*network, variant_of(loss), method, measure)
+def _format_published(network: Network, loss: str, method: str, measure: str, paper: str) -> str:
+    numbers = lookup(*network, parse_variant(loss), method, measure)
     return "".join(f" [{100 * number.value:.2f}]" for number in numbers if number.paper == paper)
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     """The ECE by loss, a panel for each network, bars for the limits over the seeds."""
     groups = numbers.curves["groups"]
-    titles = list(dict.fromkeys(group["network"] for group in groups)) or [Network.named(given.networks[0]).words]
+    titles = list(dict.fromkeys(group["network"] for group in groups)) or [Network.parse(given.networks[0]).label]
     figure.set_size_inches(style.WIDTH, 0.5 + 2.4 * len(titles))
     panels = figure.subplots(len(titles), 1, squeeze=False)[:, 0]
     for index, (ax, title) in enumerate(zip(panels, titles, strict=True)):
         _draw_panel(ax, given, [group for group in groups if group["network"] == title])
-        style.letter(ax, index, title)
+        style.label_panel(ax, index, title)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(_METHODS))
 
 
@@ -265,10 +265,10 @@ def _draw_panel(ax: Axes, given: Parameters, groups: list[dict[str, Any]]) -> No
             color=style.color(m),
             label=words,
         )
-    ticks = [short.get(loss, loss_words(loss).replace("cross-entropy, smoothing ", "LS\n")) for loss in losses]
+    ticks = [short.get(loss, loss_label(loss).replace("cross-entropy, smoothing ", "LS\n")) for loss in losses]
     ax.set_xticks(range(len(losses)), ticks, fontsize="small")
     ax.set_ylabel("ECE, 15 bins (%)")
-    style.from_zero(ax)
+    style.start_at_zero(ax)
     if not groups:
         ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
 

@@ -10,22 +10,22 @@ import numpy as np
 from refocal import metrics
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.entries import (
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.zoo_entries import (
     Entries,
     Network,
     Rows,
-    collapsed,
-    focal_map,
-    is_one_of,
-    scaled,
+    collapse_rows,
+    fit_temperature,
+    format_spread,
+    make_focal_map,
+    select_entries,
     softmax,
-    spread,
-    wanted,
+    was_trained_with,
     zoo_kind,
 )
 from refocal_lab.zoo.measures import read_parts
-from refocal_lab.zoo.published import variant_of
+from refocal_lab.zoo.published import parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,34 +46,34 @@ class Parameters:
     def wants(self, card: zoo.Card) -> bool:
         """The networks, trained with cross-entropy or one of the gammas."""
         losses = [f"focal {gamma:g}" for gamma in (0.0, *self.gammas)]
-        return f"{card.data} {card.model}" in self.networks and is_one_of(card, losses)
+        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
     """Temperatures by the validation part's NLL; that of the map is the nearest in KL divergence on the same logits."""
-    found = wanted(given, context)
+    found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
     points = []
     rows: Rows = [("network", "γ", "T of Ψ", "T of cross-entropy", "product", "T of focal loss")]
-    for network in map(Network.named, given.networks):
-        plain = _temperatures(found, network, 0.0)
-        _note(values, absent, f"T({network}, cross-entropy)", plain)
+    for network in map(Network.parse, given.networks):
+        plain = _fit_temperatures(found, network, 0.0)
+        _record_mean(values, absent, f"T({network}, cross-entropy)", plain)
         for gamma in given.gammas:
             name = f"({network}, {gamma:g})"
-            maps = [nearest(read_parts(entry)[0].logits, gamma) for entry in _trials(found, network, gamma)]
-            fitted = _temperatures(found, network, gamma)
+            maps = [nearest_temperature(read_parts(entry)[0].logits, gamma) for entry in _trials(found, network, gamma)]
+            fitted = _fit_temperatures(found, network, gamma)
             products = [float(np.mean(maps) * np.mean(plain))] if maps and plain else []
             for key, several in (("T", fitted), ("map", maps), ("product", products)):
-                _note(values, absent, f"{key}{name}", several)
-            cells = (spread(several, factor=1) for several in (maps, plain, products, fitted))
-            rows.append((network.words, f"{gamma:g}", *cells))
+                _record_mean(values, absent, f"{key}{name}", several)
+            cells = (format_spread(several, factor=1) for several in (maps, plain, products, fitted))
+            rows.append((network.label, f"{gamma:g}", *cells))
             if products:
                 points.append({"network": str(network), "gamma": gamma, "product": products[0], "fitted": fitted})
-    return Numbers(values, {"points": points}, collapsed(rows, labels=2), tuple(absent))
+    return Numbers(values, {"points": points}, collapse_rows(rows, labels=2), tuple(absent))
 
 
-def _note(values: dict[str, float], absent: list[str], name: str, several: list[float]) -> None:
+def _record_mean(values: dict[str, float], absent: list[str], name: str, several: list[float]) -> None:
     if several:
         values[name] = float(np.mean(several))
     else:
@@ -81,18 +81,18 @@ def _note(values: dict[str, float], absent: list[str], name: str, several: list[
 
 
 def _trials(found: Entries, network: Network, gamma: float) -> list[zoo.Entry]:
-    return found.trials(network, variant_of(f"focal {gamma:g}"))
+    return found.trials(network, parse_variant(f"focal {gamma:g}"))
 
 
-def _temperatures(found: Entries, network: Network, gamma: float) -> list[float]:
-    return [scaled("ts-nll", read_parts(entry)[0]).temperature for entry in _trials(found, network, gamma)]
+def _fit_temperatures(found: Entries, network: Network, gamma: float) -> list[float]:
+    return [fit_temperature("ts-nll", read_parts(entry)[0]).temperature for entry in _trials(found, network, gamma)]
 
 
-def nearest(logits: np.ndarray, gamma: float) -> float:
+def nearest_temperature(logits: np.ndarray, gamma: float) -> float:
     """The temperature whose scaling has the least mean KL divergence from the focal map of these logits."""
     from scipy.optimize import minimize_scalar
 
-    posterior = focal_map(gamma)(logits)
+    posterior = make_focal_map(gamma)(logits)
     found = minimize_scalar(
         lambda log_t: metrics.kl_to_posterior(softmax(logits / np.exp(log_t)), posterior),
         bounds=(-np.log(2 + 2 * gamma), np.log(2)),
@@ -110,7 +110,7 @@ def draw(figure: Figure, _: Parameters, numbers: Numbers) -> None:
     for index, network in enumerate(networks):
         own = [item for item in points if item["network"] == network]
         x, y = [item["product"] for item in own], [np.mean(item["fitted"]) for item in own]
-        words = Network.named(network).words
+        words = Network.parse(network).label
         ax.plot(x, y, marker=style.MARKERS[index % 6], markersize=5, label=words, **style.line(index, linewidth=0.8))
         for item, at, height in zip(own, x, y, strict=True):
             aside = (-9, 4) if height > at else (5, -8)  # away from the diagonal, where the others are

@@ -9,9 +9,9 @@ import numpy as np
 from refocal import metrics
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import Context, Numbers
-from refocal_lab.reproduce.entries import Network, Rows, collapsed, spread, wanted, zoo_kind
-from refocal_lab.reproduce.paradigms import WORDS, Setting, Shown
+from refocal_lab.reproduce.computation import Context, Numbers
+from refocal_lab.reproduce.training_paradigms import LABELS, ParadigmParameters, Setting
+from refocal_lab.reproduce.zoo_entries import Network, Rows, collapse_rows, format_spread, select_entries, zoo_kind
 from refocal_lab.zoo.measures import read_parts
 
 if TYPE_CHECKING:
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 _HOW = {"raw": "raw", "psi": "after Ψ"}
 
 
-def compute(given: Shown, context: Context) -> Numbers:
+def compute(given: ParadigmParameters, context: Context) -> Numbers:
     """Error and ECE of each trial, and one diagram of all trials' predictions together."""
-    found = wanted(given, context)
+    found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
     diagrams = []
     rows: Rows = [("network", "", "γ", "error (%)", "ECE raw (%)", "ECE after Ψ (%)")]
-    for network in map(Network.named, given.networks):
+    for network in map(Network.parse, given.networks):
         for paradigm in given.paradigms:
             for gamma in given.gammas:
                 setting = Setting(network, paradigm, gamma)
                 context.progress(str(setting))
-                measured = _measured(setting, setting.trials(found), given.bins)
+                measured = _measure(setting, setting.trials(found), given.bins)
                 names = {key: f"{key}({setting})" for key in ("error", *_HOW)}
-                cells = (spread(measured[key]) for key in names)
-                rows.append((network.words, WORDS[paradigm], f"{gamma:g}", *cells))
+                cells = (format_spread(measured[key]) for key in names)
+                rows.append((network.label, LABELS[paradigm], f"{gamma:g}", *cells))
                 if "diagrams" not in measured:
                     absent += names.values()
                     continue
                 values |= {name: float(np.mean(measured[key])) for key, name in names.items()}
                 diagrams.append({"network": str(network), "paradigm": paradigm, "gamma": gamma, **measured["diagrams"]})
-    return Numbers(values, {"diagrams": diagrams}, collapsed(rows, labels=3), tuple(absent))
+    return Numbers(values, {"diagrams": diagrams}, collapse_rows(rows, labels=3), tuple(absent))
 
 
-def _measured(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[str, Any]:
+def _measure(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[str, Any]:
     measured: dict[str, Any] = {key: [] for key in ("error", *_HOW)}
     probs: dict[str, list[np.ndarray]] = {how: [] for how in _HOW}
     labels = []
@@ -68,7 +68,7 @@ def _measured(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[str,
     return measured
 
 
-def draw(figure: Figure, given: Shown, numbers: Numbers) -> None:
+def draw(figure: Figure, given: ParadigmParameters, numbers: Numbers) -> None:
     """A row of panels for each network and paradigm that the zoo holds, a column for each gamma."""
     diagrams = numbers.curves["diagrams"]
     settings = list(dict.fromkeys((item["network"], item["paradigm"]) for item in diagrams)) or [("", "")]
@@ -93,11 +93,11 @@ def draw(figure: Figure, given: Shown, numbers: Numbers) -> None:
 
 
 def _title(network: str, paradigm: str) -> str:
-    return f"{Network.named(network).words}, {WORDS[paradigm].replace('TS_FL', 'TS$_{FL}$')}" if network else ""
+    return f"{Network.parse(network).label}, {LABELS[paradigm].replace('TS_FL', 'TS$_{FL}$')}" if network else ""
 
 
 def _draw_diagram(ax: Axes, item: dict[str, Any], values: dict[str, float]) -> None:
-    setting = Setting(Network.named(item["network"]), item["paradigm"], item["gamma"])
+    setting = Setting(Network.parse(item["network"]), item["paradigm"], item["gamma"])
     for index, (how, words) in enumerate(_HOW.items()):
         ax.plot(
             item[how]["confidence"],
@@ -116,4 +116,4 @@ def _draw_diagram(ax: Axes, item: dict[str, Any], values: dict[str, float]) -> N
     ax.text(0.97, 0.03, "\n".join(lines), ha="right", va="bottom", fontsize=7.5)
 
 
-KIND = zoo_kind(Shown, compute, draw)
+KIND = zoo_kind(ParadigmParameters, compute, draw)

@@ -9,20 +9,20 @@ import numpy as np
 
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.entries import (
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.zoo_entries import (
     Network,
     Rows,
-    collapsed,
-    is_one_of,
-    loss_words,
-    scaled,
+    collapse_rows,
+    fit_temperature,
+    loss_label,
+    select_entries,
     softmax,
-    wanted,
+    was_trained_with,
     zoo_kind,
 )
 from refocal_lab.zoo.measures import read_parts
-from refocal_lab.zoo.published import variant_of
+from refocal_lab.zoo.published import parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,25 +48,25 @@ class Parameters:
 
     def wants(self, card: zoo.Card) -> bool:
         """The networks, trained with one of the losses."""
-        return f"{card.data} {card.model}" in self.networks and is_one_of(card, self.losses)
+        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, self.losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
     """Top confidences as given and after temperature scaling by ECE, and their means over all such samples."""
-    found = wanted(given, context)
+    found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
     shown: dict[str, Any] = {}
-    rows: Rows = [("network", "test samples", "", *(loss_words(loss) for loss in given.losses))]
-    for network in map(Network.named, given.networks):
-        trials = {loss: found.trials(network, variant_of(loss))[:1] for loss in given.losses}
+    rows: Rows = [("network", "test samples", "", *(loss_label(loss) for loss in given.losses))]
+    for network in map(Network.parse, given.networks):
+        trials = {loss: found.trials(network, parse_variant(loss))[:1] for loss in given.losses}
         held = {loss: _confidences(several[0]) for loss, several in trials.items() if several}
-        chosen = _chosen(held)
+        chosen = _choose_samples(held)
         for kind, words in _KINDS.items():
             for when, when_words in _WHEN.items():
                 means = {loss: one[when][chosen[kind]].mean() for loss, one in held.items() if len(chosen[kind])}
                 cells = (f"{means[loss]:.3f}" if loss in means else NO_ENTRY for loss in given.losses)
-                rows.append((network.words, f"{len(chosen[kind])} {words}", when_words, *cells))
+                rows.append((network.label, f"{len(chosen[kind])} {words}", when_words, *cells))
                 values |= {f"{kind}({network}, {loss}, {when})": float(mean) for loss, mean in means.items()}
                 missing = [loss for loss in given.losses if loss not in means]
                 absent += [f"{kind}({network}, {loss}, {when})" for loss in missing]
@@ -78,17 +78,17 @@ def compute(given: Parameters, context: Context) -> Numbers:
                 }
                 for kind, rows_of in chosen.items()
             }
-    return Numbers(values, {"shown": shown}, collapsed(rows, labels=3), tuple(absent))
+    return Numbers(values, {"shown": shown}, collapse_rows(rows, labels=3), tuple(absent))
 
 
 def _confidences(entry: zoo.Entry) -> dict[str, np.ndarray]:
     """Top confidence of each test sample, and whether it is right."""
     val, test = read_parts(entry)
-    found = {when: scaled(when, val).predict(test.logits).max(axis=1) for when in _WHEN}
+    found = {when: fit_temperature(when, val).predict(test.logits).max(axis=1) for when in _WHEN}
     return {**found, "correct": softmax(test.logits).argmax(axis=1) == test.labels}
 
 
-def _chosen(held: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _choose_samples(held: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Numbers of the samples that all networks get right, and of those that all get wrong."""
     correct = np.array([one["correct"] for one in held.values()])
     if not held:
@@ -101,7 +101,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     figure.set_size_inches(style.WIDTH, 3.2)
     panels = figure.subplots(1, 2, sharex=True)
     for index, (ax, (kind, words)) in enumerate(zip(panels, _KINDS.items(), strict=True)):
-        style.letter(ax, index, words)
+        style.label_panel(ax, index, words)
         ax.set(xlim=(0, 1.02), xlabel="top confidence")
         if numbers.curves["shown"]:
             _draw_samples(ax, given, numbers.curves["shown"][kind])
@@ -123,7 +123,7 @@ def _draw_samples(ax: Axes, given: Parameters, samples: dict[str, Any]) -> None:
                 markersize=5,
                 markerfacecolor="white" if when == "raw" else style.color(n),
                 color=style.color(n),
-                label=f"{loss_words(loss)}, {words}",
+                label=f"{loss_label(loss)}, {words}",
             )
     ax.set_yticks(range(count), [str(index) for index in samples["index"]])
     ax.set_ylim(given.samples - 0.5, -0.5)

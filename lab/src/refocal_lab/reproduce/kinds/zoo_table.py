@@ -9,20 +9,20 @@ import numpy as np
 
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.entries import (
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.zoo_entries import (
     Entries,
     Network,
     Rows,
-    collapsed,
-    is_one_of,
-    loss_words,
-    scaled,
-    spread,
-    wanted,
+    collapse_rows,
+    fit_temperature,
+    format_spread,
+    loss_label,
+    select_entries,
+    was_trained_with,
     zoo_kind,
 )
-from refocal_lab.zoo.published import lookup, variant_of
+from refocal_lab.zoo.published import lookup, parse_variant
 from refocal_lab.zoo.scoring import read_as_published
 
 if TYPE_CHECKING:
@@ -61,18 +61,18 @@ class Parameters:
 
     def wants(self, card: zoo.Card) -> bool:
         """Every network that was trained with one of the losses."""
-        return is_one_of(card, self.losses)
+        return was_trained_with(card, self.losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
     """Each measure of each entry, and the rows of the table."""
-    found = wanted(given, context)
-    networks = list(dict.fromkeys([*map(Network.named, given.networks), *found.networks]))
+    found = select_entries(given, context)
+    networks = list(dict.fromkeys([*map(Network.parse, given.networks), *found.networks]))
     measured = [
-        _measured(given, found, network, loss, context)
+        _measure(given, found, network, loss, context)
         for network in networks
         for loss in given.losses
-        if found.trials(network, variant_of(loss))
+        if found.trials(network, parse_variant(loss))
     ]
     cells = {(item["network"], item["loss"]): item for item in measured}
     values = {
@@ -82,20 +82,20 @@ def compute(given: Parameters, context: Context) -> Numbers:
         for method in given.methods
         if item[measure][method]
     }
-    rows: Rows = [("network", "", *(loss_words(loss) for loss in given.losses))]
+    rows: Rows = [("network", "", *(loss_label(loss) for loss in given.losses))]
     for network in networks:
         for measure in given.measures:
             for method in given.methods:
                 words = [_MEASURES[measure]] * (len(given.measures) > 1) + [_METHODS[method]] * (len(given.methods) > 1)
                 row = [
-                    _cell(Place(network, loss, method, measure), given.paper, cells.get((str(network), loss)))
+                    _cell(CellKey(network, loss, method, measure), given.paper, cells.get((str(network), loss)))
                     for loss in given.losses
                 ]
-                rows.append((network.words, ", ".join(words), *row))
-    return Numbers(values, {"networks": measured}, collapsed(rows, labels=2))
+                rows.append((network.label, ", ".join(words), *row))
+    return Numbers(values, {"networks": measured}, collapse_rows(rows, labels=2))
 
 
-def _measured(given: Parameters, found: Entries, network: Network, loss: str, context: Context) -> dict[str, Any]:
+def _measure(given: Parameters, found: Entries, network: Network, loss: str, context: Context) -> dict[str, Any]:
     """Measures and temperatures, method by method, a value for each trial; undefined values are left out."""
     item: dict[str, Any] = {
         "network": str(network),
@@ -103,11 +103,11 @@ def _measured(given: Parameters, found: Entries, network: Network, loss: str, co
         "temperature": {method: [] for method in given.methods},
     }
     item |= {measure: {method: [] for method in given.methods} for measure in given.measures}
-    for entry in found.trials(network, variant_of(loss)):
+    for entry in found.trials(network, parse_variant(loss)):
         context.progress(entry.card.name)
         val, test, scoring = read_as_published(entry)
         for method in given.methods:
-            fitted = scaled(method, val, scoring=scoring)
+            fitted = fit_temperature(method, val, scoring=scoring)
             item["temperature"][method].append(fitted.temperature)
             probs = fitted.predict(test.logits)
             for measure in given.measures:
@@ -116,7 +116,7 @@ def _measured(given: Parameters, found: Entries, network: Network, loss: str, co
     return item
 
 
-class Place(NamedTuple):
+class CellKey(NamedTuple):
     """What a number is about."""
 
     network: Network
@@ -126,13 +126,13 @@ class Place(NamedTuple):
 
     def published(self, paper: str) -> float | None:
         """The paper's number for the same network, if it has one."""
-        numbers = lookup(*self.network, variant_of(self.loss), self.method, self.measure)
+        numbers = lookup(*self.network, parse_variant(self.loss), self.method, self.measure)
         return next((number.value for number in numbers if number.paper == paper), None)
 
 
-def _cell(place: Place, paper: str, item: dict[str, Any] | None) -> str:
+def _cell(place: CellKey, paper: str, item: dict[str, Any] | None) -> str:
     """Ours, with the temperature in parentheses where there is one, and the paper's in brackets."""
-    ours = NO_ENTRY if item is None else spread(item[place.measure][place.method]).replace(NO_ENTRY, "–")
+    ours = NO_ENTRY if item is None else format_spread(item[place.measure][place.method]).replace(NO_ENTRY, "–")
     if item is not None and place.method != "raw":
         ours += f" ({np.mean(item['temperature'][place.method]):.2f})"
     theirs = place.published(paper)
@@ -143,7 +143,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     """A panel for each data set and measure: the paper's networks in gray, ours in black and blue."""
     networks = list(
         dict.fromkeys(
-            [*map(Network.named, given.networks), *(Network.named(i["network"]) for i in numbers.curves["networks"])]
+            [*map(Network.parse, given.networks), *(Network.parse(i["network"]) for i in numbers.curves["networks"])]
         )
     )
     held = [item["network"].split()[0] for item in numbers.curves["networks"]]
@@ -155,7 +155,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         of_data = [network for network in networks if network.data == data]
         _draw_panel(ax, given, measure, of_data, numbers.curves["networks"])
         ax.set_ylabel(_MEASURES[measure])
-        style.letter(ax, index, of_data[0].words.split(",")[0])
+        style.label_panel(ax, index, of_data[0].label.split(",")[0])
     handles = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2)
 
@@ -171,7 +171,7 @@ def _draw_panel(
             (column + offset, 100 * number)
             for column, loss in enumerate(given.losses)
             for network in networks
-            if (number := Place(network, loss, method, measure).published(given.paper)) is not None
+            if (number := CellKey(network, loss, method, measure).published(given.paper)) is not None
         ]
         if theirs:
             ax.plot(
@@ -183,7 +183,7 @@ def _draw_panel(
                 color="0.6",
                 label=f"{given.paper}, {when}",
             )
-        held = [item for item in measured if Network.named(item["network"]) in networks]
+        held = [item for item in measured if Network.parse(item["network"]) in networks]
         for n, network in enumerate(dict.fromkeys(item["network"] for item in held)):
             ours = [
                 (given.losses.index(item["loss"]) + offset + 0.05 * (n + 1), 100 * value)
@@ -191,7 +191,7 @@ def _draw_panel(
                 if item["network"] == network
                 for value in item[measure][method]
             ]
-            marker, words = style.MARKERS[n % len(style.MARKERS)], Network.named(network).words.split(", ")[1]
+            marker, words = style.MARKERS[n % len(style.MARKERS)], Network.parse(network).label.split(", ")[1]
             face = "white" if method == "raw" else style.color(1)
             ax.plot(
                 [x for x, _ in ours],
@@ -206,14 +206,14 @@ def _draw_panel(
     empty = [
         loss
         for loss in given.losses
-        if not any(item["loss"] == loss and Network.named(item["network"]) in networks for item in measured)
+        if not any(item["loss"] == loss and Network.parse(item["network"]) in networks for item in measured)
     ]
     short = {"cross-entropy": "cross-\nentropy", "brier": "Brier"}
-    ticks = [short.get(loss, loss_words(loss)) + (f"\n({NO_ENTRY})" if loss in empty else "") for loss in given.losses]
+    ticks = [short.get(loss, loss_label(loss)) + (f"\n({NO_ENTRY})" if loss in empty else "") for loss in given.losses]
     ax.set_xticks(range(len(given.losses)), ticks)
     ax.set_xlim(-0.6, len(given.losses) - 0.4)
     if measure != "accuracy_99":
-        style.from_zero(ax)
+        style.start_at_zero(ax)
 
 
 KIND = zoo_kind(Parameters, compute, draw)

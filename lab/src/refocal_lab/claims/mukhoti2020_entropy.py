@@ -9,11 +9,11 @@ import numpy as np
 from flint import arb
 
 from refocal.maps.sigmoid import sigmoid_minimizer
-from refocal_lab.claims import facts
-from refocal_lab.claims.balls import c, certain, decimal, prove, s, shown
-from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, settle
-from refocal_lab.claims.numbers import identical
-from refocal_lab.claims.paper002 import COPY
+from refocal_lab.claims import lemmas
+from refocal_lab.claims.balls import c, decide, decimal, format_ball, prove, s
+from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, settle
+from refocal_lab.claims.identities import check_identity
+from refocal_lab.claims.mukhoti2020 import COPY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,13 +35,13 @@ def _convex_in_inverse_temperature() -> Finding:
             total += mp.fsum(w * (z - mean) ** 2 for w, z in zip(weights, row, strict=True)) / mp.fsum(weights)
         return total
 
-    equal = identical(
+    equal = check_identity(
         lambda b: mp.diff(lambda v: nll(v, rows), b, 2), variance, [("0.1",), ("1",), ("5",)], tolerance="1e-12"
     )
     shape = "the second derivative of NLL by 1/T is the variance of the logits, never negative"
     # a stationary point of a function that is convex in 1/T is its global minimum: nothing to get stuck at
     words = f"{shape} ({equal.words}), so in T there is one minimum at most and no other stationary point"
-    return settle(equal.if_so(words).against())
+    return settle(equal.reword(words).as_counterexample())
 
 
 def _not_convex_in_temperature() -> Finding:
@@ -52,7 +52,7 @@ def _not_convex_in_temperature() -> Finding:
 
     bend = nll("3") - (nll("1") + nll("5")) / 2
     words = "logits (1, 0), the first class being right: NLL at T = 3 lies above the mean of T = 1 and T = 5"
-    return settle(certain(bend, f"{words} by {shown(bend, 3)}", "no bend found"))
+    return settle(decide(bend, f"{words} by {format_ball(bend, 3)}", "no bend found"))
 
 
 def entropy_bound() -> Outcome:
@@ -63,7 +63,7 @@ def entropy_bound() -> Outcome:
     H(x, 1-x) >= log(x) log(1-x), that is (A-1)(B-1) < 1 with A = -log(x)/(1-x) and B = -log(1-x)/x, symmetric in x.
     """
     proof = prove(lambda x: 1 - (s(x) - x) * c(x), [(0.0, 0.5)])
-    return proof.after("it comes down to H(x, 1−x) ≥ log x · log(1−x)")
+    return proof.prefix("it comes down to H(x, 1−x) ≥ log x · log(1−x)")
 
 
 def _third_line() -> Finding:
@@ -77,19 +77,19 @@ def _third_line() -> Finding:
         tail = mp.fsum(a * b * mp.log(b) for a, b in zip(p, q, strict=True))
         return -mp.fsum(a * mp.log(b) for a, b in zip(p, q, strict=True)) + sign * g * tail
 
-    printed = identical(start, lambda g: expanded(g, -1), [("1",), ("2",)])
-    corrected = identical(start, lambda g: expanded(g, 1), [("1",), ("2",)])
+    printed = check_identity(start, lambda g: expanded(g, -1), [("1",), ("2",)])
+    corrected = check_identity(start, lambda g: expanded(g, 1), [("1",), ("2",)])
     mend = "−Σ(1−γq)p log q = −Σ p log q + γ Σ p q log q"
     return settle(
-        printed.after(f"{COPY}, with −γ: p = (0.7, 0.3), q = (0.6, 0.4)"),
-        corrected=corrected.after(mend),
+        printed.prefix(f"{COPY}, with −γ: p = (0.7, 0.3), q = (0.6, 0.4)"),
+        corrected=corrected.prefix(mend),
     )
 
 
 def _more_entropy() -> Finding:
     """Corollary 10 of 001: the solution lies between 1/2 and p."""
     equal = float(sigmoid_minimizer(np.array(0.5), gamma=2.0))
-    inside = facts.binary_gap_grows().after("q lies strictly between p and 1/2")
+    inside = lemmas.binary_gap_grows().prefix("q lies strictly between p and 1/2")
     return settle(
         Outcome(equal != 0.5, "p = 1/2: both solutions are 1/2, of the same entropy"),
         inside=inside,
@@ -113,7 +113,7 @@ CLAIMS = (
         "002-text-nll-convex",
         "Section 6, temperature scaling",
         "NLL is not a convex function of T.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "one sample, two classes",
         _not_convex_in_temperature,
         draw_temperature,
@@ -122,7 +122,7 @@ CLAIMS = (
         "002-text-nll-stuck",
         "Section 6, temperature scaling",
         "So an optimizer may get stuck at a locally optimal T.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "any logits; the second derivative at three temperatures of two samples",
         _convex_in_inverse_temperature,
         draw_temperature,
@@ -131,7 +131,7 @@ CLAIMS = (
         "002-appendix-h-line-3",
         "Appendix H, third line",
         "−Σ(1−γq)p log q = −Σ p log q − γ Σ p q log q.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "two classes, γ = 1 and 2",
         _third_line,
     ),
@@ -139,7 +139,7 @@ CLAIMS = (
         "002-appendix-h",
         "Appendix H",
         "FL(p, q) ≥ CE(p, q) − γ H(q), so KL(p‖q) ≤ FL(p, q) + γ H(q) − H(p), for γ ≥ 1.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ ≥ 0 (the paper: γ ≥ 1), any number of classes",
         lambda: settle(entropy_bound()),
     ),
@@ -147,7 +147,7 @@ CLAIMS = (
         "002-eq-13",
         "Equation 13 and Figure 7",
         "With two classes the solution of focal loss always has a higher entropy than that of cross-entropy.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ > 0, 0 ≤ p ≤ 1",
         _more_entropy,
     ),

@@ -16,7 +16,7 @@ Weights = list["Tensor"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SmallNetworkRecipe:
     """How the networks are built and trained: three layers, ReLU, Adam with a cosine from the learning rate to 0.
 
     Attributes:
@@ -41,7 +41,7 @@ class Samples(NamedTuple):
     labels: np.ndarray
 
 
-class Trained(NamedTuple):
+class TrainedNetworks(NamedTuple):
     """Networks after the last epoch, and, each by itself, after the epoch with its least held-out loss."""
 
     last: Weights
@@ -49,8 +49,14 @@ class Trained(NamedTuple):
 
 
 def train(
-    samples: Samples, held_out: Samples, *, classes: int, gammas: tuple[float, ...], recipe: Recipe, seed: int
-) -> Trained:
+    samples: Samples,
+    held_out: Samples,
+    *,
+    classes: int,
+    gammas: tuple[float, ...],
+    recipe: SmallNetworkRecipe,
+    seed: int,
+) -> TrainedNetworks:
     """Train a network for every gamma and trial, each with the focal loss of its gamma.
 
     The networks of a trial start from the same weights and see the same batches, so that they differ by gamma alone.
@@ -70,7 +76,7 @@ def train(
     x, y = _tensors(samples)
     x_held, y_held = _tensors(held_out)
     trials, count, inputs = x.shape
-    weights = _initial(trials, (inputs, recipe.hidden, recipe.hidden, classes), len(gammas), generator)
+    weights = _draw_weights(trials, (inputs, recipe.hidden, recipe.hidden, classes), len(gammas), generator)
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     batches = math.ceil(count / recipe.batch)
     steps = recipe.epochs * batches
@@ -91,10 +97,10 @@ def train(
             least = torch.where(better, held, least)
             for kept, weight in zip(best, weights, strict=True):
                 kept[better] = weight[better]
-    return Trained([weight.detach() for weight in weights], best)
+    return TrainedNetworks([weight.detach() for weight in weights], best)
 
 
-def logits(weights: Weights, features: np.ndarray) -> np.ndarray:
+def compute_logits(weights: Weights, features: np.ndarray) -> np.ndarray:
     """Logits (gammas, trials, n, classes) of features (trials, n, d), in double precision."""
     import torch
 
@@ -109,7 +115,7 @@ def _tensors(samples: Samples) -> tuple[Tensor, Tensor]:
     return features, torch.as_tensor(samples.labels, dtype=torch.int64)
 
 
-def _initial(trials: int, widths: tuple[int, ...], gammas: int, generator: object) -> Weights:
+def _draw_weights(trials: int, widths: tuple[int, ...], gammas: int, generator: object) -> Weights:
     """Uniform weights in ±1/sqrt(inputs), as PyTorch's linear layers have; bias in the last row."""
     import torch
 

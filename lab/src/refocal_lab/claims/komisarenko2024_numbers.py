@@ -11,9 +11,9 @@ from refocal.maps.posterior import posterior as posterior_map
 from refocal.maps.posterior import posterior_from_logits
 from refocal.maps.sigmoid import sigmoid_minimizer
 from refocal.maps.theory import ClosestTemperature, closest_temperature, temperature_bounds
-from refocal_lab.claims.balls import certain, decimal, posterior, shown
-from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal_lab.claims.numbers import printed_numbers
+from refocal_lab.claims.balls import decide, decimal, format_ball, posterior
+from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.identities import compare_printed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,21 +79,21 @@ def no_temperature_within(
         top = scaled[0] / sum(scaled[1:], start=scaled[0])
         gaps.append(posterior([w / total for w in weights], g)[0] - top)
     words = (
-        f"γ = {gamma}, 1/T = {split}: the map is {shown(gaps[0], 3)} above at logits ({', '.join(low)}), so also for "
-        f"smaller 1/T, and {shown(-gaps[1], 3)} below at ({', '.join(high)}), so also for larger"
+        f"γ = {gamma}, 1/T = {split}: the map is {format_ball(gaps[0], 3)} above at logits ({', '.join(low)}), so also "
+        f"for smaller 1/T, and {format_ball(-gaps[1], 3)} below at ({', '.join(high)}), so also for larger"
     )
-    return certain((gaps[0] - room).min(-gaps[1] - room), words, "the points do not show it")
+    return decide((gaps[0] - room).min(-gaps[1] - room), words, "the points do not show it")
 
 
 def _binary_error() -> Finding:
     worse = no_temperature_within("0.5", "0.001", split="1.3676", low=("0", "-2.6"), high=("0", "-0.7"))
     errors = {gamma: _nearest(gamma, 2).error for gamma in (0.8, *map(float, range(1, 11)))}
     inside = Outcome(max(errors.values()) < 1e-3, f"the largest of eleven errors is {max(errors.values()):.2g}")
-    return settle(worse.against(), inside=inside, where="for 0.8 ≤ γ ≤ 10")
+    return settle(worse.as_counterexample(), inside=inside, where="for 0.8 ≤ γ ≤ 10")
 
 
 def _three_class_error() -> Finding:
-    printed, _ = printed_numbers([("error at γ = 9", _nearest(9.0, 3).error, "0.08")])
+    printed, _ = compare_printed([("error at γ = 9", _nearest(9.0, 3).error, "0.08")])
     return settle(printed)
 
 
@@ -102,14 +102,14 @@ def _four_class_error() -> Finding:
         "9", "0.1", split="5.36", low=("0", "-0.2", "-3", "-3"), high=("0", "-0.4", "-0.4", "-0.4")
     )
     error = f"the nearest temperature leaves {_nearest(9.0, 4).error:.3f} on the grid"
-    return settle(worse.against()._replace(words=f"{worse.words}; {error}"))
+    return settle(worse.as_counterexample()._replace(words=f"{worse.words}; {error}"))
 
 
 def _temperatures(classes: int, said: tuple[tuple[float, str], ...], note: str) -> Finding:
     values = [(f"T at γ = {gamma:g}", _nearest(gamma, classes).temperature, number) for gamma, number in said]
-    printed, _ = printed_numbers(values)
-    corrected, right = printed_numbers([(name, value, f"{value:.2f}") for name, value, _ in values])
-    return settle(printed, corrected=corrected.if_so(f"{classes} classes: {right}; {note}"))
+    printed, _ = compare_printed(values)
+    corrected, right = compare_printed([(name, value, f"{value:.2f}") for name, value, _ in values])
+    return settle(printed, corrected=corrected.reword(f"{classes} classes: {right}; {note}"))
 
 
 def _figure_2() -> Finding:
@@ -164,9 +164,9 @@ def _below_one() -> Finding:
 
 def _eighty() -> Finding:
     value = float(sigmoid_minimizer(np.array(0.8), gamma=2.0))
-    printed, _ = printed_numbers([("prediction", value, "0.62")])
-    corrected, right = printed_numbers([("prediction", value, "0.63")])
-    return settle(printed, corrected=corrected.if_so(right))
+    printed, _ = compare_printed([("prediction", value, "0.62")])
+    corrected, right = compare_printed([("prediction", value, "0.63")])
+    return settle(printed, corrected=corrected.reword(right))
 
 
 def _tightness() -> Finding:
@@ -181,11 +181,11 @@ def _tightness() -> Finding:
         ("lower", float(temperatures.min()), "0.206"),
         ("upper", float(temperatures.max()), "0.218"),
     ]
-    printed, _ = printed_numbers(values)
-    corrected, right = printed_numbers(
+    printed, _ = compare_printed(values)
+    corrected, right = compare_printed(
         [(name, value, "0.203" if said == "0.206" else said) for name, value, said in values]
     )
-    return settle(printed, corrected=corrected.if_so(f"computed {right}"))
+    return settle(printed, corrected=corrected.reword(f"computed {right}"))
 
 
 def draw_fit(ax: Axes, *, classes: int) -> None:
@@ -205,7 +205,7 @@ def _fit_claim(classes: int, name: str, place: str) -> Claim:
         f"003-fit-{classes}",
         place,
         f"With {name} classes the temperature nearest to the map is 1/T ≈ {slope}γ + {intercept}.",
-        Method.SEARCH,
+        CheckMethod.SEARCH,
         f"logits in ±{_LOGITS[classes]:g}, γ in steps of 0.01 up to 10; both coefficients within {_TOLERANCE}",
         partial(_fit, classes),
         partial(draw_fit, classes=classes),
@@ -217,7 +217,7 @@ CLAIMS = (
         "003-text-80",
         "Section 3.1",
         "For a frequency of 0.8, focal loss with γ = 2 predicts around 0.62.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "two classes, rounded to two decimals",
         _eighty,
     ),
@@ -226,7 +226,7 @@ CLAIMS = (
         "003-text-error-2",
         "Section 3.2",
         "With two classes the nearest temperature scaling differs from the map by less than 0.001.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "γ = 0.5 by balls, for every T; γ from 0.8 to 10 on a grid of logits in ±20",
         _binary_error,
     ),
@@ -234,7 +234,7 @@ CLAIMS = (
         "003-fig-2",
         "Figure 2",
         "With two classes the nearest temperatures are 0.76 (γ = 0.5) and 0.36 (γ = 3).",
-        Method.SEARCH,
+        CheckMethod.SEARCH,
         "logits in ±20, rounded to two decimals",
         _figure_2,
     ),
@@ -242,7 +242,7 @@ CLAIMS = (
         "003-text-tightness",
         "Section 3.2, below Proposition 3",
         "For γ = 4 the bounds are T = 0.2 and 0.238, the tightest ones for logits in (−20, 20) 0.206 and 0.218.",
-        Method.SEARCH,
+        CheckMethod.SEARCH,
         "γ = 4, logits in ±20 in steps of 0.001",
         _tightness,
     ),
@@ -251,7 +251,7 @@ CLAIMS = (
         "003-text-below-one",
         "Section 3.3",
         "With three classes the nearest temperature is below 1 for all positive γ.",
-        Method.SEARCH,
+        CheckMethod.SEARCH,
         "15 values of γ from 0.01 to 10; logits in ±5",
         _below_one,
     ),
@@ -259,7 +259,7 @@ CLAIMS = (
         "003-text-error-3",
         "Section 3.3 and Figure 6",
         "With three classes the difference rises to 8 % at γ = 9.",
-        Method.SEARCH,
+        CheckMethod.SEARCH,
         "logits in ±5, rounded to whole percents",
         _three_class_error,
     ),
@@ -267,7 +267,7 @@ CLAIMS = (
         "003-fig-5",
         "Figure 5",
         "With three classes the nearest temperatures are 0.81 (γ = 1) and 0.46 (γ = 3).",
-        Method.SEARCH,
+        CheckMethod.SEARCH,
         "logits in ±5, rounded to two decimals",
         _figure_5,
     ),
@@ -275,7 +275,7 @@ CLAIMS = (
         "003-fig-7",
         "Section 3.3 and Figure 7",
         "With three classes the map and its nearest temperature scaling differ most near the corners.",
-        Method.SEARCH,
+        CheckMethod.SEARCH,
         "γ = 0.5 and 3, a grid of 1/200; near a corner: a score of 0.9 or more",
         _corners,
     ),
@@ -284,7 +284,7 @@ CLAIMS = (
         "003-text-error-4",
         "Section 3.3",
         "With four classes the difference is up to 8 % for larger γ.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "γ = 9, for every T",
         _four_class_error,
     ),
@@ -292,7 +292,7 @@ CLAIMS = (
         "003-text-common",
         "Section 4.1",
         "For commonly used γ the map is close to temperature scaling with T of about 0.4 to 0.5.",
-        Method.SEARCH,
+        CheckMethod.SEARCH,
         "three classes, logits in ±5; commonly used: 1, 2 and 3, as in 002",
         _common,
     ),

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from refocal.calibrators import TemperatureScaling
 from refocal_lab import zoo
-from refocal_lab.reproduce.entries import Entries, Network, Predict, focal_map, is_one_of
-from refocal_lab.zoo.measures import Part
-from refocal_lab.zoo.published import variant_of
+from refocal_lab.reproduce.zoo_entries import Entries, Network, Predict, make_focal_map, was_trained_with
+from refocal_lab.zoo.measures import LogitPart
+from refocal_lab.zoo.published import parse_variant
 
-WORDS = {"standard": "Standard", "ts-fl": "TS_FL", "label-smoothing": "LS"}
+LABELS = {"standard": "Standard", "ts-fl": "TS_FL", "label-smoothing": "LS"}
 SMOOTHING = 0.1
 
 
@@ -28,19 +28,19 @@ class Setting(NamedTuple):
     def trials(self, found: Entries) -> list[zoo.Entry]:
         """Its entries."""
         smoothing = SMOOTHING if self.paradigm == "label-smoothing" else 0.0
-        return found.trials(self.network, variant_of(f"focal {self.gamma:g}", smoothing))
+        return found.trials(self.network, parse_variant(f"focal {self.gamma:g}", smoothing))
 
-    def maps(self, val: Part) -> dict[str, Predict]:
+    def maps(self, val: LogitPart) -> dict[str, Predict]:
         """Raw scores and Psi^gamma of them; for TS_FL after the temperature that is best for focal loss."""
         temperature = 1.0
         if self.paradigm == "ts-fl":
             scaling = TemperatureScaling(objective="focal", gamma=self.gamma).fit(val.logits, val.labels)
             temperature = scaling.temperature_
-        return {"raw": focal_map(0.0, temperature), "psi": focal_map(self.gamma, temperature)}
+        return {"raw": make_focal_map(0.0, temperature), "psi": make_focal_map(self.gamma, temperature)}
 
 
 @dataclass(frozen=True)
-class Shown:
+class ParadigmParameters:
     """Which networks a figure of 001 shows.
 
     Attributes:
@@ -59,5 +59,5 @@ class Shown:
         """The networks, trained with one of the gammas in one of the paradigms."""
         smoothings = {SMOOTHING if paradigm == "label-smoothing" else 0.0 for paradigm in self.paradigms}
         losses = [f"focal {gamma:g}" for gamma in self.gammas]
-        is_wanted = any(is_one_of(card, losses, smoothing) for smoothing in smoothings)
+        is_wanted = any(was_trained_with(card, losses, smoothing) for smoothing in smoothings)
         return f"{card.data} {card.model}" in self.networks and is_wanted

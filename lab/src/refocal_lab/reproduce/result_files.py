@@ -13,8 +13,8 @@ import numpy as np
 
 from refocal import _files
 from refocal._documents import parse_json, read_document
-from refocal_lab.reproduce.base import NO_ENTRY, Numbers
-from refocal_lab.reproduce.spec import Published, Spec
+from refocal_lab.reproduce.computation import NO_ENTRY, Numbers
+from refocal_lab.reproduce.spec import PublishedNumber, Spec
 
 _PLACE = re.compile(r"\{(?P<name>[^{}:]+):(?P<format>[^{}:]*)\}")
 _DIGITS = 5  # of what is drawn; no figure shows more
@@ -42,21 +42,21 @@ class Comparison:
             'T: paper: 0.36, ours: 0.2763, within: no'
         """
         end = "" if self.within is None else f", within: {'yes' if self.within else 'no'}"
-        return f"{self.says}: paper: {self.published}, ours: {self.shown}{end}"
+        return f"{self.says}: paper: {self.paper_text}, ours: {self.ours_text}{end}"
 
     @property
-    def shown(self) -> str:
+    def ours_text(self) -> str:
         """Our number, to four digits; 0 has no sign."""
         return NO_ENTRY if self.ours is None else f"{self.ours + 0.0:.4g}"
 
     @property
-    def published(self) -> str:
+    def paper_text(self) -> str:
         """The paper's number with its relation."""
         return f"{'' if self.relation == 'about' else self.relation + ' '}{self.paper:g}"
 
 
 @dataclass(frozen=True)
-class Result:
+class StoredResult:
     """What a run found, and by what.
 
     Attributes:
@@ -67,7 +67,7 @@ class Result:
         versions: Of Python and the packages that took part.
         seconds: How long the computation took.
         numbers: What it found.
-        published: Published numbers beside ours.
+        published: PublishedNumber numbers beside ours.
         made_from: Names and digests of what the numbers were computed from, beside the parameters.
     """
 
@@ -82,12 +82,12 @@ class Result:
     made_from: dict[str, str] = field(default_factory=dict)
 
 
-def plain(parameters: Any) -> dict[str, Any]:
+def to_json(parameters: Any) -> dict[str, Any]:
     """Parameters as JSON gives them back."""
     return json.loads(json.dumps(asdict(parameters)))
 
 
-def compared(published: tuple[Published, ...], numbers: Numbers) -> tuple[Comparison, ...]:
+def compare(published: tuple[PublishedNumber, ...], numbers: Numbers) -> tuple[Comparison, ...]:
     """Each published number beside ours.
 
     Raises:
@@ -97,22 +97,22 @@ def compared(published: tuple[Published, ...], numbers: Numbers) -> tuple[Compar
     if unknown:
         msg = f"published numbers must be among {', '.join(numbers.values)}, got {', '.join(unknown)}"
         raise ValueError(msg)
-    return tuple(_comparison(item, numbers.values.get(item.number)) for item in published)
+    return tuple(_compare_one(item, numbers.values.get(item.number)) for item in published)
 
 
-def _comparison(item: Published, ours: float | None) -> Comparison:
+def _compare_one(item: PublishedNumber, ours: float | None) -> Comparison:
     within = None if ours is None else item.holds(ours)
     return Comparison(item.says, item.where, item.relation, item.value, item.tolerance, ours, within, item.note)
 
 
-def found(text: str, numbers: Numbers) -> str:
+def fill_finding(text: str, numbers: Numbers) -> str:
     """The finding of a spec in words, with the computed values in their places, "no entry" for those that are absent.
 
     Raises:
         ValueError: If it names a value that was not computed, or another format than .3f, .3e or .3g.
 
     Example:
-        >>> found("T is {T(2):.2f}, {T(3):.2f}.", Numbers({"T(2)": 0.4646}, absent=("T(3)",)))
+        >>> fill_finding("T is {T(2):.2f}, {T(3):.2f}.", Numbers({"T(2)": 0.4646}, absent=("T(3)",)))
         'T is 0.46, no entry.'
     """
 
@@ -129,18 +129,18 @@ def found(text: str, numbers: Numbers) -> str:
     return _PLACE.sub(value, " ".join(text.split()))
 
 
-def folder(results: Path, spec: Spec, scale: str) -> Path:
+def result_folder(results: Path, spec: Spec, scale: str) -> Path:
     """Where a result belongs."""
     return results / spec.id / scale
 
 
-def load(results: Path, spec: Spec, scale: str) -> Result | None:
+def load(results: Path, spec: Spec, scale: str) -> StoredResult | None:
     """A stored result, None if there is none.
 
     Raises:
         ValueError: If the file is damaged.
     """
-    file = folder(results, spec, scale) / "numbers.json"
+    file = result_folder(results, spec, scale) / "numbers.json"
     if not file.is_file():
         return None
     try:
@@ -152,33 +152,33 @@ def load(results: Path, spec: Spec, scale: str) -> Result | None:
         table = tuple(tuple(row) for row in content.pop("table", ()))
         numbers = Numbers(content.pop("values"), content.pop("curves"), table, tuple(content.pop("absent", ())))
         published = tuple(Comparison(**item) for item in content.pop("published"))
-        return Result(**content, numbers=numbers, published=published)
+        return StoredResult(**content, numbers=numbers, published=published)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         msg = f"{file} is not a result ({error}): --force makes it anew"
         raise ValueError(msg) from error
 
 
-def save(results: Path, spec: Spec, result: Result, figures: dict[str, bytes]) -> Path:
+def save(results: Path, spec: Spec, result: StoredResult, figures: dict[str, bytes]) -> Path:
     """Write numbers and figures; a result that was there is replaced once the new one is complete."""
-    target = folder(results, spec, result.scale)
+    target = result_folder(results, spec, result.scale)
     with _files.replacing_folder(target) as new:
         for name, content in figures.items():
             (new / name).write_bytes(content)
-        (new / "numbers.json").write_text(_json(result), encoding="utf-8")
+        (new / "numbers.json").write_text(_to_text(result), encoding="utf-8")
     return target
 
 
-def update(results: Path, spec: Spec, result: Result) -> None:
+def update(results: Path, spec: Spec, result: StoredResult) -> None:
     """Write numbers whose figures stay as they are."""
-    file = folder(results, spec, result.scale) / "numbers.json"
-    _files.write_text(os.fspath(file), _json(result), overwrite=True)
+    file = result_folder(results, spec, result.scale) / "numbers.json"
+    _files.write_text(os.fspath(file), _to_text(result), overwrite=True)
 
 
-def _json(result: Result) -> str:
+def _to_text(result: StoredResult) -> str:
     """One line for each entry: short files, and differences that can be read."""
     content = {field.name: getattr(result, field.name) for field in fields(result) if field.name != "numbers"}
     content["published"] = [asdict(item) for item in result.published]
-    content |= asdict(result.numbers) | {"curves": rounded(result.numbers.curves)}
+    content |= asdict(result.numbers) | {"curves": round_curves(result.numbers.curves)}
     lines = ",\n".join(
         f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
         for name, value in content.items()
@@ -186,12 +186,12 @@ def _json(result: Result) -> str:
     return f"{{\n{lines}\n}}\n"
 
 
-def rounded(curves: Any) -> Any:
+def round_curves(curves: Any) -> Any:
     """Arrays as lists of the digits that a figure can show."""
     if isinstance(curves, (np.ndarray, np.generic)):
         curves = curves.tolist()
     if isinstance(curves, dict):
-        return {name: rounded(value) for name, value in curves.items()}
+        return {name: round_curves(value) for name, value in curves.items()}
     if isinstance(curves, (list, tuple)):
-        return [rounded(value) for value in curves]
+        return [round_curves(value) for value in curves]
     return float(f"{curves:.{_DIGITS}g}") if isinstance(curves, float) else curves

@@ -15,10 +15,17 @@ from refocal.maps.minimizer import minimizer
 from refocal.maps.posterior import posterior
 from refocal.maps.sigmoid import sigmoid_minimizer
 from refocal.maps.theory import thresholds
-from refocal_lab.claims import facts
-from refocal_lab.claims.balls import certain, decimal, log_phi_rate, prove, shown, slope_sign
-from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal_lab.claims.numbers import identical, is_cross_entropy, mp_loss, mp_phi, mp_posterior, printed_numbers
+from refocal_lab.claims import lemmas
+from refocal_lab.claims.balls import decide, decimal, format_ball, log_phi_rate, prove, slope_sign
+from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.identities import (
+    check_identity,
+    compare_printed,
+    is_cross_entropy,
+    mp_loss,
+    mp_phi,
+    mp_posterior,
+)
 from refocal_lab.claims.sampling import search, simplex_rows
 
 if TYPE_CHECKING:
@@ -27,29 +34,29 @@ if TYPE_CHECKING:
 GAMMAS = ("0.01", "0.5", "1", "2", "3", "5", "20")
 ROWS = (("0.5", "0.3", "0.2"), ("0.34", "0.33", "0.33"), ("0.9", "0.07", "0.03"), ("0.6", "0.3999", "0.0001"))
 _SIZES = (2, 3, 10, 40)
-_SEARCHED = (0.05, 0.5, 2.0, 10.0)
+_SEARCH_GAMMAS = (0.05, 0.5, 2.0, 10.0)
 
 
-def _searched(violation: Callable[..., np.ndarray], *, budget: int = 20_000) -> Outcome:
+def _search_sizes(violation: Callable[..., np.ndarray], *, budget: int = 20_000) -> Outcome:
     """Search rows of 2 to 40 classes at several gammas."""
     for classes in _SIZES:
-        for gamma in _SEARCHED:
+        for gamma in _SEARCH_GAMMAS:
             found = search(partial(violation, gamma=gamma), partial(simplex_rows, classes=classes), budget=budget)
             if not found.holds:
                 return found
-    total = budget * len(_SIZES) * len(_SEARCHED)
+    total = budget * len(_SIZES) * len(_SEARCH_GAMMAS)
     return Outcome(True, f"no violation among {total:,} vectors of {_SIZES[0]} to {_SIZES[-1]} classes, seed 0")
 
 
-def _order(rows: np.ndarray, gamma: float) -> np.ndarray:
+def _order_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
     """How far Psi turns two neighbors of a descending row round."""
     return np.max(np.diff(posterior(rows, gamma=gamma), axis=1), axis=1)
 
 
-def _regime(rows: np.ndarray, gamma: float) -> np.ndarray:
+def _regime_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
     """By how much a row breaks Thm. 8: Psi raises a top score up to tau_oc, or lowers one from tau_uc on."""
     tau_oc, tau_uc = thresholds(gamma)
-    drop = facts.drop_of_top(rows, gamma)
+    drop = lemmas.top_drop(rows, gamma)
     return np.where(rows[:, 0] <= tau_oc, -drop, np.where(rows[:, 0] >= tau_uc, drop, -1.0))
 
 
@@ -58,44 +65,44 @@ def _classification_calibrated() -> Finding:
         return np.max(np.diff(minimizer(rows, gamma=2.0), axis=1), axis=1)
 
     tried = search(order, partial(simplex_rows, classes=10), budget=2_000)
-    return settle(facts.loss_is_convex().after("h = −1/ℓ' rises, so η_i < η_j gives q_i < q_j") & tried)
+    return settle(lemmas.loss_is_convex().prefix("h = −1/ℓ' rises, so η_i < η_j gives q_i < q_j") & tried)
 
 
 def _not_proper() -> Finding:
     """At q = eta the risk has a slope: it vanishes only if phi agrees at both entries."""
     low, top = decimal("0.1"), decimal("0.9")
     proof = prove(lambda gamma: log_phi_rate(low, gamma) - log_phi_rate(top, gamma), [(0.0, 2.0**40)])
-    return settle(proof.after("φ(0.1) > φ(0.9)"))
+    return settle(proof.prefix("φ(0.1) > φ(0.9)"))
 
 
 def _fixed_points() -> Finding:
     rows = [np.r_[np.full(m, 1 / m), np.zeros(20 - m)] for m in range(1, 21)]
     moved = max(float(np.max(np.abs(posterior(row, gamma=float(g)) - row))) for row in rows for g in GAMMAS)
-    exact = identical(
+    exact = check_identity(
         lambda g, m: mp_posterior([1 / m] * int(m), g)[0],
         lambda _, m: 1 / m,
         [(g, m) for g in GAMMAS for m in ("2", "3", "7", "100")],
     )
     vectors = "Ψ moves vectors of 20 classes with 1 to 20 equal ones by"
     zeros = Outcome(moved < 1e-15, f"{vectors} {moved:.1g}")  # of rounding, which machines differ in, no more is said
-    return settle(exact & zeros.if_so(f"{vectors} less than 10⁻¹⁵"))
+    return settle(exact & zeros.reword(f"{vectors} less than 10⁻¹⁵"))
 
 
 def _thresholds() -> Finding:
-    return settle(facts.threshold_is_below_half())
+    return settle(lemmas.threshold_is_below_half())
 
 
 def _regimes() -> Finding:
     reduction = "Ψ_top < q_top exactly if Σ q_l (φ_top/φ_l − 1) > 0; φ rises up to τ_oc, and φ_l > φ_top from τ_uc on"
-    return settle(facts.threshold_is_below_half().after(reduction) & _searched(_regime))
+    return settle(lemmas.threshold_is_below_half().prefix(reduction) & _search_sizes(_regime_violation))
 
 
 def _underconfident_above_half() -> Finding:
-    return settle(facts.threshold_is_below_half().if_so("τ_uc < 1/2 for every γ > 0 (as for Thm. 8)"))
+    return settle(lemmas.threshold_is_below_half().reword("τ_uc < 1/2 for every γ > 0 (as for Thm. 8)"))
 
 
 def _binary_underconfident() -> Finding:
-    return settle(facts.binary_gap_grows())
+    return settle(lemmas.binary_gap_grows())
 
 
 def _gap_grows() -> Finding:
@@ -105,7 +112,7 @@ def _gap_grows() -> Finding:
         lambda rng, count: rng.uniform(0.5, 1, (count, 1)),
         budget=5_000,
     )
-    return settle(facts.binary_gap_grows().after("s(p) − s(1−p) < logit p") & tried)
+    return settle(lemmas.binary_gap_grows().prefix("s(p) − s(1−p) < logit p") & tried)
 
 
 def _recovers() -> Finding:
@@ -116,32 +123,36 @@ def _recovers() -> Finding:
         return mp_posterior(q, g)[i] * mp.diff(lambda p: mp_loss(p, g), q[i])
 
     points = [(g, row, i) for g in GAMMAS for row in range(len(ROWS)) for i in (1, 2)]
-    stationary = identical(multiplier, lambda g, row, _: multiplier(g, row, 0), points, tolerance="1e-15")
-    return settle(stationary._replace(words=f"η_i ℓ'(q_i) {stationary.words}") & facts.loss_is_convex())
+    stationary = check_identity(multiplier, lambda g, row, _: multiplier(g, row, 0), points, tolerance="1e-15")
+    return settle(stationary._replace(words=f"η_i ℓ'(q_i) {stationary.words}") & lemmas.loss_is_convex())
 
 
 def _keeps_decision() -> Finding:
-    return settle(facts.loss_is_convex().if_so("h rises strictly on (0, 1) (as for Thm. 3)") & _searched(_order))
+    return settle(
+        lemmas.loss_is_convex().reword("h rises strictly on (0, 1) (as for Thm. 3)") & _search_sizes(_order_violation)
+    )
 
 
 def _phi_is_derivative() -> Finding:
     points = [(p, g) for p in ("0.001", "0.2", "0.5", "0.99") for g in GAMMAS]
-    return settle(identical(lambda p, g: -p * mp.diff(lambda v: mp_loss(v, g), p), mp_phi, points, tolerance="1e-15"))
+    return settle(
+        check_identity(lambda p, g: -p * mp.diff(lambda v: mp_loss(v, g), p), mp_phi, points, tolerance="1e-15")
+    )
 
 
 def _footnote() -> Finding:
     """Near the uniform vector Psi lowers the top score exactly if phi'(1/K) > 0, that is k(1/K, gamma) > 0."""
     fifth, quarter = decimal("0.2"), decimal("0.25")
     edge = slope_sign(fifth, arb(0)) / fifth  # the gamma at which k(1/5, gamma) = 0
-    at_edge = certain(slope_sign(fifth, decimal("0.03")), "", "K = 5, γ = 0.03: k(1/5, γ) < 0, underconfident")
-    below = certain(
+    at_edge = decide(slope_sign(fifth, decimal("0.03")), "", "K = 5, γ = 0.03: k(1/5, γ) < 0, underconfident")
+    below = decide(
         slope_sign(fifth, decimal("0.0293")), "K = 5, γ = 0.0293: k(1/5, γ) > 0, overconfident", "not at .0293"
     )
-    four = certain(-slope_sign(quarter, arb(0)), "K = 4: k(1/4, γ) < 0 for every γ ≥ 0", "K = 4 can be overconfident")
-    elsewhere = facts.confidence_falls(("0.333", "0.333", "0.333", "0.001"), "1")
+    four = decide(-slope_sign(quarter, arb(0)), "K = 4: k(1/4, γ) < 0 for every γ ≥ 0", "K = 4 can be overconfident")
+    elsewhere = lemmas.confidence_falls(("0.333", "0.333", "0.333", "0.001"), "1")
     far = f"{at_edge.words}; away from the uniform vector four classes are enough: {elsewhere.words}"
     printed = at_edge._replace(words=far)
-    where = f"near the uniform vector, K = 5 and γ < {shown(edge, 4)}"
+    where = f"near the uniform vector, K = 5 and γ < {format_ball(edge, 4)}"
     return settle(printed, inside=below & four, where=where)
 
 
@@ -150,9 +161,9 @@ def _talk_table() -> Finding:
         (f"γ = {g}", float(sigmoid_minimizer(np.array(0.9), gamma=float(g))), said)
         for g, said in ((1, "0.78"), (3, "0.65"), (5, "0.60"))
     ]
-    printed, right = printed_numbers(values)
-    corrected, _ = printed_numbers([(name, value, f"{value:.2f}") for name, value, _ in values])
-    return settle(printed, corrected=corrected.if_so(f"the minimizers of (0.9, 0.1) are {right}"))
+    printed, right = compare_printed(values)
+    corrected, _ = compare_printed([(name, value, f"{value:.2f}") for name, value, _ in values])
+    return settle(printed, corrected=corrected.reword(f"the minimizers of (0.9, 0.1) are {right}"))
 
 
 def draw_phi(ax: Axes) -> None:
@@ -181,7 +192,7 @@ CLAIMS = (
         "001-eq-6",
         "Equations 5 and 6",
         "Focal loss −Σ v_i (1−u_i)^γ log u_i with γ = 0 is cross-entropy.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p = 0.1, 0.5, 0.9",
         lambda: settle(is_cross_entropy(0)),
     ),
@@ -195,7 +206,7 @@ CLAIMS = (
         "001-thm-3",
         "Theorem 3",
         "For every γ ≥ 0 focal loss is classification-calibrated: η_i < η_j gives q_i < q_j.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ ≥ 0, 0 ≤ p ≤ 1; search: 10 classes, γ = 2",
         _classification_calibrated,
     ),
@@ -209,7 +220,7 @@ CLAIMS = (
         "001-thm-5",
         "Theorem 5",
         "For no γ > 0 is focal loss strictly proper: q = η = (0.9, 0.1) is not stationary, as φ(0.1) ≠ φ(0.9).",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "0 < γ ≤ 10¹²",
         _not_proper,
     ),
@@ -217,7 +228,7 @@ CLAIMS = (
         "001-prop-6",
         "Proposition 6",
         "If all non-zero entries of the minimizer q are equal, then q = η.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "1 to 20 of 20 classes, up to 100 classes; γ from 0.01 to 20",
         _fixed_points,
     ),
@@ -231,7 +242,7 @@ CLAIMS = (
         "001-eq-10",
         "Equation 10",
         "φ(p) = (1−p)^γ − γ(1−p)^(γ−1) p log p is −p times the derivative of focal loss.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p from 0.001 to 0.99, γ from 0.01 to 20",
         _phi_is_derivative,
     ),
@@ -239,7 +250,7 @@ CLAIMS = (
         "001-thm-8-1",
         "Theorem 8, part 1",
         "With τ_oc = arg max φ and φ(τ_uc) = 1: 0 < τ_oc < τ_uc < 1/2.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "0 < γ ≤ 10¹²",
         _thresholds,
         draw_phi,
@@ -249,7 +260,7 @@ CLAIMS = (
         "Theorem 8, parts 2 and 3",
         "Unless all non-zero scores are equal, a minimizer is overconfident if max q ≤ τ_oc, underconfident if "
         "max q ≥ τ_uc.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "0 < γ ≤ 10¹², any number of classes; search: γ from 0.05 to 10",
         _regimes,
         draw_phi,
@@ -258,7 +269,7 @@ CLAIMS = (
         "001-cor-9",
         "Corollary 9",
         "For every γ > 0 a minimizer with 1/2 < max q < 1 is underconfident.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "0 < γ ≤ 10¹², any number of classes",
         _underconfident_above_half,
     ),
@@ -266,7 +277,7 @@ CLAIMS = (
         "001-footnote-2",
         "Footnote 2",
         "A minimizer can be overconfident with as few as K = 5 classes, γ ≤ 0.03, as max q → 1/K.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "K = 4, 5; near the uniform vector, and anywhere",
         _footnote,
     ),
@@ -274,7 +285,7 @@ CLAIMS = (
         "001-cor-10",
         "Corollary 10",
         "With two classes a minimizer is underconfident unless it is uniform or one-hot.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ > 0, 1/2 ≤ p ≤ 1",
         _binary_underconfident,
     ),
@@ -282,7 +293,7 @@ CLAIMS = (
         "001-fig-2",
         "Section 4.2 and Figure 2a",
         "With two classes a larger γ makes the gap between max q and max η larger.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ ≥ 0, 1/2 ≤ p ≤ 1; search: γ = 1.9 against 2",
         _gap_grows,
     ),
@@ -290,7 +301,7 @@ CLAIMS = (
         "001-thm-11",
         "Theorem 11",
         "η = Ψ(q): Ψ_i = h(q_i) / Σ h(q_l), h = p/φ(p), recovers the posterior from the minimizer.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "four vectors of three classes, γ from 0.01 to 20; convexity for all γ ≥ 0",
         _recovers,
     ),
@@ -298,7 +309,7 @@ CLAIMS = (
         "001-prop-12",
         "Proposition 12",
         "Ψ keeps the arg max for every γ ≥ 0.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         _ANY + "; search: 2 to 40 classes, γ from 0.05 to 10",
         _keeps_decision,
     ),
@@ -306,7 +317,7 @@ CLAIMS = (
         "001-talk-table",
         "Talk, tables of the main result",
         "For η = (0.90, 0.10) the minimizers' top scores are 0.78 (γ = 1), 0.65 (γ = 3) and 0.60 (γ = 5).",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "two classes, rounded to two decimals",
         _talk_table,
     ),

@@ -13,9 +13,9 @@ from refocal import posterior_from_logits
 from refocal.calibrators import TemperatureScaling
 from refocal.calibrators.temperature import least_error
 from refocal_lab import zoo
-from refocal_lab.reproduce.base import NO_ENTRY, Context, Kind
-from refocal_lab.zoo.measures import Part
-from refocal_lab.zoo.published import variant_of
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Kind
+from refocal_lab.zoo.measures import LogitPart
+from refocal_lab.zoo.published import parse_variant
 from refocal_lab.zoo.scoring import Scoring
 
 Variant = tuple[str, float | None, float]
@@ -42,7 +42,7 @@ _MODELS = {
 }
 
 
-class Wanting(Protocol):
+class ZooParameters(Protocol):
     """Parameters of a kind that reads the zoo."""
 
     def wants(self, card: zoo.Card) -> bool:
@@ -56,7 +56,7 @@ class Network(NamedTuple):
     model: str
 
     @classmethod
-    def named(cls, text: str) -> Network:
+    def parse(cls, text: str) -> Network:
         """From the words of a spec."""
         data, _, model = text.partition(" ")
         return cls(data, model)
@@ -65,11 +65,11 @@ class Network(NamedTuple):
         return f"{self.data} {self.model}"
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """As people write it.
 
         Example:
-            >>> Network("cifar10", "resnet20").words, Network("svhn", "wide-resnet26-10").words
+            >>> Network("cifar10", "resnet20").label, Network("svhn", "wide-resnet26-10").label
             ('CIFAR-10, ResNet-20', 'SVHN, Wide-ResNet-26-10')
         """
         model = _MODELS.get(self.model) or self.model.replace("resnet", "ResNet-").replace("wide", "Wide")
@@ -98,13 +98,13 @@ class Entries:
         return max(recipes.values(), key=len, default=[])
 
 
-def wanted(given: Wanting, context: Context) -> Entries:
+def select_entries(given: ZooParameters, context: Context) -> Entries:
     """The entries that a computation wants.
 
     Raises:
         FileNotFoundError: If no zoo was given, or it is no folder.
     """
-    return Entries(_wanted(given, context))
+    return Entries(_select(given, context))
 
 
 def zoo_kind(parameters: type, compute: Callable[..., Any], draw: Callable[..., Any]) -> Kind:
@@ -112,27 +112,27 @@ def zoo_kind(parameters: type, compute: Callable[..., Any], draw: Callable[..., 
     return Kind(parameters, compute, draw, made_from=_made_from)
 
 
-def _made_from(given: Wanting, context: Context) -> dict[str, str]:
-    return {entry.card.name: entry.digest() for entry in _wanted(given, context)}
+def _made_from(given: ZooParameters, context: Context) -> dict[str, str]:
+    return {entry.card.name: entry.digest() for entry in _select(given, context)}
 
 
-def _wanted(given: Wanting, context: Context) -> list[zoo.Entry]:
+def _select(given: ZooParameters, context: Context) -> list[zoo.Entry]:
     if context.zoo is None:
         msg = "this needs a folder of trained networks' logits: give it by --zoo"
         raise FileNotFoundError(msg)
     return [entry for entry in zoo.entries(context.zoo) if given.wants(entry.card)]
 
 
-def is_one_of(card: zoo.Card, losses: Sequence[str], label_smoothing: float = 0.0) -> bool:
+def was_trained_with(card: zoo.Card, losses: Sequence[str], label_smoothing: float = 0.0) -> bool:
     """Whether a network was trained with one of these losses, "focal 3" and the like, and no penalty beside it."""
-    return not card.curvature_penalty and card.variant in {variant_of(loss, label_smoothing) for loss in losses}
+    return not card.curvature_penalty and card.variant in {parse_variant(loss, label_smoothing) for loss in losses}
 
 
-def loss_words(loss: str) -> str:
+def loss_label(loss: str) -> str:
     """A loss of a spec as people write it.
 
     Example:
-        >>> loss_words("focal 3"), loss_words("fla-53"), loss_words("brier")
+        >>> loss_label("focal 3"), loss_label("fla-53"), loss_label("brier")
         ('γ = 3', 'FLA-53', 'Brier score')
     """
     name, _, gamma = loss.partition(" ")
@@ -149,7 +149,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return np.asarray(posterior_from_logits(logits, gamma=0.0))
 
 
-class Scaled(NamedTuple):
+class FittedMap(NamedTuple):
     """A map to probabilities and its temperature."""
 
     temperature: float
@@ -160,7 +160,7 @@ _OBJECTIVES = {"ts-nll": "nll", "ts-ece": "ece", "ts-adaptive-ece": "adaptive_ec
 _BY_ALL_CLASSES = Scoring()
 
 
-def scaled(method: str, val: Part, *, grid: Any = None, scoring: Scoring = _BY_ALL_CLASSES) -> Scaled:
+def fit_temperature(method: str, val: LogitPart, *, grid: Any = None, scoring: Scoring = _BY_ALL_CLASSES) -> FittedMap:
     """Scores as they are ("raw"), or temperature scaling by the validation part's NLL, ECE or adaptive ECE.
 
     Args:
@@ -170,19 +170,19 @@ def scaled(method: str, val: Part, *, grid: Any = None, scoring: Scoring = _BY_A
         scoring: How these errors are measured.
     """
     if method == "raw":
-        return Scaled(1.0, softmax)
+        return FittedMap(1.0, softmax)
     objective = _OBJECTIVES[method]
     if scoring.scored is not None and objective != "nll":
         temperature = least_error(
             lambda T: scoring.value(f"{objective}_15", softmax(val.logits / T), val.labels), grid, likeliest=1.0
         )
-        return Scaled(temperature, focal_map(0.0, temperature))
+        return FittedMap(temperature, make_focal_map(0.0, temperature))
     grid = None if objective == "nll" else grid
     fitted = TemperatureScaling(objective=objective, temperature_grid=grid).fit(val.logits, val.labels)
-    return Scaled(fitted.temperature_, fitted.predict_proba)
+    return FittedMap(fitted.temperature_, fitted.predict_proba)
 
 
-def focal_map(gamma: float, temperature: float = 1.0) -> Predict:
+def make_focal_map(gamma: float, temperature: float = 1.0) -> Predict:
     """logits to Psi^gamma(softmax(logits / T))."""
     return partial(_focal_map, gamma=gamma, temperature=temperature)
 
@@ -191,7 +191,7 @@ def _focal_map(logits: np.ndarray, *, gamma: float, temperature: float) -> np.nd
     return np.asarray(posterior_from_logits(logits / temperature, gamma=gamma))
 
 
-def collapsed(rows: Sequence[tuple[str, ...]], *, labels: int) -> tuple[tuple[str, ...], ...]:
+def collapse_rows(rows: Sequence[tuple[str, ...]], *, labels: int) -> tuple[tuple[str, ...], ...]:
     """The rows of a table, one alone for a network of which there is nothing to say.
 
     Args:
@@ -199,27 +199,27 @@ def collapsed(rows: Sequence[tuple[str, ...]], *, labels: int) -> tuple[tuple[st
         labels: How many columns say what a row is about.
 
     Example:
-        >>> collapsed([("network", "γ", "T"), ("a", "1", "no entry"), ("a", "2", "no entry")], labels=2)
+        >>> collapse_rows([("network", "γ", "T"), ("a", "1", "no entry"), ("a", "2", "no entry")], labels=2)
         (('network', 'γ', 'T'), ('a', 'no entry', ''))
     """
     head, *body = rows
-    shown = [head]
+    kept = [head]
     for network, group in groupby(body, key=lambda row: row[0]):
         several = list(group)
         empty = all(cell in (NO_ENTRY, "–", "") for row in several for cell in row[labels:])
-        shown += [(network, NO_ENTRY, *[""] * (len(head) - 2))] if empty else several
-    return tuple(shown)
+        kept += [(network, NO_ENTRY, *[""] * (len(head) - 2))] if empty else several
+    return tuple(kept)
 
 
-def spread(values: Sequence[float], *, factor: float = 100.0, digits: int = 2) -> str:
+def format_spread(values: Sequence[float], *, factor: float = 100.0, digits: int = 2) -> str:
     """Mean ± standard deviation over trials in percent, the deviation where there are several; "no entry" for none.
 
     Example:
-        >>> spread([0.01, 0.03]), spread([0.01]), spread([])
+        >>> format_spread([0.01, 0.03]), format_spread([0.01]), format_spread([])
         ('2.00 ± 1.41', '1.00', 'no entry')
     """
     if not values:
         return NO_ENTRY
-    scaled_values = factor * np.asarray(values)
-    deviation = f" ± {scaled_values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{scaled_values.mean():.{digits}f}{deviation}"
+    scaled = factor * np.asarray(values)
+    deviation = f" ± {scaled.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{scaled.mean():.{digits}f}{deviation}"

@@ -12,7 +12,7 @@ from refocal_lab.claims.claim import Outcome
 DIGITS = 40
 
 
-def identical(
+def check_identity(
     left: Callable[..., Any],
     right: Callable[..., Any],
     points: Iterable[Sequence[Any]],
@@ -31,7 +31,7 @@ def identical(
         False names the first point where they differ, None one where a side is not a number.
 
     Example:
-        >>> identical(mp.exp, lambda x: 1 + x, [("0",), ("1",)]).words
+        >>> check_identity(mp.exp, lambda x: 1 + x, [("0",), ("1",)]).words
         'at (1): 2.71828 against 2.0'
     """
     count = 0
@@ -63,7 +63,7 @@ def rounds_to(value: float, printed: str) -> bool:
     return f"{value:.{decimals}f}" == f"{float(printed):.{decimals}f}"
 
 
-def printed_numbers(values: Sequence[tuple[str, float, str]]) -> tuple[Outcome, str]:
+def compare_printed(values: Sequence[tuple[str, float, str]]) -> tuple[Outcome, str]:
     """Compare computed values with printed ones.
 
     Args:
@@ -80,7 +80,7 @@ def printed_numbers(values: Sequence[tuple[str, float, str]]) -> tuple[Outcome, 
 
 def is_cross_entropy(gamma: int) -> Outcome:
     """Whether focal loss with this gamma is -log p."""
-    return identical(lambda p: mp_loss(p, gamma), lambda p: -mp.log(p), [("0.1",), ("0.5",), ("0.9",)])
+    return check_identity(lambda p: mp_loss(p, gamma), lambda p: -mp.log(p), [("0.1",), ("0.5",), ("0.9",)])
 
 
 def mp_phi(p: Any, gamma: Any) -> Any:

@@ -9,9 +9,9 @@ import numpy as np
 from flint import arb
 
 from refocal.maps.posterior import posterior as core_posterior
-from refocal_lab.claims import facts
-from refocal_lab.claims.balls import c, certain, decimal, phi, posterior, prove, s, shown
-from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, settle
+from refocal_lab.claims import lemmas
+from refocal_lab.claims.balls import c, decide, decimal, format_ball, phi, posterior, prove, s
+from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, settle
 from refocal_lab.claims.sampling import search, simplex_rows
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _any_value() -> Finding:
 
 def _proper_part() -> Finding:
     """Loss at Psi^-1(eta), which lies between eta and 1/2."""
-    return settle(facts.binary_gap_grows().after("Ψ⁻¹(η) lies strictly between η and 1/2"))
+    return settle(lemmas.binary_gap_grows().prefix("Ψ⁻¹(η) lies strictly between η and 1/2"))
 
 
 def _others_fall() -> Finding:
@@ -40,7 +40,7 @@ def _others_fall() -> Finding:
     mapped = posterior([decimal(v) for v in row], arb(1))
     result = ", ".join(f"{float(v.mid()):.4f}" for v in mapped)
     words = f"γ = 1: ({', '.join(row)}) goes to ({result}), the second entry rises"
-    return settle(certain(decimal(row[1]) - mapped[1], "it falls", words))
+    return settle(decide(decimal(row[1]) - mapped[1], "it falls", words))
 
 
 def _opposite_side() -> Finding:
@@ -52,7 +52,7 @@ def _opposite_side() -> Finding:
     inside = prove(slope, [(0.5, 1.0), (0.0, 0.885)])
     p, gamma = decimal("0.6"), decimal("-0.9")
     mapped = p / phi(p, gamma) / (p / phi(p, gamma) + (1 - p) / phi(1 - p, gamma))
-    printed = certain(p - mapped, "", f"γ = −0.9: Ψ raises 0.6 to {shown(mapped)}")
+    printed = decide(p - mapped, "", f"γ = −0.9: Ψ raises 0.6 to {format_ball(mapped)}")
     return settle(printed, inside=inside, where="for −0.885 ≤ γ < 0 (the edge is 2 − 2/log 2 = −0.8854)")
 
 
@@ -65,8 +65,8 @@ def _negative_decision() -> Finding:
     rises = prove(lambda p: c(1 - p), [(2.0**-30, 1.0)])
     outcomes = rises._replace(words=f"s rises, {rises.words}, and (a−b)(1−a−b) ≥ 0")
     for gamma in (-0.99, -0.5, -0.1):
-        tried = search(partial(_overtaking, gamma=gamma), partial(simplex_rows, classes=5), budget=20_000)
-        outcomes &= tried.after(f"γ = {gamma:g}")
+        tried = search(partial(_order_violation, gamma=gamma), partial(simplex_rows, classes=5), budget=20_000)
+        outcomes &= tried.prefix(f"γ = {gamma:g}")
     return settle(outcomes)
 
 
@@ -85,21 +85,21 @@ def _negative_injective() -> Finding:
         return 1 - g * q / p - top
 
     proof = prove(slack, [(0.5, 1.0), (0.0, 1 - 2.0**-10)])
-    outcomes = proof.after("the Jacobian never vanishes for −0.999 ≤ γ ≤ 0")
+    outcomes = proof.prefix("the Jacobian never vanishes for −0.999 ≤ γ ≤ 0")
     for gamma in (-0.95, -0.5):
         draw = partial(simplex_rows, classes=4)
-        tried = search(partial(_folding, gamma=gamma), draw, budget=20_000, least=0.0)
-        outcomes &= tried.after(f"γ = {gamma:g}")
+        tried = search(partial(_jacobian_violation, gamma=gamma), draw, budget=20_000, least=0.0)
+        outcomes &= tried.prefix(f"γ = {gamma:g}")
     return settle(outcomes)
 
 
-def _overtaking(rows: np.ndarray, gamma: float) -> np.ndarray:
+def _order_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
     """How far Psi puts another class above the top one of a descending row."""
     mapped = core_posterior(rows, gamma=gamma)
     return np.max(mapped[:, 1:], axis=1) - mapped[:, 0]
 
 
-def _folding(rows: np.ndarray, gamma: float) -> np.ndarray:
+def _jacobian_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
     """Minus what has the sign of the Jacobian: sum over i of x_i times the product of x_j (log h)'(x_j) over j != i."""
     q = 1 - rows
     ratio = -rows * np.log(rows) / q
@@ -125,7 +125,7 @@ CLAIMS = (
         "003-text-any-value",
         "Section 3.1",
         "By varying γ > 0 the prediction for a frequency of 0.8 takes any value between 0.8 and 0.5.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "0.51, 0.52, …, 0.79",
         _any_value,
     ),
@@ -133,7 +133,7 @@ CLAIMS = (
         "003-text-proper-part",
         "Section 3.2",
         "The proper part of focal loss is below focal loss for predictions under 0.5 and above it over 0.5.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ > 0, two classes",
         _proper_part,
     ),
@@ -141,7 +141,7 @@ CLAIMS = (
         "003-text-negative-side",
         "Section 3.2",
         "With a negative γ the map lies on the opposite side of the diagonal.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "−1 < γ < 0, two classes",
         _opposite_side,
         draw_negative,
@@ -150,7 +150,7 @@ CLAIMS = (
         "003-negative-decision",
         "Sections 3.2 and 5.1, γ = −0.5 and −0.25",
         "Ψ with −1 < γ < 0 keeps the arg max.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "−1 < γ < 0, any number of classes; search: 5 classes",
         _negative_decision,
         draw_negative,
@@ -159,7 +159,7 @@ CLAIMS = (
         "003-negative-injective",
         "Sections 3.2 and 5.1, γ = −0.5 and −0.25",
         "Ψ with −1 < γ < 0 is injective, though h = p/φ is not monotone.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "−0.999 ≤ γ ≤ 0, any number of classes; search: 4 classes",
         _negative_injective,
         draw_negative,
@@ -168,7 +168,7 @@ CLAIMS = (
         "003-text-others-fall",
         "Section 3.3 and Figure 5",
         "The map makes the highest probability higher and all others lower.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "three classes, γ = 1",
         _others_fall,
     ),

@@ -10,10 +10,10 @@ from flint import arb
 
 from refocal.maps.focal import phi as core_phi
 from refocal.maps.theory import gamma_star, thresholds
-from refocal_lab.claims import facts
-from refocal_lab.claims.balls import certain, decimal, phi, prove, s, shown
-from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal_lab.claims.numbers import identical, mp_loss, mp_phi, printed_numbers
+from refocal_lab.claims import lemmas
+from refocal_lab.claims.balls import decide, decimal, format_ball, phi, prove, s
+from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.identities import check_identity, compare_printed, mp_loss, mp_phi
 from refocal_lab.claims.sampling import search
 
 if TYPE_CHECKING:
@@ -40,20 +40,20 @@ def _gradient_ratio() -> Finding:
         return mp.diff(lambda w: mp_loss(probability(w), g), weight)
 
     points = [(g, w) for g in ("0.5", "1", "3") for w in ("-2", "0.1", "4")]
-    ratio = identical(slope, lambda g, w: slope(0, w) * mp_phi(probability(w), g), points, tolerance="1e-15")
-    positive = prove(lambda p, g: 1 + g * s(p), [facts.UNIT, (0.0, 1024.0)])
-    return settle(ratio & positive.after("g = (1−p)^γ (1 + γs) ≥ 0, so |g| ≤ 1 is g ∈ [0, 1]"))
+    ratio = check_identity(slope, lambda g, w: slope(0, w) * mp_phi(probability(w), g), points, tolerance="1e-15")
+    positive = prove(lambda p, g: 1 + g * s(p), [lemmas.UNIT, (0.0, 1024.0)])
+    return settle(ratio & positive.prefix("g = (1−p)^γ (1 + γs) ≥ 0, so |g| ≤ 1 is g ∈ [0, 1]"))
 
 
 def _partial_derivative() -> Finding:
     return settle(
-        identical(
+        check_identity(
             lambda p, g: mp.diff(lambda v: mp_loss(v, g), p), lambda p, g: -mp_phi(p, g) / p, _POINTS, tolerance="1e-15"
         )
     )
 
 
-def _gamma_of(p0: Any, branch: int) -> Any:
+def _solve_gamma(p0: Any, branch: int) -> Any:
     """a/b + W(-(a^(1 - a/b) / b) log a) / log a (Eqs. 11 and 12)."""
     a, b = 1 - p0, p0 * mp.log(p0)
     return a / b + mp.lambertw(-(a ** (1 - a / b)) / b * mp.log(a), branch).real / mp.log(a)
@@ -71,11 +71,11 @@ def _threshold_gamma() -> Finding:
         p0 = rng.uniform(1e-3, 0.5, count)
         return np.column_stack([p0, rng.uniform(p0, 1), rng.exponential(2, count)])
 
-    solves = identical(lambda p: mp_phi(p, _gamma_of(p, -1)), lambda _: mp.mpf(1), [(p,) for p in _BELOW_HALF])
+    solves = check_identity(lambda p: mp_phi(p, _solve_gamma(p, -1)), lambda _: mp.mpf(1), [(p,) for p in _BELOW_HALF])
     tried = search(excess, candidates, budget=2_000)
-    inside = solves.after("g(p0, γ*) = 1") & facts.phi_has_one_peak() & tried
+    inside = solves.prefix("g(p0, γ*) = 1") & lemmas.phi_has_one_peak() & tried
     with mp.workdps(40):
-        flat = _gamma_of(mp.mpf("0.6"), -1)
+        flat = _solve_gamma(mp.mpf("0.6"), -1)
         same = bool(abs(flat) < mp.mpf("1e-30"))
     words = "p0 = 0.6 gives γ* = 0, and g(p, 0) = 1 for every p, not for p0 alone"
     return settle(Outcome(not same, words), inside=inside, where="for 0 < p0 < 1/2")
@@ -84,9 +84,11 @@ def _threshold_gamma() -> Finding:
 def _lambert_formula() -> Finding:
     """The formula that Eqs. 10 and 11 derive, and the package's own."""
     points = [(p,) for p in _BELOW_HALF]
-    solves = identical(lambda p: mp_phi(p, _gamma_of(p, -1)), lambda _: mp.mpf(1), points)
-    ours = identical(lambda p: _gamma_of(p, -1), lambda p: mp.mpf(gamma_star(float(p))), points, tolerance="1e-12")
-    return settle(solves.after("g(p0, γ*) = 1") & ours.after(f"the package's own, γ*(0.25) = {gamma_star(0.25):.4f}"))
+    solves = check_identity(lambda p: mp_phi(p, _solve_gamma(p, -1)), lambda _: mp.mpf(1), points)
+    ours = check_identity(
+        lambda p: _solve_gamma(p, -1), lambda p: mp.mpf(gamma_star(float(p))), points, tolerance="1e-12"
+    )
+    return settle(solves.prefix("g(p0, γ*) = 1") & ours.prefix(f"the package's own, γ*(0.25) = {gamma_star(0.25):.4f}"))
 
 
 def _inline_formula() -> Finding:
@@ -97,33 +99,33 @@ def _inline_formula() -> Finding:
         return a + mp.log(a) * mp.lambertw(-(a ** (1 - a / b)) / b * mp.log(a), -1).real
 
     points = [("0.25",), ("0.1",)]
-    printed = identical(lambda p: mp_phi(p, inline(p)), lambda _: mp.mpf(1), points)
-    corrected = identical(lambda p: mp_phi(p, _gamma_of(p, -1)), lambda _: mp.mpf(1), points)
+    printed = check_identity(lambda p: mp_phi(p, inline(p)), lambda _: mp.mpf(1), points)
+    corrected = check_identity(lambda p: mp_phi(p, _solve_gamma(p, -1)), lambda _: mp.mpf(1), points)
     return settle(
-        printed.after(f"{COPY}; g(p0, γ*) against 1"),
-        corrected=corrected.after("γ* = a/b + W₋₁(−(a^(1−a/b)/b) log a)/log a, as Eq. 11 has it, gives g(p0, γ*) = 1"),
+        printed.prefix(f"{COPY}; g(p0, γ*) against 1"),
+        corrected=corrected.prefix("γ* = a/b + W₋₁(−(a^(1−a/b)/b) log a)/log a, as Eq. 11 has it, gives g(p0, γ*) = 1"),
     )
 
 
-def _rearranged() -> Finding:
+def _rearrangement() -> Finding:
     """Both sides of the last line of Eq. 10 at a gamma that solves it."""
 
     def sides(p: Any, left: bool) -> Any:
         a, b = 1 - p, p * mp.log(p)
-        gamma = mp.mpf(_gamma_of(p, -1))
+        gamma = mp.mpf(_solve_gamma(p, -1))
         if left:
             return (gamma - a / b) * mp.log(a) * mp.exp((gamma - a / b) * mp.log(a))
         return -(a ** (1 - a / b)) / b * mp.log(a)
 
-    equal = identical(lambda p: sides(p, True), lambda p: sides(p, False), [(p,) for p in _BELOW_HALF])
-    least = identical(lambda p: sides(p, False), lambda _: -mp.exp(-1), [("0.5",)])
+    equal = check_identity(lambda p: sides(p, True), lambda p: sides(p, False), [(p,) for p in _BELOW_HALF])
+    least = check_identity(lambda p: sides(p, False), lambda _: -mp.exp(-1), [("0.5",)])
     above = all(sides(mp.mpf(p), False) > -mp.exp(-1) for p in ("0.4", "0.49", "0.51", "0.6"))
     return settle(equal & least & Outcome(above, "at p0 = 1/2 the right side is −1/e, beside it more"))
 
 
 def _principal_branch() -> Finding:
     with mp.workdps(30):
-        below, above = _gamma_of(mp.mpf("0.25"), 0), _gamma_of(mp.mpf("0.6"), 0)
+        below, above = _solve_gamma(mp.mpf("0.25"), 0), _solve_gamma(mp.mpf("0.6"), 0)
         zero, negative = bool(abs(below) < mp.mpf("1e-25")), bool(above < 0)
     words = "p0 = 1/4: the principal branch gives γ = 0, as g(p, 0) = 1 always does"
     return settle(
@@ -137,7 +139,7 @@ def _peak_formula() -> Finding:
     def printed(p: Any, g: Any) -> Any:
         return g * (1 - p) ** (g - 2) * (-2 * (1 - p) - (1 - p) * mp.log(p) + (g - 1) * p * mp.log(p))
 
-    return settle(identical(_gradient, printed, _POINTS, tolerance="1e-15"))
+    return settle(check_identity(_gradient, printed, _POINTS, tolerance="1e-15"))
 
 
 def _factor_at_one() -> Finding:
@@ -147,10 +149,10 @@ def _factor_at_one() -> Finding:
         gamma = decimal(g)
         return gamma * ((gamma - 2) * decimal("1e-30").log()).exp()
 
-    inside = certain(
+    inside = decide(
         decimal("1e-6") - value("3"), "at 1 − p = 10⁻³⁰ it is below 10⁻⁶ for γ = 3", "γ = 3 does not vanish"
     )
-    printed = certain(decimal("1e-6") - value("2"), "", f"γ = 2: it is {shown(value('2'), 3)} at every p")
+    printed = decide(decimal("1e-6") - value("2"), "", f"γ = 2: it is {format_ball(value('2'), 3)} at every p")
     return settle(printed, inside=inside, where="for γ > 2")
 
 
@@ -163,12 +165,12 @@ def _sign_function() -> Finding:
     def nine(p: Any, g: Any) -> Any:
         return 2 * (1 - p) / mp.log(p) + 1 - g * p
 
-    same = identical(lambda p, g: nine(p, g) * -mp.log(p), eight, _POINTS)
-    limits = identical(nine, lambda *_: mp.mpf(1), [("1e-200", "3")], tolerance="0.01")
-    at_one = identical(
+    same = check_identity(lambda p, g: nine(p, g) * -mp.log(p), eight, _POINTS)
+    limits = check_identity(nine, lambda *_: mp.mpf(1), [("1e-200", "3")], tolerance="0.01")
+    at_one = check_identity(
         lambda g: nine(1 - mp.mpf("1e-15"), g), lambda g: -(1 + g), [("0.5",), ("3",)], tolerance="1e-13"
     )
-    return settle(same & limits & at_one & facts.phi_has_one_peak())
+    return settle(same & limits & at_one & lemmas.phi_has_one_peak())
 
 
 def _gradient_falls() -> Finding:
@@ -181,21 +183,21 @@ def _gradient_falls() -> Finding:
 
 def _above_one_before() -> Finding:
     at_zero = phi(arb(0), arb(3)) - 1
-    inside = facts.threshold_is_below_half().if_so("φ rises from 1 to its one peak and falls through 1 at p0 = τ_uc")
-    return settle(certain(at_zero, "", "g(0, γ) = 1 for every γ"), inside=inside, where="for 0 < p < p0")
+    inside = lemmas.threshold_is_below_half().reword("φ rises from 1 to its one peak and falls through 1 at p0 = τ_uc")
+    return settle(decide(at_zero, "", "g(0, γ) = 1 for every γ"), inside=inside, where="for 0 < p < p0")
 
 
 def _edge() -> Finding:
-    root, value = thresholds(5.0).tau_uc, shown(phi(decimal("0.19"), arb(5)), 4)
-    printed, _ = printed_numbers([("the root of g(p, 5) = 1", root, "0.19")])
-    corrected, _ = printed_numbers([("the root of g(p, 5) = 1", root, "0.20")])
+    root, value = thresholds(5.0).tau_uc, format_ball(phi(decimal("0.19"), arb(5)), 4)
+    printed, _ = compare_printed([("the root of g(p, 5) = 1", root, "0.19")])
+    corrected, _ = compare_printed([("the root of g(p, 5) = 1", root, "0.20")])
     words = f"g(p, 5) = 1 at p = {root:.4f}, so the edge is 0.20; g(0.19, 5) = {value}"
-    return settle(printed, corrected=corrected.if_so(words))
+    return settle(printed, corrected=corrected.reword(words))
 
 
 def _dies() -> Finding:
     proof = prove(lambda g: decimal("0.05") - phi(decimal("0.5"), g), [(7.0, 64.0)])
-    value = shown(phi(decimal("0.5"), arb(7)), 3)
+    value = format_ball(phi(decimal("0.5"), arb(7)), 3)
     return settle(proof._replace(words=f"g(1/2, γ) < 0.05 for 7 ≤ γ ≤ 64, {proof.words}; g(1/2, 7) = {value}"))
 
 
@@ -215,7 +217,7 @@ CLAIMS = (
         "Proposition 1",
         "The gradient of focal loss by the last layer is that of cross-entropy times g(p, γ) = φ(p); its norm is not "
         "the larger exactly if g ∈ [0, 1].",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "three classes, γ = 0.5, 1, 3, gradients other than 0; g ≥ 0 for γ up to 1,024",
         _gradient_ratio,
     ),
@@ -223,7 +225,7 @@ CLAIMS = (
         "002-prop-2",
         "Proposition 2",
         "For p ≥ p0 and γ ≥ γ*(p0), g(p, γ) ≤ 1, with equality only at p = p0 and γ = γ*.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "0 < p0 < 1, as printed",
         _threshold_gamma,
     ),
@@ -231,7 +233,7 @@ CLAIMS = (
         "002-prop-2-formula",
         "Propositions 2 and 4, the inline formula",
         "γ* = a + log a · W₋₁(−(a^(1−a/b)/b) log a) with a = 1−p0, b = p0 log p0.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p0 = 0.25 and 0.1",
         _inline_formula,
     ),
@@ -239,7 +241,7 @@ CLAIMS = (
         "002-text-threshold",
         "Section 4, before Proposition 2",
         "g(p, γ) lies in [0, 1) above a threshold p0, and g > 1 on [0, p0).",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "γ > 0",
         _above_one_before,
     ),
@@ -247,7 +249,7 @@ CLAIMS = (
         "002-text-gamma-7",
         "Section 4, implicit regularization",
         "For γ ≥ 7, g(p, γ) is nearly 0 from p around 0.5 on.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "7 ≤ γ ≤ 64; nearly 0 taken as below 0.05",
         _dies,
     ),
@@ -255,7 +257,7 @@ CLAIMS = (
         "002-text-edge",
         "Section 5, sample-dependent γ",
         "The edge between γ = 5 and γ = 3 is 0.19, as g(0.19, 5) ≈ 1.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "rounded to two decimals",
         _edge,
     ),
@@ -263,7 +265,7 @@ CLAIMS = (
         "002-prop-3",
         "Proposition 3 and Equation 4, the proof of Proposition 1",
         "The derivative of focal loss by p is −g(p, γ)/p.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p from 0.01 to 0.9, γ from 0.5 to 5",
         _partial_derivative,
     ),
@@ -271,7 +273,7 @@ CLAIMS = (
         "002-eq-7",
         "Equation 7",
         "∂g/∂p = γ(1−p)^(γ−2) (−2(1−p) − (1−p) log p + (γ−1) p log p).",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p from 0.01 to 0.9, γ from 0.5 to 5",
         _peak_formula,
     ),
@@ -279,7 +281,7 @@ CLAIMS = (
         "002-eq-7-at-one",
         "Below Equation 7",
         "γ(1−p)^(γ−2) > 0 except at p = 1, where it is 0.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "γ > 0, p → 1",
         _factor_at_one,
     ),
@@ -287,7 +289,7 @@ CLAIMS = (
         "002-eq-9",
         "Equations 8 and 9",
         "∂g/∂p has the sign of k(p, γ) = 2(1−p)/log p + 1 − γp, which falls from 1 to −(1+γ).",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p from 10⁻²⁰⁰ to 1 − 10⁻¹⁵, γ from 0.5 to 5; falling: all γ ≥ 0",
         _sign_function,
     ),
@@ -295,7 +297,7 @@ CLAIMS = (
         "002-appendix-b-slope",
         "Appendix B, below Equation 9",
         "∂g/∂p itself falls monotonically from p = 0 to p = 1.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "γ = 3",
         _gradient_falls,
     ),
@@ -304,15 +306,15 @@ CLAIMS = (
         "Equation 10",
         "g(p0, γ) ≤ 1 is ((γ−a/b) log a) e^((γ−a/b) log a) ≥ −(a^(1−a/b)/b) log a; the right side is least, −1/e, at "
         "p0 = 1/2.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "six p0 below 1/2",
-        _rearranged,
+        _rearrangement,
     ),
     Claim(
         "002-prop-4",
         "Proposition 4 and Equation 11, the proof of Proposition 2",
         "γ* = a/b + W₋₁(−(a^(1−a/b)/b) log a)/log a with a = 1−p0, b = p0 log p0 solves g(p0, γ*) = 1.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "six p0 below 1/2",
         _lambert_formula,
     ),
@@ -320,7 +322,7 @@ CLAIMS = (
         "002-eq-12",
         "Equation 12",
         "The principal branch W₀ yields a negative γ.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p0 = 1/4 and 0.6",
         _principal_branch,
     ),

@@ -8,11 +8,11 @@ import mpmath as mp
 import numpy as np
 from flint import arb
 
-from refocal_lab.claims import facts
-from refocal_lab.claims.balls import c, certain, decimal, loss_slope, phi, prove, s, shown
-from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal_lab.claims.numbers import identical, is_cross_entropy, mp_loss, mp_phi
-from refocal_lab.claims.sampling import at_least
+from refocal_lab.claims import lemmas
+from refocal_lab.claims.balls import c, decide, decimal, format_ball, loss_slope, phi, prove, s
+from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.identities import check_identity, is_cross_entropy, mp_loss, mp_phi
+from refocal_lab.claims.sampling import check_at_least
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,11 +32,11 @@ def _curvature_term() -> Finding:
     def second(p0: Any, g: Any) -> Any:
         return mp.diff(lambda t: mp_loss(p0 * mp.exp(-(t**2) / 2), g), 0, 2)
 
-    printed = identical(second, lambda p0, g: (1 - p0) ** g, _POINTS, tolerance="1e-10")
-    corrected = identical(second, mp_phi, _POINTS, tolerance="1e-10")
+    printed = check_identity(second, lambda p0, g: (1 - p0) ** g, _POINTS, tolerance="1e-10")
+    corrected = check_identity(second, mp_phi, _POINTS, tolerance="1e-10")
     return settle(
         printed._replace(words=f"factor against (1−p)^γ, (p, γ) {printed.words}"),
-        corrected=corrected.after("the factor is φ = (1−p)^γ − γ(1−p)^(γ−1) p log p"),
+        corrected=corrected.prefix("the factor is φ = (1−p)^γ − γ(1−p)^(γ−1) p log p"),
     )
 
 
@@ -49,8 +49,8 @@ def _larger_gamma_flattens() -> Finding:
     p, gamma = decimal("0.1"), arb(1)
     grows = phi(p, gamma)
     return settle(
-        certain(1 - grows, "", f"p = 0.1: the factor is 1 at γ = 0 and {shown(grows, 4)} at γ = 1"),
-        inside=inside.after("φ falls in γ ≥ 0"),
+        decide(1 - grows, "", f"p = 0.1: the factor is 1 at γ = 0 and {format_ball(grows, 4)} at γ = 1"),
+        inside=inside.prefix("φ falls in γ ≥ 0"),
         where="for p ≥ 1/2",
     )
 
@@ -59,8 +59,8 @@ def _gradient_formula() -> Finding:
     def true(p: Any, g: Any) -> Any:
         return mp.diff(lambda v: mp_loss(v, g), p)
 
-    printed = identical(true, printed_gradient, _POINTS, tolerance="1e-12")
-    corrected = identical(
+    printed = check_identity(true, printed_gradient, _POINTS, tolerance="1e-12")
+    corrected = check_identity(
         true, lambda p, g: g * (1 - p) ** (g - 1) * mp.log(p) - (1 - p) ** g / p, _POINTS, tolerance="1e-12"
     )
     mend = "ℓ' = γ(1−p)^(γ−1) log p − (1−p)^γ/p"
@@ -68,7 +68,7 @@ def _gradient_formula() -> Finding:
         printed._replace(
             words=f"derivative against g, (p, γ) {printed.words}; at γ = 0 the printed g is −log p, the loss itself"
         ),
-        corrected=corrected.after(mend),
+        corrected=corrected.prefix(mend),
     )
 
 
@@ -88,36 +88,40 @@ def _printed_limits() -> Finding:
 def _limit_in_gamma() -> Finding:
     half = mp.mpf("0.5")
     points = [("0.1",), ("0.5",), ("0.9",)]
-    printed = identical(lambda p: printed_gradient(p, half), lambda p: p / 2 - mp.log(p) + half * mp.log(p), points)
-    corrected = identical(lambda p: printed_gradient(p, half), lambda p: p / 2 - mp.log(p) + p * mp.log(p), points)
+    printed = check_identity(
+        lambda p: printed_gradient(p, half), lambda p: p / 2 - mp.log(p) + half * mp.log(p), points
+    )
+    corrected = check_identity(lambda p: printed_gradient(p, half), lambda p: p / 2 - mp.log(p) + p * mp.log(p), points)
     return settle(
         printed._replace(words=f"with γ log p = ½ log p, p {printed.words}"),
-        corrected=corrected.after("the limit of the printed g is p/2 − log p + p log p"),
+        corrected=corrected.prefix("the limit of the printed g is p/2 − log p + p log p"),
     )
 
 
 def slope_vanishes() -> Outcome:
     """|l'| = q^gamma (1 + gamma s) / p <= 2 (1 + gamma) q^gamma, if 1 <= 2 p and s <= 2 p."""
     bound = prove(lambda p: (2 * p - 1).min(2 * p - s(p)), [(0.51, 1.0)])
-    return bound.after("|ℓ'| < 2(1+γ)(1−p)^γ for p ≥ 0.51, so it tends to 0 as p → 1 for every γ > 0")
+    return bound.prefix("|ℓ'| < 2(1+γ)(1−p)^γ for p ≥ 0.51, so it tends to 0 as p → 1 for every γ > 0")
 
 
 def _gamma_above_half() -> Finding:
     """At gamma = 1/4 the derivative tends to 0 as well."""
     value = loss_slope(1 - decimal("1e-30"), decimal("0.25"))
-    near = certain(decimal("1e-6") - abs(value), f"γ = 1/4: ℓ' = {shown(value, 2)} at 1 − p = 10⁻³⁰", "no limit")
+    near = decide(decimal("1e-6") - abs(value), f"γ = 1/4: ℓ' = {format_ball(value, 2)} at 1 − p = 10⁻³⁰", "no limit")
     found = slope_vanishes() & near
-    return settle(found.against())
+    return settle(found.as_counterexample())
 
 
 def _figure_gamma() -> Finding:
-    return settle(is_cross_entropy(1).after("γ = 1, p"), corrected=is_cross_entropy(0).after("it coincides when γ = 0"))
+    return settle(
+        is_cross_entropy(1).prefix("γ = 1, p"), corrected=is_cross_entropy(0).prefix("it coincides when γ = 0")
+    )
 
 
 def _figure_smaller() -> Finding:
     """Loss: (1-p)^gamma < 1. Slope: phi < 1 from tau_uc < 1/2 on."""
-    below = facts.threshold_is_below_half()
-    return settle(below.if_so("φ < 1 from τ_uc < 1/2 on (001, Thm. 8), and (1−p)^γ < 1, for every γ > 0"))
+    below = lemmas.threshold_is_below_half()
+    return settle(below.reword("φ < 1 from τ_uc < 1/2 on (001, Thm. 8), and (1−p)^γ < 1, for every γ > 0"))
 
 
 def trace_estimates(*, trials: int, probes: int, seed: int = 0) -> tuple[int, float]:
@@ -139,7 +143,7 @@ def trace_estimates(*, trials: int, probes: int, seed: int = 0) -> tuple[int, fl
 def _hutchinson() -> Finding:
     trials = 200
     near, bias = trace_estimates(trials=trials, probes=5_000)
-    outcome = at_least(near, trials, 0.9, error=1e-6)
+    outcome = check_at_least(near, trials, 0.9, error=1e-6)
     words = f"means of 5,000 products lie within 1 of the trace in {outcome.words}; mean error {bias:.3f}"
     return settle(outcome._replace(words=words))
 
@@ -167,7 +171,7 @@ CLAIMS = (
         "004-fig-1",
         "Caption of Figure 1",
         "Focal loss coincides with cross-entropy when γ = 1.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p = 0.1, 0.5, 0.9",
         _figure_gamma,
     ),
@@ -175,7 +179,7 @@ CLAIMS = (
         "004-fig-1-gradient",
         "Caption of Figure 1",
         "For 0 < γ < 1 the gradient does not converge as p → 1.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ > 0, p → 1",
         _gamma_above_half,
         draw_gradient,
@@ -184,7 +188,7 @@ CLAIMS = (
         "004-fig-1-smaller",
         "Caption of Figure 1",
         "For γ ≥ 1 and p close to 1 the gradient and the loss are smaller than those of cross-entropy.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "0 < γ ≤ 10¹², p ≥ 1/2",
         _figure_smaller,
         draw_gradient,
@@ -193,7 +197,7 @@ CLAIMS = (
         "004-eq-28",
         "Equation 28",
         "Around the maximum of the likelihood the curvature of focal loss is (1−p)^γ times that of −log p.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p(t) = p0 e^(−t²/2), p0 = 0.1, 0.5, 0.9, γ from 0.25 to 5",
         _curvature_term,
     ),
@@ -201,7 +205,7 @@ CLAIMS = (
         "004-text-curvature",
         "Below Equation 28",
         "A larger γ makes the curvature term smaller.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "the true factor φ, γ ≥ 0",
         _larger_gamma_flattens,
     ),
@@ -221,7 +225,7 @@ CLAIMS = (
         "004-eq-30",
         "Equation 30",
         "The gradient of focal loss is g(p, γ) = (1−p)^γ (γp(1−p)^(γ−1) − (1−p)^γ log p).",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p = 0.1, 0.5, 0.9, γ from 0.25 to 5",
         _gradient_formula,
         draw_gradient,
@@ -230,7 +234,7 @@ CLAIMS = (
         "004-eq-31",
         "Equation 31",
         "As p → 1 the g of Equation 30 tends to 0 for γ = 0 and γ > 1/2, to 1/2 for γ = 1/2, to ∞ for 0 < γ < 1/2.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "γ = 0, 0.25, 0.5, 0.75, 2 at 1 − p = 10⁻⁶⁰",
         _printed_limits,
         draw_gradient,
@@ -239,7 +243,7 @@ CLAIMS = (
         "004-eq-32",
         "Equation 32",
         "As γ → 1/2 the g of Equation 30 tends to p/2 − log p + γ log p.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p = 0.1, 0.5, 0.9",
         _limit_in_gamma,
     ),
@@ -247,7 +251,7 @@ CLAIMS = (
         "004-text-gamma-half",
         "Below Equation 32",
         "γ > 1/2 is desirable, because the gradient diverges as p → 1 for 0 < γ < 1/2.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ > 0, p → 1",
         _gamma_above_half,
         draw_gradient,
@@ -256,7 +260,7 @@ CLAIMS = (
         "004-eq-33",
         "Section 4.3, below Equation 33",
         "The mean of v'Hv over random v with E vv' = I approximates the trace of H.",
-        Method.MONTE_CARLO,
+        CheckMethod.MONTE_CARLO,
         "a symmetric 8 × 8 matrix, normal v, 200 means of 5,000, seed 0; error probability 10⁻⁶",
         _hutchinson,
     ),

@@ -14,13 +14,13 @@ from refocal.maps.posterior import posterior as core_posterior
 from refocal_lab.claims.balls import (
     ball,
     c,
-    certain,
+    decide,
     decimal,
+    format_ball,
     log1p_deficit,
     posterior,
     prove,
     s,
-    shown,
     slope_sign,
 )
 from refocal_lab.claims.claim import Outcome
@@ -36,7 +36,7 @@ def loss_is_convex() -> Outcome:
     definition and s < 2 by the proof.
     """
     proof = prove(lambda p: 2 - s(p), [UNIT])
-    return proof.after("p²(1−p)^(1−γ) ℓ'' = q + γp(2−s) + γ²ps with 0 ≤ s < 2")
+    return proof.prefix("p²(1−p)^(1−γ) ℓ'' = q + γp(2−s) + γ²ps with 0 ≤ s < 2")
 
 
 def phi_has_one_peak() -> Outcome:
@@ -45,20 +45,20 @@ def phi_has_one_peak() -> Outcome:
     (1 - s) / q falls from 1 to 1/2, being 1 - p c(q); so phi' changes its sign once, from + to -.
     """
     proof = prove(lambda p: 1 - p * c(1 - p), [_BELOW_ONE])
-    return proof.after("k(p, γ) falls in p, so φ has one peak for every γ > 0")
+    return proof.prefix("k(p, γ) falls in p, so φ has one peak for every γ > 0")
 
 
 def phi_is_below_one_at_half() -> Outcome:
     """log phi(1/2) = log(1 + x) - x < 0 with x = gamma log 2."""
     proof = prove(log1p_deficit, [(0.0, 2.0**40)])
-    return proof.after("φ(1/2) < 1 for 0 < γ ≤ 10¹²")
+    return proof.prefix("φ(1/2) < 1 for 0 < γ ≤ 10¹²")
 
 
 def peak_is_below_half() -> Outcome:
     """k(1/2, gamma) <= k(1/2, 0) < 0."""
     at_half = slope_sign(decimal("0.5"), arb(0))
-    value = f"k(1/2, γ) ≤ k(1/2, 0) = {shown(at_half, 3)}"
-    return certain(-at_half, f"{value} < 0", value)
+    value = f"k(1/2, γ) ≤ k(1/2, 0) = {format_ball(at_half, 3)}"
+    return decide(-at_half, f"{value} < 0", value)
 
 
 def threshold_is_below_half() -> Outcome:
@@ -73,7 +73,7 @@ def binary_gap_grows() -> Outcome:
     other: its slope is at least gamma (2 - s_p - s_q).
     """
     proof = prove(lambda p: 2 - s(p) - s(1 - p), [(0.5, 1.0)])
-    return proof.after("logit Ψ − logit q rises with logit q: 2 − s(p) − s(1−p) > 0")
+    return proof.prefix("logit Ψ − logit q rises with logit q: 2 − s(p) − s(1−p) > 0")
 
 
 def three_classes_gain() -> Outcome:
@@ -96,7 +96,7 @@ def three_classes_gain() -> Outcome:
         return -x.log() / (1 - x) - 1 - x * c(x) - fall(between) / 2
 
     proof = prove(fall, [(0.5, 0.75)]) & prove(gain, [(2.0**-20, 0.25)])
-    return (phi_has_one_peak() & proof).if_so(f"two and three classes never lose confidence: {proof.words}")
+    return (phi_has_one_peak() & proof).reword(f"two and three classes never lose confidence: {proof.words}")
 
 
 def confidence_falls(row: Sequence[str], gamma: str) -> Outcome:
@@ -104,14 +104,14 @@ def confidence_falls(row: Sequence[str], gamma: str) -> Outcome:
     q = [decimal(v) for v in row]
     mapped = posterior(q, decimal(gamma))[0]
     top = f"top score {row[0]}, Ψ of it {float(mapped.mid()):.6f}"
-    return certain(q[0] - mapped, f"{_named(row, gamma)}: {top}", f"{_named(row, gamma)}: not lower, {top}")
+    return decide(q[0] - mapped, f"{_format_row(row, gamma)}: {top}", f"{_format_row(row, gamma)}: not lower, {top}")
 
 
-def drop_of_top(rows: np.ndarray, gamma: float) -> np.ndarray:
+def top_drop(rows: np.ndarray, gamma: float) -> np.ndarray:
     """Top score minus its Psi, row by row, by the package's own map."""
     mapped = core_posterior(rows, gamma=gamma)
     return rows.max(axis=1) - mapped.max(axis=1)
 
 
-def _named(row: Sequence[str], gamma: str) -> str:
+def _format_row(row: Sequence[str], gamma: str) -> str:
     return f"q = ({', '.join(row)}), γ = {gamma}"

@@ -11,22 +11,22 @@ from multiprocessing import get_context
 from flint import ctx
 
 from refocal_lab.claims import (
-    paper001,
-    paper002,
-    paper002_entropy,
-    paper002_results,
-    paper003,
-    paper003_map,
-    paper003_numbers,
-    paper004,
-    paper004_curvature,
+    charoenphakdee2021,
+    kimura2024,
+    kimura2024_curvature,
+    komisarenko2024,
+    komisarenko2024_map,
+    komisarenko2024_numbers,
+    mukhoti2020,
+    mukhoti2020_entropy,
+    mukhoti2020_tables,
 )
 from refocal_lab.claims.balls import PRECISION
-from refocal_lab.claims.claim import Claim, Record
+from refocal_lab.claims.claim import Claim, ClaimRecord
 
 _MODULES = (
-    *(paper001, paper002, paper002_entropy, paper002_results),
-    *(paper003, paper003_map, paper003_numbers, paper004, paper004_curvature),
+    *(charoenphakdee2021, mukhoti2020, mukhoti2020_entropy, mukhoti2020_tables),
+    *(komisarenko2024, komisarenko2024_map, komisarenko2024_numbers, kimura2024, kimura2024_curvature),
 )
 
 
@@ -63,7 +63,7 @@ def find(id: str) -> Claim:
 
 def check(
     ids: Sequence[str], *, processes: int | None = None, progress: Callable[[str], None] = lambda _: None
-) -> list[Record]:
+) -> list[ClaimRecord]:
     """Check claims.
 
     Args:
@@ -85,26 +85,26 @@ def check(
     for id in ids:
         find(id)
     processes = min(processes or os.cpu_count() or 1, len(ids))
-    records: dict[str, Record] = {}
+    records: dict[str, ClaimRecord] = {}
     if processes <= 1:
         for id in ids:
-            records[id] = _checked(id)
+            records[id] = _check_one(id)
             progress(id)
         return [records[id] for id in ids]
     # a fresh interpreter each: a fork of a process with threads, such as a progress bar's, can hang
-    with get_context("spawn").Pool(processes, initializer=_leave_interrupts) as pool:
-        for record in pool.imap_unordered(_checked, ids):
+    with get_context("spawn").Pool(processes, initializer=_ignore_interrupts) as pool:
+        for record in pool.imap_unordered(_check_one, ids):
             records[record.id] = record
             progress(record.id)
     return [records[id] for id in ids]
 
 
-def _leave_interrupts() -> None:
+def _ignore_interrupts() -> None:
     """An interrupt is for the process that waits, not for those that check."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _checked(id: str) -> Record:
+def _check_one(id: str) -> ClaimRecord:
     claim = find(id)
     try:
         with ctx.workprec(PRECISION):
@@ -112,7 +112,7 @@ def _checked(id: str) -> Record:
     except RuntimeError as error:
         msg = f"{id}: {error}"
         raise RuntimeError(msg) from error
-    return Record(
+    return ClaimRecord(
         claim.id,
         claim.paper,
         claim.where,

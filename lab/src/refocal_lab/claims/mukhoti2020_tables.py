@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from refocal.maps.focal import focal_partial_of
-from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal_lab.claims.sampling import at_least
+from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.sampling import check_at_least
 
 _PLACES = (
     *(f"{network}, CIFAR-100" for network in ("ResNet-50", "ResNet-110", "Wide ResNet", "DenseNet")),
@@ -133,8 +133,8 @@ def _norms() -> Finding:
     norms = weight_norms(trials=40)
     larger = int(np.sum(norms[:, 0] > norms[:, 1]))
     means = f"mean norm {norms[:, 0].mean():.2f} with cross-entropy, {norms[:, 1].mean():.2f} with focal loss"
-    corrected = at_least(larger, len(norms), 0.5, error=1e-6)
-    printed = at_least(len(norms) - larger, len(norms), 0.5, error=1e-6)
+    corrected = check_at_least(larger, len(norms), 0.5, error=1e-6)
+    printed = check_at_least(len(norms) - larger, len(norms), 0.5, error=1e-6)
     mend = "the norm is larger for cross-entropy, as Figure 5 shows"
     return settle(printed, corrected=corrected._replace(words=f"{mend}: {means}; {corrected.words}"))
 
@@ -144,7 +144,7 @@ CLAIMS = (
         "002-text-table-1",
         "Section 6, performance gains",
         "Focal loss with sample-wise γ outperforms all the baselines, with broadly the lowest ECE (Table 1).",
-        Method.TABLE,
+        CheckMethod.TABLE,
         "ECE before temperature scaling; broadly taken as in most of ten rows and on average",
         lambda: _mostly_lowest("sample-wise 5,3", ("cross-entropy", "Brier", "MMCE")),
     ),
@@ -152,7 +152,7 @@ CLAIMS = (
         "002-text-table-7",
         "Section 6, performance gains",
         "Of the fixed γ, 3 produced the best ECE.",
-        Method.TABLE,
+        CheckMethod.TABLE,
         "ECE before temperature scaling, in most of ten rows of Table 7 and on average",
         lambda: _mostly_lowest("γ = 3", ("γ = 1", "γ = 2")),
     ),
@@ -160,7 +160,7 @@ CLAIMS = (
         "002-text-schedules",
         "Section 6, performance gains",
         "The schedule 5,3,2 has a better ECE than 5,3,1 for every model and data set.",
-        Method.TABLE,
+        CheckMethod.TABLE,
         "ECE before and after temperature scaling, ten rows of Table 7",
         _schedules,
     ),
@@ -168,7 +168,7 @@ CLAIMS = (
         "002-text-temperatures",
         "Section 6, confident and calibrated models",
         "The optimal temperatures of cross-entropy and MMCE lie between 2.0 and 2.8.",
-        Method.TABLE,
+        CheckMethod.TABLE,
         "twenty entries of Table 1",
         _temperatures,
     ),
@@ -176,7 +176,7 @@ CLAIMS = (
         "002-text-near-one",
         "Section 6, confident and calibrated models",
         "With sample-wise γ the optimal temperatures lie mostly between 0.9 and 1.1.",
-        Method.TABLE,
+        CheckMethod.TABLE,
         "ten entries of Table 1; mostly taken as more than half",
         _near_one,
     ),
@@ -184,7 +184,7 @@ CLAIMS = (
         "002-text-s99",
         "Section 6 and Table 6",
         "After temperature scaling focal loss has more predictions above 99 % confidence than cross-entropy and MMCE.",
-        Method.TABLE,
+        CheckMethod.TABLE,
         "two networks on CIFAR-10",
         _confident,
     ),
@@ -192,7 +192,7 @@ CLAIMS = (
         "002-appendix-g",
         "Appendix G, high confidence for mistakes",
         "The norm of the weights of the linear model is much larger for focal loss than for cross-entropy.",
-        Method.MONTE_CARLO,
+        CheckMethod.MONTE_CARLO,
         "40 data sets of 400 points, clusters of width 0.3, 10 % of labels flipped, γ = 1, seed 0; error probability "
         "10⁻⁶",
         _norms,

@@ -11,25 +11,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refocal import _check
-from refocal_lab.reproduce import store
-from refocal_lab.reproduce.base import Context
+from refocal_lab.reproduce import result_files
+from refocal_lab.reproduce.computation import Context
 from refocal_lab.reproduce.kinds import KINDS
 from refocal_lab.reproduce.spec import SCALES, Spec
-from refocal_lab.reproduce.style import rendered
+from refocal_lab.reproduce.style import render
 
 _EXTRA_OF = {"matplotlib": "plot", "torch": "torch"}
 
 
-class Outcome(NamedTuple):
+class Reproduction(NamedTuple):
     """A result, what it says in words, where it is, and why it was computed or not."""
 
-    result: store.Result
+    result: result_files.StoredResult
     finding: str
     folder: Path
     why: str
 
 
-def reproduce(spec: Spec, *, scale: str, results: Path, force: bool = False, context: Context | None = None) -> Outcome:
+def reproduce(
+    spec: Spec, *, scale: str, results: Path, force: bool = False, context: Context | None = None
+) -> Reproduction:
     """Make a figure or table, unless it is there.
 
     Args:
@@ -43,32 +45,34 @@ def reproduce(spec: Spec, *, scale: str, results: Path, force: bool = False, con
         ImportError: If a package is missing that drawing or computing needs; before any work.
     """
     _check.one_of(scale, "scale", SCALES)
-    place = store.folder(results, spec, scale)
+    place = result_files.result_folder(results, spec, scale)
     parameters = spec.parameters[scale]
     kind, context = KINDS[spec.kind], context or Context()
     made_from = kind.made_from(parameters, context)
     why = "by --force"
     if not force:
-        stored = store.load(results, spec, scale)
-        why = "no result yet" if stored is None else outdated(spec, stored, made_from)
+        stored = result_files.load(results, spec, scale)
+        why = "no result yet" if stored is None else explain_outdated(spec, stored, made_from)
         if stored is not None and not why:
-            return _kept(spec, stored, results, place)
+            return _reuse(spec, stored, results, place)
     packages = ("matplotlib", *kind.needs)
     _require(packages)
     context.progress(f"{spec.id}, scale {scale}: {why}")
     start = time.perf_counter()
     numbers = kind.compute(parameters, context)
     seconds = round(time.perf_counter() - start, 2)
-    numbers = replace(numbers, curves=store.rounded(numbers.curves))
-    published, finding = store.compared(spec.published, numbers), store.found(spec.finding, numbers)
-    plain, versions = store.plain(parameters), _versions(packages)
-    result = store.Result(spec.id, scale, spec.kind, plain, versions, seconds, numbers, published, made_from)
+    numbers = replace(numbers, curves=result_files.round_curves(numbers.curves))
+    published, finding = result_files.compare(spec.published, numbers), result_files.fill_finding(spec.finding, numbers)
+    plain, versions = result_files.to_json(parameters), _versions(packages)
+    result = result_files.StoredResult(
+        spec.id, scale, spec.kind, plain, versions, seconds, numbers, published, made_from
+    )
     context.progress(f"{spec.id}: drawing")
-    store.save(results, spec, result, rendered(kind.draw, parameters, numbers))
-    return Outcome(result, finding, place, why)
+    result_files.save(results, spec, result, render(kind.draw, parameters, numbers))
+    return Reproduction(result, finding, place, why)
 
 
-def outdated(spec: Spec, stored: store.Result, made_from: dict[str, str]) -> str:
+def explain_outdated(spec: Spec, stored: result_files.StoredResult, made_from: dict[str, str]) -> str:
     """Why a stored result cannot stay; nothing if it can.
 
     Args:
@@ -76,20 +80,20 @@ def outdated(spec: Spec, stored: store.Result, made_from: dict[str, str]) -> str
         stored: The result.
         made_from: What it would be made from now, by its kind's `made_from`.
     """
-    if (stored.kind, stored.parameters) != (spec.kind, store.plain(spec.parameters[stored.scale])):
+    if (stored.kind, stored.parameters) != (spec.kind, result_files.to_json(spec.parameters[stored.scale])):
         return "the spec has changed since the stored result"
     return "" if stored.made_from == made_from else "the zoo has changed since the stored result"
 
 
-def _kept(spec: Spec, stored: store.Result, results: Path, place: Path) -> Outcome:
+def _reuse(spec: Spec, stored: result_files.StoredResult, results: Path, place: Path) -> Reproduction:
     """What is stored; compared anew if the published numbers in the spec have changed."""
-    published = store.compared(spec.published, stored.numbers)
-    finding = store.found(spec.finding, stored.numbers)
+    published = result_files.compare(spec.published, stored.numbers)
+    finding = result_files.fill_finding(spec.finding, stored.numbers)
     if published == stored.published:
-        return Outcome(stored, finding, place, "already there")
+        return Reproduction(stored, finding, place, "already there")
     result = replace(stored, published=published)
-    store.update(results, spec, result)
-    return Outcome(result, finding, place, "already there; compared with the spec's new published numbers")
+    result_files.update(results, spec, result)
+    return Reproduction(result, finding, place, "already there; compared with the spec's new published numbers")
 
 
 def _require(packages: tuple[str, ...]) -> None:

@@ -11,11 +11,11 @@ from flint import arb
 
 from refocal.maps.minimizer import proper_focal_partial
 from refocal.maps.posterior import posterior as core_posterior
-from refocal_lab.claims import facts
-from refocal_lab.claims.balls import certain, decimal, expm1_ratio, phi, prove, s, shown
-from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, settle
-from refocal_lab.claims.numbers import identical, mp_loss, mp_posterior
-from refocal_lab.claims.sampling import search, shortest, simplex_rows
+from refocal_lab.claims import lemmas
+from refocal_lab.claims.balls import decide, decimal, expm1_ratio, format_ball, phi, prove, s
+from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, settle
+from refocal_lab.claims.identities import check_identity, mp_loss, mp_posterior
+from refocal_lab.claims.sampling import find_shortest, search, simplex_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ _COPY = "in our copy of the paper's text"
 
 
 def _convex() -> Finding:
-    return settle(facts.loss_is_convex())
+    return settle(lemmas.loss_is_convex())
 
 
 def _second_derivative() -> Finding:
@@ -35,7 +35,9 @@ def _second_derivative() -> Finding:
         return quadratic + linear + (1 - p) ** g / p**2
 
     points = [(p, g) for p in ("0.01", "0.3", "0.9") for g in _GAMMAS]
-    return settle(identical(lambda p, g: mp.diff(lambda v: mp_loss(v, g), p, 2), printed, points, tolerance="1e-12"))
+    return settle(
+        check_identity(lambda p, g: mp.diff(lambda v: mp_loss(v, g), p, 2), printed, points, tolerance="1e-12")
+    )
 
 
 def _binary_map() -> Finding:
@@ -44,8 +46,8 @@ def _binary_map() -> Finding:
         return 1 / (1 + ((1 - q) / q) ** g * ratio)
 
     points = [(q, g) for q in ("0.001", "0.3", "0.5", "0.98") for g in _GAMMAS]
-    same = identical(printed, lambda q, g: mp_posterior([q, 1 - q], g)[0], points)
-    return settle(same.after("the map is Ψ") & facts.loss_is_convex() & _proper(2))
+    same = check_identity(printed, lambda q, g: mp_posterior([q, 1 - q], g)[0], points)
+    return settle(same.prefix("the map is Ψ") & lemmas.loss_is_convex() & _proper(2))
 
 
 def _proper(classes: int) -> Outcome:
@@ -71,7 +73,7 @@ def _proper(classes: int) -> Outcome:
         return np.hstack([truth, (1 - weight) * truth + weight * mixed])
 
     found = search(gain, pairs, budget=1_000, least=1e-12)
-    return found.after("no prediction has a lower expected proper part than the truth")
+    return found.prefix("no prediction has a lower expected proper part than the truth")
 
 
 def map_bounds() -> Outcome:
@@ -102,11 +104,11 @@ def _bound_order() -> Finding:
     p, gamma = (1 + (-arb(1)).exp()) ** -1, arb(3)
     logit = 1 + (phi(1 - p, gamma) / phi(p, gamma)).log()
     steep, flat = gamma + 1, gamma + 1 - (gamma + 1).log() / 2
-    logits = f"{shown(flat, 4)} (T = 0.302), {shown(logit, 4)} (map), {shown(steep, 4)} (T = 0.25)"
+    logits = f"{format_ball(flat, 4)} (T = 0.302), {format_ball(logit, 4)} (map), {format_ball(steep, 4)} (T = 0.25)"
     told = f"γ = 3, s = 1: the logits are {logits}"
-    printed = certain(logit - steep, "", f"{_COPY} the two maps have changed places; {told}")
+    printed = decide(logit - steep, "", f"{_COPY} the two maps have changed places; {told}")
     mend = "for s ≥ 0 the map lies above T = 1/(γ+1−log(γ+1)/2) and below T = 1/(γ+1), for s ≤ 0 the other way round"
-    return settle(printed, corrected=map_bounds().if_so(mend) & certain((steep - logit).min(logit - flat), told, told))
+    return settle(printed, corrected=map_bounds().reword(mend) & decide((steep - logit).min(logit - flat), told, told))
 
 
 def _multiclass_map() -> Finding:
@@ -119,31 +121,32 @@ def _multiclass_map() -> Finding:
         return terms[j] / mp.fsum(terms)
 
     points = [(g, row, j) for g in _GAMMAS for row in (0, 1) for j in range(3)]
-    same = identical(printed, lambda g, row, j: mp_posterior(vectors[row], g)[j], points)
-    return settle(same.after("the map is Ψ") & facts.loss_is_convex() & _proper(3))
+    same = check_identity(printed, lambda g, row, j: mp_posterior(vectors[row], g)[j], points)
+    return settle(same.prefix("the map is Ψ") & lemmas.loss_is_convex() & _proper(3))
 
 
 def _raises_confidence() -> Finding:
     """The smallest counterexample on grids of short decimals, confirmed by balls; fewer classes have none."""
-    found = shortest(facts.drop_of_top, classes=(2, 3, 4), decimals=(1, 2), gammas=(1.0, 0.5, 0.1, 0.05, 0.01))
+    found = find_shortest(lemmas.top_drop, classes=(2, 3, 4), decimals=(1, 2), gammas=(1.0, 0.5, 0.1, 0.05, 0.01))
     if found is None:
         draw = partial(simplex_rows, classes=10)
-        return settle(search(partial(facts.drop_of_top, gamma=0.5), draw, budget=100_000))
+        return settle(search(partial(lemmas.top_drop, gamma=0.5), draw, budget=100_000))
     row, gamma = found
-    witness = facts.confidence_falls([f"{v:g}" for v in row], f"{gamma:g}")
-    ten = facts.confidence_falls(["0.11"] * 9 + ["0.01"], "0.5")
+    witness = lemmas.confidence_falls([f"{v:g}" for v in row], f"{gamma:g}")
+    ten = lemmas.confidence_falls(["0.11"] * 9 + ["0.01"], "0.5")
     where = "it also holds where max q ≥ τ_uc(γ) (001, Thm. 8)"
-    falls = (witness & ten & facts.three_classes_gain()).holds
-    words = f"{witness.words}; {ten.words}; {facts.three_classes_gain().words}; {where}"
-    return settle(Outcome(falls, words).against())
+    falls = (witness & ten & lemmas.three_classes_gain()).holds
+    words = f"{witness.words}; {ten.words}; {lemmas.three_classes_gain().words}; {where}"
+    return settle(Outcome(falls, words).as_counterexample())
 
 
 def _concave() -> Finding:
     """f = 1/L' = -h at 0, 0.05 and 0.1 for gamma = 1."""
     gamma = arb(1)
     h = [decimal(v) / phi(decimal(v), gamma) for v in ("0.05", "0.1")]
-    words = f"γ = 1: −f is 0 at 0, {shown(h[0], 4)} at 0.05 and {shown(h[1], 4)} at 0.1: more than half in the middle"
-    return settle(certain(h[1] / 2 - h[0], "concave there", words))
+    low, high = (format_ball(value, 4) for value in h)
+    words = f"γ = 1: −f is 0 at 0, {low} at 0.05 and {high} at 0.1: more than half in the middle"
+    return settle(decide(h[1] / 2 - h[0], "concave there", words))
 
 
 def draw_bounds(ax: Axes) -> None:
@@ -162,7 +165,7 @@ def draw_falling_confidence(ax: Axes) -> None:
     top = np.linspace(0.25, 1 / 3, 300)[1:-1]
     rows = np.column_stack([top, top, top, 1 - 3 * top])
     for gamma, style in ((0.05, "-"), (0.5, "--"), (1.0, "-.")):
-        ax.plot(top, -1e3 * facts.drop_of_top(rows, gamma), color="black", linestyle=style, label=f"γ = {gamma:g}")
+        ax.plot(top, -1e3 * lemmas.top_drop(rows, gamma), color="black", linestyle=style, label=f"γ = {gamma:g}")
     ax.axhline(0, color="0.5", linewidth=0.8)
     ax.set(ylim=(-0.12, 0.24), xlabel="top score a of (a, a, a, 1 − 3a)", ylabel="Ψ of it minus a, in thousandths")
     ax.legend(frameon=False)
@@ -173,7 +176,7 @@ CLAIMS = (
         "003-prop-1",
         "Proposition 1",
         "Focal loss is convex in the predicted probabilities for all γ ≥ 0.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ ≥ 0, 0 < p < 1",
         _convex,
     ),
@@ -181,7 +184,7 @@ CLAIMS = (
         "003-appendix-a1",
         "Appendix A.1",
         "ℓ'' = γ²(−log p)(1−p)^(γ−2) + γ(2(1−p)^(γ−1)/p + (1−p)^(γ−2) log p) + (1−p)^γ/p².",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p = 0.01, 0.3, 0.9, γ from 0.1 to 9",
         _second_derivative,
     ),
@@ -190,7 +193,7 @@ CLAIMS = (
         "Proposition 2",
         "Binary focal loss is a proper loss after a bijection, p̂(q) = 1/(1 + ((1−q)/q)^γ ((1−q)−γq log q)/(q−γ(1−q) "
         "log(1−q))).",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "q from 0.001 to 0.98, γ from 0.1 to 9; bijection: all γ ≥ 0; properness: 1,000 pairs, γ = 0.5, 3, seed 0",
         _binary_map,
     ),
@@ -198,7 +201,7 @@ CLAIMS = (
         "003-prop-3",
         "Proposition 3",
         "The binary map lies between temperature scaling with T = 1/(γ+1) and T = 1/(γ+1−log(γ+1)/2).",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "0 ≤ γ ≤ 10¹⁷, all logits",
         _bounds,
         draw_bounds,
@@ -207,7 +210,7 @@ CLAIMS = (
         "003-prop-3-order",
         "Proposition 3, the displayed inequalities",
         "For s ≥ 0: scaling with T = 1/(γ+1) ≤ the map ≤ scaling with T = 1/(γ+1−log(γ+1)/2); for s ≤ 0 the reverse.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "γ = 3, s = 1; corrected: 0 ≤ γ ≤ 10¹⁷, all logits",
         _bound_order,
         draw_bounds,
@@ -216,7 +219,7 @@ CLAIMS = (
         "003-prop-4",
         "Proposition 4 and Equation 1",
         "Multiclass focal loss is a proper loss after a bijection, p̂_j ∝ 1/((1−q_j)^γ (γ log q_j/(1−q_j) − 1/q_j)).",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "two vectors of three classes, γ from 0.1 to 9; bijection: all γ ≥ 0; properness: 1,000 pairs, γ = 0.5, 3, "
         "seed 0",
         _multiclass_map,
@@ -225,7 +228,7 @@ CLAIMS = (
         "003-prop-5",
         "Proposition 5",
         "The map never lowers the top probability.",
-        Method.SEARCH,
+        CheckMethod.SEARCH,
         "2 to 4 classes with 1 or 2 decimals, γ = 1, 0.5, 0.1, 0.05, 0.01: the shortest, confirmed by balls; 3 "
         "classes: all γ ≥ 0",
         _raises_confidence,
@@ -235,7 +238,7 @@ CLAIMS = (
         "003-appendix-a5",
         "Appendix A.5, statement 2",
         "f = 1/L' is concave on (0, 1), on which the proof of Proposition 5 rests.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "γ = 1, at 0, 0.05 and 0.1",
         _concave,
     ),

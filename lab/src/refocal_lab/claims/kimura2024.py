@@ -7,11 +7,11 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 
-from refocal_lab.claims.balls import certain, decimal, expm1_ratio, prove
-from refocal_lab.claims.claim import Claim, Finding, Method, Outcome, not_checkable, settle
-from refocal_lab.claims.numbers import identical, is_cross_entropy
-from refocal_lab.claims.paper002_entropy import entropy_bound
-from refocal_lab.claims.sampling import at_least, search
+from refocal_lab.claims.balls import decide, decimal, expm1_ratio, prove
+from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.identities import check_identity, is_cross_entropy
+from refocal_lab.claims.mukhoti2020_entropy import entropy_bound
+from refocal_lab.claims.sampling import check_at_least, search
 
 _LOSSES = ("0.1", "0.5", "2")  # the cross-entropy of the three parameters of a finite Theta
 
@@ -22,8 +22,8 @@ def _bernoulli() -> Finding:
     half = decimal("0.5")
     gap = half.sqrt() - (1 - half / 2)
     return settle(
-        certain(gap, "", "γ = 1/2, p = 1/2: (1−p)^γ = 0.7071 is below 1 − γp = 0.75"),
-        inside=inside.after("the slope of (1−p)^γ − 1 + γp has the sign of γ − 1"),
+        decide(gap, "", "γ = 1/2, p = 1/2: (1−p)^γ = 0.7071 is below 1 − γp = 0.75"),
+        inside=inside.prefix("the slope of (1−p)^γ − 1 + γp has the sign of γ − 1"),
         where="for γ ≥ 1, and γ = 0",
     )
 
@@ -68,8 +68,8 @@ def _maximum_entropy() -> Finding:
         return mp.fsum(v * mp.log(v / g) for v, g in zip(others(beta, step), _gibbs(beta), strict=True))
 
     points = [(beta, step) for beta in ("-1", "0.5", "2") for step in ("-0.03", "0.01", "0.04")]
-    found = identical(lambda b, t: entropy(_gibbs(b)) - entropy(others(b, t)), divergence, points)
-    return settle(found.after("H(p̃) − H(p) is KL(p‖p̃), which is positive unless p = p̃"))
+    found = check_identity(lambda b, t: entropy(_gibbs(b)) - entropy(others(b, t)), divergence, points)
+    return settle(found.prefix("H(p̃) − H(p) is KL(p‖p̃), which is positive unless p = p̃"))
 
 
 def _stationary() -> Finding:
@@ -80,11 +80,11 @@ def _stationary() -> Finding:
         return mp.diff(lambda v: -v * mp.log(v) - beta * loss * v - eta * v, p)
 
     points = [("1", "0.5", "0.2"), ("2", "1", "0")]
-    as_printed = identical(lambda *a: slope(*a, printed=True), lambda *_: mp.mpf(0), points, tolerance="1e-12")
-    mended = identical(lambda *a: slope(*a, printed=False), lambda *_: mp.mpf(0), points, tolerance="1e-12")
+    as_printed = check_identity(lambda *a: slope(*a, printed=True), lambda *_: mp.mpf(0), points, tolerance="1e-12")
+    mended = check_identity(lambda *a: slope(*a, printed=False), lambda *_: mp.mpf(0), points, tolerance="1e-12")
     words = "log p = −βL − η − 1, so α = e^(−1−η) in Eq. 14"
     return settle(
-        as_printed.after("with log p = βL − η + 1 the derivative"),
+        as_printed.prefix("with log p = βL − η + 1 the derivative"),
         corrected=mended._replace(words=f"{words}: the derivative vanishes at {len(points)} points"),
     )
 
@@ -97,11 +97,11 @@ def _constraint() -> Finding:
         return mp.fsum(weights), mp.fsum(w * mp.mpf(loss) for w, loss in zip(weights, _LOSSES, strict=True))
 
     points = [("0.5",), ("1",)]
-    printed = identical(lambda b: integrals(b)[0] * integrals(b)[1], _mean_loss, points)
-    corrected = identical(lambda b: integrals(b)[1] / integrals(b)[0], _mean_loss, points)
+    printed = check_identity(lambda b: integrals(b)[0] * integrals(b)[1], _mean_loss, points)
+    corrected = check_identity(lambda b: integrals(b)[1] / integrals(b)[0], _mean_loss, points)
     return settle(
         printed._replace(words=f"L = {', '.join(_LOSSES)}, product against mean, β {printed.words}"),
-        corrected=corrected.after("∫L e^(−βL) / ∫e^(−βL) = δ, as Eqs. 8 and 9 have it"),
+        corrected=corrected.prefix("∫L e^(−βL) / ∫e^(−βL) = δ, as Eqs. 8 and 9 have it"),
     )
 
 
@@ -144,8 +144,8 @@ def bound_frequency(*, trials: int, seed: int = 0, samples: int = 50, epsilon: f
 def _pac_bayes() -> Finding:
     trials, epsilon = 20_000, 0.05
     held = bound_frequency(trials=trials, epsilon=epsilon)
-    corrected = at_least(held, trials, 1 - epsilon, error=1e-9)
-    printed = at_least(trials - held, trials, 1 - epsilon, error=1e-9)
+    corrected = check_at_least(held, trials, 1 - epsilon, error=1e-9)
+    printed = check_at_least(trials - held, trials, 1 - epsilon, error=1e-9)
     return settle(
         printed._replace(words=f"ε = 0.05: it fails in {printed.words}, where ≤ ε asks for 0.95"),
         corrected=corrected._replace(words=f"P[…] ≥ 1 − ε, for 0 < λ < 2: ε = 0.05, it holds in {corrected.words}"),
@@ -173,8 +173,8 @@ def _gibbs_posterior() -> Finding:
         return kl / (n * rate * (1 - rate / 2))
 
     points = [(a, rate) for a in ("0.1", "0.5", "0.8") for rate in ("0.3", "1", "1.7")]
-    found = identical(lambda a, rate: bound(post(a), rate) - bound(gibbs(rate), rate), excess, points)
-    return settle(found.after("the bound exceeds that of ς_λ by a KL divergence"))
+    found = check_identity(lambda a, rate: bound(post(a), rate) - bound(gibbs(rate), rate), excess, points)
+    return settle(found.prefix("the bound exceeds that of ς_λ by a KL divergence"))
 
 
 def _best_rate() -> Finding:
@@ -185,7 +185,7 @@ def _best_rate() -> Finding:
         return mp.diff(lambda v: risk / (1 - v / 2) + cost / (n * v * (1 - v / 2)), rate)
 
     points = [("0.1", "3", "100"), ("0.4", "8", "1000"), ("0.01", "20", "50")]
-    found = identical(slope, lambda *_: mp.mpf(0), points, tolerance="1e-12")
+    found = check_identity(slope, lambda *_: mp.mpf(0), points, tolerance="1e-12")
     words = "λ = 2/(√(2nR/C + 1) + 1), C = KL + log(2√n/ε); our copy of the text shows it twice, with different bars"
     return settle(found._replace(words=f"{words}: the derivative is {found.words}"))
 
@@ -196,16 +196,16 @@ def _fisher() -> Finding:
     def kl(t: Any, d: Any) -> Any:
         return t * mp.log(t / (t + d)) + (1 - t) * mp.log((1 - t) / (1 - t - d))
 
-    zero = identical(
+    zero = check_identity(
         lambda t: mp.diff(lambda d: kl(t, d), 0), lambda _: mp.mpf(0), [("0.2",), ("0.5",)], tolerance="1e-12"
     )
-    second = identical(
+    second = check_identity(
         lambda t: mp.diff(lambda d: kl(t, d), 0, 2),
         lambda t: 1 / (t * (1 - t)),
         [("0.2",), ("0.5",)],
         tolerance="1e-12",
     )
-    return settle(zero.after("first derivative 0") & second.after("second one the Fisher information"))
+    return settle(zero.prefix("first derivative 0") & second.prefix("second one the Fisher information"))
 
 
 _DEFINITION = "a definition"
@@ -216,7 +216,7 @@ CLAIMS = (
         "004-def-2",
         "Definition 2 and the remark below it",
         "Focal loss is −Σ q (1−p)^γ log p, and γ = 0 gives cross-entropy.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "p = 0.1, 0.5, 0.9",
         lambda: settle(is_cross_entropy(0)),
     ),
@@ -224,7 +224,7 @@ CLAIMS = (
         "004-lem-1",
         "Lemma 1 and Equation 4",
         "FL ≥ CE − γ H(p) for every γ ≥ 0.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "all γ ≥ 0, any number of classes; search: three classes, γ from 0.001 to 10",
         _lemma_1,
     ),
@@ -232,7 +232,7 @@ CLAIMS = (
         "004-eq-5",
         "Equation 5, first inequality",
         "(1−p)^γ ≥ 1 − γp (Bernoulli) for every γ ≥ 0.",
-        Method.BALLS,
+        CheckMethod.BALLS,
         "0 ≤ p < 1, |γ−1| · |log(1−p)| ≤ 64",
         _bernoulli,
     ),
@@ -240,7 +240,7 @@ CLAIMS = (
         "004-thm-1",
         "Theorem 1",
         "Among the distributions of θ with a given mean loss, α e^(−βL) has the largest entropy.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "three parameters with losses 0.1, 0.5 and 2; β = −1, 0.5, 2",
         _maximum_entropy,
     ),
@@ -248,7 +248,7 @@ CLAIMS = (
         "004-eq-12",
         "Equations 12 and 14, in the proof of Theorem 1",
         "The stationary point is log p = βL − η + 1, so α = e^(1−η).",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "two choices of β, L and η",
         _stationary,
     ),
@@ -256,7 +256,7 @@ CLAIMS = (
         "004-eq-15",
         "Equations 15 and 16, in the proof of Theorem 1",
         "The constraint is ∫e^(−βL) · ∫L e^(−βL) = δ.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "three parameters with losses 0.1, 0.5 and 2; β = 0.5 and 1",
         _constraint,
     ),
@@ -264,7 +264,7 @@ CLAIMS = (
         "004-eq-17",
         "Equation 17, in the proof of Theorem 1",
         "The mean loss falls with β from ∞ to 0, so β exists for every δ.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "three parameters with losses 0.1, 0.5 and 2",
         _limits,
     ),
@@ -272,7 +272,7 @@ CLAIMS = (
         "004-cor-1",
         "Corollary 1 and Equation 18",
         "P[for all ς: E R ≤ E R̂/(1−λ/2) + (KL(ς‖π) + log(2√n/ε))/(nλ(1−λ/2))] ≤ ε.",
-        Method.MONTE_CARLO,
+        CheckMethod.MONTE_CARLO,
         "three parameters, n = 50, λ = 1, ε = 0.05, 20,000 trials, seed 0; error probability 10⁻⁹",
         _pac_bayes,
     ),
@@ -280,7 +280,7 @@ CLAIMS = (
         "004-cor-1-posterior",
         "Corollary 1, minimum for a fixed λ",
         "The bound is least at ς_λ ∝ π e^(−λnR̂).",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "three parameters, n = 20, nine choices of ς and λ",
         _gibbs_posterior,
     ),
@@ -288,7 +288,7 @@ CLAIMS = (
         "004-eq-19",
         "Corollary 1 and Equation 19",
         "For a fixed ς it is least at λ = 2/(√(2n E R̂/(KL + log(2√n/ε)) + 1) + 1).",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "three choices of risk, divergence and n",
         _best_rate,
     ),
@@ -302,7 +302,7 @@ CLAIMS = (
         "004-eq-26",
         "Equations 22 to 26",
         "KL(ς‖π) = ½ Σ g_ij Δξ_i Δξ_j + o(‖Δξ‖²), g being the Fisher information.",
-        Method.IDENTITY,
+        CheckMethod.IDENTITY,
         "Bernoulli distributions, two parameters",
         _fisher,
     ),
