@@ -109,7 +109,7 @@ def test_refusals(capsys, tmp_path, monkeypatch, arguments, message):
 
 
 def test_commands_of_the_readme(capsys, tmp_path):
-    readme = (EXPERIMENTS.parents[1] / "README.md").read_text(encoding="utf-8")
+    readme = (EXPERIMENTS.parent / "README.md").read_text(encoding="utf-8")
     lines = [line.split("#")[0].split()[2:] for line in readme.splitlines() if line.startswith("refocal-lab reproduce")]
     assert lines == [["003-fig-3"], ["--list"]]
     for line in lines:
