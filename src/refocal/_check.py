@@ -7,12 +7,14 @@ effects: on concrete arrays in the main memory (it would make a GPU wait, and br
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from refocal._arrays import Array, Namespace, is_torch, namespace, values_are_free
 
+Input = Literal["logits", "probs"]  # whether scores are logits or probabilities
+Word = TypeVar("Word", bound=str)
 Constants = float | tuple[float, ...]
 _MOST = 1_000_000
 LARGEST_SEED = 2**64 - 1  # that PyTorch takes
@@ -67,7 +69,7 @@ def logits(array: Array, name: str, *, xp: Namespace) -> None:
     if not values_are_free(array):
         return
     largest = xp.max(array, axis=-1)  # NaN and +inf show in the maximum of their row
-    _reject_rows(
+    reject_rows(
         ~xp.isfinite(largest), largest, f"{name} must be finite or -inf (masked), with one finite value a row", xp
     )
 
@@ -76,27 +78,25 @@ def some_class(array: Array, name: str, *, xp: Namespace) -> None:
     """In each row, a score above -inf."""
     if values_are_free(array):
         largest = xp.max(array, axis=-1)
-        _reject_rows(
-            largest == -xp.inf, largest, f"{name} must have a value above -inf in each row to normalize it", xp
-        )
+        reject_rows(largest == -xp.inf, largest, f"{name} must have a value above -inf in each row to normalize it", xp)
 
 
 def real(array: Array, name: str, *, xp: Namespace) -> None:
     """No NaN; infinite values mean certainty."""
     if values_are_free(array):
-        _reject_rows(xp.isnan(array), array, f"{name} must not be NaN", xp)
+        reject_rows(xp.isnan(array), array, f"{name} must not be NaN", xp)
 
 
 def probabilities(array: Array, name: str, *, xp: Namespace) -> None:
     """Each value in [0, 1]."""
     if values_are_free(array):
-        _reject_rows(~((array >= 0) & (array <= 1)), array, f"{name} must lie in [0, 1]", xp)
+        reject_rows(~((array >= 0) & (array <= 1)), array, f"{name} must lie in [0, 1]", xp)
 
 
 def log_probabilities(array: Array, name: str, *, xp: Namespace) -> None:
     """Each value <= 0."""
     if values_are_free(array):
-        _reject_rows(~(array <= 0), array, f"{name} must be a log-probability, <= 0", xp)
+        reject_rows(~(array <= 0), array, f"{name} must be a log-probability, <= 0", xp)
 
 
 def simplex(array: Array, name: str, *, xp: Namespace) -> None:
@@ -104,10 +104,10 @@ def simplex(array: Array, name: str, *, xp: Namespace) -> None:
     if not values_are_free(array):
         return
     smallest = xp.min(array, axis=-1)
-    _reject_rows(~(smallest >= 0), smallest, f"{name} must be non-negative and not NaN", xp)
+    reject_rows(~(smallest >= 0), smallest, f"{name} must be non-negative and not NaN", xp)
     bits = xp.finfo(array.dtype).bits
     sums = xp.sum(xp.astype(array, xp.float32) if bits < 32 else array, axis=-1)
-    _reject_rows(
+    reject_rows(
         ~(xp.abs(sums - 1) <= sum_tolerance(bits)),
         sums,
         f"rows of {name} must sum to 1 (logits have a function of their own)",
@@ -123,12 +123,12 @@ def sum_tolerance(bits: int) -> float:
     return 1e-4 if bits >= 32 else 0.02
 
 
-def one_of(value: Any, name: str, allowed: tuple[str, ...]) -> str:
-    """One of a few names."""
-    if value not in allowed:
+def one_of(value: Any, name: str, allowed: tuple[Word, ...]) -> Word:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in allowed:
         msg = f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}"
         raise ValueError(msg)
-    return str(value)
+    return allowed[allowed.index(value)]
 
 
 def count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:
@@ -193,7 +193,7 @@ def labels(array: Any, like: Array, name: str, *, xp: Namespace) -> Any:
         raise ValueError(msg)
     classes = like.shape[-1]
     if values_are_free(array):
-        _reject_rows((array < 0) | (array >= classes), array, f"{name} must lie in 0 ... {classes - 1}", xp)
+        reject_rows((array < 0) | (array >= classes), array, f"{name} must lie in 0 ... {classes - 1}", xp)
     return xp.astype(array, xp.int64, copy=False)
 
 
@@ -314,28 +314,31 @@ def _number(value: Any, name: str) -> float:
 
 
 def reject_rows(
-    bad: np.ndarray, values: np.ndarray, message: str, *, shape: tuple[int, ...], rows: np.ndarray | int = 0
+    bad: Array,
+    values: Array,
+    message: str,
+    xp: Namespace = np,
+    *,
+    shape: tuple[int, ...] | None = None,
+    rows: np.ndarray | int = 0,
 ) -> None:
-    """Raise with the first bad row, if there is one, of a block of the rows of an array.
+    """Raise an error that names the first bad row, if there is one.
 
-    `rows` has their flat indices into `shape`, or is the first of consecutive ones.
+    Args:
+        bad: Whether a row is bad, one value per row.
+        values: The values that the error quotes, of the shape of `bad`.
+        message: The start of the error message: what is allowed.
+        xp: The array namespace.
+        shape: The shape of all rows, if `bad` is a block of them; None if it has all rows.
+        rows: The flat indices of the block's rows in `shape`, or the first of consecutive ones.
     """
-    if not bad.any():
-        return
-    first = int(np.argmax(bad))
-    flat = rows + first if isinstance(rows, int) else int(rows[first])
-    index = tuple(int(i) for i in np.unravel_index(flat, shape))
-    msg = f"{message}, got {values[first]} in row {index[0] if len(index) == 1 else index}"
-    raise ValueError(msg)
-
-
-def _reject_rows(bad: Array, values: Array, message: str, xp: Namespace) -> None:
-    """Raise with the first bad row, if there is one."""
     if not bool(xp.any(bad)):
         return
     first = int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.uint8)))
-    index = tuple(int(i) for i in np.unravel_index(first, tuple(bad.shape))) if bad.ndim else ()
-    found = float(xp.reshape(values, (-1,))[first])
+    value = xp.reshape(values, (-1,))[first]
+    found = int(value) if xp.isdtype(values.dtype, "integral") else float(value)
+    flat = rows + first if isinstance(rows, int) else int(rows[first])
+    index = tuple(int(i) for i in np.unravel_index(flat, tuple(bad.shape) if shape is None else shape))
     where = f" in row {index[0] if len(index) == 1 else index}" if index else ""
     msg = f"{message}, got {found}{where}"
     raise ValueError(msg)

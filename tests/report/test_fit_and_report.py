@@ -8,8 +8,9 @@ import pytest
 import refocal
 from refocal import demo, metrics
 from refocal.calibrators import TemperatureScaling
+from refocal.calibrators.conversion import scores_to_probs
 from refocal.report import METHODS, calibrate, evaluate, measure
-from refocal.report.evaluation import _slider, given_probs
+from refocal.report.evaluation import _slider
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_the_verdict_says_what_the_data_are(sharpness, regime):
 def test_a_known_gamma_is_a_candidate_and_wins_where_it_is_true():
     rng = np.random.default_rng(2)
     logits, labels = logits_of(rng, 3000)
-    focal = np.log(refocal.minimizer(given_probs(logits, input="logits", log=False), gamma=4.0))
+    focal = np.log(refocal.minimizer(scores_to_probs(logits, input="logits"), gamma=4.0))
     calibration = calibrate(focal[:2000], labels[:2000], gamma=4.0)
     assert calibration.chosen.name == "posterior"
     report = calibration.report(focal[2000:], labels[2000:])

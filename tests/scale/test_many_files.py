@@ -18,10 +18,10 @@ from data_sets import SIZES, predictions, spoil, write
 
 from refocal import scale
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling, VectorScaling
+from refocal.calibrators.conversion import scores_to_probs
 from refocal.cli import main
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError
-from refocal.report.evaluation import given_probs
 from refocal.scale.engines import LocalEngine
 from refocal.scale.likelihood import MOST_PASSES, PartitionedLikelihood
 from refocal.scale.parts import FileSource, Rows, find_files, require_form
@@ -31,7 +31,7 @@ FORMS = [{}, {"dtype": np.float64, "weighted": True}, {"kind": "probs", "dtype":
 
 def in_memory(whole, probs=None):
     accumulator = CalibrationAccumulator()
-    given = given_probs(whole.scores, input=whole.kind, log=False) if probs is None else probs
+    given = scores_to_probs(whole.scores, input=whole.kind) if probs is None else probs
     accumulator.update(given, whole.labels, weights=whole.weights)
     return accumulator.compute()
 

@@ -9,9 +9,10 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
 
+from refocal import _check
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
-from refocal.calibrators.base import Calibrator, Head, choice
+from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.ensemble import EnsembleTemperatureScaling
 from refocal.calibrators.focal_posterior import FocalPosterior
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
@@ -163,7 +164,7 @@ class AutoCalibrator(Calibrator):
         return list(splitter.split(logits, labels))
 
     def _checked_scoring(self) -> str:
-        return choice(self.scoring, "scoring", ("nll", "brier"))
+        return _check.one_of(self.scoring, "scoring", ("nll", "brier"))
 
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)

@@ -17,13 +17,10 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from refocal import _check
 from refocal._arrays import in_row_blocks, namespace
 from refocal.calibrators.attributes import Check
-from refocal.maps.heads import edges_of_probability, to_logits
+from refocal.calibrators.conversion import check_input, check_probs, scores_to_logits
 
 if TYPE_CHECKING:
     from torch import nn
-
-Array = Any
-_INPUTS = ("logits", "probs")
 
 
 class Head(NamedTuple):
@@ -33,7 +30,7 @@ class Head(NamedTuple):
     the logits would show.
     """
 
-    function: Callable[..., Array]
+    function: Callable[..., Any]
     arrays: dict[str, np.ndarray]
     settings: dict[str, Any]
     wide: bool = False
@@ -114,7 +111,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         """Check the constructor's parameters as `fit` does; before a fit, `classes` may be unknown."""
-        choice(self.input, "input", _INPUTS)
+        check_input(self.input)
 
     @abstractmethod
     def _head(self, classes: int) -> Head:
@@ -137,7 +134,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     def _logits(self, X: Any, *, reset: bool) -> np.ndarray:
         """Checked scores as logits (N, K)."""
-        choice(self.input, "input", _INPUTS)
+        input = check_input(self.input)
         _check.unmasked(X, "X")
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
         if one_column and (getattr(X, "ndim", None) == 1 or (isinstance(X, list | tuple) and X and np.ndim(X[0]) == 0)):
@@ -149,12 +146,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         else:  # nothing had to be fitted
             X = check_array(X, dtype=dtypes)
         X = X.astype(np.float16) if is_half else X
-        probs = self.input == "probs"
-        if probs and X.shape[1] > 1:
-            _check.simplex(X, "probs", xp=namespace(X))
-        elif probs:
-            _check.probabilities(X, "probs", xp=namespace(X))
-        return logits_of(X, probs=probs)
+        if input == "probs":
+            check_probs(X)
+        return scores_to_logits(X, input=input)
 
     def _encode(self, y: Any, rows: int, columns: int) -> np.ndarray:
         """Class indices of the labels; sets `classes_`."""
@@ -207,13 +201,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         return columns
 
 
-def logits_of(scores: np.ndarray, *, probs: bool) -> np.ndarray:
-    """Logits (N, K) of checked scores (N, K) or (N, 1), float32 if they are; logarithms of probabilities in float64."""
-    least, gap = edges_of_probability(np.finfo(scores.dtype))
-    wide = scores if scores.dtype == np.float32 and not probs else scores.astype(np.float64, copy=False)
-    return to_logits(wide, probs=probs, least=least, gap=gap, xp=namespace(wide))
-
-
 def _present(y: np.ndarray) -> np.ndarray:
     """The sorted distinct labels; small integers are counted, which is faster than sorting them."""
     if y.dtype.kind in "iu" and len(y) and int(y.max()) - (low := int(y.min())) < 1 << 16:
@@ -238,15 +225,7 @@ def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
     return weights
 
 
-def choice(value: Any, name: str, allowed: tuple[str, ...]) -> str:
-    """One of the allowed words."""
-    if not isinstance(value, str) or value not in allowed:
-        msg = f"{name} must be one of {allowed}, got {value!r}"
-        raise ValueError(msg)
-    return str(value)
-
-
-def switch(value: Any, name: str) -> bool:
+def check_bool(value: Any, name: str) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_) and value not in (0, 1):
         msg = f"{name} must be True or False, got {value!r}"

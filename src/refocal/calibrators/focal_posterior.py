@@ -10,7 +10,7 @@ import numpy as np
 from refocal._arrays import in_row_blocks
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
-from refocal.calibrators.base import Calibrator, Head, switch
+from refocal.calibrators.base import Calibrator, Head, check_bool
 from refocal.calibrators.fit.maximum_likelihood import GAMMA_BOUNDS
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
@@ -96,7 +96,7 @@ class FocalPosterior(Calibrator):
 
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)
-        switch(self.detached, "detached")
+        check_bool(self.detached, "detached")
         gamma: Any = 0.0 if self._estimates() else self.gamma
         named = [value for value in (gamma, self.weight, self.classes) if np.ndim(value) == 1]
         self._settings(gamma, classes or (len(named[0]) if named else 2))

@@ -12,7 +12,7 @@ import numpy as np
 from refocal import _check
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
-from refocal.calibrators.base import Calibrator, Head, choice
+from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.maximum_likelihood import Likelihood, fit_focal_temperature, fit_temperature
 from refocal.calibrators.fit.temperature_likelihood import Labeled
 from refocal.calibrators.objectives import Least, calibration_error, line_search, refuse_weights
@@ -117,8 +117,8 @@ class FocalTemperatureScaling(Calibrator):
 
     def checked_search(self) -> str:
         """The search, after a check of what belongs to it."""
-        kind = choice(self.objective, "objective", ("nll", "ece", "adaptive_ece"))
-        search = choice(self.search, "search", ("newton", "grid", "line"))
+        kind = _check.one_of(self.objective, "objective", ("nll", "ece", "adaptive_ece"))
+        search = _check.one_of(self.search, "search", ("newton", "grid", "line"))
         if search == "newton" and kind != "nll":
             msg = f'search="newton" needs objective="nll", which has derivatives; got objective={kind!r}'
             raise ValueError(msg)

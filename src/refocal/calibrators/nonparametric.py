@@ -14,7 +14,7 @@ from sklearn.isotonic import IsotonicRegression
 from refocal import _check
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
-from refocal.calibrators.base import Calibrator, Head, choice
+from refocal.calibrators.base import Calibrator, Head
 from refocal.maps.heads import table_head
 from refocal.maps.simplex import log_p_and_q, split_logits
 
@@ -58,7 +58,7 @@ class IsotonicCalibration(Calibrator):
         self.knots_, self.values_ = _tables(tables)
 
     def _checked_method(self) -> str:
-        return choice(self.method, "method", ("one_vs_rest", "top_label"))
+        return _check.one_of(self.method, "method", ("one_vs_rest", "top_label"))
 
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)

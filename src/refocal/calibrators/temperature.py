@@ -11,7 +11,7 @@ import numpy as np
 from refocal import _check
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
-from refocal.calibrators.base import Calibrator, Head, choice, switch
+from refocal.calibrators.base import Calibrator, Head, check_bool
 from refocal.calibrators.fit.maximum_likelihood import Likelihood, Temperature, fit_temperature
 from refocal.calibrators.fit.temperature_likelihood import Labeled
 from refocal.calibrators.objectives import calibration_error, focal_risk, line_search, refuse_weights
@@ -96,7 +96,7 @@ class TemperatureScaling(Calibrator):
 
     def checked_objective(self) -> str:
         """The objective, after a check of what belongs to it."""
-        objective = choice(self.objective, "objective", ("nll", "focal", "ece", "adaptive_ece"))
+        objective = _check.one_of(self.objective, "objective", ("nll", "focal", "ece", "adaptive_ece"))
         gamma = _check.scalar_gamma(self.gamma, least=0.0)
         if objective != "focal" and (gamma != 0 or self.apply_posterior):
             msg = f'gamma and apply_posterior belong to objective="focal", got objective={objective!r}'
@@ -113,7 +113,7 @@ class TemperatureScaling(Calibrator):
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)
         self.checked_objective()
-        switch(self.apply_posterior, "apply_posterior")
+        check_bool(self.apply_posterior, "apply_posterior")
 
     def _head(self, classes: int) -> Head:
         gamma = self.gamma if self.apply_posterior else 0.0
@@ -141,7 +141,7 @@ def least_focal_risk(data: Labeled, gamma: float, start: float) -> float:
 def least_error(error: Callable[[float], float], grid: Any, likeliest: float) -> float:
     """The temperature with the least calibration error: of a grid, or of a range around the likeliest."""
     if isinstance(grid, str):
-        choice(grid, "temperature_grid", ("continuous",))
+        _check.one_of(grid, "temperature_grid", ("continuous",))
         center = math.log(likeliest)
         return math.exp(line_search(lambda x: error(math.exp(x)), center, width=1.0, points=41, rounds=4).x)
     values = temperatures(grid, PUBLISHED_TEMPERATURES)

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from refocal import metrics
+from refocal.calibrators.conversion import scores_to_probs
 from refocal.metrics import CalibrationSummary
 from refocal.predictions import Predictions
 from refocal.report import Report, words
-from refocal.report.evaluation import given_probs
 
 if TYPE_CHECKING:
     from refocal.scale.engines import Progress
@@ -39,7 +39,7 @@ def paired(several: Sequence[Predictions], progress: Callable[[str], None]) -> l
             msg = "files beside each other must have the same weights, or none"
             raise ValueError(msg)
         progress("comparing")
-        one, two = (given_probs(each.scores, input=each.kind, log=False) for each in (first, other))
+        one, two = (scores_to_probs(each.scores, input=each.kind) for each in (first, other))
         for measure in _TESTED:
             test = metrics.paired_test(measure, one, two, labels, weights=first.weights)
             tests.append({"measure": measure.__name__, "first": 0, "second": number, "p_value": test.p_value})

@@ -85,7 +85,7 @@ def hessian_trace(
     Reference: 004, section 3.2 and 4.3; Hutchinson 1989, Commun. Stat. Simul. Comput. 18(3).
     """
     probes = _check.count(probes, "probes", least=2)
-    method = _check.one_of(method, "method", ("hutchinson", "hutch++", "xtrace"))  # type: ignore[assignment]
+    method = _check.one_of(method, "method", ("hutchinson", "hutch++", "xtrace"))
     _check.one_of(matrix, "matrix", ("hessian", "ggn"))
     memory = None if memory is None else _check.count(memory, "memory", most=1 << 62)
     hutchinson = method == "hutchinson"

@@ -13,8 +13,7 @@ import numpy as np
 import refocal
 from refocal import _check
 from refocal._arrays import namespace
-from refocal.maps.heads import edges_of_probability, to_logits
-from refocal.maps.posterior import posterior_from_logits
+from refocal.calibrators.conversion import scores_to_probs
 from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
 from refocal.report.record import SLIDER_LOGITS, Report, Slider, freeze
 from refocal.report.verdict import verdict
@@ -46,27 +45,7 @@ class ScoreMap:
 
 def given_map(*, input: str) -> ScoreMap:
     """The scores as they came: softmax of logits, or the probabilities themselves."""
-    return ScoreMap(GIVEN, "As given", lambda scores: given_probs(scores, input=input, log=False), freeze({}), None)
-
-
-def given_probs(scores: Any, *, input: str, log: bool) -> np.ndarray:
-    """The probabilities that scores stand for, or their logarithms, (N, K) in float64.
-
-    One column is for two classes: the log-odds, or the probability, of the second.
-    """
-    _check.one_of(input, "input", ("logits", "probs"))
-    array = np.asarray(_check.unmasked(scores, input))
-    array = array.reshape(-1, 1) if array.ndim == 1 else array
-    xp, array = _check.floating(array, input)
-    least, gap = edges_of_probability(np.finfo(array.dtype if array.dtype.itemsize <= 8 else np.float64))
-    wide = array.astype(np.float64)
-    if input == "logits" and array.shape[1] > 1:
-        _check.logits(wide, input, xp=np)
-    elif input == "probs":
-        check = _check.simplex if array.shape[1] > 1 else _check.probabilities
-        check(array, input, xp=xp)
-    logits = to_logits(wide, probs=input == "probs", least=least, gap=gap, xp=namespace(wide))
-    return posterior_from_logits(logits, gamma=0.0, log=log)
+    return ScoreMap(GIVEN, "As given", lambda scores: scores_to_probs(scores, input=input), freeze({}), None)
 
 
 def evaluate(
@@ -173,7 +152,7 @@ def compare(
 
 def _slider(data: TestData, classes: int, fitted: Mapping[str, float], *, input: str) -> Slider:
     step = -(-len(data.labels) // max(1, SLIDER_LOGITS // classes))
-    logits = given_probs(data.scores[::step], input=input, log=True)
+    logits = scores_to_probs(data.scores[::step], input=input, log=True)
     values = {"gamma": 0.0, "temperature": 1.0, **fitted}
     return Slider.pack(logits, data.labels[::step], gamma=values["gamma"], temperature=values["temperature"])
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal.calibrators.base import logits_of
+from refocal.calibrators.conversion import scores_to_logits
 from refocal.calibrators.fit.descent import Quadratic, Slope
 from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
 from refocal.calibrators.fit.temperature_likelihood import Focal, Labeled
@@ -115,7 +115,7 @@ class PartitionedLikelihood:
 def read_labeled(block: Block, *, kind: str) -> Labeled:
     """The rows of a block as logits."""
     matrix = block.scores.reshape(len(block.labels), -1)
-    return Labeled.of(logits_of(matrix, probs=kind == "probs"), block.labels, block.weights)
+    return Labeled.of(scores_to_logits(matrix, input=kind), block.labels, block.weights)
 
 
 def outline_block(block: Block, *, kind: str, files: int) -> Outline:

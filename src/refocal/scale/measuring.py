@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from refocal.calibrators.conversion import scores_to_probs
 from refocal.metrics import CalibrationAccumulator, CalibrationSummary
-from refocal.report.evaluation import given_probs
 from refocal.scale.engines import Engine, Progress, open_engine
 from refocal.scale.parts import Block, FileSource, Rows, find_files, require_form
 
@@ -87,7 +87,7 @@ def _accumulate(block: Block, kind: str, calibrator: Calibrator | None) -> Calib
     elif kind == "logits" and scores.ndim == 2 and scores.shape[1] > 1:
         accumulator.update_logits(scores, labels, weights=weights)
     else:
-        accumulator.update(given_probs(scores, input=kind, log=False), labels, weights=weights)
+        accumulator.update(scores_to_probs(scores, input=kind), labels, weights=weights)
     return accumulator
 
 

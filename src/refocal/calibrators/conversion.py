@@ -1,0 +1,66 @@
+"""Conversion of scores, which are logits or probabilities, to logits (N, K) and to probabilities (N, K)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from refocal import _check
+from refocal._arrays import namespace
+from refocal._check import Input
+from refocal.maps.heads import edges_of_probability, to_logits
+from refocal.maps.posterior import posterior_from_logits
+
+
+def check_input(input: str) -> Input:
+    """Check the word that says whether scores are logits or probabilities."""
+    return _check.one_of(input, "input", ("logits", "probs"))
+
+
+def check_probs(scores: np.ndarray) -> None:
+    """Check the values of probabilities: rows (N, K) that sum to 1, or one column (N, 1) within [0, 1]."""
+    check = _check.simplex if scores.shape[1] > 1 else _check.probabilities
+    check(scores, "probs", xp=namespace(scores))
+
+
+def scores_to_logits(scores: np.ndarray, *, input: str) -> np.ndarray:
+    """Convert scores to logits (N, K) without checking them.
+
+    Args:
+        scores: Logits or probabilities (N, K). One column (N, 1) is for two classes: the log-odds or the probability
+            of the second class.
+        input: "logits" or "probs".
+
+    Returns:
+        Logits (N, K). Float32 logits stay float32; everything else becomes float64.
+    """
+    probs = input == "probs"
+    least, gap = edges_of_probability(np.finfo(scores.dtype))
+    wide = scores if scores.dtype == np.float32 and not probs else scores.astype(np.float64, copy=False)
+    logits: np.ndarray = to_logits(wide, probs=probs, least=least, gap=gap, xp=namespace(wide))
+    return logits
+
+
+def scores_to_probs(scores: ArrayLike, *, input: str, log: bool = False) -> np.ndarray:
+    """Check scores and convert them to probabilities, with nothing fitted.
+
+    Args:
+        scores: Logits or probabilities (N, K). A single column (N,) or (N, 1) is for two classes: the log-odds or the
+            probability of the second class. Logits may be -inf for classes that are masked.
+        input: "logits" or "probs".
+        log: Whether to return log-probabilities.
+
+    Returns:
+        Probabilities, or their logarithms, (N, K) in float64.
+    """
+    check_input(input)
+    array = np.asarray(_check.unmasked(scores, input))
+    array = array.reshape(-1, 1) if array.ndim == 1 else array
+    xp, array = _check.floating(array, input)
+    if input == "probs":
+        check_probs(array)
+    elif array.shape[1] > 1:
+        _check.logits(array, input, xp=xp)
+    narrow = array if array.dtype.itemsize <= 8 else array.astype(np.float64)
+    logits = scores_to_logits(narrow, input=input).astype(np.float64, copy=False)
+    return posterior_from_logits(logits, gamma=0.0, log=log)
