@@ -39,9 +39,9 @@ def main() -> None:
     logits = (3 * rng.standard_normal((1_000_000, 10))).astype(np.float32)
     labels = np.argmax(logits / 2 + rng.gumbel(size=logits.shape), axis=1)
     with tempfile.TemporaryDirectory() as folder:
-        Predictions(logits, kind="logits", labels=labels).write(Path(folder, "big.npz"))
-        Predictions(logits[:5000], kind="logits", labels=labels[:5000]).write(Path(folder, "val.npz"))
-        Predictions(logits[5000:15_000], kind="logits", labels=labels[5000:15_000]).write(Path(folder, "test.npz"))
+        Predictions(logits, input="logits", labels=labels).write(Path(folder, "big.npz"))
+        Predictions(logits[:5000], input="logits", labels=labels[:5000]).write(Path(folder, "val.npz"))
+        Predictions(logits[5000:15_000], input="logits", labels=labels[5000:15_000]).write(Path(folder, "test.npz"))
         refocal.calibrate(logits[:5000], labels[:5000], method="temperature").save(Path(folder, "cal.json"))
         commands = {
             "--help": ["--help"],

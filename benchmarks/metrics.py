@@ -103,7 +103,7 @@ def table_rows(shape: tuple[int, int], *, logits: bool) -> list[str]:
     scores = 3 * rng.standard_normal(shape, dtype=np.float32)
     labels = rng.integers(0, shape[1], shape[0])
     if logits:
-        ours: dict[str, Task] = {"refocal": lambda: metrics.ece_from_logits(scores, labels, bins=BINS)}
+        ours: dict[str, Task] = {"refocal": lambda: metrics.ece(scores, labels, input="logits", bins=BINS)}
         others = peers_from_logits(scores, labels)
     else:
         np.exp(scores, out=scores)

@@ -50,7 +50,7 @@ def sample() -> Predictions:
     """Logits as a network gives them, and labels."""
     rng = np.random.default_rng(0)
     scores = 3 * rng.standard_normal((ROWS, CLASSES), dtype=np.float32)
-    return Predictions(scores, kind="logits", labels=rng.integers(0, CLASSES, ROWS))
+    return Predictions(scores, input="logits", labels=rng.integers(0, CLASSES, ROWS))
 
 
 def measured(name: str, path: Path, how: str) -> tuple[float, float]:

@@ -62,7 +62,7 @@ def test_evaluate_one_file(files, capsys):
 
 def test_evaluate_files_side_by_side(files, capsys):
     test = Predictions.read("test.npz")
-    Predictions(test.scores.astype(np.float64) * 2, kind="logits", labels=test.labels).write("sharper.npz")
+    Predictions(test.scores.astype(np.float64) * 2, input="logits", labels=test.labels).write("sharper.npz")
     status, shown, _ = run(capsys, "evaluate", "test.npz", "sharper.npz")
     assert status == 0
     assert "differs from the first" in shown
@@ -82,7 +82,7 @@ def test_evaluate_block_by_block(files, capsys):
     assert content["samples"] == len(test)
     log_odds = np.linspace(-4, 4, 300)
     labels = (np.sin(37 * log_odds) + log_odds > 0).astype(int)
-    Predictions(log_odds, kind="logits", labels=labels).write("two.npz")
+    Predictions(log_odds, input="logits", labels=labels).write("two.npz")
     content = json.loads(run(capsys, "evaluate", "two.npz", *little)[1])["streamed"]["two.npz"]
     for name, measured in refocal.evaluate(log_odds, labels).given.measures.items():
         if name != "adaptive_ece":
@@ -109,7 +109,7 @@ def test_calibrate_then_apply_and_export(files, capsys):
     assert "γ = 3" in shown
     assert "report: report.html" in shown
     probs = Predictions.read("probs.npz")
-    assert probs.kind == "probs"
+    assert probs.input == "probs"
     assert np.array_equal(probs.labels, Predictions.read("test.npz").labels)
     assert probs.class_names == Predictions.read("test.npz").class_names
 
@@ -187,16 +187,16 @@ def test_what_is_refused_is_said_in_one_line(files, capsys, arguments, message):
     import re
 
     test = Predictions.read("test.npz")
-    Predictions(test.scores, kind="logits").write("unlabeled.npz")
-    Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2]).write("probs.npz")
-    Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2]).write("few.npz")
-    Predictions(np.full((3, 10), 0.1), kind="probs", labels=[0, 1, 2], weights=[1, 2, 3]).write("heavy.npz")
-    Predictions(test.scores, kind="logits", labels=test.labels).write("plain.npz")
+    Predictions(test.scores, input="logits").write("unlabeled.npz")
+    Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2]).write("probs.npz")
+    Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2]).write("few.npz")
+    Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2], sample_weight=[1, 2, 3]).write("heavy.npz")
+    Predictions(test.scores, input="logits", labels=test.labels).write("plain.npz")
     names = tuple(reversed(test.class_names))
-    Predictions(test.scores, kind="logits", labels=test.labels, class_names=names).write("renamed.npz")
+    Predictions(test.scores, input="logits", labels=test.labels, class_names=names).write("renamed.npz")
     masked = np.where(np.arange(10) == 9, -np.inf, test.scores)
-    Predictions(masked, kind="logits", labels=np.minimum(test.labels, 8)).write("masked.npz")
-    Predictions(np.zeros((3, 2)), kind="logits").write("two.npz")
+    Predictions(masked, input="logits", labels=np.minimum(test.labels, 8)).write("masked.npz")
+    Predictions(np.zeros((3, 2)), input="logits").write("two.npz")
     Path("deep.json").write_text("[" * 100_000, encoding="utf-8")
     Path("folder.html").mkdir()
     refocal.calibrate(test.scores, test.labels, method="temperature").save("cal.json")
@@ -315,7 +315,7 @@ def test_binary_scores_of_one_column(tmp_path, monkeypatch, capsys):
     log_odds = 2 * rng.standard_normal(2000)
     labels = rng.random(2000) < 1 / (1 + np.exp(-log_odds))
     split = np.where(np.arange(2000) % 2 == 0, "val", "test")
-    Predictions(3 * log_odds, kind="logits", labels=labels.astype(int), split=split).write("scores.npz")
+    Predictions(3 * log_odds, input="logits", labels=labels.astype(int), split=split).write("scores.npz")
     content = json.loads(run(capsys, "calibrate", "scores.npz", "--method", "temperature", "--json")[1])
     assert content["verdict"]["regime"] == "overconfident"
     assert content["classes"] == 2

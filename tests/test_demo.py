@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 def test_predictions_are_what_they_claim():
     predictions = demo.load()
-    assert predictions.kind == "logits"
+    assert predictions.input == "logits"
     assert predictions.classes == len(predictions.class_names) == 10
     assert set(predictions.split) == {"val", "test"}
     assert 0.05 < np.mean(np.argmax(predictions.scores, axis=1) != predictions.labels) < 0.2

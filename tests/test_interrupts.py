@@ -20,7 +20,7 @@ def long_command(tmp_path, launch):
     """A command that has begun to write its output, and goes on for seconds."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 400_000)
-    Predictions(rng.standard_normal((400_000, 10)), kind="logits", labels=labels).write(tmp_path / "big.npz")
+    Predictions(rng.standard_normal((400_000, 10)), input="logits", labels=labels).write(tmp_path / "big.npz")
     refocal.calibrate(rng.standard_normal((100, 10)), labels[:100], method="temperature").save(tmp_path / "cal.json")
     arguments = ["apply", "cal.json", "big.npz", "--out", "out.csv"]
     process = launch([sys.executable, "-m", "refocal", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)

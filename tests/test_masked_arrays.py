@@ -57,12 +57,12 @@ def test_labels_of_the_mathematics():
     "measure", [metrics.ece, metrics.nll, metrics.brier, metrics.smooth_ece, metrics.auroc, metrics.error]
 )
 def test_metrics(measure):
-    with refused("probs"):
+    with refused("scores"):
         measure(masked(PROBS), LABELS)
     with refused("labels"):
         measure(PROBS, masked(LABELS))
-    with refused("weights"):
-        measure(PROBS, LABELS, weights=masked(WEIGHTS))
+    with refused("sample_weight"):
+        measure(PROBS, LABELS, sample_weight=masked(WEIGHTS))
 
 
 def test_other_metrics():
@@ -70,8 +70,8 @@ def test_other_metrics():
         metrics.CalibrationAccumulator().update(PROBS, masked(LABELS))
     with refused("posterior"):
         metrics.kl_to_posterior(PROBS, masked(PROBS))
-    with refused("logits"):
-        metrics.ece_from_logits(masked(LOGITS), LABELS)
+    with refused("scores"):
+        metrics.ece(masked(LOGITS), LABELS, input="logits")
 
 
 @pytest.mark.parametrize("kind", [calibrators.TemperatureScaling, calibrators.PlattScaling, calibrators.MatrixScaling])
@@ -98,12 +98,12 @@ def test_reports():
     for name, given in (
         ("scores", (masked(LOGITS), LABELS, WEIGHTS)),
         ("labels", (LOGITS, masked(LABELS), WEIGHTS)),
-        ("weights", (LOGITS, LABELS, masked(WEIGHTS))),
+        ("sample_weight", (LOGITS, LABELS, masked(WEIGHTS))),
     ):
         scores, labels, weights = given
         with refused(name):
-            refocal.evaluate(scores, labels, weights=weights)
-        with refused({"scores": "X", "weights": "sample_weight"}.get(name, name)):
+            refocal.evaluate(scores, labels, sample_weight=weights)
+        with refused({"scores": "X"}.get(name, name)):
             refocal.calibrate(scores, labels, method="temperature", sample_weight=weights)
     with refused("labels"):
         refocal.calibrate(LOGITS, LABELS, method="temperature").report(LOGITS, masked(LABELS))
@@ -112,8 +112,8 @@ def test_reports():
 
 
 def test_predictions():
-    for name, array in (("labels", LABELS), ("weights", WEIGHTS), ("split", np.array(["val"] * 90))):
+    for name, array in (("labels", LABELS), ("sample_weight", WEIGHTS), ("split", np.array(["val"] * 90))):
         with refused(name):
-            Predictions(LOGITS, kind="logits", **{name: masked(array)})
+            Predictions(LOGITS, input="logits", **{name: masked(array)})
     with refused("scores"):
-        Predictions(masked(LOGITS), kind="logits")
+        Predictions(masked(LOGITS), input="logits")

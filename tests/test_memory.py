@@ -89,7 +89,7 @@ def test_json_takes_no_more_than_the_table(folder):
 
 
 def test_sizes_are_known_from_headers(folder, tmp_path):
-    Predictions(np.zeros((3000, 3)), kind="logits", labels=np.zeros(3000, int)).write(tmp_path / "a.csv")
+    Predictions(np.zeros((3000, 3)), input="logits", labels=np.zeros(3000, int)).write(tmp_path / "a.csv")
     for path in (folder / "both.npz", folder / "test.parquet"):
         with PredictionsReader(path) as blocks:
             assert blocks.size == (ROWS, CLASSES)

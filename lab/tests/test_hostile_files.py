@@ -174,7 +174,7 @@ def test_deep_nesting_names_the_file(tmp_path, capsys):
     state.write_text(DEEP, encoding="utf-8")
     with pytest.raises(ValueError, match=r"state\.json is not a saved CalibrationAccumulator"):
         CalibrationAccumulator.load(state)
-    Predictions(np.zeros((4, 2)), kind="logits", labels=[0, 1, 0, 1]).write(tmp_path / "a.npz")
+    Predictions(np.zeros((4, 2)), input="logits", labels=[0, 1, 0, 1]).write(tmp_path / "a.npz")
     status, _, trouble = run(capsys, "calibrate", tmp_path / "a.npz", "--loss", state)
     assert (status, "state.json" in trouble, "nested too deeply" in trouble) == (1, True, True)
 
@@ -250,15 +250,15 @@ def test_weights_whose_sums_overflow_or_vanish_are_refused(tmp_path, capsys, ext
     rng = np.random.default_rng(0)
     logits, labels = rng.standard_normal((200, 3)), rng.integers(0, 3, 200)
     weights = np.full(200, extreme)
-    Predictions(logits, kind="logits", labels=labels).write(tmp_path / "plain.npz")
+    Predictions(logits, input="logits", labels=labels).write(tmp_path / "plain.npz")
     np.savez(tmp_path / "a.npz", logits=logits, labels=labels, weights=weights)
     for engine in ([], ["--engine", "local"]):
         status, shown, trouble = run(capsys, "evaluate", tmp_path / "a.npz", "--json", *engine)
         assert (status, shown) == (1, "")
-        assert "weights" in trouble
+        assert "weight" in trouble
     for call in (
         lambda: TemperatureScaling().fit(logits, labels, weights),
-        lambda: CalibrationAccumulator().update(np.full((200, 2), 0.5), labels % 2, weights=weights),
+        lambda: CalibrationAccumulator().update(np.full((200, 2), 0.5), labels % 2, sample_weight=weights),
     ):
         with pytest.raises(ValueError, match=r"the largest of .*weight.* must lie between 1e-100 and 1e.100, got"):
             call()
@@ -271,6 +271,6 @@ def test_weights_whose_sums_overflow_or_vanish_are_refused(tmp_path, capsys, ext
 @pytest.mark.parametrize("width", ["0", "000", " 0 ", ""])
 def test_a_terminal_of_no_width(tmp_path, capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
-    Predictions(np.eye(3)[[0, 1, 2, 0] * 30], kind="probs", labels=[0, 1, 2, 0] * 30).write(tmp_path / "a.npz")
+    Predictions(np.eye(3)[[0, 1, 2, 0] * 30], input="probs", labels=[0, 1, 2, 0] * 30).write(tmp_path / "a.npz")
     status, shown, _ = run(capsys, "evaluate", tmp_path / "a.npz")
     assert (status, "NLL" in shown) == (0, True)

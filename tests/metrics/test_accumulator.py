@@ -15,7 +15,7 @@ from refocal.metrics import CalibrationAccumulator
 def fed(batches, **settings):
     accumulator = CalibrationAccumulator(**settings)
     for batch in batches:
-        accumulator.update(*batch[:2], weights=batch[2] if len(batch) > 2 else None)
+        accumulator.update(*batch[:2], sample_weight=batch[2] if len(batch) > 2 else None)
     return accumulator
 
 
@@ -45,10 +45,10 @@ def test_batches_give_what_all_at_once_gives(task):
         labels = (rng.random(probs.shape) < probs).astype(int)
     pieces = [slice(0, 10), slice(10, 11), slice(11, 700), slice(700, 1000)]
     found = fed([(probs[piece], labels[piece], weights[piece]) for piece in pieces], task=task).compute()
-    for name, value in functions(probs, labels, task=task, weights=weights).items():
+    for name, value in functions(probs, labels, task=task, sample_weight=weights).items():
         assert getattr(found, name) == pytest.approx(value, rel=1e-12), name
     if task == "multiclass":
-        expected = metrics.classwise_ece(probs, labels, weights=weights)
+        expected = metrics.classwise_ece(probs, labels, sample_weight=weights)
         assert found.classwise_ece == pytest.approx(expected, rel=1e-12)
         assert found.confidence == pytest.approx(np.average(probs.max(axis=1), weights=weights), rel=1e-12)
     else:
@@ -136,7 +136,7 @@ def test_logits_are_added_as_their_probabilities(task):
         logits, labels = logits[:, 0], labels % 2
         probs = 1 / (1 + np.exp(-logits))
     accumulator = CalibrationAccumulator(task=task)
-    accumulator.update_logits(logits, labels)
+    accumulator.update(logits, labels, input="logits")
     expected = fed([(probs, labels)], task=task).compute()
     np.testing.assert_allclose(accumulator.compute(), expected, rtol=1e-9)
 
@@ -158,8 +158,8 @@ def test_a_batch_in_which_nothing_counts_adds_nothing():
     accumulator = fed([(probs, labels)], ignore_index=-1)
     before = accumulator.compute()
     accumulator.update(probs, np.full(40, -1))
-    accumulator.update_logits(np.log(probs), np.full(40, -1))
-    accumulator.update(probs, labels, weights=np.zeros(40))
+    accumulator.update(np.log(probs), np.full(40, -1), input="logits")
+    accumulator.update(probs, labels, sample_weight=np.zeros(40))
     assert accumulator.compute() == pytest.approx(before, nan_ok=True)
     with pytest.raises(ValueError, match="must have seen a sample"):
         fed([(probs, np.full(40, -1))], ignore_index=-1).compute()
@@ -178,7 +178,7 @@ def test_a_refused_batch_leaves_nothing_behind():
 
 def test_what_does_not_fit_is_refused():
     accumulator = fed([calibrated(np.random.default_rng(8), (20, 3))])
-    with pytest.raises(ValueError, match="probs must have 3 classes as before, got 4"):
+    with pytest.raises(ValueError, match="scores must have 3 classes as before, got 4"):
         accumulator.update(*calibrated(np.random.default_rng(9), (20, 4)))
     with pytest.raises(ValueError, match="other must have 3 classes, got 4"):
         accumulator.merge(fed([calibrated(np.random.default_rng(9), (20, 4))]))

@@ -62,7 +62,7 @@ def test_top_label_with_weights_against_loops():
         confidence, correct = loop_top(probs, labels)
         for norm in ("l1", "l2", "max"):
             expected = loop_ece(confidence, correct, norm=norm, weights=weights)
-            assert metrics.ece(probs, labels, norm=norm, weights=weights) == pytest.approx(expected, rel=1e-9)
+            assert metrics.ece(probs, labels, norm=norm, sample_weight=weights) == pytest.approx(expected, rel=1e-9)
         assert metrics.mce(probs, labels) == metrics.ece(probs, labels, norm="max")
 
 
@@ -71,8 +71,8 @@ def test_classwise_error_against_loops():
     probs, labels = calibrated(rng, (200, 4))
     weights = rng.random(200)
     by_class = [loop_ece(probs[:, k], labels == k, weights=weights) for k in range(4)]
-    assert metrics.classwise_ece(probs, labels, weights=weights) == pytest.approx(np.mean(by_class), rel=1e-9)
-    summed = metrics.classwise_ece(probs, labels, weights=weights, reduction="sum")
+    assert metrics.classwise_ece(probs, labels, sample_weight=weights) == pytest.approx(np.mean(by_class), rel=1e-9)
+    summed = metrics.classwise_ece(probs, labels, sample_weight=weights, reduction="sum")
     assert summed == pytest.approx(np.sum(by_class), rel=1e-9)
     by_mass = [
         metrics.ece(np.ascontiguousarray(probs[:, k]), (labels == k).astype(int), task="binary", binning="equal_mass")
@@ -195,7 +195,7 @@ def test_debiasing_where_confidence_is_constant_is_the_formula_of_kumar():
     square = (0.9 - accuracy) ** 2 - accuracy * (1 - accuracy) / 9
     found = metrics.ece(p, y, task="binary", norm="l2", debias=True)
     assert found == pytest.approx(np.sqrt(square), rel=1e-12)
-    doubled = metrics.ece(p, y, task="binary", norm="l2", debias=True, weights=np.full(10, 2.0))
+    doubled = metrics.ece(p, y, task="binary", norm="l2", debias=True, sample_weight=np.full(10, 2.0))
     assert doubled == pytest.approx(found, rel=1e-12)
 
 
@@ -205,7 +205,8 @@ def test_debiasing_does_not_depend_on_the_unit_of_weights(norm):
     p, weights = rng.random(200), rng.random(200)
     y = (rng.random(200) < p**2).astype(int)
     found = [
-        metrics.ece(p, y, task="binary", norm=norm, debias=True, weights=unit * weights) for unit in (1e-12, 1.0, 1e12)
+        metrics.ece(p, y, task="binary", norm=norm, debias=True, sample_weight=unit * weights)
+        for unit in (1e-12, 1.0, 1e12)
     ]
     assert found == pytest.approx([found[1]] * 3, rel=1e-9)
 
@@ -272,7 +273,7 @@ def test_equal_mass_bins_hold_equal_shares_and_keep_ties():
     assert sums.samples.tolist() == [125] * 8
     tied = np.repeat([0.3, 0.6, 0.9], [10, 80, 10])
     assert equal_mass_bins(tied, tied > 0.5, bins=4).samples.tolist() == [90, 0, 0, 10]
-    weighted = metrics.ece(p, (p > 0.5).astype(int), task="binary", binning="equal_mass", weights=np.ones(1000))
+    weighted = metrics.ece(p, (p > 0.5).astype(int), task="binary", binning="equal_mass", sample_weight=np.ones(1000))
     assert weighted == pytest.approx(metrics.ece(p, (p > 0.5).astype(int), task="binary", binning="equal_mass"))
 
 

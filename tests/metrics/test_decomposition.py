@@ -14,8 +14,8 @@ def test_parts_add_up_and_are_those_of_isotonic_regression():
     probs, labels = calibrated(rng, (300, 3))
     probs = sharpened(probs, power=2)
     for weights in (None, rng.random(300)):
-        parts = metrics.brier_decomposition(probs, labels, weights=weights)
-        assert parts.brier == pytest.approx(metrics.brier(probs, labels, weights=weights), rel=1e-12)
+        parts = metrics.brier_decomposition(probs, labels, sample_weight=weights)
+        assert parts.brier == pytest.approx(metrics.brier(probs, labels, sample_weight=weights), rel=1e-12)
         assert parts.calibration + parts.refinement == pytest.approx(parts.brier, rel=1e-12)
         assert parts.uncertainty - parts.resolution == pytest.approx(parts.refinement, rel=1e-12)
         assert min(parts) >= 0

@@ -16,7 +16,7 @@ from refocal.metrics.uncertainty import _two_sided
 from refocal.stats.isotonic import calibration_part
 from refocal.stats.resampling import observed
 
-NEEDED = {"top_k_ece": {"k": 2}, "focal_score": {"gamma": 2.0}, "focal_score_from_logits": {"gamma": 2.0}}
+NEEDED = {"top_k_ece": {"k": 2}, "focal_score": {"gamma": 2.0}}
 MEASURES = [
     name
     for name in metrics.__all__
@@ -25,6 +25,7 @@ MEASURES = [
     and name not in ("interval", "paired_test")
 ]
 DRAWN = ("calibration_test", "reliability_diagram")
+INPUTS = pytest.mark.parametrize("input", ["logits", "probs"])
 RANKED = ("aurc",)  # which takes repeated samples one after another, in random order
 
 
@@ -33,36 +34,51 @@ def sample(count=300):
     return sharpened(probs, power=1.5), labels
 
 
-def value(name, probs, labels, **options):
-    """What a measure says, as a flat list of numbers."""
-    scores = np.log(probs) if name.endswith("from_logits") else probs
-    found = getattr(metrics, name)(scores, labels, **NEEDED.get(name, {}), **options)
+def value(name, probs, labels, *, input="probs", **options):
+    """The value of a measure, as a flat list of numbers."""
+    scores = np.log(probs) if input == "logits" else probs
+    found = getattr(metrics, name)(scores, labels, input=input, **NEEDED.get(name, {}), **options)
     return np.concatenate([np.ravel(part) for part in found]) if isinstance(found, tuple) else found
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_labels_to_be_ignored_do_not_count(name):
+def test_logits_give_what_their_probabilities_give(name):
+    probs, labels = sample()
+    found = value(name, probs, labels, input="logits")
+    np.testing.assert_allclose(found, value(name, probs, labels), rtol=1e-9)
+
+
+@INPUTS
+@pytest.mark.parametrize("name", MEASURES)
+def test_labels_to_be_ignored_do_not_count(name, input):
     probs, labels = sample()
     ignored = np.where(np.arange(300) % 3 == 0, 7, labels)
     kept = ignored != 7
     for weights in (None, np.random.default_rng(1).random(300)):
-        found = value(name, probs, ignored, ignore_index=7, weights=weights)
-        alone = value(name, probs[kept], labels[kept], weights=None if weights is None else weights[kept])
+        found = value(name, probs, ignored, input=input, ignore_index=7, sample_weight=weights)
+        kept_weights = None if weights is None else weights[kept]
+        alone = value(name, probs[kept], labels[kept], input=input, sample_weight=kept_weights)
         np.testing.assert_allclose(found, alone, rtol=1e-9)
 
 
+@INPUTS
 @pytest.mark.parametrize("name", [name for name in MEASURES if name not in DRAWN + RANKED])
-def test_whole_weights_are_repeated_samples(name):
+def test_whole_weights_are_repeated_samples(name, input):
     probs, labels = sample()
     times = np.random.default_rng(2).integers(1, 4, 300)
-    found = value(name, probs, labels, weights=times)
-    repeated = value(name, np.repeat(probs, times, axis=0), np.repeat(labels, times))
+    found = value(name, probs, labels, input=input, sample_weight=times)
+    repeated = value(name, np.repeat(probs, times, axis=0), np.repeat(labels, times), input=input)
     np.testing.assert_allclose(found, repeated, rtol=2e-3 if name == "smooth_ece" else 1e-9)
 
 
 SETTINGS = {
-    metrics.ece: [{}, {"bins": 7, "norm": "l2"}, {"binning": "guo2017"}, {"binning": "mukhoti2020", "norm": "max"}],
-    metrics.ece_from_logits: [{}, {"bins": 9, "binning": "equal_mass"}],
+    metrics.ece: [
+        {},
+        {"bins": 7, "norm": "l2"},
+        {"bins": 9, "binning": "equal_mass"},
+        {"binning": "guo2017"},
+        {"binning": "mukhoti2020", "norm": "max"},
+    ],
     metrics.adaptive_ece: [{}, {"bins": 5}, {"binning": "mukhoti2020"}],
     metrics.mce: [{}, {"bins": 4}],
     metrics.top_k_ece: [{"k": 2}, {"k": 1, "bins": 6, "norm": "l2"}],
@@ -73,24 +89,25 @@ SETTINGS = {
 }
 
 
+@INPUTS
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("measure", GAPS, ids=lambda measure: measure.__name__)
-def test_intervals_start_from_the_measure_itself(measure, weighted):
+def test_intervals_start_from_the_measure_itself(measure, weighted, input):
     """The norm of the summed residuals is the measure, with its defaults and its settings; no more than its bound.
 
     A kernel is computed on a grid there, and with the pairs of a sample with itself.
     """
     probs, labels = sample()
     probs[:3] = [[1, 0, 0, 0], [0.01, 0.01, 0.01, 0.97], [0.25, 0.25, 0.25, 0.25]]
-    scores = np.log(np.maximum(probs, 1e-30)) if measure is metrics.ece_from_logits else probs
+    scores = np.log(np.maximum(probs, 1e-30)) if input == "logits" else probs
     weights = np.random.default_rng(3).random(300) if weighted else None
-    common = {"weights": weights, "task": "multiclass", "ignore_index": None}
+    common = {"input": input, "sample_weight": weights, "task": "multiclass", "ignore_index": None}
     for settings in SETTINGS[measure]:
         for compress in (True, False):
             gaps = gaps_of(measure, scores, labels, common, settings, compress=compress)
             found = float(gaps.norm(observed(gaps))) ** gaps.power
             biased = {**settings, "unbiased": False} if "unbiased" in settings else settings
-            expected = measure(scores, labels, weights=weights, **biased) ** gaps.power
+            expected = measure(scores, labels, input=input, sample_weight=weights, **biased) ** gaps.power
             coarse = measure in (metrics.smooth_ece, metrics.kernel_calibration_error)
             assert found == pytest.approx(expected, rel=5e-3 if coarse else 1e-9), settings
             assert gaps.most == (4.0 if settings.get("reduction") == "sum" else 1.0)
@@ -98,7 +115,7 @@ def test_intervals_start_from_the_measure_itself(measure, weighted):
 
 def test_many_samples_are_joined_without_changing_the_error():
     probs, labels = sample(5000)
-    common = {"weights": None, "task": "multiclass", "ignore_index": None}
+    common = {"input": "probs", "sample_weight": None, "task": "multiclass", "ignore_index": None}
     for measure in (metrics.ece, metrics.adaptive_ece, metrics.smooth_ece, metrics.kernel_calibration_error):
         joined, apart = (gaps_of(measure, probs, labels, common, {}, compress=compress) for compress in (True, False))
         assert joined.residuals.shape[0] < apart.residuals.shape[0] == 5000
@@ -133,7 +150,7 @@ def test_a_probability_at_the_threshold_is_not_above_it():
 @pytest.mark.parametrize(("unbiased", "most"), [(False, np.sqrt(2)), (True, 2.0)])
 def test_the_kernel_error_of_whole_rows_is_at_most_the_distance_of_two_corners(unbiased, most, classes):
     probs, labels = calibrated(np.random.default_rng(0), (50, classes))
-    common = {"weights": None, "task": "multiclass", "ignore_index": None}
+    common = {"input": "probs", "sample_weight": None, "task": "multiclass", "ignore_index": None}
     settings = {"classes": "all", "unbiased": unbiased}
     request = Request(metrics.kernel_calibration_error, labels, common, settings, None, 100, np.random.default_rng(0))
     (shown,) = evidence(request, probs)
@@ -161,7 +178,7 @@ def test_a_model_does_not_differ_from_itself(measure):
 def test_recalibrated_predictions_are_the_end_of_the_way_from_the_given_ones():
     """At t = 0 the model is calibrated, at t = 1 its predictions are off by (p - pi)^2 in the mean of all samples."""
     probs, labels = sample()
-    common = {"weights": None, "task": "multiclass", "ignore_index": None}
+    common = {"input": "probs", "sample_weight": None, "task": "multiclass", "ignore_index": None}
     request = Request(metrics.brier_decomposition, labels, common, {}, None, 2000, np.random.default_rng(0))
     (resampled,) = brier_resamples(request, probs)
     assert resampled.truth(0.0, calibration_part) == pytest.approx(0, abs=1e-12)

@@ -93,20 +93,20 @@ def test_a_gradient_or_a_list_is_no_obstacle():
             spoiled(PROBS, (1, 0), np.nan),
             LABELS,
             ValueError,
-            "probs must be non-negative and not NaN, got nan in row 1",
+            "scores must be non-negative and not NaN, got nan in row 1",
         ),
         (spoiled(PROBS, (2, 0), -0.1), LABELS, ValueError, "non-negative and not NaN, got -0.1 in row 2"),
-        (spoiled(PROBS, (1, 0), 0.45), LABELS, ValueError, r"rows of probs must sum to 1 .*got 1\.25 in row 1"),
-        (spoiled(PROBS, (1, 0), np.inf), LABELS, ValueError, "rows of probs must sum to 1 .*got inf in row 1"),
+        (spoiled(PROBS, (1, 0), 0.45), LABELS, ValueError, r"rows of scores must sum to 1 .*got 1\.25 in row 1"),
+        (spoiled(PROBS, (1, 0), np.inf), LABELS, ValueError, "rows of scores must sum to 1 .*got inf in row 1"),
         (PROBS, [0, 3, 1], ValueError, r"labels must lie in 0 \.\.\. 2, got 3 in row 1"),
         (PROBS, [0, 1, -1], ValueError, r"labels must lie in 0 \.\.\. 2, got -1 in row 2"),
         (PROBS, [0.0, 1.0, 2.0], TypeError, "labels must have an integer dtype, got float64"),
         (PROBS, [0, 1], ValueError, r"labels must have shape \(3,\), got \(2,\)"),
-        (PROBS[:, 0], LABELS, ValueError, r"probs must have shape \(N, classes\).*task='binary'"),
+        (PROBS[:, 0], LABELS, ValueError, r"scores must have shape \(N, classes\).*task='binary'"),
         (PROBS[:, :1], LABELS, ValueError, r"two classes or more, got \(3, 1\) \(task='binary' takes P\(y = 1\)\)"),
-        (PROBS.astype(int), LABELS, TypeError, "probs must have a floating-point dtype"),
-        ("probs", LABELS, TypeError, "probs must be an array"),
-        (PROBS[:0], LABELS[:0], ValueError, r"probs must have at least one row, got shape \(0, 3\)"),
+        (PROBS.astype(int), LABELS, TypeError, "scores must have a floating-point dtype"),
+        ("probs", LABELS, TypeError, "scores must be an array"),
+        (PROBS[:0], LABELS[:0], ValueError, r"scores must have at least one row, got shape \(0, 3\)"),
     ],
 )
 def test_bad_rows_and_labels_are_named(probs, labels, error, message):
@@ -124,33 +124,33 @@ def test_a_bad_row_is_named_wherever_it_stands():
             measure(probs, np.zeros(100_000, dtype=int))
     logits = np.zeros((50_000, 4))
     logits[43_210, 2] = np.inf
-    with pytest.raises(ValueError, match=r"logits must be finite or -inf \(masked\).* got inf in row 43210"):
-        metrics.ece_from_logits(logits, np.zeros(50_000, dtype=int))
+    with pytest.raises(ValueError, match=r"scores must be finite or -inf \(masked\).* got inf in row 43210"):
+        metrics.ece(logits, np.zeros(50_000, dtype=int), input="logits")
     with pytest.raises(ValueError, match="got nan in row 1"):
-        metrics.nll_from_logits(spoiled(np.zeros((3, 2)), (1, 1), np.nan), [0, 0, 0])
-    with pytest.raises(ValueError, match="logits must not be NaN, got nan in row 2"):
-        metrics.nll_from_logits(np.array([0.0, 1.0, np.nan]), [0, 0, 0], task="binary")
+        metrics.nll(spoiled(np.zeros((3, 2)), (1, 1), np.nan), [0, 0, 0], input="logits")
+    with pytest.raises(ValueError, match="scores must not be NaN, got nan in row 2"):
+        metrics.nll(np.array([0.0, 1.0, np.nan]), [0, 0, 0], task="binary", input="logits")
 
 
 def test_masked_and_huge_logits_are_no_error():
     logits = np.array([[0.0, -np.inf, 800.0], [-np.inf, 3.0, -900.0]])
-    assert metrics.nll_from_logits(logits, [2, 1]) == 0.0
-    assert metrics.ece_from_logits(logits, [2, 1]) == 0.0
-    assert metrics.nll_from_logits(np.array([np.inf, -np.inf]), [1, 0], task="binary") == 0.0
+    assert metrics.nll(logits, [2, 1], input="logits") == 0.0
+    assert metrics.ece(logits, [2, 1], input="logits") == 0.0
+    assert metrics.nll(np.array([np.inf, -np.inf]), [1, 0], task="binary", input="logits") == 0.0
 
 
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1.0, -1.0, 1.0], "weights must be finite and not negative, got -1.0 in row 1"),
-        ([1.0, 1.0, np.nan], "weights must be finite and not negative, got nan in row 2"),
-        ([1.0, 1.0], r"weights must have shape \(3,\), one a label, got \(2,\)"),
-        ([0.0, 0.0, 0.0], "weights must not all be 0"),
+        ([1.0, -1.0, 1.0], "sample_weight must be finite and not negative, got -1.0 in row 1"),
+        ([1.0, 1.0, np.nan], "sample_weight must be finite and not negative, got nan in row 2"),
+        ([1.0, 1.0], r"sample_weight must have shape \(3,\), one per label, got \(2,\)"),
+        ([0.0, 0.0, 0.0], "sample_weight must not all be 0"),
     ],
 )
 def test_bad_weights_are_named(weights, message):
     with pytest.raises(ValueError, match=message):
-        metrics.ece(PROBS, LABELS, weights=weights)
+        metrics.ece(PROBS, LABELS, sample_weight=weights)
 
 
 @pytest.mark.parametrize("measure", [*MEASURES, metrics.brier_decomposition])
@@ -162,7 +162,7 @@ def test_whole_weights_repeat_samples(measure):
     if measure is metrics.aurc:  # a repeated sample is a tie, in random order; a heavy one comes as a whole
         times = np.full(60, 2)
     repeated = measure(np.repeat(probs, times, axis=0), np.repeat(labels, times))
-    assert measure(probs, labels, weights=times.astype(float)) == pytest.approx(
+    assert measure(probs, labels, sample_weight=times.astype(float)) == pytest.approx(
         repeated, rel=1e-9, abs=0.01 if measure is metrics.aurc else 1e-12
     )
 
@@ -185,9 +185,9 @@ def test_labels_of_any_integer_dtype_are_the_same_labels(dtype):
 def test_a_class_that_only_weightless_samples_give_does_not_count():
     probs, labels = np.array([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8]]), np.array([0, 0, 1])
     weights = np.array([1.0, 2.0, 0.0])
-    found = metrics.thresholded_ece(probs, labels, weights=weights)
-    assert found == metrics.thresholded_ece(probs[:2], labels[:2], weights=weights[:2])
-    limits = metrics.interval(metrics.thresholded_ece, probs, labels, weights=weights, resamples=100)
+    found = metrics.thresholded_ece(probs, labels, sample_weight=weights)
+    assert found == metrics.thresholded_ece(probs[:2], labels[:2], sample_weight=weights[:2])
+    limits = metrics.interval(metrics.thresholded_ece, probs, labels, sample_weight=weights, resamples=100)
     assert limits.low <= found <= limits.high
 
 
@@ -198,8 +198,8 @@ def test_dense_predictions_are_rows_with_classes_on_axis_one():
     weights = rng.random(2 * 4 * 5)
     dense = np.moveaxis(rows.reshape(2, 4, 5, 3), -1, 1)
     for measure in MEASURES:
-        given = measure(dense, labels.reshape(2, 4, 5), weights=weights.reshape(2, 4, 5))
-        assert given == pytest.approx(measure(rows, labels, weights=weights), rel=1e-12)
+        given = measure(dense, labels.reshape(2, 4, 5), sample_weight=weights.reshape(2, 4, 5))
+        assert given == pytest.approx(measure(rows, labels, sample_weight=weights), rel=1e-12)
     ignored = labels.copy()
     ignored[::3] = 255
     keep = ignored != 255
@@ -213,8 +213,8 @@ def test_dense_predictions_are_rows_with_classes_on_axis_one():
         metrics.ece(PROBS, [1, 1, 1], ignore_index=1.5)
     with pytest.raises(ValueError, match="labels must not all be ignore_index=1"):
         metrics.ece(PROBS, [1, 1, 1], ignore_index=1)
-    with pytest.raises(ValueError, match="weights must not all be 0"):
-        metrics.ece(PROBS, [0, 1, 2], ignore_index=1, weights=[0.0, 1.0, 0.0])
+    with pytest.raises(ValueError, match="sample_weight must not all be 0"):
+        metrics.ece(PROBS, [0, 1, 2], ignore_index=1, sample_weight=[0.0, 1.0, 0.0])
     with pytest.raises(ValueError, match=r"got nan in row \(1, 2, 3\)"):
         metrics.ece(spoiled(dense, (1, 0, 2, 3), np.nan), labels.reshape(2, 4, 5))
     # what is ignored is not looked at
@@ -228,7 +228,7 @@ def test_binary_input_is_the_probability_of_one():
     assert metrics.error(p, y, task="binary") == 0.25
     assert metrics.auroc(p, y, task="binary") == metrics.auroc(np.stack([1 - p, p], axis=1), y)
     assert metrics.nll(p, y.astype(bool), task="binary") == metrics.nll(p, y, task="binary")
-    with pytest.raises(ValueError, match=r"probs must lie in \[0, 1\], got 1.5 in row 2"):
+    with pytest.raises(ValueError, match=r"scores must lie in \[0, 1\], got 1.5 in row 2"):
         metrics.ece(spoiled(p, 2, 1.5), y, task="binary")
     with pytest.raises(ValueError, match=r"labels must lie in 0 \.\.\. 1, got 2 in row 0"):
         metrics.ece(p, spoiled(y, 0, 2), task="binary")
@@ -239,8 +239,8 @@ def test_multilabel_input_pools_the_labels_and_classwise_takes_their_mean():
     probs, labels = rng.random((50, 4)), rng.integers(0, 2, (50, 4))
     weights = rng.random(50)
     for measure in (metrics.ece, metrics.nll, metrics.brier, metrics.smooth_ece):
-        pooled = measure(probs.ravel(), labels.ravel(), task="binary", weights=np.repeat(weights, 4))
-        assert measure(probs, labels, task="multilabel", weights=weights) == pytest.approx(pooled, rel=1e-12)
+        pooled = measure(probs.ravel(), labels.ravel(), task="binary", sample_weight=np.repeat(weights, 4))
+        assert measure(probs, labels, task="multilabel", sample_weight=weights) == pytest.approx(pooled, rel=1e-12)
     by_label = [metrics.ece(probs[:, k], labels[:, k], task="binary") for k in range(4)]
     assert metrics.classwise_ece(probs, labels, task="multilabel") == pytest.approx(np.mean(by_label), rel=1e-12)
     with pytest.raises(ValueError, match=r"shape \(N, labels\) for task='multilabel', got \(50,\)"):
@@ -255,11 +255,11 @@ def test_blocks_do_not_change_sums(monkeypatch):
     rng = np.random.default_rng(6)
     probs, labels = calibrated(rng, (1000, 7))
     weights = rng.random(1000)
-    whole = [measure(probs, labels, weights=weights) for measure in MEASURES]
+    whole = [measure(probs, labels, sample_weight=weights) for measure in MEASURES]
     monkeypatch.setattr(inputs, "_BLOCK_ELEMENTS", 100)
     monkeypatch.setattr(inputs, "_EVENT_ROWS", 33)
     for measure, expected in zip(MEASURES, whole, strict=True):
-        assert measure(probs, labels, weights=weights) == pytest.approx(expected, rel=1e-12)
+        assert measure(probs, labels, sample_weight=weights) == pytest.approx(expected, rel=1e-12)
 
 
 def test_input_is_not_changed():
@@ -269,8 +269,7 @@ def test_input_is_not_changed():
     before = probs.copy(), labels.copy(), logits.copy()
     for measure in MEASURES:
         measure(probs, labels)
-    for measure in (metrics.nll_from_logits, metrics.brier_from_logits, metrics.ece_from_logits):
-        measure(logits, labels)
+        measure(logits, labels, input="logits")
     metrics.interval(metrics.ece, probs, labels, resamples=100)
     for array, copy in zip((probs, labels, logits), before, strict=True):
         np.testing.assert_array_equal(array, copy)

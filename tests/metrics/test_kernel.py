@@ -18,7 +18,9 @@ def test_top_label_against_all_pairs(width, unbiased):
         expected = loop_kernel_error(
             confidence[:, None], (confidence - correct)[:, None], width=width, unbiased=unbiased, weights=weights
         )
-        found = metrics.kernel_calibration_error(probs, labels, kernel_width=width, unbiased=unbiased, weights=weights)
+        found = metrics.kernel_calibration_error(
+            probs, labels, kernel_width=width, unbiased=unbiased, sample_weight=weights
+        )
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 

@@ -17,10 +17,10 @@ def test_auroc_equals_scikit_learn_with_ties_and_weights():
     for scale in (None, weights):
         confidence, correct = loop_top(probs, labels)
         expected = sklearn.metrics.roc_auc_score(correct, confidence, sample_weight=scale)
-        assert metrics.auroc(probs, labels, weights=scale) == pytest.approx(expected, rel=1e-9)
+        assert metrics.auroc(probs, labels, sample_weight=scale) == pytest.approx(expected, rel=1e-9)
         right = (tied >= 0.5) == (labels == 0)
         expected = sklearn.metrics.roc_auc_score(right, np.maximum(tied, 1 - tied), sample_weight=scale)
-        found = metrics.auroc(tied, (labels == 0).astype(int), task="binary", weights=scale)
+        found = metrics.auroc(tied, (labels == 0).astype(int), task="binary", sample_weight=scale)
         assert found == pytest.approx(expected, rel=1e-9)
 
 

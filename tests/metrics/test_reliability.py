@@ -49,7 +49,7 @@ def test_weights_seeds_and_conventions():
     first = metrics.calibration_test(probs, labels, seed=3)
     assert metrics.calibration_test(probs, labels, seed=np.random.default_rng(3)) == first
     assert metrics.calibration_test(probs, labels, seed=4) != first
-    weighted = metrics.calibration_test(probs, labels, weights=np.full(500, 2.0), norm="l2")
+    weighted = metrics.calibration_test(probs, labels, sample_weight=np.full(500, 2.0), norm="l2")
     assert weighted.value == pytest.approx(metrics.ece(probs, labels, norm="l2"), rel=1e-9)
     for binning in ("guo2017", "mukhoti2020", "torchmetrics"):
         found = metrics.calibration_test(probs, labels, binning=binning).value

@@ -17,11 +17,11 @@ def test_proper_scores_equal_scikit_learn():
     classes = list(range(4))
     for scale in (None, weights):
         expected = sklearn.metrics.log_loss(labels, probs, sample_weight=scale, labels=classes)
-        assert metrics.nll(probs, labels, weights=scale) == pytest.approx(expected, rel=1e-12)
+        assert metrics.nll(probs, labels, sample_weight=scale) == pytest.approx(expected, rel=1e-12)
         expected = sklearn.metrics.brier_score_loss(labels, probs, sample_weight=scale, labels=classes)
-        assert metrics.brier(probs, labels, weights=scale) == pytest.approx(expected, rel=1e-12)
+        assert metrics.brier(probs, labels, sample_weight=scale) == pytest.approx(expected, rel=1e-12)
         expected = 1 - sklearn.metrics.accuracy_score(labels, probs.argmax(axis=1), sample_weight=scale)
-        assert metrics.error(probs, labels, weights=scale) == pytest.approx(expected, rel=1e-12)
+        assert metrics.error(probs, labels, sample_weight=scale) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_binary_brier_score_is_half_of_the_two_class_one():
@@ -62,26 +62,27 @@ def test_logits_give_what_their_probabilities_give(task):
         logits, labels = logits[:, 0], labels % 2
         probs = 1 / (1 + np.exp(-logits))
     for name, settings in (("nll", {}), ("brier", {}), ("focal_score", {"gamma": 2.0}), ("ece", {})):
-        from_logits = getattr(metrics, f"{name}_from_logits")(logits, labels, task=task, **settings)
+        from_logits = getattr(metrics, name)(logits, labels, input="logits", task=task, **settings)
         assert from_logits == pytest.approx(getattr(metrics, name)(probs, labels, task=task, **settings), rel=1e-9)
 
 
 def test_nothing_saturates_from_logits():
     logits = np.array([[60.0, 0.0, -5.0]])
-    assert metrics.nll_from_logits(logits, [0]) == pytest.approx(np.exp(-60) + np.exp(-65), rel=1e-12)
+    assert metrics.nll(logits, [0], input="logits") == pytest.approx(np.exp(-60) + np.exp(-65), rel=1e-12)
     exact = (np.exp(-60) + np.exp(-65)) ** 3
-    assert metrics.focal_score_from_logits(logits, [0], gamma=2.0) == pytest.approx(exact, rel=1e-12)
-    assert metrics.nll_from_logits(np.array([800.0]), [0], task="binary") == pytest.approx(800.0)
+    assert metrics.focal_score(logits, [0], gamma=2.0, input="logits") == pytest.approx(exact, rel=1e-12)
+    assert metrics.nll(np.array([800.0]), [0], task="binary", input="logits") == pytest.approx(800.0)
     posterior = np.array([[0.5, 0.5]])
     expected = np.sum(posterior * (np.log(posterior) - log_softmax([[2000.0, 0.0]], axis=1)))
-    assert metrics.kl_to_posterior_from_logits(np.array([[2000.0, 0.0]]), posterior) == pytest.approx(expected)
-    assert metrics.kl_to_posterior_from_logits(np.array([[0.0, -np.inf]]), np.array([[1.0, 0.0]])) == 0
+    assert metrics.kl_to_posterior(np.array([[2000.0, 0.0]]), posterior, input="logits") == pytest.approx(expected)
+    masked = np.array([[0.0, -np.inf]])
+    assert metrics.kl_to_posterior(masked, np.array([[1.0, 0.0]]), input="logits") == 0
 
 
 def test_impossible_labels_cost_infinity_unless_they_weigh_nothing():
     probs = np.array([[1.0, 0.0], [0.5, 0.5]])
     assert metrics.nll(probs, [1, 0]) == np.inf
-    assert metrics.nll(probs, [1, 0], weights=[0.0, 1.0]) == pytest.approx(np.log(2))
+    assert metrics.nll(probs, [1, 0], sample_weight=[0.0, 1.0]) == pytest.approx(np.log(2))
     assert metrics.kl_to_posterior(probs, np.array([[0.5, 0.5], [0.5, 0.5]])) == np.inf
 
 
@@ -98,7 +99,7 @@ def test_ties_go_to_the_first_class():
     [
         (lambda p: metrics.focal_score(p, [0], gamma=-1), ValueError, "gamma must be greater than -1"),
         (lambda p: metrics.confidence_share(p, [0], threshold=1), ValueError, "threshold must lie strictly between"),
-        (lambda p: metrics.kl_to_posterior(p, p[:, :1]), ValueError, "probs and posterior must have the same shape"),
+        (lambda p: metrics.kl_to_posterior(p, p[:, :1]), ValueError, "scores and posterior must have the same shape"),
         (lambda p: metrics.kl_to_posterior(p, 2 * p), ValueError, "rows of posterior must sum to 1"),
     ],
 )

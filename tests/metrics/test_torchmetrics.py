@@ -50,10 +50,10 @@ def test_states_are_summed_across_processes():
 def test_logits_binary_and_collections():
     rng = np.random.default_rng(2)
     logits, labels = torch.tensor(rng.standard_normal((50, 3))), torch.tensor(rng.integers(0, 3, 50))
-    collection = MetricCollection([CalibrationMetric(classes=3, logits=True, classwise=False)])
+    collection = MetricCollection([CalibrationMetric(classes=3, input="logits", classwise=False)])
     collection.update(logits, labels)
     accumulator = CalibrationAccumulator(classwise=False)
-    accumulator.update_logits(logits, labels)
+    accumulator.update(logits, labels, input="logits")
     assert collection.compute()["ece"].item() == accumulator.compute().ece
     binary = CalibrationMetric(classes=1, task="binary")
     assert binary(torch.tensor([0.2, 0.9]), torch.tensor([0, 1]))["ece"].item() == pytest.approx(0.15)

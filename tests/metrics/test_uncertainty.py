@@ -58,7 +58,7 @@ def test_every_scalar_has_an_interval_around_it(measure, settings):
     found = metrics.interval(measure, probs, labels, resamples=200, **settings)
     assert found.value == pytest.approx(value_of(measure, probs, labels, **settings), rel=1e-12)
     assert 0 <= found.low < found.value < found.high
-    weighted = metrics.interval(measure, probs, labels, resamples=200, weights=np.full(3000, 3.0), **settings)
+    weighted = metrics.interval(measure, probs, labels, resamples=200, sample_weight=np.full(3000, 3.0), **settings)
     assert weighted.value == pytest.approx(found.value, rel=1e-9)
     assert weighted.high - weighted.low == pytest.approx(found.high - found.low, rel=0.35)
     assert metrics.interval(measure, probs, labels, resamples=200, seed=0, **settings) == found
@@ -71,7 +71,7 @@ def test_every_scalar_has_an_interval_around_it(measure, settings):
 )
 def test_intervals_from_logits(name, settings):
     probs, labels = calibrated(np.random.default_rng(1), (500, 3))
-    from_logits = metrics.interval(getattr(metrics, f"{name}_from_logits"), np.log(probs), labels, **settings)
+    from_logits = metrics.interval(getattr(metrics, name), np.log(probs), labels, input="logits", **settings)
     assert from_logits == pytest.approx(metrics.interval(getattr(metrics, name), probs, labels, **settings), rel=1e-6)
 
 
@@ -241,7 +241,7 @@ def test_multilabel_columns_of_different_rows():
     weights = np.where(labels < 0, 0.0, 1.0)
     ignored = metrics.interval(metrics.classwise_ece, probs, labels, task="multilabel", ignore_index=-1)
     unweighted = metrics.interval(
-        metrics.classwise_ece, probs, np.maximum(labels, 0), task="multilabel", weights=weights
+        metrics.classwise_ece, probs, np.maximum(labels, 0), task="multilabel", sample_weight=weights
     )
     assert ignored == pytest.approx(unweighted, rel=1e-9)
     labels[:, 2] = -1
@@ -256,7 +256,7 @@ def test_infinite_means_and_shares_of_nothing():
     assert metrics.interval(metrics.nll, probs, labels) == (np.inf, np.inf, np.inf)
     flat = np.full((3, 2), 0.5)
     assert metrics.paired_test(metrics.nll, probs, flat, labels).p_value == 0
-    assert metrics.paired_test(metrics.nll, probs, probs, labels, weights=[1.0, 2.0, 1.0]).p_value == 1
+    assert metrics.paired_test(metrics.nll, probs, probs, labels, sample_weight=[1.0, 2.0, 1.0]).p_value == 1
     value, low, high = metrics.interval(metrics.confidence_share, flat, labels, part="accuracy")
     assert np.isnan(value)
     assert (low, high) == (0, 1)
@@ -279,7 +279,9 @@ def test_few_samples_of_any_weight_have_brier_parts(part):
     probs, labels = calibrated(np.random.default_rng(0), (50, 3))
     weights = np.zeros(50)
     weights[:3] = 1
-    found = metrics.interval(metrics.brier_decomposition, probs, labels, part=part, weights=weights, resamples=100)
+    found = metrics.interval(
+        metrics.brier_decomposition, probs, labels, part=part, sample_weight=weights, resamples=100
+    )
     assert 0 <= found.low <= found.high
     for count in (1, 2):
         found = metrics.interval(metrics.brier_decomposition, probs[:count], labels[:count], part=part, resamples=100)
@@ -301,7 +303,7 @@ def test_an_interval_ends_where_resamples_may_lose_all_that_is_wrong():
 def test_brier_parts_that_are_nothing_but_rounding(part):
     rng = np.random.default_rng(0)
     sure = rng.integers(0, 2, (8, 6)).astype(np.float64)
-    settings = {"task": "multilabel", "weights": rng.random((8, 6)), "part": part, "resamples": 100}
+    settings = {"task": "multilabel", "sample_weight": rng.random((8, 6)), "part": part, "resamples": 100}
     test = metrics.paired_test(metrics.brier_decomposition, sure, sure, sure.astype(int), **settings)
     assert test == (0, 0, 1)
     found = metrics.interval(metrics.brier_decomposition, sure, sure.astype(int), **settings)
@@ -371,7 +373,7 @@ def test_joined_cells_change_nothing_that_shows():
     """Above 2,048 samples cells are joined; the interval of the same data by single samples is the same."""
     p, y = overconfident(0, 6000, 0.03)
     joined = metrics.interval(metrics.ece, p, y, task="binary", resamples=2000)
-    single = metrics.interval(metrics.ece, p, y, task="binary", resamples=2000, weights=np.ones(6000))
+    single = metrics.interval(metrics.ece, p, y, task="binary", resamples=2000, sample_weight=np.ones(6000))
     assert single == pytest.approx(joined, abs=2e-3)
 
 
@@ -484,7 +486,7 @@ def test_noise_of_many_cells_is_that_of_few(monkeypatch):
     probs = rng.dirichlet(np.ones(4), 3000)
     labels = rng.integers(0, 4, 3000)
     weights = rng.uniform(0.5, 2.0, 3000)
-    common = {"weights": weights, "task": "multiclass", "ignore_index": None}
+    common = {"sample_weight": weights, "task": "multiclass", "ignore_index": None}
     both = [gaps_of(metrics.classwise_ece, p, labels, common, {"bins": 5}) for p in (probs, probs[:, ::-1])]
     drawn = {}
     for many in (10**6, 0):

@@ -50,16 +50,16 @@ def corpus(form, folder):
     optional = {"labels": rng.integers(0, 2, rows), "split": np.array(["val", "test"])[rng.integers(0, 2, rows)]}
     names = {} if form == "csv" else {"class_names": ("cat", "dog", "owl")}
     for predictions in (
-        Predictions(logits, kind="logits", weights=rng.random(rows), **optional, **names),
-        Predictions(probs.astype(np.float32), kind="probs", **optional),
-        Predictions(logits[:, 0].astype(np.float16), kind="logits", labels=optional["labels"]),
-        Predictions(logits.astype(np.float32), kind="logits"),
+        Predictions(logits, input="logits", sample_weight=rng.random(rows), **optional, **names),
+        Predictions(probs.astype(np.float32), input="probs", **optional),
+        Predictions(logits[:, 0].astype(np.float16), input="logits", labels=optional["labels"]),
+        Predictions(logits.astype(np.float32), input="logits"),
     ):
         path = folder / f"seed.{form}"
         predictions.write(path, overwrite=True)
         yield path.read_bytes()
         if form == "npz":
-            arrays = {predictions.kind: np.asfortranarray(predictions.scores), "labels": optional["labels"]}
+            arrays = {predictions.input: np.asfortranarray(predictions.scores), "labels": optional["labels"]}
             np.savez_compressed(path, **arrays)
             yield path.read_bytes()
         if form == "parquet":
@@ -74,12 +74,12 @@ def plain_parquet(predictions):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if predictions.scores.ndim == 2 and predictions.kind == "logits":
+    if predictions.scores.ndim == 2 and predictions.input == "logits":
         table = pa.table({f"logit_{k}": predictions.scores[:, k] for k in range(3)})
     else:
-        table = pa.table({predictions.kind: predictions.scores.tolist(), "label": predictions.labels})
+        table = pa.table({predictions.input: predictions.scores.tolist(), "label": predictions.labels})
     file = io.BytesIO()
-    compression = "gzip" if predictions.kind == "probs" else "none"
+    compression = "gzip" if predictions.input == "probs" else "none"
     pq.write_table(table, file, row_group_size=16, compression=compression)
     return file.getvalue()
 

@@ -52,11 +52,11 @@ VALUES = [
     ({"scores": put(GOOD, (2, 1), np.inf)}, r"logits, class 1, row 2: must be finite or -inf \(masked\), got inf"),
     ({"scores": put(GOOD, 1, -np.inf)}, "logits, row 1: must have one finite value a row, got -inf only"),
     ({"scores": put(GOOD[:, 0], 1, -np.inf)}, "logits, row 1: must be finite, got -inf"),
-    ({"scores": GOOD, "kind": "probs"}, r"probs, row 0: must sum to 1 a row, got 3.0"),
-    ({"scores": put(HALF, 2, [-0.5, 1.5]), "kind": "probs"}, "probs, class 0, row 2: must be non-negative.*got -0.5"),
-    ({"scores": put(HALF, (1, 1), np.nan), "kind": "probs"}, "probs, class 1, row 1: must be non-neg.*NaN, got nan"),
-    ({"scores": HALF[:, 0] + [0, 0, 0.75], "kind": "probs"}, r"probs, row 2: must lie in \[0, 1\], got 1.25"),
-    ({"scores": HALF + 1e-3, "kind": "probs"}, "probs, row 0: must sum to 1 a row, got 1.002"),
+    ({"scores": GOOD, "input": "probs"}, r"probs, row 0: must sum to 1 a row, got 3.0"),
+    ({"scores": put(HALF, 2, [-0.5, 1.5]), "input": "probs"}, "probs, class 0, row 2: must be non-negative.*got -0.5"),
+    ({"scores": put(HALF, (1, 1), np.nan), "input": "probs"}, "probs, class 1, row 1: must be non-neg.*NaN, got nan"),
+    ({"scores": HALF[:, 0] + [0, 0, 0.75], "input": "probs"}, r"probs, row 2: must lie in \[0, 1\], got 1.25"),
+    ({"scores": HALF + 1e-3, "input": "probs"}, "probs, row 0: must sum to 1 a row, got 1.002"),
     ({"scores": GOOD.astype(np.int64)}, "logits: must be float16, float32 or float64, got int64"),
     ({"scores": GOOD.astype(np.longdouble)}, "logits: must be float16, float32 or float64, got float128"),
     ({"scores": GOOD[None]}, r"logits: must have shape \(rows, classes\) or \(rows,\), got \(1, 3, 2\)"),
@@ -69,9 +69,9 @@ VALUES = [
     ({"labels": [0, 1]}, r"labels: must have shape \(3,\), one value a row, got \(2,\)"),
     ({"labels": ["a", "b", "c"]}, "labels: must be numbers, got <U1"),
     ({"labels": [True, False, True]}, "labels: must be numbers, got bool"),
-    ({"weights": [0, -1, 1]}, "weights, row 1: must be non-negative and finite, got -1"),
-    ({"weights": [0, 1, np.inf]}, "weights, row 2: must be non-negative and finite, got inf"),
-    ({"weights": [[0, 1, 2]]}, r"weights: must have shape \(3,\), one value a row, got \(1, 3\)"),
+    ({"sample_weight": [0, -1, 1]}, "sample_weight, row 1: must be non-negative and finite, got -1"),
+    ({"sample_weight": [0, 1, np.inf]}, "sample_weight, row 2: must be non-negative and finite, got inf"),
+    ({"sample_weight": [[0, 1, 2]]}, r"sample_weight: must have shape \(3,\), one value a row, got \(1, 3\)"),
     ({"split": ["val", "val"]}, r"split: must have shape \(3,\), one value a row, got \(2,\)"),
     ({"split": ["val", "", "val"]}, "split, row 1: must be printable text, not empty, got ''"),
     ({"split": ["val", "a\nb", "val"]}, r"split, row 1: must be printable text, not empty, got 'a\\nb'"),
@@ -85,28 +85,30 @@ VALUES = [
     ({"class_names": (1, 2)}, "class_names, row 0: must be text of 1 to 256 characters, got 1"),
     ({"class_names": ("a", "b" * 257)}, "class_names, row 1: must be text of 1 to 256 characters, got 'bbb"),
     (
-        {"scores": np.full((3, 2), 3e38, dtype=np.float32), "kind": "probs"},
+        {"scores": np.full((3, 2), 3e38, dtype=np.float32), "input": "probs"},
         "probs, row 0: must sum to 1 a row, got inf",
     ),
     ({"class_names": ("a", "b\x1b[31m")}, "class_names, row 1: must be printable text"),
-    ({"kind": "scores"}, "kind must be 'logits' or 'probs', got 'scores'"),
+    ({"input": "scores"}, "input must be 'logits' or 'probs', got 'scores'"),
 ]
 
 
 @pytest.mark.parametrize(("given", "message"), VALUES)
 def test_values_as_arguments(given, message):
-    arguments = {"kind": "logits", "scores": GOOD, **given}
+    arguments = {"input": "logits", "scores": GOOD, **given}
     with pytest.raises(PredictionsError, match="^" + message):
         Predictions(arguments.pop("scores"), **arguments)
 
 
-@pytest.mark.parametrize(("given", "message"), [case for case in VALUES if "kind must" not in case[1]])
+@pytest.mark.parametrize(("given", "message"), [case for case in VALUES if "input must" not in case[1]])
 def test_values_in_npz(given, message, tmp_path):
-    arguments = {"kind": "logits", "scores": GOOD, **given}
-    arrays = {arguments.pop("kind"): arguments.pop("scores")}
-    arrays |= {name: np.asarray(value, dtype=None if len(value) else str) for name, value in arguments.items()}
+    arguments = {"input": "logits", "scores": GOOD, **given}
+    arrays = {arguments.pop("input"): arguments.pop("scores")}
+    for name, value in arguments.items():
+        arrays[name.replace("sample_weight", "weights")] = np.asarray(value, dtype=None if len(value) else str)
     np.savez(tmp_path / "a.npz", **arrays)
-    rejected(tmp_path / "a.npz", re.sub("class_names, row .: must be text.*", "class_names: must be text", message))
+    message = re.sub("class_names, row .: must be text.*", "class_names: must be text", message)
+    rejected(tmp_path / "a.npz", message.replace("sample_weight", "weights"))
 
 
 def test_rows_are_counted_over_blocks(tmp_path, monkeypatch):
@@ -290,7 +292,7 @@ def test_rows_that_the_header_does_not_know():
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_truncated_anywhere(suffix, tmp_path):
     path = tmp_path / f"a{suffix}"
-    Predictions(GOOD, kind="logits", labels=[0, 1, 0]).write(path)
+    Predictions(GOOD, input="logits", labels=[0, 1, 0]).write(path)
     data = path.read_bytes()
     for end in range(0, len(data), 37):
         path.write_bytes(data[:end])
@@ -318,7 +320,7 @@ def test_damaged_values_are_seen_by_checksums(tmp_path):
     for suffix, message in ((".npz", "Bad CRC-32"), (".parquet", "verify page integrity")):
         path = tmp_path / f"a{suffix}"
         scores = np.random.default_rng(0).standard_normal((50, 2))
-        Predictions(scores, kind="logits").write(path)
+        Predictions(scores, input="logits").write(path)
         data = path.read_bytes()
         position = data.index(scores[0].tobytes())
         path.write_bytes(data[:position] + b"\1" + data[position + 1 :])
@@ -443,7 +445,7 @@ def test_a_missing_file_is_an_oserror_with_its_path(suffix, tmp_path):
 
 def test_reader_and_writer_work_inside_with_only(tmp_path):
     path = tmp_path / "a.npz"
-    predictions = Predictions(GOOD, kind="logits")
+    predictions = Predictions(GOOD, input="logits")
     with pytest.raises(ValueError, match="inside its `with` only"):
         PredictionsWriter(path).write(predictions)
     predictions.write(path)
@@ -453,17 +455,17 @@ def test_reader_and_writer_work_inside_with_only(tmp_path):
 
 def test_selecting_what_is_not_there():
     with pytest.raises(PredictionsError, match="split: there is no split, 'val' was asked for"):
-        Predictions(GOOD, kind="logits").select("val")
+        Predictions(GOOD, input="logits").select("val")
     with pytest.raises(PredictionsError, match="split: there are no rows of 'val', only of 'a', 'b'"):
-        Predictions(GOOD, kind="logits", split=["a", "b", "a"]).select("val")
+        Predictions(GOOD, input="logits", split=["a", "b", "a"]).select("val")
 
 
 def test_what_csv_cannot_hold(tmp_path):
     path = tmp_path / "a.csv"
     with pytest.raises(PredictionsError, match="a csv file has no place for class names: leave them out, or write npz"):
-        Predictions(GOOD, kind="logits", class_names=("a", "b")).write(path)
+        Predictions(GOOD, input="logits", class_names=("a", "b")).write(path)
     exact = [[0.25, 0.75], [0.3, 0.7]]
-    rough = Predictions(np.array(exact, dtype=np.float16), kind="probs")
+    rough = Predictions(np.array(exact, dtype=np.float16), input="probs")
     message = r"prob_\.\.\., row 1 \(line 3\): must sum to 1 a row, got 1.0002.* a csv file is read as float64"
     with pytest.raises(PredictionsError, match=message):
         rough.write(path)
@@ -477,7 +479,7 @@ import sys
 sys.modules["pyarrow"] = None  # what an import of a package that is not there meets
 import numpy as np
 from refocal.predictions import Predictions
-predictions = Predictions(np.zeros((2, 2)), kind="logits")
+predictions = Predictions(np.zeros((2, 2)), input="logits")
 predictions.write("a.npz")
 print(len(Predictions.read("a.npz")))
 open("a{suffix}", "w").close()

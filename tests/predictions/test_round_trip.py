@@ -26,27 +26,27 @@ def softmax(logits):
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def sample(rows=50, classes=4, *, kind="logits", dtype=np.float32, optional=True, seed=0):
+def sample(rows=50, classes=4, *, input="logits", dtype=np.float32, optional=True, seed=0):
     rng = np.random.default_rng(seed)
     scores = 3 * rng.standard_normal((rows, classes))
-    if kind == "probs":
+    if input == "probs":
         scores = softmax(scores)
     more = {
         "labels": rng.integers(0, classes, rows),
         "split": np.array(["val", "test", 'a "b", c'])[rng.integers(0, 3, rows)],
-        "weights": rng.random(rows),
+        "sample_weight": rng.random(rows),
     }
-    return Predictions(scores.astype(dtype), kind=kind, **(more if optional else {}))
+    return Predictions(scores.astype(dtype), input=input, **(more if optional else {}))
 
 
 def assert_same(found, expected, *, text=False):
     """Equal in everything; text gives the same float32 back, as float64."""
-    assert found.kind == expected.kind
+    assert found.input == expected.input
     assert found.class_names == expected.class_names
     assert found.scores.shape == expected.scores.shape
     assert found.scores.dtype == (np.float64 if text else expected.scores.dtype)
     np.testing.assert_array_equal(found.scores.astype(expected.scores.dtype), expected.scores)
-    for name in ("labels", "split", "weights"):
+    for name in ("labels", "split", "sample_weight"):
         left, right = getattr(found, name), getattr(expected, name)
         assert (left is None) == (right is None), name
         if left is not None:
@@ -55,16 +55,16 @@ def assert_same(found, expected, *, text=False):
 
 # csv is read as float64, to whose precision rows of float16 do not sum to 1: test_errors.py
 COMBINATIONS = [
-    (suffix, kind, dtype)
-    for suffix, kind, dtype in itertools.product(FORMATS, ["logits", "probs"], DTYPES)
-    if (suffix, kind, dtype) != (".csv", "probs", np.float16)
+    (suffix, input, dtype)
+    for suffix, input, dtype in itertools.product(FORMATS, ["logits", "probs"], DTYPES)
+    if (suffix, input, dtype) != (".csv", "probs", np.float16)
 ]
 
 
 @pytest.mark.parametrize("optional", [True, False])
-@pytest.mark.parametrize(("suffix", "kind", "dtype"), COMBINATIONS)
-def test_every_format_kind_and_dtype(suffix, kind, dtype, optional, tmp_path):
-    predictions = sample(kind=kind, dtype=dtype, optional=optional)
+@pytest.mark.parametrize(("suffix", "input", "dtype"), COMBINATIONS)
+def test_every_format_input_and_dtype(suffix, input, dtype, optional, tmp_path):
+    predictions = sample(input=input, dtype=dtype, optional=optional)
     path = tmp_path / f"a{suffix}"
     predictions.write(path)
     found = Predictions.read(path)
@@ -74,10 +74,10 @@ def test_every_format_kind_and_dtype(suffix, kind, dtype, optional, tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 1)])
-@pytest.mark.parametrize("kind", ["logits", "probs"])
+@pytest.mark.parametrize("input", ["logits", "probs"])
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_one_column_keeps_its_shape_and_is_about_two_classes(suffix, kind, shape, tmp_path):
-    predictions = Predictions(np.linspace(0, 1, 6).reshape(shape), kind=kind, labels=[0, 1, 0, 1, 0, 1])
+def test_one_column_keeps_its_shape_and_is_about_two_classes(suffix, input, shape, tmp_path):
+    predictions = Predictions(np.linspace(0, 1, 6).reshape(shape), input=input, labels=[0, 1, 0, 1, 0, 1])
     path = tmp_path / f"a{suffix}"
     predictions.write(path)
     assert_same(Predictions.read(path), predictions)
@@ -96,7 +96,7 @@ def test_class_names_come_back(suffix, tmp_path):
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_masked_logits(suffix, tmp_path):
-    predictions = Predictions(np.array([[-np.inf, 0.5], [1.5, -np.inf]]), kind="logits")
+    predictions = Predictions(np.array([[-np.inf, 0.5], [1.5, -np.inf]]), input="logits")
     predictions.write(tmp_path / f"a{suffix}")
     assert_same(Predictions.read(tmp_path / f"a{suffix}"), predictions)
 
@@ -116,7 +116,7 @@ def test_masked_logits(suffix, tmp_path):
 def test_any_finite_scores_and_text(scores, data, suffix, tmp_path_factory):
     word = st.text(st.characters(exclude_categories=["C"], codec="utf-8"), min_size=1, max_size=64)
     split = data.draw(st.none() | st.lists(word, min_size=len(scores), max_size=len(scores)))
-    predictions = Predictions(scores, kind="logits", split=split)
+    predictions = Predictions(scores, input="logits", split=split)
     path = tmp_path_factory.mktemp("any") / f"a{suffix}"
     predictions.write(path)
     assert_same(Predictions.read(path), predictions, text=suffix == ".csv")
@@ -144,7 +144,7 @@ def test_blocks_are_the_whole(suffix, tmp_path, monkeypatch):
 
 
 def rows(predictions, chosen):
-    names = ("scores", "labels", "split", "weights")
+    names = ("scores", "labels", "split", "sample_weight")
     return replace(predictions, **{name: getattr(predictions, name)[chosen] for name in names})
 
 
@@ -153,7 +153,7 @@ def test_text_of_growing_width(tmp_path):
     words = ["a", "validation", "b" * 64, "c"]
     with PredictionsWriter(path) as writer:
         for word in words:
-            writer.write(Predictions(np.zeros((2, 2)), kind="logits", split=[word, word]))
+            writer.write(Predictions(np.zeros((2, 2)), input="logits", split=[word, word]))
     assert Predictions.read(path).split.tolist() == [word for word in words for _ in range(2)]
 
 
@@ -170,9 +170,9 @@ def test_npz_of_numpy(save, order, dtype, tmp_path):
     assert found.scores.flags.c_contiguous
     np.testing.assert_array_equal(found.scores, scores)
     np.testing.assert_array_equal(found.labels, predictions.labels)
-    np.testing.assert_array_equal(found.weights, np.arange(30))
+    np.testing.assert_array_equal(found.sample_weight, np.arange(30))
     assert found.labels.dtype == np.int64
-    assert found.weights.dtype == np.float64
+    assert found.sample_weight.dtype == np.float64
 
 
 def test_numpy_reads_what_is_written(tmp_path):
@@ -198,7 +198,7 @@ def test_parquet_layouts(tmp_path):
     predictions = sample(rows=20, dtype=np.float64)
     lists = pa.array(predictions.scores.tolist())
     split = pa.array(predictions.split).dictionary_encode()
-    others = {"label": predictions.labels.astype(np.int8), "split": split, "weight": predictions.weights}
+    others = {"label": predictions.labels.astype(np.int8), "split": split, "weight": predictions.sample_weight}
     columns = {f"logit_{k}": predictions.scores[:, k] for k in (2, 0, 3, 1)}  # in any order
     for scores in ({"logits": lists}, {"logits": lists.cast(pa.large_list(pa.float64()))}, columns):
         for group in (7, 20):
@@ -210,7 +210,7 @@ def test_parquet_layouts(tmp_path):
 
 def test_csv_layouts(tmp_path):
     path = tmp_path / "a.csv"
-    expected = Predictions(np.array([[0.5, 0.25, 0.25], [1, 0, 0]]), kind="probs", labels=[2, 0])
+    expected = Predictions(np.array([[0.5, 0.25, 0.25], [1, 0, 0]]), input="probs", labels=[2, 0])
     by_column = "label,prob_2,prob_0,prob_1\n2,0.25,0.5,.25\n0.0,0e5,1, 0\n"
     for text in (
         by_column,
@@ -225,7 +225,7 @@ def test_csv_layouts(tmp_path):
 def test_csv_of_long_lists(tmp_path):
     scores = np.random.default_rng(0).standard_normal((3, 100_000))
     (tmp_path / "a.csv").write_text("\n".join(["logits", *(f'"{row.tolist()}"' for row in scores)]), encoding="utf-8")
-    assert_same(Predictions.read(tmp_path / "a.csv"), Predictions(scores, kind="logits"))
+    assert_same(Predictions.read(tmp_path / "a.csv"), Predictions(scores, input="logits"))
 
 
 def test_selecting_a_split():

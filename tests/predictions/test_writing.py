@@ -13,8 +13,8 @@ import pytest
 from refocal.predictions import Predictions, PredictionsError, PredictionsWriter
 
 FORMATS = [".npz", ".parquet", ".csv"]
-OLD = Predictions(np.zeros((2, 3)), kind="logits", labels=[0, 1])
-NEW = Predictions(np.ones((4, 3)), kind="logits", labels=[0, 1, 2, 0])
+OLD = Predictions(np.zeros((2, 3)), input="logits", labels=[0, 1])
+NEW = Predictions(np.ones((4, 3)), input="logits", labels=[0, 1, 2, 0])
 
 
 @pytest.fixture(params=FORMATS)
@@ -114,14 +114,14 @@ def test_a_block_that_failed_is_not_forgotten(path, monkeypatch):
     ("changes", "message"),
     [
         (
-            {"scores": np.full((4, 3), 1 / 3), "kind": "probs"},
-            "kind must be that of the first block, logits, got probs",
+            {"scores": np.full((4, 3), 1 / 3), "input": "probs"},
+            "input must be that of the first block, logits, got probs",
         ),
         ({"scores": np.ones((4, 3), dtype=np.float32)}, "dtype of scores must be .* float64, got float32"),
         ({"scores": np.ones((4, 5))}, r"shape of a row must be that of the first block, \(3,\), got \(5,\)"),
         ({"labels": None}, "presence of labels must be that of the first block, True, got False"),
         ({"split": ["a"] * 4}, "presence of split must be that of the first block, False, got True"),
-        ({"weights": np.ones(4)}, "presence of weights must be that of the first block, False, got True"),
+        ({"sample_weight": np.ones(4)}, "presence of sample_weight must be that of the first block, False, got True"),
         ({"class_names": ("a", "b", "c")}, r"class_names must be that of the first block, None, got \('a', 'b', 'c'\)"),
     ],
 )

@@ -134,7 +134,7 @@ def test_weights_count_as_repeated_samples():
     rng = np.random.default_rng(4)
     logits, labels = logits_of(rng, 400, sharpness=2.0)
     weights = rng.integers(1, 4, 400)
-    weighted = evaluate(logits, labels, weights=weights).given.measures
+    weighted = evaluate(logits, labels, sample_weight=weights).given.measures
     repeated = evaluate(np.repeat(logits, weights, axis=0), np.repeat(labels, weights)).given.measures
     for name, measured in weighted.items():
         if name != "adaptive_ece":  # where bins end depends on ties

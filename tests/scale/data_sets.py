@@ -11,17 +11,17 @@ SIZES = (3000, 1, 0, 9011, 500)
 CLASSES = 5
 
 
-def predictions(rows, seed, *, dtype=np.float32, weighted=False, kind="logits"):
+def predictions(rows, seed, *, dtype=np.float32, weighted=False, input="logits"):
     """Overconfident scores whose labels are drawn from softmax(logits / 2)."""
     rng = np.random.default_rng(seed)
     logits = (4 * rng.standard_normal((rows, CLASSES))).astype(dtype)
     labels = np.argmax(logits / 2 + rng.gumbel(size=logits.shape), axis=1)
     scores = logits
-    if kind == "probs":
+    if input == "probs":
         scores = np.exp(logits - logits.max(axis=1, keepdims=True))
         scores /= scores.sum(axis=1, keepdims=True)
     weights = rng.choice([0.0, 1.0, 2.5], rows) if weighted else None
-    return Predictions(scores, kind=kind, labels=labels, weights=weights)
+    return Predictions(scores, input=input, labels=labels, sample_weight=weights)
 
 
 def write(folder, **form):
@@ -32,8 +32,8 @@ def write(folder, **form):
     for number, rows in enumerate(SIZES):
         path = folder / f"part-{number}.parquet"
         some = slice(start, start + max(rows, 1))
-        weights = None if whole.weights is None else whole.weights[some]
-        Predictions(whole.scores[some], kind=whole.kind, labels=whole.labels[some], weights=weights).write(path)
+        weights = None if whole.sample_weight is None else whole.sample_weight[some]
+        Predictions(whole.scores[some], input=whole.input, labels=whole.labels[some], sample_weight=weights).write(path)
         if not rows:
             pq.write_table(pq.read_table(path).slice(0, 0), path)
         start += rows
@@ -43,7 +43,7 @@ def write(folder, **form):
 def spoil(path, row):
     """Write a file of which one row has a label that is no class; gives what reading it has to say."""
     good = predictions(200, 7)
-    table = Predictions(good.scores, kind="logits", labels=good.labels)
+    table = Predictions(good.scores, input="logits", labels=good.labels)
     table.write(path, overwrite=True)
     columns = pq.read_table(path)
     labels = good.labels.copy()

@@ -27,8 +27,8 @@ def folder(tmp_path, monkeypatch):
     write(Path("test"))
     some = predictions(400, 3)
     split = np.where(np.arange(400) < 300, "val", "test")
-    Predictions(some.scores, kind="logits", labels=some.labels, split=split).write("both.npz")
-    Predictions(np.zeros((4, 7), np.float32), kind="logits", labels=[0, 1, 2, 3]).write("wide.npz")
+    Predictions(some.scores, input="logits", labels=some.labels, split=split).write("both.npz")
+    Predictions(np.zeros((4, 7), np.float32), input="logits", labels=[0, 1, 2, 3]).write("wide.npz")
     return tmp_path
 
 
@@ -87,7 +87,7 @@ def test_only_one_of_val_and_test_may_have_weights(folder, capsys):
     for path in sorted(Path("test").iterdir()):
         if path.name != "part-2.parquet":  # which has no rows
             some = Predictions.read(path)
-            replace(some, weights=np.full(len(some), 3.0)).write(path, overwrite=True)
+            replace(some, sample_weight=np.full(len(some), 3.0)).write(path, overwrite=True)
     content = json.loads(run(capsys, "calibrate", "val/*.parquet", "--test", "test/*.parquet", "--json")[1])
     assert content["measures"]["given"]["samples"] == 3 * sum(SIZES)
 

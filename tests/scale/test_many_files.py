@@ -26,13 +26,13 @@ from refocal.scale.engines import LocalEngine
 from refocal.scale.likelihood import MOST_PASSES, PartitionedLikelihood
 from refocal.scale.parts import FileSource, Rows, find_files, require_form
 
-FORMS = [{}, {"dtype": np.float64, "weighted": True}, {"kind": "probs", "dtype": np.float64}]
+FORMS = [{}, {"dtype": np.float64, "weighted": True}, {"input": "probs", "dtype": np.float64}]
 
 
 def in_memory(whole, probs=None):
     accumulator = CalibrationAccumulator()
-    given = scores_to_probs(whole.scores, input=whole.kind) if probs is None else probs
-    accumulator.update(given, whole.labels, weights=whole.weights)
+    given = scores_to_probs(whole.scores, input=whole.input) if probs is None else probs
+    accumulator.update(given, whole.labels, sample_weight=whole.sample_weight)
     return accumulator.compute()
 
 
@@ -40,7 +40,7 @@ def in_memory(whole, probs=None):
 def test_measures_are_those_of_all_rows(tmp_path, form):
     whole = write(tmp_path, **form)
     assert scale.evaluate(tmp_path / "*.parquet") == pytest.approx(in_memory(whole), rel=1e-9)
-    calibrator = FocalPosterior(gamma=2.0, input=whole.kind)
+    calibrator = FocalPosterior(gamma=2.0, input=whole.input)
     found = scale.evaluate(tmp_path / "*.parquet", calibrator=calibrator)
     probs = calibrator.fit(whole.scores, whole.labels).predict_proba(whole.scores)
     assert found == pytest.approx(in_memory(whole, probs), rel=1e-9)
@@ -50,8 +50,8 @@ def test_measures_are_those_of_all_rows(tmp_path, form):
 @pytest.mark.parametrize("kind", [TemperatureScaling, FocalTemperatureScaling])
 def test_newton_fits_are_those_of_all_rows(tmp_path, kind, form):
     whole = write(tmp_path, **form)
-    found = scale.calibrate(kind(input=whole.kind), tmp_path / "*.parquet")
-    wanted = kind(input=whole.kind).fit(whole.scores, whole.labels, whole.weights)
+    found = scale.calibrate(kind(input=whole.input), tmp_path / "*.parquet")
+    wanted = kind(input=whole.input).fit(whole.scores, whole.labels, whole.sample_weight)
     for name in set(kind._learned) - {"evaluations_", "at_bound_"}:
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-3, abs=1e-4), name
     assert found.n_features_in_ == wanted.n_features_in_
@@ -64,10 +64,10 @@ def test_ten_passes_are_enough(tmp_path, dtype, sharpness):
     for part in range(3):
         some = predictions(20_000, part)
         scores = (sharpness * some.scores).astype(dtype)
-        Predictions(scores, kind="logits", labels=some.labels).write(tmp_path / f"{part}.npz")
+        Predictions(scores, input="logits", labels=some.labels).write(tmp_path / f"{part}.npz")
     files = find_files(tmp_path / "*.npz")
     source = FileSource.of(files, Rows(require_form(files), finite=True).read)
-    data = PartitionedLikelihood(LocalEngine(lambda _: None), source, kind="logits", files=3)
+    data = PartitionedLikelihood(LocalEngine(lambda _: None), source, input="logits", files=3)
     calibrator = FocalTemperatureScaling()
     calibrator.learn(data)
     assert data.passes <= MOST_PASSES
@@ -78,7 +78,7 @@ def test_an_eleventh_pass_is_refused(tmp_path):
     write(tmp_path)
     files = find_files(tmp_path / "*.parquet")
     source = FileSource.of(files, Rows(require_form(files)).read)
-    data = PartitionedLikelihood(LocalEngine(lambda _: None), source, kind="logits", files=len(files))
+    data = PartitionedLikelihood(LocalEngine(lambda _: None), source, input="logits", files=len(files))
     with pytest.raises(RuntimeError, match="no optimum found in 10 passes"):
         for _ in range(MOST_PASSES):
             data.of_temperature(1.0)
@@ -99,7 +99,7 @@ def test_a_file_that_changes_between_two_passes_is_noticed(tmp_path):
     for part in range(3):
         predictions(2000, part).write(tmp_path / f"{part}.npz")
     sharper = predictions(2000, 1)
-    sharper = Predictions(9 * sharper.scores, kind="logits", labels=sharper.labels)
+    sharper = Predictions(9 * sharper.scores, input="logits", labels=sharper.labels)
     progress = change_before_the_second_pass(lambda: sharper.write(tmp_path / "1.npz", overwrite=True))
     with pytest.raises(RuntimeError, match=r"1\.npz changed during the fit"):
         scale.calibrate(TemperatureScaling(), tmp_path / "*.npz", progress=progress)
@@ -142,7 +142,7 @@ def test_one_column_is_about_two_classes(tmp_path):
     log_odds = 6 * rng.standard_normal(4000)
     labels = (rng.random(4000) < 1 / (1 + np.exp(-log_odds / 3))).astype(int)
     for part in range(2):
-        Predictions(log_odds[part::2], kind="logits", labels=labels[part::2]).write(tmp_path / f"{part}.npz")
+        Predictions(log_odds[part::2], input="logits", labels=labels[part::2]).write(tmp_path / f"{part}.npz")
     found = scale.calibrate(TemperatureScaling(), tmp_path / "*.npz")
     assert found.temperature_ == pytest.approx(TemperatureScaling().fit(log_odds, labels).temperature_, rel=1e-4)
     assert found.n_features_in_ == 1
@@ -153,7 +153,7 @@ def test_splits(tmp_path):
     whole = predictions(600, 0)
     split = np.where(np.arange(600) < 450, "val", "test")
     for part in (slice(0, 300), slice(300, 600)):  # the first file has no row of "test"
-        block = Predictions(whole.scores[part], kind="logits", labels=whole.labels[part], split=split[part])
+        block = Predictions(whole.scores[part], input="logits", labels=whole.labels[part], split=split[part])
         block.write(tmp_path / f"{part.start}.npz")
     assert scale.evaluate(tmp_path / "*.npz", split="test").samples == 150
     with pytest.raises(ValueError, match="no rows of split 'train' with a weight in 2 files"):
@@ -166,7 +166,7 @@ def test_masked_logits_of_rows_that_are_left_out_do_not_matter(tmp_path):
     scores[::3, 0], weights[3] = -np.inf, 0.0
     split = np.where(np.arange(600) % 3 == 0, "test", "val")
     split[3] = "val"
-    masked = Predictions(scores, kind="logits", labels=some.labels, split=split, weights=weights)
+    masked = Predictions(scores, input="logits", labels=some.labels, split=split, sample_weight=weights)
     masked.write(tmp_path / "a.npz")
     found = scale.calibrate(TemperatureScaling(), tmp_path / "a.npz", split="val")
     kept = (split == "val") & (weights > 0)
@@ -219,11 +219,11 @@ def test_parts_of_another_form_are_refused(tmp_path):
         scale.evaluate(tmp_path / "*.parquet")
     masked = predictions(50, 0).scores.copy()
     masked[17, 0] = -np.inf
-    Predictions(masked, kind="logits", labels=np.ones(50, int)).write(tmp_path / "z.parquet", overwrite=True)
+    Predictions(masked, input="logits", labels=np.ones(50, int)).write(tmp_path / "z.parquet", overwrite=True)
     assert scale.evaluate(tmp_path / "*.parquet").samples == sum(SIZES) + 50
     with pytest.raises(PredictionsError, match=r"z.parquet, logits, row 17: must be finite for a calibrator, got -inf"):
         run("calibrate", tmp_path)
-    Predictions(masked, kind="logits").write(tmp_path / "z.parquet", overwrite=True)
+    Predictions(masked, input="logits").write(tmp_path / "z.parquet", overwrite=True)
     with pytest.raises(ValueError, match=r"z.parquet has no labels"):
         scale.evaluate(tmp_path / "*.parquet")
 
@@ -233,7 +233,7 @@ def test_parts_of_another_form_are_refused(tmp_path):
     [
         (
             {},
-            {"weights": np.full(10, 2.0)},
+            {"sample_weight": np.full(10, 2.0)},
             "in float32 without weights, got logits of 5 columns in float32 with weights",
         ),
         (
@@ -247,7 +247,7 @@ def test_parts_of_another_form_are_refused(tmp_path):
 def test_parts_that_would_be_added_up_wrongly_are_refused(tmp_path, first, second, message):
     for name, more in (("a", first), ("b", second)):
         some = predictions(10, 0)
-        Predictions(some.scores, kind="logits", labels=some.labels, **more).write(tmp_path / f"{name}.npz")
+        Predictions(some.scores, input="logits", labels=some.labels, **more).write(tmp_path / f"{name}.npz")
     with pytest.raises(ValueError, match=message):
         scale.evaluate(tmp_path / "*.npz")
 
@@ -256,7 +256,7 @@ def test_class_names_may_be_left_out(tmp_path):
     some = predictions(10, 0)
     some.write(tmp_path / "b.npz")
     for name in "ac":
-        Predictions(some.scores, kind="logits", labels=some.labels, class_names=tuple("abcde")).write(
+        Predictions(some.scores, input="logits", labels=some.labels, class_names=tuple("abcde")).write(
             tmp_path / f"{name}.npz"
         )
     assert scale.evaluate(tmp_path / "*.npz").samples == 30
@@ -296,7 +296,7 @@ def test_layouts_and_dtypes_measure_the_same(tmp_path, form, dtype):
 
 
 def test_a_calibrator_of_other_scores_is_refused(tmp_path):
-    predictions(10, 0, kind="probs").write(tmp_path / "probs.npz")
+    predictions(10, 0, input="probs").write(tmp_path / "probs.npz")
     predictions(10, 0).write(tmp_path / "logits.npz")
     with pytest.raises(ValueError, match=r"takes logits, but .*probs.npz holds probs"):
         scale.evaluate(tmp_path / "probs.npz", calibrator=FocalPosterior(gamma=1.0))

@@ -45,8 +45,8 @@ def test_both_engines_measure_the_same(tmp_path, form):
         part.write(again / f"{number}.parquet")
     for number, rows in enumerate((slice(0, 7), slice(7, None))):
         part = Predictions.read(tmp_path / "part-3.parquet")
-        weights = None if part.weights is None else part.weights[rows]
-        Predictions(part.scores[rows], kind="logits", labels=part.labels[rows], weights=weights).write(
+        weights = None if part.sample_weight is None else part.sample_weight[rows]
+        Predictions(part.scores[rows], input="logits", labels=part.labels[rows], sample_weight=weights).write(
             again / f"part-3-{number}.parquet"
         )
     shutil.copy(tmp_path / "part-1.parquet", again)
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def measure(block):
-        return measure_block(block, kind="logits", calibrators=(None,))[0]
+        return measure_block(block, input="logits", calibrators=(None,))[0]
 
     with open_ray(None, lambda _: None) as engine:
         found = engine.fold(FileSource.of(files, read_and_die), measure, CalibrationAccumulator.merge, what="measuring")

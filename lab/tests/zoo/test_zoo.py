@@ -268,11 +268,12 @@ def test_files_are_checked(tmp_path):
     with pytest.warns(zoo.SkippedWarning, match=r"one needs both \.json and \.npz, \.npz is alone"):
         assert zoo.entries(tmp_path) == []
     card = add(tmp_path, "one")
-    Predictions(np.full((4, 2), 0.5), kind="probs", labels=[0, 1, 0, 1]).write(tmp_path / "one.npz", overwrite=True)
+    Predictions(np.full((4, 2), 0.5), input="probs", labels=[0, 1, 0, 1]).write(tmp_path / "one.npz", overwrite=True)
     with pytest.raises(zoo.ZooError, match=r"one\.npz must hold logits and labels"):
         zoo.measure(zoo.entries(tmp_path)[0])
     masked = np.array([[0.0, -np.inf], [0.0, 1.0]])
-    Predictions(masked, kind="logits", labels=[0, 1], split=["val", "test"]).write(tmp_path / "one.npz", overwrite=True)
+    predictions = Predictions(masked, input="logits", labels=[0, 1], split=["val", "test"])
+    predictions.write(tmp_path / "one.npz", overwrite=True)
     with pytest.raises(zoo.ZooError, match=r"one\.npz must hold finite logits, got -inf"):
         zoo.measure(zoo.entries(tmp_path)[0])
 

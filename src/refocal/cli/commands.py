@@ -158,14 +158,14 @@ def _loss_settings(options: Namespace) -> dict[str, Any]:
 def _fitted(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Selection:
     from refocal.report import calibrate as fit
 
-    return fit(val.scores, val.labels, input=val.kind, sample_weight=val.weights, progress=progress, **settings)
+    return fit(val.scores, val.labels, input=val.input, sample_weight=val.sample_weight, progress=progress, **settings)
 
 
 def _reported(calibration: Selection, test: Predictions, source: str, progress: Callable[[str], None]) -> Report:
     return calibration.report(
         test.scores,
         test.labels,
-        weights=test.weights,
+        sample_weight=test.sample_weight,
         class_names=test.class_names,
         source=source,
         progress=progress,
@@ -176,8 +176,8 @@ def _measured(predictions: Predictions, file: str, *, by_class: bool) -> Report:
     return measure(
         predictions.scores,
         predictions.labels,
-        input=predictions.kind,
-        weights=predictions.weights,
+        input=predictions.input,
+        sample_weight=predictions.sample_weight,
         class_names=predictions.class_names,
         by_class=by_class,
         source=Path(file).name,
@@ -223,10 +223,10 @@ def _parts(options: Namespace) -> tuple[Predictions, Predictions]:
     if None not in names and names[0] != names[1]:
         msg = f"{options.val} and {options.test} must have the same class names in the same order"
         raise ValueError(msg)
-    if test.kind != first.kind or test.scores.shape[1:] != first.scores.shape[1:]:
+    if test.input != first.input or test.scores.shape[1:] != first.scores.shape[1:]:
         msg = (
-            f"{options.val} and {options.test} must hold the same kind of scores, got {first.kind} of shape "
-            f"{first.scores.shape} and {test.kind} of shape {test.scores.shape}"
+            f"{options.val} and {options.test} must hold the same kind of scores, got {first.input} of shape "
+            f"{first.scores.shape} and {test.input} of shape {test.scores.shape}"
         )
         raise ValueError(msg)
     for predictions, file in ((first, options.val), (test, options.test or options.val)):

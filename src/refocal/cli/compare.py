@@ -39,9 +39,9 @@ def paired(several: Sequence[Predictions], progress: Callable[[str], None]) -> l
             msg = "files beside each other must have the same weights, or none"
             raise ValueError(msg)
         progress("comparing")
-        one, two = (scores_to_probs(each.scores, input=each.kind) for each in (first, other))
+        one, two = (scores_to_probs(each.scores, input=each.input) for each in (first, other))
         for measure in _TESTED:
-            test = metrics.paired_test(measure, one, two, labels, weights=first.weights)
+            test = metrics.paired_test(measure, one, two, labels, sample_weight=first.sample_weight)
             tests.append({"measure": measure.__name__, "first": 0, "second": number, "p_value": test.p_value})
     return tests
 
@@ -96,4 +96,4 @@ def finite(summary: CalibrationSummary) -> dict[str, float | None]:
 
 
 def _weights(predictions: Predictions) -> np.ndarray:
-    return np.ones(len(predictions)) if predictions.weights is None else predictions.weights
+    return np.ones(len(predictions)) if predictions.sample_weight is None else predictions.sample_weight

@@ -57,7 +57,7 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     test_form = require_form(test)
     form.check(test_form._replace(weighted=form.weighted))
     method = options.method or _DEFAULT_METHOD
-    calibrator = _chosen(method, loss, form.kind)
+    calibrator = _chosen(method, loss, form.input)
     alone = options.test is None
     if not alone and set(val) & set(test):
         msg = f"{options.val} and {options.test} must be files of their own, both have {min(set(val) & set(test))}"
@@ -142,7 +142,7 @@ def bar() -> Iterator[Tell]:
         yield tell
 
 
-def _chosen(method: str, loss: dict[str, Any], kind: str) -> Calibrator:
+def _chosen(method: str, loss: dict[str, Any], input: str) -> Calibrator:
     if method not in _METHODS:
         msg = f"over many files, --method must be one of {', '.join(_METHODS)}, got {method!r}"
         raise ValueError(msg)
@@ -150,8 +150,8 @@ def _chosen(method: str, loss: dict[str, Any], kind: str) -> Calibrator:
         if not loss:
             msg = "--method posterior needs the gamma that the network was trained with"
             raise ValueError(msg)
-        return FocalPosterior(**loss, input=kind)
-    return (TemperatureScaling if method == "temperature" else FocalTemperatureScaling)(input=kind)
+        return FocalPosterior(**loss, input=input)
+    return (TemperatureScaling if method == "temperature" else FocalTemperatureScaling)(input=input)
 
 
 def _engine(options: Namespace) -> dict[str, Any]:

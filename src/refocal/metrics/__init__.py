@@ -1,7 +1,7 @@
 """Calibration measures of (probs, labels), their uncertainty, and accumulators for any amount of data."""
 
 from refocal.metrics.accumulator import CalibrationAccumulator, CalibrationSummary
-from refocal.metrics.binned import adaptive_ece, ece, ece_from_logits, mce, top_k_ece
+from refocal.metrics.binned import adaptive_ece, ece, mce, top_k_ece
 from refocal.metrics.classwise import classwise_ece, thresholded_ece
 from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
 from refocal.metrics.kernel import kernel_calibration_error
@@ -10,15 +10,11 @@ from refocal.metrics.reliability import CalibrationTest, ReliabilityDiagram, cal
 from refocal.metrics.scores import (
     ConfidenceShare,
     brier,
-    brier_from_logits,
     confidence_share,
     error,
     focal_score,
-    focal_score_from_logits,
     kl_to_posterior,
-    kl_to_posterior_from_logits,
     nll,
-    nll_from_logits,
 )
 from refocal.metrics.smooth import smooth_ece
 from refocal.metrics.uncertainty import Interval, PairedTest, interval, paired_test
@@ -37,22 +33,17 @@ __all__ = [
     "auroc",
     "brier",
     "brier_decomposition",
-    "brier_from_logits",
     "calibration_test",
     "classwise_ece",
     "confidence_share",
     "ece",
-    "ece_from_logits",
     "error",
     "focal_score",
-    "focal_score_from_logits",
     "interval",
     "kernel_calibration_error",
     "kl_to_posterior",
-    "kl_to_posterior_from_logits",
     "mce",
     "nll",
-    "nll_from_logits",
     "paired_test",
     "reliability_diagram",
     "smooth_ece",

@@ -13,7 +13,7 @@ import numpy as np
 from refocal import _check
 from refocal._documents import check_regular, parse_json, read_document
 from refocal._files import replacing
-from refocal.metrics.inputs import TASKS, Block, Events, Sample, joined, read
+from refocal.metrics.inputs import TASKS, Block, Events, Input, Sample, joined, read
 from refocal.stats.binning import Bins, bin_sums, class_sums, mass_index_of_counts, width_index
 from refocal.stats.gap_norms import calibration_error
 from refocal.stats.scores import brier_scores, softmax, softmax_and_scores, truth_of_logits, truth_of_probs
@@ -99,14 +99,10 @@ class CalibrationAccumulator:
         self.grid = np.zeros((3, self.bins * _CELLS))
         self.classes: np.ndarray | None = None  # (3, K, bins), once K is known
 
-    def update(self, probs: Array, labels: Array, *, weights: Array = None) -> None:
-        """Add a batch of probabilities; a batch that is refused leaves nothing behind."""
-        self._add(read(probs, labels, weights, task=self.task, ignore_index=self.ignore_index, batch=True))
-
-    def update_logits(self, logits: Array, labels: Array, *, weights: Array = None) -> None:
-        """Add a batch of logits."""
-        sample = read(logits, labels, weights, task=self.task, ignore_index=self.ignore_index, logits=True, batch=True)
-        self._add(sample)
+    def update(self, scores: Array, labels: Array, *, input: Input = "probs", sample_weight: Array = None) -> None:
+        """Add a batch of scores; a batch that is rejected changes nothing."""
+        settings: dict[str, Any] = {"task": self.task, "ignore_index": self.ignore_index}
+        self._add(read(scores, labels, sample_weight, input=input, batch=True, **settings))
 
     def merge(self, other: CalibrationAccumulator) -> CalibrationAccumulator:
         """Add what another accumulator of the same settings has seen, in place."""

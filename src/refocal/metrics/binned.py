@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
-from refocal.metrics.inputs import Events, Sample, joined, read
+from refocal.metrics.inputs import Events, Input, Sample, joined, read
 from refocal.stats.binning import (
     ADAPTIVE,
     FIXED,
@@ -28,14 +28,15 @@ BINNINGS = FIXED + ADAPTIVE
 
 
 def ece(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     bins: int = 15,
     binning: str = "equal_width",
     norm: str = "l1",
     debias: bool = False,
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
@@ -46,8 +47,8 @@ def ece(
         l1: sum_b (n_b / n) |c_b - a_b|,    l2: sqrt(sum_b (n_b / n) (c_b - a_b)^2),    max: max_b |c_b - a_b|.
 
     Args:
-        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
+        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
         bins: Number of bins.
         binning: "equal_width": (a, b], 0 in the first, nothing dropped. "equal_mass": equally many samples a bin, equal
             confidences in one bin. "guo2017", "torchmetrics" and "mukhoti2020" repeat the conventions of published
@@ -55,7 +56,8 @@ def ece(
         norm: "l1", "l2" or "max".
         debias: Subtract the plug-in estimate of the bias that noise in a_b causes (l1, l2). Unbiased for the square of
             l2; for l1 less biased, and perhaps slightly negative.
-        weights: One weight for each label.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass" compares the top label's probability with accuracy; "binary" and "multilabel" compare P(y =
             1) with the frequency of 1, over all events together.
         ignore_index: Labels with this value do not count.
@@ -68,42 +70,20 @@ def ece(
     Reference: 002, Eqs. 1-3; Naeini, Cooper, Hauskrecht: Obtaining well calibrated probabilities using Bayesian
         binning. AAAI 2015. Debiasing: Kumar, Liang, Ma: Verified uncertainty calibration. NeurIPS 2019.
     """
-    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
-    return _ece(sample, bins=bins, binning=binning, norm=norm, debias=debias)
-
-
-def ece_from_logits(
-    logits: Array,
-    labels: Array,
-    *,
-    bins: int = 15,
-    binning: str = "equal_width",
-    norm: str = "l1",
-    debias: bool = False,
-    weights: Array = None,
-    task: str = "multiclass",
-    ignore_index: int | None = None,
-) -> float:
-    """`ece` of softmax(logits) (of sigmoid(logits) for the other tasks), in one pass over the logits.
-
-    Example:
-        >>> import numpy as np
-        >>> ece_from_logits(np.zeros((4, 2)), np.array([0, 1, 0, 1]))
-        0.0
-    """
-    sample = read(logits, labels, weights, task=task, ignore_index=ignore_index, logits=True)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     return _ece(sample, bins=bins, binning=binning, norm=norm, debias=debias)
 
 
 def adaptive_ece(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     bins: int = 15,
     binning: str = "equal_mass",
     norm: str = "l1",
     debias: bool = False,
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
@@ -117,17 +97,18 @@ def adaptive_ece(
     Reference: 002, Eq. 3.
     """
     _check.one_of(binning, "binning", ADAPTIVE)
-    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     return _ece(sample, bins=bins, binning=binning, norm=norm, debias=debias)
 
 
 def mce(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     bins: int = 15,
     binning: str = "equal_width",
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
@@ -140,31 +121,33 @@ def mce(
 
     Reference: 002, Eq. 2.
     """
-    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     return _ece(sample, bins=bins, binning=binning, norm="max", debias=False)
 
 
 def top_k_ece(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     k: int,
     bins: int = 15,
     binning: str = "equal_width",
     norm: str = "l1",
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     ignore_index: int | None = None,
 ) -> float:
     """`ece` of the claim that the label is among the k most probable classes, made with their summed probability.
 
     Args:
-        probs: (N, K), or (N, K, ...) with classes on axis 1.
+        scores: (N, K), or (N, K, ...) with classes on axis 1.
         labels: (N,) or (N, ...), class indices.
         k: How many classes; 1 gives `ece`. Of equal probabilities the first classes count as the more probable.
         bins: Number of bins.
         binning: As for `ece`.
         norm: "l1", "l2" or "max".
-        weights: One weight for each label.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         ignore_index: Labels with this value do not count.
 
     Example:
@@ -172,7 +155,7 @@ def top_k_ece(
         >>> round(top_k_ece(np.array([[0.5, 0.3, 0.2], [0.1, 0.3, 0.6]]), np.array([1, 0]), k=2), 6)
         0.55
     """
-    sample = read(probs, labels, weights, ignore_index=ignore_index)
+    sample = read(scores, labels, sample_weight, input=input, ignore_index=ignore_index)
     k = _check.count(k, "k", most=sample.classes)
     return event_error([top_k_events(sample, k=k)], bins=bins, binning=binning, norm=norm)
 
@@ -212,7 +195,7 @@ def event_error(events: Iterable[Events], *, bins: int, binning: str, norm: str 
 def top_k_events(sample: Sample, *, k: int) -> Events:
     """Summed probability of the k most probable classes of each row, and whether the label is one of them."""
     parts = []
-    for block in sample.blocks():
+    for block in sample.prob_blocks():
         order = np.argsort(-block.scores, axis=1, kind="stable")[:, :k]
         largest = np.take_along_axis(block.scores, order, axis=1).astype(np.float64)
         inside = np.any(order == block.labels[:, None], axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from refocal import _check
 from refocal.metrics.binned import BINNINGS, NORMS, event_error
-from refocal.metrics.inputs import Events, Sample, joined, read
+from refocal.metrics.inputs import Events, Input, Sample, joined, read
 from refocal.stats.binning import Bins, class_sums
 from refocal.stats.gap_norms import calibration_error
 
@@ -19,27 +19,29 @@ _COLUMN_ELEMENTS = 1 << 22
 
 
 def classwise_ece(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     bins: int = 15,
     binning: str = "equal_width",
     norm: str = "l1",
     reduction: str = "mean",
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
     """The ECE of each class's probability against its frequency, averaged over the classes.
 
     Args:
-        probs: (N, K), (N, K, ...) with classes on axis 1; (N, L) for "multilabel".
+        scores: (N, K), (N, K, ...) with classes on axis 1; (N, L) for "multilabel".
         labels: As for `ece`. Classes that do not occur count too: their probabilities should be 0.
         bins: Number of bins of each class.
         binning: As for `ece`.
         norm: "l1", "l2" or "max", of each class.
         reduction: "mean" over the classes, or the "sum" that some papers print.
-        weights: One weight for each label.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass" or "multilabel".
         ignore_index: Labels with this value do not count.
 
@@ -54,7 +56,8 @@ def classwise_ece(
     _check.one_of(norm, "norm", NORMS)
     _check.count(bins, "bins")
     _check.one_of(binning, "binning", BINNINGS)
-    sample = _read(probs, labels, weights, task, ignore_index)
+    check_task(task)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     if binning == "equal_width" and task == "multiclass":
         sums = _all_class_bins(sample, bins=bins)
         errors = calibration_error(sums.confidence - sums.correct, sums.samples, norm=norm)
@@ -66,25 +69,27 @@ def classwise_ece(
 
 
 def thresholded_ece(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     threshold: float = 0.01,
     bins: int = 15,
     binning: str = "equal_mass",
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
     """`classwise_ece` of the probabilities above a threshold only (TACE): small ones would hide the others' gaps.
 
     Args:
-        probs: As for `classwise_ece`.
+        scores: As for `classwise_ece`.
         labels: As for `classwise_ece`.
         threshold: Probabilities up to this one do not count.
         bins: Number of bins of each class.
         binning: As for `ece`.
-        weights: One weight for each label.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass" or "multilabel".
         ignore_index: Labels with this value do not count.
 
@@ -101,7 +106,9 @@ def thresholded_ece(
     """
     threshold = _check.share(threshold, "threshold")
     errors = []
-    for events in class_events(_read(probs, labels, weights, task, ignore_index)):
+    check_task(task)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
+    for events in class_events(sample):
         keep = events.confidence > threshold
         kept = Events(*(None if part is None else part[keep] for part in events))  # type: ignore[arg-type]
         if keep.any() if kept.weights is None else kept.weights.any():
@@ -127,7 +134,7 @@ def class_columns(sample: Sample) -> Iterator[tuple[np.ndarray, Events]]:
     # a few columns at a time, so that there are neither many passes nor a second copy of the data
     step = max(1, _COLUMN_ELEMENTS // len(sample.labels))
     for first in range(0, sample.classes, step):
-        blocks = [block._replace(scores=block.scores[:, first : first + step].copy()) for block in sample.blocks()]
+        blocks = [block._replace(scores=block.scores[:, first : first + step].copy()) for block in sample.prob_blocks()]
         for offset in range(min(step, sample.classes - first)):
             parts = [Events(part.scores[:, offset], part.labels == first + offset, part.weights) for part in blocks]
             yield rows, joined(parts)
@@ -136,11 +143,11 @@ def class_columns(sample: Sample) -> Iterator[tuple[np.ndarray, Events]]:
 def _all_class_bins(sample: Sample, *, bins: int) -> Bins:
     """Sums (K, bins) of every class in one pass."""
     total = np.zeros((3, sample.classes, bins))
-    for block in sample.blocks():
+    for block in sample.prob_blocks():
         total += class_sums(block.scores, block.labels, block.weights, bins=bins)
     return Bins(*total)
 
 
-def _read(probs: Array, labels: Array, weights: Array, task: str, ignore_index: int | None) -> Sample:
+def check_task(task: str) -> None:
+    """Reject "binary", which has no classes to average over."""
     _check.one_of(task, "task", ("multiclass", "multilabel"))
-    return read(probs, labels, weights, task=task, ignore_index=ignore_index)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 
 from refocal.metrics.classwise import class_events
-from refocal.metrics.inputs import Events, read
+from refocal.metrics.inputs import Events, Input, read
 
 Array = Any
 
@@ -32,7 +32,13 @@ class BrierDecomposition(NamedTuple):
 
 
 def brier_decomposition(
-    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    input: Input = "probs",
+    sample_weight: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
 ) -> BrierDecomposition:
     """Brier score = calibration + refinement, what is left after isotonic recalibration of each class.
 
@@ -40,9 +46,10 @@ def brier_decomposition(
     positive calibration part, which goes to 0 with growing samples.
 
     Args:
-        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
-        weights: One weight for each label.
+        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass" adds up the classes; "binary" and "multilabel" score P(y = 1) alone, as `brier` does, each
             label with a map of its own.
         ignore_index: Labels with this value do not count.
@@ -56,7 +63,7 @@ def brier_decomposition(
     Reference: Brocker: Reliability, sufficiency, and the decomposition of proper scores. 2009; Dimitriadis, Gneiting,
         Jordan: Stable reliability diagrams for probabilistic classifiers. PNAS 2021.
     """
-    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     columns = [sample.all_events()] if task == "binary" else list(class_events(sample))
     parts = np.array([_event_parts(events) for events in columns])
     total, divisor = parts[:, :3].sum(axis=0), parts[:, 3].mean() if task == "multiclass" else parts[:, 3].sum()

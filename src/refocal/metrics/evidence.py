@@ -33,7 +33,7 @@ class Request(NamedTuple):
 
     measure: Callable[..., Any]
     labels: Array
-    common: dict[str, Any]  # weights, task, ignore_index
+    common: dict[str, Any]  # input, sample_weight, task, ignore_index
     settings: dict[str, Any]
     part: str | None
     resamples: int

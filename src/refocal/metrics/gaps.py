@@ -21,7 +21,7 @@ Array = Any
 
 def gaps_of(
     measure: Callable[..., float],
-    probs: Array,
+    scores: Array,
     labels: Array,
     common: dict[str, Any],
     settings: dict[str, Any],
@@ -30,8 +30,8 @@ def gaps_of(
 ) -> Gaps:
     """The residuals of a measure with its settings; without `compress`, one row for each sample."""
     if measure in (classwise.classwise_ece, classwise.thresholded_ece):
-        _check.one_of(common["task"], "task", ("multiclass", "multilabel"))
-    sample = read(probs, labels, **common, logits=measure is calibration.ece_from_logits)
+        classwise.check_task(common["task"])
+    sample = read(scores, labels, **common)
     return GAPS[measure](sample, compress=compress, **settings)
 
 
@@ -203,7 +203,6 @@ def _spread(cells: Cells, points: int) -> Any:
 
 GAPS: dict[Callable[..., float], Callable[..., Gaps]] = {
     calibration.ece: _binned,
-    calibration.ece_from_logits: _binned,
     calibration.adaptive_ece: _adaptive,
     calibration.mce: _largest,
     calibration.top_k_ece: _top_k,

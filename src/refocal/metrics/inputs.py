@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from refocal import _check
 from refocal._arrays import is_torch
+from refocal.stats.scores import softmax
 from refocal.stats.top_label import top_label, top_label_of_logits
 
 Array = Any
+Input = Literal["logits", "probs"]
 
+INPUTS = ("logits", "probs")
 TASKS = ("multiclass", "binary", "multilabel")
 _BLOCK_ELEMENTS = 1 << 17
 _EVENT_ROWS = 1 << 16  # (confidence, correct) pairs that are binned at once
@@ -70,6 +73,11 @@ class Sample:
         for start, block in self._raw_blocks():
             self._check(block.scores, start, block.rows)
             yield block
+
+    def prob_blocks(self) -> Iterator[Block]:
+        """The same blocks, with probabilities as their scores."""
+        for block in self.blocks():
+            yield block._replace(scores=softmax(block.scores)) if self.is_logits else block
 
     def _raw_blocks(self) -> Iterator[tuple[int, Block]]:
         for start, slice_of_rows in self._slices():
@@ -167,7 +175,7 @@ class Sample:
                 return
             smallest = scores.min(axis=1)
             self._reject(~(smallest >= 0), smallest, f"{self.name} must be non-negative and not NaN", start, rows)
-            message = f"rows of {self.name} must sum to 1 (logits have a function of their own)"
+            message = f"rows of {self.name} must sum to 1 (logits need input='logits')"
             self._reject(~(np.abs(sums - 1) <= tolerance), sums, message, start, rows)
 
     def _reject(self, bad: np.ndarray, values: np.ndarray, message: str, start: int, rows: np.ndarray | None) -> None:
@@ -177,12 +185,12 @@ class Sample:
 def read(
     scores: Any,
     labels: Any,
-    weights: Any = None,
+    sample_weight: Any = None,
     *,
+    input: Input = "probs",
     task: str = "multiclass",
     ignore_index: int | None = None,
-    logits: bool = False,
-    name: str | None = None,
+    name: str = "scores",
     batch: bool = False,
 ) -> Sample:
     """Check the shapes and kinds of what a metric was given.
@@ -191,14 +199,14 @@ def read(
         scores: multiclass: (N, K), or (N, K, ...) with the classes on axis 1. binary: P(y = 1), of the labels' shape or
             with one column more. multilabel: (N, L).
         labels: multiclass: (N,) or (N, ...), class indices. binary: 0 or 1. multilabel: (N, L) of 0 or 1.
-        weights: None, or one weight for each label; for multilabel also one for each of N rows.
+        sample_weight: None, or one weight for each label; for multilabel also one for each of N rows.
+        input: Whether `scores` are "logits" or "probs".
         task: How to read `scores`; it is never guessed.
         ignore_index: Labels with this value do not count.
-        logits: Whether `scores` are logits.
         name: What to call `scores` in messages.
         batch: Whether more may follow, so that nothing has to count in these.
     """
-    name = name or ("logits" if logits else "probs")
+    check_input(input)
     _check.one_of(task, "task", TASKS)
     if ignore_index is not None:
         _check.whole(ignore_index, "ignore_index")
@@ -233,11 +241,17 @@ def read(
         msg = f"labels must not all be ignore_index={ignore_index}"
         raise ValueError(msg)
     _check_labels(flat, view.shape[1] if view.ndim > 1 else 2, ignore_index, answers.shape)
-    flat_weights = _weights(_check.unmasked(weights, "weights"), answers.shape, task)
+    flat_weights = _weights(_check.unmasked(sample_weight, "sample_weight"), answers.shape, task)
     if flat_weights is not None and not batch and not flat_weights[counts].any():
-        msg = "weights must not all be 0"
+        msg = "sample_weight must not all be 0"
         raise ValueError(msg)
-    return Sample(view, flat, flat_weights, name, logits, ignore_index, answers.shape, bits)
+    return Sample(view, flat, flat_weights, name, input == "logits", ignore_index, answers.shape, bits)
+
+
+def check_input(input: Input) -> Input:
+    """Reject any word but "logits" and "probs"."""
+    _check.one_of(input, "input", INPUTS)
+    return input
 
 
 def _integers(labels: Any) -> np.ndarray:
@@ -267,12 +281,12 @@ def _weights(weights: Any, shape: tuple[int, ...], task: str) -> np.ndarray | No
     if task == "multilabel" and array.shape == shape[:1]:
         array = np.broadcast_to(array[:, None], shape)
     if array.shape != tuple(shape):
-        msg = f"weights must have shape {tuple(map(int, shape))}, one a label, got {array.shape}"
+        msg = f"sample_weight must have shape {tuple(map(int, shape))}, one per label, got {array.shape}"
         raise ValueError(msg)
     flat = array.reshape(-1).astype(np.float64, copy=False)
     bad = ~((flat >= 0) & (flat < np.inf))
-    _check.reject_rows(bad, flat, "weights must be finite and not negative", shape=shape)
-    _check.sample_weights(flat, "weights")
+    _check.reject_rows(bad, flat, "sample_weight must be finite and not negative", shape=shape)
+    _check.sample_weights(flat, "sample_weight")
     return flat
 
 

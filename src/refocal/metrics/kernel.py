@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refocal import _check
-from refocal.metrics.inputs import Events, Sample, read
+from refocal.metrics.inputs import Events, Input, Sample, read
 from refocal.metrics.scores import kept_weights
 from refocal.stats.kernel_sums import laplacian_pairs, laplacian_vector_products
 
@@ -15,13 +15,14 @@ Array = Any
 
 
 def kernel_calibration_error(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     kernel_width: float = 0.4,
     unbiased: bool = False,
     classes: str = "top",
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
@@ -36,13 +37,14 @@ def kernel_calibration_error(
     calibrated model, so it may be negative.
 
     Args:
-        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
+        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
         kernel_width: Width of the kernel.
         unbiased: Estimate the square without bias, instead of the root with it.
         classes: "top": r = confidence - correct at x = confidence, in time O(N log N). "all": r = p - onehot(y) at x =
             p, |.| Euclidean, which sees every class, in time O(N^2 K).
-        weights: One weight for each label.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: As for `ece`.
         ignore_index: Labels with this value do not count.
 
@@ -57,7 +59,7 @@ def kernel_calibration_error(
     """
     width = _check.positive(kernel_width, "kernel_width")
     _check.one_of(classes, "classes", ("top", "all"))
-    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     if classes == "top" or sample.classes == 1:
         return event_kernel_error(sample.all_events(), width=width, unbiased=unbiased)
     places, residuals = vectors(sample)
@@ -92,7 +94,7 @@ def shares_of(weights: np.ndarray | None, count: int) -> np.ndarray:
 
 def vectors(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
     """Rows of probabilities, and the same less their one-hot labels."""
-    parts = [(block.scores.astype(np.float64), block.labels) for block in sample.blocks()]
+    parts = [(block.scores.astype(np.float64), block.labels) for block in sample.prob_blocks()]
     places = np.concatenate([scores for scores, _ in parts])
     residuals = places.copy()
     residuals[np.arange(len(places)), np.concatenate([labels for _, labels in parts])] -= 1

@@ -6,21 +6,28 @@ from typing import Any
 
 import numpy as np
 
-from refocal.metrics.inputs import Events, Sample, joined, read
+from refocal.metrics.inputs import Events, Input, Sample, joined, read
 from refocal.metrics.scores import decisions
 
 Array = Any
 
 
 def auroc(
-    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    input: Input = "probs",
+    sample_weight: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
 ) -> float:
     """Probability that a right decision has a higher confidence than a wrong one; ties count one half.
 
     Args:
-        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
-        weights: One weight for each label.
+        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass"; for "binary" and "multilabel" the confidence is max(p, 1 - p).
         ignore_index: Labels with this value do not count.
 
@@ -34,21 +41,28 @@ def auroc(
 
     Reference: Hendrycks, Gimpel: A baseline for detecting misclassified and out-of-distribution examples. ICLR 2017.
     """
-    events = all_decisions(read(probs, labels, weights, task=task, ignore_index=ignore_index))
+    events = all_decisions(read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index))
     return auroc_of(by_falling_confidence(events)[0])
 
 
 def aurc(
-    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    input: Input = "probs",
+    sample_weight: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
 ) -> float:
     """Area under the risk-coverage curve: the error rate of the k most confident decisions, averaged over k.
 
     Decisions of equal confidence are taken in random order, and the mean over these orders is returned.
 
     Args:
-        probs: As for `auroc`.
+        scores: As for `auroc`.
         labels: As for `auroc`.
-        weights: One weight for each label.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: As for `auroc`.
         ignore_index: Labels with this value do not count.
 
@@ -59,7 +73,7 @@ def aurc(
 
     Reference: Geifman, Uziel, El-Yaniv: Bias-reduced uncertainty estimation for deep neural classifiers. ICLR 2019.
     """
-    events = all_decisions(read(probs, labels, weights, task=task, ignore_index=ignore_index))
+    events = all_decisions(read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index))
     return aurc_of(by_falling_confidence(events)[0])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from refocal import _check
 from refocal.metrics.binned import BINNINGS, NORMS
-from refocal.metrics.inputs import Sample, read
+from refocal.metrics.inputs import Input, Sample, read
 from refocal.stats.binning import Bins, bin_index, dropped_bin
 from refocal.stats.gap_norms import calibration_error
 from refocal.stats.resampling import as_cells, calibrated_hits
@@ -43,7 +43,7 @@ class CalibrationTest(NamedTuple):
 
 
 def reliability_diagram(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     bins: int = 15,
@@ -51,21 +51,23 @@ def reliability_diagram(
     level: float = 0.95,
     resamples: int = 1000,
     seed: int | np.random.Generator = 0,
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> ReliabilityDiagram:
     """Accuracy against confidence, with consistency bands: what a perfectly calibrated model of this size would show.
 
     Args:
-        probs: As for `ece`.
+        scores: As for `ece`.
         labels: As for `ece`.
         bins: As for `ece`.
         binning: As for `ece`.
         level: Probability of each bin's band.
         resamples: Number of simulated label sets.
         seed: Seed or generator of the simulation.
-        weights: As for `ece`.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: As for `ece`.
         task: As for `ece`.
         ignore_index: As for `ece`.
 
@@ -78,7 +80,7 @@ def reliability_diagram(
     Reference: Brocker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
     """
     level = _check.share(level, "level")
-    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     sums, drawn = _simulated(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
     used = sums.samples > 0
     drop = dropped_bin(bins=bins, binning=binning)
@@ -90,7 +92,7 @@ def reliability_diagram(
 
 
 def calibration_test(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     bins: int = 15,
@@ -98,7 +100,8 @@ def calibration_test(
     norm: str = "l1",
     resamples: int = 1000,
     seed: int | np.random.Generator = 0,
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> CalibrationTest:
@@ -108,14 +111,15 @@ def calibration_test(
     compared with the observed one (consistency resampling).
 
     Args:
-        probs: As for `ece`.
+        scores: As for `ece`.
         labels: As for `ece`.
         bins: As for `ece`.
         binning: As for `ece`.
         norm: As for `ece`.
         resamples: Number of simulated label sets; the least p-value is 1 / (resamples + 1).
         seed: Seed or generator of the simulation.
-        weights: As for `ece`.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: As for `ece`.
         task: As for `ece`.
         ignore_index: As for `ece`.
 
@@ -131,7 +135,7 @@ def calibration_test(
     Reference: Brocker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
     """
     _check.one_of(norm, "norm", NORMS)
-    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     sums, drawn = _simulated(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
     gaps = sums.confidence - np.concatenate([sums.correct[None], drawn])
     drop = dropped_bin(bins=bins, binning=binning)

@@ -9,7 +9,7 @@ import numpy as np
 
 from refocal import _check
 from refocal.maps.focal import focal_partial_of
-from refocal.metrics.inputs import Block, Sample, read
+from refocal.metrics.inputs import Block, Input, Sample, read
 from refocal.stats.scores import (
     brier_scores,
     divergences,
@@ -31,14 +31,21 @@ class ConfidenceShare(NamedTuple):
 
 
 def nll(
-    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    input: Input = "probs",
+    sample_weight: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
 ) -> float:
     """Negative log-likelihood: the mean of -log p of the true class.
 
     Args:
-        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
-        weights: One weight for each label.
+        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass", "binary" or "multilabel"; binary and multilabel take the mean over all events.
         ignore_index: Labels with this value do not count.
 
@@ -52,24 +59,17 @@ def nll(
 
     Reference: 002, section 2.
     """
-    return mean(*nll_scores(read(probs, labels, weights, task=task, ignore_index=ignore_index)))
-
-
-def nll_from_logits(
-    logits: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
-) -> float:
-    """`nll` of softmax(logits) (of sigmoid(logits) for the other tasks); no logit is too large for it.
-
-    Example:
-        >>> import numpy as np
-        >>> nll_from_logits(np.array([[0.0, 800.0]]), np.array([0]))
-        800.0
-    """
-    return mean(*nll_scores(read(logits, labels, weights, task=task, ignore_index=ignore_index, logits=True)))
+    return mean(*nll_scores(read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)))
 
 
 def brier(
-    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    input: Input = "probs",
+    sample_weight: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
 ) -> float:
     """Brier score: the mean of sum_k (p_k - [y = k])^2.
 
@@ -77,9 +77,10 @@ def brier(
     (p - y)^2, which is the convention of scikit-learn's `brier_score_loss` for two classes.
 
     Args:
-        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
-        weights: One weight for each label.
+        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass", "binary" or "multilabel"; binary and multilabel take the mean over all events.
         ignore_index: Labels with this value do not count.
 
@@ -92,38 +93,29 @@ def brier(
 
     Reference: Brier: Verification of forecasts expressed in terms of probability. 1950; 002, section 5.
     """
-    return mean(*brier_score_rows(read(probs, labels, weights, task=task, ignore_index=ignore_index)))
-
-
-def brier_from_logits(
-    logits: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
-) -> float:
-    """`brier` of softmax(logits) (of sigmoid(logits) for the other tasks).
-
-    Example:
-        >>> import numpy as np
-        >>> brier_from_logits(np.zeros((1, 2)), np.array([0]))
-        0.5
-    """
-    return mean(*brier_score_rows(read(logits, labels, weights, task=task, ignore_index=ignore_index, logits=True)))
+    return mean(
+        *brier_score_rows(read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index))
+    )
 
 
 def focal_score(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     gamma: float,
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
     """Focal loss: the mean of -(1 - p)^gamma log p of the true class.
 
     Args:
-        probs: As for `nll`.
+        scores: As for `nll`.
         labels: As for `nll`.
         gamma: Focusing parameter > -1; 0 gives `nll`.
-        weights: One weight for each label.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass", "binary" or "multilabel".
         ignore_index: Labels with this value do not count.
 
@@ -135,37 +127,21 @@ def focal_score(
     Reference: 001, Eq. 5.
     """
     gamma = _check.scalar_gamma(gamma)
-    return mean(*focal_scores(read(probs, labels, weights, task=task, ignore_index=ignore_index), gamma=gamma))
+    return mean(
+        *focal_scores(
+            read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index), gamma=gamma
+        )
+    )
 
 
-def focal_score_from_logits(
-    logits: Array,
-    labels: Array,
-    *,
-    gamma: float,
-    weights: Array = None,
-    task: str = "multiclass",
-    ignore_index: int | None = None,
-) -> float:
-    """`focal_score` of softmax(logits); 1 - p is summed over the other classes, so that it is right near p = 1.
-
-    Example:
-        >>> import numpy as np
-        >>> focal_score_from_logits(np.array([[100.0, 0.0]]), np.array([0]), gamma=1.0) > 0
-        True
-    """
-    gamma = _check.scalar_gamma(gamma)
-    sample = read(logits, labels, weights, task=task, ignore_index=ignore_index, logits=True)
-    return mean(*focal_scores(sample, gamma=gamma))
-
-
-def kl_to_posterior(probs: Array, posterior: Array, *, weights: Array = None) -> float:
+def kl_to_posterior(scores: Array, posterior: Array, *, input: Input = "probs", sample_weight: Array = None) -> float:
     """Mean over rows of KL(posterior || probs), where the true posterior or the distribution of human labels is known.
 
     Args:
-        probs: Predicted probabilities (N, K).
+        scores: Predicted probabilities (N, K).
         posterior: True probabilities (N, K).
-        weights: One weight for each row.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each row.
 
     Example:
         >>> import numpy as np
@@ -174,29 +150,25 @@ def kl_to_posterior(probs: Array, posterior: Array, *, weights: Array = None) ->
 
     Reference: 001, section 5.2.
     """
-    return mean(*kl_scores(probs, posterior, weights, logits=False))
-
-
-def kl_to_posterior_from_logits(logits: Array, posterior: Array, *, weights: Array = None) -> float:
-    """`kl_to_posterior` of softmax(logits): finite, however small a probability.
-
-    Example:
-        >>> import numpy as np
-        >>> kl_to_posterior_from_logits(np.array([[0.0, 900.0]]), np.array([[1.0, 0.0]]))
-        900.0
-    """
-    return mean(*kl_scores(logits, posterior, weights, logits=True))
+    return mean(*kl_scores(scores, posterior, sample_weight, input=input))
 
 
 def error(
-    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    input: Input = "probs",
+    sample_weight: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
 ) -> float:
     """Error rate: how often the most probable class (the first of equals) is not the label.
 
     Args:
-        probs: As for `nll`; logits do too only after softmax, for rows must sum to 1.
+        scores: As for `nll`.
         labels: As for `nll`.
-        weights: One weight for each label.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass"; "binary" and "multilabel" decide for 1 from probability 1/2 up.
         ignore_index: Labels with this value do not count.
 
@@ -207,25 +179,27 @@ def error(
 
     Reference: 001, Eq. 1.
     """
-    return mean(*error_scores(read(probs, labels, weights, task=task, ignore_index=ignore_index)))
+    return mean(*error_scores(read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)))
 
 
 def confidence_share(
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     threshold: float = 0.99,
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
 ) -> ConfidenceShare:
     """The share of predictions with confidence >= threshold, |S99| for .99, and the accuracy inside.
 
     Args:
-        probs: As for `nll`.
+        scores: As for `nll`.
         labels: As for `nll`.
         threshold: The least confidence that counts as high.
-        weights: One weight for each label.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: "multiclass"; for "binary" and "multilabel" the confidence is max(p, 1 - p).
         ignore_index: Labels with this value do not count.
 
@@ -236,7 +210,7 @@ def confidence_share(
 
     Reference: 002, Table 6.
     """
-    sample = read(probs, labels, weights, task=task, ignore_index=ignore_index)
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     share, accuracy = (
         mean(*confident_scores(sample, threshold=threshold, part=part)) for part in ("share", "accuracy")
     )
@@ -290,15 +264,17 @@ def confident_scores(sample: Sample, *, threshold: float = 0.99, part: str) -> t
     return right, confident if weights is None else confident * weights
 
 
-def kl_scores(scores: Array, posterior: Array, weights: Array, *, logits: bool) -> tuple[np.ndarray, np.ndarray | None]:
+def kl_scores(
+    scores: Array, posterior: Array, sample_weight: Array, *, input: Input
+) -> tuple[np.ndarray, np.ndarray | None]:
     """KL(posterior || prediction) of each row, and its weights."""
-    _, scores = _check.floating(scores, "logits" if logits else "probs")
+    _, scores = _check.floating(scores, "scores")
     _, posterior = _check.floating(posterior, "posterior")
-    _check.same_shape(scores, posterior, "logits and posterior" if logits else "probs and posterior")
+    _check.same_shape(scores, posterior, "scores and posterior")
     nothing = np.zeros(scores.shape[:1], dtype=np.int8)
-    sample = read(scores, nothing, weights, logits=logits)
+    sample = read(scores, nothing, sample_weight, input=input)
     truth = read(posterior, nothing, name="posterior")
-    compare = divergences_of_logits if logits else divergences
+    compare = divergences_of_logits if input == "logits" else divergences
     pairs = zip(sample.blocks(), truth.blocks(), strict=True)
     return np.concatenate([compare(other.scores, block.scores) for block, other in pairs]), sample.weights
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from refocal.metrics.inputs import Events, read
+from refocal.metrics.inputs import Events, Input, read
 
 Array = Any
 
@@ -25,7 +25,13 @@ class Smoothed(NamedTuple):
 
 
 def smooth_ece(
-    probs: Array, labels: Array, *, weights: Array = None, task: str = "multiclass", ignore_index: int | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    input: Input = "probs",
+    sample_weight: Array = None,
+    task: str = "multiclass",
+    ignore_index: int | None = None,
 ) -> float:
     """Smooth ECE of the top label: the mean absolute residual after smoothing, without bins to choose.
 
@@ -36,9 +42,10 @@ def smooth_ece(
     evaluated at the s that solves smECE_s = s. It is continuous in the predictions, unlike `ece`.
 
     Args:
-        probs: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `probs`.
-        weights: One weight for each label.
+        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: One weight for each label.
         task: As for `ece`.
         ignore_index: Labels with this value do not count.
 
@@ -52,7 +59,9 @@ def smooth_ece(
 
     Reference: Blasiok, Nakkiran: Smooth ECE: principled reliability diagrams via kernel smoothing. ICLR 2024.
     """
-    return smoothed(read(probs, labels, weights, task=task, ignore_index=ignore_index).all_events()).value
+    return smoothed(
+        read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index).all_events()
+    ).value
 
 
 def smoothed(events: Events) -> Smoothed:

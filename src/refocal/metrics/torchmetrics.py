@@ -8,6 +8,7 @@ import torch
 from torchmetrics import Metric
 
 from refocal.metrics.accumulator import CalibrationAccumulator
+from refocal.metrics.inputs import Input, check_input
 
 
 class CalibrationMetric(Metric):
@@ -15,7 +16,7 @@ class CalibrationMetric(Metric):
 
     Args:
         classes: Number of classes (1 for "binary" and "multilabel").
-        logits: Whether `update` takes logits instead of probabilities.
+        input: Whether `update` takes "logits" or "probs".
         bins: Number of bins.
         task: "multiclass", "binary" or "multilabel", as for `ece`.
         classwise: Keep bins for every class.
@@ -42,7 +43,7 @@ class CalibrationMetric(Metric):
         self,
         *,
         classes: int,
-        logits: bool = False,
+        input: Input = "probs",
         bins: int = 15,
         task: str = "multiclass",
         classwise: bool = True,
@@ -51,7 +52,7 @@ class CalibrationMetric(Metric):
         **metric_settings: Any,
     ) -> None:
         super().__init__(**metric_settings)
-        self.logits = logits
+        self.input = check_input(input)
         empty = CalibrationAccumulator(
             bins=bins, task=task, classwise=classwise, threshold=threshold, ignore_index=ignore_index
         )
@@ -68,7 +69,7 @@ class CalibrationMetric(Metric):
         if batch.classwise and scores.shape[1:2] != (self.classes,):
             msg = f"scores must have {self.classes} classes on axis 1, got shape {tuple(scores.shape)}"
             raise ValueError(msg)
-        (batch.update_logits if self.logits else batch.update)(scores, target)
+        batch.update(scores, target, input=self.input)
         self.sums = self.sums + torch.from_numpy(batch.sums).to(self.sums.device)
         self.grid = self.grid + torch.from_numpy(batch.grid).to(self.grid.device)
         if batch.classes is not None:

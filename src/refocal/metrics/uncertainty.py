@@ -9,12 +9,12 @@ import numpy as np
 import scipy
 
 from refocal import _check
-from refocal.metrics import scores
+from refocal.metrics import scores as means
 from refocal.metrics.binned import top_k_ece
 from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
 from refocal.metrics.evidence import Request, evidence
 from refocal.metrics.gaps import GAPS
-from refocal.metrics.inputs import Events, read
+from refocal.metrics.inputs import Events, Input, read
 from refocal.metrics.ranking import all_decisions, aurc, aurc_of, auroc, auroc_of, by_falling_confidence
 from refocal.metrics.recalibration import brier_resamples
 from refocal.stats.inverted_tests import limits, paired_null
@@ -27,23 +27,19 @@ Scores = tuple[np.ndarray, np.ndarray | None]
 _RANKINGS: dict[Measure, Callable[[Events], float]] = {auroc: auroc_of, aurc: aurc_of}
 # measure -> its values for each sample
 _MEANS: dict[Measure, Callable[..., Scores]] = {
-    scores.nll: scores.nll_scores,
-    scores.nll_from_logits: scores.nll_scores,
-    scores.brier: scores.brier_score_rows,
-    scores.brier_from_logits: scores.brier_score_rows,
-    scores.focal_score: scores.focal_scores,
-    scores.focal_score_from_logits: scores.focal_scores,
-    scores.error: scores.error_scores,
-    scores.confidence_share: scores.confident_scores,
+    means.nll: means.nll_scores,
+    means.brier: means.brier_score_rows,
+    means.focal_score: means.focal_scores,
+    means.error: means.error_scores,
+    means.confidence_share: means.confident_scores,
 }
-_RATES = (scores.error, scores.confidence_share)
+_RATES = (means.error, means.confidence_share)
 # measures of several numbers
 _PARTS: dict[Measure, tuple[str, ...]] = {
-    scores.confidence_share: scores.ConfidenceShare._fields,
+    means.confidence_share: means.ConfidenceShare._fields,
     brier_decomposition: BrierDecomposition._fields,
 }
-_DIVERGENCES: dict[Measure, bool] = {scores.kl_to_posterior: False, scores.kl_to_posterior_from_logits: True}
-_LOGITS = {scores.nll_from_logits, scores.brier_from_logits, scores.focal_score_from_logits}
+_DIVERGENCES: set[Measure] = {means.kl_to_posterior}
 
 
 class Interval(NamedTuple):
@@ -64,14 +60,15 @@ class PairedTest(NamedTuple):
 
 def interval(
     measure: Measure,
-    probs: Array,
+    scores: Array,
     labels: Array,
     *,
     part: str | None = None,
     level: float = 0.95,
     resamples: int = 1000,
     seed: int | np.random.Generator = 0,
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
     **settings: Any,
@@ -91,13 +88,14 @@ def interval(
 
     Args:
         measure: One of these functions.
-        probs: As for the measure.
+        scores: As for the measure.
         labels: As for the measure; the posterior for `kl_to_posterior`.
         part: Which number of a measure that has several, `confidence_share` or `brier_decomposition`, by its name.
         level: Confidence level.
         resamples: Number of bootstrap resamples.
         seed: Seed or generator of the resamples.
-        weights: As for the measure.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: As for the measure.
         task: As for the measure.
         ignore_index: As for the measure.
         **settings: Further arguments of the measure.
@@ -112,26 +110,26 @@ def interval(
     Reference: Carpenter: Test inversion bootstrap confidence intervals. J. R. Statist. Soc. B 61, 1999.
     """
     level = _check.share(level, "level")
-    common = {"weights": weights, "task": task, "ignore_index": ignore_index}
+    common = {"input": input, "sample_weight": sample_weight, "task": task, "ignore_index": ignore_index}
     request = _request(measure, part, labels, common, settings, resamples=resamples, seed=seed)
     measure, part = request.measure, request.part
     if measure in _MEANS or measure in _DIVERGENCES:
-        values, scale = _scores_of(request, probs)
-        center = scores.mean(values, scale)
+        values, scale = _scores_of(request, scores)
+        center = means.mean(values, scale)
         return Interval(center, *_limits_of_mean(center, values, scale, level=level, is_rate=measure in _RATES))
     if measure in GAPS or part == "calibration":
-        shown = evidence(request, probs)[0]
-        return Interval(_value(request, probs), *limits(shown.found, shown.rays, level=level, most=shown.most))
+        shown = evidence(request, scores)[0]
+        return Interval(_value(request, scores), *limits(shown.found, shown.rays, level=level, most=shown.most))
     if measure is brier_decomposition:
-        (resampled,) = brier_resamples(request, probs)
-        value = _value(request, probs)
+        (resampled,) = brier_resamples(request, scores)
+        value = _value(request, scores)
         errors = resampled.errors()[BrierDecomposition._fields.index(str(part))]
         above, below = np.quantile(errors, [(1 + level) / 2, (1 - level) / 2])
         return Interval(value, max(0.0, float(value - above)), max(0.0, float(value - below)))
     if measure in _RANKINGS:
         compute = _RANKINGS[measure]
         _no_settings(settings)
-        events, _ = by_falling_confidence(all_decisions(read(probs, labels, **common)))
+        events, _ = by_falling_confidence(all_decisions(read(scores, labels, **common)))
         value = compute(events)
         if np.isnan(value):  # nothing wrong, or nothing right, to rank
             return Interval(value, 0.0, 1.0)
@@ -151,7 +149,8 @@ def paired_test(
     part: str | None = None,
     resamples: int = 1000,
     seed: int | np.random.Generator = 0,
-    weights: Array = None,
+    input: Input = "probs",
+    sample_weight: Array = None,
     task: str = "multiclass",
     ignore_index: int | None = None,
     **settings: Any,
@@ -170,7 +169,8 @@ def paired_test(
         part: As for `interval`.
         resamples: Number of bootstrap resamples.
         seed: Seed or generator of the resamples.
-        weights: As for the measure.
+        input: Whether `scores` are "logits" or "probs".
+        sample_weight: As for the measure.
         task: As for the measure.
         ignore_index: As for the measure.
         **settings: Further arguments of the measure.
@@ -185,7 +185,7 @@ def paired_test(
         >>> test.first < test.second, test.p_value < 0.01
         (True, True)
     """
-    common = {"weights": weights, "task": task, "ignore_index": ignore_index}
+    common = {"input": input, "sample_weight": sample_weight, "task": task, "ignore_index": ignore_index}
     request = _request(measure, part, labels, common, settings, resamples=resamples, seed=seed)
     measure, part = request.measure, request.part
     if measure in _MEANS or measure in _DIVERGENCES:
@@ -193,16 +193,16 @@ def paired_test(
     if measure in GAPS or part == "calibration":
         one, two = evidence(request, first, second)
         null = paired_null((one.found, two.found), (one.rays[0], two.rays[0]))
-        a, b = (_value(request, probs) for probs in (first, second))
+        a, b = (_value(request, scores) for scores in (first, second))
         return PairedTest(a, b, _two_sided(one.found - two.found, null))
     if measure is brier_decomposition:
         which = BrierDecomposition._fields.index(str(part))
         errors = [each.errors()[which] for each in brier_resamples(request, first, second)]
-        a, b = (_value(request, probs) for probs in (first, second))
+        a, b = (_value(request, scores) for scores in (first, second))
         return PairedTest(a, b, _two_sided(a - b, errors[0] - errors[1]))
     if measure in _RANKINGS:
         _no_settings(settings)
-        decided = [all_decisions(read(probs, labels, **common)) for probs in (first, second)]
+        decided = [all_decisions(read(scores, labels, **common)) for scores in (first, second)]
         both_ranked = [by_falling_confidence(events) for events in decided]
         compute = _RANKINGS[measure]
         a, b = (compute(events) for events, _ in both_ranked)
@@ -236,7 +236,7 @@ def _request(
     if measure is brier_decomposition:
         _no_settings(settings)
         if part == "brier":
-            measure, part = scores.brier, None
+            measure, part = means.brier, None
     return Request(measure, labels, common, settings, part, resamples, np.random.default_rng(seed))
 
 
@@ -247,8 +247,8 @@ def _scores_of(request: Request, first: Array) -> Scores:
         if common["ignore_index"] is not None or common["task"] != "multiclass":
             msg = f"{measure.__name__} compares distributions (N, K): it takes no task and no ignore_index"
             raise ValueError(msg)
-        return scores.kl_scores(first, second, common["weights"], logits=_DIVERGENCES[measure])
-    sample = read(first, second, **common, logits=measure in _LOGITS)
+        return means.kl_scores(first, second, common["sample_weight"], input=common["input"])
+    sample = read(first, second, **common)
     if "gamma" in settings:
         settings = {**settings, "gamma": _check.scalar_gamma(settings["gamma"])}
     if part is not None:
@@ -275,11 +275,11 @@ def _limits_of_mean(
 def _paired_means(first: Scores, second: Scores) -> PairedTest:
     """Compare weighted means by the central limit theorem on the difference of what each sample adds to them."""
     (one, of_one), (two, of_two) = first, second
-    a, b = scores.mean(one, of_one), scores.mean(two, of_two)
+    a, b = means.mean(one, of_one), means.mean(two, of_two)
     # two infinite scores of one sample tell nothing between the models
     tied = np.isinf(one) & (one == two)
     one, two = np.where(tied, 0.0, one), np.where(tied, 0.0, two)
-    centers = scores.mean(one, of_one), scores.mean(two, of_two)
+    centers = means.mean(one, of_one), means.mean(two, of_two)
     if not all(map(np.isfinite, centers)):  # what one model holds for impossible and the other does not: it differs
         return PairedTest(a, b, float("nan") if np.isnan(centers).any() else float(centers[0] == centers[1]))
     difference = _contributions(one, centers[0], of_one) - _contributions(two, centers[1], of_two)
@@ -311,10 +311,10 @@ def _two_sided(found: float, null: np.ndarray) -> float:
     return (1 + above) / (len(null) + 1)
 
 
-def _value(request: Request, probs: Array) -> float:
+def _value(request: Request, scores: Array) -> float:
     measure, labels, common, settings, part = request[:5]
     taken = {key: value for key, value in common.items() if measure is not top_k_ece or key != "task"}
-    found = measure(probs, labels, **taken, **settings)
+    found = measure(scores, labels, **taken, **settings)
     return float(found if part is None else getattr(found, part))
 
 

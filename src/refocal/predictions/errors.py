@@ -29,16 +29,16 @@ class Place:
 
     source: Path | None = None
     labels: str = "labels"
-    weights: str = "weights"
+    sample_weight: str = "sample_weight"
     numbered: bool = False
     lines: bool = False
     first_row: int = 0
 
-    def scores(self, kind: str, index: int | None = None) -> str:
+    def scores(self, input: str, index: int | None = None) -> str:
         """The name of the scores, or of those of one class."""
         if index is None:
-            return f"{kind[:-1]}_..." if self.numbered else kind
-        return f"{kind[:-1]}_{index}" if self.numbered else f"{kind}, class {index}"
+            return f"{input[:-1]}_..." if self.numbered else input
+        return f"{input[:-1]}_{index}" if self.numbered else f"{input}, class {index}"
 
     def error(self, message: str, *, column: str | None = None, row: int | None = None) -> PredictionsError:
         """The exception, with what is known about where; `row` counts from the first row of this place."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from refocal.predictions.errors import Place
-from refocal.predictions.values import KINDS
+from refocal.predictions.values import INPUTS
 
 _NUMBERED = re.compile(r"(logit|prob)_(0|[1-9][0-9]{0,6})")  # digits bounded: a number of any length is never made
 
@@ -17,48 +17,50 @@ _NUMBERED = re.compile(r"(logit|prob)_(0|[1-9][0-9]{0,6})")  # digits bounded: a
 class Header:
     """The kind of the scores, and the columns that hold them: one for all classes, or one a class in order."""
 
-    kind: str
+    input: str
     columns: tuple[str, ...]
     numbered: bool
 
 
 def arrays(names: Sequence[str], place: Place) -> Header:
     """The header of an npz file."""
-    _check_names(names, [*KINDS, "labels", "split", "weights", "class_names"], place, "array")
-    return Header(*_one_kind([kind for kind in KINDS if kind in names], names, place, "an array"), numbered=False)
+    _check_names(names, [*INPUTS, "labels", "split", "weights", "class_names"], place, "array")
+    return Header(*_one_input([input for input in INPUTS if input in names], names, place, "an array"), numbered=False)
 
 
 def table(names: Sequence[str], place: Place) -> Header:
     """The header of a parquet or csv file."""
     numbered = [name for name in names if _NUMBERED.fullmatch(name)]
     named = [name for name in names if not _NUMBERED.fullmatch(name)]
-    known = [*KINDS, "logit_0", "prob_0", "label", "split", "weight"]
+    known = [*INPUTS, "logit_0", "prob_0", "label", "split", "weight"]
     _check_names(named, known, place, "column")
     _check_twice(numbered, place, "column")
-    kinds = [kind for kind in KINDS if kind in named or any(name.startswith(kind[:-1] + "_") for name in numbered)]
-    kind, whole = _one_kind(kinds, names, place, "columns logit_0 ... or prob_0 ..., or one column")
+    inputs = [
+        input for input in INPUTS if input in named or any(name.startswith(input[:-1] + "_") for name in numbered)
+    ]
+    input, whole = _one_input(inputs, names, place, "columns logit_0 ... or prob_0 ..., or one column")
     if not numbered:
-        return Header(kind, whole, numbered=False)
-    if kind in named:
-        message = f"scores must stand in one place, got the columns {kind} and {numbered[0]}"
+        return Header(input, whole, numbered=False)
+    if input in named:
+        message = f"scores must stand in one place, got the columns {input} and {numbered[0]}"
         raise place.error(message)
     columns = sorted(numbered, key=lambda name: int(name.rpartition("_")[2]))
     for index, name in enumerate(columns):
-        if name != f"{kind[:-1]}_{index}":
-            message = f"columns must be numbered from 0 without gaps, {kind[:-1]}_{index} is missing before {name}"
+        if name != f"{input[:-1]}_{index}":
+            message = f"columns must be numbered from 0 without gaps, {input[:-1]}_{index} is missing before {name}"
             raise place.error(message)
-    return Header(kind, tuple(columns), numbered=True)
+    return Header(input, tuple(columns), numbered=True)
 
 
-def _one_kind(kinds: list[str], names: Sequence[str], place: Place, what: str) -> tuple[str, tuple[str, ...]]:
-    if len(kinds) > 1:
+def _one_input(inputs: list[str], names: Sequence[str], place: Place, what: str) -> tuple[str, tuple[str, ...]]:
+    if len(inputs) > 1:
         message = "scores must be logits or probs, got both"
         raise place.error(message)
-    if not kinds:
+    if not inputs:
         found = ", ".join(repr(name) for name in names[:10]) or "nothing"
         message = f"scores are missing: there must be {what} 'logits' or 'probs', got {found}"
         raise place.error(message)
-    return kinds[0], (kinds[0],)
+    return inputs[0], (inputs[0],)
 
 
 def _check_names(names: Sequence[str], known: list[str], place: Place, what: str) -> None:

@@ -27,6 +27,7 @@ from refocal.predictions.values import NAME_LENGTH, SPLIT_LENGTH, Columns
 
 _PIECE = 1 << 20
 _FORTRAN_BYTES = 1 << 30  # of scores that can only be read as a whole where blocks were asked for
+_FIELDS = {"labels": "labels", "split": "split", "weights": "sample_weight"}  # of `Predictions`, by the array's name
 _DEFLATE_RATIO = 1032  # the most that deflate can expand: 258 bytes from 2 bits
 
 
@@ -43,7 +44,7 @@ class _Member(NamedTuple):
 @contextmanager
 def source(path: Path, *, whole: bool) -> Iterator[Source]:
     """Open an npz file."""
-    place = Place(path)
+    place = Place(path, sample_weight="weights")
     place.check_regular()
     with ExitStack() as stack:
         file = stack.enter_context(open(path, "rb"))
@@ -54,15 +55,15 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:
         with place.parsing("the zip archive"):
             archive = stack.enter_context(zipfile.ZipFile(file))
         infos = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
-        kind = header.arrays([name for name, _ in infos], place).kind
+        input = header.arrays([name for name, _ in infos], place).input
         members = {}
         for name, info in infos:
             _check_size(info, name, size, place)
             with place.parsing(name):
                 stream = stack.enter_context(archive.open(info))
             members[name] = _member(name, stream, info.file_size, place)
-        scores = members[kind]
-        _check_forms(members, kind, place)
+        scores = members[input]
+        _check_forms(members, input, place)
         names = members.pop("class_names", None)
         rows = scores.shape[0]
         class_names = None
@@ -75,9 +76,9 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:
             message = (
                 f"is in Fortran order, not readable in blocks of rows, and takes {held:,} bytes: write it in C order"
             )
-            raise place.error(message, column=kind)
+            raise place.error(message, column=input)
         step = rows if whole or scores.fortran else block_rows(columns)
-        yield Source(kind, class_names, rows, Size(rows, columns), place, _blocks(members, kind, step, place))
+        yield Source(input, class_names, rows, Size(rows, columns), place, _blocks(members, input, step, place))
 
 
 def _check_size(info: zipfile.ZipInfo, name: str, size: int, place: Place) -> None:
@@ -117,10 +118,10 @@ def _member(name: str, stream: IO[bytes], size: int, place: Place) -> _Member:
     return _Member(name, stream, dtype, shape, fortran and len(shape) == 2)
 
 
-def _check_forms(members: dict[str, _Member], kind: str, place: Place) -> None:
+def _check_forms(members: dict[str, _Member], input: str, place: Place) -> None:
     """All shapes and dtypes, before any array is read."""
-    scores = members[kind]
-    values.check_scores_form(scores.dtype, scores.shape, kind, place)
+    scores = members[input]
+    values.check_scores_form(scores.dtype, scores.shape, input, place)
     for name in ("labels", "weights", "split"):
         if name in members:
             values.check_rows(members[name].shape, scores.shape[0], name, place)
@@ -134,12 +135,12 @@ def _check_forms(members: dict[str, _Member], kind: str, place: Place) -> None:
         values.check_names_shape(members["class_names"].shape, values.number_of_classes(scores.shape), place)
 
 
-def _blocks(members: dict[str, _Member], kind: str, step: int, place: Place) -> Iterator[Columns]:
-    rows = members[kind].shape[0]
+def _blocks(members: dict[str, _Member], input: str, step: int, place: Place) -> Iterator[Columns]:
+    rows = members[input].shape[0]
     for start in range(0, rows, step):
         count = min(step, rows - start)
         taken = {name: _take(member, count, place) for name, member in members.items()}
-        yield Columns(taken[kind], taken.get("labels"), taken.get("split"), taken.get("weights"))
+        yield Columns(taken[input], taken.get("labels"), taken.get("split"), taken.get("weights"))
 
 
 def _take(member: _Member, rows: int, place: Place) -> np.ndarray:
@@ -191,8 +192,8 @@ def _bytes(array: np.ndarray) -> memoryview:
 @contextmanager
 def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
     """Write an npz file: arrays grow in nameless files of the same folder, and are put into the archive at the end."""
-    rows: dict[str, tuple[int, ...]] = {first.kind: first.scores.shape[1:]}
-    rows.update({name: () for name in ("labels", "split", "weights") if getattr(first, name) is not None})
+    rows: dict[str, tuple[int, ...]] = {first.input: first.scores.shape[1:]}
+    rows.update({name: () for name, field in _FIELDS.items() if getattr(first, field) is not None})
     with ExitStack() as stack:
         spools = {
             name: _Spool(stack.enter_context(tempfile.TemporaryFile(dir=path.parent)), row)
@@ -201,7 +202,7 @@ def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[P
 
         def write(block: Predictions) -> None:
             for name, spool in spools.items():
-                spool.add(block.scores if name == block.kind else getattr(block, name))
+                spool.add(block.scores if name == block.input else getattr(block, _FIELDS[name]))
 
         yield write
         with zipfile.ZipFile(file, "w") as archive:

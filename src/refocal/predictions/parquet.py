@@ -27,7 +27,7 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (row
     tables.require_arrow()
     import pyarrow.parquet as pq
 
-    place = Place(path, labels="label", weights="weight")
+    place = Place(path, labels="label", sample_weight="weight")
     place.check_regular()
     with open(path, "rb") as file:
         start = file.read(len(_MAGIC))
@@ -45,7 +45,7 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (row
         class_names = _class_names(schema.metadata or {}, place)
         size = Size(rows, _classes(table, columns, place))
         yield Source(
-            columns.kind, class_names, rows, size, place, _blocks(table, columns, block_rows(size.columns), place)
+            columns.input, class_names, rows, size, place, _blocks(table, columns, block_rows(size.columns), place)
         )
 
 
@@ -82,13 +82,13 @@ def _classes(table: Any, columns: header.Header, place: Place) -> int:
 
     if columns.numbered:
         return len(columns.columns)
-    scores = table.schema_arrow.field(columns.kind).type
+    scores = table.schema_arrow.field(columns.input).type
     if pa.types.is_fixed_size_list(scores):
         return int(scores.list_size)
     if not (pa.types.is_list(scores) or pa.types.is_large_list(scores)):
         return 1
     with place.parsing("the first row"):
-        batches = table.iter_batches(batch_size=1, columns=[columns.kind], use_threads=False)
+        batches = table.iter_batches(batch_size=1, columns=[columns.input], use_threads=False)
         first = next((batch.column(0) for batch in batches if batch.num_rows), None)
         return 1 if first is None else len(first.flatten())
 
@@ -116,4 +116,4 @@ def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[P
 def _table(pa: Any, block: Predictions) -> Any:
     flat = pa.array(np.ascontiguousarray(block.scores).reshape(-1))
     scores = flat if block.scores.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, block.scores.shape[1])
-    return pa.table({block.kind: scores, **tables.optional_columns(block)})
+    return pa.table({block.input: scores, **tables.optional_columns(block)})

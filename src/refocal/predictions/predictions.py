@@ -19,16 +19,17 @@ from refocal.predictions.values import Columns
 class Predictions:
     """Scores of a classifier, checked when they are made; the arrays are not copied where they fit.
 
-    `Predictions(scores, kind="logits", labels=labels)`; nothing is guessed from values. Scores of one column, shape
+    `Predictions(scores, input="logits", labels=labels)`; nothing is guessed from values. Scores of one column, shape
     (N,) or (N, 1), are about class 1 of two: its log-odds (logits) or its probability (probs). They keep their shape.
 
     Args:
         scores: float16, float32 or float64 of shape (N, K). Logits are finite or -inf (masked), one of them finite in
             each row; probabilities are non-negative and sum to 1 in each row, to the precision of their dtype.
-        kind: "logits" or "probs".
+        input: "logits" or "probs". In files, the name of the scores says which.
         labels: the true classes, (N,), whole numbers in 0 ... K - 1, kept as int64; None where they are not known.
         split: for each row the name of the part it belongs to, such as "val" or "test"; or None.
-        weights: (N,), non-negative and finite, kept as float64; or None.
+        sample_weight: (N,), non-negative and finite, kept as float64; or None. In files it is called `weights` (npz)
+            or `weight` (parquet, csv).
         class_names: a different name for each class; or None.
         source: the file that the predictions came from; or None.
 
@@ -38,28 +39,28 @@ class Predictions:
     Example:
         >>> import numpy as np
         >>> from refocal.predictions import Predictions
-        >>> predictions = Predictions(np.array([[2.0, -1.0], [0.5, 0.0]]), kind="logits", labels=[0, 1])
+        >>> predictions = Predictions(np.array([[2.0, -1.0], [0.5, 0.0]]), input="logits", labels=[0, 1])
         >>> len(predictions), predictions.classes
         (2, 2)
     """
 
     scores: np.ndarray
     _: KW_ONLY
-    kind: Literal["logits", "probs"]
+    input: Literal["logits", "probs"]
     labels: np.ndarray | None = None
     split: np.ndarray | None = None
-    weights: np.ndarray | None = None
+    sample_weight: np.ndarray | None = None
     class_names: tuple[str, ...] | None = None
     source: Path | None = None
 
     def __post_init__(self) -> None:
         place = Place()
-        if self.kind not in values.KINDS:
-            message = f"kind must be 'logits' or 'probs', got {self.kind!r}"
+        if self.input not in values.INPUTS:
+            message = f"input must be 'logits' or 'probs', got {self.input!r}"
             raise place.error(message)
         for name, column in self._columns()._asdict().items():
             _check.unmasked(column, name)
-        self._store(values.check(self._columns().map(np.asarray), self.kind, place))
+        self._store(values.check(self._columns().map(np.asarray), self.input, place))
         if self.class_names is not None:
             names = values.class_names(self.class_names, self.classes, place)
             object.__setattr__(self, "class_names", names)
@@ -95,7 +96,7 @@ class Predictions:
         Example:
             >>> import numpy as np
             >>> from refocal.predictions import Predictions
-            >>> both = Predictions(np.zeros((3, 2)), kind="logits", split=["val", "test", "val"])
+            >>> both = Predictions(np.zeros((3, 2)), input="logits", split=["val", "test", "val"])
             >>> len(both.select("val"))
             2
         """
@@ -109,7 +110,7 @@ class Predictions:
             message = f"there are no rows of {split!r}, only of {found}"
             raise place.error(message, column="split")
         chosen = self._columns().map(lambda column: column[rows])
-        return self._trusted(chosen, self.kind, self.class_names, self.source)
+        return self._trusted(chosen, self.input, self.class_names, self.source)
 
     @property
     def classes(self) -> int:
@@ -120,18 +121,18 @@ class Predictions:
         return len(self.scores)
 
     def _columns(self) -> Columns:
-        return Columns(self.scores, self.labels, self.split, self.weights)
+        return Columns(self.scores, self.labels, self.split, self.sample_weight)
 
     def _store(self, columns: Columns) -> None:
         for name, array in columns._asdict().items():
             object.__setattr__(self, name, array)
 
     @classmethod
-    def _trusted(cls, columns: Columns, kind: str, class_names: tuple[str, ...] | None, source: Path | None) -> Self:
+    def _trusted(cls, columns: Columns, input: str, class_names: tuple[str, ...] | None, source: Path | None) -> Self:
         """Predictions of columns that were checked before, without looking at the values again."""
         made = object.__new__(cls)
         made._store(columns)
-        for name, value in (("kind", kind), ("class_names", class_names), ("source", source)):
+        for name, value in (("input", input), ("class_names", class_names), ("source", source)):
             object.__setattr__(made, name, value)
         return made
 
@@ -148,5 +149,6 @@ class Predictions:
         rows = sum(len(block) for block in blocks)
         scores = np.empty((rows, *first.scores.shape[1:]), dtype=first.scores.dtype)
         np.concatenate([block.scores for block in blocks], out=scores)
-        optional = (None if getattr(first, name) is None else joined(name) for name in ("labels", "split", "weights"))
-        return cls._trusted(Columns(scores, *optional), first.kind, first.class_names, first.source)
+        names = ("labels", "split", "sample_weight")
+        optional = (None if getattr(first, name) is None else joined(name) for name in names)
+        return cls._trusted(Columns(scores, *optional), first.input, first.class_names, first.source)

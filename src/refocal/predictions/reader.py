@@ -18,8 +18,8 @@ from refocal.predictions.source import Size, Source
 class PredictionsReader:
     """The blocks of a file of predictions, as `Predictions`, with the memory of one block (parquet: one row group).
 
-    Inside `with`, iterate over it once. Before the first block these are known: `kind`, `class_names`, `rows` (None for
-    csv, which does not say), and `size`, the rows and columns of scores that the file unpacks to, whatever it weighs.
+    Inside `with`, iterate over it once. Before the first block these are known: `input`, `class_names`, `rows` (None
+    for csv, which does not say), and `size`, the rows and columns of scores that the file unpacks to.
     The blocks are checked as they are read, with the errors of `Predictions.read`. Scores with one column per class
     lie in memory as in the file, one class after another.
 
@@ -31,13 +31,13 @@ class PredictionsReader:
         >>> import numpy as np
         >>> from refocal.predictions import Predictions, PredictionsReader
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Predictions(np.zeros((5, 3)), kind="logits").write(f"{folder}/val.npz")
+        ...     Predictions(np.zeros((5, 3)), input="logits").write(f"{folder}/val.npz")
         ...     with PredictionsReader(f"{folder}/val.npz") as blocks:
-        ...         print(blocks.kind, blocks.rows, sum(len(block) for block in blocks))
+        ...         print(blocks.input, blocks.rows, sum(len(block) for block in blocks))
         logits 5 5
     """
 
-    kind: str
+    input: str
     class_names: tuple[str, ...] | None
     rows: int | None
     size: Size
@@ -50,7 +50,7 @@ class PredictionsReader:
 
     def __enter__(self) -> Self:
         source = self._stack.enter_context(self._format.source(self.path, whole=False))
-        self.kind, self.rows, self.class_names = source.kind, source.rows, source.class_names
+        self.input, self.rows, self.class_names = source.input, source.rows, source.class_names
         self.size = source.size
         self._blocks = checked_blocks(source)
         return self
@@ -80,15 +80,15 @@ def checked_blocks(source: Source) -> Iterator[Predictions]:
     assert place.source is not None
     class_names, form = source.class_names, None
     for columns in source.blocks:
-        checked = values.check(columns, source.kind, place)
+        checked = values.check(columns, source.input, place)
         classes = checked.scores.shape[1:]
         if form is None and class_names is not None:
             class_names = values.class_names(class_names, values.number_of_classes(checked.scores.shape), place)
         if form is not None and classes != form:
             message = f"must have {form[0]} values a row as in the rows before, got {classes[0]}"
-            raise place.error(message, column=place.scores(source.kind), row=0)
+            raise place.error(message, column=place.scores(source.input), row=0)
         form = classes
-        yield Predictions._trusted(checked, source.kind, class_names, place.source)
+        yield Predictions._trusted(checked, source.input, class_names, place.source)
         place = replace(place, first_row=place.first_row + len(checked.scores))
     if form is None:
         raise place.no_rows()

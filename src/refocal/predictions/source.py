@@ -32,7 +32,7 @@ class Size(NamedTuple):
 class Source:
     """An open file: what its header says, and its rows, not yet checked."""
 
-    kind: str
+    input: str
     class_names: tuple[str, ...] | None
     rows: int | None
     size: Size

@@ -28,7 +28,7 @@ def from_arrow(batch: Any, header: Header, place: Place) -> Columns:
         parts = [_numbers(batch.column(name), name, place, scores=True) for name in header.columns]
         scores = np.concatenate(parts).reshape(len(parts), -1).T  # one class after another, as they stand in the file
     else:
-        scores = _lists_or_numbers(batch.column(header.kind), header.kind, place)
+        scores = _lists_or_numbers(batch.column(header.input), header.input, place)
     return Columns(
         scores,
         _numbers(batch.column("label"), "label", place) if "label" in present else None,
@@ -41,7 +41,7 @@ def optional_columns(block: Predictions) -> dict[str, Any]:
     """Arrow arrays of what a block has beside scores."""
     import pyarrow as pa
 
-    columns = {"label": block.labels, "split": block.split, "weight": block.weights}
+    columns = {"label": block.labels, "split": block.split, "weight": block.sample_weight}
     return {name: pa.array(column) for name, column in columns.items() if column is not None}
 
 

@@ -27,7 +27,7 @@ _BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
 def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blocks come one by one in any case)
     """Open a csv file."""
     tables.require_arrow()
-    place = Place(path, labels="label", weights="weight", lines=True)
+    place = Place(path, labels="label", sample_weight="weight", lines=True)
     place.check_regular()
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
@@ -40,7 +40,9 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blo
         about = os.fstat(file.fileno()).st_size // max(1, len(second))
         size = Size(about, len(columns.columns) if columns.numbered else 1 + second.count(b","))
         file.seek(0)
-        yield Source(columns.kind, None, None, size, place, _blocks(file, names, columns, place, block_size=block_size))
+        yield Source(
+            columns.input, None, None, size, place, _blocks(file, names, columns, place, block_size=block_size)
+        )
 
 
 def _names(line: bytes, place: Place) -> list[str]:
@@ -60,7 +62,7 @@ def _blocks(
     from pyarrow import csv as arrow_csv
 
     # one column of scores may hold numbers or lists: its first value tells
-    texts = {"split", columns.kind}
+    texts = {"split", columns.input}
     types = {name: pa.string() if name in texts else pa.float64() for name in names}
     # in one thread: only then are rows counted, and messages name them
     reading = arrow_csv.ReadOptions(use_threads=False, block_size=block_size, skip_rows=1, column_names=names)
@@ -82,10 +84,10 @@ def _blocks(
             continue
         if not columns.numbered:
             if lists is None:
-                lists = batch.column(columns.kind)[0].as_py().lstrip().startswith("[")
-            index = batch.schema.get_field_index(columns.kind)
+                lists = batch.column(columns.input)[0].as_py().lstrip().startswith("[")
+            index = batch.schema.get_field_index(columns.input)
             batch = batch.set_column(
-                index, columns.kind, _parsed(batch.column(index), columns.kind, place, lists=lists)
+                index, columns.input, _parsed(batch.column(index), columns.input, place, lists=lists)
             )
         yield tables.from_arrow(batch, columns, place)
         place = replace(place, first_row=place.first_row + batch.num_rows)
@@ -106,23 +108,23 @@ def _with_line(error: PredictionsError, names: list[str], place: Place) -> Predi
     return at.error(reason, column=names[int(column)] if column else None, row=0)
 
 
-def _parsed(texts: Any, kind: str, place: Place, *, lists: bool) -> Any:
+def _parsed(texts: Any, input: str, place: Place, *, lists: bool) -> Any:
     """Numbers, or lists of numbers, of texts such as "[0.5, 0.25, 0.25]"."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not lists:
-        return _floats(texts, np.arange(len(texts) + 1), kind, place)
+        return _floats(texts, np.arange(len(texts) + 1), input, place)
     form = pc.match_substring_regex(texts, r"^\s*\[[^\[\]]*\]\s*$").to_numpy(zero_copy_only=False)
     if not form.all():
         row = int(np.argmin(form))
         message = f"must be a list [a, b, ...], got {texts[row].as_py()[:50]!r}"
-        raise place.error(message, column=kind, row=row)
+        raise place.error(message, column=input, row=row)
     parts = pc.split_pattern(pc.utf8_trim(texts, " \t[]"), ",")
-    return pa.ListArray.from_arrays(parts.offsets, _floats(parts.flatten(), parts.offsets.to_numpy(), kind, place))
+    return pa.ListArray.from_arrays(parts.offsets, _floats(parts.flatten(), parts.offsets.to_numpy(), input, place))
 
 
-def _floats(words: Any, offsets: np.ndarray, kind: str, place: Place) -> Any:
+def _floats(words: Any, offsets: np.ndarray, input: str, place: Place) -> Any:
     """The words as float64; row r has those from offsets[r] to offsets[r + 1]."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -141,7 +143,7 @@ def _floats(words: Any, offsets: np.ndarray, kind: str, place: Place) -> Any:
             end = middle
     row = int(np.searchsorted(offsets, first, side="right")) - 1
     message = f"must be a number, got {words[first].as_py()[:50]!r}"
-    raise place.error(message, column=kind, row=row)
+    raise place.error(message, column=input, row=row)
 
 
 @contextmanager
@@ -151,7 +153,7 @@ def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[P
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    place = Place(path, labels="label", weights="weight", numbered=first.scores.ndim == 2, lines=True)
+    place = Place(path, labels="label", sample_weight="weight", numbered=first.scores.ndim == 2, lines=True)
     if first.class_names is not None:
         message = "a csv file has no place for class names: leave them out, or write npz or parquet"
         raise place.error(message)
@@ -173,12 +175,12 @@ def _table(pa: Any, block: Predictions, place: Place) -> Any:
     if scores.dtype == np.float16:
         # text has no dtype: the reader, which knows float64 only, must not refuse what was written
         try:
-            scores = values.check(Columns(scores.astype(np.float64)), block.kind, place).scores
+            scores = values.check(Columns(scores.astype(np.float64)), block.input, place).scores
         except PredictionsError as error:
             message = f"{error}; a csv file is read as float64: normalize in float64, or write npz or parquet"
             raise PredictionsError(message) from None
     columns = tables.optional_columns(block)
     if scores.ndim == 1:
-        return pa.table({block.kind: pa.array(scores), **columns})
-    classes = {place.scores(block.kind, k): pa.array(scores[:, k]) for k in range(scores.shape[1])}
+        return pa.table({block.input: pa.array(scores), **columns})
+    classes = {place.scores(block.input, k): pa.array(scores[:, k]) for k in range(scores.shape[1])}
     return pa.table({**classes, **columns})

@@ -10,7 +10,7 @@ import numpy as np
 from refocal import _check
 from refocal.predictions.errors import Place
 
-KINDS = ("logits", "probs")
+INPUTS = ("logits", "probs")
 SPLIT_LENGTH = 64  # characters; split names are words such as "val", and a limit bounds what a file can make us hold
 NAME_LENGTH = 256
 
@@ -21,18 +21,18 @@ class Columns(NamedTuple):
     scores: np.ndarray
     labels: np.ndarray | None = None
     split: np.ndarray | None = None
-    weights: np.ndarray | None = None
+    sample_weight: np.ndarray | None = None
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Columns:
         """The function of each array that is there."""
         return Columns(function(self.scores), *(None if array is None else function(array) for array in self[1:]))
 
 
-def check(columns: Columns, kind: str, place: Place) -> Columns:
-    """The columns, in native dtypes: scores as they came, labels int64, weights float64."""
-    scores = _scores(columns.scores, kind, place)
+def check(columns: Columns, input: str, place: Place) -> Columns:
+    """The columns, in native dtypes: scores as they came, labels int64, sample weights float64."""
+    scores = _scores(columns.scores, input, place)
     rows, classes = len(scores), number_of_classes(scores.shape)
-    labels, split, weights = columns.labels, columns.split, columns.weights
+    labels, split, weights = columns.labels, columns.split, columns.sample_weight
     return Columns(
         scores,
         None if labels is None else _labels(labels, rows, classes, place),
@@ -46,16 +46,16 @@ def number_of_classes(shape: tuple[int, ...]) -> int:
     return max(2, shape[1]) if len(shape) == 2 else 2
 
 
-def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], kind: str, place: Place) -> None:
+def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: str, place: Place) -> None:
     """Form of the scores, which a file declares before its data."""
     if dtype.kind != "f" or dtype.itemsize > 8:
         message = f"must be float16, float32 or float64, got {dtype}"
-        raise place.error(message, column=place.scores(kind))
+        raise place.error(message, column=place.scores(input))
     if len(shape) not in (1, 2) or 0 in shape[1:]:
         message = f"must have shape (rows, classes) or (rows,), got {shape}"
-        raise place.error(message, column=place.scores(kind))
+        raise place.error(message, column=place.scores(input))
     if shape[0] == 0:
-        raise place.no_rows(column=place.scores(kind))
+        raise place.no_rows(column=place.scores(input))
 
 
 def check_rows(shape: tuple[int, ...], rows: int, name: str, place: Place) -> None:
@@ -113,11 +113,11 @@ def class_names(names: Any, classes: int, place: Place) -> tuple[str, ...]:
     return found
 
 
-def _scores(scores: np.ndarray, kind: str, place: Place) -> np.ndarray:
-    check_scores_form(scores.dtype, scores.shape, kind, place)
+def _scores(scores: np.ndarray, input: str, place: Place) -> np.ndarray:
+    check_scores_form(scores.dtype, scores.shape, input, place)
     scores = scores.astype(scores.dtype.newbyteorder("="), copy=False)
     matrix = scores.reshape(len(scores), -1)
-    if kind == "logits":
+    if input == "logits":
         _logits(matrix, place)
     else:
         _probs(matrix, place)
@@ -152,12 +152,12 @@ def _probs(matrix: np.ndarray, place: Place) -> None:
         raise place.error(message, column=place.scores("probs"), row=row)
 
 
-def _reject(bad: np.ndarray, matrix: np.ndarray, allowed: str, kind: str, place: Place) -> None:
+def _reject(bad: np.ndarray, matrix: np.ndarray, allowed: str, input: str, place: Place) -> None:
     if bad.any():
         row, index = (int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
         message = f"{allowed}, got {matrix[row, index]}"
         of_one = matrix.shape[1] == 1 and not place.numbered  # one column is about both classes
-        raise place.error(message, column=place.scores(kind, None if of_one else index), row=row)
+        raise place.error(message, column=place.scores(input, None if of_one else index), row=row)
 
 
 def _labels(labels: np.ndarray, rows: int, classes: int, place: Place) -> np.ndarray:
@@ -186,16 +186,16 @@ def _split(split: np.ndarray, rows: int, place: Place) -> np.ndarray:
 
 
 def _weights(weights: np.ndarray, rows: int, place: Place) -> np.ndarray:
-    check_rows(weights.shape, rows, place.weights, place)
-    check_numbers(weights.dtype, place.weights, place)
+    check_rows(weights.shape, rows, place.sample_weight, place)
+    check_numbers(weights.dtype, place.sample_weight, place)
     bad = ~((weights >= 0) & np.isfinite(weights))
     if bad.any():
         row = int(np.argmax(bad))
         message = f"must be non-negative and finite, got {weights[row]}"
-        raise place.error(message, column=place.weights, row=row)
+        raise place.error(message, column=place.sample_weight, row=row)
     heavy = weights > _check.LARGEST_WEIGHT  # their sum, or that of their squares, could overflow
     if heavy.any():
         row = int(np.argmax(heavy))
         message = f"must be at most {_check.LARGEST_WEIGHT:g}, got {weights[row]}: divide all of them by one number"
-        raise place.error(message, column=place.weights, row=row)
+        raise place.error(message, column=place.sample_weight, row=row)
     return weights.astype(np.float64, copy=False)

@@ -21,7 +21,7 @@ class PredictionsWriter:
     """Takes blocks of predictions one after another, with the memory of one block.
 
     The file appears under its name when `with` is left without an exception; else nothing of it is left. All blocks
-    have the form of the first: kind, dtype, classes, class names, and which of labels, split and weights there are.
+    have the form of the first: input, dtype, classes, class names, and the same of labels, split and sample_weight.
 
     Args:
         path: .npz, .parquet or .csv.
@@ -35,7 +35,7 @@ class PredictionsWriter:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with PredictionsWriter(f"{folder}/val.npz") as writer:
         ...         for rows in (2, 3):
-        ...             writer.write(Predictions(np.zeros((rows, 4)), kind="logits"))
+        ...             writer.write(Predictions(np.zeros((rows, 4)), input="logits"))
         ...     Predictions.read(f"{folder}/val.npz").scores.shape
         (5, 4)
     """
@@ -92,9 +92,9 @@ class PredictionsWriter:
 
 def _form(block: Predictions) -> dict[str, object]:
     """What all blocks of a file have in common, by the name that an error gives it."""
-    optional = {"labels": block.labels, "split": block.split, "weights": block.weights}
+    optional = {"labels": block.labels, "split": block.split, "sample_weight": block.sample_weight}
     return {
-        "kind": block.kind,
+        "input": block.input,
         "dtype of scores": block.scores.dtype,
         "shape of a row": block.scores.shape[1:],
         "class_names": block.class_names,

@@ -53,7 +53,7 @@ def evaluate(
     labels: Any,
     *,
     input: str = "logits",
-    weights: Any = None,
+    sample_weight: Any = None,
     class_names: Sequence[str] | None = None,
     by_class: bool = True,
     source: str = "test data",
@@ -64,7 +64,7 @@ def evaluate(
         scores: Scores (N, K), or (N,) or (N, 1) for two classes.
         labels: Class indices (N,).
         input: "logits" or "probs".
-        weights: One a row, or None.
+        sample_weight: One per row, or None.
         class_names: One a class.
         by_class: Whether to measure each class, too.
         source: What to call the data.
@@ -76,7 +76,7 @@ def evaluate(
 
     Reference: 002, section 2.
     """
-    data = TestData.of(scores, labels, weights)
+    data = TestData.of(scores, labels, sample_weight)
     given = given_map(input=input)
     return compare([given], given, data, input=input, class_names=class_names, by_class=by_class, source=source)
 
@@ -112,7 +112,7 @@ def compare(
         probs = given if score_map is maps[0] else score_map.predict(data.scores)
         best = probs if score_map is chosen else best
         if score_map.name == POSTERIOR:
-            below = float(np.average(given.max(axis=1) < probs.max(axis=1), weights=data.weights))
+            below = float(np.average(given.max(axis=1) < probs.max(axis=1), weights=data.sample_weight))
         method = measure_method(
             probs,
             data,
@@ -138,7 +138,7 @@ def compare(
             methods[0],
             winner,
             samples=len(data.labels),
-            changed=float(np.average(np.argmax(best, axis=1) != np.argmax(given, axis=1), weights=data.weights)),
+            changed=float(np.average(np.argmax(best, axis=1) != np.argmax(given, axis=1), weights=data.sample_weight)),
             gamma=gamma,
             below=below,
             alone=len(methods) == 1,

@@ -25,19 +25,20 @@ class TestData:
     Attributes:
         scores: As they came, (N, K), or (N,) or (N, 1) for two classes.
         labels: Class indices (N,).
-        weights: One a row, or None.
+        sample_weight: One per row, or None.
     """
 
     scores: np.ndarray
     labels: np.ndarray
-    weights: np.ndarray | None
+    sample_weight: np.ndarray | None
 
     @classmethod
-    def of(cls, scores: Any, labels: Any, weights: Any) -> Self:
+    def of(cls, scores: Any, labels: Any, sample_weight: Any) -> Self:
         """The same of arrays of any library, or lists."""
-        for name, array in (("scores", scores), ("labels", labels), ("weights", weights)):
+        for name, array in (("scores", scores), ("labels", labels), ("sample_weight", sample_weight)):
             _check.unmasked(array, name)
-        return cls(np.asarray(scores), np.asarray(labels), None if weights is None else np.asarray(weights))
+        weight = None if sample_weight is None else np.asarray(sample_weight)
+        return cls(np.asarray(scores), np.asarray(labels), weight)
 
 
 def choose_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:
@@ -54,11 +55,11 @@ def measure_method(
     histogram = np.histogram(confidence, bins=_HISTOGRAM_BINS, range=(0.0, 1.0))[0]
     return Method(
         measures=freeze(_measures(probs, data, by_class=bool(shown))),
-        p_value=metrics.calibration_test(probs, data.labels, weights=data.weights).p_value,
+        p_value=metrics.calibration_test(probs, data.labels, sample_weight=data.sample_weight).p_value,
         fit_seconds=seconds,
-        diagram=_diagram(metrics.reliability_diagram(probs, data.labels, weights=data.weights)),
+        diagram=_diagram(metrics.reliability_diagram(probs, data.labels, sample_weight=data.sample_weight)),
         histogram=tuple(histogram.tolist()),
-        class_diagrams=tuple(_class_diagram(probs[:, k], data.labels == k, data.weights) for k in shown),
+        class_diagrams=tuple(_class_diagram(probs[:, k], data.labels == k, data.sample_weight) for k in shown),
         **named,
     )
 
@@ -69,7 +70,7 @@ def _measures(probs: np.ndarray, data: TestData, *, by_class: bool) -> Mapping[s
         wanted.append(metrics.classwise_ece)
     wanted.append(metrics.error)
     return {
-        measure.__name__: Estimate(*metrics.interval(measure, probs, data.labels, weights=data.weights))
+        measure.__name__: Estimate(*metrics.interval(measure, probs, data.labels, sample_weight=data.sample_weight))
         for measure in wanted
     }
 
@@ -78,9 +79,11 @@ def _diagram(bins: metrics.ReliabilityDiagram) -> Diagram:
     return Diagram(*(tuple(part.tolist()) for part in bins))
 
 
-def _class_diagram(probs: np.ndarray, came_true: np.ndarray, weights: np.ndarray | None) -> Diagram:
+def _class_diagram(probs: np.ndarray, came_true: np.ndarray, sample_weight: np.ndarray | None) -> Diagram:
     return _diagram(
-        metrics.reliability_diagram(probs, came_true, weights=weights, task="binary", resamples=_CLASS_RESAMPLES)
+        metrics.reliability_diagram(
+            probs, came_true, sample_weight=sample_weight, task="binary", resamples=_CLASS_RESAMPLES
+        )
     )
 
 

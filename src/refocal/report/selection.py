@@ -89,7 +89,7 @@ class Selection:
         scores: Any,
         labels: Any,
         *,
-        weights: Any = None,
+        sample_weight: Any = None,
         class_names: Sequence[str] | None = None,
         by_class: bool = True,
         source: str = "test data",
@@ -100,13 +100,13 @@ class Selection:
         Args:
             scores: Test scores of the kind that was fitted to, (N, K).
             labels: Class indices (N,).
-            weights: One a row, or None.
+            sample_weight: One per row, or None.
             class_names: One a class; numbers where they are not given.
             by_class: Whether to measure each class, too.
             source: What to call the data.
             progress: Is told what is being done.
         """
-        data = TestData.of(scores, labels, weights)
+        data = TestData.of(scores, labels, sample_weight)
         given = given_map(input=self.input)
         maps = {
             fitted.name: given

@@ -66,7 +66,7 @@ def apply(
         >>> from refocal.calibrators import FocalPosterior
         >>> from refocal.predictions import Predictions
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Predictions(np.zeros((4, 3)), kind="logits").write(f"{folder}/1.npz")
+        ...     Predictions(np.zeros((4, 3)), input="logits").write(f"{folder}/1.npz")
         ...     for _ in range(2):
         ...         scale.apply(FocalPosterior(gamma=3.0), f"{folder}/*.npz", f"{folder}/probs")
         ApplySummary(rows=4, written=1, kept=0)
@@ -128,7 +128,7 @@ def calibrate_file(
 def with_probs(block: Predictions, probs: np.ndarray, out: str | os.PathLike[str]) -> Predictions:
     """Probabilities in place of the scores, in what the format of the file has room for."""
     names = None if Path(out).suffix == ".csv" else block.class_names
-    return replace(block, scores=probs, kind="probs", class_names=names, source=None)
+    return replace(block, scores=probs, input="probs", class_names=names, source=None)
 
 
 def _apply_file(path: Path, *, calibrator: Calibrator, made_by: str, outputs: Outputs) -> int:

@@ -59,7 +59,7 @@ def calibrate(
         ...     for part in range(2):
         ...         logits = rng.standard_normal((5000, 3))
         ...         labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-        ...         Predictions(3 * logits, kind="logits", labels=labels).write(f"{folder}/{part}.npz")
+        ...         Predictions(3 * logits, input="logits", labels=labels).write(f"{folder}/{part}.npz")
         ...     abs(scale.calibrate(TemperatureScaling(), f"{folder}/*.npz").temperature_ - 3) < 0.2
         True
 
@@ -83,17 +83,17 @@ def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> C:
         _fit_grid(engine, result, files, rows)
     elif isinstance(result, TemperatureScaling | FocalTemperatureScaling):
         held = engine.hold(FileSource.of(files, rows.read, steady=True))
-        result.learn(PartitionedLikelihood(engine, held, kind=form.kind, files=len(files)))
+        result.learn(PartitionedLikelihood(engine, held, input=form.input, files=len(files)))
     return result
 
 
 def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequence[Path], rows: Rows) -> None:
-    cells, kind = calibrator.cells(), rows.form.kind
+    cells, input = calibrator.cells(), rows.form.input
     run: Callable[[Block], Sums]
     if calibrator.objective == "nll":
-        run, read = partial(cell_nlls, kind=kind, cells=cells), rows.read
+        run, read = partial(cell_nlls, input=input, cells=cells), rows.read
     else:
-        run, read = partial(cell_bins, kind=kind, cells=cells, bins=BINS), partial(_read_unweighted, rows)
+        run, read = partial(cell_bins, input=input, cells=cells, bins=BINS), partial(_read_unweighted, rows)
     found = engine.fold(FileSource.of(files, read), run, Sums.merge, what=f"fitting {len(cells)} cells")
     if found is None:
         raise ValueError(NO_ROWS)
@@ -105,7 +105,7 @@ def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequen
 
 def _read_unweighted(rows: Rows, path: Path) -> Iterator[Block]:
     for block in rows.read(path):
-        refuse_weights(block.weights, "ece")
+        refuse_weights(block.sample_weight, "ece")
         yield block
 
 

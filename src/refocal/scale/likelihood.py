@@ -61,14 +61,14 @@ class PartitionedLikelihood:
     Args:
         engine: Where the passes run.
         source: What `engine.hold` gave.
-        kind: "logits" or "probs".
+        input: "logits" or "probs".
         files: How many files there are.
     """
 
-    def __init__(self, engine: Engine, source: Any, *, kind: str, files: int) -> None:
-        self._engine, self._source, self._kind = engine, source, kind
+    def __init__(self, engine: Engine, source: Any, *, input: str, files: int) -> None:
+        self._engine, self._source, self._input = engine, source, input
         self.passes = 0
-        found = self._pass(partial(outline_block, kind=kind, files=files), Outline.merge)
+        found = self._pass(partial(outline_block, input=input, files=files), Outline.merge)
         if found is None:
             raise ValueError(NO_ROWS)
         self._sample: Labeled = found.sample
@@ -81,7 +81,7 @@ class PartitionedLikelihood:
 
     def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
         """`temperature_likelihood` of all rows."""
-        run = partial(temperature_sums, kind=self._kind, beta=beta, exact=exact, curvature=curvature)
+        run = partial(temperature_sums, input=self._input, beta=beta, exact=exact, curvature=curvature)
         value, slope, *bend = self._means(run)
         return Slope(float(value), float(slope), float(bend[0]) if curvature else None)
 
@@ -90,7 +90,7 @@ class PartitionedLikelihood:
         return self._of_focal
 
     def _of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
-        run = partial(focal_sums, kind=self._kind, gamma=gamma, beta=beta, exact=exact, curvature=curvature)
+        run = partial(focal_sums, input=self._input, gamma=gamma, beta=beta, exact=exact, curvature=curvature)
         means = self._means(run)
         return Quadratic(float(means[0]), means[1:3], means[3:].reshape(2, 2) if curvature else None)
 
@@ -112,46 +112,46 @@ class PartitionedLikelihood:
         return self._engine.fold(self._source, run, merge, what=f"fitting, pass {self.passes}")
 
 
-def read_labeled(block: Block, *, kind: str) -> Labeled:
+def read_labeled(block: Block, *, input: str) -> Labeled:
     """The rows of a block as logits."""
     matrix = block.scores.reshape(len(block.labels), -1)
-    return Labeled.of(scores_to_logits(matrix, input=kind), block.labels, block.weights)
+    return Labeled.of(scores_to_logits(matrix, input=input), block.labels, block.sample_weight)
 
 
-def outline_block(block: Block, *, kind: str, files: int) -> Outline:
+def outline_block(block: Block, *, input: str, files: int) -> Outline:
     """The outline of a block, with its share of the sample if every file had one block."""
-    data = read_labeled(block, kind=kind)
+    data = read_labeled(block, input=input)
     distance = float(data.share @ (data.top - data.logits.mean(axis=1, dtype=np.float64)))
     wanted = -(-_sample_rows(data.classes) // files)
     return Outline(data.samples, data.samples * distance, _thin(data, max(1, len(data.labels) // wanted)))
 
 
-def temperature_sums(block: Block, *, kind: str, beta: float, exact: bool, curvature: bool) -> Sums:
+def temperature_sums(block: Block, *, input: str, beta: float, exact: bool, curvature: bool) -> Sums:
     """Value, slope and curvature of the NLL in 1/T, summed over the samples of a block."""
-    data = read_labeled(block, kind=kind)
+    data = read_labeled(block, input=input)
     at = data.of_temperature(beta, exact=exact, curvature=curvature)
     return Sums(data.samples, data.samples * np.array([value for value in at if value is not None]))
 
 
-def focal_sums(block: Block, *, kind: str, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
+def focal_sums(block: Block, *, input: str, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
     """Value, gradient and Hessian of the NLL in (gamma, 1/T), summed over the samples of a block."""
-    data = read_labeled(block, kind=kind)
+    data = read_labeled(block, input=input)
     value, gradient, hessian = data.focal()(gamma, beta, exact=exact, curvature=curvature)
     parts = [np.array([value]), gradient] + ([] if hessian is None else [hessian.ravel()])
     return Sums(data.samples, data.samples * np.concatenate(parts))
 
 
-def cell_nlls(block: Block, *, kind: str, cells: list[tuple[float, float]]) -> Sums:
+def cell_nlls(block: Block, *, input: str, cells: list[tuple[float, float]]) -> Sums:
     """The NLL of every (gamma, T), summed over the samples of a block."""
-    data = read_labeled(block, kind=kind)
+    data = read_labeled(block, input=input)
     nll = data.focal()
     values = [nll(gamma, 1 / T, exact=False, curvature=False).value for gamma, T in cells]
     return Sums(data.samples, data.samples * np.array(values))
 
 
-def cell_bins(block: Block, *, kind: str, cells: list[tuple[float, float]], bins: int) -> Sums:
+def cell_bins(block: Block, *, input: str, cells: list[tuple[float, float]], bins: int) -> Sums:
     """The reliability bins of every (gamma, T), (cells, 3, bins); decisions are the same in all of them."""
-    data = read_labeled(block, kind=kind)
+    data = read_labeled(block, input=input)
     ranked = Ranked.of(data)
     correct = ranked.argmax == data.labels
     weights = data.share * data.samples

@@ -46,7 +46,7 @@ def evaluate(
         >>> from refocal.predictions import Predictions
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for part in (1, 2):
-        ...         Predictions(np.array([[0.6, 0.4]]), kind="probs", labels=[0]).write(f"{folder}/{part}.npz")
+        ...         Predictions(np.array([[0.6, 0.4]]), input="probs", labels=[0]).write(f"{folder}/{part}.npz")
         ...     scale.evaluate(f"{folder}/*.npz").samples
         2.0
 
@@ -65,7 +65,7 @@ def measure(
     for calibrator in calibrators:
         if calibrator is not None:
             rows.form.check_input(calibrator)
-    run = partial(measure_block, kind=rows.form.kind, calibrators=tuple(calibrators))
+    run = partial(measure_block, input=rows.form.input, calibrators=tuple(calibrators))
     found = engine.fold(FileSource.of(files, rows.read), run, _merge, what="measuring")
     if found is None:
         of_split = "" if rows.split is None else f" of split {rows.split!r}"
@@ -74,20 +74,20 @@ def measure(
     return [accumulator.compute() for accumulator in found]
 
 
-def measure_block(block: Block, *, kind: str, calibrators: Sequence[Calibrator | None]) -> Accumulators:
+def measure_block(block: Block, *, input: str, calibrators: Sequence[Calibrator | None]) -> Accumulators:
     """An accumulator of a block for each calibrator."""
-    return tuple(_accumulate(block, kind, calibrator) for calibrator in calibrators)
+    return tuple(_accumulate(block, input, calibrator) for calibrator in calibrators)
 
 
-def _accumulate(block: Block, kind: str, calibrator: Calibrator | None) -> CalibrationAccumulator:
+def _accumulate(block: Block, input: str, calibrator: Calibrator | None) -> CalibrationAccumulator:
     accumulator = CalibrationAccumulator()
-    scores, labels, weights = block
+    scores, labels, sample_weight = block
     if calibrator is not None:
-        accumulator.update(calibrator.predict_proba(scores), labels, weights=weights)
-    elif kind == "logits" and scores.ndim == 2 and scores.shape[1] > 1:
-        accumulator.update_logits(scores, labels, weights=weights)
+        accumulator.update(calibrator.predict_proba(scores), labels, sample_weight=sample_weight)
+    elif input == "logits" and scores.ndim == 2 and scores.shape[1] > 1:
+        accumulator.update(scores, labels, input="logits", sample_weight=sample_weight)
     else:
-        accumulator.update(scores_to_probs(scores, input=kind), labels, weights=weights)
+        accumulator.update(scores_to_probs(scores, input=input), labels, sample_weight=sample_weight)
     return accumulator
 
 

@@ -37,19 +37,19 @@ class Block(NamedTuple):
     Attributes:
         scores: (n, K), or (n,) or (n, 1) for two classes.
         labels: Class indices (n,).
-        weights: (n,), or None.
+        sample_weight: (n,), or None.
     """
 
     scores: np.ndarray
     labels: np.ndarray
-    weights: np.ndarray | None
+    sample_weight: np.ndarray | None
 
 
 class Form(NamedTuple):
     """What all files of a data set have in common, as the first file with rows, `file`, has it."""
 
     file: Path
-    kind: str
+    input: str
     columns: int
     dtype: np.dtype
     weighted: bool
@@ -59,7 +59,7 @@ class Form(NamedTuple):
     def of(cls, block: Predictions, file: Path) -> Form:
         """The form of the file that a block is from."""
         columns = 1 if block.scores.ndim == 1 else block.scores.shape[1]
-        return cls(file, block.kind, columns, block.scores.dtype, block.weights is not None, block.class_names)
+        return cls(file, block.input, columns, block.scores.dtype, block.sample_weight is not None, block.class_names)
 
     @property
     def classes(self) -> int:
@@ -79,8 +79,8 @@ class Form(NamedTuple):
 
     def check_input(self, calibrator: Calibrator) -> None:
         """Refuse a calibrator of other scores."""
-        if calibrator.input != self.kind:
-            msg = f"the calibrator takes {calibrator.input}, but {self.file} holds {self.kind}"
+        if calibrator.input != self.input:
+            msg = f"the calibrator takes {calibrator.input}, but {self.file} holds {self.input}"
             raise ValueError(msg)
         expected = getattr(calibrator, "n_features_in_", self.columns)
         if expected != self.columns:
@@ -89,7 +89,7 @@ class Form(NamedTuple):
 
     def _describe(self) -> str:
         weights = " with weights" if self.weighted else " without weights"
-        return f"{self.kind} of {self.columns} columns in {self.dtype}{weights}"
+        return f"{self.input} of {self.columns} columns in {self.dtype}{weights}"
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,13 @@ class Rows:
                     if whole.labels is None:
                         msg = f"{path} has no labels, which are needed to measure or fit"
                         raise ValueError(msg)
-                    yield from _select(Block(whole.scores, whole.labels, whole.weights), wanted)
+                    yield from _select(Block(whole.scores, whole.labels, whole.sample_weight), wanted)
                     first_row += len(whole)
         except NoRowsError:
             return
 
     def _wanted(self, whole: Predictions) -> np.ndarray:
-        wanted = np.ones(len(whole), dtype=bool) if whole.weights is None else whole.weights > 0
+        wanted = np.ones(len(whole), dtype=bool) if whole.sample_weight is None else whole.sample_weight > 0
         if self.split is not None and whole.split is not None:
             wanted &= whole.split == self.split
         elif self.split is not None and not self.optional:
@@ -139,7 +139,7 @@ def _select(block: Block, wanted: np.ndarray) -> Iterator[Block]:
     if wanted.all():
         yield block
     elif wanted.any():
-        weights = None if block.weights is None else block.weights[wanted]
+        weights = None if block.sample_weight is None else block.sample_weight[wanted]
         yield Block(block.scores[wanted], block.labels[wanted], weights)
 
 
@@ -227,4 +227,4 @@ def check_finite(
     finite = np.isfinite(block.scores.reshape(len(block), -1)).all(axis=1) | ~np.asarray(wanted)
     if not finite.all():
         message = "must be finite for a calibrator, got -inf"
-        raise Place(Path(path), first_row=first_row).error(message, column=block.kind, row=int(np.argmin(finite)))
+        raise Place(Path(path), first_row=first_row).error(message, column=block.input, row=int(np.argmin(finite)))

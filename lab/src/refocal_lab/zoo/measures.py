@@ -123,7 +123,7 @@ def read_all_classes(entry: Entry) -> tuple[LogitPart, LogitPart]:
 
 def _read(path: Path) -> tuple[LogitPart, LogitPart]:
     predictions = Predictions.read(path)
-    if predictions.kind != "logits" or predictions.labels is None:
+    if predictions.input != "logits" or predictions.labels is None:
         msg = f"{path} must hold logits and labels"
         raise ZooError(msg)
     if not np.isfinite(predictions.scores).all():
