@@ -74,7 +74,7 @@ def evaluate(
         >>> evaluate(np.array([[0.6, 0.4], [0.3, 0.7]] * 50), np.array([0, 1] * 50), input="probs").samples
         100
 
-    Reference: 002, section 2.
+    Reference: Mukhoti et al. (2020), Sec. 2.
     """
     data = TestData.of(scores, labels, sample_weight)
     given = given_map(input=input)

@@ -176,7 +176,7 @@ def calibrate(
         >>> report.verdict.regime
         'overconfident'
 
-    Reference: 001, sections 5 and 6.1; 003, sections 4.2 and 5.
+    Reference: Charoenphakdee et al. (2021), Secs. 5 and 6.1; Komisarenko and Kull (2024), Secs. 4.2 and 5.
     """
     _check.one_of(method, "method", METHODS)
     if gamma is not None:
