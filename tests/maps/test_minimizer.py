@@ -119,7 +119,7 @@ def test_empty_batch(xp):
 
 def test_a_search_that_does_not_converge_says_so(monkeypatch):
     monkeypatch.setattr(newton, "_MAX_EVALUATIONS", 2)
-    with pytest.raises(RuntimeError, match="has not converged after 2 evaluations"):
+    with pytest.raises(RuntimeError, match="did not converge after 2 evaluations"):
         refocal.minimizer(ETA, gamma=50)
 
 

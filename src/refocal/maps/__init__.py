@@ -1,1 +1,1 @@
-"""The mathematics of focal loss on arrays of any kind (NumPy, PyTorch, JAX): pure functions, no state."""
+"""The mathematics of focal loss as pure functions on arrays of any library (NumPy, PyTorch, JAX)."""

@@ -1,7 +1,7 @@
-"""Calibrated heads: from the logits of a network to calibrated probabilities, as pure functions of any array library.
+"""Calibrated heads: pure functions from the logits of a network to calibrated probabilities, for any array library.
 
-Each takes `logits` (..., K) and returns probabilities, or their logarithms with `log=True`; parameters are numbers
-or arrays of the same library.
+Each function takes `logits` of shape (..., K) and returns probabilities, or their logarithms if `log=True`. The
+parameters are numbers or arrays of the same library.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from refocal.maps.simplex import log_or_minus_inf, log_p_and_q, softplus, split_
 
 
 def to_logits(scores: ArrayT, *, probs: bool, least: float, gap: float, xp: Namespace) -> ArrayT:
-    """Logits (..., K) from scores (..., K), or (..., 1) of the second of two classes.
+    """Convert scores of shape (..., K), or (..., 1) for the second of two classes, to logits of shape (..., K).
 
     Args:
-        scores: Logits or probabilities; one column is a log-odds or a probability.
-        probs: Whether they are probabilities.
-        least: What to take for a probability of 0: the smallest number of its dtype.
-        gap: What to take for 1 - p where p is 1: half of the distance to the next number below.
+        scores: Logits or probabilities. A single column holds log-odds or probabilities of the second class.
+        probs: Whether the scores are probabilities.
+        least: Replaces a probability of 0: the smallest number of the dtype.
+        gap: Replaces 1 - p if p = 1: half the distance to the next smaller number.
         xp: The array namespace.
     """
     if scores.shape[-1] > 1:
@@ -32,21 +32,22 @@ def to_logits(scores: ArrayT, *, probs: bool, least: float, gap: float, xp: Name
 
 
 def edges_of_probability(limits: Any) -> tuple[float, float]:
-    """The `least` and `gap` of `to_logits` for a dtype, from its `finfo`.
+    """Return `least` and `gap` of `to_logits` for a dtype, given its `finfo`.
 
-    The smallest normal number; but float16 is computed in a wider dtype, which holds its subnormal numbers, too.
+    `least` is the smallest normal number. For float16 it is the smallest subnormal number, because float16 is computed
+    in a wider dtype that can represent it.
     """
     tiny, eps = float(limits.tiny), float(limits.eps)
     return (tiny * eps if tiny > 1e-30 else tiny), eps / 4
 
 
 def focal_head(logits: ArrayT, *, temperature: float, settings: MapSettings, log: bool, xp: Namespace) -> ArrayT:
-    """Psi^gamma(softmax(logits / temperature)); temperature scaling for gamma = 0."""
+    """Compute Psi^gamma(softmax(logits / temperature)); for gamma = 0 this is temperature scaling."""
     return map_rows(split_logits(logits, temperature=temperature, xp=xp), settings.like(logits, xp=xp), log=log, xp=xp)
 
 
 def linear_head(logits: ArrayT, weights: Array, bias: Array, *, of_log_probs: bool, log: bool, xp: Namespace) -> ArrayT:
-    """softmax(W x + b), x being log-probabilities, or logits less their mean; W is (K, K), or (K,) for a diagonal."""
+    """Compute softmax(W x + b) from `linear_features` x; W has shape (K, K), or (K,) for a diagonal matrix."""
     features = linear_features(logits, of_log_probs=of_log_probs, xp=xp)
     scores = features * weights if weights.ndim == 1 else xp.matmul(features, xp.permute_dims(weights, (1, 0)))
     log_probs = _log_softmax(scores + bias, xp=xp)
@@ -54,14 +55,14 @@ def linear_head(logits: ArrayT, weights: Array, bias: Array, *, of_log_probs: bo
 
 
 def linear_features(logits: ArrayT, *, of_log_probs: bool, xp: Namespace) -> ArrayT:
-    """What a linear map sees of a row: its log-probabilities, or its logits less their mean."""
+    """Compute the input of a linear map: log-probabilities, or logits minus their mean."""
     if of_log_probs:
         return _log_softmax(logits, xp=xp)
     return logits - xp.mean(logits, axis=-1, keepdims=True)
 
 
 def mixture_head(logits: ArrayT, weights: Any, *, temperature: float, log: bool, xp: Namespace) -> ArrayT:
-    """w_1 softmax(logits / T) + w_2 softmax(logits) + w_3 / K."""
+    """Compute w_1 softmax(logits / T) + w_2 softmax(logits) + w_3 / K."""
     shifted = logits - xp.max(logits, axis=-1, keepdims=True)
     scaled, plain = _log_softmax(shifted / temperature, xp=xp), _log_softmax(shifted, xp=xp)
     probs = weights[0] * xp.exp(scaled) + weights[1] * xp.exp(plain) + weights[2] / logits.shape[-1]
@@ -69,7 +70,10 @@ def mixture_head(logits: ArrayT, weights: Any, *, temperature: float, log: bool,
 
 
 def logistic_head(logits: ArrayT, on_p: Array, on_q: Array, bias: Array, *, log: bool, xp: Namespace) -> ArrayT:
-    """sigmoid(a log p - b log(1 - p) + c) of each class, scaled to sum 1; of class 1 alone if there are two classes."""
+    """Compute sigmoid(a log p - b log(1 - p) + c) for each class and normalize each row.
+
+    With two classes only class 1 is mapped, and class 0 gets the rest.
+    """
     log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
     if logits.shape[-1] == 2:
         score = on_p * log_p[..., 1:] - on_q * log_q[..., 1:] + bias
@@ -83,10 +87,11 @@ def logistic_head(logits: ArrayT, on_p: Array, on_q: Array, bias: Array, *, log:
 def table_head(
     logits: ArrayT, knots: Array, values: Array, slopes: Array, *, top_label: bool, log: bool, xp: Namespace
 ) -> ArrayT:
-    """A piecewise linear function of the log-odds: of each class, scaled to sum 1, or of the top class.
+    """Map log-odds by piecewise linear functions: those of each class, then normalize; or those of the top class.
 
-    Tables are (C, M) with M a power of two, for C classes: one, the top class or class 1 of two, or all. A knot
-    is the left end of its piece, open: a log-odds equal to it belongs to the piece before. Unused knots are infinite.
+    Tables have shape (C, M), with M a power of two. C is 1 if only the top class or class 1 of two is mapped, else the
+    number of classes. A knot is the open left end of its piece: log-odds equal to a knot belong to the piece before.
+    Unused knots are infinite.
     """
     split = split_logits(logits, temperature=1.0, xp=xp)
     log_p, log_q = log_p_and_q(split, xp=xp)
@@ -106,14 +111,14 @@ def table_head(
 
 
 def look_up(x: ArrayT, knots: Array, values: Array, slopes: Array, *, xp: Namespace) -> ArrayT:
-    """The value at x (..., C) of C piecewise linear functions (C, M), by bisection on the knots.
+    """Evaluate C piecewise linear functions (C, M) at x (..., C), by bisection on the knots.
 
-    Pieces are found by the number of knots below x, less one: before the first knot, the first piece counts, and
-    its left end stands for x.
+    The index of a piece is the number of knots below x, minus one. Below the first knot, the value is that of the first
+    piece at its left end.
     """
     classes, size = knots.shape
     flat = [xp.reshape(table, (-1,)) for table in (knots, values, slopes)]
-    # index arithmetic in the dtype of x: exact, and the same in every library
+    # indices have the dtype of x: this is exact, and works the same way in every library
     offset = xp.astype(xp.arange(classes, device=device(x)), x.dtype) * size
     index = 0.0 * xp.astype(x > 0, x.dtype)
     step = size // 2

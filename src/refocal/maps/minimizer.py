@@ -1,4 +1,4 @@
-"""The inverse of the posterior map: the exact minimizer of the expected focal loss, and the loss's proper part."""
+"""The inverse of the posterior map: the minimizer of the expected focal loss, and the proper part of the loss."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ def minimizer(
     label_smoothing: float = 0.0,
     detached: bool = False,
 ) -> ArrayT:
-    """The softmax output q that minimizes the expected focal loss when the true posterior is known.
+    """Compute the softmax output that minimizes the expected focal loss for a known true posterior.
 
-    q = argmin_q sum_i eta_i w_i (-(1 - q_i)^gamma log q_i): the inverse of `refocal.posterior`, for any number
+    q = argmin_q sum_i eta_i w_i (-(1 - q_i)^gamma log q_i). This is the inverse of `refocal.posterior`, for any number
     of classes.
 
     Args:
         posterior: Class-posterior probabilities eta, classes last, shape (..., K) with K >= 2.
-        gamma: Focusing parameter >= 0: a number, or one value a class.
+        gamma: Focusing parameter, >= 0: a number, or one value per class.
         weight: Class weights of the loss, shape (K,), positive.
-        label_smoothing: The epsilon of the loss's label smoothing, in [0, 1).
-        detached: Return the point where the gradient vanishes if the loss stops it through (1 - q)^gamma.
+        label_smoothing: Label smoothing epsilon of the loss, in [0, 1).
+        detached: Whether the loss stops the gradient through (1 - q)^gamma. If so, return the point at which the
+            remaining gradient vanishes.
 
     Returns:
-        Array like `posterior`, rows sum to 1.
+        Array like `posterior`. Each row sums to 1.
 
     Raises:
-        RuntimeError: If a row has not converged after 56 evaluations of h per class.
+        RuntimeError: If the solver did not converge for some row.
 
     Example:
         >>> import numpy as np
         >>> minimizer(np.array([0.55, 0.30, 0.10, 0.05]), gamma=3).round(4).tolist()
         [0.4206, 0.3272, 0.1642, 0.088]
 
-    Reference: 001, Thm. 11; 003, Prop. 4.
+    Reference: Charoenphakdee et al. (2021), Thm. 11; Komisarenko and Kull (2024), Prop. 4.
     """
     xp, posterior = _check.floating(posterior, "posterior")
     _check.classes_last(posterior, "posterior")
@@ -54,15 +55,15 @@ def minimizer(
 
 
 def proper_focal_partial(posterior: ArrayT, labels: Array | Sequence[int], *, gamma: PerClass) -> ArrayT:
-    """The proper part of focal loss: its value at the minimizer that the predicted posterior belongs to.
+    """Compute the proper part of focal loss: focal loss at the minimizer of the predicted posterior.
 
-    L*(eta, y) = -(1 - q_y)^gamma log q_y with q = `minimizer`(eta). Unlike focal loss itself it is minimized in
-    expectation by the true posterior.
+    L*(eta, y) = -(1 - q_y)^gamma log q_y with q = `minimizer`(eta). Unlike focal loss itself, its expectation is
+    minimized by the true posterior.
 
     Args:
         posterior: Predicted posterior probabilities, classes last, shape (..., K).
         labels: Class indices, shape (...).
-        gamma: Focusing parameter >= 0: a number, or one value a class.
+        gamma: Focusing parameter, >= 0: a number, or one value per class.
 
     Returns:
         Array of shape (...).
@@ -72,7 +73,7 @@ def proper_focal_partial(posterior: ArrayT, labels: Array | Sequence[int], *, ga
         >>> float(proper_focal_partial(np.array([0.9, 0.1]), np.array(0), gamma=1).round(4))
         0.0577
 
-    Reference: 003, Props. 2 and 4.
+    Reference: Komisarenko and Kull (2024), Props. 2 and 4.
     """
     xp, posterior = _check.floating(posterior, "posterior")
     _check.classes_last(posterior, "posterior")
@@ -82,7 +83,10 @@ def proper_focal_partial(posterior: ArrayT, labels: Array | Sequence[int], *, ga
 
 
 def proper_partial_of(posterior: ArrayT, labels: Array, *, gamma: PerClass, in_logs: bool, xp: Namespace) -> ArrayT:
-    """`proper_focal_partial` without its checks of data; `in_logs`: from log-probabilities, which cannot underflow."""
+    """Compute `proper_focal_partial` without checking the data.
+
+    With `in_logs`, `posterior` holds log-probabilities, which cannot underflow.
+    """
     settings = MapSettings.checked(gamma, None, 0.0, False, classes=posterior.shape[-1], least=0.0)
     wide = widen(posterior, xp=xp)
     solution = solve(wide, settings, in_logs=in_logs, xp=xp)

@@ -1,15 +1,15 @@
-"""The solver behind the inverse of the posterior map.
+"""The solver that inverts the posterior map.
 
-Given the posterior eta, the minimizer q solves h(q_i) = lambda w_i eta_i with sum q_i = 1: one scalar unknown a
-row, lambda. The top class t (largest w_i eta_i) carries it: for a trial log-odds x of class t, lambda follows
-from h(q_t); each other class is found from its own equation, and
+Given the posterior eta, the minimizer q solves h(q_i) = lambda w_i eta_i with sum q_i = 1. Each row has one scalar
+unknown, lambda. It is represented by the top class t (the largest w_i eta_i): for a trial log-odds x of class t, h(q_t)
+gives lambda, and each other class follows from its own equation. The remaining equation is
 
-    c(x) = log sum_{j != t} q_j(x) - log(1 - q_t(x)) = 0
+    c(x) = log sum_{j != t} q_j(x) - log(1 - q_t(x)) = 0.
 
-is left. A Newton step on all of these equations at once costs one evaluation of h per class. Written in log-odds
-for class t and in u_j = log(-log(1 - q_j)) for the others, the equations are close to linear at both ends, and no
-q saturates. Gradients come from the implicit function theorem: the solution is taken as a constant, and two Newton
-steps from it carry the derivatives (exact to third order, since a Newton step doubles the order).
+One Newton step on all of these equations costs one evaluation of h per class. The unknowns are the log-odds of class t
+and u_j = log(-log(1 - q_j)) of the others. In these variables the equations are close to linear at both ends, and no q
+saturates. Gradients come from the implicit function theorem: the solution is treated as a constant, and two Newton
+steps from it carry the derivatives (exact to third order, because a Newton step doubles the order).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from refocal.maps.focal import focus_of_top
 from refocal.maps.posterior import MapSettings
 from refocal.maps.simplex import log_or_minus_inf, softplus
 
-_MAX_EVALUATIONS = 56  # of h per class, in the search; two more steps follow
-_SMALL = -40.0  # below this u, -log(1 - q) = q to the last digit
-_LARGEST_U = math.log(30)  # no class below the top comes so near to q = 1
+_MAX_EVALUATIONS = 56  # of h per class during the search; two more steps follow
+_SMALL = -40.0  # for u below this, -log(1 - q) = q to the last digit
+_LARGEST_U = math.log(30)  # no class below the top comes this close to q = 1
 
 
 class Solution(NamedTuple):
-    """The minimizer: q_i, log q_i and log(1 - q_i) of each class."""
+    """The minimizer: q, log q and log(1 - q) of each class."""
 
     q: Any
     log_q: Any
@@ -51,23 +51,23 @@ class Solution(NamedTuple):
 
 
 class _Problem(NamedTuple):
-    """The equations of a batch of rows; the top class of a row is its largest target."""
+    """The equations of a batch of rows; the top class of a row has the largest target."""
 
     is_top: Array  # (..., K)
-    is_free: Array  # (..., K) classes with a positive target, the top class apart
+    is_free: Array  # (..., K) classes with a positive target, except the top class
     log_target: Array  # (..., K) log(w_j eta_j / (w_t eta_t)) of the free classes, 0 elsewhere
-    zero_target: Array  # (..., K) w_j eta_j / (w_t eta_t) where that is 0: it carries only a derivative
+    zero_target: Array  # (..., K) w_j eta_j / (w_t eta_t) if it is 0: it carries only a derivative
     settings: MapSettings
     xp: Namespace
 
 
 def search(posterior: Array, settings: MapSettings, *, in_logs: bool) -> Array:
-    """The minimizer for rows of constants, as unknowns of the equations, packed in one array."""
+    """Find the minimizer for rows of constants; return the unknowns of the equations, packed in one array."""
     return _search(_pose(posterior, settings, in_logs=in_logs, xp=namespace(posterior)))
 
 
 def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp: Namespace) -> Solution:
-    """The minimizer of the expected loss for each row of `posterior` (or of its logarithms), differentiable."""
+    """Find the minimizer of the expected loss for each row of `posterior` (or of its logarithm), differentiably."""
     problem = _pose(posterior, settings, in_logs=in_logs, xp=xp)
     if math.prod(posterior.shape) == 0:
         return Solution(posterior, posterior, posterior)
@@ -108,7 +108,7 @@ def _pose_probabilities(posterior: Array, settings: MapSettings, *, xp: Namespac
 
 
 def _pose_logs(log_target: Array, settings: MapSettings, *, xp: Namespace) -> _Problem:
-    """The same from logarithms of the posterior, without label smoothing."""
+    """Set up the equations from the logarithm of the posterior, without label smoothing."""
     if settings.log_weight is not None:
         log_target = log_target + settings.log_weight
     top_index = xp.argmax(log_target, axis=-1, keepdims=True)
@@ -120,7 +120,7 @@ def _pose_logs(log_target: Array, settings: MapSettings, *, xp: Namespace) -> _P
 
 
 class _NewtonStep(NamedTuple):
-    """One linearization of the equations: where they stand, and the step they ask for."""
+    """One linearization of the equations: their residuals, and the step that solves it."""
 
     top: Array  # (..., 1) step of the top class's log-odds
     violation: Array  # (..., 1) c(x), corrected for the residuals
@@ -131,7 +131,7 @@ class _NewtonStep(NamedTuple):
 
 
 def _newton_step(problem: _Problem, top: Array, rest: Array, of_top: tuple[Array, Array]) -> _NewtonStep:
-    """The step from `top` and `rest`, with `of_top` what `_log_h_of_top` says of `top`."""
+    """Compute the Newton step from `top` and `rest`; `of_top` is the result of `_log_h_of_top` for `top`."""
     xp = problem.xp
     log_h_top, slope_top = of_top
     parts = _Parts.of(rest, xp=xp)
@@ -147,7 +147,7 @@ def _newton_step(problem: _Problem, top: Array, rest: Array, of_top: tuple[Array
     alone = ~xp.any(problem.is_free, axis=-1, keepdims=True)
     safe_total = xp.where(alone, 1.0, total)
     violation = largest + xp.log(safe_total) + softplus(top, xp=xp)
-    # the share of class j in the violation's change, per unit of log h_j
+    # contribution of class j to the change of the violation, per unit of log h_j
     share = xp.where(problem.is_free, mass / safe_total * parts.growth / slope, 0.0)
     violation = violation + xp.sum(share * residual, axis=-1, keepdims=True)
     step = -violation / (xp.exp(-softplus(-top, xp=xp)) + slope_top * xp.sum(share, axis=-1, keepdims=True))
@@ -155,7 +155,7 @@ def _newton_step(problem: _Problem, top: Array, rest: Array, of_top: tuple[Array
 
 
 class _Parts(NamedTuple):
-    """q and its relatives for a class given by u = log v, v = -log(1 - q)."""
+    """Quantities of classes given by u = log v, with v = -log(1 - q)."""
 
     v: Array
     log_q: Array
@@ -179,7 +179,7 @@ class _Parts(NamedTuple):
 
 
 def _log_h_of_rest(problem: _Problem, parts: _Parts) -> tuple[Array, Array]:
-    """Log h and its derivative in u, for the classes below the top."""
+    """Compute log h and its derivative in u, for the classes below the top."""
     xp, gamma = problem.xp, problem.settings.gamma
     log_h = parts.log_q + gamma * parts.v
     slope = parts.growth + gamma * parts.v
@@ -191,7 +191,7 @@ def _log_h_of_rest(problem: _Problem, parts: _Parts) -> tuple[Array, Array]:
 
 
 def log_h_of_top(top: ArrayT, settings: MapSettings, *, xp: Namespace) -> tuple[ArrayT, ArrayT]:
-    """Log h and its derivative in the log-odds, for a top class with gamma and gamma + 1 as `settings` has them."""
+    """Compute log h and its derivative in the log-odds, for a top class with the gamma of `settings`."""
     gamma = settings.gamma
     log_q, log_complement = -softplus(-top, xp=xp), -softplus(top, xp=xp)
     log_h = log_q - gamma * log_complement
@@ -209,10 +209,10 @@ def _log_h_of_top(problem: _Problem, top: Array) -> tuple[Array, Array]:
 
 
 def _search(problem: _Problem) -> Array:
-    """Solve for rows of constants: the log-odds of the top class and u of the others, packed in one array.
+    """Solve for the log-odds of the top class and u of the others, packed in one array, for rows of constants.
 
-    It ends when all rows have converged; after as many evaluations as there may be under `torch.func` where that hides
-    the values, or on a GPU, whose steps may be captured as a graph.
+    The search ends when all rows have converged. Under `torch.func`, if the values cannot be read or are on a GPU
+    (whose steps may be captured as a graph), it always takes the maximum number of evaluations.
     """
     xp = problem.xp
     transformed = is_transformed(problem.log_target)
@@ -224,28 +224,28 @@ def _search(problem: _Problem) -> Array:
     tolerance, rounding_unit = xp.finfo(rest.dtype).eps ** 0.5, 4 * xp.finfo(rest.dtype).eps
     for _ in range(_MAX_EVALUATIONS):
         step = _newton_step(problem, top, rest, of_top)
-        # residuals are differences of numbers that may be large, whose rounding no step removes;
-        # a class held near q = 1 counts as solved: the sum exceeds 1 in any case
+        # Residuals are differences of numbers that can be large; no step removes their rounding error. A class held
+        # near q = 1 counts as solved, because the sum exceeds 1 in any case.
         rounding = rounding_unit * (xp.abs(problem.log_target) + xp.abs(step.log_h_top))
         off = xp.where((rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual) - rounding)
         off = xp.max(off, axis=-1, keepdims=True)
         converged = (off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(top)))
         if steered and bool(xp.all(unwrapped(converged))):
             return xp.where(problem.is_top, top, rest)
-        certain = off < 0.1 * xp.abs(step.violation)  # the residuals cannot change the sign of c
+        certain = off < 0.1 * xp.abs(step.violation)  # the residuals cannot flip the sign of c
         low = xp.where(certain & (step.violation < 0), xp.maximum(low, top), low)
         high = xp.where(certain & (step.violation > 0), xp.minimum(high, top), high)
         settled = off < 0.5
         proposal = top + step.top
         outside = (proposal < low) | (proposal > high)
-        slow = xp.abs(step.top) > 0.5 * stride  # Newton's steps shrink, or the interval is halved
+        slow = xp.abs(step.top) > 0.5 * stride  # if Newton steps do not shrink, halve the interval
         proposal = xp.where((outside | slow) & (xp.abs(step.top) > 1e-3), (low + high) / 2, proposal)
         new_top = xp.where(settled, proposal, top)
         stride = xp.where(settled, xp.abs(new_top - top), stride)
         of_top = _log_h_of_top(problem, new_top)
         change = of_top[0] - step.log_h_top
         rest = xp.minimum(rest + (step.residual + change) / step.slope, xp.full_like(rest, _LARGEST_U))
-        # the equations are linear only nearby: after a long step the other classes start anew
+        # the equations are linear only locally: after a long step, restart the other classes
         is_long = xp.abs(change) > 1
         if not steered or bool(xp.any(unwrapped(is_long))):
             rest = xp.where(is_long, _start_rest(problem, of_top[0]), rest)
@@ -253,17 +253,17 @@ def _search(problem: _Problem) -> Array:
     if transformed:
         return xp.where(problem.is_top, top, rest)
     if not bool(xp.all(xp.isfinite(step.top))):
-        msg = "the focal minimizer does not exist: the posterior has NaN or infinite values"
+        msg = "the focal minimizer does not exist: the posterior contains NaN or infinite values"
         raise RuntimeError(msg)
     msg = (
-        f"the focal minimizer has not converged after {_MAX_EVALUATIONS} evaluations "
-        f"(last step {float(xp.max(xp.abs(step.top))):.1e}); use a smaller gamma, or float64"
+        f"the focal minimizer did not converge after {_MAX_EVALUATIONS} evaluations "
+        f"(last step {float(xp.max(xp.abs(step.top))):.1e}); use a smaller gamma or float64"
     )
     raise RuntimeError(msg)
 
 
 def _start_top(problem: _Problem) -> tuple[Array, Array, Array]:
-    """First guess of the top class's log-odds, between a lower and an upper bound."""
+    """Guess the log-odds of the top class, and bound them from below and above."""
     xp, settings = problem.xp, problem.settings
     _, gamma_plus_one = settings.at(problem.is_top, xp=xp)
     log_target = xp.where(problem.is_free, problem.log_target, -xp.inf)
@@ -271,26 +271,27 @@ def _start_top(problem: _Problem) -> tuple[Array, Array, Array]:
     largest = xp.where(xp.isinf(largest), 0.0, largest)
     against = xp.sum(xp.exp(log_target - largest), axis=-1, keepdims=True)
     posterior_log_odds = -largest - xp.log(xp.where(against == 0, 1.0, against))
-    # with one gamma, 1/K <= q_t, and q_t <= max(eta_t, 1/2) by Thm. 8; with several, h of a class with q <= 1/2 differs
-    # from q by at most a factor 2^gamma or its phi, which moves the log-odds by gamma log 2 and less than 2
+    # With one gamma, 1/K <= q_t, and q_t <= max(eta_t, 1/2) by Charoenphakdee et al. (2021), Thm. 8. With several, h of
+    # a class with q <= 1/2 differs from q by at most a factor 2^gamma and phi, which shift the log-odds by gamma log 2
+    # and by less than 2.
     spread = 0.0 if settings.one_gamma else 2.0 + 0.7 * xp.max(settings.gamma)
     low = xp.zeros_like(posterior_log_odds) - math.log(problem.is_top.shape[-1] - 1) - spread - 1e-6
     high = xp.maximum(posterior_log_odds, xp.zeros_like(low)) + spread + 1e-6
-    # when q_t is near 1, log h_t = gamma x - log(1 + gamma) and the others share 1 - q_t = e^-x
+    # if q_t is near 1, log h_t = gamma x - log(1 + gamma), and the others share 1 - q_t = e^-x
     focus = 0.0 * low if settings.detached else xp.log(gamma_plus_one + 0.0 * low)
     guess = (focus + posterior_log_odds) / gamma_plus_one
     return xp.minimum(xp.maximum(guess, low), high), low, high
 
 
 def _start_rest(problem: _Problem, log_h_top: Array) -> Array:
-    """First guess of u for the other classes: solve u + (gamma - 1/2) e^u = log h + log(1 + gamma) from above."""
+    """Guess u of the other classes: solve u + (gamma - 1/2) e^u = log h + log(1 + gamma) from above."""
     xp, gamma = problem.xp, problem.settings.gamma
     target = log_h_top + problem.log_target
     if not problem.settings.detached:
         target = target + xp.log1p(gamma + 0.0 * target)
     steepness = xp.maximum(gamma - 0.5 + 0.0 * target, xp.full_like(target, 1e-3))
-    # both are upper bounds of the solution (the second where it is above -10), and Newton's method for a convex
-    # function descends from an upper bound without overshooting
+    # Both are upper bounds of the solution (the second one if the solution is above -10). From an upper bound, Newton's
+    # method for a convex function descends without overshooting.
     bound = xp.log((xp.maximum(target, xp.zeros_like(target)) + 10) / steepness)
     bound = xp.minimum(bound, xp.full_like(target, _LARGEST_U))
     u = xp.minimum(target, bound)
@@ -308,7 +309,7 @@ def _assemble(problem: _Problem, top: Array, rest: Array) -> Solution:
     log_h_top, _ = _log_h_of_top(problem, top)
     # h is infinite at q = 1, unless gamma = 0
     log_h_top = xp.where(alone, xp.where(gamma_top + 0.0 * top > 0, xp.inf, xp.zeros_like(top)), log_h_top)
-    # a class with target 0 has q = 0; its derivative is that of h^-1 at 0, which is 1
+    # a class with target 0 has q = 0, and its derivative is that of h^-1 at 0, which is 1
     zero = problem.zero_target * bounded_exp(log_h_top, xp=xp)
     zero_sum = xp.sum(zero, axis=-1, keepdims=True)
     return Solution(

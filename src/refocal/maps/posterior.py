@@ -1,8 +1,8 @@
-"""The map from focal scores to p(y|x): Psi^gamma, and its relatives for other ways to write the loss.
+"""The map Psi^gamma from focal scores to p(y|x), and its variants for class weights, label smoothing and others.
 
-A minimizer q of the expected loss satisfies eta_i proportional to h(q_i) / w_i with h(p) = p / phi^gamma(p)
-(001, Thm. 11), w being the class weights of the loss. Where an implementation stops the gradient through
-(1 - p)^gamma, training settles at h(p) = p / (1 - p)^gamma instead.
+A minimizer q of the expected loss satisfies eta_i proportional to h(q_i) / w_i, with h(p) = p / phi^gamma(p)
+(Charoenphakdee et al., 2021, Thm. 11) and the class weights w of the loss. If an implementation stops the gradient
+through (1 - p)^gamma, training converges to h(p) = p / (1 - p)^gamma instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from refocal._arrays import (
 from refocal.maps.focal import focus_of_top
 from refocal.maps.simplex import TopSplit, log_or_minus_inf, split_logits, split_probs
 
-# Beyond this gap between the two leading logits e^gap is no longer formed (float32 overflows at 88).
+# Beyond this gap between the two largest logits, e^gap is not computed (float32 overflows at 88).
 _FAR_GAP = 40.0
 _FAINT_ODDS = 1e-30  # in float32, odds much below this lose digits or vanish
 
@@ -41,28 +41,29 @@ def posterior(
     label_smoothing: float = 0.0,
     detached: bool = False,
 ) -> ArrayT:
-    """Class-posterior probabilities p(y|x) from the softmax output of a network trained with focal loss.
+    """Recover class-posterior probabilities p(y|x) from the softmax output of a network trained with focal loss.
 
     Psi_i = h(p_i) / sum_l h(p_l) with h(p) = p / ((1 - p)^gamma - gamma (1 - p)^(gamma - 1) p log p).
 
     Args:
-        probs: Softmax probabilities, classes last, shape (..., K) with K >= 2. Scores near 0 and 1 lose digits
-            in a softmax: give logits to `posterior_from_logits` where you have them.
-        gamma: Focusing parameter of the loss, > -1: a number, or one value a class.
+        probs: Softmax probabilities, classes last, shape (..., K) with K >= 2. A softmax loses digits near 0 and 1:
+            if you have logits, use `posterior_from_logits`.
+        gamma: Focusing parameter of the loss, > -1: a number, or one value per class.
         weight: Class weights of the loss, shape (K,), positive.
-        label_smoothing: The epsilon of the loss's label smoothing, in [0, 1). It is undone exactly; a class
-            that comes out below 0 by estimation error is set to 0 and the row is scaled to sum 1.
+        label_smoothing: Label smoothing epsilon of the loss, in [0, 1). It is undone exactly. If estimation error
+            makes a class negative, the class is set to 0 and the row is normalized.
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
 
     Returns:
-        Array like `probs`, rows sum to 1. One-hot and uniform rows stay as they are (scalar gamma, no weight).
+        Array like `probs`. Each row sums to 1. With a scalar gamma and no weight, one-hot and uniform rows do not
+        change.
 
     Example:
         >>> import numpy as np
         >>> posterior(np.array([0.4206, 0.3272, 0.1642, 0.0880]), gamma=3).round(3).tolist()
         [0.55, 0.3, 0.1, 0.05]
 
-    Reference: 001, Eqs. 11-13.
+    Reference: Charoenphakdee et al. (2021), Eqs. 11-13.
     """
     xp, probs = _check.floating(probs, "probs")
     _check.classes_last(probs, "probs")
@@ -87,23 +88,23 @@ def posterior_from_logits(
     detached: bool = False,
     log: bool = False,
 ) -> ArrayT:
-    """Class-posterior probabilities p(y|x) from the logits of a network trained with focal loss.
+    """Recover class-posterior probabilities p(y|x) from the logits of a network trained with focal loss.
 
-    Psi^gamma(softmax(logits / temperature)), without forming the softmax: right to a few units in the last
-    place however large the logits are.
+    The result is Psi^gamma(softmax(logits / temperature)). The softmax itself is never computed, so the result is
+    accurate to a few units in the last place for logits of any size.
 
     Args:
         logits: Scores before the softmax, classes last, shape (..., K) with K >= 2. A class masked with -inf
             gets probability 0.
-        gamma: Focusing parameter of the loss, > -1: a number, or one value a class.
-        temperature: Divides the logits first, > 0.
+        gamma: Focusing parameter of the loss, > -1: a number, or one value per class.
+        temperature: Number by which the logits are divided first, > 0.
         weight: Class weights of the loss, shape (K,), positive.
-        label_smoothing: The epsilon of the loss's label smoothing, in [0, 1); see `posterior`.
+        label_smoothing: Label smoothing epsilon of the loss, in [0, 1); see `posterior`.
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
-        log: Return log-probabilities.
+        log: Whether to return log-probabilities.
 
     Returns:
-        Array like `logits`; 16-bit input is computed in float32.
+        Array like `logits`. 16-bit input is computed in float32.
 
     Example:
         >>> import numpy as np
@@ -111,7 +112,7 @@ def posterior_from_logits(
         >>> posterior_from_logits(logits, gamma=2).round(4).tolist()
         [[0.973, 0.0135, 0.0135], [1.0, 0.0, 0.0]]
 
-    Reference: 001, Eqs. 11-13; with a temperature, 003, section 4.2.
+    Reference: Charoenphakdee et al. (2021), Eqs. 11-13; with a temperature, Komisarenko and Kull (2024), Sec. 4.2.
     """
     xp, logits = _check.floating(logits, "logits")
     _check.classes_last(logits, "logits")
@@ -129,12 +130,15 @@ def posterior_from_logits(
 
 
 def plus_one(gamma: float | tuple[float, ...]) -> float | tuple[float, ...]:
-    """Gamma + 1, taken in float64: in float32, near gamma = -1, it would lose its digits."""
+    """Compute gamma + 1 in float64; in float32 it would lose its digits if gamma is near -1."""
     return tuple(number + 1 for number in gamma) if isinstance(gamma, tuple) else gamma + 1
 
 
 class MapSettings(NamedTuple):
-    """What the loss looked like: everything its posterior map depends on."""
+    """The settings of a loss that its posterior map depends on.
+
+    Hyper-parameters are numbers or tuples with one number per class; `like` makes arrays of the tuples.
+    """
 
     gamma: Any
     gamma_plus_one: Any
@@ -153,7 +157,7 @@ class MapSettings(NamedTuple):
         classes: int,
         least: float | None = None,
     ) -> MapSettings:
-        """The settings, each checked; `least` is the smallest gamma allowed (default: any above -1)."""
+        """Check each setting; `least` is the smallest gamma allowed (None: any gamma above -1)."""
         numbers = _check.gamma(gamma, classes=classes, least=least)
         return cls(
             numbers,
@@ -164,7 +168,7 @@ class MapSettings(NamedTuple):
         )
 
     def like(self, rows: Array, *, xp: Namespace) -> MapSettings:
-        """The settings as constants next to `rows`."""
+        """Convert the settings to the dtype and device of `rows`."""
         return self._replace(
             gamma=constant(self.gamma, like=rows, xp=xp),
             gamma_plus_one=constant(self.gamma_plus_one, like=rows, xp=xp),
@@ -177,7 +181,7 @@ class MapSettings(NamedTuple):
         return isinstance(self.gamma, float)
 
     def at(self, is_top: Array, *, xp: Namespace) -> tuple[Any, Any]:
-        """Gamma and gamma + 1 of the class that the mask picks in each row."""
+        """Return gamma and gamma + 1 of the class that the mask selects in each row."""
         if self.one_gamma:
             return self.gamma, self.gamma_plus_one
         pick = [
@@ -187,20 +191,20 @@ class MapSettings(NamedTuple):
 
 
 def _logarithm(weights: Any) -> Any:
-    """Of class weights: numbers, or a tensor whose values are not known while it is compiled."""
+    """Take the logarithm of class weights: numbers, or a tensor whose values are unknown during compilation."""
     if weights is None:
         return None
     return tuple(map(math.log, weights)) if isinstance(weights, tuple) else namespace(weights).log(weights)
 
 
 def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Namespace) -> Any:
-    """Psi of a split row: exp(shift_j) odds_j against 1 for the top class, divided by their sum."""
+    """Compute Psi of split rows: exp(shift_j) odds_j for each class and 1 for the top class, divided by their sum."""
     shift = log_h_shift(split, settings, xp=xp)
     shift = xp.where(split.is_top, 0.0, shift)
     odds = xp.where(split.is_top, 1.0, split.odds)
     if settings.log_weight is None and settings.one_gamma:
         scale: Any = 0.0
-        # the arg max is kept, so nothing exceeds 1; rounding that says otherwise would break ties
+        # the map keeps the arg max, so nothing exceeds 1; without this, rounding could break ties
         log_mass = stop_gradient(xp.where(split.is_top, 0.0, split.log_odds) + shift)
         shift = shift - xp.where(log_mass > 0, log_mass, 0.0)
         mass = odds * xp.exp(shift)
@@ -209,7 +213,7 @@ def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Namespace
             shift = shift - settings.log_weight
         log_mass = xp.where(split.is_top, 0.0, split.log_odds) + shift
         scale = stop_gradient(xp.max(log_mass, axis=-1, keepdims=True))
-        # odds that vanish may come back by a large shift; a class that is impossible keeps its odds, for its derivative
+        # a large shift can bring back odds that vanish; an impossible class keeps its odds, for its derivative
         faint = (odds < _FAINT_ODDS) & (split.log_odds > -xp.inf)
         mass = xp.where(
             faint,
@@ -226,7 +230,7 @@ def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Namespace
 
 
 def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Array:
-    """Log h(p_j) - log h(p_top) - log odds_j for the classes below the top (any value at the top).
+    """Compute log h(p_j) - log h(p_top) - log odds_j for the classes below the top (any value at the top).
 
     With a_j = log(p_j / p_top) = log odds_j - gap, and L_j = log(q_j / q_top),
 
@@ -235,8 +239,8 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Arr
 
     L_j comes from one of two forms of q_j / q_top, each exact where it is used:
       near: log1p((e^gap - odds_j) / rest), relatively exact down to a tie, so that a large gamma may multiply it;
-      far:  gap - log rest + log1p((rest - odds_j) e^-gap), without overflow; here gap and gamma gap are added as
-            (1 + gamma) gap in one product, because for gamma near -1 their sum is small.
+      far:  gap - log rest + log1p((rest - odds_j) e^-gap), without overflow; here the sum of gap and gamma gap is one
+            product (1 + gamma) gap, because the sum is small for gamma near -1.
     """
     is_top, odds, log_odds, gap, rest, is_alone = split
     gamma = settings.gamma
@@ -244,12 +248,12 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Arr
     exp_minus_gap = xp.exp(-gap)
     odds_against_top = rest * exp_minus_gap
 
-    sign = gamma_top + 0 * gap  # an array in any case: TorchScript joins no mask with a Python bool
+    sign = gamma_top + 0 * gap  # always an array: TorchScript cannot combine a mask with a Python bool
     far = (gap > _FAR_GAP) | (sign < 0)
     offset = xp.where(far, rest - 1, expm1(xp.where(far, 0.0, gap), xp=xp))
     scale = xp.where(far, exp_minus_gap, 1 / rest)
     base = xp.where(far, gamma_top * xp.log(rest) - gamma_top_plus_one * gap, -gap)
-    # beside a class of probability 1, h is infinite for gamma > 0: what is left is a derivative, and it is 0
+    # at a class of probability 1, h is infinite for gamma > 0: only the derivative of the others remains, and it is 0
     base = xp.where(is_alone & (sign > 0), -xp.inf, base)
     shift = base - gamma_top * xp.log1p(((1 - odds) + offset) * scale)
     if settings.one_gamma and (settings.detached or gamma == 0.0):
@@ -266,9 +270,9 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Arr
 
 
 def _unsmooth(probs: Array, epsilon: float, *, xp: Namespace) -> Array:
-    """Undo label smoothing: (p - epsilon / K) / (1 - epsilon), clipped at 0 and scaled to sum 1."""
+    """Undo label smoothing: (p - epsilon / K) / (1 - epsilon), clipped at 0 and normalized."""
     even = 1 / probs.shape[-1]
-    # p - epsilon / K without the rounding of epsilon; the top class has 1 / K at least, up to rounding, so it is kept
+    # p - epsilon / K without rounding epsilon; the top class has at least 1 / K, up to rounding, so it stays positive
     largest = stop_gradient(xp.max(probs, axis=-1, keepdims=True))
     excess = probs - xp.where(largest < even, largest, even) + (1 - epsilon) * even
     kept = xp.where(excess > 0, excess, 0.0)

@@ -1,11 +1,11 @@
-"""The posterior map of sigmoid focal loss: binary, multi-label and detection heads.
+"""The posterior map of sigmoid focal loss, for binary, multi-label and detection heads.
 
-One score x a label, p = sigmoid(x), trained with -alpha (1 - p)^gamma log p on positives and
--(1 - alpha) p^gamma log(1 - p) on negatives. The posterior's log-odds are
+Each label has one score x, with p = sigmoid(x), trained with -alpha (1 - p)^gamma log p on positives and
+-(1 - alpha) p^gamma log(1 - p) on negatives. The log-odds of the posterior are
 
-    log h(p) - log h(1 - p) - log(alpha / (1 - alpha)),
+    log h(p) - log h(1 - p) - log(alpha / (1 - alpha)).
 
-an odd function of x apart from the last term: it is computed for |x| and given the sign of x.
+Without the last term this is an odd function of x: it is computed for |x| and then gets the sign of x.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from refocal.maps.focal import focus_of_top
 from refocal.maps.posterior import plus_one
 from refocal.maps.simplex import softplus
 
-_NEWTON_STEPS = 6  # from the bound of 003, Prop. 3, enough for any gamma
+_NEWTON_STEPS = 6  # enough for any gamma, starting at the bound of Komisarenko and Kull (2024), Prop. 3
 
 
 def sigmoid_posterior(
     logits: ArrayT, *, gamma: PerClass, alpha: PerClass | None = None, normalize: bool = False
 ) -> ArrayT:
-    """p(y=1|x) from the logits of a network trained with (alpha-balanced) sigmoid focal loss.
+    """Recover p(y=1|x) from the logits of a network trained with (alpha-balanced) sigmoid focal loss.
 
     Args:
-        logits: Scores before the sigmoid, any shape; each is a binary problem of its own.
+        logits: Scores before the sigmoid, any shape. Each score is a binary problem of its own.
         gamma: Focusing parameter of the loss, > -1: a number, or one value for each entry of the last axis.
-        alpha: Weight of the positives in (0, 1), the negatives having 1 - alpha, as in torchvision: a number, or
-            one value for each entry of the last axis. None: both weigh the same.
-        normalize: Scale each row to sum 1 over the last axis, for one-vs-rest heads that are read as multiclass.
+        alpha: Weight of the positives, in (0, 1); negatives have weight 1 - alpha, as in torchvision. A number, or
+            one value for each entry of the last axis. None gives both the same weight.
+        normalize: Whether to normalize each row over the last axis, for one-vs-rest heads used as multiclass.
 
     Returns:
         Probabilities, an array like `logits`.
 
     Example:
         >>> import numpy as np
-        >>> q = np.array([0.5974, 0.6471, 0.7744])  # what gamma = 5, 3, 1 leave of a posterior of 0.9
+        >>> q = np.array([0.5974, 0.6471, 0.7744])  # outputs for a posterior of 0.9 and gamma = 5, 3, 1
         >>> [float(sigmoid_posterior(np.log(p / (1 - p)), gamma=g).round(3)) for p, g in zip(q, (5, 3, 1))]
         [0.9, 0.9, 0.9]
 
-    Reference: 001, Thm. 11 for two classes; 003, Prop. 2.
+    Reference: Charoenphakdee et al. (2021), Thm. 11 for two classes; Komisarenko and Kull (2024), Prop. 2.
     """
     xp, logits = _check.floating(logits, "logits")
     _check.real(logits, "logits", xp=xp)
@@ -66,22 +66,22 @@ def sigmoid_posterior(
 
 
 def sigmoid_minimizer(posterior: ArrayT, *, gamma: PerClass, alpha: PerClass | None = None) -> ArrayT:
-    """The sigmoid output that minimizes the expected sigmoid focal loss: the inverse of `sigmoid_posterior`.
+    """Compute the sigmoid output that minimizes the expected sigmoid focal loss: the inverse of `sigmoid_posterior`.
 
     Args:
         posterior: p(y=1|x) in [0, 1], any shape.
-        gamma: Focusing parameter >= 0: a number, or one value for each entry of the last axis.
-        alpha: Weight of the positives in (0, 1), as in `sigmoid_posterior`.
+        gamma: Focusing parameter, >= 0: a number, or one value for each entry of the last axis.
+        alpha: Weight of the positives, in (0, 1), as in `sigmoid_posterior`.
 
     Returns:
-        Probabilities sigmoid(x), an array like `posterior`. At 0 and 1 their slope is infinite unless gamma = 0.
+        Probabilities sigmoid(x), an array like `posterior`. At 0 and 1 the slope is infinite unless gamma = 0.
 
     Example:
         >>> import numpy as np
         >>> sigmoid_minimizer(np.array([0.0, 0.5, 0.8, 1.0]), gamma=2).round(4).tolist()
         [0.0, 0.5, 0.6266, 1.0]
 
-    Reference: 003, Props. 2 and 3.
+    Reference: Komisarenko and Kull (2024), Props. 2 and 3.
     """
     xp, posterior = _check.floating(posterior, "posterior")
     _check.probabilities(posterior, "posterior", xp=xp)
@@ -94,16 +94,16 @@ def sigmoid_minimizer(posterior: ArrayT, *, gamma: PerClass, alpha: PerClass | N
     offset = constant(log_balance, like=wide, xp=xp) + xp.zeros_like(wide)
     target = xp.log(safe) - xp.log1p(-safe) + offset
     distance = xp.where(target >= 0, target, -target)
-    # (1 + gamma) |x| bounds the posterior's log-odds from above (003, Prop. 3) and is close to them
+    # (1 + gamma) |x| is a tight upper bound of the posterior's log-odds (Komisarenko and Kull, 2024, Prop. 3)
     x = stop_gradient(distance) / exponent_plus_one
     for step in range(_NEWTON_STEPS + 2):
-        # two steps from the solution, taken as a constant, carry its derivatives (the implicit function theorem)
+        # the solution is a constant; two more steps carry the derivatives (implicit function theorem)
         goal = distance if step >= _NEWTON_STEPS else stop_gradient(distance)
         value, slope = _magnitude(x, exponent, exponent_plus_one, xp=xp)
         x = x + (goal - value) / slope
     probs = xp.exp(-softplus(-xp.where(target >= 0, x, -x), xp=xp))
-    # Towards an end the odds grow as the posterior's to the power 1 / (1 + gamma): the slope there is infinite unless
-    # gamma = 0. A product, not a power of a quotient, whose derivative would be 0 times infinity.
+    # Near 0 and 1 the odds are those of the posterior to the power 1 / (1 + gamma), so the slope is infinite unless
+    # gamma = 0. This is a product because the derivative of a power of a quotient would be 0 times infinity.
     beside = xp.where(open_interval, 0.5, xp.where(wide > 0, 1 - wide, wide))
     power = 1 / exponent_plus_one
     odds = xp.exp(xp.where(wide > 0, -offset, offset) * power) * beside**power * (1 - beside) ** -power
@@ -114,7 +114,7 @@ def sigmoid_minimizer(posterior: ArrayT, *, gamma: PerClass, alpha: PerClass | N
 def _settings(
     array: Array, gamma: PerClass, alpha: PerClass | None, *, least: float | None
 ) -> tuple[Constants, Constants]:
-    """gamma, and log(alpha / (1 - alpha))."""
+    """Check gamma and alpha; return gamma and log(alpha / (1 - alpha))."""
     classes = array.shape[-1] if array.ndim else None
     balance = _check.alpha(alpha, classes=classes)
     offset: Constants = 0.0
@@ -128,14 +128,14 @@ def _logit(probability: float) -> float:
 
 
 def _log_odds(logits: Array, gamma: float | Array, gamma_plus_one: float | Array, *, xp: Namespace) -> Array:
-    """Log h(p) - log h(1 - p) of p = sigmoid(logits)."""
+    """Compute log h(p) - log h(1 - p) for p = sigmoid(logits)."""
     positive = logits >= 0
     magnitude, _ = _magnitude(xp.where(positive, logits, -logits), gamma, gamma_plus_one, xp=xp)
     return xp.where(positive, magnitude, -magnitude)
 
 
 def _magnitude(x: Array, gamma: float | Array, gamma_plus_one: float | Array, *, xp: Namespace) -> tuple[Array, Array]:
-    """Log h(p) - log h(1 - p) and its derivative in x, for p = sigmoid(x) and x >= 0."""
+    """Compute log h(p) - log h(1 - p) and its derivative in x, for p = sigmoid(x) and x >= 0."""
     odds = xp.exp(-x)  # of the less likely outcome
     focus_top, ratio_top_above_p = focus_of_top(odds, gamma=gamma, gamma_plus_one=gamma_plus_one, xp=xp)
     p = odds / (1 + odds)

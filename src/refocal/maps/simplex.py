@@ -1,9 +1,8 @@
 """Rows of the simplex, split into the most probable class and the rest.
 
-Every formula of the focal map needs both p and q = 1 - p to full relative precision. Only the top class of
-a row can have p > 1/2, so only there is q in danger of canceling; summing the *other* classes gives it
-exactly. Odds are counted against the runner-up (the second most probable class): they neither overflow nor
-vanish together, whatever the logits.
+Every formula of the focal map needs both p and q = 1 - p to full relative precision. Only the top class of a row can
+have p > 1/2, so only its q can cancel; summing the *other* classes gives this q accurately. Odds are relative to the
+runner-up (the second most probable class): for any logits they neither overflow nor all vanish.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from refocal._arrays import Array, ArrayT, Namespace, device, pick
 
 
 class TopSplit(NamedTuple):
-    """A row, as odds relative to its runner-up; row quantities have a last axis of length one.
+    """Rows as odds relative to their runner-up; quantities of a row have a last axis of length 1.
 
     Attributes:
-        is_top: (..., K) mask of the most probable class (one a row, the first of equals).
+        is_top: (..., K) mask of the most probable class (one per row, the first if several are equal).
         odds: (..., K) p_j / p_runner_up, 0 at the top class.
-        log_odds: (..., K) its logarithm, -inf at the top class and at impossible classes.
+        log_odds: (..., K) logarithm of `odds`, -inf at the top class and at impossible classes.
         gap: (..., 1) log(p_top / p_runner_up) >= 0.
-        rest: (..., 1) the sum of `odds`; 1 instead of 0 where the top class is alone.
-        is_alone: (..., 1) whether the top class is the only possible one; the runner-up is then the top class itself.
+        rest: (..., 1) the sum of `odds`; 1 instead of 0 if the top class is alone.
+        is_alone: (..., 1) whether only the top class is possible; the runner-up is then the top class itself.
     """
 
     is_top: Array
@@ -34,7 +33,7 @@ class TopSplit(NamedTuple):
 
 
 def split_logits(logits: Array, *, temperature: float, xp: Namespace) -> TopSplit:
-    """Split softmax(logits / temperature); differences of logits are taken before they are divided."""
+    """Split softmax(logits / temperature); logits are subtracted first and divided afterwards."""
     is_top, top, runner_up = _leaders(logits, xp=xp)
     alone = xp.isinf(runner_up)  # every other class is masked with -inf
     runner_up = xp.where(alone, top, runner_up)
@@ -49,13 +48,13 @@ def split_logits(logits: Array, *, temperature: float, xp: Namespace) -> TopSpli
 
 
 def split_probs(probs: Array, *, xp: Namespace) -> TopSplit:
-    """Split rows of probabilities; zeros are allowed and keep finite derivatives."""
+    """Split rows of probabilities; zeros are allowed and have finite derivatives."""
     is_top, top, runner_up = _leaders(probs, xp=xp)
     alone = runner_up == 0
     runner_up = xp.where(alone, top, runner_up)
     odds = xp.where(is_top, 0.0, probs) / runner_up
     log_odds = log_or_minus_inf(odds, xp=xp)
-    # top - runner_up is exact when the two are close, so there log1p keeps the gap's relative precision
+    # top - runner_up is exact if the two are close; log1p then keeps the relative precision of the gap
     close = 2 * runner_up > top
     shortfall = xp.where(close, (top - runner_up) / top, 0.0)
     ratio = xp.where(close, 1.0, runner_up / top)
@@ -65,7 +64,7 @@ def split_probs(probs: Array, *, xp: Namespace) -> TopSplit:
 
 
 def _leaders(scores: Array, *, xp: Namespace) -> tuple[Any, Any, Any]:
-    """Mask of the top class, its score and the runner-up's score."""
+    """Return the mask of the top class, its score and the score of the runner-up."""
     top_index = xp.argmax(scores, axis=-1, keepdims=True)
     is_top = xp.arange(scores.shape[-1], device=device(scores)) == top_index
     others = xp.where(is_top, -xp.inf, scores)
@@ -74,24 +73,24 @@ def _leaders(scores: Array, *, xp: Namespace) -> tuple[Any, Any, Any]:
 
 
 def log_p_and_q(split: TopSplit, *, xp: Namespace) -> tuple[Any, Any]:
-    """Log p and log(1 - p) of every class."""
+    """Compute log p and log(1 - p) of every class."""
     odds_against_top = xp.where(split.is_alone, 0.0, split.rest * xp.exp(-split.gap))
     log_total = xp.log1p(odds_against_top)
     log_p = xp.where(split.is_top, 0.0, split.log_odds - split.gap) - log_total
-    # the top class's complement is the sum of the others; any other class has p <= 1/2
+    # 1 - p of the top class is the sum of the others; every other class has p <= 1/2
     log_q_top = xp.where(split.is_alone, -xp.inf, xp.log(split.rest) - split.gap - log_total)
     log_q = xp.where(split.is_top, log_q_top, xp.log1p(-split.odds * xp.exp(-split.gap - log_total)))
     return log_p, log_q
 
 
 def log_or_minus_inf(x: ArrayT, *, xp: Namespace) -> ArrayT:
-    """log(x), and -inf where x = 0, without a warning and with a derivative of 0 there."""
+    """Compute log(x), or -inf if x = 0, without a warning and with a derivative of 0 there."""
     positive = x > 0
     return xp.where(positive, xp.log(xp.where(positive, x, 1.0)), -xp.inf)
 
 
 def softplus(x: ArrayT, *, xp: Namespace) -> ArrayT:
-    """log(1 + e^x), without overflow."""
-    # not logaddexp: in PyTorch its second derivative is NaN where it saturates
+    """Compute log(1 + e^x) without overflow."""
+    # not logaddexp: in PyTorch its second derivative is NaN if it saturates
     positive = x > 0
     return xp.where(positive, x, 0.0) + xp.log1p(xp.exp(xp.where(positive, -x, x)))
