@@ -106,11 +106,11 @@ def is_traced(array: object) -> bool:
 
 
 def is_transformed(array: object) -> bool:
-    """Whether a transformation of `torch.func` runs, in which values steer no loop unless they are `unwrapped`."""
+    """Whether a transformation of `torch.func` runs, in which values steer no loop unless they are `unwrap`."""
     return is_torch(array) and bool(sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor(array))
 
 
-def unwrapped(array: ArrayT) -> ArrayT:
+def unwrap(array: ArrayT) -> ArrayT:
     """The values inside of transformations of `torch.func`, those of all vectors that `vmap` takes at once."""
     while is_transformed(array):
         array = sys.modules["torch"]._C._functorch.get_unwrapped(array)
@@ -118,11 +118,11 @@ def unwrapped(array: ArrayT) -> ArrayT:
 
 
 def has_values_within(array: Array) -> bool:
-    """Whether an array that is transformed can be `unwrapped` to values in main memory that nothing traces or fakes."""
+    """Whether an array that is transformed can be `unwrap` to values in main memory that nothing traces or fakes."""
     return array.device.type == "cpu" and not sys.modules["torch"]._C._len_torch_dispatch_stack()
 
 
-def values_are_free(array: Array) -> bool:
+def can_read_values(array: Array) -> bool:
     """Whether looking at values makes no device wait and breaks no tracing."""
     if is_torch(array):
         return array.device.type == "cpu" and not _is_traced_by_torch(array)
@@ -188,7 +188,7 @@ def call_on_host(function: Callable[..., Any], result_like: Array, *arrays: Arra
     return jax.pure_callback(function, shape, *arrays, vmap_method="expand_dims")
 
 
-def in_row_blocks(function: Callable[[ArrayT], ArrayT], array: ArrayT) -> ArrayT:
+def map_row_blocks(function: Callable[[ArrayT], ArrayT], array: ArrayT) -> ArrayT:
     """Apply a row-wise function block by block where results may be written in place; elsewhere in one piece.
 
     That is so for NumPy arrays, and for PyTorch tensors in main memory that no gradient or tracing follows.
@@ -208,5 +208,5 @@ def in_row_blocks(function: Callable[[ArrayT], ArrayT], array: ArrayT) -> ArrayT
 def _is_writable_in_blocks(array: Array) -> bool:
     if is_torch(array):
         follows = array.requires_grad and sys.modules["torch"].is_grad_enabled()
-        return values_are_free(array) and not follows
+        return can_read_values(array) and not follows
     return isinstance(array, np.ndarray)

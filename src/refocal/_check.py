@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from refocal._arrays import Array, Namespace, is_torch, namespace, values_are_free
+from refocal._arrays import Array, Namespace, can_read_values, is_torch, namespace
 
 Input = Literal["logits", "probs"]  # whether scores are logits or probabilities
 Word = TypeVar("Word", bound=str)
@@ -66,7 +66,7 @@ def same_shape(first: Array, second: Array, names: str) -> None:
 
 def logits(array: Array, name: str, *, xp: Namespace) -> None:
     """No NaN, no +inf, and not every class of a row masked with -inf."""
-    if not values_are_free(array):
+    if not can_read_values(array):
         return
     largest = xp.max(array, axis=-1)  # NaN and +inf show in the maximum of their row
     reject_rows(
@@ -76,32 +76,32 @@ def logits(array: Array, name: str, *, xp: Namespace) -> None:
 
 def some_class(array: Array, name: str, *, xp: Namespace) -> None:
     """In each row, a score above -inf."""
-    if values_are_free(array):
+    if can_read_values(array):
         largest = xp.max(array, axis=-1)
         reject_rows(largest == -xp.inf, largest, f"{name} must have a value above -inf in each row to normalize it", xp)
 
 
 def real(array: Array, name: str, *, xp: Namespace) -> None:
     """No NaN; infinite values mean certainty."""
-    if values_are_free(array):
+    if can_read_values(array):
         reject_rows(xp.isnan(array), array, f"{name} must not be NaN", xp)
 
 
 def probabilities(array: Array, name: str, *, xp: Namespace) -> None:
     """Each value in [0, 1]."""
-    if values_are_free(array):
+    if can_read_values(array):
         reject_rows(~((array >= 0) & (array <= 1)), array, f"{name} must lie in [0, 1]", xp)
 
 
 def log_probabilities(array: Array, name: str, *, xp: Namespace) -> None:
     """Each value <= 0."""
-    if values_are_free(array):
+    if can_read_values(array):
         reject_rows(~(array <= 0), array, f"{name} must be a log-probability, <= 0", xp)
 
 
 def simplex(array: Array, name: str, *, xp: Namespace) -> None:
     """Rows of non-negative values that sum to 1."""
-    if not values_are_free(array):
+    if not can_read_values(array):
         return
     smallest = xp.min(array, axis=-1)
     reject_rows(~(smallest >= 0), smallest, f"{name} must be non-negative and not NaN", xp)
@@ -192,7 +192,7 @@ def labels(array: Any, like: Array, name: str, *, xp: Namespace) -> Any:
         msg = f"{name} must have shape {tuple(like.shape[:-1])}, one label a row, got {tuple(array.shape)}"
         raise ValueError(msg)
     classes = like.shape[-1]
-    if values_are_free(array):
+    if can_read_values(array):
         reject_rows((array < 0) | (array >= classes), array, f"{name} must lie in 0 ... {classes - 1}", xp)
     return xp.astype(array, xp.int64, copy=False)
 
@@ -226,7 +226,7 @@ def weight(value: Any, *, classes: int) -> Any:
     """
     if value is None:
         return None
-    if is_torch(value) and not values_are_free(value) and tuple(value.shape) == (classes,):
+    if is_torch(value) and not can_read_values(value) and tuple(value.shape) == (classes,):
         return value
     numbers = _numbers(value, "weight", classes)
     if not isinstance(numbers, tuple):

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from refocal import _check
-from refocal._arrays import in_row_blocks, namespace
+from refocal._arrays import map_row_blocks, namespace
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.conversion import check_input, check_probs, scores_to_logits
 
@@ -130,7 +130,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         def block(rows: np.ndarray) -> np.ndarray:
             return head.function(rows, **head.arrays, **head.settings, log=log, xp=xp)
 
-        return in_row_blocks(block, np.ascontiguousarray(logits))
+        return map_row_blocks(block, np.ascontiguousarray(logits))
 
     def _logits(self, X: Any, *, reset: bool) -> np.ndarray:
         """Checked scores as logits (N, K)."""

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from refocal import _check
 from refocal._arrays import namespace
 from refocal._check import Input
-from refocal.maps.heads import edges_of_probability, to_logits
+from refocal.maps.heads import probability_edges, to_logits
 from refocal.maps.posterior import posterior_from_logits
 
 
@@ -35,7 +35,7 @@ def scores_to_logits(scores: np.ndarray, *, input: str) -> np.ndarray:
         Logits (N, K). Float32 logits stay float32; everything else becomes float64.
     """
     probs = input == "probs"
-    least, gap = edges_of_probability(np.finfo(scores.dtype))
+    least, gap = probability_edges(np.finfo(scores.dtype))
     wide = scores if scores.dtype == np.float32 and not probs else scores.astype(np.float64, copy=False)
     logits: np.ndarray = to_logits(wide, probs=probs, least=least, gap=gap, xp=namespace(wide))
     return logits

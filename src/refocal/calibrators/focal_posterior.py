@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from refocal._arrays import in_row_blocks
+from refocal._arrays import map_row_blocks
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, check_bool
@@ -86,13 +86,13 @@ class FocalPosterior(Calibrator):
         def nll(u: float) -> float:
             """In u = log(1 + gamma); a class that label smoothing has ruled out costs as much as a tiny probability."""
             settings = self._settings(math.expm1(u), rows.shape[1])
-            logs = in_row_blocks(lambda z: focal_head(z, temperature=1.0, settings=settings, log=True, xp=np), rows)
+            logs = map_row_blocks(lambda z: focal_head(z, temperature=1.0, settings=settings, log=True, xp=np), rows)
             return float(share @ -np.maximum(logs[np.arange(len(rows)), labels], -700.0))
 
         self.gamma_, self.gamma_error_ = _least(nll, samples)
 
     def _settings(self, gamma: Any, classes: int) -> MapSettings:
-        return MapSettings.checked(gamma, self.weight, self.label_smoothing, self.detached, classes=classes)
+        return MapSettings.check(gamma, self.weight, self.label_smoothing, self.detached, classes=classes)
 
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)

@@ -154,7 +154,7 @@ class FocalTemperatureScaling(Calibrator):
         self.checked_search()
 
     def _head(self, classes: int) -> Head:
-        settings = MapSettings.checked(self.gamma_, None, 0.0, False, classes=classes)
+        settings = MapSettings.check(self.gamma_, None, 0.0, False, classes=classes)
         return Head(focal_head, {}, {"temperature": self.temperature_, "settings": settings})
 
     def _count(self) -> int:

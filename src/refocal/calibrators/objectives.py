@@ -9,7 +9,7 @@ import numpy as np
 
 from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
 from refocal.calibrators.fit.temperature_likelihood import Labeled
-from refocal.maps.focal import focal_partial_of
+from refocal.maps.focal import focal_partial_unchecked
 from refocal.maps.simplex import log_p_and_q, split_logits
 from refocal.stats.binning import equal_mass_bins, equal_width_bins
 
@@ -39,7 +39,7 @@ def focal_risk(data: Labeled, gamma: float, temperature: float) -> float:
         split = split_logits(data.logits[rows].astype(np.float64), temperature=temperature, xp=np)
         label = data.labels[rows, None]
         log_p, log_q = (np.take_along_axis(part, label, axis=1)[:, 0] for part in log_p_and_q(split, xp=np))
-        total += float(data.share[rows] @ focal_partial_of(log_p, log_q, gamma=gamma, xp=np))
+        total += float(data.share[rows] @ focal_partial_unchecked(log_p, log_q, gamma=gamma, xp=np))
     return total
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refocal._files import replacing
-from refocal.maps.heads import edges_of_probability, to_logits
+from refocal.maps.heads import probability_edges, to_logits
 
 if TYPE_CHECKING:
     from refocal.calibrators.base import Calibrator
@@ -34,7 +34,7 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
     head = calibrator._head(classes)
     graph = Graph()
     scores: Any = graph.cast(Symbol(graph, calibrator.input, (None, columns), np.dtype(np.float32)), np.float64)
-    least, gap = edges_of_probability(np.finfo(np.float32))
+    least, gap = probability_edges(np.finfo(np.float32))
     logits = to_logits(scores, probs=calibrator.input == "probs", least=least, gap=gap, xp=graph)
     arrays = {name: graph.constant(array) for name, array in head.arrays.items()}
     probs = head.function(logits, **arrays, **head.settings, log=False, xp=graph)

@@ -117,7 +117,7 @@ class TemperatureScaling(Calibrator):
 
     def _head(self, classes: int) -> Head:
         gamma = self.gamma if self.apply_posterior else 0.0
-        settings = MapSettings.checked(gamma, None, 0.0, False, classes=classes)
+        settings = MapSettings.check(gamma, None, 0.0, False, classes=classes)
         return Head(focal_head, {}, {"temperature": self.temperature_, "settings": settings})
 
     def _count(self) -> int:

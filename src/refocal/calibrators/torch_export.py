@@ -8,7 +8,7 @@ import torch
 from array_api_compat import torch as xp
 from torch import Tensor, nn
 
-from refocal.maps.heads import edges_of_probability, to_logits
+from refocal.maps.heads import probability_edges, to_logits
 
 if TYPE_CHECKING:
     from refocal.calibrators.base import Calibrator
@@ -33,7 +33,7 @@ class CalibratedHead(nn.Module):
 
     def forward(self, scores: Tensor) -> Tensor:
         """Calibrated probabilities."""
-        least, gap = edges_of_probability(torch.finfo(scores.dtype))
+        least, gap = probability_edges(torch.finfo(scores.dtype))
         dtype = torch.float64 if self.wide else torch.promote_types(scores.dtype, torch.float32)
         work = scores.to(dtype)
         logits = to_logits(work, probs=self.probs, least=least, gap=gap, xp=xp)

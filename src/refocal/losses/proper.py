@@ -23,7 +23,7 @@ from torch import Tensor
 from refocal._arrays import bounded_exp
 from refocal.losses.targets import distance_from_target, row_blocks, take_out_target
 from refocal.maps.focal import focus_of_top
-from refocal.maps.minimizer import proper_partial_of
+from refocal.maps.minimizer import proper_focal_partial_unchecked
 from refocal.maps.newton import log_h_of_top, solve
 from refocal.maps.posterior import MapSettings
 from refocal.maps.simplex import softplus
@@ -34,7 +34,7 @@ _LOG_HALF = -math.log(2)
 
 def proper_focal_rows(logits: Tensor, target: Tensor, gamma: Any) -> Tensor:
     """Losses (N,) of rows (N, K) and class indices (N,), in one operator with its gradient."""
-    settings = MapSettings.checked(gamma, None, 0.0, False, classes=logits.shape[1], least=0.0)
+    settings = MapSettings.check(gamma, None, 0.0, False, classes=logits.shape[1], least=0.0)
     losses, _ = _operator(logits, target, [settings.gamma] if settings.one_gamma else list(settings.gamma))
     return losses
 
@@ -43,7 +43,7 @@ def proper_focal_rows_plainly(logits: Tensor, target: Tensor, gamma: Any) -> Ten
     """The same by operations that can be differentiated any number of times and transformed by `torch.func`."""
     log_probs = torch.log_softmax(logits, dim=1)
     broken = log_probs.isnan().any(dim=1, keepdim=True)  # such rows have no minimizer: they stay what they are
-    losses = proper_partial_of(torch.where(broken, 0, log_probs), target, gamma=gamma, in_logs=True, xp=xp)
+    losses = proper_focal_partial_unchecked(torch.where(broken, 0, log_probs), target, gamma=gamma, in_logs=True, xp=xp)
     return torch.where(broken[:, 0], log_probs.gather(1, target[:, None])[:, 0], losses)
 
 
@@ -51,7 +51,7 @@ def proper_focal_rows_plainly(logits: Tensor, target: Tensor, gamma: Any) -> Ten
 def _operator(logits: Tensor, target: Tensor, gamma: list[float]) -> tuple[Tensor, Tensor]:
     """Losses (N,) and their gradients (N, K)."""
     classes = logits.shape[1]
-    settings = MapSettings.checked(gamma if len(gamma) > 1 else gamma[0], None, 0.0, False, classes=classes, least=0.0)
+    settings = MapSettings.check(gamma if len(gamma) > 1 else gamma[0], None, 0.0, False, classes=classes, least=0.0)
     losses, gradient = logits.new_empty(len(logits)), torch.empty_like(logits, memory_format=torch.contiguous_format)
     for block in row_blocks(logits):
         log_probs, labels = torch.log_softmax(logits[block], dim=1), target[block, None]

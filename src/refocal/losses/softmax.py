@@ -29,7 +29,7 @@ from refocal.losses.targets import (
     reduce,
     rows_of,
 )
-from refocal.maps.focal import focal_partial_of
+from refocal.maps.focal import focal_partial_unchecked
 from refocal.maps.simplex import log_p_and_q, softplus, split_logits
 
 
@@ -176,7 +176,7 @@ def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tu
 def _partial(log_p: Tensor, log_q: Tensor, gamma: Any, *, detached: bool) -> Tensor:
     """The loss of one class's probability; where a policy says gamma < 0, -(1 + p)^|gamma| log p."""
     if not isinstance(gamma, GammaPolicy):
-        return focal_partial_of(log_p, log_q.detach() if detached else log_q, gamma=gamma, xp=xp)
+        return focal_partial_unchecked(log_p, log_q.detach() if detached else log_q, gamma=gamma, xp=xp)
     p = torch.exp(log_p)
     chosen = torch.as_tensor(gamma(p.detach()), dtype=log_p.dtype, device=log_p.device)
     log_factor = torch.where(

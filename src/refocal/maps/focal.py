@@ -47,11 +47,11 @@ def focal_partial(log_p: ArrayT, log_q: ArrayT, *, gamma: PerClass) -> ArrayT:
         _check.log_probabilities(values, name, xp=xp)
     exponents = _check.gamma(gamma, classes=log_p.shape[-1] if log_p.ndim else None)
     wide_p, wide_q = widen(log_p, xp=xp), widen(log_q, xp=xp)
-    loss = focal_partial_of(wide_p, wide_q, gamma=constant(exponents, like=wide_p, xp=xp), xp=xp)
+    loss = focal_partial_unchecked(wide_p, wide_q, gamma=constant(exponents, like=wide_p, xp=xp), xp=xp)
     return xp.astype(loss, log_p.dtype, copy=False)
 
 
-def focal_partial_of(log_p: ArrayT, log_q: ArrayT, *, gamma: float | Array, xp: Namespace) -> ArrayT:
+def focal_partial_unchecked(log_p: ArrayT, log_q: ArrayT, *, gamma: float | Array, xp: Namespace) -> ArrayT:
     """Compute `focal_partial` without checking the arguments."""
     if isinstance(gamma, float):
         if gamma == 0.0:

@@ -31,7 +31,7 @@ def to_logits(scores: ArrayT, *, probs: bool, least: float, gap: float, xp: Name
     return xp.log(xp.concat([other, xp.where(scores > least, scores, least)], axis=-1))
 
 
-def edges_of_probability(limits: Any) -> tuple[float, float]:
+def probability_edges(limits: Any) -> tuple[float, float]:
     """Return `least` and `gap` of `to_logits` for a dtype, given its `finfo`.
 
     `least` is the smallest normal number. For float16 it is the smallest subnormal number, because float16 is computed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from refocal import _check
 from refocal._arrays import Array, ArrayT, ClassWeights, Namespace, PerClass, constant, widen
-from refocal.maps.focal import focal_partial_of
+from refocal.maps.focal import focal_partial_unchecked
 from refocal.maps.newton import solve
 from refocal.maps.posterior import MapSettings
 
@@ -48,7 +48,7 @@ def minimizer(
     xp, posterior = _check.floating(posterior, "posterior")
     _check.classes_last(posterior, "posterior")
     _check.simplex(posterior, "posterior", xp=xp)
-    settings = MapSettings.checked(gamma, weight, label_smoothing, detached, classes=posterior.shape[-1], least=0.0)
+    settings = MapSettings.check(gamma, weight, label_smoothing, detached, classes=posterior.shape[-1], least=0.0)
     wide = widen(posterior, xp=xp)
     solution = solve(wide, settings, xp=xp)
     return xp.astype(solution.q, posterior.dtype, copy=False)
@@ -79,18 +79,20 @@ def proper_focal_partial(posterior: ArrayT, labels: Array | Sequence[int], *, ga
     _check.classes_last(posterior, "posterior")
     _check.simplex(posterior, "posterior", xp=xp)
     indices = _check.labels(labels, posterior, "labels", xp=xp)
-    return proper_partial_of(posterior, indices, gamma=gamma, in_logs=False, xp=xp)
+    return proper_focal_partial_unchecked(posterior, indices, gamma=gamma, in_logs=False, xp=xp)
 
 
-def proper_partial_of(posterior: ArrayT, labels: Array, *, gamma: PerClass, in_logs: bool, xp: Namespace) -> ArrayT:
+def proper_focal_partial_unchecked(
+    posterior: ArrayT, labels: Array, *, gamma: PerClass, in_logs: bool, xp: Namespace
+) -> ArrayT:
     """Compute `proper_focal_partial` without checking the data.
 
     With `in_logs`, `posterior` holds log-probabilities, which cannot underflow.
     """
-    settings = MapSettings.checked(gamma, None, 0.0, False, classes=posterior.shape[-1], least=0.0)
+    settings = MapSettings.check(gamma, None, 0.0, False, classes=posterior.shape[-1], least=0.0)
     wide = widen(posterior, xp=xp)
     solution = solve(wide, settings, in_logs=in_logs, xp=xp)
-    losses = focal_partial_of(
+    losses = focal_partial_unchecked(
         solution.log_q, solution.log_complement, gamma=constant(settings.gamma, like=wide, xp=xp), xp=xp
     )
     loss = xp.take_along_axis(losses, xp.expand_dims(labels, axis=-1), axis=-1)[..., 0]

@@ -31,7 +31,7 @@ from refocal._arrays import (
     is_transformed,
     namespace,
     stop_gradient,
-    unwrapped,
+    unwrap,
 )
 from refocal.maps.focal import focus_of_top
 from refocal.maps.posterior import MapSettings
@@ -230,7 +230,7 @@ def _search(problem: _Problem) -> Array:
         off = xp.where((rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual) - rounding)
         off = xp.max(off, axis=-1, keepdims=True)
         converged = (off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(top)))
-        if steered and bool(xp.all(unwrapped(converged))):
+        if steered and bool(xp.all(unwrap(converged))):
             return xp.where(problem.is_top, top, rest)
         certain = off < 0.1 * xp.abs(step.violation)  # the residuals cannot flip the sign of c
         low = xp.where(certain & (step.violation < 0), xp.maximum(low, top), low)
@@ -247,7 +247,7 @@ def _search(problem: _Problem) -> Array:
         rest = xp.minimum(rest + (step.residual + change) / step.slope, xp.full_like(rest, _LARGEST_U))
         # the equations are linear only locally: after a long step, restart the other classes
         is_long = xp.abs(change) > 1
-        if not steered or bool(xp.any(unwrapped(is_long))):
+        if not steered or bool(xp.any(unwrap(is_long))):
             rest = xp.where(is_long, _start_rest(problem, of_top[0]), rest)
         top = new_top
     if transformed:

@@ -20,7 +20,7 @@ from refocal._arrays import (
     bounded_exp,
     constant,
     expm1,
-    in_row_blocks,
+    map_row_blocks,
     namespace,
     stop_gradient,
     widen,
@@ -68,14 +68,14 @@ def posterior(
     xp, probs = _check.floating(probs, "probs")
     _check.classes_last(probs, "probs")
     _check.simplex(probs, "probs", xp=xp)
-    settings = MapSettings.checked(gamma, weight, label_smoothing, detached, classes=probs.shape[-1])
+    settings = MapSettings.check(gamma, weight, label_smoothing, detached, classes=probs.shape[-1])
 
     def block(rows: ArrayT) -> ArrayT:
         wide = widen(rows, xp=xp)
         result = map_rows(split_probs(wide, xp=xp), settings.like(wide, xp=xp), log=False, xp=xp)
         return xp.astype(result, rows.dtype, copy=False)
 
-    return in_row_blocks(block, probs)
+    return map_row_blocks(block, probs)
 
 
 def posterior_from_logits(
@@ -118,7 +118,7 @@ def posterior_from_logits(
     _check.classes_last(logits, "logits")
     _check.logits(logits, "logits", xp=xp)
     temperature = _check.positive(temperature, "temperature")
-    settings = MapSettings.checked(gamma, weight, label_smoothing, detached, classes=logits.shape[-1])
+    settings = MapSettings.check(gamma, weight, label_smoothing, detached, classes=logits.shape[-1])
 
     def block(rows: ArrayT) -> ArrayT:
         wide = widen(rows, xp=xp)
@@ -126,7 +126,7 @@ def posterior_from_logits(
         result = map_rows(split, settings.like(wide, xp=xp), log=log, xp=xp)
         return xp.astype(result, rows.dtype, copy=False)
 
-    return in_row_blocks(block, logits)
+    return map_row_blocks(block, logits)
 
 
 def plus_one(gamma: float | tuple[float, ...]) -> float | tuple[float, ...]:
@@ -147,7 +147,7 @@ class MapSettings(NamedTuple):
     detached: bool
 
     @classmethod
-    def checked(
+    def check(
         cls,
         gamma: PerClass,
         weight: ClassWeights,

@@ -108,7 +108,7 @@ def confidence_regime(probs: Array, *, gamma: float) -> Array:
         return xp.zeros_like(exact, dtype=xp.int8)
     wide = xp.astype(probs, xp.float64)
     split = split_probs(wide, xp=xp)
-    settings = MapSettings.checked(gamma, None, 0.0, False, classes=probs.shape[-1])
+    settings = MapSettings.check(gamma, None, 0.0, False, classes=probs.shape[-1])
     # relative growth of the odds of each other class against the top class: phi_top / phi_j - 1
     growth = xp.expm1(log_h_shift(split, settings, xp=xp) + split.gap)
     excess = xp.sum(split.odds * growth, axis=-1)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocal import _check
-from refocal.maps.focal import focal_partial_of
+from refocal.maps.focal import focal_partial_unchecked
 from refocal.metrics.inputs import Block, Input, Sample, read
 from refocal.stats.scores import (
     brier_scores,
@@ -236,7 +236,7 @@ def nll_scores(sample: Sample) -> tuple[np.ndarray, np.ndarray | None]:
 def focal_scores(sample: Sample, *, gamma: float) -> tuple[np.ndarray, np.ndarray | None]:
     """-(1 - p)^gamma log p of each row, and its weights."""
     truth = truth_of_logits if sample.is_logits else truth_of_probs
-    return _rows(sample, lambda block: focal_partial_of(*truth(block.scores, block.labels), gamma=gamma, xp=np))
+    return _rows(sample, lambda block: focal_partial_unchecked(*truth(block.scores, block.labels), gamma=gamma, xp=np))
 
 
 def brier_score_rows(sample: Sample) -> tuple[np.ndarray, np.ndarray | None]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from refocal.maps.focal import focal_partial_of
+from refocal.maps.focal import focal_partial_unchecked
 from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
 from refocal_lab.claims.sampling import check_at_least
 
@@ -123,7 +123,7 @@ def weight_norms(*, trials: int, seed: int = 0, samples: int = 400, spread: floa
             ) -> float:
                 margin = sign * (points @ w)
                 log_p, log_q = -np.logaddexp(0, -margin), -np.logaddexp(0, margin)
-                return float(np.mean(focal_partial_of(log_p, log_q, gamma=gamma, xp=np)))
+                return float(np.mean(focal_partial_unchecked(log_p, log_q, gamma=gamma, xp=np)))
 
             norms[trial, column] = np.linalg.norm(minimize(risk, np.zeros(2), method="BFGS").x)
     return norms
