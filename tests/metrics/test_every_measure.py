@@ -9,9 +9,9 @@ import pytest
 
 from arrays import calibrated, sharpened
 from refocal import metrics
-from refocal.metrics.evidence import Request, _quadratic_ray, evidence
-from refocal.metrics.gaps import GAPS, gaps_of
-from refocal.metrics.recalibration import brier_resamples
+from refocal.metrics.brier_intervals import brier_resamples
+from refocal.metrics.norm_intervals import Request, _quadratic_ray, evidence
+from refocal.metrics.residuals import GAPS, gaps_of
 from refocal.metrics.uncertainty import _two_sided
 from refocal.stats.isotonic import calibration_part
 from refocal.stats.resampling import observed

@@ -479,7 +479,7 @@ def test_bad_requests(monkeypatch):
 
 def test_noise_of_many_cells_is_that_of_few(monkeypatch):
     """Gaussian noise has the covariance of the resampled one, within the error of 4,000 resamples (z < 5)."""
-    from refocal.metrics.gaps import gaps_of
+    from refocal.metrics.residuals import gaps_of
     from refocal.stats import resampling
 
     rng = np.random.default_rng(3)

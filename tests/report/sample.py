@@ -10,7 +10,7 @@ from refocal.maps.minimizer import minimizer
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict, freeze
 from refocal.stats.binning import equal_mass_bins, equal_width_bins
-from refocal.stats.scores import log_scores
+from refocal.stats.proper_scores import log_scores
 
 NASTY = (
     "<script>window.injected = 'class'</script>",

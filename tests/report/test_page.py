@@ -17,7 +17,7 @@ from refocal.report.live import binary_map, measure_rows
 from refocal.report.page import render_page, save_page
 from refocal.report.record import Diagram, Estimate, Slider, freeze
 from refocal.stats.binning import equal_width_bins
-from refocal.stats.scores import log_scores
+from refocal.stats.proper_scores import log_scores
 
 VOID = {"meta", "link", "img", "input", "wbr"}
 

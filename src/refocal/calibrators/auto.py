@@ -18,7 +18,7 @@ from refocal.calibrators.focal_posterior import FocalPosterior
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
 from refocal.calibrators.linear import MatrixScaling, VectorScaling
 from refocal.calibrators.temperature import TemperatureScaling
-from refocal.stats.scores import log_scores
+from refocal.stats.proper_scores import log_scores
 
 _FLOOR = 700.0  # a probability of 0 for the true class costs as much as one of e^-700, so that means stay comparable
 

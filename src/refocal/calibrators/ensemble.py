@@ -13,7 +13,7 @@ from refocal.calibrators.fit.logistic import fit_mixture
 from refocal.calibrators.fit.maximum_likelihood import fit_temperature
 from refocal.calibrators.fit.temperature_likelihood import Labeled
 from refocal.maps.heads import mixture_head
-from refocal.stats.scores import log_scores
+from refocal.stats.proper_scores import log_scores
 
 
 class EnsembleTemperatureScaling(Calibrator):

@@ -4,10 +4,8 @@ from refocal.metrics.accumulator import CalibrationAccumulator, CalibrationSumma
 from refocal.metrics.binned import adaptive_ece, ece, mce, top_k_ece
 from refocal.metrics.classwise import classwise_ece, thresholded_ece
 from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
-from refocal.metrics.kernel import kernel_calibration_error
-from refocal.metrics.ranking import aurc, auroc
-from refocal.metrics.reliability import CalibrationTest, ReliabilityDiagram, calibration_test, reliability_diagram
-from refocal.metrics.scores import (
+from refocal.metrics.kernel_error import kernel_calibration_error
+from refocal.metrics.means import (
     ConfidenceShare,
     brier,
     confidence_share,
@@ -16,7 +14,9 @@ from refocal.metrics.scores import (
     kl_to_posterior,
     nll,
 )
-from refocal.metrics.smooth import smooth_ece
+from refocal.metrics.ranking import aurc, auroc
+from refocal.metrics.reliability import CalibrationTest, ReliabilityDiagram, calibration_test, reliability_diagram
+from refocal.metrics.smooth_error import smooth_ece
 from refocal.metrics.uncertainty import Interval, PairedTest, interval, paired_test
 
 __all__ = [

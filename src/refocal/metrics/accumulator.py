@@ -16,7 +16,7 @@ from refocal._files import replacing
 from refocal.metrics.inputs import TASKS, Block, Events, Input, Sample, joined, read
 from refocal.stats.binning import Bins, bin_sums, class_sums, mass_index_of_counts, width_index
 from refocal.stats.gap_norms import calibration_error
-from refocal.stats.scores import brier_scores, softmax, softmax_and_scores, truth_of_logits, truth_of_probs
+from refocal.stats.proper_scores import brier_scores, softmax, softmax_and_scores, truth_of_logits, truth_of_probs
 from refocal.stats.top_label import top_label
 
 Array = Any

@@ -15,7 +15,7 @@ import numpy as np
 
 from refocal import _check
 from refocal._arrays import is_torch
-from refocal.stats.scores import softmax
+from refocal.stats.proper_scores import softmax
 from refocal.stats.top_label import top_label, top_label_of_logits
 
 Array = Any

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refocal.metrics.inputs import Events, Input, Sample, joined, read
-from refocal.metrics.scores import decisions
+from refocal.metrics.means import decisions
 
 Array = Any
 

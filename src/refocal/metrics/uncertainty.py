@@ -9,14 +9,14 @@ import numpy as np
 import scipy
 
 from refocal import _check
-from refocal.metrics import scores as means
+from refocal.metrics import means
 from refocal.metrics.binned import top_k_ece
+from refocal.metrics.brier_intervals import brier_resamples
 from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
-from refocal.metrics.evidence import Request, evidence
-from refocal.metrics.gaps import GAPS
 from refocal.metrics.inputs import Events, Input, read
+from refocal.metrics.norm_intervals import Request, evidence
 from refocal.metrics.ranking import all_decisions, aurc, aurc_of, auroc, auroc_of, by_falling_confidence
-from refocal.metrics.recalibration import brier_resamples
+from refocal.metrics.residuals import GAPS
 from refocal.stats.inverted_tests import limits, paired_null
 from refocal.stats.resampling import resampled_weights
 

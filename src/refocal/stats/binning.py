@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal.stats.scores import true_places
+from refocal.stats.proper_scores import true_places
 
 # bins whose edges do not depend on the data, and bins of equally many samples
 FIXED = ("equal_width", "guo2017", "torchmetrics")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from refocal.stats.scores import true_places
+from refocal.stats.proper_scores import true_places
 
 # Up to this many classes, columns are compared with each other; beyond, NumPy's arg max of a row is faster.
 _FEW = 24

@@ -10,7 +10,9 @@ import numpy as np
 
 from refocal import _check
 from refocal.metrics import binned as calibration
-from refocal.metrics import classwise, kernel, smooth
+from refocal.metrics import classwise
+from refocal.metrics import kernel_error as kernel
+from refocal.metrics import smooth_error as smooth
 from refocal.metrics.inputs import Events, Sample, read
 from refocal.stats.binning import bin_index, dropped_bin
 from refocal.stats.gap_norms import calibration_error

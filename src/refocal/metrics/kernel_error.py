@@ -8,7 +8,7 @@ import numpy as np
 
 from refocal import _check
 from refocal.metrics.inputs import Events, Input, Sample, read
-from refocal.metrics.scores import kept_weights
+from refocal.metrics.means import kept_weights
 from refocal.stats.kernel_sums import laplacian_pairs, laplacian_vector_products
 
 Array = Any

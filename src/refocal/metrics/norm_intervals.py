@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocal import _check
-from refocal.metrics import decomposition, kernel
-from refocal.metrics.gaps import gaps_of
+from refocal.metrics import decomposition
+from refocal.metrics import kernel_error as kernel
+from refocal.metrics.brier_intervals import brier_resamples
 from refocal.metrics.inputs import Sample, read
-from refocal.metrics.recalibration import brier_resamples
-from refocal.metrics.scores import kept_weights
+from refocal.metrics.means import kept_weights
+from refocal.metrics.residuals import gaps_of
 from refocal.stats.inverted_tests import Ray, rays_of_norm
 from refocal.stats.kernel_sums import laplacian_vector_products
 from refocal.stats.resampling import draws, noise, observed

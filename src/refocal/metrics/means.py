@@ -10,7 +10,7 @@ import numpy as np
 from refocal import _check
 from refocal.maps.focal import focal_partial_unchecked
 from refocal.metrics.inputs import Block, Input, Sample, read
-from refocal.stats.scores import (
+from refocal.stats.proper_scores import (
     brier_scores,
     divergences,
     divergences_of_logits,

@@ -21,7 +21,7 @@ from refocal.stats.isotonic import brier_parts, calibration_part, isotonic_rows
 from refocal.stats.resampling import draws
 
 if TYPE_CHECKING:
-    from refocal.metrics.evidence import Request
+    from refocal.metrics.norm_intervals import Request
 
 Array = Any
 

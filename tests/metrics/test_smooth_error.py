@@ -5,7 +5,7 @@ import pytest
 
 from arrays import calibrated
 from refocal import metrics
-from refocal.metrics.smooth import on_grid, smooth
+from refocal.metrics.smooth_error import on_grid, smooth
 
 # relplot 1.0.3's smECE of the confidences and labels that `drawn` makes
 RELPLOT = [

@@ -7,7 +7,7 @@ from scipy.special import log_softmax, softmax
 
 from arrays import calibrated
 from refocal import metrics
-from refocal.stats.scores import brier_scores, softmax_and_scores, truth_of_logits
+from refocal.stats.proper_scores import brier_scores, softmax_and_scores, truth_of_logits
 
 
 def test_proper_scores_equal_scikit_learn():
