@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from refocal.predictions import Predictions, PredictionsError, PredictionsReader, PredictionsWriter
+from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
+from refocal.predictions.protocol import Size, Source
 from refocal.predictions.reader import checked_blocks
-from refocal.predictions.source import Size, Source
-from refocal.predictions.values import Columns
 
 GOOD = np.array([[2.0, 1.0], [0.5, 1.5], [1.0, 0.0]])
 HALF = np.full((3, 2), 0.5)
@@ -112,8 +112,8 @@ def test_values_in_npz(given, message, tmp_path):
 
 
 def test_rows_are_counted_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("refocal.predictions.source.BLOCK_SCORES", 16)
-    monkeypatch.setattr("refocal.predictions.text._BLOCK_BYTES", 256)
+    monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 16)
+    monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 256)
     labels = np.zeros(1000, dtype=np.int64)
     labels[777] = 2
     np.savez(tmp_path / "a.npz", logits=np.zeros((1000, 2)), labels=labels)
@@ -215,8 +215,8 @@ def test_csv(text, message, tmp_path):
 
 
 def test_lists_of_csv_and_parquet_keep_their_length_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("refocal.predictions.source.BLOCK_SCORES", 16)
-    monkeypatch.setattr("refocal.predictions.text._BLOCK_BYTES", 256)
+    monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 16)
+    monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 256)
     lists = [[1.0, 2.0]] * 200 + [[1.0, 2.0, 3.0]] * 800
     (tmp_path / "a.csv").write_text("\n".join(["logits", *(f'"{row}"' for row in lists)]), encoding="utf-8")
     pq.write_table(pa.table({"logits": lists}), tmp_path / "a.parquet", row_group_size=200)

@@ -81,7 +81,7 @@ def test_an_exception_inside_a_format(path, monkeypatch):
     target = {
         ".npz": "zipfile.ZipFile.open",
         ".parquet": "pyarrow.parquet.ParquetWriter.write_table",
-        ".csv": "refocal.predictions.tables.optional_columns",
+        ".csv": "refocal.predictions.arrow.optional_columns",
     }[path.suffix]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(target, interrupted)

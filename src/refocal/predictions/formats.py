@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from refocal.predictions import npz, parquet, text
+from refocal.predictions import csv, npz, parquet
 from refocal.predictions.errors import Place
-from refocal.predictions.source import Format
+from refocal.predictions.protocol import Format
 
-_FORMATS: dict[str, Format] = {".npz": npz, ".parquet": parquet, ".csv": text}
+_FORMATS: dict[str, Format] = {".npz": npz, ".parquet": parquet, ".csv": csv}
 
 
 def of(path: Path) -> Format:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from refocal.predictions.checks import INPUTS
 from refocal.predictions.errors import Place
-from refocal.predictions.values import INPUTS
 
 _NUMBERED = re.compile(r"(logit|prob)_(0|[1-9][0-9]{0,6})")  # digits bounded: a number of any length is never made
 

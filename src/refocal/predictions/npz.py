@@ -19,11 +19,11 @@ from typing import IO, BinaryIO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from refocal.predictions import header, values
+from refocal.predictions import checks, header
+from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.source import Size, Source, block_rows
-from refocal.predictions.values import NAME_LENGTH, SPLIT_LENGTH, Columns
+from refocal.predictions.protocol import Size, Source, block_rows
 
 _PIECE = 1 << 20
 _FORTRAN_BYTES = 1 << 30  # of scores that can only be read as a whole where blocks were asked for
@@ -68,7 +68,7 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:
         rows = scores.shape[0]
         class_names = None
         if names is not None:
-            texts = values.check_text(_take(names, names.shape[0], place), names.name, place, longest=NAME_LENGTH)
+            texts = checks.check_text(_take(names, names.shape[0], place), names.name, place, longest=NAME_LENGTH)
             class_names = tuple(str(name) for name in texts)
         columns = math.prod(scores.shape[1:])
         held = rows * columns * scores.dtype.itemsize
@@ -121,18 +121,18 @@ def _member(name: str, stream: IO[bytes], size: int, place: Place) -> _Member:
 def _check_forms(members: dict[str, _Member], input: str, place: Place) -> None:
     """All shapes and dtypes, before any array is read."""
     scores = members[input]
-    values.check_scores_form(scores.dtype, scores.shape, input, place)
+    checks.check_scores_form(scores.dtype, scores.shape, input, place)
     for name in ("labels", "weights", "split"):
         if name in members:
-            values.check_rows(members[name].shape, scores.shape[0], name, place)
+            checks.check_rows(members[name].shape, scores.shape[0], name, place)
     for name in ("labels", "weights"):
         if name in members:
-            values.check_numbers(members[name].dtype, name, place)
+            checks.check_numbers(members[name].dtype, name, place)
     for name, longest in (("split", SPLIT_LENGTH), ("class_names", NAME_LENGTH)):
         if name in members:
-            values.check_text(np.empty(0, dtype=members[name].dtype), name, place, longest=longest)
+            checks.check_text(np.empty(0, dtype=members[name].dtype), name, place, longest=longest)
     if "class_names" in members:
-        values.check_names_shape(members["class_names"].shape, values.number_of_classes(scores.shape), place)
+        checks.check_names_shape(members["class_names"].shape, checks.number_of_classes(scores.shape), place)
 
 
 def _blocks(members: dict[str, _Member], input: str, step: int, place: Place) -> Iterator[Columns]:

@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from refocal.predictions import header, tables
+from refocal.predictions import arrow, header
+from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.source import Size, Source, block_rows
-from refocal.predictions.values import Columns
+from refocal.predictions.protocol import Size, Source, block_rows
 
 _MAGIC = b"PAR1"
 _CLASS_NAMES = b"refocal.class_names"  # key of the file's metadata, a JSON list of strings
@@ -24,7 +24,7 @@ _CLASS_NAMES = b"refocal.class_names"  # key of the file's metadata, a JSON list
 @contextmanager
 def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (row groups come one by one in any case)
     """Open a parquet file."""
-    tables.require_arrow()
+    arrow.require_arrow()
     import pyarrow.parquet as pq
 
     place = Place(path, labels="label", sample_weight="weight")
@@ -69,7 +69,7 @@ def _blocks(table: Any, columns: header.Header, step: int, place: Place) -> Iter
         if batch is None:
             return
         if batch.num_rows:
-            yield tables.from_arrow(batch, columns, place)
+            yield arrow.from_arrow(batch, columns, place)
             place = replace(place, first_row=place.first_row + batch.num_rows)
 
 
@@ -96,7 +96,7 @@ def _classes(table: Any, columns: header.Header, place: Place) -> int:
 @contextmanager
 def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:  # noqa: ARG001
     """Write a parquet file, scores as one column of lists, row groups of a block or less."""
-    tables.require_arrow()
+    arrow.require_arrow()
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -116,4 +116,4 @@ def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[P
 def _table(pa: Any, block: Predictions) -> Any:
     flat = pa.array(np.ascontiguousarray(block.scores).reshape(-1))
     scores = flat if block.scores.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, block.scores.shape[1])
-    return pa.table({block.input: scores, **tables.optional_columns(block)})
+    return pa.table({block.input: scores, **arrow.optional_columns(block)})

@@ -10,16 +10,16 @@ from typing import Literal, Self
 import numpy as np
 
 from refocal import _check
-from refocal.predictions import values
+from refocal.predictions import checks
+from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
-from refocal.predictions.values import Columns
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """Scores of a classifier, checked when they are made; the arrays are not copied where they fit.
 
-    `Predictions(scores, input="logits", labels=labels)`; nothing is guessed from values. Scores of one column, shape
+    `Predictions(scores, input="logits", labels=labels)`; nothing is guessed from checks. Scores of one column, shape
     (N,) or (N, 1), are about class 1 of two: its log-odds (logits) or its probability (probs). They keep their shape.
 
     Args:
@@ -55,14 +55,14 @@ class Predictions:
 
     def __post_init__(self) -> None:
         place = Place()
-        if self.input not in values.INPUTS:
+        if self.input not in checks.INPUTS:
             message = f"input must be 'logits' or 'probs', got {self.input!r}"
             raise place.error(message)
         for name, column in self._columns()._asdict().items():
             _check.unmasked(column, name)
-        self._store(values.check(self._columns().map(np.asarray), self.input, place))
+        self._store(checks.check(self._columns().map(np.asarray), self.input, place))
         if self.class_names is not None:
-            names = values.class_names(self.class_names, self.classes, place)
+            names = checks.class_names(self.class_names, self.classes, place)
             object.__setattr__(self, "class_names", names)
 
     @staticmethod
@@ -115,7 +115,7 @@ class Predictions:
     @property
     def classes(self) -> int:
         """The number of classes; scores of one column are about two."""
-        return values.number_of_classes(self.scores.shape)
+        return checks.number_of_classes(self.scores.shape)
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from refocal.predictions import formats, values
+from refocal.predictions import checks, formats
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.source import Size, Source
+from refocal.predictions.protocol import Size, Source
 
 
 class PredictionsReader:
@@ -80,10 +80,10 @@ def checked_blocks(source: Source) -> Iterator[Predictions]:
     assert place.source is not None
     class_names, form = source.class_names, None
     for columns in source.blocks:
-        checked = values.check(columns, source.input, place)
+        checked = checks.check(columns, source.input, place)
         classes = checked.scores.shape[1:]
         if form is None and class_names is not None:
-            class_names = values.class_names(class_names, values.number_of_classes(checked.scores.shape), place)
+            class_names = checks.class_names(class_names, checks.number_of_classes(checked.scores.shape), place)
         if form is not None and classes != form:
             message = f"must have {form[0]} values a row as in the rows before, got {classes[0]}"
             raise place.error(message, column=place.scores(source.input), row=0)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from refocal.predictions.checks import SPLIT_LENGTH, Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.header import Header
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.values import SPLIT_LENGTH, Columns
 
 
 def require_arrow() -> None:

@@ -13,11 +13,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from refocal.predictions import header, tables, values
+from refocal.predictions import arrow, checks, header
+from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.source import Size, Source
-from refocal.predictions.values import Columns
+from refocal.predictions.protocol import Size, Source
 
 _LONGEST_LINE = 1 << 25  # bytes: a million columns
 _BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
@@ -26,7 +26,7 @@ _BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
 @contextmanager
 def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blocks come one by one in any case)
     """Open a csv file."""
-    tables.require_arrow()
+    arrow.require_arrow()
     place = Place(path, labels="label", sample_weight="weight", lines=True)
     place.check_regular()
     with open(path, "rb") as file:
@@ -89,7 +89,7 @@ def _blocks(
             batch = batch.set_column(
                 index, columns.input, _parsed(batch.column(index), columns.input, place, lists=lists)
             )
-        yield tables.from_arrow(batch, columns, place)
+        yield arrow.from_arrow(batch, columns, place)
         place = replace(place, first_row=place.first_row + batch.num_rows)
 
 
@@ -149,7 +149,7 @@ def _floats(words: Any, offsets: np.ndarray, input: str, place: Place) -> Any:
 @contextmanager
 def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
     """Write a csv file, a column a class; numbers are the shortest that give the same float back."""
-    tables.require_arrow()
+    arrow.require_arrow()
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -175,11 +175,11 @@ def _table(pa: Any, block: Predictions, place: Place) -> Any:
     if scores.dtype == np.float16:
         # text has no dtype: the reader, which knows float64 only, must not refuse what was written
         try:
-            scores = values.check(Columns(scores.astype(np.float64)), block.input, place).scores
+            scores = checks.check(Columns(scores.astype(np.float64)), block.input, place).scores
         except PredictionsError as error:
             message = f"{error}; a csv file is read as float64: normalize in float64, or write npz or parquet"
             raise PredictionsError(message) from None
-    columns = tables.optional_columns(block)
+    columns = arrow.optional_columns(block)
     if scores.ndim == 1:
         return pa.table({block.input: pa.array(scores), **columns})
     classes = {place.scores(block.input, k): pa.array(scores[:, k]) for k in range(scores.shape[1])}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
+from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.values import Columns
 
 # Scores of a block: 4 MB of float32, small beside any model's memory, large beside the overhead of a block.
 BLOCK_SCORES = 1 << 20
