@@ -56,7 +56,7 @@ def main(path: str) -> None:
     split = np.where(rng.permutation(len(labels)) % 2 == 0, "val", "test")
     names = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
     predictions = Predictions(
-        logits.astype(np.float16), kind="logits", labels=data.target, split=split, class_names=names
+        logits.astype(np.float16), input="logits", labels=data.target, split=split, class_names=names
     )
     predictions.write(path, overwrite=True)
     error = np.mean(np.argmax(logits, axis=1) != data.target)
