@@ -81,7 +81,7 @@ def test_an_eleventh_pass_is_refused(tmp_path):
     data = PartitionedLikelihood(LocalEngine(lambda _: None), source, input="logits", files=len(files))
     with pytest.raises(RuntimeError, match="no optimum found in 10 passes"):
         for _ in range(MOST_PASSES):
-            data.of_temperature(1.0)
+            data.temperature_nll(1.0)
 
 
 def change_before_the_second_pass(change):

@@ -117,8 +117,10 @@ class AutoCalibrator(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        scoring = self._checked_scoring()
-        candidates = [clone(candidate) for candidate in (_defaults() if self.candidates is None else self.candidates)]
+        scoring = self._check_scoring()
+        candidates = [
+            clone(candidate) for candidate in (_default_candidates() if self.candidates is None else self.candidates)
+        ]
         if not candidates or not all(isinstance(candidate, Calibrator) for candidate in candidates):
             msg = f"candidates must be a sequence of calibrators, got {self.candidates!r}"
             raise ValueError(msg)
@@ -127,7 +129,7 @@ class AutoCalibrator(Calibrator):
             candidate.set_params(input="logits", classes=columns)
         folds = self._folds(logits, labels)
         data = (logits, labels, weights)
-        scores = np.array([_held_out(each, data, folds=folds, scoring=scoring) for each in candidates])
+        scores = np.array([_score_held_out(each, data, folds=folds, scoring=scoring) for each in candidates])
         for candidate in candidates:
             candidate.fit(logits, labels, weights)
         rows = np.concatenate([test for _, test in folds])
@@ -163,21 +165,21 @@ class AutoCalibrator(Calibrator):
             splitter = check_cv(self.cv, labels, classifier=True)
         return list(splitter.split(logits, labels))
 
-    def _checked_scoring(self) -> str:
+    def _check_scoring(self) -> str:
         return _check.one_of(self.scoring, "scoring", ("nll", "brier"))
 
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)
-        self._checked_scoring()
+        self._check_scoring()
 
     def _head(self, classes: int) -> Head:
         return self.best_._head(classes)
 
-    def _count(self) -> int:
-        return self.best_._count()
+    def _count_parameters(self) -> int:
+        return self.best_._count_parameters()
 
 
-def _defaults() -> list[Calibrator]:
+def _default_candidates() -> list[Calibrator]:
     return [
         FocalPosterior(gamma=0.0),
         TemperatureScaling(),
@@ -188,7 +190,7 @@ def _defaults() -> list[Calibrator]:
     ]
 
 
-def _held_out(
+def _score_held_out(
     candidate: Calibrator,
     data: tuple[np.ndarray, np.ndarray, np.ndarray | None],
     *,

@@ -82,7 +82,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     def n_parameters_(self) -> int:
         """How many numbers were fitted."""
         check_is_fitted(self)
-        return self._count()
+        return self._count_parameters()
 
     def save(self, path: str | Path) -> None:
         """Write the fitted calibrator as JSON; `refocal.calibrators.load` reads it."""
@@ -118,7 +118,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         """The fitted map, for that many classes."""
 
     @abstractmethod
-    def _count(self) -> int:
+    def _count_parameters(self) -> int:
         """The number of fitted parameters."""
 
     def _evaluate(self, X: Any, *, log: bool) -> np.ndarray:

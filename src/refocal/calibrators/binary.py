@@ -53,7 +53,7 @@ class PlattScaling(Calibrator):
         arrays = {"on_p": self.weights_, "on_q": self.weights_, "bias": self.bias_}
         return Head(logistic_head, arrays, {})
 
-    def _count(self) -> int:
+    def _count_parameters(self) -> int:
         return self.weights_.size + self.bias_.size
 
 
@@ -101,7 +101,7 @@ class BetaCalibration(Calibrator):
         arrays = {"on_p": self.weights_[0], "on_q": self.weights_[1], "bias": self.bias_}
         return Head(logistic_head, arrays, {}, wide=True)  # log(1 - p) may be tiny, and its factor beyond float32
 
-    def _count(self) -> int:
+    def _count_parameters(self) -> int:
         return self.weights_.size + self.bias_.size
 
 

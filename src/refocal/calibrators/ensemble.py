@@ -11,7 +11,7 @@ from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_mixture
 from refocal.calibrators.fit.maximum_likelihood import fit_temperature
-from refocal.calibrators.fit.temperature_likelihood import Labeled
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 from refocal.maps.heads import mixture_head
 from refocal.stats.proper_scores import log_scores
 
@@ -42,7 +42,7 @@ class EnsembleTemperatureScaling(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        data = Labeled.of(logits, labels, weights)
+        data = LabeledLogits.prepare(logits, labels, weights)
         self.temperature_ = 1 / fit_temperature(data).beta
         rows = logits.astype(np.float64, copy=False)
         parts = [
@@ -56,5 +56,5 @@ class EnsembleTemperatureScaling(Calibrator):
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         return Head(mixture_head, {"weights": self.weights_}, {"temperature": self.temperature_})
 
-    def _count(self) -> int:
+    def _count_parameters(self) -> int:
         return 3

@@ -66,16 +66,16 @@ class FocalPosterior(Calibrator):
         self.classes = classes
 
     def __sklearn_is_fitted__(self) -> bool:
-        return not self._estimates() or hasattr(self, "gamma_")
+        return not self._is_estimated() or hasattr(self, "gamma_")
 
-    def _estimates(self) -> bool:
+    def _is_estimated(self) -> bool:
         if isinstance(self.gamma, str) and self.gamma != "fit":
             msg = f'gamma must be a number greater than -1, one a class, or "fit", got {self.gamma!r}'
             raise ValueError(msg)
         return isinstance(self.gamma, str)
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        if not self._estimates():
+        if not self._is_estimated():
             self.gamma_ = self._settings(self.gamma, logits.shape[1]).gamma
             self.gamma_error_ = 0.0
             return
@@ -97,7 +97,7 @@ class FocalPosterior(Calibrator):
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)
         check_bool(self.detached, "detached")
-        gamma: Any = 0.0 if self._estimates() else self.gamma
+        gamma: Any = 0.0 if self._is_estimated() else self.gamma
         named = [value for value in (gamma, self.weight, self.classes) if np.ndim(value) == 1]
         self._settings(gamma, classes or (len(named[0]) if named else 2))
 
@@ -105,8 +105,8 @@ class FocalPosterior(Calibrator):
         settings = self._settings(getattr(self, "gamma_", self.gamma), classes)
         return Head(focal_head, {}, {"temperature": 1.0, "settings": settings})
 
-    def _count(self) -> int:
-        return int(self._estimates())
+    def _count_parameters(self) -> int:
+        return int(self._is_estimated())
 
     def _classes_of(self, columns: int) -> np.ndarray:
         if hasattr(self, "classes_"):

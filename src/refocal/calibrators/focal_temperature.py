@@ -14,9 +14,9 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.maximum_likelihood import Likelihood, fit_focal_temperature, fit_temperature
-from refocal.calibrators.fit.temperature_likelihood import Labeled
-from refocal.calibrators.objectives import Least, calibration_error, line_search, refuse_weights
-from refocal.calibrators.temperature import temperatures
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.objectives import BestPoint, line_search, make_calibration_error, reject_weights
+from refocal.calibrators.temperature import check_temperatures
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
 
@@ -96,15 +96,15 @@ class FocalTemperatureScaling(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        search = self.checked_search()
-        data = Labeled.of(logits, labels, weights)
+        search = self.check_search()
+        data = LabeledLogits.prepare(logits, labels, weights)
         if search == "newton":
             self.learn(data)
             return
         objective = _objective(data, self.objective, weights)
         if search == "grid":
-            cells = self.cells()
-            self.learn_cell(cells, np.array([objective(*cell) for cell in cells]))
+            cells = self.grid_cells()
+            self.learn_from_grid(cells, np.array([objective(*cell) for cell in cells]))
             return
         evaluations = 0
 
@@ -113,9 +113,9 @@ class FocalTemperatureScaling(Calibrator):
             evaluations += 1
             return objective(gamma, temperature)
 
-        self._learned_by_search(_line_search(counted, 1 / fit_temperature(data).beta), evaluations)
+        self._set_search_result(_line_search(counted, 1 / fit_temperature(data).beta), evaluations)
 
-    def checked_search(self) -> str:
+    def check_search(self) -> str:
         """The search, after a check of what belongs to it."""
         kind = _check.one_of(self.objective, "objective", ("nll", "ece", "adaptive_ece"))
         search = _check.one_of(self.search, "search", ("newton", "grid", "line"))
@@ -135,38 +135,38 @@ class FocalTemperatureScaling(Calibrator):
         self.temperature_error_ = fitted.relative_error / fitted.beta
         self.at_bound_, self.evaluations_ = fitted.at_bound, fitted.evaluations
 
-    def cells(self) -> list[tuple[float, float]]:
+    def grid_cells(self) -> list[tuple[float, float]]:
         """The pairs (gamma, T) of the grid."""
-        grid = temperatures(self.temperature_grid, PUBLISHED_TEMPERATURES)
+        grid = check_temperatures(self.temperature_grid, PUBLISHED_TEMPERATURES)
         return [(float(gamma), float(T)) for gamma in _gammas(self.gamma_grid) for T in grid]
 
-    def learn_cell(self, cells: list[tuple[float, float]], objective: np.ndarray) -> None:
+    def learn_from_grid(self, cells: list[tuple[float, float]], objective: np.ndarray) -> None:
         """The pair of the grid with the least objective, wherever that was computed."""
-        self._learned_by_search(cells[int(np.argmin(objective))], len(cells))
+        self._set_search_result(cells[int(np.argmin(objective))], len(cells))
 
-    def _learned_by_search(self, found: tuple[float, float], evaluations: int) -> None:
+    def _set_search_result(self, found: tuple[float, float], evaluations: int) -> None:
         self.gamma_, self.temperature_ = found
         self.gamma_error_ = self.temperature_error_ = math.inf
         self.at_bound_, self.evaluations_ = False, evaluations
 
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)
-        self.checked_search()
+        self.check_search()
 
     def _head(self, classes: int) -> Head:
         settings = MapSettings.check(self.gamma_, None, 0.0, False, classes=classes)
         return Head(focal_head, {}, {"temperature": self.temperature_, "settings": settings})
 
-    def _count(self) -> int:
+    def _count_parameters(self) -> int:
         return 2
 
 
-def _objective(data: Labeled, kind: str, weights: np.ndarray | None) -> Objective:
+def _objective(data: LabeledLogits, kind: str, weights: np.ndarray | None) -> Objective:
     if kind == "nll":
-        nll = data.focal()
+        nll = data.prepare_focal_nll()
         return lambda gamma, T: nll(gamma, 1 / T, exact=False, curvature=False).value
-    refuse_weights(weights, kind)
-    return calibration_error(data, equal_mass=kind == "adaptive_ece")
+    reject_weights(weights, kind)
+    return make_calibration_error(data, equal_mass=kind == "adaptive_ece")
 
 
 def _gammas(grid: Any) -> np.ndarray:
@@ -198,7 +198,7 @@ def _line_search(objective: Objective, likeliest: float) -> tuple[float, float]:
         slope = (heights[piece + 1] - heights[piece]) / (_ANCHORS[piece + 1] - _ANCHORS[piece])
         return heights[piece] + slope * (u - _ANCHORS[piece])
 
-    along = min((Least(float(u), at(u, height(u))) for u in _LINE), key=lambda found: found.value)
+    along = min((BestPoint(float(u), at(u, height(u))) for u in _LINE), key=lambda found: found.value)
     spacing = _LINE[1] - _LINE[0]
     finer = line_search(lambda u: at(u, height(u)), along.x, width=0.75 * spacing, points=4, rounds=1)
     along = min(along, finer, key=lambda found: found.value)

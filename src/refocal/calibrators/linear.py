@@ -18,7 +18,7 @@ from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_affine
 from refocal.calibrators.fit.maximum_likelihood import fit_temperature
-from refocal.calibrators.fit.temperature_likelihood import Labeled
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 from refocal.maps.heads import linear_features, linear_head
 
 
@@ -34,7 +34,7 @@ class _LinearMap(Calibrator):
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         penalties = self._penalties()
-        data = Labeled.of(logits, labels, weights)
+        data = LabeledLogits.prepare(logits, labels, weights)
         temperature = fit_temperature(data)
         off_diagonal = penalties.get("off_diagonal_penalty")
         # one thread is as fast for matrices of this size, and many times faster where other programs use the cores
@@ -61,7 +61,7 @@ class _LinearMap(Calibrator):
         arrays = {"weights": self.weights_, "bias": self.bias_}
         return Head(linear_head, arrays, {"of_log_probs": self._of_log_probs})
 
-    def _count(self) -> int:
+    def _count_parameters(self) -> int:
         return self.weights_.size + self.bias_.size
 
 

@@ -48,7 +48,7 @@ class IsotonicCalibration(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        top_label = self._checked_method() == "top_label"
+        top_label = self._check_method() == "top_label"
         floor = 1 / (2 + (len(logits) if weights is None else weights.sum()))
         tables = []
         for scores, positive in _problems(logits, labels, top_label=top_label):
@@ -57,12 +57,12 @@ class IsotonicCalibration(Calibrator):
             tables.append((regression.X_thresholds_, regression.y_thresholds_))
         self.knots_, self.values_ = _tables(tables)
 
-    def _checked_method(self) -> str:
+    def _check_method(self) -> str:
         return _check.one_of(self.method, "method", ("one_vs_rest", "top_label"))
 
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)
-        self._checked_method()
+        self._check_method()
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         rise = np.diff(self.values_, axis=1, append=self.values_[:, -1:])
@@ -71,7 +71,7 @@ class IsotonicCalibration(Calibrator):
         arrays = {"knots": self.knots_, "values": self.values_, "slopes": np.where(np.isinf(run), 0.0, rise / run)}
         return Head(table_head, arrays, {"top_label": self.method == "top_label"}, wide=True)
 
-    def _count(self) -> int:
+    def _count_parameters(self) -> int:
         return int(np.sum(np.isfinite(self.knots_)))
 
 
@@ -130,7 +130,7 @@ class HistogramBinning(Calibrator):
         arrays = {"knots": self.knots_, "values": self.values_, "slopes": np.zeros_like(self.values_)}
         return Head(table_head, arrays, {"top_label": False}, wide=True)
 
-    def _count(self) -> int:
+    def _count_parameters(self) -> int:
         return int(np.sum(np.isfinite(self.knots_)))
 
 

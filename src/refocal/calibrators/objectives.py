@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
-from refocal.calibrators.fit.temperature_likelihood import Labeled
+from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits, top_confidences
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 from refocal.maps.focal import focal_partial_unchecked
 from refocal.maps.simplex import log_p_and_q, split_logits
 from refocal.stats.binning import equal_mass_bins, equal_width_bins
@@ -17,9 +17,9 @@ BINS = 15  # 002, section 6; 003, section 5.1
 _BLOCK = 1 << 16
 
 
-def calibration_error(data: Labeled, *, equal_mass: bool) -> Callable[[float, float], float]:
+def make_calibration_error(data: LabeledLogits, *, equal_mass: bool) -> Callable[[float, float], float]:
     """The calibration error of Psi^gamma(softmax(logits / T)) as a function of (gamma, T); decisions never change."""
-    ranked = Ranked.of(data)
+    ranked = RankedLogits.prepare(data)
     correct = ranked.argmax == data.labels
     bins = equal_mass_bins if equal_mass else equal_width_bins
 
@@ -30,7 +30,7 @@ def calibration_error(data: Labeled, *, equal_mass: bool) -> Callable[[float, fl
     return error
 
 
-def focal_risk(data: Labeled, gamma: float, temperature: float) -> float:
+def focal_risk(data: LabeledLogits, gamma: float, temperature: float) -> float:
     """The mean focal loss of softmax(logits / T)."""
     total = 0.0
     step = max(1, _BLOCK // data.logits.shape[1])
@@ -43,25 +43,27 @@ def focal_risk(data: Labeled, gamma: float, temperature: float) -> float:
     return total
 
 
-class Least(NamedTuple):
+class BestPoint(NamedTuple):
     """Where a search found the least value."""
 
     x: float
     value: float
 
 
-def line_search(function: Callable[[float], float], center: float, *, width: float, points: int, rounds: int) -> Least:
+def line_search(
+    function: Callable[[float], float], center: float, *, width: float, points: int, rounds: int
+) -> BestPoint:
     """The least value on `points` points within `width` of the center, then between the neighbors of the best."""
-    best = Least(center, np.inf)
+    best = BestPoint(center, np.inf)
     for _ in range(rounds):
         for x in best.x + width * np.linspace(-1, 1, points):
             value = function(float(x))
-            best = Least(float(x), value) if value < best.value else best
+            best = BestPoint(float(x), value) if value < best.value else best
         width = 2 * width / (points - 1)
     return best
 
 
-def refuse_weights(weights: np.ndarray | None, objective: str) -> None:
+def reject_weights(weights: np.ndarray | None, objective: str) -> None:
     """Calibration errors count samples."""
     if weights is not None:
         msg = f'sample_weight needs an objective that is a mean over samples, "nll" or "focal"; got {objective!r}'

@@ -13,8 +13,8 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, check_bool
 from refocal.calibrators.fit.maximum_likelihood import Likelihood, Temperature, fit_temperature
-from refocal.calibrators.fit.temperature_likelihood import Labeled
-from refocal.calibrators.objectives import calibration_error, focal_risk, line_search, refuse_weights
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.objectives import focal_risk, line_search, make_calibration_error, reject_weights
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
 
@@ -79,22 +79,22 @@ class TemperatureScaling(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        objective = self.checked_objective()
+        objective = self.check_objective()
         gamma = self.gamma
-        data = Labeled.of(logits, labels, weights)
+        data = LabeledLogits.prepare(logits, labels, weights)
         fitted = self.learn(data)
         if objective == "nll":
             return
         self.temperature_error_ = math.inf
         if objective == "focal":
             if fitted.evaluations and not fitted.at_bound and gamma > 0:
-                self.temperature_ = least_focal_risk(data, gamma, self.temperature_)
+                self.temperature_ = minimize_focal_risk(data, gamma, self.temperature_)
             return
-        refuse_weights(weights, objective)
-        error = calibration_error(data, equal_mass=objective == "adaptive_ece")
-        self.temperature_ = least_error(lambda T: error(0.0, T), self.temperature_grid, self.temperature_)
+        reject_weights(weights, objective)
+        error = make_calibration_error(data, equal_mass=objective == "adaptive_ece")
+        self.temperature_ = minimize_error(lambda T: error(0.0, T), self.temperature_grid, self.temperature_)
 
-    def checked_objective(self) -> str:
+    def check_objective(self) -> str:
         """The objective, after a check of what belongs to it."""
         objective = _check.one_of(self.objective, "objective", ("nll", "focal", "ece", "adaptive_ece"))
         gamma = _check.scalar_gamma(self.gamma, least=0.0)
@@ -112,7 +112,7 @@ class TemperatureScaling(Calibrator):
 
     def _check_settings(self, classes: int | None) -> None:
         super()._check_settings(classes)
-        self.checked_objective()
+        self.check_objective()
         check_bool(self.apply_posterior, "apply_posterior")
 
     def _head(self, classes: int) -> Head:
@@ -120,11 +120,11 @@ class TemperatureScaling(Calibrator):
         settings = MapSettings.check(gamma, None, 0.0, False, classes=classes)
         return Head(focal_head, {}, {"temperature": self.temperature_, "settings": settings})
 
-    def _count(self) -> int:
+    def _count_parameters(self) -> int:
         return 1
 
 
-def least_focal_risk(data: Labeled, gamma: float, start: float) -> float:
+def minimize_focal_risk(data: LabeledLogits, gamma: float, start: float) -> float:
     """The temperature with the least focal loss, which need not be convex: from coarse to fine in log T."""
     from scipy.optimize import minimize_scalar
 
@@ -138,17 +138,17 @@ def least_focal_risk(data: Labeled, gamma: float, start: float) -> float:
     return math.exp(minimize_scalar(risk, bounds=bounds, method="bounded", options={"xatol": 1e-9}).x)
 
 
-def least_error(error: Callable[[float], float], grid: Any, likeliest: float) -> float:
+def minimize_error(error: Callable[[float], float], grid: Any, likeliest: float) -> float:
     """The temperature with the least calibration error: of a grid, or of a range around the likeliest."""
     if isinstance(grid, str):
         _check.one_of(grid, "temperature_grid", ("continuous",))
         center = math.log(likeliest)
         return math.exp(line_search(lambda x: error(math.exp(x)), center, width=1.0, points=41, rounds=4).x)
-    values = temperatures(grid, PUBLISHED_TEMPERATURES)
+    values = check_temperatures(grid, PUBLISHED_TEMPERATURES)
     return float(values[int(np.argmin([error(float(T)) for T in values]))])
 
 
-def temperatures(grid: Any, default: np.ndarray) -> np.ndarray:
+def check_temperatures(grid: Any, default: np.ndarray) -> np.ndarray:
     """A checked grid of temperatures."""
     values = default if grid is None else np.asarray(grid, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not (np.all(values > 0) and np.all(np.isfinite(values))):

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import clone
 
 from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling
-from refocal.calibrators.objectives import BINS, refuse_weights
+from refocal.calibrators.objectives import BINS, reject_weights
 from refocal.scale.engines import Engine, Progress, open_engine
 from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
 from refocal.scale.parts import Block, FileSource, Rows, find_files, require_form
@@ -88,7 +88,7 @@ def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> C:
 
 
 def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequence[Path], rows: Rows) -> None:
-    cells, input = calibrator.cells(), rows.form.input
+    cells, input = calibrator.grid_cells(), rows.form.input
     run: Callable[[Block], Sums]
     if calibrator.objective == "nll":
         run, read = partial(cell_nlls, input=input, cells=cells), rows.read
@@ -100,21 +100,21 @@ def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequen
     values = found.means
     if calibrator.objective != "nll":
         values = np.array([Bins(*cell).expected_calibration_error for cell in found.values])
-    calibrator.learn_cell(cells, values)
+    calibrator.learn_from_grid(cells, values)
 
 
 def _read_unweighted(rows: Rows, path: Path) -> Iterator[Block]:
     for block in rows.read(path):
-        refuse_weights(block.sample_weight, "ece")
+        reject_weights(block.sample_weight, "ece")
         yield block
 
 
 def _check_supported(calibrator: Calibrator) -> None:
     """Refuse, before any work, what sums over rows do not tell."""
     if isinstance(calibrator, TemperatureScaling):
-        supported = calibrator.checked_objective() == "nll"
+        supported = calibrator.check_objective() == "nll"
     elif isinstance(calibrator, FocalTemperatureScaling):
-        search = calibrator.checked_search()
+        search = calibrator.check_search()
         supported = search == "newton" or (search == "grid" and calibrator.objective in ("nll", "ece"))
     else:
         supported = isinstance(calibrator, FocalPosterior)

@@ -10,8 +10,8 @@ import numpy as np
 
 from refocal.calibrators.conversion import scores_to_logits
 from refocal.calibrators.fit.descent import Quadratic, Slope
-from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
-from refocal.calibrators.fit.temperature_likelihood import Focal, Labeled
+from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits, top_confidences
+from refocal.calibrators.fit.temperature_likelihood import FocalNLL, LabeledLogits
 from refocal.scale.engines import Engine
 from refocal.scale.parts import Block
 from refocal.stats.binning import Bins, bin_sums, width_index
@@ -43,7 +43,7 @@ class Outline(NamedTuple):
 
     samples: float
     distance: float  # mean distance of a logit below its row's largest, summed over samples
-    sample: Labeled
+    sample: LabeledLogits
 
     def merge(self, other: Outline) -> Outline:
         """The outline of both; a sample that grows too large is thinned."""
@@ -51,7 +51,7 @@ class Outline(NamedTuple):
         weights = np.concatenate([part.share * part.samples for part in parts])
         logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
         step = 2 if len(labels) > 2 * _sample_rows(logits.shape[1]) else 1
-        sample = Labeled.of(logits[::step], labels[::step], weights[::step])
+        sample = LabeledLogits.prepare(logits[::step], labels[::step], weights[::step])
         return Outline(self.samples + other.samples, self.distance + other.distance, sample)
 
 
@@ -71,21 +71,21 @@ class PartitionedLikelihood:
         found = self._pass(partial(outline_block, input=input, files=files), Outline.merge)
         if found is None:
             raise ValueError(NO_ROWS)
-        self._sample: Labeled = found.sample
+        self._sample: LabeledLogits = found.sample
         self.samples, self.scale = found.samples, found.distance / found.samples
         self.classes, self.single = self._sample.classes, self._sample.single
 
-    def sample(self, size: int) -> Labeled:  # noqa: ARG002 a pass over the data costs more than a better guess
+    def sample(self, size: int) -> LabeledLogits:  # noqa: ARG002 a pass over the data costs more than a better guess
         """The rows that were kept for a first guess."""
         return self._sample
 
-    def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
+    def temperature_nll(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
         """`temperature_likelihood` of all rows."""
         run = partial(temperature_sums, input=self._input, beta=beta, exact=exact, curvature=curvature)
         value, slope, *bend = self._means(run)
         return Slope(float(value), float(slope), float(bend[0]) if curvature else None)
 
-    def focal(self) -> Focal:
+    def prepare_focal_nll(self) -> FocalNLL:
         """`focal_likelihood` of all rows."""
         return self._of_focal
 
@@ -112,10 +112,10 @@ class PartitionedLikelihood:
         return self._engine.fold(self._source, run, merge, what=f"fitting, pass {self.passes}")
 
 
-def read_labeled(block: Block, *, input: str) -> Labeled:
+def read_labeled(block: Block, *, input: str) -> LabeledLogits:
     """The rows of a block as logits."""
     matrix = block.scores.reshape(len(block.labels), -1)
-    return Labeled.of(scores_to_logits(matrix, input=input), block.labels, block.sample_weight)
+    return LabeledLogits.prepare(scores_to_logits(matrix, input=input), block.labels, block.sample_weight)
 
 
 def outline_block(block: Block, *, input: str, files: int) -> Outline:
@@ -129,14 +129,14 @@ def outline_block(block: Block, *, input: str, files: int) -> Outline:
 def temperature_sums(block: Block, *, input: str, beta: float, exact: bool, curvature: bool) -> Sums:
     """Value, slope and curvature of the NLL in 1/T, summed over the samples of a block."""
     data = read_labeled(block, input=input)
-    at = data.of_temperature(beta, exact=exact, curvature=curvature)
+    at = data.temperature_nll(beta, exact=exact, curvature=curvature)
     return Sums(data.samples, data.samples * np.array([value for value in at if value is not None]))
 
 
 def focal_sums(block: Block, *, input: str, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
     """Value, gradient and Hessian of the NLL in (gamma, 1/T), summed over the samples of a block."""
     data = read_labeled(block, input=input)
-    value, gradient, hessian = data.focal()(gamma, beta, exact=exact, curvature=curvature)
+    value, gradient, hessian = data.prepare_focal_nll()(gamma, beta, exact=exact, curvature=curvature)
     parts = [np.array([value]), gradient] + ([] if hessian is None else [hessian.ravel()])
     return Sums(data.samples, data.samples * np.concatenate(parts))
 
@@ -144,7 +144,7 @@ def focal_sums(block: Block, *, input: str, gamma: float, beta: float, exact: bo
 def cell_nlls(block: Block, *, input: str, cells: list[tuple[float, float]]) -> Sums:
     """The NLL of every (gamma, T), summed over the samples of a block."""
     data = read_labeled(block, input=input)
-    nll = data.focal()
+    nll = data.prepare_focal_nll()
     values = [nll(gamma, 1 / T, exact=False, curvature=False).value for gamma, T in cells]
     return Sums(data.samples, data.samples * np.array(values))
 
@@ -152,7 +152,7 @@ def cell_nlls(block: Block, *, input: str, cells: list[tuple[float, float]]) -> 
 def cell_bins(block: Block, *, input: str, cells: list[tuple[float, float]], bins: int) -> Sums:
     """The reliability bins of every (gamma, T), (cells, 3, bins); decisions are the same in all of them."""
     data = read_labeled(block, input=input)
-    ranked = Ranked.of(data)
+    ranked = RankedLogits.prepare(data)
     correct = ranked.argmax == data.labels
     weights = data.share * data.samples
 
@@ -167,8 +167,8 @@ def _sample_rows(classes: int) -> int:
     return max(_LEAST_SAMPLE_ROWS, _SAMPLE_SCORES // classes)
 
 
-def _thin(data: Labeled, step: int) -> Labeled:
+def _thin(data: LabeledLogits, step: int) -> LabeledLogits:
     thin = data.thin(step)
     samples = data.samples * float(data.share[::step].sum())
     # a copy: a view would keep the whole block
-    return Labeled.of(thin.logits.copy(), thin.labels.copy(), thin.share * samples)
+    return LabeledLogits.prepare(thin.logits.copy(), thin.labels.copy(), thin.share * samples)

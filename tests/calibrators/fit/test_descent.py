@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from refocal.calibrators.fit.descent import Quadratic, Slope, convex_minimum, trust_region_minimum
+from refocal.calibrators.fit.descent import Quadratic, Slope, minimize_convex, minimize_in_trust_region
 
 WIDE = {"low": np.full(2, -99.0), "high": np.full(2, 99.0)}
 
@@ -26,12 +26,12 @@ def straight_in_the_inverse(root, scale=1.0):
 @pytest.mark.parametrize(("root", "scale"), [(0.05, 1.0), (3.0, 0.2), (30.0, 7.0)])
 def test_one_step_reaches_the_root_of_a_slope_that_is_straight_in_the_inverse(root, scale, start):
     """The step itself, one evaluation that finds it short, and one that is exact."""
-    found = convex_minimum(straight_in_the_inverse(root, scale), start, low=1e-3, high=1e3)
+    found = minimize_convex(straight_in_the_inverse(root, scale), start, low=1e-3, high=1e3)
     assert found.x == pytest.approx(root, rel=1e-12)
     assert found.value == pytest.approx(1, rel=1e-12)
     assert found.evaluations == (2 if start == root else 3)
     assert not found.at_bound
-    rough = convex_minimum(straight_in_the_inverse(root, scale), start, low=1e-3, high=1e3, sharpen=False)
+    rough = minimize_convex(straight_in_the_inverse(root, scale), start, low=1e-3, high=1e3, sharpen=False)
     assert rough.evaluations == (1 if start == root else 2)
 
 
@@ -43,7 +43,7 @@ def test_curvature_is_asked_for_far_from_the_root_and_exactness_near_it():
         value = 1 + math.log(math.cosh(x - 2))
         return Slope(value, math.tanh(x - 2), 1 / math.cosh(x - 2) ** 2 if curvature else None)
 
-    found = convex_minimum(function, 1.0, low=1e-2, high=1e2)
+    found = minimize_convex(function, 1.0, low=1e-2, high=1e2)
     assert found.x == pytest.approx(2, rel=1e-9)
     assert found.curvature == pytest.approx(1, rel=1e-3)
     assert asked[0] == (False, True)
@@ -52,20 +52,20 @@ def test_curvature_is_asked_for_far_from_the_root_and_exactness_near_it():
     assert exact == sorted(exact)  # once exact, always exact
     assert len(asked) == found.evaluations <= 8
     asked.clear()
-    convex_minimum(function, 1.0, low=1e-2, high=1e2, sharpen=False)
+    minimize_convex(function, 1.0, low=1e-2, high=1e2, sharpen=False)
     assert not any(flag for flag, _ in asked)
 
 
 def test_a_minimum_at_a_bound_needs_no_search():
     for bound, slope in ((9.0, 0.0), (9.0, -1.0), (0.1, 0.0), (0.1, 1.0)):
-        found = convex_minimum(lambda *_, slope=slope: Slope(1.0, slope, 1.0), bound, low=0.1, high=9.0)
+        found = minimize_convex(lambda *_, slope=slope: Slope(1.0, slope, 1.0), bound, low=0.1, high=9.0)
         assert (found.x, found.at_bound, found.evaluations) == (bound, True, 1)
 
 
 def test_a_value_that_vanishes_leads_to_the_bound_towards_which_it_falls():
-    found = convex_minimum(lambda x, *_: Slope(math.exp(-x), -math.exp(-x), math.exp(-x)), 800.0, low=0.1, high=5e3)
+    found = minimize_convex(lambda x, *_: Slope(math.exp(-x), -math.exp(-x), math.exp(-x)), 800.0, low=0.1, high=5e3)
     assert (found.x, found.at_bound, found.evaluations) == (5e3, True, 2)
-    found = convex_minimum(lambda *_: Slope(0.0, 1e-300, 1e-300), 5.0, low=0.1, high=9.0)
+    found = minimize_convex(lambda *_: Slope(0.0, 1e-300, 1e-300), 5.0, low=0.1, high=9.0)
     assert (found.x, found.at_bound, found.evaluations) == (0.1, True, 2)
 
 
@@ -81,7 +81,7 @@ def bowl(center, hessian):
 
 def test_a_trust_region_doubles_while_its_steps_end_at_its_border():
     """From radius 1, steps of 1, 2, 4, 8 and 16 lead 31 far; one more is short, and one exact."""
-    found = trust_region_minimum(bowl(np.array([0.0, 31.0]), np.eye(2)), np.zeros(2), **WIDE)
+    found = minimize_in_trust_region(bowl(np.array([0.0, 31.0]), np.eye(2)), np.zeros(2), **WIDE)
     np.testing.assert_allclose(found.x, [0, 31], atol=1e-12)
     assert found.evaluations == 7
     assert found.value == pytest.approx(1)
@@ -93,7 +93,7 @@ def test_newtons_step_ends_at_the_minimum_of_a_bowl(angle):
     """Whatever its axes: the step, and an evaluation there that is exact."""
     axes = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     center = np.array([0.3, -0.4])
-    found = trust_region_minimum(bowl(center, axes @ np.diag([1.0, 50.0]) @ axes.T), np.zeros(2), **WIDE)
+    found = minimize_in_trust_region(bowl(center, axes @ np.diag([1.0, 50.0]) @ axes.T), np.zeros(2), **WIDE)
     np.testing.assert_allclose(found.x, center, rtol=1e-9)
     assert found.evaluations <= 3
     np.testing.assert_allclose(found.hessian, axes @ np.diag([1.0, 50.0]) @ axes.T, rtol=1e-9)
@@ -110,7 +110,7 @@ def test_newtons_step_ends_at_the_minimum_of_a_bowl(angle):
 def test_a_bowl_whose_center_is_outside_of_the_box_ends_at_its_border(low, high, end):
     hessian = np.diag([1.0, 50.0])
     start = np.array([2.0, -0.7]) if high[1] < 0 else np.array([2.0, 3.0])
-    found = trust_region_minimum(
+    found = minimize_in_trust_region(
         bowl(np.array([0.3, -0.4]), hessian), start, low=np.array(low, float), high=np.array(high, float)
     )
     np.testing.assert_allclose(found.x, end, rtol=1e-9)
@@ -122,7 +122,7 @@ def test_a_coordinate_at_its_bound_does_not_bend_the_steps_of_the_other(side):
     """With x held at 1/2, y is where its own slope is 0: not at the center, since the axes are askew."""
     hessian = np.array([[2.0, 1.5], [1.5, 2.0]])
     low, high = (np.array([0.5, -9.0]), np.full(2, 9.0)) if side > 0 else (np.full(2, -9.0), np.array([-0.5, 9.0]))
-    found = trust_region_minimum(bowl(np.zeros(2), hessian), side * np.array([3.0, 1.0]), low=low, high=high)
+    found = minimize_in_trust_region(bowl(np.zeros(2), hessian), side * np.array([3.0, 1.0]), low=low, high=high)
     np.testing.assert_allclose(found.x, side * np.array([0.5, -0.375]), rtol=1e-9)
     assert found.at_bound
     assert found.evaluations <= 8
@@ -135,7 +135,7 @@ def test_descent_leaves_a_saddle():
         a, b = x
         return Quadratic(a**4 / 4 - a**2 / 2 + b**2, np.array([a**3 - a, 2 * b]), np.diag([3 * a**2 - 1, 2.0]))
 
-    found = trust_region_minimum(function, np.array([0.1, 1.0]), **WIDE)
+    found = minimize_in_trust_region(function, np.array([0.1, 1.0]), **WIDE)
     np.testing.assert_allclose(found.x, [1, 0], atol=1e-9)
     assert found.value == pytest.approx(-0.25)
     np.testing.assert_allclose(found.hessian, np.diag([2.0, 2.0]), rtol=1e-3)
@@ -148,7 +148,7 @@ def test_steps_that_overshoot_are_shortened():
         length = np.sqrt(1 + x**2)
         return Quadratic(float(np.sum(length)), x / length, np.diag(length**-3.0) if curvature else None)
 
-    found = trust_region_minimum(function, np.array([1.3, -1.2]), **WIDE)
+    found = minimize_in_trust_region(function, np.array([1.3, -1.2]), **WIDE)
     np.testing.assert_allclose(found.x, 0, atol=1e-6)
     assert found.evaluations < 15
 
@@ -164,10 +164,10 @@ def test_values_of_single_precision_are_trusted_up_to_their_rounding():
         at = plain(x, exact, curvature)
         return at if exact else at._replace(value=at.value * (1 + 1e-7 * rng.uniform(-1, 1)))
 
-    found = trust_region_minimum(function, np.zeros(2), **WIDE)
+    found = minimize_in_trust_region(function, np.zeros(2), **WIDE)
     np.testing.assert_allclose(found.x, [1, 2], rtol=1e-9)
     assert exactness == sorted(exactness)
     assert exactness[-1]
     exactness.clear()
-    trust_region_minimum(function, np.zeros(2), **WIDE, sharpen=False, last_step=1e-3)
+    minimize_in_trust_region(function, np.zeros(2), **WIDE, sharpen=False, last_step=1e-3)
     assert not exactness[0]

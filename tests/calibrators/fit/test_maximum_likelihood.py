@@ -17,7 +17,7 @@ from refocal.calibrators.fit.maximum_likelihood import (
     fit_focal_temperature,
     fit_temperature,
 )
-from refocal.calibrators.fit.temperature_likelihood import Labeled
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 
 
 def drawn(seed, rows, classes, *, spread=1.0):
@@ -25,7 +25,7 @@ def drawn(seed, rows, classes, *, spread=1.0):
     rng = np.random.default_rng(seed)
     logits = spread * rng.standard_normal((rows, classes))
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-    return Labeled.of(2 * logits, labels, None)
+    return LabeledLogits.prepare(2 * logits, labels, None)
 
 
 def mean_nll(data, gamma, beta):
@@ -44,12 +44,12 @@ class Counted:
     def sample(self, _):
         return None
 
-    def of_temperature(self, beta, **options):
+    def temperature_nll(self, beta, **options):
         self.calls += 1
-        return self.data.of_temperature(beta, **options)
+        return self.data.temperature_nll(beta, **options)
 
-    def focal(self):
-        inner = self.data.focal()
+    def prepare_focal_nll(self):
+        inner = self.data.prepare_focal_nll()
 
         def focal(*args, **options):
             self.calls += 1
@@ -60,7 +60,7 @@ class Counted:
 
 @pytest.mark.parametrize("classes", [2, 7])
 def test_constant_rows_teach_nothing(classes):
-    data = Labeled.of(np.full((5, classes), 3.0), np.zeros(5, int), None)
+    data = LabeledLogits.prepare(np.full((5, classes), 3.0), np.zeros(5, int), None)
     assert fit_temperature(data) == Temperature(1.0, math.log(classes), math.inf, False, 0)
     found = fit_focal_temperature(data)
     assert found[:3] == (0.0, 1.0, math.log(classes))
@@ -122,7 +122,7 @@ def test_temperatures_that_the_data_do_not_determine_have_no_finite_error():
     """Every label is the arg max: the likelihood rises for ever with 1/T."""
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((50, 4))
-    data = Labeled.of(logits, logits.argmax(axis=1), None)
+    data = LabeledLogits.prepare(logits, logits.argmax(axis=1), None)
     plain = fit_temperature(data)
     assert plain.at_bound
     assert plain.relative_error == math.inf
@@ -138,7 +138,7 @@ def test_exactness_is_a_matter_of_the_last_step(rows, classes):
     data = drawn(1, rows, classes)
     for exact, limit in ((False, 1e-5), (True, 1e-9)):
         fitted = fit_temperature(data, exact=exact)
-        slope = data.of_temperature(fitted.beta)
+        slope = data.temperature_nll(fitted.beta)
         assert abs(slope.slope / (slope.curvature * fitted.beta)) < limit
     counted = Counted(data)
     assert fit_temperature(counted).evaluations == counted.calls <= 5
@@ -158,7 +158,7 @@ def test_a_gain_that_could_be_rounding_is_computed_again(spread):
     def judged(x, claimed_gain):
         found = Minimum(x, plain.nll * (1 - claimed_gain), np.eye(2), False, 1)
         counted.calls = 0
-        return _is_better(counted, counted.focal(), found, plain), counted.calls
+        return _is_better(counted, counted.prepare_focal_nll(), found, plain), counted.calls
 
     assert judged(worse, 1e-7) == (False, 2)  # what it claims is within rounding: both are evaluated
     assert judged(other, -1e-7) == (True, 2)

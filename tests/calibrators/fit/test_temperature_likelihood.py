@@ -7,11 +7,11 @@ from scipy.special import log_softmax
 
 from reference import mp_log_posterior
 from refocal import posterior_from_logits
-from refocal.calibrators.fit.descent import Quadratic, Slope, convex_minimum, trust_region_minimum
+from refocal.calibrators.fit.descent import Quadratic, Slope, minimize_convex, minimize_in_trust_region
 from refocal.calibrators.fit.focal_likelihood import focal_likelihood
-from refocal.calibrators.fit.focal_masses import Parameters, Ranked, top_confidences
+from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits, top_confidences
 from refocal.calibrators.fit.maximum_likelihood import fit_focal_temperature, fit_temperature
-from refocal.calibrators.fit.temperature_likelihood import Labeled, temperature_likelihood
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits, temperature_likelihood
 
 POINTS = [(0.0, 0.5), (1.5, 0.7), (-0.4, 0.8), (-0.9, 2.0), (10.0, 0.1)]
 
@@ -20,7 +20,7 @@ def problem(rows=40, classes=5, *, spread=3.0, dtype=np.float64, weighted=True):
     rng = np.random.default_rng(1)
     logits = (spread * rng.standard_normal((rows, classes))).astype(dtype)
     weights = rng.random(rows) if weighted else None
-    return Labeled.of(logits, rng.integers(0, classes, rows), weights)
+    return LabeledLogits.prepare(logits, rng.integers(0, classes, rows), weights)
 
 
 def exact_nll(data, gamma, beta):
@@ -37,7 +37,7 @@ def exact_nll(data, gamma, beta):
 @pytest.mark.parametrize(("gamma", "beta"), POINTS)
 def test_derivatives_against_exact_differences(gamma, beta):
     data = problem(rows=12)
-    ranked = Ranked.of(data)
+    ranked = RankedLogits.prepare(data)
     at = focal_likelihood(ranked, Parameters(gamma, beta))
     h = 1e-6
     values = {
@@ -64,7 +64,7 @@ def test_derivatives_against_exact_differences(gamma, beta):
 
 def test_gamma_0_is_temperature_scaling():
     data = problem(rows=3000, classes=7)  # several blocks
-    focal, plain = focal_likelihood(Ranked.of(data), Parameters(0.0, 0.6)), temperature_likelihood(data, 0.6)
+    focal, plain = focal_likelihood(RankedLogits.prepare(data), Parameters(0.0, 0.6)), temperature_likelihood(data, 0.6)
     assert (focal.value, focal.gradient[1], focal.hessian[1, 1]) == pytest.approx(plain, rel=1e-12)
 
 
@@ -72,8 +72,8 @@ def test_gamma_0_is_temperature_scaling():
 def test_blocks_and_precisions_agree(gamma):
     data = problem(rows=20_000, classes=30)
     single = data._replace(logits=data.logits.astype(np.float32), top=data.top.astype(np.float32))
-    exact = focal_likelihood(Ranked.of(data), Parameters(gamma, 0.7))
-    coarse = focal_likelihood(Ranked.of(single), Parameters(gamma, 0.7), exact=False)
+    exact = focal_likelihood(RankedLogits.prepare(data), Parameters(gamma, 0.7))
+    coarse = focal_likelihood(RankedLogits.prepare(single), Parameters(gamma, 0.7), exact=False)
     logs = posterior_from_logits(data.logits, gamma=gamma, temperature=1 / 0.7, log=True)
     assert exact.value == pytest.approx(float(data.share @ -logs[np.arange(20_000), data.labels]), rel=1e-12)
     assert coarse.value == pytest.approx(exact.value, rel=1e-5)
@@ -85,15 +85,17 @@ def test_blocks_and_precisions_agree(gamma):
 def test_confidence_is_that_of_the_map(gamma):
     data = problem(rows=500)
     expected = posterior_from_logits(data.logits, gamma=gamma, temperature=2.0).max(axis=1)
-    np.testing.assert_allclose(top_confidences(Ranked.of(data), Parameters(gamma, 0.5)), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        top_confidences(RankedLogits.prepare(data), Parameters(gamma, 0.5)), expected, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_saturated_and_tied_logits(dtype):
     logits = np.array([[1000, 0, -5], [3, 2000, 1], [0, 0, 0], [7, 7, 5]], dtype=dtype)
-    data = Labeled.of(logits, np.array([1, 1, 0, 2]), None)
+    data = LabeledLogits.prepare(logits, np.array([1, 1, 0, 2]), None)
     for gamma, beta in POINTS:
-        at = focal_likelihood(Ranked.of(data), Parameters(gamma, beta), exact=False)
+        at = focal_likelihood(RankedLogits.prepare(data), Parameters(gamma, beta), exact=False)
         assert np.isfinite(at.value)
         assert np.all(np.isfinite(at.gradient))
         assert np.all(np.isfinite(at.hessian))
@@ -107,20 +109,22 @@ def test_masked_classes_have_no_mass(depth, exact):
     """A class far below the others changes nothing: value, derivatives and confidence are those without it."""
     data = problem(rows=30, dtype=np.float32)
     masked = np.insert(data.logits, 2, np.float32(-depth), axis=1)
-    beside = Labeled.of(masked, data.labels + (data.labels >= 2), data.share)
+    beside = LabeledLogits.prepare(masked, data.labels + (data.labels >= 2), data.share)
     for gamma, beta in [*POINTS, (2.0, 20.0), (0.0, 20.0)]:
-        at, expected = (focal_likelihood(Ranked.of(d), Parameters(gamma, beta), exact=exact) for d in (beside, data))
+        at, expected = (
+            focal_likelihood(RankedLogits.prepare(d), Parameters(gamma, beta), exact=exact) for d in (beside, data)
+        )
         assert at.value == pytest.approx(expected.value, rel=1e-6)
         np.testing.assert_allclose(at.gradient, expected.gradient, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(at.hessian, expected.hessian, rtol=1e-4, atol=1e-5)
-        confidence = [top_confidences(Ranked.of(d), Parameters(gamma, beta)) for d in (beside, data)]
+        confidence = [top_confidences(RankedLogits.prepare(d), Parameters(gamma, beta)) for d in (beside, data)]
         np.testing.assert_allclose(*confidence, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("classes", "rows"), [(2, 50), (63, 50), (64, 50), (150, 50), (40_000, 3)])
 def test_temperature_likelihood_is_the_textbook_formula(classes, rows):
     data = problem(rows=rows, classes=classes, dtype=np.float32)
-    at, logits, rows = data.of_temperature(0.6), data.logits.astype(float), np.arange(rows)
+    at, logits, rows = data.temperature_nll(0.6), data.logits.astype(float), np.arange(rows)
     np.testing.assert_array_equal(data.top, data.logits.max(axis=1))
     logs = log_softmax(0.6 * logits, axis=1)
     mean = np.sum(np.exp(logs) * logits, axis=1)
@@ -128,7 +132,7 @@ def test_temperature_likelihood_is_the_textbook_formula(classes, rows):
     expected = [-logs[rows, data.labels], mean - logits[rows, data.labels], variance]
     assert at == pytest.approx([float(data.share @ each) for each in expected], rel=1e-9)
     assert at == temperature_likelihood(data, 0.6)
-    coarse = data.of_temperature(0.6, exact=False, curvature=False)
+    coarse = data.temperature_nll(0.6, exact=False, curvature=False)
     assert coarse.value == pytest.approx(at.value, rel=1e-5)
     assert coarse.curvature is None
 
@@ -137,10 +141,10 @@ def test_scale_looks_at_all_rows_where_those_it_samples_are_constant():
     logits = np.random.default_rng(0).standard_normal((1000, 3))
     labels = np.zeros(1000, int)
     every_third = (logits.max(axis=1, keepdims=True) - logits)[::3]
-    assert Labeled.of(logits, labels, None).scale == pytest.approx(every_third.mean(), rel=1e-12)
+    assert LabeledLogits.prepare(logits, labels, None).scale == pytest.approx(every_third.mean(), rel=1e-12)
     logits[::3] = 0.5
     expected = (logits.max(axis=1, keepdims=True) - logits).mean()
-    assert Labeled.of(logits, labels, None).scale == pytest.approx(expected, rel=1e-12)
+    assert LabeledLogits.prepare(logits, labels, None).scale == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_sample_is_drawn_from_four_times_as_many_rows():
@@ -153,12 +157,12 @@ def test_thinning_keeps_rows_together():
     thin = data.thin(7)
     assert len(thin.logits) == len(thin.labels) == len(thin.top) == 15
     assert thin.share.sum() == pytest.approx(1)
-    rebuilt = Labeled.of(data.logits[::7], data.labels[::7], data.share[::7])
+    rebuilt = LabeledLogits.prepare(data.logits[::7], data.labels[::7], data.share[::7])
     assert temperature_likelihood(thin, 0.5) == pytest.approx(temperature_likelihood(rebuilt, 0.5))
-    ranked = Ranked.of(data).thin(7)
-    np.testing.assert_array_equal(ranked.argmax, Ranked.of(rebuilt).argmax)
+    ranked = RankedLogits.prepare(data).thin(7)
+    np.testing.assert_array_equal(ranked.argmax, RankedLogits.prepare(rebuilt).argmax)
     assert focal_likelihood(ranked, Parameters(1.0, 0.5)).value == pytest.approx(
-        focal_likelihood(Ranked.of(rebuilt), Parameters(1.0, 0.5)).value
+        focal_likelihood(RankedLogits.prepare(rebuilt), Parameters(1.0, 0.5)).value
     )
 
 
@@ -168,28 +172,28 @@ def test_convex_minimum_finds_any_root(root, start):
     def function(x, *_):
         return Slope(1.0, np.tanh(x - root), 1 - np.tanh(x - root) ** 2)
 
-    found = convex_minimum(function, start, low=1e-6, high=1e4)
+    found = minimize_convex(function, start, low=1e-6, high=1e4)
     assert found.x == pytest.approx(root, rel=1e-6)
     assert not found.at_bound
 
 
 def test_convex_minimum_at_a_bound():
-    assert convex_minimum(lambda *_: Slope(1.0, 1.0, 0.0), 1.0, low=0.1, high=9.0)[::3] == (0.1, True)
-    assert convex_minimum(lambda *_: Slope(1.0, -1.0, 1.0), 1.0, low=0.1, high=9.0)[::3] == (9.0, True)
+    assert minimize_convex(lambda *_: Slope(1.0, 1.0, 0.0), 1.0, low=0.1, high=9.0)[::3] == (0.1, True)
+    assert minimize_convex(lambda *_: Slope(1.0, -1.0, 1.0), 1.0, low=0.1, high=9.0)[::3] == (9.0, True)
 
 
 def test_minimisers_say_when_they_fail():
     with pytest.raises(RuntimeError, match="the function to be minimized is not finite at 1"):
-        convex_minimum(lambda *_: Slope(1.0, np.nan, np.nan), 1.0, low=0.1, high=9.0)
+        minimize_convex(lambda *_: Slope(1.0, np.nan, np.nan), 1.0, low=0.1, high=9.0)
     with pytest.raises(RuntimeError, match="no minimum found in 100 evaluations; it lies between"):
-        convex_minimum(lambda *_: Slope(1.0, -1.0, 100.0), 1.0, low=0.1, high=1e9)
+        minimize_convex(lambda *_: Slope(1.0, -1.0, 100.0), 1.0, low=0.1, high=1e9)
 
     def wrong(x, *_):
         """Values that rise where the gradient says they fall."""
         return Quadratic(1 + float(np.sum(x)), -np.ones(2), np.eye(2))
 
     with pytest.raises(RuntimeError, match=r"no minimum found in .* evaluations; the last step had size"):
-        trust_region_minimum(wrong, np.zeros(2), low=np.full(2, -9.0), high=np.full(2, 9.0))
+        minimize_in_trust_region(wrong, np.zeros(2), low=np.full(2, -9.0), high=np.full(2, 9.0))
 
 
 def test_trust_region_on_a_curved_valley_and_at_a_bound():
@@ -200,10 +204,10 @@ def test_trust_region_on_a_curved_valley_and_at_a_bound():
         return Quadratic(value, gradient, np.array([[2 - 400 * (b - 3 * a * a), -400 * a], [-400 * a, 200.0]]))
 
     start = np.array([-1.2, 1.0])
-    free = trust_region_minimum(rosenbrock, start, low=np.full(2, -9.0), high=np.full(2, 9.0))
+    free = minimize_in_trust_region(rosenbrock, start, low=np.full(2, -9.0), high=np.full(2, 9.0))
     np.testing.assert_allclose(free.x, 1, rtol=1e-6)
     assert not free.at_bound
-    held = trust_region_minimum(rosenbrock, start, low=np.full(2, -9.0), high=np.array([0.5, 9.0]))
+    held = minimize_in_trust_region(rosenbrock, start, low=np.full(2, -9.0), high=np.array([0.5, 9.0]))
     np.testing.assert_allclose(held.x, [0.5, 0.25], rtol=1e-6)
     assert held.at_bound
 
@@ -211,7 +215,7 @@ def test_trust_region_on_a_curved_valley_and_at_a_bound():
 def test_a_large_problem_has_the_same_optimum_as_all_its_rows():
     rng = np.random.default_rng(0)
     logits = 2 * rng.standard_normal((20_000, 120))
-    data = Labeled.of(1.5 * logits, np.argmax(logits + rng.gumbel(size=logits.shape), axis=1), None)
+    data = LabeledLogits.prepare(1.5 * logits, np.argmax(logits + rng.gumbel(size=logits.shape), axis=1), None)
     fitted = fit_temperature(data)
     assert abs(temperature_likelihood(data, fitted.beta).slope) < 1e-6
     assert abs(temperature_likelihood(data, fit_temperature(data, exact=True).beta).slope) < 1e-8
@@ -220,10 +224,10 @@ def test_a_large_problem_has_the_same_optimum_as_all_its_rows():
 
 
 def test_an_optimum_that_is_hit_exactly_ends_the_search():
-    found = convex_minimum(lambda x, *_: Slope(1.0, x - 2.0, 1.0), 2.0, low=0.1, high=9.0)
+    found = minimize_convex(lambda x, *_: Slope(1.0, x - 2.0, 1.0), 2.0, low=0.1, high=9.0)
     assert found.x == 2.0
     assert found.evaluations <= 3
-    flat = convex_minimum(lambda *_: Slope(1.0, 0.0, 1.0), 0.3, low=0.1, high=9.0)
+    flat = minimize_convex(lambda *_: Slope(1.0, 0.0, 1.0), 0.3, low=0.1, high=9.0)
     assert flat.x == 0.3
 
 
@@ -233,12 +237,14 @@ def test_a_search_that_ends_early_ends_at_the_optimum(seed):
     rng = np.random.default_rng(seed)
     logits = (2 * rng.standard_normal((3000, 20))).astype(np.float32)
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-    single, double = (fit_focal_temperature(Labeled.of(logits.astype(t), labels, None)) for t in (np.float32, float))
+    single, double = (
+        fit_focal_temperature(LabeledLogits.prepare(logits.astype(t), labels, None)) for t in (np.float32, float)
+    )
     assert single.gamma == pytest.approx(double.gamma, abs=5e-5)
     assert single.beta == pytest.approx(double.beta, rel=2e-5)
     assert single.gamma_error == pytest.approx(double.gamma_error, rel=5e-3)
     assert single.relative_error == pytest.approx(double.relative_error, rel=5e-3)
     slope = focal_likelihood(
-        Ranked.of(Labeled.of(logits, labels, None)), Parameters(single.gamma, single.beta)
+        RankedLogits.prepare(LabeledLogits.prepare(logits, labels, None)), Parameters(single.gamma, single.beta)
     ).gradient
     assert np.max(np.abs(slope)) < 1e-5

@@ -39,7 +39,7 @@ class Root(NamedTuple):
     evaluations: int
 
 
-def convex_minimum(
+def minimize_convex(
     function: Callable[[float, bool, bool], Slope],
     start: float,
     *,
@@ -134,7 +134,7 @@ class Minimum(NamedTuple):
     evaluations: int
 
 
-def trust_region_minimum(
+def minimize_in_trust_region(
     function: Callable[[np.ndarray, bool, bool], Quadratic],
     start: np.ndarray,
     *,
@@ -162,7 +162,7 @@ def trust_region_minimum(
     before: tuple[np.ndarray, np.ndarray] | None = None
     radius, evaluation = 1.0, 1
     while evaluation < _MAX_EVALUATIONS and radius > _LEAST_RADIUS:
-        free = ~_pressed(x, at.gradient, low, high)
+        free = ~_find_pressed(x, at.gradient, low, high)
         step, error = _newton_step(at.gradient, hessian, free=free, radius=radius), math.inf
         at_end = hessian
         if before is not None:
@@ -220,7 +220,7 @@ def _bent_step(
     return step, hessian + share * (hessian - earlier), float(foretold + 3 * aside)
 
 
-def _pressed(x: np.ndarray, gradient: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _find_pressed(x: np.ndarray, gradient: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Which coordinates are at a bound that a descent would cross."""
     pressed: np.ndarray = (x <= low) & (gradient > 0) | (x >= high) & (gradient < 0)
     return pressed

@@ -10,7 +10,7 @@ from refocal.calibrators.fit.descent import Quadratic
 from refocal.calibrators.fit.focal_masses import (
     BLOCK_BYTES,
     Parameters,
-    Ranked,
+    RankedLogits,
     Rest,
     TopClasses,
     fill_masses,
@@ -22,7 +22,7 @@ from refocal.calibrators.fit.temperature_likelihood import in_blocks
 AtLabel = tuple[np.ndarray, np.ndarray]  # the true class of each row, as an index
 
 
-def focal_likelihood(ranked: Ranked, at: Parameters, *, exact: bool = True, curvature: bool = True) -> Quadratic:
+def focal_likelihood(ranked: RankedLogits, at: Parameters, *, exact: bool = True, curvature: bool = True) -> Quadratic:
     """NLL in (gamma, beta) with gradient and Hessian.
 
     With a_j = log h(p_j), NLL = log sum e^(a_j) - a_y, so its gradient is <a'> - a'_y and its Hessian
@@ -61,7 +61,7 @@ class _Sums(NamedTuple):
     beta_beta: np.ndarray  # of d2 log h / dt2 u^2 + a' a'; a'' is less by Var d times G
 
 
-class _Of(NamedTuple):
+class _ClassTerms(NamedTuple):
     """Log h of one class of each row (n,), and its derivatives; of the true class in t where they say beta."""
 
     log_h: np.ndarray
@@ -73,7 +73,7 @@ class _Of(NamedTuple):
 
 
 def _derivatives(
-    part: Ranked, top: TopClasses, at: Parameters, dtype: np.dtype, *, curvature: bool
+    part: RankedLogits, top: TopClasses, at: Parameters, dtype: np.dtype, *, curvature: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Loss (n,), gradient (2, n) and Hessian (3, n) of each row."""
     sums, labels = np.zeros((7, len(part.argmax))), np.zeros((6, len(part.argmax)))
@@ -81,17 +81,17 @@ def _derivatives(
     for block, room in in_blocks(part.data.logits, dtype, arrays=10 if curvature else 9, size=BLOCK_BYTES):
         rest = Rest(*room, *room[: 10 - len(room)])
         at_label = np.arange(block.stop - block.start), part.data.labels[block]
-        of_block, label = _Sums(*sums[:, block]), _Of(*labels[:, block])
+        of_block, label = _Sums(*sums[:, block]), _ClassTerms(*labels[:, block])
         fill_masses(part, block, top, rest, at)
         np.add(rest.distance, tilt[block], out=rest.distance)
         label.log_h[:] = np.log(rest.inverse[at_label]) - at.gamma * rest.log_q[at_label]
-        _first_sums(rest, at.gamma, at_label, of_block, label)
+        _fill_first_sums(rest, at.gamma, at_label, of_block, label)
         if curvature:
-            _second_sums(rest, at.gamma, at_label, of_block, label)
-    return _combined(part, top, at, _Sums(*sums), _Of(*labels), curvature=curvature)
+            _fill_second_sums(rest, at.gamma, at_label, of_block, label)
+    return _combine(part, top, at, _Sums(*sums), _ClassTerms(*labels), curvature=curvature)
 
 
-def _first_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, label: _Of) -> None:
+def _fill_first_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, label: _ClassTerms) -> None:
     """Fill in first derivatives: of the classes, `distance` being u, of sums, and of the true classes."""
     distance, growth, mass, odds, a_gamma, inverse, ratio, slope, moment, _ = rest
     np.add(ratio, 1, out=slope)
@@ -110,7 +110,7 @@ def _first_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, label:
     label.gamma[:], label.beta[:] = a_gamma[at_label], growth[at_label]
 
 
-def _second_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, label: _Of) -> None:
+def _fill_second_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, label: _ClassTerms) -> None:
     """What second derivatives need; `rest` is used up."""
     distance, growth, mass, odds, a_gamma, inverse, ratio, slope, moment, spare = rest
     sums.growth[:] = np.vecdot(mass, growth)
@@ -144,12 +144,12 @@ def _second_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, label
     sums.beta_beta[:] = np.vecdot(moment, spare)
 
 
-def _combined(
-    part: Ranked, top: TopClasses, at: Parameters, sums: _Sums, label: _Of, *, curvature: bool
+def _combine(
+    part: RankedLogits, top: TopClasses, at: Parameters, sums: _Sums, label: _ClassTerms, *, curvature: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Loss, gradient and Hessian of each row, the top class taken in; log h is measured from its own."""
     is_top = part.argmax == part.data.labels
-    own = _of_top(top, at.gamma)
+    own = _top_terms(top, at.gamma)
     tilt = part.data.label_gap - top.q * top.mean
     total = 1 + top.scale * sums.mass
     loss = np.log(total) - np.where(is_top, 0.0, at.beta * part.data.label_gap + top.log_p + label.log_h - own.log_h)
@@ -180,7 +180,7 @@ def _combined(
     )
 
 
-def _of_top(top: TopClasses, gamma: float) -> _Of:
+def _top_terms(top: TopClasses, gamma: float) -> _ClassTerms:
     """The top class, from the mean of the others' logits; nothing is divided by q."""
     p, q, mean, focus = top.p, top.q, top.mean, top.focus
     ratio, log_q_1, ratio_1 = top.excess + p, p * mean, -top.excess * mean
@@ -189,7 +189,7 @@ def _of_top(top: TopClasses, gamma: float) -> _Of:
     variance_of_rest = np.maximum(square - mean * mean, 0.0)
     log_q_2 = p * (variance_of_rest - q * mean * mean)
     ratio_2 = (top.excess - p * q) * mean * mean - top.excess * variance_of_rest
-    return _Of(
+    return _ClassTerms(
         log_h=top.log_p - gamma * top.log_q - np.log(focus),
         gamma=-top.log_q - ratio / focus,
         beta=-q * mean - gamma * (log_q_1 + ratio_1 / focus),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal.calibrators.fit.temperature_likelihood import Labeled, in_blocks, top_softmax
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits, in_blocks, top_softmax
 from refocal.maps.focal import focus_of_top
 
 BLOCK_BYTES = 1 << 17  # of one temporary, so that all of them stay in the cache
@@ -33,7 +33,7 @@ class Parameters(NamedTuple):
     beta: float
 
 
-class Ranked(NamedTuple):
+class RankedLogits(NamedTuple):
     """Labeled logits, and the two largest logits of each row.
 
     Attributes:
@@ -43,13 +43,13 @@ class Ranked(NamedTuple):
         depth: At least how far any logit lies below its row's largest.
     """
 
-    data: Labeled
+    data: LabeledLogits
     argmax: np.ndarray
     runner_up: np.ndarray
     depth: float
 
     @classmethod
-    def of(cls, data: Labeled) -> Ranked:
+    def prepare(cls, data: LabeledLogits) -> RankedLogits:
         """Prepare."""
         argmax = np.empty(len(data.logits), np.intp)
         runner_up = np.empty_like(data.top)
@@ -63,13 +63,13 @@ class Ranked(NamedTuple):
             runner_up[block] = room[rows, np.argmax(room, axis=1)]  # faster than a maximum of rows
         return cls(data, argmax, runner_up, depth)
 
-    def thin(self, step: int) -> Ranked:
+    def thin(self, step: int) -> RankedLogits:
         """Every `step`-th row."""
         rows = slice(None, None, step)
-        return Ranked(self.data.thin(step), self.argmax[rows], self.runner_up[rows], self.depth)
+        return RankedLogits(self.data.thin(step), self.argmax[rows], self.runner_up[rows], self.depth)
 
 
-def top_confidences(ranked: Ranked, at: Parameters) -> np.ndarray:
+def top_confidences(ranked: RankedLogits, at: Parameters) -> np.ndarray:
     """The largest probability of each row of Psi^gamma(softmax(beta logits)), (N,) in float64."""
     if at.gamma == 0.0:
         return top_softmax(ranked.data, at.beta)
@@ -86,14 +86,14 @@ def top_confidences(ranked: Ranked, at: Parameters) -> np.ndarray:
     return np.concatenate(confidence)
 
 
-def parts(ranked: Ranked) -> Iterator[Ranked]:
+def parts(ranked: RankedLogits) -> Iterator[RankedLogits]:
     """Consecutive rows, so many that work on (n,) arrays is cheap and their memory small."""
     data = ranked.data
     for start in range(0, len(data.logits), _ROWS):
         rows = slice(start, start + _ROWS)
         kept = data._replace(logits=data.logits[rows], labels=data.labels[rows], share=data.share[rows])
         kept = kept._replace(top=data.top[rows], label_gap=data.label_gap[rows])
-        yield Ranked(kept, ranked.argmax[rows], ranked.runner_up[rows], ranked.depth)
+        yield RankedLogits(kept, ranked.argmax[rows], ranked.runner_up[rows], ranked.depth)
 
 
 class TopClasses(NamedTuple):
@@ -127,7 +127,7 @@ class Rest(NamedTuple):
     spare: np.ndarray
 
 
-def top_classes(part: Ranked, at: Parameters, dtype: np.dtype, *, square: bool) -> TopClasses:
+def top_classes(part: RankedLogits, at: Parameters, dtype: np.dtype, *, square: bool) -> TopClasses:
     """The top class, from sums over the others."""
     gamma, beta = at
     total, mean, squares = (np.empty(len(part.argmax)) for _ in range(3))
@@ -162,7 +162,7 @@ def top_classes(part: Ranked, at: Parameters, dtype: np.dtype, *, square: bool) 
 
 
 def _fill_odds(
-    part: Ranked, block: slice, distance: np.ndarray, exponent: np.ndarray, *, beta: float, out: np.ndarray
+    part: RankedLogits, block: slice, distance: np.ndarray, exponent: np.ndarray, *, beta: float, out: np.ndarray
 ) -> None:
     """Fill in d, beta d (no less than what counts), and p_j / p of the runner-up, which is 0 at the top class.
 
@@ -182,7 +182,7 @@ def _fill_odds(
     out[at_top] = 0.0
 
 
-def fill_masses(part: Ranked, block: slice, top: TopClasses, rest: Rest, at: Parameters) -> None:
+def fill_masses(part: RankedLogits, block: slice, top: TopClasses, rest: Rest, at: Parameters) -> None:
     """Fill in `rest` up to the ratio, but for `log_p`."""
     gamma, beta = at
     distance, log_p, mass, odds, log_q, inverse, ratio = rest[:7]

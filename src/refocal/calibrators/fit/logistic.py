@@ -60,7 +60,7 @@ def fit_affine(
     penalty = np.full((classes, classes) if full else classes, common)
     if full:
         np.fill_diagonal(penalty, diagonal)
-    to_weights, to_offset = _conditioned(x, share, common, bias, full=full)
+    to_weights, to_offset = _condition(x, share, common, bias, full=full)
 
     def unpack(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         inner = parameters[:-classes].reshape(penalty.shape)
@@ -93,7 +93,7 @@ def fit_affine(
     return Affine(start * (weights + (np.eye(classes) if full else 1.0)), bias_at_0)
 
 
-def _conditioned(
+def _condition(
     x: np.ndarray, share: np.ndarray, penalty: float, bias: float, *, full: bool
 ) -> tuple[np.ndarray, float]:
     """Factors from the variables of the descent to weights and offsets, in which the Hessian is near the identity.

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from refocal.calibrators.fit.descent import Minimum, Quadratic, Root, Slope, convex_minimum, trust_region_minimum
-from refocal.calibrators.fit.temperature_likelihood import Focal, Labeled
+from refocal.calibrators.fit.descent import Minimum, Quadratic, Root, Slope, minimize_convex, minimize_in_trust_region
+from refocal.calibrators.fit.temperature_likelihood import FocalNLL, LabeledLogits
 
 # beta = 1/T times the scale of the logits stays within these: beyond, probabilities are uniform or one-hot
 _LEAST_SCALED_BETA, _LARGEST_SCALED_BETA = 1e-4, 1e4
@@ -20,7 +20,7 @@ _ROWS_FOR_A_FOCAL_GUESS = 4096
 
 
 class Likelihood(Protocol):
-    """What a fit asks of labeled logits, be they `Labeled` in memory or parts of them on many machines."""
+    """What a fit asks of labeled logits, be they `LabeledLogits` in memory or parts of them on many machines."""
 
     @property
     def classes(self) -> int:
@@ -38,13 +38,13 @@ class Likelihood(Protocol):
     def scale(self) -> float:
         """Mean distance of a logit below its row's largest; 0 if every row is constant."""
 
-    def sample(self, size: int) -> Labeled | None:
+    def sample(self, size: int) -> LabeledLogits | None:
         """About `size` rows for a first guess; None where there are too few to be worth it."""
 
-    def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
+    def temperature_nll(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
         """See `temperature_likelihood`."""
 
-    def focal(self) -> Focal:
+    def prepare_focal_nll(self) -> FocalNLL:
         """See `focal_likelihood`."""
 
 
@@ -83,9 +83,9 @@ def fit_temperature(data: Likelihood, *, exact: bool = False) -> Temperature:
 
 def _descend(data: Likelihood, start: float, low: float, high: float, *, last_step: float, sharpen: bool) -> Root:
     def nll(beta: float, exact: bool, curvature: bool) -> Slope:
-        return data.of_temperature(beta, exact=exact, curvature=curvature)
+        return data.temperature_nll(beta, exact=exact, curvature=curvature)
 
-    return convex_minimum(nll, start, low=low, high=high, last_step=last_step, sharpen=sharpen)
+    return minimize_convex(nll, start, low=low, high=high, last_step=last_step, sharpen=sharpen)
 
 
 class FocalTemperature(NamedTuple):
@@ -114,7 +114,7 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
     low = np.array([math.log1p(GAMMA_BOUNDS[0]), math.log(_LEAST_SCALED_BETA / scale)])
     high = np.array([math.log1p(GAMMA_BOUNDS[1]), math.log(_LARGEST_SCALED_BETA / scale)])
 
-    def descend(focal: Focal, start: np.ndarray) -> Minimum:
+    def descend(focal: FocalNLL, start: np.ndarray) -> Minimum:
         def nll(point: np.ndarray, exact: bool, curvature: bool) -> Quadratic:
             """In log(1 + gamma) and log beta, which no step can take out of their domain."""
             gamma, beta = math.expm1(point[0]), math.exp(point[1])
@@ -126,13 +126,13 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
 
         # a last step of 1e-3 leaves an error of about 1e-6, as the rounding of single precision does
         last_step = 1e-3 if single else 1e-5
-        return trust_region_minimum(nll, start, low=low, high=high, last_step=last_step, sharpen=not single)
+        return minimize_in_trust_region(nll, start, low=low, high=high, last_step=last_step, sharpen=not single)
 
-    focal = data.focal()
+    focal = data.prepare_focal_nll()
     start = np.array([0.0, math.log(plain.beta)])
     some = data.sample(_ROWS_FOR_A_FOCAL_GUESS)
     if some is not None:
-        guess = descend(some.focal(), start)
+        guess = descend(some.prepare_focal_nll(), start)
         start = start if guess.at_bound else guess.x
     best = descend(focal, start)
     evaluations = plain.evaluations + best.evaluations
@@ -153,10 +153,10 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
     )
 
 
-def _is_better(data: Likelihood, focal: Focal, found: Minimum, plain: Temperature) -> bool:
+def _is_better(data: Likelihood, focal: FocalNLL, found: Minimum, plain: Temperature) -> bool:
     """Whether what was found is no worse than temperature scaling; a gain that could be rounding is computed again."""
     gain = plain.nll - found.value
     if abs(gain) < 1e-6 * abs(plain.nll):
-        gain = data.of_temperature(plain.beta, curvature=False).value
+        gain = data.temperature_nll(plain.beta, curvature=False).value
         gain -= focal(math.expm1(found.x[0]), math.exp(found.x[1]), curvature=False).value
     return gain >= 0

@@ -22,10 +22,10 @@ _ROWS_FOR_SCALE = 256
 _VANISHING = -80.0  # e^-80 beside 1 is nothing, in float64 too
 
 
-Focal = Callable[..., Quadratic]  # of gamma and beta, with `exact` and `curvature` by name
+FocalNLL = Callable[..., Quadratic]  # of gamma and beta, with `exact` and `curvature` by name
 
 
-class Labeled(NamedTuple):
+class LabeledLogits(NamedTuple):
     """Logits with their labels, prepared once for many evaluations of a likelihood.
 
     Attributes:
@@ -47,7 +47,7 @@ class Labeled(NamedTuple):
     scale: float
 
     @classmethod
-    def of(cls, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Labeled:
+    def prepare(cls, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> LabeledLogits:
         """Prepare; `weights` (N,) are non-negative with a positive sum, None for equal ones."""
         rows = len(logits)
         samples = float(rows if weights is None else weights.sum())
@@ -82,31 +82,31 @@ class Labeled(NamedTuple):
         """Whether the logits are of single precision."""
         return self.logits.dtype == np.float32
 
-    def sample(self, size: int) -> Labeled | None:
+    def sample(self, size: int) -> LabeledLogits | None:
         """About `size` rows for a first guess; None where there are too few to be worth it."""
         return self.thin(len(self.logits) // size) if len(self.logits) >= 4 * size else None
 
-    def thin(self, step: int) -> Labeled:
+    def thin(self, step: int) -> LabeledLogits:
         """Every `step`-th row."""
         rows = slice(None, None, step)
         share = self.share[rows] / self.share[rows].sum()
         kept = self._replace(logits=self.logits[rows], labels=self.labels[rows], share=share)
         return kept._replace(top=self.top[rows], label_gap=self.label_gap[rows])
 
-    def of_temperature(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
+    def temperature_nll(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
         """`temperature_likelihood` of these rows."""
         return temperature_likelihood(self, beta, exact=exact, curvature=curvature)
 
-    def focal(self) -> Focal:
+    def prepare_focal_nll(self) -> FocalNLL:
         """`focal_likelihood` of these rows in gamma and beta, prepared once for many evaluations."""
         from refocal.calibrators.fit.focal_likelihood import focal_likelihood
-        from refocal.calibrators.fit.focal_masses import Parameters, Ranked
+        from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits
 
-        ranked = Ranked.of(self)
+        ranked = RankedLogits.prepare(self)
         return lambda gamma, beta, **how: focal_likelihood(ranked, Parameters(gamma, beta), **how)
 
 
-def temperature_likelihood(data: Labeled, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
+def temperature_likelihood(data: LabeledLogits, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
     """NLL in beta = 1 / T: E[log sum e^(beta d) - beta d_y], E[<d> - d_y] and E[Var d], means under the softmax.
 
     Args:
@@ -134,7 +134,7 @@ def temperature_likelihood(data: Labeled, beta: float, *, exact: bool = True, cu
     return Slope(value, slope, bend if curvature else None)
 
 
-def top_softmax(data: Labeled, beta: float) -> np.ndarray:
+def top_softmax(data: LabeledLogits, beta: float) -> np.ndarray:
     """The largest probability of each row of softmax(beta logits), (N,) in float64."""
     confidence = np.empty(len(data.logits))
     for block, room in in_blocks(data.logits, data.logits.dtype, arrays=1, size=_BLOCK_BYTES):
