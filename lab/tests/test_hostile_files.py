@@ -22,11 +22,13 @@ from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError, PredictionsReader
 from refocal_lab import zoo
 from refocal_lab.reproduce import read_specs, result_files
-from refocal_lab.train import checkpoint, runs
+from refocal_lab.train import checkpoint
 from refocal_lab.train.data import DataError, word_vectors
 from refocal_lab.train.data import load as load_data
 from refocal_lab.train.history import History
 from refocal_lab.train.recipe import read_settings
+from refocal_lab.train.run_folder import RunFolder
+from refocal_lab.train.trained_network import load_network
 
 REPOSITORY = Path(__file__).parents[1]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -111,16 +113,16 @@ def test_cards_of_runs(tmp_path, capsys):
             number += 1
             folder = finished(tmp_path / str(number), **{key: value})
             try:
-                card = runs.read_card(folder)
+                card = RunFolder(folder).read_card()
             except ValueError as error:
                 assert "card.json" in str(error), (key, value)
             else:
                 _show([card], as_json=False)
-    _show([runs.read_card(finished(tmp_path / "escapes", name=ESCAPES))], as_json=False)
+    _show([RunFolder(finished(tmp_path / "escapes", name=ESCAPES)).read_card()], as_json=False)
     assert not CONTROL.search(capsys.readouterr().out)
     (tmp_path / "escapes" / "card.json").write_text(DEEP, encoding="utf-8")
     with pytest.raises(ValueError, match=r"card\.json is not JSON: it is nested too deeply"):
-        runs.read_card(tmp_path / "escapes")
+        RunFolder(tmp_path / "escapes").read_card()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_weights_of_another_network(tmp_path):
     folder = finished(tmp_path / "run")
     safetensors.torch.save_file({"a": torch.zeros(1)}, folder / "weights.safetensors")
     with pytest.raises(ValueError, match=r"weights\.safetensors cannot be read"):
-        runs.load_network(folder, classes=10, shape=(1, 8, 8))
+        load_network(folder, classes=10, shape=(1, 8, 8))
 
 
 @pytest.mark.parametrize("line", ["3", "[]", '{"epoch": 1}', '{"epoch": 1, "val": {"error": "x"}}', DEEP])

@@ -15,8 +15,8 @@ from refocal.curvature import gradient_norm, hessian_top_eigenvalues
 from refocal.losses import FocalLoss
 from refocal_lab.cli import main
 from refocal_lab.cli.curvature import load_run
-from refocal_lab.train import runs
 from refocal_lab.train.data import load
+from refocal_lab.train.run_folder import RunFolder
 
 LOADED = {
     "part": "val",
@@ -49,7 +49,7 @@ def test_numbers_are_those_of_the_package_and_stand_on_the_card(folder, capsys):
     assert entry["samples"] == 100
     assert main([*asked, "--loss", "cross-entropy", "--part", "train", "--matrix", "ggn"]) == 0
     assert "Gauss-Newton matrix of cross-entropy, 100 samples of train" in capsys.readouterr().out
-    card = runs.read_card(folder)
+    card = RunFolder(folder).read_card()
     assert [(each["part"], each["loss"], each["matrix"]) for each in card["curvature"]] == [
         ("val", "trained", "hessian"),
         ("train", "cross-entropy", "ggn"),
@@ -63,14 +63,16 @@ def test_ce_is_short_for_cross_entropy(tmp_path, capsys):
     run = tmp_path / "digits-mlp-cross-entropy-tau0.001-s0"
     assert main(["curvature", "--run", str(run), "--samples", "50", "--probes", "2", "--loss", "ce"]) == 0
     assert "Hessian of cross-entropy, 50 samples of val" in capsys.readouterr().out
-    assert runs.read_card(run)["curvature"][0]["loss"] == "cross-entropy"
+    assert RunFolder(run).read_card()["curvature"][0]["loss"] == "cross-entropy"
 
 
 def test_the_network_is_the_trained_one(folder):
     model, _, (inputs, target) = load_run(folder, loss="cross-entropy", **{**LOADED, "part": "test", "samples": 10_000})
     with torch.no_grad():
         scores = model(inputs)
-    assert nn.functional.cross_entropy(scores, target).item() == pytest.approx(runs.read_card(folder)["nll"], rel=1e-2)
+    assert nn.functional.cross_entropy(scores, target).item() == pytest.approx(
+        RunFolder(folder).read_card()["nll"], rel=1e-2
+    )
 
 
 def test_what_is_refused(folder, tmp_path, capsys):
@@ -96,8 +98,8 @@ def test_several_runs_by_several_losses(tmp_path, capsys):
         assert [(each["run"], each["loss"]) for each in shown] == [
             (Path(folder).name, loss) for folder in folders for loss in ("trained", "cross-entropy")
         ]
-        assert len(runs.read_card(folders[0])["curvature"]) == 2
-    zero, one = (runs.read_card(folder)["curvature"] for folder in folders)
+        assert len(RunFolder(folders[0]).read_card()["curvature"]) == 2
+    zero, one = (RunFolder(folder).read_card()["curvature"] for folder in folders)
     assert zero[0]["largest_eigenvalues"] == pytest.approx(zero[1]["largest_eigenvalues"], rel=1e-3)
     assert one[0]["largest_eigenvalues"] != pytest.approx(one[1]["largest_eigenvalues"], rel=1e-2)
     assert main(["zoo", "add", *folders, "--zoo", str(tmp_path / "zoo")]) == 0
@@ -118,15 +120,15 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
     printed = capsys.readouterr()
     assert f"{bad.name}, trained: derivatives of the loss are not finite" in printed.err.replace("\n", "")
     assert good.name in printed.out
-    assert "curvature" not in runs.read_card(bad)
-    assert len(runs.read_card(good)["curvature"]) == 1
+    assert "curvature" not in RunFolder(bad).read_card()
+    assert len(RunFolder(good).read_card()["curvature"]) == 1
 
 
 def test_gammas_that_change(tmp_path, capsys):
     for loss in ("adafocal", "fls-531"):
         assert main([*TRAINED, "--loss", loss, "--out", str(tmp_path)]) == 0
     scheduled = tmp_path / "digits-mlp-fls-531-s0"
-    card = runs.read_card(scheduled)
+    card = RunFolder(scheduled).read_card()
     for kept, gamma in ((1, 5.0), (2, 3.0)):  # the epochs that end at the milestones
         (scheduled / "card.json").write_text(json.dumps({**card, "kept_epoch": kept}), encoding="utf-8")
         _, loss, _ = load_run(scheduled, loss="trained", **LOADED)

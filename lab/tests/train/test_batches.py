@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from refocal_lab.train.batches import PADDING, ArrayBatches
+from refocal_lab.train.process import Process
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(1, 256, (22, 6, 5, 3), dtype=np.uint8)
@@ -83,7 +84,7 @@ def test_windows_and_reflections_are_evenly_drawn():
 
 def test_processes_share_each_batch():
     whole = batches()
-    parts = [batches(process=(rank, 2)) for rank in range(2)]
+    parts = [batches(process=Process(rank, 2)) for rank in range(2)]
     for each in (whole, *parts):
         each.draw(1)
     inputs, labels = whole.next()
@@ -92,7 +93,7 @@ def test_processes_share_each_batch():
         assert torch.equal(shared, inputs[rank::2])
         assert torch.equal(named, labels[rank::2])
     with pytest.raises(ValueError, match="batch_size must be a multiple of the number of processes 3, got 4"):
-        batches(process=(0, 3))
+        batches(process=Process(0, 3))
 
 
 def test_a_batch_is_no_larger_than_the_data():

@@ -9,11 +9,11 @@ import torch
 
 from refocal.curvature import hessian_trace
 from refocal.losses import FocalLoss
-from refocal_lab.train import runs
 from refocal_lab.train.batches import normalize
 from refocal_lab.train.data import load
-from refocal_lab.train.loop import Trial
 from refocal_lab.train.recipe import TrainingRecipe
+from refocal_lab.train.run_folder import RunFolder
+from refocal_lab.train.trial import Trial
 
 
 def trial(folder, tau, epochs=2):
@@ -21,7 +21,7 @@ def trial(folder, tau, epochs=2):
         data="digits", model="mlp", loss="focal", gamma=1.0, curvature_penalty=tau, epochs=epochs, milestones=(5,)
     )
     folder.mkdir(exist_ok=True)
-    return Trial(recipe, load("digits"), folder, device=torch.device("cpu"), compiled=False)
+    return Trial(recipe, load("digits"), RunFolder(folder), device=torch.device("cpu"), compiled=False)
 
 
 def ignore(_trial, _record):
@@ -39,7 +39,7 @@ def test_the_penalty_flattens(tmp_path):
         one.run(ignore, stop=threading.Event())
         traces.append(hessian_trace(one.network, FocalLoss(1.0), batches, probes=20).value)
     assert traces[1] < 0.7 * traces[0]
-    card = runs.read_card(tmp_path / "0.01")
+    card = RunFolder(tmp_path / "0.01").read_card()
     assert card["name"] == "digits-mlp-focal-g1-tau0.01-s0"
     assert "--curvature-penalty 0.01" in card["command"]
 

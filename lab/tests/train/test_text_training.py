@@ -12,15 +12,18 @@ from refocal import metrics
 from refocal.predictions import Predictions
 from refocal_lab import cli
 from refocal_lab.train import data as data_sets
-from refocal_lab.train import runs
 from refocal_lab.train.batches import ArrayBatches, Order
 from refocal_lab.train.data import _load
 from refocal_lab.train.loop import train
 from refocal_lab.train.models import input_kind, names
 from refocal_lab.train.models.layers import Head
+from refocal_lab.train.process import Process
 from refocal_lab.train.recipe import TrainingRecipe, parse_recipe
+from refocal_lab.train.results import write_command
+from refocal_lab.train.run_folder import RunFolder
 from refocal_lab.train.step import Step
 from refocal_lab.train.text_batches import TextBatches
+from refocal_lab.train.trained_network import load_network, read_trained_recipe
 
 CPU = torch.device("cpu")
 
@@ -73,7 +76,8 @@ def test_the_command_learns_and_leaves_a_card(tmp_path, monkeypatch, capsys, kin
     probs = torch.softmax(torch.from_numpy(test.scores).double(), dim=1).numpy()
     assert card["nll"] == pytest.approx(metrics.nll(probs, test.labels), abs=1e-12)
     assert history[card["kept_epoch"] - 1]["test"]["nll"] == pytest.approx(card["nll"], rel=1e-2, abs=1e-3)
-    network, recipe = runs.load_network(folder, classes=len(data.classes), shape=(1 + len(data.vocabulary), 32))
+    network = load_network(folder, classes=len(data.classes), shape=(1 + len(data.vocabulary), 32))
+    recipe = read_trained_recipe(folder)
     assert recipe.optimizer == ("adagrad" if kind == "sst" else "adam")
     given = load_file(folder / "weights.safetensors")["words.weight"]
     np.testing.assert_array_equal(network.words.weight.detach().numpy(), given)
@@ -90,7 +94,7 @@ def test_a_run_that_was_stopped_ends_the_same(tmp_path, kind):
     whole, parts = (load_file(tmp_path / out / recipe.name / "weights.safetensors") for out in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
-    cards = [runs.read_card(tmp_path / out / recipe.name) for out in ("whole", "parts")]
+    cards = [RunFolder(tmp_path / out / recipe.name).read_card() for out in ("whole", "parts")]
     assert cards[0] | {"seconds": 0} == cards[1] | {"seconds": 0}
 
 
@@ -105,8 +109,10 @@ def test_logits_of_classes_that_no_sample_has_are_kept_too(tmp_path):
     assert every.scores.shape == (len(data.test), len(data.classes))
     np.testing.assert_array_equal(every.scores[:, list(data.scored)], some.scores)
     np.testing.assert_array_equal(every.labels, np.array(data.scored)[some.labels])
-    network, _ = runs.load_network(tmp_path / recipe.name, classes=3, shape=data.shape)
-    batches = TextBatches(data.train, scored=None, order=Order(8, batch_size=8, seed=0, process=(0, 1)), device=CPU)
+    network = load_network(tmp_path / recipe.name, classes=3, shape=data.shape)
+    batches = TextBatches(
+        data.train, scored=None, order=Order(8, batch_size=8, seed=0, process=Process(0, 1)), device=CPU
+    )
     logits = torch.cat(list(batches.evaluation(data.test).logits(network)))
     np.testing.assert_allclose(every.scores, logits.detach().numpy(), atol=2e-3)
 
@@ -115,7 +121,7 @@ def test_the_last_epoch_is_kept_where_asked(tmp_path):
     data, _ = tiny("sst", tmp_path / "data")
     recipe = settings("sst", keep="last", epochs=3)
     run(recipe, data, tmp_path)
-    assert runs.read_card(tmp_path / recipe.name)["kept_epoch"] == 3
+    assert RunFolder(tmp_path / recipe.name).read_card()["kept_epoch"] == 3
     assert not (tmp_path / recipe.name / "best.safetensors").exists()
 
 
@@ -124,7 +130,7 @@ def test_every_kind_of_loss_takes_nodes(tmp_path, loss):
     data, _ = tiny("sst", tmp_path / "data")
     recipe = settings("sst", epochs=3, **loss)
     run(recipe, data, tmp_path)
-    assert np.isfinite(runs.read_card(tmp_path / recipe.name)["nll"])
+    assert np.isfinite(RunFolder(tmp_path / recipe.name).read_card()["nll"])
 
 
 def test_a_sample_s_loss_is_the_sum_over_its_nodes(tmp_path):
@@ -159,7 +165,7 @@ def test_optimisers_train_vectors_too(tmp_path):
             data="digits", model="mlp", optimizer=optimizer, learning_rate=rate, epochs=5, batch_size=32
         )
         train([recipe], data_sets.load("digits"), tmp_path / optimizer, device=CPU, report=lambda *_: None)
-        assert runs.read_card(tmp_path / optimizer / recipe.name)["error"] < 0.1
+        assert RunFolder(tmp_path / optimizer / recipe.name).read_card()["error"] < 0.1
 
 
 def test_defaults_are_the_papers():
@@ -182,7 +188,7 @@ def test_defaults_are_the_papers():
         **{"optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 5e-4, "epochs": 200, "batch_size": 128},
         **{"keep": "last", "milestones": [80, 150], "word_vectors": None},
     }
-    assert runs.command(TrainingRecipe(data="sst", model="tree-lstm")) == (
+    assert write_command(TrainingRecipe(data="sst", model="tree-lstm")) == (
         "refocal-lab train --data sst --model tree-lstm --loss cross-entropy --epochs 25 --seed 0"
     )
 

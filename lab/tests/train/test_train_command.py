@@ -9,9 +9,11 @@ import torch
 
 from refocal_lab.cli import main
 from refocal_lab.cli.parser import parser
-from refocal_lab.cli.train import _join_processes, _recipes
-from refocal_lab.train import runs
+from refocal_lab.cli.train import _recipes
+from refocal_lab.train.process import Process, join_processes
 from refocal_lab.train.recipe import TrainingRecipe
+from refocal_lab.train.results import write_command
+from refocal_lab.train.run_folder import RunFolder
 
 SMALL = ("--data", "digits", "--model", "mlp")
 
@@ -56,7 +58,7 @@ def test_a_run_goes_on_unless_told_to_begin_anew(tmp_path):
     assert main([*command, "1", "--no-resume"]) == 0
     assert (
         len((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-        == runs.read_card(folder)["epochs"]
+        == RunFolder(folder).read_card()["epochs"]
         == 1
     )
     assert trained.keys() - {path.name for path in folder.iterdir()} == {"train-epoch-2.npz"}
@@ -67,7 +69,7 @@ def test_a_run_goes_on_unless_told_to_begin_anew(tmp_path):
 )
 def test_the_command_of_a_card_trains_the_same(settings):
     recipe = TrainingRecipe(data="digits", model="mlp", loss="focal", gamma=1 / 3, seed=4, **settings)
-    options = parser().parse_args(shlex.split(runs.command(recipe))[1:])
+    options = parser().parse_args(shlex.split(write_command(recipe))[1:])
     assert _recipes(options) == [recipe]
 
 
@@ -78,7 +80,7 @@ def test_processes_talk_as_their_device_can(monkeypatch, device, backend):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.distributed, "init_process_group", asked.append)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
-    assert _join_processes(device) == (1, 2)
+    assert join_processes(device) == Process(1, 2)
     assert asked == [backend]
 
 

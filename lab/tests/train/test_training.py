@@ -16,11 +16,16 @@ from small_runs import CPU, DIGITS, SMALL, digits, history, run, unfinished, wei
 from refocal import metrics
 from refocal.predictions import Predictions
 from refocal_lab.cli import main
-from refocal_lab.train import checkpoint, runs
+from refocal_lab.train import checkpoint
 from refocal_lab.train.data import DataSet, Part
 from refocal_lab.train.history import History
-from refocal_lab.train.loop import DivergedError, Trial, _run_together, train
+from refocal_lab.train.loop import _run_together, train
+from refocal_lab.train.process import Process
 from refocal_lab.train.recipe import TrainingRecipe, parse_recipe
+from refocal_lab.train.resume import check_same_settings
+from refocal_lab.train.run_folder import RunFolder
+from refocal_lab.train.trained_network import load_network, read_trained_recipe
+from refocal_lab.train.trial import DivergedError, Trial
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
     recipe = TrainingRecipe(data="digits", model="mlp", loss="focal", gamma=2.0, epochs=20, batch_size=32)
     records = run(recipe, tmp_path)
     folder = tmp_path / recipe.name
-    card = runs.read_card(folder)
+    card = RunFolder(folder).read_card()
     assert card["error"] < 0.08
     assert records[-1]["loss"] < records[0]["loss"] / 5
     assert [record["epoch"] for record in records] == list(range(1, 21))
@@ -67,8 +72,8 @@ def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
     assert sum(part["nll"] * share for part, share in zip(apart, shares, strict=True)) == pytest.approx(
         last["test"]["nll"], rel=1e-4
     )
-    network, again = runs.load_network(folder, classes=10, shape=(64,))
-    assert again == recipe
+    network = load_network(folder, classes=10, shape=(64,))
+    assert read_trained_recipe(folder) == recipe
     data = digits()
     inputs = torch.from_numpy((data.test.inputs - data.mean) / data.std).float()
     np.testing.assert_allclose(network(inputs).detach().numpy(), test.scores, atol=0.02, rtol=2e-3)
@@ -126,7 +131,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path, one_thread, 
     running.send_signal(signal.SIGKILL)
     running.communicate()
     assert running.returncode == -signal.SIGKILL
-    assert not runs.is_finished(lines.parent)
+    assert not RunFolder(lines.parent).is_finished
     assert 0 < len(run(recipe, tmp_path / "killed")) < 30
     run(recipe, tmp_path / "whole")
     whole, killed = (weights(tmp_path / out / recipe.name) for out in ("whole", "killed"))
@@ -147,7 +152,7 @@ def test_two_processes_train_what_one_trains(tmp_path, one_thread, start):
     for alone, together in zip(*map(history, folders), strict=True):
         assert alone["loss"] == pytest.approx(together["loss"], rel=1e-4)
         assert alone["train"]["nll"] == pytest.approx(together["train"]["nll"], rel=1e-4)
-    alone, together = map(runs.read_card, folders)
+    alone, together = (RunFolder(folder).read_card() for folder in folders)
     assert together["processes"] == 2
     assert checkpoint.read_info(folders[1] / "checkpoint.safetensors").processes == 2
     assert together["command"] == alone["command"].replace("refocal-lab", "torchrun --nproc-per-node 2 -m refocal_lab")
@@ -174,7 +179,7 @@ IMAGES = {"data": "cifar10", "model": "resnet8", "epochs": 6, "batch_size": 16, 
 def test_images_are_trained_on_with_crops(tmp_path):
     data, recipe = dark_and_bright(), TrainingRecipe(**IMAGES, loss="focal", gamma=1.0)
     run(recipe, tmp_path, data=data, keep_logits=(2,))
-    assert runs.read_card(tmp_path / recipe.name)["error"] < 0.1
+    assert RunFolder(tmp_path / recipe.name).read_card()["error"] < 0.1
     kept = Predictions.read(tmp_path / recipe.name / "train-epoch-2.npz")
     assert kept.scores.shape == (96, 2)
     assert np.array_equal(kept.labels, data.train.labels)
@@ -214,9 +219,7 @@ def test_a_finished_run_is_left_alone(tmp_path):
     before = (tmp_path / recipe.name / "card.json").stat().st_mtime_ns
     assert run(recipe, tmp_path) == []
     assert (tmp_path / recipe.name / "card.json").stat().st_mtime_ns == before
-    with pytest.raises(
-        ValueError, match=r"holds a run with learning_rate = 0\.1, asked was 0\.05: choose another folder"
-    ):
+    with pytest.raises(ValueError, match=r"holds a run with learning_rate = 0\.1, got 0\.05: choose another folder"):
         run(TrainingRecipe(**DIGITS, learning_rate=0.05), tmp_path)
 
 
@@ -230,19 +233,19 @@ def test_other_numbers_of_processes_do_not_go_on_from_a_checkpoint(tmp_path):
     folder = unfinished(recipe, tmp_path)
     assert checkpoint.read_info(folder / "checkpoint.safetensors").processes == 1
     with pytest.raises(ValueError, match="holds a run of 1 processes, this is one of 2: batch norm and some losses"):
-        run(recipe, tmp_path, process=(0, 2))
+        run(recipe, tmp_path, process=Process(0, 2))
 
 
 def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path):
     unfinished(TrainingRecipe(**DIGITS), tmp_path)
-    with pytest.raises(ValueError, match="holds a run with batch_size = 64, asked was 32"):
+    with pytest.raises(ValueError, match="holds a run with batch_size = 64, got 32"):
         run(TrainingRecipe(**{**DIGITS, "batch_size": 32}), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("second", "reason"),
     [
-        ({"batch_size": 32}, "s1 holds a run with batch_size = 64, asked was 32"),
+        ({"batch_size": 32}, "s1 holds a run with batch_size = 64, got 32"),
         ({"model": "gp-cnn"}, "model 'gp-cnn' takes documents, 'digits' has arrays"),
         ({"augmentation": "crop"}, r"augmentation 'crop' is for images, got inputs of shape \(64,\): use 'none'"),
         ({"model": "resnet20"}, r"shape must be \(channels, height, width\) for resnet20"),
@@ -271,18 +274,18 @@ def test_logits_of_epochs_that_are_past_cannot_be_kept(tmp_path, finished):
 def test_a_run_from_before_a_setting_was_there_had_its_default(tmp_path):
     settings = TrainingRecipe(**DIGITS).settings()
     del settings["clip_norm"], settings["sum_loss"]
-    runs.check_same_settings(settings, TrainingRecipe(**DIGITS), tmp_path)
-    with pytest.raises(ValueError, match="holds a run with sum_loss = False, asked was True"):
-        runs.check_same_settings(settings, TrainingRecipe(**DIGITS, sum_loss=True), tmp_path)
+    check_same_settings(settings, TrainingRecipe(**DIGITS), RunFolder(tmp_path))
+    with pytest.raises(ValueError, match="holds a run with sum_loss = False, got True"):
+        check_same_settings(settings, TrainingRecipe(**DIGITS, sum_loss=True), RunFolder(tmp_path))
     with pytest.raises(ValueError, match="has no setting 'lookahead'"):
-        runs.check_same_settings({**settings, "lookahead": 3}, TrainingRecipe(**DIGITS), tmp_path)
+        check_same_settings({**settings, "lookahead": 3}, TrainingRecipe(**DIGITS), RunFolder(tmp_path))
 
 
 def test_a_loss_that_is_not_a_number_names_its_step(tmp_path):
     recipe = TrainingRecipe(**DIGITS, learning_rate=1e30)
     with pytest.raises(DivergedError, match=r"the loss is (nan|inf) at step \d+ of epoch 1 \(learning rate 1e\+30\)$"):
         run(recipe, tmp_path)
-    assert not runs.is_finished(tmp_path / recipe.name)
+    assert not RunFolder(tmp_path / recipe.name).is_finished
 
 
 def test_networks_that_diverge_do_not_keep_others_from_being_trained(tmp_path):
@@ -292,7 +295,7 @@ def test_networks_that_diverge_do_not_keep_others_from_being_trained(tmp_path):
     ]
     with pytest.raises(DivergedError, match=r"-s0: the loss is nan .*; digits-mlp-cross-entropy-s1: the loss is nan"):
         train(recipes, digits(), tmp_path, device=CPU, report=lambda *_: None)
-    assert [runs.is_finished(tmp_path / recipe.name) for recipe in recipes] == [False, False, True]
+    assert [RunFolder(tmp_path / recipe.name).is_finished for recipe in recipes] == [False, False, True]
 
 
 def test_networks_in_threads_end_apart(tmp_path):
@@ -300,12 +303,12 @@ def test_networks_in_threads_end_apart(tmp_path):
     trials = []
     for recipe in recipes:
         (tmp_path / recipe.name).mkdir()
-        trials.append(Trial(recipe, digits(), tmp_path / recipe.name, device=CPU, compiled=False))
+        trials.append(Trial(recipe, digits(), RunFolder(tmp_path / recipe.name), device=CPU, compiled=False))
     (reason,) = _run_together(trials, lambda *_: None)
     assert reason.startswith("digits-mlp-cross-entropy-s1: the loss is nan")
-    assert [runs.is_finished(trial.folder) for trial in trials] == [True, False, True]
+    assert [trial.folder.is_finished for trial in trials] == [True, False, True]
     run(recipes[2], tmp_path / "alone")
-    alone, beside_others = weights(tmp_path / "alone" / recipes[2].name), weights(trials[2].folder)
+    alone, beside_others = weights(tmp_path / "alone" / recipes[2].name), weights(trials[2].folder.path)
     assert all(np.array_equal(alone[name], beside_others[name]) for name in alone)
 
 
@@ -320,7 +323,7 @@ def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path, rat
     recipe = TrainingRecipe(**{**DIGITS, "batch_size": 5000, "epochs": 1}, learning_rate=rate)  # one step an epoch
     with pytest.raises(DivergedError, match=reason):
         run(recipe, tmp_path)
-    assert not runs.is_finished(tmp_path / recipe.name)
+    assert not RunFolder(tmp_path / recipe.name).is_finished
 
 
 def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
@@ -330,7 +333,9 @@ def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
 
     def begin_again(_, record):
         if record["epoch"] == 2:
-            with pytest.raises(RuntimeError, match=r"another command is training in .*cross-entropy-s0: let it end"):
+            with pytest.raises(
+                RuntimeError, match=r"another command is training in .*cross-entropy-s0: wait until it ends"
+            ):
                 run(recipe, tmp_path)
             refused.append(True)
 

@@ -71,16 +71,17 @@ def test_a_worker_that_dies_costs_an_epoch(tmp_path):
 
 
 def test_a_network_that_was_trained_elsewhere_did_not_run_on_the_cluster(tmp_path):
-    from refocal_lab.train import loop, runs
+    from refocal_lab.train import loop
     from refocal_lab.train import on_ray as training
     from refocal_lab.train.data import load
     from refocal_lab.train.recipe import TrainingRecipe
+    from refocal_lab.train.run_folder import RunFolder
 
     recipe = TrainingRecipe(data="digits", model="mlp", epochs=1)
     loop.train([recipe], load("digits"), tmp_path, device=torch.device("cpu"), report=lambda *_: None)
-    before = runs.read_card(tmp_path / recipe.name)
+    before = RunFolder(tmp_path / recipe.name).read_card()
     training.train([recipe], tmp_path)
-    assert runs.read_card(tmp_path / recipe.name) == before
+    assert RunFolder(tmp_path / recipe.name).read_card() == before
 
 
 def meeting(folder, partners):

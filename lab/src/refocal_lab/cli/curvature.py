@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from refocal import _check
-from refocal._files import write_text
 from refocal.cli.output import show
 from refocal.report.words import printable
-from refocal_lab.cli.train import _device
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -32,8 +29,8 @@ def curvature(options: Namespace) -> None:
     """Measure each run by each loss, note it on the card, show."""
     try:
         from refocal.curvature import curvature_summary
-        from refocal_lab.train import runs
         from refocal_lab.train.recipe import expand_loss_name
+        from refocal_lab.train.run_folder import RunFolder
     except ImportError:
         msg = "curvature needs PyTorch: pip install 'refocal[train]'"
         raise ImportError(msg) from None
@@ -56,11 +53,11 @@ def curvature(options: Namespace) -> None:
             failures.append(type(error)(f"{run}, {loss_name}: {error}"))
             continue
         what = {"part": part, "samples": len(data[1]), "loss": loss_name, "matrix": options.matrix or "hessian"}
-        card = runs.read_card(run)
+        folder = RunFolder(run)
+        card = folder.read_card()
         others = [each for each in card.get("curvature", []) if {name: each.get(name) for name in what} != what]
         entry = {**what, **measured.as_dict()}
-        content = json.dumps({**card, "curvature": [*others, entry]}, indent=1)
-        write_text(run / "card.json", content + "\n", overwrite=True)
+        folder.update_card(curvature=[*others, entry])
         entries.append({"run": card["name"], **entry})
     show(options, Group(*map(_table, entries)), entries)
     if failures:
@@ -89,18 +86,18 @@ def load_run(
     import torch
     from torch import nn
 
-    from refocal_lab.train import runs
     from refocal_lab.train.batches import normalize
-    from refocal_lab.train.recipe import parse_recipe
+    from refocal_lab.train.process import choose_device
+    from refocal_lab.train.trained_network import load_loss, load_network, read_trained_recipe
 
-    recipe = parse_recipe(runs.read_card(run)["recipe"], where=f"the card of {run}")
+    recipe = read_trained_recipe(run)
     chosen = load_data(recipe.data, recipe.split_seed)
     if chosen.kind != "arrays":
         msg = f"{run} was trained on {chosen.kind}: curvature is measured on images and vectors"
         raise ValueError(msg)
-    network, _ = runs.load_network(run, classes=len(chosen.classes), shape=chosen.shape)
-    criterion = nn.CrossEntropyLoss() if loss == "cross-entropy" else runs.load_loss(run)
-    place = _device(device, (0, 1))
+    network = load_network(run, classes=len(chosen.classes), shape=chosen.shape)
+    criterion = nn.CrossEntropyLoss() if loss == "cross-entropy" else load_loss(run)
+    place = choose_device(device)
     some = getattr(chosen, part)
     raw = torch.from_numpy(some.inputs[:samples]).to(place)
     mean, std = (torch.from_numpy(each).float().to(place) for each in (chosen.mean, chosen.std))

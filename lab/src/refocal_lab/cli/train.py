@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from argparse import Namespace
@@ -23,8 +22,8 @@ from refocal.cli.output import terminal
 from refocal.report.words import printable
 
 if TYPE_CHECKING:
-    from refocal_lab.train.loop import Trial
     from refocal_lab.train.recipe import TrainingRecipe
+    from refocal_lab.train.trial import Trial
 
 _MOST_TRIALS = 10_000
 _SETTINGS = (
@@ -52,8 +51,10 @@ def train(options: Namespace) -> None:
     except ImportError:
         msg = "training needs PyTorch: pip install 'refocal[train]'"
         raise ImportError(msg) from None
-    from refocal_lab.train import loop, runs
+    from refocal_lab.train import loop
     from refocal_lab.train.data import load
+    from refocal_lab.train.process import choose_device, join_processes
+    from refocal_lab.train.run_folder import RunFolder
 
     recipes = _recipes(options)
     if options.engine == "ray":
@@ -62,8 +63,8 @@ def train(options: Namespace) -> None:
     if options.address is not None:
         msg = "--address needs --engine ray"
         raise ValueError(msg)
-    process = _join_processes(options.device)
-    device = _device(options.device, process)
+    process = join_processes(options.device)
+    device = choose_device(options.device, process)
     out = Path(options.out or "runs")
     data = load(
         recipes[0].data,
@@ -72,32 +73,32 @@ def train(options: Namespace) -> None:
         split_seed=recipes[0].split_seed,
         word_vectors=recipes[0].word_vectors,
     )
-    if process[0] == 0:
+    if process.leads:
         out.mkdir(parents=True, exist_ok=True)
         _discard_unless_resumed(recipes, out, options)
-    if process[1] > 1:
+    if not process.is_alone:
         torch.distributed.barrier()
-    with _bars(out, recipes, shown=process[0] == 0) as report:
+    with _bars(out, recipes, shown=process.leads) as report:
         loop.train(
             recipes,
             data,
             out,
             device=device,
             report=report,
-            at_once=options.at_once if process[1] == 1 else 1,
+            at_once=options.at_once if process.is_alone else 1,
             compiled=not options.no_compile,
             keep_logits=tuple(options.keep_logits or ()),
             process=process,
         )
-    if process[1] > 1:
+    if not process.is_alone:
         torch.distributed.destroy_process_group()
-    if process[0] == 0:
-        _show([runs.read_card(out / recipe.name) for recipe in recipes], as_json=options.json)
+    if process.leads:
+        _show([RunFolder(out / recipe.name).read_card() for recipe in recipes], as_json=options.json)
 
 
 def _train_on_cluster(recipes: list[TrainingRecipe], options: Namespace) -> None:
-    from refocal_lab.train import runs
     from refocal_lab.train.on_ray import train as spread
+    from refocal_lab.train.run_folder import RunFolder
 
     if options.device is not None or options.download:
         msg = "--device and --download are not for --engine ray: it takes the GPUs and the data that the cluster has"
@@ -114,15 +115,15 @@ def _train_on_cluster(recipes: list[TrainingRecipe], options: Namespace) -> None
         keep_logits=tuple(options.keep_logits or ()),
         finished=lambda name: print(f"{name}  trained", file=sys.stderr),  # noqa: T201
     )
-    _show([runs.read_card(out / recipe.name) for recipe in recipes], as_json=options.json)
+    _show([RunFolder(out / recipe.name).read_card() for recipe in recipes], as_json=options.json)
 
 
 def _discard_unless_resumed(recipes: list[TrainingRecipe], out: Path, options: Namespace) -> None:
-    from refocal_lab.train import runs
+    from refocal_lab.train.run_folder import RunFolder
 
     if not options.resume:
         for recipe in recipes:
-            runs.discard(out / recipe.name)
+            RunFolder(out / recipe.name).discard()
 
 
 def _recipes(options: Namespace) -> list[TrainingRecipe]:
@@ -158,33 +159,6 @@ def _recipes(options: Namespace) -> list[TrainingRecipe]:
         msg = f"two runs of {where} would have the name {min(twice)}: train them into different folders"
         raise ValueError(msg)
     return recipes
-
-
-def _join_processes(device: str | None) -> tuple[int, int]:
-    """Which process this is, and of how many, where torchrun started several."""
-    import torch
-
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count == 1:
-        return 0, 1
-    on_gpu = torch.cuda.is_available() if device is None else torch.device(device).type == "cuda"
-    torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
-    return torch.distributed.get_rank(), count
-
-
-def _device(asked: str | None, process: tuple[int, int]) -> Any:
-    import torch
-
-    name = asked or ("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            msg = f"--device {name}: there is no GPU that PyTorch can use"
-            raise ValueError(msg)
-        index = int(os.environ["LOCAL_RANK"]) if process[1] > 1 else device.index or 0
-        device = torch.device("cuda", index)
-        torch.cuda.set_device(device)
-    return device
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from refocal_lab.train.data import Part
+from refocal_lab.train.process import ALONE, Process
 
 PADDING = 4
 _EVALUATION_BATCH = 2_000
@@ -75,13 +76,13 @@ class Order:
         process: Which of the processes this is, and how many there are: each takes its share of every batch.
     """
 
-    def __init__(self, count: int, *, batch_size: int, seed: int, process: tuple[int, int]) -> None:
+    def __init__(self, count: int, *, batch_size: int, seed: int, process: Process) -> None:
         self._count, self._seed, self._process = count, seed, process
         self._whole = min(batch_size, count)
-        if self._whole % process[1]:
-            msg = f"batch_size must be a multiple of the number of processes {process[1]}, got {self._whole}"
+        if self._whole % process.count:
+            msg = f"batch_size must be a multiple of the number of processes {process.count}, got {self._whole}"
             raise ValueError(msg)
-        self.steps, self.size = count // self._whole, self._whole // process[1]
+        self.steps, self.size = count // self._whole, self._whole // process.count
 
     def generator(self, epoch: int) -> np.random.Generator:
         """What all that is random about an epoch is drawn from, the order first."""
@@ -93,8 +94,7 @@ class Order:
 
     def share(self, drawn: np.ndarray) -> np.ndarray:
         """What falls to this process (steps, size, ...) of values for all samples drawn."""
-        rank, processes = self._process
-        return drawn.reshape(self.steps, self._whole, *drawn.shape[1:])[:, rank::processes]
+        return drawn.reshape(self.steps, self._whole, *drawn.shape[1:])[:, self._process.rank :: self._process.count]
 
     def rows(self, epoch: int) -> np.ndarray:
         """The samples of each step of an epoch (steps, size)."""
@@ -131,7 +131,7 @@ class ArrayBatches(BatchSource):
         seed: int,
         device: torch.device,
         dtype: torch.dtype,
-        process: tuple[int, int] = (0, 1),
+        process: Process = ALONE,
     ) -> None:
         self._flips = augmentation == "crop-flip"
         self._order = Order(len(inputs), batch_size=batch_size, seed=seed, process=process)

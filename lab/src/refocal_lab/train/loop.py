@@ -1,277 +1,23 @@
-"""The training loop: epochs, checkpoints and measures of one network, and several networks side by side."""
+"""The training loop: train several networks on one data set, one after another or side by side on a GPU."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from refocal import _check
-from refocal.losses import find_policy
-from refocal_lab.train import checkpoint, runs
-from refocal_lab.train.batches import ArrayBatches, BatchSource, Evaluation, Order
 from refocal_lab.train.data import DataSet
-from refocal_lab.train.history import History, measure
 from refocal_lab.train.models import build, input_kind
-from refocal_lab.train.models.layers import WordVectors, find_head
-from refocal_lab.train.objective import build_loss
+from refocal_lab.train.process import ALONE, Process
 from refocal_lab.train.recipe import TrainingRecipe
-from refocal_lab.train.step import Step, combine_over_processes
-from refocal_lab.train.text_batches import TextBatches, scored_logits
-
-ReportEpoch = Callable[["Trial", dict[str, Any]], None]
-
-
-class DivergedError(RuntimeError):
-    """The loss of a step, or what the network says after an epoch, is not a finite number."""
-
-
-class Trial:
-    """One network being trained in a folder of its own; made anew in the same folder, it goes on where it stopped.
-
-    Args:
-        recipe: What to train.
-        data: The data set of the recipe.
-        folder: Where checkpoint, measures and results go.
-        device: Where to train.
-        compiled: Let `torch.compile` fuse the network's elementwise work (on a GPU).
-        keep_logits: Epochs after which the logits of the training part are stored.
-        process: Which of the processes of a distributed training this is, and how many there are.
-    """
-
-    def __init__(
-        self,
-        recipe: TrainingRecipe,
-        data: DataSet,
-        folder: Path,
-        *,
-        device: torch.device,
-        compiled: bool,
-        keep_logits: tuple[int, ...] = (),
-        process: tuple[int, int] = (0, 1),
-    ) -> None:
-        self.recipe, self.folder, self._data, self._device = recipe, folder, data, device
-        self._keep_logits, self._leads, self._processes = keep_logits, process[0] == 0, process[1]
-        on_gpu = device.type == "cuda"
-        # three derivatives need all digits, operations that have them, and probes drawn anew at each step; networks of
-        # words are small
-        fast = on_gpu and recipe.curvature_penalty is None and data.kind == "arrays"
-        self.network = _network(recipe, data).to(device)
-        self._batches = _batches(recipe, data, device=device, half=fast, process=process)
-        self.loss = build_loss(recipe).to(device)
-        self._step = Step(self.network, self.loss, self._batches, recipe, half=fast, compiled=compiled and fast)
-        self._history = History(folder / "metrics.jsonl")
-        self._checkpoint, self._best = folder / "checkpoint.safetensors", folder / "best.safetensors"
-        self._held_out = {name: self._batches.evaluation(getattr(data, name)) for name in ("val", "test")}
-        self._val_labels = torch.from_numpy(data.val.labels).to(device)
-        self.epochs_done = self._resume()
-        if fast:
-            self._capture()
-        if on_gpu:
-            torch.cuda.synchronize(device)  # what runs it works on another stream
-
-    def run(self, report: ReportEpoch, *, stop: threading.Event) -> None:
-        """Train to the end, or until asked to stop after an epoch."""
-        with self._own_stream():
-            while self.epochs_done < self.recipe.epochs and not stop.is_set():
-                record = self._epoch()
-                report(self, record)
-            if self.epochs_done == self.recipe.epochs and self._leads:
-                self._finish()
-
-    def _epoch(self) -> dict[str, Any]:
-        start, epoch = time.perf_counter(), self.epochs_done
-        rate = self.recipe.rate(epoch)
-        self._step.run_epoch(epoch, rate=rate)
-        combine_over_processes([self._step.losses], summed=self.recipe.sum_loss)
-        self._check_losses(epoch)
-        self._share_buffers()
-        logits, labels = (_of_all_processes(each) for each in (self._step.logits, self._batches.epoch_labels))
-        train = measure(_numpy(logits.flatten(0, -2)), _numpy(labels.flatten()))
-        held_out = {name: self._logits(part) for name, part in self._held_out.items()}
-        self._check_logits(held_out, epochs=epoch + 1, dtype=torch.float32)
-        self._adapt(held_out["val"])
-        self.epochs_done += 1
-        record = {
-            "epoch": self.epochs_done,
-            "learning_rate": rate,
-            "loss": float(self._step.losses.mean()),
-            "train": train,  # of the augmented batches, each before its step
-            **{name: measure(_numpy(logits), getattr(self._data, name).labels) for name, logits in held_out.items()},
-            "head_norm": float(torch.linalg.vector_norm(find_head(self.network).weight.detach())),
-            "seconds": time.perf_counter() - start,
-        }
-        if self._leads:
-            if self.epochs_done in self._keep_logits:
-                logits = self._logits(self._batches.evaluation(self._data.train))
-                runs.write_training_logits(self.folder, self.epochs_done, _numpy(logits), self._data.train.labels)
-            self._history.append(record)
-            if self.recipe.keep == "best-validation" and self._history.best() == self.epochs_done:
-                self._save(self._best)
-            self._save(self._checkpoint)
-        return record
-
-    def _share_buffers(self) -> None:
-        """Running statistics are gathered by each process from its share: all go on with those of the first."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            for buffer in self.network.buffers():
-                torch.distributed.broadcast(buffer, src=0)
-
-    def _check_losses(self, epoch: int) -> None:
-        bad = torch.nonzero(~torch.isfinite(self._step.losses)).flatten()
-        if len(bad):
-            step = int(bad[0])
-            msg = (
-                f"{self.recipe.name}: the loss is {float(self._step.losses[step])} at step {step + 1} of epoch "
-                f"{epoch + 1} (learning rate {self.recipe.rate(epoch):g})"
-                + (f"; the checkpoint of epoch {epoch} is kept" if epoch else "")
-            )
-            raise DivergedError(msg)
-
-    def _check_logits(self, held_out: dict[str, Tensor], *, epochs: int, dtype: torch.dtype) -> None:
-        """The last step of an epoch has no loss after it that would show what became of the weights."""
-        for name, logits in held_out.items():
-            largest = float(logits.abs().max())
-            if not largest <= torch.finfo(dtype).max:
-                msg = (
-                    f"{self.recipe.name}: logits of the {name} part reach {largest:g} after epoch {epochs} (learning "
-                    f"rate {self.recipe.rate(epochs - 1):g}), beyond {str(dtype).removeprefix('torch.')}"
-                )
-                raise DivergedError(msg)
-
-    def _adapt(self, logits: Tensor) -> None:
-        policy = find_policy(self.loss)
-        if policy is not None:
-            policy.step_epoch(torch.softmax(logits, dim=1), self._val_labels)
-
-    def _logits(self, part: Evaluation) -> Tensor:
-        """Logits of a part on the device, for the classes that samples have."""
-        return scored_logits(self._all_logits(part), self._data.scored)
-
-    @torch.no_grad()
-    def _all_logits(self, part: Evaluation) -> Tensor:
-        """The same for all classes."""
-        self.network.eval()
-        return torch.cat([logits.float() for logits in part.logits(self.network)])
-
-    def _save(self, path: Path) -> None:
-        settings = json.dumps(self.recipe.settings())
-        state, processes = self._step.state(), self._processes
-        checkpoint.save(path, state, epochs=self.epochs_done, settings=settings, processes=processes)
-
-    @contextlib.contextmanager
-    def _own_stream(self) -> Iterator[None]:
-        with torch.cuda.stream(self._step.stream) if self._step.stream else contextlib.nullcontext():
-            yield
-
-    def _capture(self) -> None:
-        """Capture the step once for each gamma that the remaining epochs use."""
-        policy = find_policy(self.loss)
-        if policy is None:
-            self._step.capture()
-            return
-        for epoch in range(self.epochs_done, self.recipe.epochs):
-            policy.resume(epoch)
-            self._step.capture()
-        policy.resume(self.epochs_done)
-
-    def _resume(self) -> int:
-        if not self._checkpoint.exists():
-            if self._leads:
-                self._history.keep(0)
-            return 0
-        tensors, epochs, settings = checkpoint.load(self._checkpoint)
-        runs.check_same_settings(settings, self.recipe, self.folder)
-        here, there = ({name: each.shape for name, each in state.items()} for state in (self._step.state(), tensors))
-        if misfits := here.items() ^ there.items():
-            msg = f"the checkpoint {self._checkpoint} is of another network: {min(misfits)[0]} does not fit"
-            raise checkpoint.CheckpointError(msg)
-        self._step.restore(tensors)
-        if self._leads:
-            self._history.keep(epochs)
-        policy = find_policy(self.loss)
-        if policy is not None:
-            policy.resume(epochs)
-        return epochs
-
-    def _finish(self) -> None:
-        kept_epoch = self.recipe.epochs
-        if self.recipe.keep == "best-validation":
-            tensors, kept_epoch, _ = checkpoint.load(self._best)
-            self._step.restore(tensors)
-        logits = {name: self._all_logits(part) for name, part in self._held_out.items()}
-        self._check_logits(logits, epochs=self.epochs_done, dtype=torch.float16)
-        weights = {
-            name.partition(".")[2]: tensor
-            for name, tensor in self._step.state().items()
-            if name.startswith(("parameter.", "buffer."))
-        }
-        runs.write_results(
-            self.folder,
-            self.recipe,
-            self._data,
-            logits={name: _numpy(part) for name, part in logits.items()},
-            weights=weights,
-            epochs=self._history.read(),
-            kept_epoch=kept_epoch,
-            device=self._device,
-            processes=self._processes,
-        )
-
-
-def _of_all_processes(tensor: Tensor) -> Tensor:
-    """Tensors of one shape, joined on the first dimension."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return tensor
-    parts = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(parts, tensor)
-    return torch.cat(parts)
-
-
-def _network(recipe: TrainingRecipe, data: DataSet) -> torch.nn.Module:
-    """The network of a recipe as training begins."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        network = build(recipe.model, classes=len(data.classes), shape=data.shape)
-    for module in network.modules():
-        if isinstance(module, WordVectors) and data.vectors is not None:
-            module.start_from(torch.from_numpy(data.vectors))
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def _batches(
-    recipe: TrainingRecipe, data: DataSet, *, device: torch.device, half: bool, process: tuple[int, int]
-) -> BatchSource:
-    """The training part in batches."""
-    part = data.train
-    if not isinstance(part.inputs, np.ndarray):
-        order = Order(len(part), batch_size=recipe.batch_size, seed=recipe.seed, process=process)
-        return TextBatches(part, scored=data.scored, order=order, device=device)
-    assert recipe.augmentation is not None
-    return ArrayBatches(
-        *(part.inputs, part.labels),
-        mean=data.mean,
-        std=data.std,
-        augmentation=recipe.augmentation,
-        batch_size=recipe.batch_size,
-        seed=recipe.seed,
-        device=device,
-        dtype=torch.bfloat16 if half else torch.float32,
-        process=process,
-    )
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.cpu().numpy()
+from refocal_lab.train.resume import count_epochs_done
+from refocal_lab.train.run_folder import RunFolder
+from refocal_lab.train.trial import DivergedError, ReportEpoch, Trial
 
 
 def train(
@@ -284,7 +30,7 @@ def train(
     at_once: int = 4,
     compiled: bool = True,
     keep_logits: tuple[int, ...] = (),
-    process: tuple[int, int] = (0, 1),
+    process: Process = ALONE,
 ) -> None:
     """Train networks, each in a folder of its own under `out`; finished ones are left alone, others go on.
 
@@ -306,18 +52,18 @@ def train(
     check_epochs(keep_logits, recipes)
     for recipe in recipes:  # what can be refused is, before hours are spent on the others
         _check_fits(recipe, data)
-        _check_begun(recipe, out / recipe.name, keep_logits, processes=process[1])
-    waiting = [recipe for recipe in recipes if not runs.is_finished(out / recipe.name)]
+        _check_started(recipe, RunFolder(out / recipe.name), keep_logits, processes=process.count)
+    waiting = [recipe for recipe in recipes if not RunFolder(out / recipe.name).is_finished]
     together = at_once if device.type == "cuda" else 1
     diverged: list[str] = []
     for first in range(0, len(waiting), together):
         trials = []
         with contextlib.ExitStack() as folders:
             for recipe in waiting[first : first + together]:
-                folder = out / recipe.name
-                folder.mkdir(parents=True, exist_ok=True)
-                if process[0] == 0:
-                    folders.enter_context(runs.held(folder))
+                folder = RunFolder(out / recipe.name)
+                folder.path.mkdir(parents=True, exist_ok=True)
+                if process.leads:
+                    folders.enter_context(folder.lock())
                 trials.append(
                     Trial(
                         recipe,
@@ -353,11 +99,11 @@ def _check_fits(recipe: TrainingRecipe, data: DataSet) -> None:
         build(recipe.model, classes=len(data.classes), shape=data.shape)
 
 
-def _check_begun(recipe: TrainingRecipe, folder: Path, keep_logits: Sequence[int], *, processes: int) -> None:
+def _check_started(recipe: TrainingRecipe, folder: RunFolder, keep_logits: Sequence[int], *, processes: int) -> None:
     """Refuse to go on with other settings or processes, or to keep logits of epochs that are past."""
-    done = runs.epochs_done(folder, recipe, processes=processes)
+    done = count_epochs_done(folder, recipe, processes=processes)
     for epoch in keep_logits:
-        if epoch <= done and not runs.training_logits(folder, epoch).exists():
+        if epoch <= done and not folder.training_logits(epoch).exists():
             msg = (
                 f"{folder} holds a run of {done} epochs that did not keep the logits of epoch {epoch}: "
                 "choose another folder, or remove this one"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from refocal import _check
-from refocal._files import write_text
 from refocal.scale.cluster import RETRIES, Watch
 from refocal.scale.ray_engine import open_ray
 from refocal.scale.tasks import end, first_done, original_errors
@@ -122,11 +120,12 @@ def _train_one(
     import ray
     import torch
 
-    from refocal_lab.train import loop, runs
+    from refocal_lab.train import loop
     from refocal_lab.train.data import load
+    from refocal_lab.train.run_folder import RunFolder
 
-    folder = out / recipe.name
-    trained_before = runs.is_finished(folder)
+    folder = RunFolder(out / recipe.name)
+    trained_before = folder.is_finished
     vectors = recipe.word_vectors
     if vectors not in (None, "glove", "learned"):  # a file
         vectors = str(working_folder / vectors)
@@ -143,7 +142,5 @@ def _train_one(
         keep_logits=tuple(epoch for epoch in keep_logits if epoch <= recipe.epochs),
     )
     if not trained_before:
-        card = runs.read_card(folder)
-        card["ran_on"] = {"engine": "ray", "machine": platform.node()}
-        write_text(folder / "card.json", json.dumps(card, indent=1) + "\n", overwrite=True)
+        folder.update_card(ran_on={"engine": "ray", "machine": platform.node()})
     return recipe.name

@@ -20,6 +20,7 @@ from refocal.curvature import HessianTracePenalty, twice_differentiable
 from refocal.losses import find_policy
 from refocal_lab.train.batches import BatchSource
 from refocal_lab.train.models.layers import Dropout, Head, WordVectors, find_head
+from refocal_lab.train.process import combine
 from refocal_lab.train.recipe import TrainingRecipe
 
 _IN_FLIGHT = 8
@@ -162,7 +163,7 @@ class Step:
         gradients = torch.autograd.grad(loss, self._used)
         with torch.no_grad():
             self._take(gradients)
-            combine_over_processes([kept.grad for kept in self.parameters], summed=self._summed)
+            combine([kept.grad for kept in self.parameters], summed=self._summed)
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self._clip_norm)
             self._optimizer.step()
@@ -235,15 +236,3 @@ def _rounded_weights(network: nn.Module) -> list[Tensor]:
         for weight in module.parameters(recurse=False)
         if not isinstance(module, nn.BatchNorm2d | Head)
     ]
-
-
-def combine_over_processes(tensors: list[Any], *, summed: bool) -> None:
-    """Gradients or losses of whole batches, of which each process has computed its share."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return
-    flat = torch.cat([tensor.flatten() for tensor in tensors])
-    torch.distributed.all_reduce(flat)
-    if not summed:
-        flat /= torch.distributed.get_world_size()
-    for tensor, part in zip(tensors, torch.split(flat, [each.numel() for each in tensors]), strict=True):
-        tensor.copy_(part.view_as(tensor))

@@ -20,10 +20,10 @@ from typing import Any
 from refocal._documents import SkippedWarning, parse_json, read_document, unpack
 from refocal._files import replacing
 from refocal_lab.train.recipe import parse_recipe
+from refocal_lab.train.run_folder import RunFolder
 
 SCHEMA = 1
 _SUFFIXES = (".json", ".npz", ".jsonl.gz")
-_RUN = ("card.json", "predictions.npz", "metrics.jsonl")
 _ALL_CLASSES = "all-classes"
 _MOST_HISTORY = 1 << 28  # bytes
 _NUMBER = (int, float)
@@ -192,15 +192,15 @@ def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
         FileNotFoundError: The run is not finished.
         ZooError: Its card cannot be used, or the zoo holds a run of its name with other settings.
     """
-    source, root = Path(run), Path(folder)
+    source, root = RunFolder(run), Path(folder)
     try:
-        card, predictions, history = (read_document(source / name) for name in _RUN)
+        card, predictions, history = map(read_document, (source.card, source.logits, source.history))
     except FileNotFoundError as error:
         msg = f"{source} holds no finished run: there is no {Path(error.filename).name}"
         raise FileNotFoundError(msg) from None
-    added = _card(card, source / "card.json")
+    added = _card(card, source.card)
     if added.name != Path(added.name).name or not added.name.strip("."):
-        msg = f"{source / 'card.json'}: name must be that of a file, got {added.name!r}"
+        msg = f"{source.card}: name must be that of a file, got {added.name!r}"
         raise ZooError(msg)
     target = root / f"{added.name}.json"
     if target.exists() and _read(target).settings != added.settings:
@@ -209,7 +209,7 @@ def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
     root.mkdir(parents=True, exist_ok=True)
     contents = {".npz": predictions, ".jsonl.gz": gzip.compress(history, mtime=0), ".json": card}
     files = {root / f"{added.name}{suffix}": content for suffix, content in contents.items()}
-    every = source / f"{_ALL_CLASSES}.npz"
+    every = source.all_class_logits
     if every.exists():
         (root / _ALL_CLASSES).mkdir(exist_ok=True)
         files = {root / _ALL_CLASSES / f"{added.name}.npz": every.read_bytes()} | files
