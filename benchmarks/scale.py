@@ -43,7 +43,7 @@ import sys
 from refocal import scale
 clock = Clock()
 found = scale.evaluate(sys.argv[1] + "/*.parquet")
-clock.report(peak(), {"ece": found.ece, "nll": found.nll})
+clock.report(peak(), {name: found.given.measures[name].value for name in ("ece", "nll")})
 """
 RAY = """
 import glob, os, sys
@@ -68,7 +68,8 @@ def cpu():
     return time.process_time() + sum(int(tick) for each in ticks for tick in each) / os.sysconf("SC_CLK_TCK")
 clock = Clock(cpu)
 found = scale.evaluate(sys.argv[1] + "/*.parquet", engine="ray")
-clock.report(max(map(peak, workers())), {"start": started, "ece": found.ece, "nll": found.nll})
+values = {name: found.given.measures[name].value for name in ("ece", "nll")}
+clock.report(max(map(peak, workers())), {"start": started, **values})
 ray.shutdown()
 """
 PLAIN = """

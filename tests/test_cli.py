@@ -76,26 +76,28 @@ def test_evaluate_files_side_by_side(files, capsys):
 
 def test_evaluate_block_by_block(files, capsys):
     little = ("--json", "--memory", "10K")
-    content = json.loads(run(capsys, "evaluate", "both.npz", "--split", "test", *little)[1])["streamed"]["both.npz"]
+    content = json.loads(run(capsys, "evaluate", "both.npz", "--split", "test", *little)[1])
     test = Predictions.read("test.npz")
-    assert content["ece"] == pytest.approx(refocal.evaluate(test.scores, test.labels).given.measures["ece"].value)
+    in_memory = refocal.evaluate(test.scores, test.labels)
+    (given,) = content["methods"]
+    assert given["measures"]["ece"]["value"] == pytest.approx(in_memory.given.measures["ece"].value)
     assert content["samples"] == len(test)
     log_odds = np.linspace(-4, 4, 300)
     labels = (np.sin(37 * log_odds) + log_odds > 0).astype(int)
     Predictions(log_odds, input="logits", labels=labels).write("two.npz")
-    content = json.loads(run(capsys, "evaluate", "two.npz", *little)[1])["streamed"]["two.npz"]
+    content = json.loads(run(capsys, "evaluate", "two.npz", *little)[1])
     for name, measured in refocal.evaluate(log_odds, labels).given.measures.items():
         if name != "adaptive_ece":
-            assert content[name] == pytest.approx(measured.value), name
+            assert content["methods"][0]["measures"][name]["value"] == pytest.approx(measured.value), name
     _, shown, told = run(capsys, "calibrate", "both.npz", *little)
-    assert json.loads(shown)["method"] == "focal-temperature"
+    assert [method["name"] for method in json.loads(shown)["methods"]] == ["given", "focal-temperature"]
     assert "reading block by block: focal-temperature is fitted, and no other method is compared: both.npz" in told
     told = run(capsys, "calibrate", "both.npz", "--gamma", 3, *little)[2]
     assert "is compared; gamma counts with --method posterior alone: both.npz" in told
     _, shown, told = run(capsys, "calibrate", "both.npz", "--method", "temperature", "--memory", 9)
     assert "refocal: reading block by block: both.npz would take about" in told
     assert "more than --memory 9B" in told
-    assert "temperature: T = " in shown
+    assert "Temperature scaling: T = " in shown
     told = run(capsys, "evaluate", "two.npz", "--report", "x.html", *little)[2]
     assert "--report needs the whole file in memory, but two.npz would take about" in told
     assert "more than --memory 10.0K" in told
@@ -148,7 +150,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "plain.npz"], "plain.npz has no column split with rows of val and of test"),
         (["calibrate", "test.npz", "--test", "test.npz"], "there are no rows of 'val', only of 'test'"),
         (["calibrate", "both.npz", "--method", "magic"], "method must be one of"),
-        (["calibrate", "both.npz", "--method", "posterior"], "needs the gamma"),
+        (["calibrate", "both.npz", "--method", "posterior"], "needs gamma"),
         (["calibrate", "both.npz", "--loss", "{"], "--loss must be JSON"),
         (["calibrate", "both.npz", "--loss", '{"focus": 3}'], "--loss must be an object with gamma"),
         (["calibrate", "both.npz", "--loss", '{"gamma": null}'], "--loss must be an object with gamma"),
@@ -173,7 +175,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "plain.npz", "--test", "plain.npz"], "both fitted to and measured on"),
         (["calibrate", "val.npz", "--test", "renamed.npz"], "same class names"),
         (["calibrate", "masked.npz", "--test", "plain.npz"], "masked.npz, logits, row 0: must be finite"),
-        (["calibrate", "probs.npz", "--test", "few.npz"], "needs 10 samples or more, got 3"),
+        (["calibrate", "probs.npz", "--test", "few.npz"], "needs at least 10 samples, got 3"),
         (["calibrate", "plain.npz", "--test", "probs.npz"], "must hold the same kind of scores"),
         (["apply", "cal.json", "two.npz", "--out", "x.npz"], "2 columns, but the calibrator was fitted to 10"),
         (["apply", "deep.json", "test.npz", "--out", "x.npz"], "deep.json .* it is nested too deeply"),

@@ -36,7 +36,7 @@ def test_readme_tells_what_the_closed_form_does_to_the_demo():
     val, test = demo.load().select("val"), demo.load().select("test")
     report = refocal.calibrate(val.scores, val.labels, gamma=demo.GAMMA).report(test.scores, test.labels)
     posterior = next(method for method in report.methods if method.name == "posterior")
-    sure, right = words.mean_confidence_and_accuracy(posterior.diagram)
+    sure, right = words.mean_confidence_and_accuracy(posterior)
     before, after = (method.measures["ece"].value for method in (report.given, posterior))
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
     assert f"takes ECE from {before:.1%} to {after:.1%}. It undoes" in readme

@@ -116,6 +116,7 @@ def sample_report(
     return Report(
         source='predictions/<i>val</i> & "test".npz',
         samples=rows,
+        total_weight=float(rows),
         classes=classes,
         class_names=tuple(NASTY[k % len(NASTY)] if k < len(NASTY) else f"class {k}" for k in range(classes)),
         shown_classes=tuple(range(min(classes, 10))),

@@ -159,7 +159,7 @@ def test_errors(digits):
     val, _ = digits
     with pytest.raises(ValueError, match="method must be one of"):
         calibrate(val.scores, val.labels, method="magic")
-    with pytest.raises(ValueError, match="needs the gamma"):
+    with pytest.raises(ValueError, match="needs gamma"):
         calibrate(val.scores, val.labels, method="posterior")
     with pytest.raises(ValueError, match="class_names must have one name for each of 10 classes, got 2"):
         evaluate(val.scores, val.labels, class_names=("a", "b"))
@@ -196,7 +196,9 @@ def test_wrong_labels_are_named(labels, error, message):
 @pytest.mark.parametrize("given", [{"weight": [1.0, 2.0, 3.0]}, {"label_smoothing": 0.1}, {"detached": True}])
 def test_settings_of_a_loss_are_not_ignored(given):
     logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
-    with pytest.raises(ValueError, match="weight, label_smoothing and detached are of the loss whose gamma is given"):
+    with pytest.raises(
+        ValueError, match="weight, label_smoothing and detached describe a training loss whose gamma must be given"
+    ):
         calibrate(logits, labels, **given)
 
 

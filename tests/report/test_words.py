@@ -54,4 +54,4 @@ def test_a_diagram_is_told_in_a_sentence():
     assert words.describe_diagram(diagram) == (
         "400 samples in 2 bins, 1 outside the consistency band. Mean predicted probability 80.0%, came true 87.5%."
     )
-    assert words.mean_confidence_and_accuracy(diagram) == pytest.approx((0.8, 0.875))
+    assert words.diagram_means(diagram) == pytest.approx((0.8, 0.875))

@@ -40,6 +40,12 @@ def write(folder, **form):
     return whole
 
 
+def summarize(report, method=None):
+    """The numbers of a report's method, by default of the scores as given, as a `CalibrationSummary` names them."""
+    measures = (method or report.given).measures
+    return {"samples": report.total_weight, **{name: estimate.value for name, estimate in measures.items()}}
+
+
 def spoil(path, row):
     """Write a file of which one row has a label that is no class; gives what reading it has to say."""
     good = predictions(200, 7)

@@ -41,10 +41,10 @@ def test_a_pattern_is_one_data_set(folder, capsys):
     status, shown, trouble = run(capsys, "evaluate", "val/*.parquet")
     assert (status, trouble) == (0, "")
     assert "intervals" in shown
-    content = json.loads(run(capsys, "evaluate", "val/*.parquet", "--json")[1])["measures"]
-    assert content == pytest.approx(scale.evaluate("val/*.parquet")._asdict())
+    content = json.loads(run(capsys, "evaluate", "val/*.parquet", "--json")[1])
+    assert content == json.loads(scale.evaluate("val/*.parquet").to_json())
     named = json.loads(run(capsys, "evaluate", *sorted(Path("val").iterdir()), "--engine", "local", "--json")[1])
-    assert named["measures"] == content
+    assert named["methods"] == content["methods"]
 
 
 @pytest.mark.parametrize("method", ["temperature", "focal-temperature", "posterior"])
@@ -67,18 +67,19 @@ def test_splits_of_the_same_files(folder, capsys):
     both = Predictions.read("both.npz")
     val = both.select("val")
     fitted = TemperatureScaling().fit(val.scores, val.labels)
-    assert content["parameters"]["temperature"] == pytest.approx(fitted.temperature_, rel=1e-4)
-    assert content["measures"]["given"]["samples"] == 100
+    assert content["methods"][1]["parameters"]["temperature"] == pytest.approx(fitted.temperature_, rel=1e-4)
+    assert content["samples"] == 100
 
 
 def test_measures_are_named_and_written_as_in_a_report(folder, capsys):
-    content = json.loads(run(capsys, "evaluate", "test/*.parquet", "--json")[1])["measures"]
+    content = json.loads(run(capsys, "evaluate", "test/*.parquet", "--json")[1])
+    values = {name: estimate["value"] for name, estimate in content["methods"][0]["measures"].items()}
     shown = run(capsys, "evaluate", "test/*.parquet")[1]
     for label, value in (
         ("Samples", f"{content['samples']:,.0f}"),
-        ("ECE", f"{content['ece']:.2%}"),
-        ("NLL", f"{content['nll']:.4f}"),
-        ("Share 99% sure", f"{content['confidence_share']:.2%}"),
+        ("ECE", f"{values['ece']:.2%}"),
+        ("NLL", f"{values['nll']:.4f}"),
+        ("Share 99% sure", f"{values['confidence_share']:.2%}"),
     ):
         assert re.search(rf"│ {label} +│ +{re.escape(value)} │", shown)
 
@@ -89,7 +90,7 @@ def test_only_one_of_val_and_test_may_have_weights(folder, capsys):
             some = Predictions.read(path)
             replace(some, sample_weight=np.full(len(some), 3.0)).write(path, overwrite=True)
     content = json.loads(run(capsys, "calibrate", "val/*.parquet", "--test", "test/*.parquet", "--json")[1])
-    assert content["measures"]["given"]["samples"] == 3 * sum(SIZES)
+    assert (content["samples"], content["total_weight"]) == (sum(SIZES), 3 * sum(SIZES))
 
 
 def test_one_file_goes_to_a_folder_that_is_there(folder, capsys):

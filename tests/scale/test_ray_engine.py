@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_sets import SIZES, predictions, spoil, write
+from data_sets import SIZES, predictions, spoil, summarize, write
 
 from refocal import cli, scale
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
-from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError
-from refocal.scale.measuring import measure_block
+from refocal.scale.measuring import BlockSums, measure_block
 from refocal.scale.parts import FileSource, Rows, find_files, require_form
 from refocal.scale.ray_engine import StoredBlocks, open_ray
 
@@ -36,8 +35,8 @@ def shuffled(folder):
 @pytest.mark.parametrize("form", [{}, {"weighted": True, "dtype": np.float64}], ids=["float32", "weights"])
 def test_both_engines_measure_the_same(tmp_path, form):
     write(tmp_path, **form)
-    local = scale.evaluate(tmp_path / "*.parquet")
-    assert scale.evaluate(shuffled(tmp_path), engine="ray") == pytest.approx(local, rel=1e-12)
+    local = summarize(scale.evaluate(tmp_path / "*.parquet"))
+    assert summarize(scale.evaluate(shuffled(tmp_path), engine="ray")) == pytest.approx(local, rel=1e-12)
     again = tmp_path / "again"  # the same rows in other partitions
     again.mkdir()
     whole = [Predictions.read(tmp_path / f"part-{number}.parquet") for number in (4, 0)]
@@ -50,7 +49,7 @@ def test_both_engines_measure_the_same(tmp_path, form):
             again / f"part-3-{number}.parquet"
         )
     shutil.copy(tmp_path / "part-1.parquet", again)
-    assert scale.evaluate(again / "*.parquet", engine="ray") == pytest.approx(local, rel=1e-12)
+    assert summarize(scale.evaluate(again / "*.parquet", engine="ray")) == pytest.approx(local, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +111,14 @@ def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def measure(block):
-        return measure_block(block, input="logits", calibrators=(None,))[0]
+        return measure_block(block, input="logits", calibrator=None)
 
     with open_ray(None, lambda _: None) as engine:
-        found = engine.fold(FileSource.of(files, read_and_die), measure, CalibrationAccumulator.merge, what="measuring")
+        found = engine.fold(FileSource.of(files, read_and_die), measure, BlockSums.merge, what="measuring")
     assert int(marker.read_text(encoding="utf-8")) != os.getpid()
-    assert found.compute() == pytest.approx(scale.evaluate(files), rel=1e-12)
-    assert found.compute().samples == sum(SIZES)
+    (accumulator,) = found.accumulators
+    assert accumulator.compute()._asdict() == pytest.approx(summarize(scale.evaluate(files)), rel=1e-12)
+    assert (found.rows, accumulator.compute().samples) == (sum(SIZES), sum(SIZES))
 
 
 @pytest.mark.parametrize("task", ["evaluate", "calibrate", "apply"])
@@ -229,9 +229,9 @@ def test_an_interrupt_ends_the_remote_work(tmp_path):
 def test_a_cluster_is_known_by_its_answer(tmp_path):
     predictions(10, 0).write(tmp_path / "a.npz")
     address, path = ray.get_runtime_context().gcs_address, str(tmp_path / "a.npz")
-    program = f"from refocal import scale; print(scale.evaluate({path!r}, engine='ray', address={address!r}).error)"
+    program = f"from refocal import scale; print(scale.evaluate({path!r}, engine='ray', address={address!r}).to_json())"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert float(done.stdout) == scale.evaluate(path).error
+    assert json.loads(done.stdout) == json.loads(scale.evaluate(path).to_json())
 
 
 def test_another_address_than_the_one_connected_to_is_refused(tmp_path):
@@ -252,14 +252,16 @@ def test_commands(tmp_path, monkeypatch, capsys):
 
     results = {}
     for engine in (["--engine", "local"], ["--engine", "ray"], ["--engine", "ray", "--address", "auto"]):
-        measures = run("evaluate", "val/*.parquet", *engine)["measures"]
+        (given,) = run("evaluate", "val/*.parquet", *engine)["methods"]
         calibrated = run(
             "calibrate", "val/*.parquet", "--test", "test/*.parquet", "--save", "c.json", "--force", *engine
         )
         applied = run("apply", "c.json", "test/*.parquet", "--out", f"out{len(results)}", *engine)
         assert applied == {"rows": sum(SIZES), "written": 5, "kept": 0, "out": f"out{len(results)}"}
-        results[" ".join(engine)] = [*measures.values(), *calibrated["parameters"].values()]
-        assert calibrated["measures"]["calibrated"]["ece"] < 0.3 * calibrated["measures"]["given"]["ece"]
+        before, after = calibrated["methods"]
+        values = [estimate["value"] for estimate in given["measures"].values()]
+        results[" ".join(engine)] = [*values, *after["parameters"].values()]
+        assert after["measures"]["ece"]["value"] < 0.3 * before["measures"]["ece"]["value"]
     local, *remote = results.values()
     for each in remote:
         assert each == pytest.approx(local, rel=1e-6)

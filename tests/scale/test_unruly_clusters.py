@@ -104,7 +104,7 @@ def test_standard_output_is_kept_to_json(tmp_path, files, begin):
     process = begin(tmp_path, "dies once", *files, "--json")
     output, trouble = process.communicate(timeout=240)
     assert process.returncode == 0, trouble
-    assert json.loads(output)["measures"]["samples"] == 60
+    assert json.loads(output)["samples"] == 60
 
 
 def test_standard_output_is_empty_after_an_error(tmp_path, files, begin):

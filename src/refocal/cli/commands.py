@@ -46,8 +46,8 @@ def evaluate(options: Namespace) -> None:
             raise ValueError(msg)
         note(f"reading block by block, without intervals: {why}")
         with partitioned.bar() as progress:
-            found = compare.streamed(options.files, split=options.split, progress=progress)
-        show(options, *found)
+            reports = compare.streamed(options.files, split=options.split, progress=progress)
+        _show_reports(options, reports, [])
         return
     with steps() as progress:
         several = []
@@ -61,6 +61,11 @@ def evaluate(options: Namespace) -> None:
         tests = compare.paired(several, progress) if len(several) > 1 else []
     if len(reports) == 1:
         _save(reports[0], options)
+    _show_reports(options, reports, tests)
+
+
+def _show_reports(options: Namespace, reports: Sequence[Report], tests: Sequence[dict[str, Any]]) -> None:
+    if len(reports) == 1:
         show(options, build_table(reports[0]), json.loads(reports[0].to_json()))
     else:
         content = {"files": [json.loads(report.to_json()) for report in reports], "paired": tests}

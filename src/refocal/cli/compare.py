@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from refocal import metrics
 from refocal.calibrators.conversion import scores_to_probs
-from refocal.metrics import CalibrationSummary
 from refocal.predictions import Predictions
 from refocal.report import Report, words
+from refocal.report.table import compare_reports
 
 if TYPE_CHECKING:
     from refocal.scale.engines import Progress
@@ -46,53 +44,20 @@ def paired(several: Sequence[Predictions], progress: Callable[[str], None]) -> l
     return tests
 
 
-def side_by_side(reports: Sequence[Report], tests: Sequence[dict[str, Any]]) -> RenderableType:
-    """A column a file."""
-    shown = Table()
-    shown.add_column("measure")
-    for report in reports:
-        shown.add_column(Text(words.printable(report.source)), justify="right")
-    for name in words.list_measures(reports[0]):
-        values = [report.given.measures.get(name) for report in reports]
-        cells = [
-            words.MISSING
-            if value is None
-            else f"{words.format_measure(name, value.value)}\n{words.format_interval(name, value)}"
-            for value in values
-        ]
-        shown.add_row(words.describe_measure(name).label, *cells)
-    shown.add_row("calibrated? p-value", *(words.format_p_value(report.given.p_value) for report in reports))
+def side_by_side(reports: Sequence[Report], tests: Sequence[dict[str, Any]] = ()) -> RenderableType:
+    """Build a table with a column for each file."""
+    rows = []
     for measure in dict.fromkeys(test["measure"] for test in tests):
         cells = [words.format_p_value(test["p_value"]) for test in tests if test["measure"] == measure]
-        shown.add_row(f"{words.describe_measure(measure).label} differs from the first? p-value", "", *cells)
-    return Group(shown, Text(words.LIMITS))
+        rows.append((f"{words.describe_measure(measure).label} differs from the first? p-value", "", *cells))
+    return compare_reports(reports, *rows)
 
 
-def streamed(files: Sequence[str], *, split: str | None, progress: Progress) -> tuple[RenderableType, Any]:
-    """Measures without intervals, in the memory of one block."""
+def streamed(files: Sequence[str], *, split: str | None, progress: Progress) -> list[Report]:
+    """Measure each file without intervals, in the memory of one block."""
     from refocal import scale
 
-    summaries = [scale.evaluate(file, split=split, progress=progress) for file in files]
-    shown = measures([Path(file).name for file in files], summaries)
-    return shown, {"streamed": {file: finite(summary) for file, summary in zip(files, summaries, strict=True)}}
-
-
-def measures(titles: Sequence[str], summaries: Sequence[CalibrationSummary]) -> RenderableType:
-    """A column for each summary."""
-    shown = Table(title="measured block by block: no intervals")
-    shown.add_column("measure")
-    for title in titles:
-        shown.add_column(Text(words.printable(title)), justify="right")
-    shown.add_row("Samples", *(words.format_count(summary.samples) for summary in summaries))
-    for name in CalibrationSummary._fields[1:]:
-        cells = (words.format_measure(name, getattr(summary, name)) for summary in summaries)
-        shown.add_row(words.describe_measure(name).label, *cells)
-    return shown
-
-
-def finite(summary: CalibrationSummary) -> dict[str, float | None]:
-    """Measures for JSON, which has no NaN."""
-    return {name: value if np.isfinite(value) else None for name, value in summary._asdict().items()}
+    return [scale.evaluate(file, split=split, source=Path(file).name, progress=progress) for file in files]
 
 
 def _weights(predictions: Predictions) -> np.ndarray:

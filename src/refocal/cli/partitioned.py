@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -16,10 +17,8 @@ from rich.text import Text
 
 from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling, load
 from refocal.cli.commands import _SUFFIXES, _check_outputs
-from refocal.cli.compare import finite, measures
 from refocal.cli.output import show, terminal
-from refocal.report import words
-from refocal.report.selection import Candidate
+from refocal.report import build_table, words
 from refocal.scale import ProgressUpdate
 from refocal.scale import apply as apply_to_files
 from refocal.scale import evaluate as evaluate_files
@@ -43,8 +42,8 @@ def evaluate(options: Namespace) -> None:
     """Measure the files together."""
     _refuse(options, "report")
     with bar() as progress:
-        summary = evaluate_files(options.files, split=options.split, progress=progress, **_engine(options))
-    show(options, measures([" ".join(options.files)], [summary]), {"measures": finite(summary)})
+        report = evaluate_files(options.files, split=options.split, progress=progress, **_engine(options))
+    show(options, build_table(report), json.loads(report.to_json()))
 
 
 def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
@@ -66,22 +65,12 @@ def calibrate(options: Namespace, loss: dict[str, Any]) -> None:
     with bar() as progress, open_engine(engine.get("engine", "local"), engine.get("address"), progress) as running:
         result = fit(running, calibrator, val, Rows(form, split="val", optional=not alone, finite=True))
         rows = Rows(test_form, split="test", optional=not alone, finite=True)
-        before, after = measure(running, test, rows, (None, result))
-    parameters = Candidate(method, method, result, None).parameters
+        report = measure(running, test, rows, calibrator=result, source=options.test or options.val)
     if options.save:
         result.save(options.save)
-    content = {
-        "method": method,
-        "parameters": parameters,
-        "measures": {"given": finite(before), "calibrated": finite(after)},
-        "written": {"calibrator": options.save} if options.save else {},
-    }
-    shown = [
-        measures(["as given", "calibrated"], [before, after]),
-        Text(f"{method}: {words.format_parameters(parameters)}"),
-    ]
-    shown += [Text(words.printable(f"calibrator: {options.save}"))] if options.save else []
-    show(options, Group(*shown), content)
+    content = {**json.loads(report.to_json()), "written": {"calibrator": options.save} if options.save else {}}
+    saved = [Text(words.printable(f"calibrator: {options.save}"))] if options.save else []
+    show(options, Group(build_table(report), *saved), content)
 
 
 def refuse_whole(options: Namespace, why: str) -> None:
@@ -115,8 +104,9 @@ def apply(options: Namespace) -> None:
             progress=progress,
             **_engine(options),
         )
-    kept = f", {done.kept:,} were there already" if done.kept else ""
-    told = f"{done.rows:,} rows of {done.written:,} files calibrated{kept}: {options.out}"
+    files = "1 file" if done.written == 1 else f"{done.written:,} files"
+    kept = f", {done.kept:,} {'was' if done.kept == 1 else 'were'} there already" if done.kept else ""
+    told = f"{done.rows:,} rows of {files} calibrated{kept}: {options.out}"
     show(options, told, {**done._asdict(), "out": options.out})
 
 

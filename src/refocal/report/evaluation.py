@@ -1,4 +1,4 @@
-"""Measuring one or several ways to read scores as probabilities, on the same test data."""
+"""Measuring the scores as given and any calibrators on the same test data."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ GIVEN, POSTERIOR = "given", "posterior"
 
 @dataclass(frozen=True)
 class ScoreMap:
-    """A way to read scores as probabilities.
+    """A map from scores to probabilities, with the names that a report gives it.
 
     Attributes:
-        name: Short and unique; "given" for the scores as they came.
-        title: For people.
-        predict: From scores to probabilities (N, K).
-        parameters: The few numbers that people know it by.
-        seconds: How long fitting took; None where nothing was fitted.
-        on_slider: Whether the map is Psi^gamma(softmax(logits / T)) of its parameters, as the page's sliders set it.
+        name: Short and unique; "given" for the scores as given.
+        title: The name for people.
+        predict: Function from scores to probabilities (N, K).
+        parameters: The few parameters that the map is known by.
+        seconds: Duration of the fit; None if nothing was fitted.
+        on_slider: Whether the map is Psi^gamma(softmax(logits / T)) of its parameters, which the page's sliders set.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ScoreMap:
 
 
 def given_map(*, input: str) -> ScoreMap:
-    """The scores as they came: softmax of logits, or the probabilities themselves."""
+    """Return the map of the scores as given: softmax of logits, or the probabilities themselves."""
     return ScoreMap(GIVEN, "As given", lambda scores: scores_to_probs(scores, input=input), freeze({}), None)
 
 
@@ -58,16 +58,19 @@ def evaluate(
     by_class: bool = True,
     source: str = "test data",
 ) -> Report:
-    """Measure scores as they are, with nothing fitted.
+    """Measure whether the scores of a classifier can be trusted as they are. Nothing is fitted.
 
     Args:
         scores: Scores (N, K), or (N,) or (N, 1) for two classes.
         labels: Class indices (N,).
         input: "logits" or "probs".
-        sample_weight: One per row, or None.
-        class_names: One a class.
+        sample_weight: One weight per row, or None.
+        class_names: One name per class; numbers if None.
         by_class: Whether to measure each class, too.
-        source: What to call the data.
+        source: Name of the data in the report.
+
+    Returns:
+        A report, which `build_table` shows in a terminal and `Report.save` writes as a page or as JSON.
 
     Example:
         >>> import numpy as np
@@ -82,7 +85,7 @@ def evaluate(
 
 
 def compare(
-    maps: Sequence[ScoreMap],
+    score_maps: Sequence[ScoreMap],
     chosen: ScoreMap,
     data: TestData,
     *,
@@ -93,23 +96,16 @@ def compare(
     source: str = "test data",
     progress: Step = lambda _: None,
 ) -> Report:
-    """Measure maps, the scores as given first, and put the chosen one forward."""
-    given = maps[0].predict(data.scores)
+    """Measure several maps, of which the first gives the scores as given, and report the chosen one as recommended."""
+    given = score_maps[0].predict(data.scores)
     data = replace(data, labels=_check.labels(data.labels, given, "labels", xp=namespace(given)))
     classes = given.shape[1]
-    names = tuple(map(str, range(classes))) if class_names is None else tuple(class_names)
-    if len(names) != classes:
-        msg = f"class_names must have one name for each of {classes} classes, got {len(names)}"
-        raise ValueError(msg)
-    wrong = [name for name in names if not isinstance(name, str)]
-    if wrong:
-        msg = f"class_names must be text, got {wrong[0]!r}"
-        raise TypeError(msg)
+    names = name_classes(class_names, classes)
     shown = choose_classes(data.labels, classes) if by_class else ()
     methods, best, below = [], given, None
-    for score_map in maps:
+    for score_map in score_maps:
         progress(f"measuring {score_map.title[0].lower()}{score_map.title[1:]}")
-        probs = given if score_map is maps[0] else score_map.predict(data.scores)
+        probs = given if score_map is score_maps[0] else score_map.predict(data.scores)
         best = probs if score_map is chosen else best
         if score_map.name == POSTERIOR:
             below = float(np.average(given.max(axis=1) < probs.max(axis=1), weights=data.sample_weight))
@@ -122,15 +118,16 @@ def compare(
             title=score_map.title,
             parameters=freeze(score_map.parameters),
             chosen=score_map is chosen,
-            given=score_map is maps[0],
+            given=score_map is score_maps[0],
         )
         methods.append(method)
     methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
     winner = next(method for method in methods if method.chosen)
-    fitted = next((c.parameters for c in (chosen, *reversed(maps)) if c.parameters and c.on_slider), {})
+    fitted = next((c.parameters for c in (chosen, *reversed(score_maps)) if c.parameters and c.on_slider), {})
     return Report(
         source=source,
         samples=len(data.labels),
+        total_weight=float(len(data.labels) if data.sample_weight is None else np.sum(data.sample_weight)),
         classes=classes,
         class_names=names,
         shown_classes=shown,
@@ -146,8 +143,22 @@ def compare(
         methods=tuple(methods),
         changes=() if winner.given else find_largest_changes(given, best, data.labels),
         slider=_slider(data, classes, fitted, input=input),
-        versions=_versions(),
+        versions=read_versions(),
     )
+
+
+def name_classes(names: Sequence[str] | None, classes: int) -> tuple[str, ...]:
+    """Check the names of the classes; without names, return their numbers."""
+    if names is None:
+        return tuple(str(number) for number in range(classes))
+    if len(names) != classes:
+        msg = f"class_names must have one name for each of {classes} classes, got {len(names)}"
+        raise ValueError(msg)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        msg = f"class_names must be text, got {wrong[0]!r}"
+        raise TypeError(msg)
+    return tuple(names)
 
 
 def _slider(data: TestData, classes: int, fitted: Mapping[str, float], *, input: str) -> Slider:
@@ -157,6 +168,7 @@ def _slider(data: TestData, classes: int, fitted: Mapping[str, float], *, input:
     return Slider.pack(logits, data.labels[::step], gamma=values["gamma"], temperature=values["temperature"])
 
 
-def _versions() -> dict[str, str]:
+def read_versions() -> dict[str, str]:
+    """Return the versions of the packages that compute a report."""
     packages = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "scikit-learn")}
     return {"refocal": refocal.__version__, **packages, "python": platform.python_version()}

@@ -24,16 +24,19 @@ def isolated(value: str) -> str:
 
 
 def methods_table(report: Report) -> str:
-    """Methods with their measures and intervals."""
+    """The methods with their measures and confidence limits."""
     names = words.list_measures(report)
+    recommends = report.verdict is not None and len(report.methods) > 1
     head = [("Method", "words", "")]
     head += [(words.describe_measure(name).label, "number", words.describe_measure(name).meaning) for name in names]
-    head += [("p-value", "number", "of the hypothesis that the confidence is calibrated"), ("Fit", "number", "")]
+    tested = any(method.p_value is not None for method in report.methods)
+    head += [("p-value", "number", "of the hypothesis that the confidence is calibrated")] if tested else []
+    head += [("Fit", "number", "")]
     rows = []
     for method in report.methods:
         tags = "".join(
             f" <span class='tag'>{tag}</span>"
-            for tag, holds in (("recommended", method.chosen and len(report.methods) > 1), ("as given", method.given))
+            for tag, holds in (("recommended", method.chosen and recommends), ("as given", method.given))
             if holds
         )
         settings = f"<small>{text(words.format_parameters(method.parameters))}</small>" if method.parameters else ""
@@ -46,7 +49,9 @@ def methods_table(report: Report) -> str:
             limits = words.format_interval(name, value)
             small = f"<small>{limits}</small>" if limits else ""
             cells.append(_cell(words.format_measure(name, value.value) + small, value.value))
-        cells.append(_cell(escape(words.format_p_value(method.p_value)), method.p_value))
+        if tested:
+            p_value = math.nan if method.p_value is None else method.p_value
+            cells.append(_cell(escape(words.format_p_value(method.p_value)), p_value))
         fit = math.nan if method.fit_seconds is None else method.fit_seconds
         cells.append(_cell(escape(words.format_seconds(method.fit_seconds)), fit))
         of = " class='chosen'" if method.chosen else ""
@@ -60,8 +65,9 @@ def glossary(report: Report) -> str:
     """What the measures mean."""
     entries = [words.describe_measure(name) for name in words.list_measures(report)]
     terms = "".join(f"<dt>{text(entry.label)}</dt><dd>{text(entry.meaning)}</dd>" for entry in entries)
-    last = "<dt>p-value</dt><dd>small where calibrated probabilities would hardly look like this</dd>"
-    return f"<details class='glossary'><summary>What the columns mean</summary><dl>{terms}{last}</dl></details>"
+    if any(method.p_value is not None for method in report.methods):
+        terms += "<dt>p-value</dt><dd>probability that calibrated confidence looks at least this far off</dd>"
+    return f"<details class='glossary'><summary>What the columns mean</summary><dl>{terms}</dl></details>"
 
 
 def changes_table(report: Report) -> str:
@@ -141,7 +147,7 @@ def tiles(given: Method, chosen: Method) -> str:
         for name in ("ece", "nll")
         if all(name in method.measures for method in methods)
     ]
-    pairs = [words.mean_confidence_and_accuracy(method.diagram) for method in methods]
+    pairs = [words.mean_confidence_and_accuracy(method) for method in methods]
     parts.append(_tile("Mean confidence", *(words.format_percent(sure) for sure, _ in pairs)))
     parts.append(_tile("Accuracy", *(words.format_percent(right) for _, right in pairs)))
     return "".join(parts)
@@ -162,7 +168,7 @@ def confidence_words(given: Method, chosen: Method) -> str:
     lines = []
     both = (("Before", "before", given), ("After", "after", chosen))
     for label, series, method in (("As given", "after", given),) if given.chosen else both:
-        sure, right = words.mean_confidence_and_accuracy(method.diagram)
+        sure, right = words.mean_confidence_and_accuracy(method)
         if math.isnan(sure):
             continue
         gap = f"{abs(100 * (sure - right)):.1f}"

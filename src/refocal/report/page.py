@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: no network, everything inline, what users named escaped."""
+"""The report as one self-contained HTML page: nothing is loaded, and text from users is escaped."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from importlib import resources
 from string import Template
 from typing import Any
@@ -14,37 +15,41 @@ from typing import Any
 from refocal._files import write_text
 from refocal.report import markup, svg, words
 from refocal.report.live import BINS, Live, measure_rows
-from refocal.report.record import Diagram, Report
+from refocal.report.record import Diagram, Report, Slider
 
 _AXES = ("confidence (%)", "correct (%)")
 _CLASS_AXES = ("predicted probability (%)", "came true (%)")
-# The ranges of the two sliders; a fitted value outside widens them.
+# Ranges of the two sliders. A fitted value outside widens them.
 _GAMMA_RANGE = (-0.9, 10.0)
 _TEMPERATURE_RANGE = (0.1, 10.0)
+# The sections of the template that show diagrams, and the links to them.
+_ROW_SECTIONS = re.compile(
+    r'<(?:section id="|a href="#)(?:reliability|by-class|confidence|play|changed)".*?</(?:section|a)>\n', re.DOTALL
+)
 
 
 def render_page(report: Report) -> str:
-    """The page as text: the same report always gives the same page.
+    """Render the page as text. The same report always gives the same page.
 
-    It holds its style, script and data, and a content security policy that lets it ask for nothing else.
+    The page holds its style, script and data. Its content security policy keeps it from loading anything else. The page
+    of a report that was measured from sums has no diagrams.
 
     Args:
-        report: What was measured.
+        report: The report to show.
 
     Returns:
-        A whole HTML document.
+        A complete HTML document.
     """
-    given, chosen, slider = report.given, report.chosen, report.slider
-    fitted = measure_rows(slider, gamma=slider.gamma, temperature=slider.temperature)
     assets = resources.files("refocal.report").joinpath("assets")
     style = assets.joinpath("page.css").read_text("utf-8")
     script = "\n".join(assets.joinpath(name).read_text("utf-8") for name in ("psi.js", "page.js"))
-    answer, *reasons = report.verdict.sentences
-    meta = (
-        f"<span class='tag'>{markup.text(report.verdict.regime)}</span> {markup.isolated(report.source)} · "
-        f"{report.samples:,} test samples · {report.classes:,} classes"
-    )
-    return Template(assets.joinpath("page.html").read_text("utf-8")).substitute(
+    template = assets.joinpath("page.html").read_text("utf-8")
+    diagrams = _diagram_sections(report)
+    if diagrams is None:
+        template, diagrams = _ROW_SECTIONS.sub("", template), {}
+    answer, *reasons = words.FROM_SUMS if report.verdict is None else report.verdict.sentences
+    regime = f"<span class='tag'>{markup.text(report.verdict.regime)}</span> " if report.verdict else ""
+    return Template(template).substitute(
         title=f"{markup.text(report.source)}: calibration report",
         style=style,
         style_hash=_hash(style),
@@ -54,38 +59,50 @@ def render_page(report: Report) -> str:
         answer=markup.text(answer),
         reasons="".join(f"<p>{markup.text(sentence)}</p>" for sentence in reasons),
         legend=markup.legend(report),
-        tiles=markup.tiles(given, chosen),
-        meta=meta,
+        tiles=markup.tiles(report.given, report.chosen),
+        meta=f"{regime}{markup.isolated(report.source)} · {report.samples:,} test samples · {report.classes:,} classes",
+        limits="" if report.verdict is None else markup.text(words.LIMITS),
         methods=markup.methods_table(report),
         glossary=markup.glossary(report),
-        given_title=markup.isolated(given.title),
-        chosen_title=markup.isolated(chosen.title),
-        before=_reliability(given.diagram, "before"),
-        after=_reliability(chosen.diagram, "after"),
-        before_numbers=markup.bins_table(given.diagram, name="before"),
-        after_numbers=markup.bins_table(chosen.diagram, name="after"),
-        by_class=_by_class(report),
-        histogram=svg.histogram(given.histogram, chosen.histogram),
-        confidence=markup.confidence_words(given, chosen),
-        live=svg.reliability(
-            fitted.diagram, name="live", series="live", title="Reliability of these rows, as set now", axes=_AXES
-        ),
-        map=svg.fitted_map(gamma=slider.gamma, temperature=slider.temperature),
-        **_controls(report, fitted),
-        changes=markup.changes_table(report),
         versions=markup.text(", ".join(f"{name} {version}" for name, version in report.versions.items())),
+        **diagrams,
     )
 
 
 def save_page(report: Report, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write the page to a file, whole or not at all.
+    """Write the page to a file. An interrupted write leaves no file.
 
     Args:
-        report: What was measured.
-        path: Where to write; its folder must exist.
-        overwrite: Whether a file that is there may be replaced.
+        report: The report to show.
+        path: The file to write. Its folder must exist.
+        overwrite: Whether to replace an existing file.
     """
     write_text(path, render_page(report), overwrite=overwrite)
+
+
+def _diagram_sections(report: Report) -> dict[str, str] | None:
+    """Everything below the table of methods; None if the report was measured from sums."""
+    given, chosen, slider = report.given, report.chosen, report.slider
+    if given.diagram is None or chosen.diagram is None or slider is None:
+        return None
+    fitted = measure_rows(slider, gamma=slider.gamma, temperature=slider.temperature)
+    return {
+        "given_title": markup.isolated(given.title),
+        "chosen_title": markup.isolated(chosen.title),
+        "before": _reliability(given.diagram, "before"),
+        "after": _reliability(chosen.diagram, "after"),
+        "before_numbers": markup.bins_table(given.diagram, name="before"),
+        "after_numbers": markup.bins_table(chosen.diagram, name="after"),
+        "by_class": _by_class(report),
+        "histogram": svg.histogram(given.histogram or (), chosen.histogram or ()),
+        "confidence": markup.confidence_words(given, chosen),
+        "live": svg.reliability(
+            fitted.diagram, name="live", series="live", title="Reliability of these rows, as set now", axes=_AXES
+        ),
+        "map": svg.fitted_map(gamma=slider.gamma, temperature=slider.temperature),
+        **_controls(slider, fitted, samples=report.samples),
+        "changes": markup.changes_table(report),
+    }
 
 
 def _reliability(diagram: Diagram, when: str) -> str:
@@ -120,14 +137,13 @@ def _by_class(report: Report) -> str:
     )
 
 
-def _controls(report: Report, fitted: Live) -> dict[str, str]:
-    """What the live section says and where its sliders stand."""
-    slider = report.slider
+def _controls(slider: Slider, fitted: Live, *, samples: int) -> dict[str, str]:
+    """The text of the live section and the positions of its sliders."""
     gamma, temperature = slider.gamma, slider.temperature
     low_t, high_t = min(_TEMPERATURE_RANGE[0], temperature), max(_TEMPERATURE_RANGE[1], temperature)
     where = words.format_parameters({"gamma": gamma, "temperature": temperature})
     rows = len(slider.labels)
-    part = f"all {rows:,} test rows" if rows == report.samples else f"{rows:,} of the {report.samples:,} test rows"
+    part = f"all {rows:,} test rows" if rows == samples else f"{rows:,} of the {samples:,} test rows"
     softmax = measure_rows(slider, gamma=0.0, temperature=1.0)
     return {
         "fitted": where,
@@ -150,12 +166,12 @@ def _controls(report: Report, fitted: Live) -> dict[str, str]:
 
 
 def _exact(value: float) -> str:
-    """A number that reads back as itself, whole numbers without their ".0"."""
+    """Write a number that reads back as itself, a whole number without ".0"."""
     return repr(float(value)).removesuffix(".0")
 
 
 def _data(report: Report) -> dict[str, Any]:
-    """What the script needs: numbers only, so that no name of a user comes near it."""
+    """The data of the script: numbers only, so that it never sees text that comes from users."""
     slider = report.slider
     pairs = zip(report.given.class_diagrams, report.chosen.class_diagrams, strict=True)
     return {
@@ -166,8 +182,9 @@ def _data(report: Report) -> dict[str, Any]:
             "stripTop": svg.STRIP_TOP,
             "stripBottom": svg.STRIP_BOTTOM,
         },
-        "classes": [[_rounded(diagram) for diagram in pair] for pair in pairs],
-        "live": {
+        "classes": [[_round(diagram) for diagram in pair] for pair in pairs],
+        "live": slider
+        and {
             "bins": BINS,
             "logits": slider.logits,
             "labels": slider.labels,
@@ -176,17 +193,17 @@ def _data(report: Report) -> dict[str, Any]:
     }
 
 
-def _rounded(diagram: Diagram) -> dict[str, list[float]]:
-    """A diagram to six decimals, which is finer than any screen."""
+def _round(diagram: Diagram) -> dict[str, list[float]]:
+    """Round a diagram to six decimals, which is finer than any screen."""
     return {name: [round(value, 6) for value in values] for name, values in vars(diagram).items()}
 
 
 def _inline_json(value: Any) -> str:
-    """JSON that neither ends its script element nor breaks a line where a script would."""
+    """Write JSON that cannot end its script element or a line of it."""
     unsafe = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
     return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).translate(unsafe)
 
 
 def _hash(content: str) -> str:
-    """The name that a content security policy knows an inline element by."""
+    """The hash by which a content security policy allows an inline element."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""What a report says, as frozen records that turn into JSON and back."""
+"""The records that a report consists of. They are frozen and turn into JSON."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ SLIDER_LOGITS = 400_000  # rows x classes; as text they take 2.2 MB of a page
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measure with its confidence limits."""
+    """A measure with its confidence limits, which are None if it was measured from sums."""
 
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
 class Diagram:
-    """A reliability diagram: bins that hold samples, and where a calibrated model's accuracy would lie.
+    """A reliability diagram: the bins that hold samples, and the band in which a calibrated model's accuracy lies.
 
     Attributes:
-        count: Samples in each bin.
+        count: Number of samples in each bin, or the sum of their weights.
         confidence: Their mean confidence.
-        accuracy: How often they came true.
+        accuracy: The fraction of them that came true.
         low: Lower limit of the consistency band.
         high: Upper limit of the consistency band.
     """
@@ -53,18 +53,20 @@ class Diagram:
 class Method:
     """One way to turn the scores into probabilities, measured on the test data.
 
+    Sums over rows give neither p-values nor diagrams. A method measured from sums has None there.
+
     Attributes:
         name: Short and unique, such as "temperature".
-        title: For people, such as "Temperature scaling".
-        parameters: What was fitted or given, by name.
-        chosen: Whether this is the one that the report recommends.
-        given: Whether these are the probabilities as they came.
-        measures: By the name of the function of `refocal.metrics`.
+        title: The name for people, such as "Temperature scaling".
+        parameters: Fitted or given parameters, by name.
+        chosen: Whether the report recommends this method.
+        given: Whether these are the probabilities as given.
+        measures: Estimates, by the name of the measure in `refocal.metrics`.
         p_value: Of the hypothesis that the top label's confidence is calibrated.
-        fit_seconds: How long fitting took; None where nothing was fitted.
-        diagram: Of the top label.
-        histogram: How many samples have their confidence in each of 20 equal parts of [0, 1].
-        class_diagrams: Of each class's probability, for the classes that the report shows.
+        fit_seconds: Duration of the fit; None if nothing was fitted.
+        diagram: Reliability diagram of the top label.
+        histogram: Number of samples whose confidence lies in each of 20 equal parts of [0, 1].
+        class_diagrams: One for each of the report's `shown_classes`, of that class's probability.
     """
 
     name: str
@@ -73,16 +75,16 @@ class Method:
     chosen: bool
     given: bool
     measures: Mapping[str, Estimate]
-    p_value: float
+    p_value: float | None
     fit_seconds: float | None
-    diagram: Diagram
-    histogram: tuple[int, ...]
+    diagram: Diagram | None
+    histogram: tuple[int, ...] | None
     class_diagrams: tuple[Diagram, ...]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A sample whose confidence changed much between the scores as given and the chosen method."""
+    """A sample whose confidence under the chosen method differs much from the one as given."""
 
     row: int
     label: int
@@ -93,11 +95,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Slider:
-    """Test rows that the page recomputes for any gamma and T: a part of them where all would make it too large.
+    """Test rows for which the page recomputes its numbers at any gamma and T.
+
+    These are a subset of the test rows if all of them would make the page too large.
 
     Attributes:
-        logits: Row after row as little-endian float32, in base64; the largest of each row is 0.
-        labels: One a row.
+        logits: The rows one after the other as little-endian float32, in base64. The largest logit of each row is 0.
+        labels: The true class of each row.
         gamma: The fitted value.
         temperature: The fitted value.
     """
@@ -109,10 +113,10 @@ class Slider:
 
     @classmethod
     def pack(cls, logits: np.ndarray, labels: np.ndarray, *, gamma: float, temperature: float) -> Slider:
-        """Pack the rows that were chosen.
+        """Pack rows for the page.
 
         Args:
-            logits: Shape (N, K) with N >= 1, at most 400,000 numbers unless it is one row; -inf masks a class.
+            logits: Shape (N, K) with N >= 1 and at most 400,000 numbers, unless N is 1; -inf masks a class.
             labels: Shape (N,), integers below K.
             gamma: Fitted focusing parameter, > -1.
             temperature: Fitted temperature, > 0.
@@ -135,7 +139,7 @@ class Slider:
         if logits.size > SLIDER_LOGITS and len(logits) > 1:
             msg = f"logits must hold at most {SLIDER_LOGITS:,} numbers, got {logits.size:,}: choose fewer rows"
             raise ValueError(msg)
-        # only differences matter: those from the largest lose the fewest digits in float32
+        # Only differences between logits matter. Those from the largest logit lose the fewest digits in float32.
         wide = logits.astype(np.float64)
         shifted = np.maximum(wide - wide.max(axis=1, keepdims=True), np.finfo(np.float32).min)
         narrow = np.where(np.isneginf(wide), -np.inf, shifted).astype("<f4")
@@ -147,19 +151,19 @@ class Slider:
         )
 
     def rows(self) -> np.ndarray:
-        """The logits in float64, (N, K)."""
+        """Unpack the logits: (N, K), float64."""
         numbers = np.frombuffer(base64.b64decode(self.logits), dtype="<f4")
         return numbers.reshape(len(self.labels), -1).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found, in words.
+    """The result in words.
 
     Attributes:
-        regime: "underconfident", "overconfident", "miscalibrated" (both, in different places) or "calibrated" (there is
-            no sign of anything else).
-        sentences: Plain English, the first one the answer.
+        regime: "underconfident", "overconfident", "miscalibrated" (both, in different places) or "calibrated" (no sign
+            of miscalibration).
+        sentences: Plain English. The first sentence is the answer.
     """
 
     regime: str
@@ -168,44 +172,49 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Report:
-    """Can these probabilities be trusted, and which ones can.
+    """Whether the probabilities of a classifier can be trusted and, if not, which ones can.
+
+    If the rows are in memory, a report holds everything. If they are in files or on a cluster, it is measured from sums
+    over rows: there are estimates without confidence limits, and no verdict, p-values, diagrams, changes or slider.
 
     Attributes:
         source: Where the predictions came from, such as a file name.
         samples: Number of test samples.
+        total_weight: Sum of the sample weights; the number of samples if they have no weights.
         classes: Number of classes.
-        class_names: One a class.
-        shown_classes: The classes that `class_diagrams` are of: the most frequent.
-        verdict: In words.
-        methods: The scores as given first, then by rising NLL.
-        changes: The largest changes of confidence first.
-        slider: For the page's live diagram.
-        versions: Of the packages that computed it.
+        class_names: One name per class.
+        shown_classes: The classes that have diagrams: the most frequent ones.
+        verdict: The result in words; None if measured from sums.
+        methods: The scores as given first, then the others by increasing NLL.
+        changes: The samples whose confidence changed most, largest change first.
+        slider: Rows for the live section of the page; None if measured from sums.
+        versions: Versions of the packages that computed the report.
     """
 
     source: str
     samples: int
+    total_weight: float
     classes: int
     class_names: tuple[str, ...]
     shown_classes: tuple[int, ...]
-    verdict: Verdict
+    verdict: Verdict | None
     methods: tuple[Method, ...]
     changes: tuple[Change, ...]
-    slider: Slider
+    slider: Slider | None
     versions: Mapping[str, str]
 
     @property
     def given(self) -> Method:
-        """The probabilities as they came."""
+        """The probabilities as given."""
         return next(method for method in self.methods if method.given)
 
     @property
     def chosen(self) -> Method:
-        """The recommended ones."""
+        """The recommended method."""
         return next(method for method in self.methods if method.chosen)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the page (.html) or the record (.json), whole or not at all."""
+        """Write the page (.html) or the record (.json). An interrupted write leaves no file."""
         suffix = Path(path).suffix
         if suffix == ".html":
             from refocal.report.page import save_page
@@ -218,7 +227,7 @@ class Report:
             raise ValueError(msg)
 
     def to_json(self) -> str:
-        """The whole report in ASCII, with its schema version; NaN and infinite numbers are null."""
+        """Serialize the report in ASCII, with its schema version. NaN and infinite numbers become null."""
         return json.dumps({"schema": SCHEMA, **_plain(self)}, allow_nan=False)
 
 
@@ -235,5 +244,5 @@ def _plain(value: Any) -> Any:
 
 
 def freeze(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A mapping that cannot be changed."""
+    """Copy a mapping into one that cannot be changed."""
     return MappingProxyType(dict(values))

@@ -1,4 +1,4 @@
-"""The main job: fit calibrators to one part of the data, compare them on another, and report."""
+"""The main job: fit calibrators to one part of the data, choose one, and compare them on another part."""
 
 from __future__ import annotations
 
@@ -19,41 +19,60 @@ from refocal.report.measure import TestData
 from refocal.report.record import Report
 
 _TITLES = {
+    GIVEN: "As given",
+    POSTERIOR: "Closed-form posterior",
     "ensemble": "Ensemble temperature scaling",
     "dirichlet": "Dirichlet calibration",
     "beta": "Beta calibration",
     "isotonic": "Isotonic calibration",
     "histogram": "Histogram binning",
 }
+_PARAMETERS = {
+    POSTERIOR: {"gamma": "gamma"},
+    "temperature": {"temperature": "temperature_"},
+    "focal-temperature": {"gamma": "gamma_", "temperature": "temperature_"},
+}
 _AUTO = ("temperature", "focal-temperature", "ensemble", "vector", "matrix")
-_BESIDE = ("temperature", "focal-temperature")  # what a chosen method is compared with
+_BESIDE = ("temperature", "focal-temperature")  # compared with any method that the user names
 _LEAST_FOR_AUTO = 10
-_CLASSES_FOR_MATRIX = 100  # beyond, its K^2 parameters take minutes
-METHODS = ("auto", "posterior", *BY_NAME)
+_CLASSES_FOR_MATRIX = 100  # with more, fitting its K^2 parameters takes minutes
+METHODS = ("auto", POSTERIOR, *BY_NAME)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A calibrator that was fitted, and how long that took (None: it had nothing to fit)."""
+    """A fitted calibrator with the names that a report gives it.
+
+    Attributes:
+        name: Short and unique: one of `METHODS`, or "given" for the scores as given.
+        title: The name for people.
+        calibrator: The fitted calibrator.
+        seconds: Duration of the fit; None if there was nothing to fit, or it is not known.
+    """
 
     name: str
     title: str
     calibrator: Calibrator
     seconds: float | None
 
+    @classmethod
+    def of(cls, calibrator: Calibrator) -> Candidate:
+        """Name a calibrator that was fitted elsewhere."""
+        if isinstance(calibrator, AutoCalibrator):
+            calibrator = calibrator.best_
+        kinds = {POSTERIOR: FocalPosterior, **BY_NAME}
+        name = next((name for name, kind in kinds.items() if type(calibrator) is kind), type(calibrator).__name__)
+        return cls(name, _title(name) if name in kinds else name, calibrator, None)
+
     @property
     def parameters(self) -> dict[str, float]:
-        """The few numbers that people know it by."""
-        names = {
-            "posterior": {"gamma": "gamma"},
-            "temperature": {"temperature": "temperature_"},
-            "focal-temperature": {"gamma": "gamma_", "temperature": "temperature_"},
-        }.get(self.name, {})
+        """The few parameters that the method is known by."""
+        names = _PARAMETERS.get(self.name, {})
         return {name: float(getattr(self.calibrator, attribute)) for name, attribute in names.items()}
 
     @property
     def has_further_settings(self) -> bool:
-        """Whether its map needs more than these numbers: the loss's class weights, smoothing or stopped gradient."""
+        """Whether its map depends on more than `parameters`: class weights, label smoothing or a detached factor."""
         loss = self.calibrator
         return isinstance(loss, FocalPosterior) and bool(
             loss.weight is not None or loss.label_smoothing or loss.detached
@@ -62,12 +81,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Selection:
-    """Calibrators fitted to the same data, the best of them chosen.
+    """Calibrators fitted to the same data, and the one chosen among them.
 
     Attributes:
-        chosen: The recommended one; "given" where nothing beat the scores as they came.
-        candidates: All of them, the scores as they came first.
-        gamma: The focal parameter of the training loss, where it was told.
+        chosen: The recommended calibrator; "given" if no calibrator is better than the scores as given.
+        candidates: All calibrators, the scores as given first.
+        gamma: The focusing parameter of the training loss; None if unknown.
         input: "logits" or "probs".
     """
 
@@ -77,7 +96,7 @@ class Selection:
     input: str
 
     def predict_proba(self, scores: Any) -> np.ndarray:
-        """Calibrated probabilities (N, K) of scores of the kind that was fitted to."""
+        """Return calibrated probabilities (N, K) of scores of the fitted kind."""
         return self.chosen.calibrator.predict_proba(scores)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -98,13 +117,13 @@ class Selection:
         """Measure every calibrator on test data.
 
         Args:
-            scores: Test scores of the kind that was fitted to, (N, K).
+            scores: Test scores of the fitted kind, (N, K).
             labels: Class indices (N,).
-            sample_weight: One per row, or None.
-            class_names: One a class; numbers where they are not given.
+            sample_weight: One weight per row, or None.
+            class_names: One name per class; numbers if None.
             by_class: Whether to measure each class, too.
-            source: What to call the data.
-            progress: Is told what is being done.
+            source: Name of the data in the report.
+            progress: Called with a description of each step.
         """
         data = TestData.of(scores, labels, sample_weight)
         given = given_map(input=self.input)
@@ -153,16 +172,20 @@ def calibrate(
         scores: Scores (N, K) on data that the classifier was not trained on; (N,) or (N, 1) for two classes, see
             `refocal.calibrators.Calibrator`.
         labels: Class indices (N,).
-        gamma: The focal parameter that the network was trained with, if it was; its closed-form posterior is then one
-            of the candidates.
+        gamma: Focusing parameter of the focal loss that the network was trained with. If given, the closed-form
+            posterior is one of the candidates.
         weight: Class weights of that loss.
         label_smoothing: Label smoothing of that loss.
-        detached: Whether that loss stopped the gradient of its focusing factor.
-        method: "auto" chooses by cross-validated likelihood among temperature, focal temperature, ensemble, vector and,
-            up to 100 classes, matrix scaling; else one of `refocal.report.METHODS`.
+        detached: Whether that loss detached its focusing factor from the gradient.
+        method: One of `refocal.report.METHODS`. "auto" chooses by cross-validated likelihood among temperature, focal
+            temperature, ensemble, vector and, for up to 100 classes, matrix scaling.
         input: "logits" or "probs".
-        sample_weight: One a row, or None.
-        progress: Is told what is being done.
+        sample_weight: One weight per row, or None.
+        progress: Called with a description of each step.
+
+    Returns:
+        The fitted calibrators. Its `report` measures all of them on test data, its `predict_proba` applies the chosen
+        one, and its `save` writes that one to a file.
 
     Example:
         >>> import numpy as np
@@ -182,30 +205,33 @@ def calibrate(
     if gamma is not None:
         gamma = _check.scalar_gamma(gamma)
     elif weight is not None or label_smoothing or detached:
-        msg = "weight, label_smoothing and detached are of the loss whose gamma is given: cross-entropy's gamma is 0"
+        msg = (
+            "weight, label_smoothing and detached describe a training loss whose gamma must be given, too: 0 for "
+            "cross-entropy"
+        )
         raise ValueError(msg)
     if method == "posterior" and gamma is None:
-        msg = "method='posterior' needs the gamma that the network was trained with"
+        msg = "method='posterior' needs gamma, the focusing parameter that the network was trained with"
         raise ValueError(msg)
     labels = _class_indices(labels, np.shape(scores))
     if method == "auto" and len(labels) < _LEAST_FOR_AUTO:
-        msg = f"method='auto' needs {_LEAST_FOR_AUTO} samples or more, got {len(labels)}: choose a method"
+        msg = f"method='auto' needs at least {_LEAST_FOR_AUTO} samples, got {len(labels)}: name a method instead"
         raise ValueError(msg)
     names = _AUTO if method == "auto" else tuple(dict.fromkeys((method, *_BESIDE)))
     if method == "auto" and np.asarray(scores).shape[-1] > _CLASSES_FOR_MATRIX:
         names = tuple(name for name in names if name != "matrix")
     data = (scores, labels, sample_weight)
-    candidates = [_fit(GIVEN, "As given", FocalPosterior(gamma=0.0, input=input), data)]
+    candidates = [_fit(GIVEN, FocalPosterior(gamma=0.0, input=input), data)]
     if gamma is not None:
         posterior = FocalPosterior(
             gamma=gamma, weight=weight, label_smoothing=label_smoothing, detached=detached, input=input
         )
-        candidates.append(_fit(POSTERIOR, "Closed-form posterior", posterior, data))
+        candidates.append(_fit(POSTERIOR, posterior, data))
     for name in names:
         if name in BY_NAME:
-            title = _TITLES.get(name, f"{name.capitalize().replace('-', ' ')} scaling")
+            title = _title(name)
             progress(f"fitting {title[0].lower()}{title[1:]}")
-            candidates.append(_fit(name, title, BY_NAME[name](input=input), data))
+            candidates.append(_fit(name, BY_NAME[name](input=input), data))
     if method == "auto":
         progress("choosing by cross-validation")
         choice = AutoCalibrator(candidates=[fitted.calibrator for fitted in candidates], input=input)
@@ -217,7 +243,7 @@ def calibrate(
 
 
 def _class_indices(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """The labels, checked: an estimator would take any K different numbers for names of the classes."""
+    """Check that labels are class indices. An estimator would accept any K distinct numbers as names of classes."""
     samples, *classes = shape or (0,)
     rows = np.broadcast_to(0.0, (samples, max([2, *classes])))
     checked: np.ndarray = _check.labels(
@@ -226,9 +252,13 @@ def _class_indices(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
     return checked
 
 
-def _fit(name: str, title: str, calibrator: Calibrator, data: tuple[Any, Any, Any]) -> Candidate:
+def _title(name: str) -> str:
+    return _TITLES.get(name, f"{name.capitalize().replace('-', ' ')} scaling")
+
+
+def _fit(name: str, calibrator: Calibrator, data: tuple[Any, Any, Any]) -> Candidate:
     scores, labels, weights = data
     start = time.perf_counter()
     calibrator.fit(scores, labels, weights)
     seconds = time.perf_counter() - start
-    return Candidate(name, title, calibrator, None if isinstance(calibrator, FocalPosterior) else seconds)
+    return Candidate(name, _title(name), calibrator, None if isinstance(calibrator, FocalPosterior) else seconds)

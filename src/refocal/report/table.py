@@ -1,28 +1,36 @@
-"""The report in the terminal."""
+"""Reports in the terminal."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from refocal.report import words
-from refocal.report.record import Report
+from refocal.report.record import Method, Report
 
-_SHOWN = ("nll", "brier", "ece", "error")  # what a terminal has room for; the page has the others
+_SHOWN = ("nll", "brier", "ece", "error")  # a terminal has room for these; the page shows all measures
 
 
 def build_table(report: Report) -> RenderableType:
-    """The verdict and the methods with their intervals, for `rich.print`.
+    """Build the verdict and a table of the methods, for `rich.print`.
+
+    A report that was measured from sums has no verdict. Its table has a row for each measure.
 
     Args:
-        report: What was measured.
+        report: The report to show.
 
     Returns:
-        A renderable; names of users are shown as they are, never read as markup.
+        A renderable. Names that come from users are shown as text, never read as markup.
     """
+    if report.verdict is None:
+        columns = [(method.title, report, method) for method in report.methods]
+        fitted = [f"{method.title}: {words.format_parameters(method.parameters)}" for method in report.methods[1:]]
+        return Group(_text(_heading(report)), compare_measures(columns), *map(_text, fitted), _text(_note(columns)))
     names = [name for name in words.list_measures(report) if name in _SHOWN]
-    methods = Table(title=_text(f"{report.source}: {report.samples:,} samples, {report.classes:,} classes"))
+    methods = Table(title=_text(_heading(report)))
     methods.add_column("method")
     for name in names:
         methods.add_column(_text(words.describe_measure(name).label), justify="right")
@@ -34,12 +42,7 @@ def build_table(report: Report) -> RenderableType:
                 words.format_parameters(method.parameters),
             )
         ]
-        for name in names:
-            value = method.measures.get(name)
-            if value is None:
-                cells.append(_text(words.MISSING))
-            else:
-                cells.append(_text(words.format_measure(name, value.value), words.format_interval(name, value)))
+        cells += [_text(*_cell(method, name)) for name in names]
         cells.append(_text(words.format_p_value(method.p_value)))
         methods.add_row(*cells, style="bold" if method.chosen else None)
     answer, *reasons = (_text(sentence) for sentence in report.verdict.sentences)
@@ -48,7 +51,54 @@ def build_table(report: Report) -> RenderableType:
     return Group(answer, *reasons, methods, _text(words.LIMITS), *recommended)
 
 
+def compare_reports(reports: Sequence[Report], *more: tuple[str, ...]) -> RenderableType:
+    """Build a table with a column for each report and a row for each measure of the scores as given.
+
+    Args:
+        reports: The reports to compare.
+        more: Further rows: a heading, and a cell for each report.
+    """
+    columns = [(report.source, report, report.given) for report in reports]
+    table = compare_measures(columns)
+    for row in more:
+        table.add_row(*row)
+    return Group(table, _text(_note(columns)))
+
+
+def compare_measures(columns: Sequence[tuple[str, Report, Method]]) -> Table:
+    """Build a table with a column for each method, given with its title and its report, and a row for each measure."""
+    table = Table()
+    table.add_column("measure")
+    for title, _, _ in columns:
+        table.add_column(_text(title), justify="right")
+    table.add_row("Samples", *(words.format_count(report.samples) for _, report, _ in columns))
+    methods = [method for _, _, method in columns]
+    for name in words.list_measures(columns[0][1]):
+        cells = ("\n".join(filter(None, _cell(method, name))) for method in methods)
+        table.add_row(words.describe_measure(name).label, *cells)
+    if any(method.p_value is not None for method in methods):
+        table.add_row("calibrated? p-value", *(words.format_p_value(method.p_value) for method in methods))
+    return table
+
+
+def _cell(method: Method, name: str) -> tuple[str, str]:
+    """The value of a measure, and its confidence limits."""
+    estimate = method.measures.get(name)
+    if estimate is None:
+        return words.MISSING, ""
+    return words.format_measure(name, estimate.value), words.format_interval(name, estimate)
+
+
+def _heading(report: Report) -> str:
+    return f"{report.source}: {report.samples:,} samples, {report.classes:,} classes"
+
+
+def _note(columns: Sequence[tuple[str, Report, Method]]) -> str:
+    from_sums = any(report.verdict is None for _, report, _ in columns)
+    return " ".join(words.FROM_SUMS) if from_sums else words.LIMITS
+
+
 def _text(first: str, small: str = "") -> Text:
-    """Words, and small print below them."""
+    """Text, with small print on the next line."""
     text = Text(words.printable(first))
     return text.append("\n" + words.printable(small), style="not bold dim") if small else text

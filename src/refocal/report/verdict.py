@@ -1,4 +1,4 @@
-"""The verdict in words: are the probabilities to be trusted, why or why not, and what helps."""
+"""The verdict in words: whether the probabilities can be trusted, why, and what helps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from refocal.report.record import Method, Verdict
 from refocal.report.words import format_number, format_p_value, format_percent, mean_confidence_and_accuracy
 
 _LEVEL = 0.05
-_SLIGHT = 0.01  # an ECE below it matters to few
-_TOO_MUCH = 0.05  # an ECE that, if it cannot be ruled out, leaves the question open
+_SLIGHT = 0.01  # a smaller ECE rarely matters
+_TOO_MUCH = 0.05  # if so large an ECE cannot be ruled out, the question stays open
 
 
 def verdict(
@@ -20,29 +20,29 @@ def verdict(
     below: float | None,
     alone: bool,
 ) -> Verdict:
-    """Put into words what was measured.
+    """Put the measurements into words.
 
     Args:
-        given: The probabilities as they came.
-        chosen: The recommended ones.
+        given: The probabilities as given.
+        chosen: The recommended method.
         samples: Number of test samples.
-        changed: The share of decisions that differ between the two.
-        gamma: What the network was trained with, where it is known.
-        below: The share of scores that lie below the closed-form posterior of that loss.
-        alone: Whether nothing else was tried.
+        changed: The fraction of samples whose predicted class differs between the two.
+        gamma: Focusing parameter that the network was trained with; None if unknown.
+        below: The fraction of scores that lie below the closed-form posterior of that loss.
+        alone: Whether no other method was tried.
     """
     regime, first = _regime(given, samples)
     title = f"{chosen.title[0].lower()}{chosen.title[1:]}"
     better = chosen.measures["nll"].value < given.measures["nll"].value
     if chosen.given:
-        first += "." if alone or regime == "calibrated" else "; no method that was tried does better."
+        first += "." if alone or regime == "calibrated" else "; none of the methods does better."
     elif not better:
         first += f"; {title} does not make them better."
     elif regime == "calibrated":
         first += f", though {title} fits a little better."
     else:
-        first += f"; {title} makes them probabilities that you can use."
-    sure, right = mean_confidence_and_accuracy(given.diagram)
+        first += f"; {title} turns them into probabilities that you can use."
+    sure, right = mean_confidence_and_accuracy(given)
     sentences = [
         first,
         f"On average they are {format_percent(sure)} sure and {format_percent(right)} right (test of calibration: "
@@ -58,28 +58,37 @@ def verdict(
     if not chosen.given:
         ece = [format_percent(method.measures["ece"].value) for method in (given, chosen)]
         nll = [format_number(method.measures["nll"].value) for method in (given, chosen)]
-        decisions = "All decisions stay" if changed == 0 else f"{format_percent(changed, 2)} of the decisions change"
+        classes = "Predicted classes do not change"
+        if changed:
+            classes = f"{format_percent(changed, 2)} of the predicted classes change"
         sentences.append(
-            f"{chosen.title} takes ECE from {ece[0]} to {ece[1]} and NLL from {nll[0]} to {nll[1]}. {decisions}."
+            f"{chosen.title} takes ECE from {ece[0]} to {ece[1]} and NLL from {nll[0]} to {nll[1]}. {classes}."
         )
-        left = "no sign of miscalibration is left" if chosen.p_value > _LEVEL else "some miscalibration is left"
+        left = "no sign of miscalibration is left" if _p_value(chosen) > _LEVEL else "some miscalibration is left"
         sentences.append(f"After it, {left} ({_p(chosen)}).")
     return Verdict(regime, tuple(sentences))
 
 
 def _regime(given: Method, samples: int) -> tuple[str, str]:
-    """What the scores are, in a word and at the head of a sentence."""
+    """Name the regime of the scores, and begin a sentence that says it."""
     ece = given.measures["ece"]
-    if given.p_value > _LEVEL:
-        unseen = 1 - _LEVEL ** (1 / samples)  # a rate of mistakes that so many samples may show none of
-        if max(ece.high, ece.value, unseen) > _TOO_MUCH:
+    if _p_value(given) > _LEVEL:
+        unseen = 1 - _LEVEL ** (1 / samples)  # an error rate at which so many samples may show no error
+        if max(ece.value if ece.high is None else ece.high, ece.value, unseen) > _TOO_MUCH:
             return "calibrated", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
         return "calibrated", f"These probabilities can be trusted: no sign of miscalibration in {samples:,} samples"
-    sure, right = mean_confidence_and_accuracy(given.diagram)
+    sure, right = mean_confidence_and_accuracy(given)
     if abs(sure - right) < ece.value / 2:
         return "miscalibrated", "These scores are too sure in some places and not sure enough in others"
     regime = "overconfident" if sure > right else "underconfident"
     return regime, f"These scores are {'slightly ' if ece.value < _SLIGHT else ''}{regime}"
+
+
+def _p_value(method: Method) -> float:
+    if method.p_value is None:
+        msg = f"a verdict needs the p-value of {method.name!r}, which sums over rows do not give"
+        raise ValueError(msg)
+    return method.p_value
 
 
 def _p(method: Method) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refocal.report.record import Diagram, Estimate, Report
+from refocal.report.record import Diagram, Estimate, Method, Report
 
 
 class Wording(NamedTuple):
@@ -38,7 +38,11 @@ _SYMBOLS = {"gamma": "γ", "temperature": "T"}
 MISSING = "–"
 LIMITS = (
     "Small print: 95% confidence limits of the true value. "
-    "Noise enlarges a calibration error, so that it may lie above its limits."
+    "Sampling noise biases ECE upward; the interval corrects for this, so the raw value can lie above it."
+)
+FROM_SUMS = (
+    "Measured block by block, from sums over rows.",
+    "Confidence intervals, p-values and a verdict need all rows in memory.",
 )
 # What neither a page nor a terminal should get: controls (an escape would command the terminal), and the halves of
 # surrogate pairs that undecodable file names bring.
@@ -81,15 +85,15 @@ def format_measure(measure: str, value: float) -> str:
 
 
 def format_interval(measure: str, value: Estimate) -> str:
-    """A measure's confidence limits; empty where there are none."""
-    if math.isnan(value.low) or math.isnan(value.high):
+    """Format the confidence limits of a measure; empty if there are none."""
+    if value.low is None or value.high is None or math.isnan(value.low) or math.isnan(value.high):
         return ""
     return f"{format_measure(measure, value.low)} to {format_measure(measure, value.high)}"
 
 
-def format_p_value(value: float) -> str:
-    """A p-value."""
-    return MISSING if math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
+def format_p_value(value: float | None) -> str:
+    """Format a p-value."""
+    return MISSING if value is None or math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def format_seconds(value: float | None) -> str:
@@ -107,7 +111,14 @@ def format_parameters(values: Mapping[str, float]) -> str:
     return ", ".join(f"{_SYMBOLS.get(name, name)} = {value:.4g}".replace("-", "−") for name, value in values.items())
 
 
-def mean_confidence_and_accuracy(diagram: Diagram) -> tuple[float, float]:
+def mean_confidence_and_accuracy(method: Method) -> tuple[float, float]:
+    """Mean confidence and accuracy of a method, over all samples."""
+    if method.diagram is None:
+        return method.measures["confidence"].value, 1 - method.measures["error"].value
+    return diagram_means(method.diagram)
+
+
+def diagram_means(diagram: Diagram) -> tuple[float, float]:
     """Mean confidence and accuracy over all samples of a diagram."""
     total = sum(diagram.count)
     if not total:
@@ -125,7 +136,7 @@ def count_outside(diagram: Diagram) -> int:
 
 def describe_diagram(diagram: Diagram) -> str:
     """A diagram in a sentence, for those who do not see it."""
-    sure, right = mean_confidence_and_accuracy(diagram)
+    sure, right = diagram_means(diagram)
     bins = f"{len(diagram.count)} {'bin' if len(diagram.count) == 1 else 'bins'}"
     return (
         f"{format_count(sum(diagram.count))} samples in {bins}, {count_outside(diagram)} outside "

@@ -6,17 +6,30 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from refocal.calibrators.conversion import scores_to_probs
-from refocal.metrics import CalibrationAccumulator, CalibrationSummary
+from refocal.metrics import CalibrationAccumulator
+from refocal.report.record import Report
+from refocal.report.sums import report_sums
 from refocal.scale.engines import Engine, Progress, open_engine
-from refocal.scale.parts import Block, FileSource, Rows, find_files, require_form
+from refocal.scale.parts import Block, FileSource, Rows, count_files, find_files, require_form
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
+    from refocal.report.selection import Candidate
 
-Accumulators = tuple[CalibrationAccumulator, ...]
+
+class BlockSums(NamedTuple):
+    """What is kept of some rows: their number, and an accumulator for each way to read their scores."""
+
+    rows: int
+    accumulators: tuple[CalibrationAccumulator, ...]
+
+    def merge(self, other: BlockSums) -> BlockSums:
+        """Add up the sums of both."""
+        pairs = zip(self.accumulators, other.accumulators, strict=True)
+        return BlockSums(self.rows + other.rows, tuple(one.merge(two) for one, two in pairs))
 
 
 def evaluate(
@@ -24,20 +37,29 @@ def evaluate(
     *,
     calibrator: Calibrator | None = None,
     split: str | None = None,
+    source: str | None = None,
     engine: str = "local",
     address: str | None = None,
     progress: Progress | None = None,
-) -> CalibrationSummary:
-    """Measure files of predictions, together one data set, in one pass.
+) -> Report:
+    """Measure a data set of many files, which may be larger than memory, in one pass.
+
+    The measures come from sums over rows. So the report has no confidence limits, p-values, diagrams or verdict: they
+    need all rows in memory (`refocal.evaluate`).
 
     Args:
-        paths: Names or patterns of .parquet, .npz or .csv files with labels; a file without rows counts nothing. For
-            "ray", names that every machine of the cluster can open.
-        calibrator: A fitted calibrator to apply first; None to measure the scores as they are.
-        split: Only the rows of this split.
-        engine: "local": this process, one row group in memory; "ray": a Ray cluster.
-        address: Of the cluster; None for one on this machine, which is started where there is none.
-        progress: Is told how far it has come.
+        paths: Names or patterns of .parquet, .npz or .csv files with labels. Files without rows are skipped. For "ray",
+            every machine of the cluster must be able to open them.
+        calibrator: A fitted calibrator to measure beside the scores as given: `report.chosen`. None to measure only the
+            scores as given.
+        split: Measure only the rows of this split.
+        source: Name of the data in the report; the paths if None.
+        engine: "local": this process, with one row group in memory; "ray": a Ray cluster.
+        address: Address of the cluster. If None, a cluster on this machine is used, and started if there is none.
+        progress: Called with a `ProgressUpdate` after each block or task.
+
+    Returns:
+        A report on all rows.
 
     Example:
         >>> import tempfile
@@ -48,35 +70,51 @@ def evaluate(
         ...     for part in (1, 2):
         ...         Predictions(np.array([[0.6, 0.4]]), input="probs", labels=[0]).write(f"{folder}/{part}.npz")
         ...     scale.evaluate(f"{folder}/*.npz").samples
-        2.0
+        2
 
-    Reference: 002, section 2.
+    Reference: Mukhoti et al. (2020), section 2.
     """
     files = find_files(paths)
     rows = Rows(require_form(files), split=split, finite=calibrator is not None)
+    if source is None:
+        names = [paths] if isinstance(paths, str | os.PathLike) else paths
+        source = " ".join(os.fspath(name) for name in names)
     with open_engine(engine, address, progress) as running:
-        return measure(running, files, rows, (calibrator,))[0]
+        return measure(running, files, rows, calibrator=calibrator, source=source)
 
 
-def measure(
-    engine: Engine, files: Sequence[Path], rows: Rows, calibrators: Sequence[Calibrator | None]
-) -> list[CalibrationSummary]:
-    """Measure the scores as calibrators make them (None: as they are), all in one pass."""
-    for calibrator in calibrators:
-        if calibrator is not None:
-            rows.form.check_input(calibrator)
-    run = partial(measure_block, input=rows.form.input, calibrators=tuple(calibrators))
-    found = engine.fold(FileSource.of(files, rows.read), run, _merge, what="measuring")
+def measure(engine: Engine, files: Sequence[Path], rows: Rows, *, calibrator: Calibrator | None, source: str) -> Report:
+    """Measure the scores as given and, if there is a calibrator, its probabilities, in one pass."""
+    if calibrator is not None:
+        rows.form.check_input(calibrator)
+    run = partial(measure_block, input=rows.form.input, calibrator=calibrator)
+    found = engine.fold(FileSource.of(files, rows.read), run, BlockSums.merge, what="measuring")
     if found is None:
         of_split = "" if rows.split is None else f" of split {rows.split!r}"
-        msg = f"there are no rows{of_split} with a weight in {len(files)} files, the first of which is {files[0]}"
+        msg = f"{count_files(files)} no rows{of_split} with a positive weight"
         raise ValueError(msg)
-    return [accumulator.compute() for accumulator in found]
+    given, *calibrated = (accumulator.compute() for accumulator in found.accumulators)
+    form = rows.form
+    return report_sums(
+        given,
+        None if calibrator is None else (_name(calibrator), calibrated[0]),
+        samples=found.rows,
+        classes=form.classes,
+        class_names=form.class_names,
+        source=source,
+    )
 
 
-def measure_block(block: Block, *, input: str, calibrators: Sequence[Calibrator | None]) -> Accumulators:
-    """An accumulator of a block for each calibrator."""
-    return tuple(_accumulate(block, input, calibrator) for calibrator in calibrators)
+def measure_block(block: Block, *, input: str, calibrator: Calibrator | None) -> BlockSums:
+    """Sum up a block: its scores as given and, if there is a calibrator, its probabilities."""
+    calibrators = (None,) if calibrator is None else (None, calibrator)
+    return BlockSums(len(block.labels), tuple(_accumulate(block, input, each) for each in calibrators))
+
+
+def _name(calibrator: Calibrator) -> Candidate:
+    from refocal.report.selection import Candidate
+
+    return Candidate.of(calibrator)
 
 
 def _accumulate(block: Block, input: str, calibrator: Calibrator | None) -> CalibrationAccumulator:
@@ -89,7 +127,3 @@ def _accumulate(block: Block, input: str, calibrator: Calibrator | None) -> Cali
     else:
         accumulator.update(scores_to_probs(scores, input=input), labels, sample_weight=sample_weight)
     return accumulator
-
-
-def _merge(one: Accumulators, other: Accumulators) -> Accumulators:
-    return tuple(first.merge(second) for first, second in zip(one, other, strict=True))

@@ -203,9 +203,14 @@ def require_form(paths: Sequence[Path]) -> Form:
     """The form of the first file that has rows."""
     form = find_form(paths)
     if form is None:
-        msg = f"there are no rows in {len(paths)} files, the first of which is {paths[0]}"
+        msg = f"{count_files(paths)} no rows"
         raise ValueError(msg)
     return form
+
+
+def count_files(paths: Sequence[Path]) -> str:
+    """Begin a sentence about files: "a.npz has", or "3 files, the first of which is a.npz, have"."""
+    return f"{paths[0]} has" if len(paths) == 1 else f"{len(paths)} files, the first of which is {paths[0]}, have"
 
 
 def find_form(paths: Sequence[Path]) -> Form | None:
