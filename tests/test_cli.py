@@ -148,7 +148,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
     [
         (["calibrate", "val.npz"], "val.npz has no column split with rows of val and of test: give .* by --test"),
         (["calibrate", "plain.npz"], "plain.npz has no column split with rows of val and of test"),
-        (["calibrate", "test.npz", "--test", "test.npz"], "there are no rows of 'val', only of 'test'"),
+        (["calibrate", "test.npz", "--test", "test.npz"], "there are no rows of 'val'; the splits are 'test'"),
         (["calibrate", "both.npz", "--method", "magic"], "method must be one of"),
         (["calibrate", "both.npz", "--method", "posterior"], "needs gamma"),
         (["calibrate", "both.npz", "--loss", "{"], "--loss must be JSON"),
@@ -159,7 +159,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "both.npz", "--loss", ""], "--loss must be JSON, .* got ''"),
         (["calibrate", "both.npz", "--gamma", "-2"], "gamma"),
         (["evaluate", "none.npz"], "^refocal: none.npz: No such file"),
-        (["evaluate", "test.npz", "--split", "train"], "no rows of 'train', only of 'test'"),
+        (["evaluate", "test.npz", "--split", "train"], "no rows of 'train'; the splits are 'test'"),
         (["evaluate", "unlabeled.npz"], "no labels"),
         (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
         (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "takes logits, but probs.npz holds probs"),

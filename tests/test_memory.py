@@ -134,7 +134,7 @@ def test_a_fortran_array_is_read_whole_or_refused(tmp_path, monkeypatch):
         assert [len(block) for block in blocks] == [500]
     monkeypatch.setattr(npz, "_FORTRAN_BYTES", 10_000)
     with pytest.raises(
-        PredictionsError, match=r"logits: is in Fortran order, .* takes 12,000 bytes: write it in C order"
+        PredictionsError, match=r"logits: is in Fortran order, .* takes 12,000 bytes: save it in C order"
     ):
         PredictionsReader(tmp_path / "a.npz").__enter__()
 

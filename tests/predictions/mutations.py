@@ -1,7 +1,7 @@
-"""Damaged files of predictions: `python mutations.py FORMAT SEED COUNT FOLDER` reads COUNT of them.
+"""Damaged prediction files: `python mutations.py FORMAT SEED COUNT FOLDER` reads COUNT of them.
 
-It runs in a process of its own, so that a hang, a crash and the use of memory can be told from outside: the address
-space may grow by GROWTH bytes only, and a file that takes longer than LIMIT seconds ends the process.
+It runs in a process of its own, so that the test can see hangs, crashes and memory use from outside. The address space
+can grow by at most GROWTH bytes, and the process ends if a file takes longer than LIMIT seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WORDS += [
 
 
 def corpus(form, folder):
-    """Small valid files: kinds, shapes, dtypes, layouts, compression."""
+    """Yield small valid files with various inputs, shapes, dtypes, layouts and compression."""
     rng = np.random.default_rng(1)
     rows = 40
     logits = rng.standard_normal((rows, 3))
@@ -70,7 +70,7 @@ def corpus(form, folder):
 
 
 def plain_parquet(predictions):
-    """The same with lists of any length or a column a class, without checksums: damage gets as far as the decoders."""
+    """Write lists of any length or one column per class, without checksums, so that damage reaches the decoders."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -85,7 +85,7 @@ def plain_parquet(predictions):
 
 
 def mutate(data, others, form, rng):
-    """One to three changes of a file."""
+    """Make one to three changes to a file."""
     for _ in range(max(1, int(rng.integers(-3, 4)))):
         change = CHANGES[int(rng.integers(len(CHANGES)))]
         if form == "npz" and rng.random() < 0.5:
@@ -112,7 +112,7 @@ def truncate(data, others, rng):
 
 
 def splice(data, others, rng):
-    """Put a piece of another file in, over or between."""
+    """Insert a piece of another file, or overwrite with it."""
     other = others[int(rng.integers(len(others)))]
     start, at = int(rng.integers(len(other))), int(rng.integers(len(data) + 1))
     piece = other[start : start + int(rng.integers(1, 200))]
@@ -120,13 +120,13 @@ def splice(data, others, rng):
 
 
 def remove(data, others, rng):
-    """Leave a piece out."""
+    """Remove a piece."""
     at = int(rng.integers(len(data) + 1))
     return data[:at] + data[at + int(rng.integers(1, 50)) :]
 
 
 def length(data, others, rng):
-    """Write a number over a length: anywhere, or where zip and parquet have theirs."""
+    """Overwrite bytes with a number: anywhere, or near the lengths in zip and parquet files."""
     marks = [m.start() for m in re.finditer(rb"PK\x01\x02|PK\x03\x04|PK\x05\x06|PK\x06\x06|NUMPY|PAR1", data)]
     if marks and rng.random() < 0.7:
         at = marks[int(rng.integers(len(marks)))] + int(rng.integers(-8, 48))
@@ -145,7 +145,7 @@ def word(data, others, rng):
         return data
     match = found[int(rng.integers(len(found)))]
     new = WORDS[int(rng.integers(len(WORDS)))].encode()
-    if rng.random() < 0.5:  # of the same length: what lies behind stays in its place
+    if rng.random() < 0.5:  # of the same length: the bytes behind it do not move
         new = new.ljust(match.end() - match.start())[: match.end() - match.start()]
     return data[: match.start()] + new + data[match.end() :]
 
@@ -154,7 +154,7 @@ CHANGES = [flip, truncate, splice, remove, length, word]
 
 
 def inside_the_archive(data, others, change, rng):
-    """Change one array of an npz file and make the sums of the archive right again: damage behind the checksum."""
+    """Change one array of an npz file and correct the checksums of the archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             arrays = {name: archive.read(name) for name in archive.namelist()}
@@ -169,7 +169,7 @@ def inside_the_archive(data, others, change, rng):
 
 
 def inside_the_pages(data, others, change, rng):
-    """Change the pages of a parquet file where they lie, or its footer, with the length of the footer made right."""
+    """Change the pages of a parquet file in place, or its footer, and correct the length of the footer."""
     size = struct.unpack("<I", data[-8:-4])[0] if len(data) > 12 else len(data)
     if size + 12 > len(data):  # an earlier change left no footer
         return change(data, others, rng)
@@ -182,7 +182,7 @@ def inside_the_pages(data, others, change, rng):
 
 
 def read(path):
-    """Read in both ways; whether the file was accepted."""
+    """Read a file whole and in blocks; return whether it was accepted."""
     try:
         whole = Predictions.read(path)
     except PredictionsError as error:

@@ -1,4 +1,4 @@
-"""Damaged files give PredictionsError, or predictions that pass every check: no crash, no hang, no flood of memory."""
+"""A damaged file raises PredictionsError or passes every check: no crash, no hang, no excessive memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 FORMATS = ["npz", "parquet", "csv"]
 pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/statm").exists(), reason="Linux tells the memory of a process, which is limited here"
+    not Path("/proc/self/statm").exists(), reason="only Linux reports the memory of a process, which is limited here"
 )
 
 
@@ -18,10 +18,10 @@ def read_mutated(form, folder, *, seed, count):
     program = Path(__file__).with_name("mutations.py")
     command = [sys.executable, "-W", "error", str(program), form, str(seed), str(count), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr  # it begins with format, seed and index of the file
+    assert done.returncode == 0, done.stderr  # begins with the format, seed and index of the file
     read, accepted = map(int, done.stdout.split())
     assert read == count
-    assert 0 < accepted < count // 4, "the damage must be neither nothing nor all that is found"
+    assert 0 < accepted < count // 4, "the mutations must damage many files, but not all of them"
 
 
 @pytest.mark.parametrize("form", FORMATS)

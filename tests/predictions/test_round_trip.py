@@ -1,4 +1,4 @@
-"""What is written is what is read: in every format, whole and in blocks."""
+"""Reading gives back what was written, in every format, whole and in blocks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sample(rows=50, classes=4, *, input="logits", dtype=np.float32, optional=Tru
 
 
 def assert_same(found, expected, *, text=False):
-    """Equal in everything; text gives the same float32 back, as float64."""
+    """Check that everything is equal; text gives the same float32 back, as float64."""
     assert found.input == expected.input
     assert found.class_names == expected.class_names
     assert found.scores.shape == expected.scores.shape
@@ -53,7 +53,7 @@ def assert_same(found, expected, *, text=False):
             np.testing.assert_array_equal(left, right)
 
 
-# csv is read as float64, to whose precision rows of float16 do not sum to 1: test_errors.py
+# csv is read as float64; rows of float16 do not sum to 1 in that precision (see test_wrong_use.py)
 COMBINATIONS = [
     (suffix, input, dtype)
     for suffix, input, dtype in itertools.product(FORMATS, ["logits", "probs"], DTYPES)
@@ -76,7 +76,7 @@ def test_every_format_input_and_dtype(suffix, input, dtype, optional, tmp_path):
 @pytest.mark.parametrize("shape", [(6,), (6, 1)])
 @pytest.mark.parametrize("input", ["logits", "probs"])
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_one_column_keeps_its_shape_and_is_about_two_classes(suffix, input, shape, tmp_path):
+def test_one_column_keeps_its_shape_and_has_two_classes(suffix, input, shape, tmp_path):
     predictions = Predictions(np.linspace(0, 1, 6).reshape(shape), input=input, labels=[0, 1, 0, 1, 0, 1])
     path = tmp_path / f"a{suffix}"
     predictions.write(path)
@@ -123,7 +123,7 @@ def test_any_finite_scores_and_text(scores, data, suffix, tmp_path_factory):
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_blocks_are_the_whole(suffix, tmp_path, monkeypatch):
+def test_blocks_add_up_to_the_whole(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 64)
     monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 1 << 10)
     predictions = sample(rows=203)
@@ -175,7 +175,7 @@ def test_npz_of_numpy(save, order, dtype, tmp_path):
     assert found.sample_weight.dtype == np.float64
 
 
-def test_numpy_reads_what_is_written(tmp_path):
+def test_numpy_reads_npz_files(tmp_path):
     predictions = replace(sample(), class_names=tuple("abcd"))
     predictions.write(tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz", allow_pickle=False) as arrays:
@@ -243,10 +243,10 @@ def test_suffix_in_capitals(tmp_path):
     assert_same(Predictions.read(tmp_path / "A.NPZ"), sample())
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak memory of a process")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak memory of a process")
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_streaming_takes_the_memory_of_a_block(suffix, tmp_path):
-    """Copy 80 MB of scores in a process that grows by less: by what allocators keep, which does not grow on."""
+    """Copy 80 MB of scores in a process that grows by less; allocators keep a constant amount."""
     path, copy = tmp_path / f"large{suffix}", tmp_path / f"copy{suffix}"
     with PredictionsWriter(path) as writer:
         for seed in range(20):
@@ -254,7 +254,7 @@ def test_streaming_takes_the_memory_of_a_block(suffix, tmp_path):
     program = """
 import sys
 from refocal.predictions import PredictionsReader, PredictionsWriter
-def peak():  # VmHWM, in MB, of this process alone: ru_maxrss begins with that of the parent
+def peak():  # VmHWM in MB, of this process only: ru_maxrss starts with that of the parent
     status = open("/proc/self/status").read()
     return int(status.split("VmHWM:")[1].split()[0]) // 1024
 start, count = None, 0

@@ -1,4 +1,4 @@
-"""A file appears whole or not at all, and an old one stays until then."""
+"""A file appears whole or not at all; an old file stays until then."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_an_old_file_is_replaced_only_when_asked(path):
     assert names(path.parent) == [path.name]
 
 
-def test_a_file_that_appears_meanwhile_stays(path):
+def test_a_file_that_appears_in_the_meantime_stays(path):
     with pytest.raises(FileExistsError, match="overwrite=True"), PredictionsWriter(path) as writer:
         writer.write(NEW)
-        path.write_text("of somebody else", encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == "of somebody else"
+        path.write_text("another file", encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == "another file"
     assert names(path.parent) == [path.name]
 
 
@@ -90,22 +90,22 @@ def test_an_exception_inside_a_format(path, monkeypatch):
     assert len(Predictions.read(path)) == 2
 
 
-def test_no_block_no_file(path):
-    with pytest.raises(PredictionsError, match="there are no rows, no block was written"), PredictionsWriter(path):
+def test_no_blocks_leave_no_file(path):
+    with pytest.raises(PredictionsError, match="there are no rows: no block was written"), PredictionsWriter(path):
         pass
     assert names(path.parent) == []
 
 
-def test_a_block_that_failed_is_not_forgotten(path, monkeypatch):
+def test_a_failed_block_is_remembered(path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(PredictionsError, match="a block was not written whole"), PredictionsWriter(path) as writer:
+    with pytest.raises(PredictionsError, match="a block was not written completely"), PredictionsWriter(path) as writer:
         writer.write(NEW)
         monkeypatch.setattr(writer, "_write", fail)
         with pytest.raises(OSError, match="No space left"):
             writer.write(NEW)
-        with pytest.raises(PredictionsError, match="a block was not written whole"):
+        with pytest.raises(PredictionsError, match="a block was not written completely"):
             writer.write(NEW)
     assert names(path.parent) == []
 
@@ -115,29 +115,35 @@ def test_a_block_that_failed_is_not_forgotten(path, monkeypatch):
     [
         (
             {"scores": np.full((4, 3), 1 / 3), "input": "probs"},
-            "input must be that of the first block, logits, got probs",
+            r"input must match the first block \(logits\), got probs",
         ),
-        ({"scores": np.ones((4, 3), dtype=np.float32)}, "dtype of scores must be .* float64, got float32"),
-        ({"scores": np.ones((4, 5))}, r"shape of a row must be that of the first block, \(3,\), got \(5,\)"),
-        ({"labels": None}, "presence of labels must be that of the first block, True, got False"),
-        ({"split": ["a"] * 4}, "presence of split must be that of the first block, False, got True"),
-        ({"sample_weight": np.ones(4)}, "presence of sample_weight must be that of the first block, False, got True"),
-        ({"class_names": ("a", "b", "c")}, r"class_names must be that of the first block, None, got \('a', 'b', 'c'\)"),
+        ({"scores": np.ones((4, 3), dtype=np.float32)}, r"dtype of scores must match .* \(float64\), got float32"),
+        ({"scores": np.ones((4, 5))}, r"shape of a row must match the first block \(\(3,\)\), got \(5,\)"),
+        ({"labels": None}, r"presence of labels must match the first block \(True\), got False"),
+        ({"split": ["a"] * 4}, r"presence of split must match the first block \(False\), got True"),
+        (
+            {"sample_weight": np.ones(4)},
+            r"presence of sample_weight must match the first block \(False\), got True",
+        ),
+        (
+            {"class_names": ("a", "b", "c")},
+            r"class_names must match the first block \(None\), got \('a', 'b', 'c'\)",
+        ),
     ],
 )
-def test_blocks_of_another_form(path, changes, message):
+def test_blocks_that_differ_from_the_first(path, changes, message):
     with pytest.raises(PredictionsError, match=message), PredictionsWriter(path) as writer:
         writer.write(NEW)
         writer.write(replace(NEW, **changes))
     assert names(path.parent) == []
 
 
-def test_a_folder_that_is_not_there(path):
+def test_a_missing_folder(path):
     with pytest.raises(FileNotFoundError):
         NEW.write(path.parent / "missing" / path.name)
 
 
-def test_permissions_are_those_of_any_new_file(path):
+def test_permissions_are_the_same_as_for_any_new_file(path):
     NEW.write(path)
     (path.parent / "other").touch()
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((path.parent / "other").stat().st_mode)

@@ -112,7 +112,7 @@ def test_one_file_goes_to_a_folder_that_is_there(folder, capsys):
         (["evaluate", "none/*.parquet"], r"no file matches none/\*.parquet"),
         (["evaluate", "val/*.parquet", "--report", "r.html"], "--report is not for many files"),
         (["calibrate", "val/*.parquet", "--out", "p.npz"], "--out is not for many files: apply writes"),
-        (["calibrate", "val/*.parquet"], "there is no split, 'val' was asked for"),
+        (["calibrate", "val/*.parquet"], "cannot select 'val': the predictions have no split"),
         (["calibrate", "val/*.parquet", "--test", "val/part-3.parquet"], "must be files of their own"),
         (["calibrate", "val/*.parquet", "--test", "wide.npz"], "wide.npz must hold what .*part-0.parquet does"),
         (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "isotonic"], "--method must be one of"),

@@ -211,7 +211,7 @@ def run(task, folder, **engine):
 def test_a_damaged_file_is_not_one_without_rows(tmp_path):
     write(tmp_path)
     (tmp_path / "part-2.parquet").write_bytes(b"")
-    with pytest.raises(PredictionsError, match=r"part-2.parquet: is no parquet file"):
+    with pytest.raises(PredictionsError, match=r"part-2.parquet: is not a parquet file"):
         scale.evaluate(tmp_path / "*.parquet")
 
 

@@ -1,4 +1,4 @@
-"""Files of predictions: scores of a classifier with their labels, in npz, parquet and csv, checked as they are read."""
+"""Prediction files (npz, parquet, csv): the scores of a classifier and their labels, checked when they are read."""
 
 from refocal.predictions.errors import PredictionsError
 from refocal.predictions.predictions import Predictions

@@ -1,4 +1,4 @@
-"""Predictions as Arrow arrays, which parquet and csv files hold."""
+"""Conversion between predictions and Arrow arrays, for parquet and csv files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refocal.predictions.predictions import Predictions
 
 
 def require_arrow() -> None:
-    """Say how to get pyarrow where it is missing."""
+    """Raise an error that says how to install pyarrow if it is missing."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -22,11 +22,11 @@ def require_arrow() -> None:
 
 
 def from_arrow(batch: Any, header: Header, place: Place) -> Columns:
-    """The columns of a record batch; their values are not checked yet, but none is missing."""
+    """Convert a record batch to columns; reject missing values, but do not check values otherwise."""
     present = set(batch.schema.names)
     if header.numbered:
         parts = [_numbers(batch.column(name), name, place, scores=True) for name in header.columns]
-        scores = np.concatenate(parts).reshape(len(parts), -1).T  # one class after another, as they stand in the file
+        scores = np.concatenate(parts).reshape(len(parts), -1).T  # one class after another, as in the file
     else:
         scores = _lists_or_numbers(batch.column(header.input), header.input, place)
     return Columns(
@@ -38,7 +38,7 @@ def from_arrow(batch: Any, header: Header, place: Place) -> Columns:
 
 
 def optional_columns(block: Predictions) -> dict[str, Any]:
-    """Arrow arrays of what a block has beside scores."""
+    """Convert all columns of a block except the scores to Arrow arrays."""
     import pyarrow as pa
 
     columns = {"label": block.labels, "split": block.split, "weight": block.sample_weight}
@@ -48,22 +48,22 @@ def optional_columns(block: Predictions) -> dict[str, Any]:
 def _lists_or_numbers(array: Any, name: str, place: Place) -> np.ndarray:
     import pyarrow as pa
 
-    kind = array.type
-    if pa.types.is_fixed_size_list(kind):
+    dtype = array.type
+    if pa.types.is_fixed_size_list(dtype):
         _reject_null(array, name, place)
-        classes = kind.list_size
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        classes = dtype.list_size
+    elif pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
         _reject_null(array, name, place)
         lengths = np.diff(array.offsets.to_numpy())
         classes = int(lengths[0])
         if (lengths != classes).any():
             row = int(np.argmax(lengths != classes))
-            message = f"must have {classes} values a row as in the rows before, got {lengths[row]}"
+            message = f"must have {classes} values per row like the rows before, got {lengths[row]}"
             raise place.error(message, column=name, row=row)
     else:
         return _numbers(array, name, place, scores=True)
     if classes == 0:
-        message = "must have at least one value a row, got none"
+        message = "must have at least one value per row, got none"
         raise place.error(message, column=name, row=0)
     return _numbers(array.flatten(), name, place, scores=True, classes=classes).reshape(len(array), classes)
 
@@ -82,8 +82,8 @@ def _numbers(array: Any, name: str, place: Place, *, scores: bool = False, class
 def _text(array: Any, place: Place) -> np.ndarray:
     import pyarrow as pa
 
-    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    dtype = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if not (pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
         message = f"must be text, got {array.type}"
         raise place.error(message, column="split")
     _reject_null(array, "split", place)
@@ -92,13 +92,13 @@ def _text(array: Any, place: Place) -> np.ndarray:
         names = coded.dictionary.to_pylist()
         codes = coded.indices.to_numpy(zero_copy_only=False)
     for code, name in enumerate(names):
-        # before NumPy makes every string as long as the longest, and drops a NUL at the end
+        # checked here because NumPy pads every string to the longest one and drops a trailing NUL
         if (name is None or len(name) > SPLIT_LENGTH or "\0" in name) and (codes == code).any():
             row = int(np.argmax(codes == code))
             found = name if name is None else name[: SPLIT_LENGTH + 1]
             message = f"must be printable text of 1 to {SPLIT_LENGTH} characters, got {found!r}"
             raise place.error(message, column="split", row=row)
-    with place.parsing("split"):  # codes of a damaged dictionary may point beyond it
+    with place.parsing("split"):  # codes of a damaged dictionary can point beyond its end
         return np.array([(name or "")[:SPLIT_LENGTH] for name in names])[codes]
 
 

@@ -1,4 +1,4 @@
-"""csv files, by pyarrow's reader and writer; a row is a line, so that errors can name it."""
+"""csv files, read and written with pyarrow; each row is one line, so that errors can give its number."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from refocal.predictions import arrow, checks, header
 from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.protocol import Size, Source
+from refocal.predictions.protocol import FileSize, OpenFile
 
 _LONGEST_LINE = 1 << 25  # bytes: a million columns
 _BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
 
 
 @contextmanager
-def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (blocks come one by one in any case)
+def open_reader(path: Path, *, whole: bool) -> Iterator[OpenFile]:  # noqa: ARG001 (always reads block by block)
     """Open a csv file."""
     arrow.require_arrow()
-    place = Place(path, labels="label", sample_weight="weight", lines=True)
+    place = Place(path, labels="label", sample_weight="weight", has_lines=True)
     place.check_regular()
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
         names = _names(first, place)
-        columns = header.table(names, place)
+        columns = header.parse_column_names(names, place)
         place = replace(place, numbered=columns.numbered)
-        # a block must hold a row: numbers are not so much longer than their names, and lists are as long as the first
+        # a block must hold a row: numbers are not much longer than their names, and lists have about the same length
         second = file.readline(_LONGEST_LINE)
         block_size = max(_BLOCK_BYTES, 4 * len(first), 4 * len(second))
         about = os.fstat(file.fileno()).st_size // max(1, len(second))
-        size = Size(about, len(columns.columns) if columns.numbered else 1 + second.count(b","))
+        size = FileSize(about, len(columns.columns) if columns.numbered else 1 + second.count(b","))
         file.seek(0)
-        yield Source(
+        yield OpenFile(
             columns.input, None, None, size, place, _blocks(file, names, columns, place, block_size=block_size)
         )
 
@@ -50,7 +50,7 @@ def _names(line: bytes, place: Place) -> list[str]:
         text = re.split(rb"[\r\n]", line.removeprefix(b"\xef\xbb\xbf"), maxsplit=1)[0].decode()
         names = next(csv.reader([text], strict=True), [])
     if not names:
-        message = "the file is empty: a header with the names of the columns must stand on line 1"
+        message = "the file is empty: line 1 must be a header with the names of the columns"
         raise place.error(message)
     return names
 
@@ -61,10 +61,10 @@ def _blocks(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    # one column of scores may hold numbers or lists: its first value tells
+    # one column of scores may hold numbers or lists, depending on its first value
     texts = {"split", columns.input}
     types = {name: pa.string() if name in texts else pa.float64() for name in names}
-    # in one thread: only then are rows counted, and messages name them
+    # one thread: only then does pyarrow count rows and report them in its messages
     reading = arrow_csv.ReadOptions(use_threads=False, block_size=block_size, skip_rows=1, column_names=names)
     parsing = arrow_csv.ParseOptions(ignore_empty_lines=False)
     converting = arrow_csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False)
@@ -87,7 +87,7 @@ def _blocks(
                 lists = batch.column(columns.input)[0].as_py().lstrip().startswith("[")
             index = batch.schema.get_field_index(columns.input)
             batch = batch.set_column(
-                index, columns.input, _parsed(batch.column(index), columns.input, place, lists=lists)
+                index, columns.input, _parse(batch.column(index), columns.input, place, lists=lists)
             )
         yield arrow.from_arrow(batch, columns, place)
         place = replace(place, first_row=place.first_row + batch.num_rows)
@@ -97,7 +97,7 @@ _ARROW_MESSAGE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(
 
 
 def _with_line(error: PredictionsError, names: list[str], place: Place) -> PredictionsError:
-    """The error with its place, where pyarrow's message says which line and column it is about."""
+    """Add the place to an error if the message of pyarrow gives the line and column."""
     found = _ARROW_MESSAGE.search(str(error.__cause__))
     if found is None:
         return error
@@ -108,8 +108,8 @@ def _with_line(error: PredictionsError, names: list[str], place: Place) -> Predi
     return at.error(reason, column=names[int(column)] if column else None, row=0)
 
 
-def _parsed(texts: Any, input: str, place: Place, *, lists: bool) -> Any:
-    """Numbers, or lists of numbers, of texts such as "[0.5, 0.25, 0.25]"."""
+def _parse(texts: Any, input: str, place: Place, *, lists: bool) -> Any:
+    """Parse texts such as "[0.5, 0.25, 0.25]" to numbers or lists of numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -125,7 +125,7 @@ def _parsed(texts: Any, input: str, place: Place, *, lists: bool) -> Any:
 
 
 def _floats(words: Any, offsets: np.ndarray, input: str, place: Place) -> Any:
-    """The words as float64; row r has those from offsets[r] to offsets[r + 1]."""
+    """Convert words to float64; row r has the words from offsets[r] to offsets[r + 1]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -134,7 +134,7 @@ def _floats(words: Any, offsets: np.ndarray, input: str, place: Place) -> Any:
         return words.cast(pa.float64())
     except pa.ArrowInvalid:
         first, end = 0, len(words)
-    while end - first > 1:  # the first word that is no number lies in words[first:end]
+    while end - first > 1:  # the first word that is not a number is in words[first:end]
         middle = (first + end) // 2
         try:
             words[first:middle].cast(pa.float64())
@@ -147,15 +147,15 @@ def _floats(words: Any, offsets: np.ndarray, input: str, place: Place) -> Any:
 
 
 @contextmanager
-def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
-    """Write a csv file, a column a class; numbers are the shortest that give the same float back."""
+def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
+    """Write a csv file with one column per class; numbers are the shortest that give the same float."""
     arrow.require_arrow()
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    place = Place(path, labels="label", sample_weight="weight", numbered=first.scores.ndim == 2, lines=True)
+    place = Place(path, labels="label", sample_weight="weight", numbered=first.scores.ndim == 2, has_lines=True)
     if first.class_names is not None:
-        message = "a csv file has no place for class names: leave them out, or write npz or parquet"
+        message = "a csv file cannot store class names: leave them out, or write npz or parquet"
         raise place.error(message)
     names = list(_table(pa, first, place).schema.names)
     file.write((",".join(names) + "\n").encode())
@@ -173,14 +173,14 @@ def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[P
 def _table(pa: Any, block: Predictions, place: Place) -> Any:
     scores = block.scores
     if scores.dtype == np.float16:
-        # text has no dtype: the reader, which knows float64 only, must not refuse what was written
+        # text has no dtype: the reader, which uses float64, must accept the written file
         try:
-            scores = checks.check(Columns(scores.astype(np.float64)), block.input, place).scores
+            scores = checks.check_columns(Columns(scores.astype(np.float64)), block.input, place).scores
         except PredictionsError as error:
-            message = f"{error}; a csv file is read as float64: normalize in float64, or write npz or parquet"
+            message = f"{error}; csv files are read as float64: normalize in float64, or write npz or parquet"
             raise PredictionsError(message) from None
     columns = arrow.optional_columns(block)
     if scores.ndim == 1:
         return pa.table({block.input: pa.array(scores), **columns})
-    classes = {place.scores(block.input, k): pa.array(scores[:, k]) for k in range(scores.shape[1])}
+    classes = {place.name_scores(block.input, k): pa.array(scores[:, k]) for k in range(scores.shape[1])}
     return pa.table({**classes, **columns})

@@ -1,4 +1,4 @@
-"""The format of a file, by its suffix."""
+"""The format of a file, chosen by its suffix."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from refocal.predictions.protocol import Format
 _FORMATS: dict[str, Format] = {".npz": npz, ".parquet": parquet, ".csv": csv}
 
 
-def of(path: Path) -> Format:
-    """The module that reads and writes files of this suffix."""
+def find_format(path: Path) -> Format:
+    """Return the module that reads and writes files with this suffix."""
     try:
         return _FORMATS[path.suffix.lower()]
     except KeyError:

@@ -1,4 +1,4 @@
-"""What the names of a file's columns or arrays say: the kind of the scores, and where everything stands."""
+"""The header of a file: from the names of its columns or arrays to the scores and the columns that hold them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from dataclasses import dataclass
 from refocal.predictions.checks import INPUTS
 from refocal.predictions.errors import Place
 
-_NUMBERED = re.compile(r"(logit|prob)_(0|[1-9][0-9]{0,6})")  # digits bounded: a number of any length is never made
+_NUMBERED = re.compile(r"(logit|prob)_(0|[1-9][0-9]{0,6})")  # at most 7 digits: a name cannot ask for a huge number
 
 
 @dataclass(frozen=True)
 class Header:
-    """The kind of the scores, and the columns that hold them: one for all classes, or one a class in order."""
+    """Whether scores are logits or probs, and their columns: one for all classes, or one per class in order."""
 
     input: str
     columns: tuple[str, ...]
     numbered: bool
 
 
-def arrays(names: Sequence[str], place: Place) -> Header:
-    """The header of an npz file."""
+def parse_array_names(names: Sequence[str], place: Place) -> Header:
+    """Parse the header of an npz file."""
     _check_names(names, [*INPUTS, "labels", "split", "weights", "class_names"], place, "array")
     return Header(*_one_input([input for input in INPUTS if input in names], names, place, "an array"), numbered=False)
 
 
-def table(names: Sequence[str], place: Place) -> Header:
-    """The header of a parquet or csv file."""
+def parse_column_names(names: Sequence[str], place: Place) -> Header:
+    """Parse the header of a parquet or csv file."""
     numbered = [name for name in names if _NUMBERED.fullmatch(name)]
     named = [name for name in names if not _NUMBERED.fullmatch(name)]
     known = [*INPUTS, "logit_0", "prob_0", "label", "split", "weight"]
@@ -42,12 +42,12 @@ def table(names: Sequence[str], place: Place) -> Header:
     if not numbered:
         return Header(input, whole, numbered=False)
     if input in named:
-        message = f"scores must stand in one place, got the columns {input} and {numbered[0]}"
+        message = f"scores must be in one place, got columns {input} and {numbered[0]}"
         raise place.error(message)
     columns = sorted(numbered, key=lambda name: int(name.rpartition("_")[2]))
     for index, name in enumerate(columns):
         if name != f"{input[:-1]}_{index}":
-            message = f"columns must be numbered from 0 without gaps, {input[:-1]}_{index} is missing before {name}"
+            message = f"columns must be numbered from 0 without gaps, but {input[:-1]}_{index} is missing before {name}"
             raise place.error(message)
     return Header(input, tuple(columns), numbered=True)
 
@@ -58,7 +58,7 @@ def _one_input(inputs: list[str], names: Sequence[str], place: Place, what: str)
         raise place.error(message)
     if not inputs:
         found = ", ".join(repr(name) for name in names[:10]) or "nothing"
-        message = f"scores are missing: there must be {what} 'logits' or 'probs', got {found}"
+        message = f"scores are missing: the file must have {what} 'logits' or 'probs', got {found}"
         raise place.error(message)
     return inputs[0], (inputs[0],)
 
@@ -70,7 +70,7 @@ def _check_names(names: Sequence[str], known: list[str], place: Place, what: str
             bare = name[:100].strip().lower()
             numbered = what == "column" and _NUMBERED.fullmatch(bare)
             close = [bare] if numbered else difflib.get_close_matches(bare, known, n=1)
-            hint = f", did you mean {close[0]!r}?" if close else ""
+            hint = f"; did you mean {close[0]!r}?" if close else ""
             allowed = ", ".join(known)
             message = f"unknown {what} {name[:100]!r}{hint} (known: {allowed})"
             raise place.error(message)
@@ -81,6 +81,6 @@ def _check_twice(names: Sequence[str], place: Place, what: str) -> None:
         seen: set[str] = set()
         for name in names:
             if name in seen:
-                message = f"{what} {name[:100]!r} stands there twice"
+                message = f"{what} {name[:100]!r} appears twice"
                 raise place.error(message)
             seen.add(name)

@@ -1,7 +1,7 @@
 """npz files: arrays in a zip archive, read as streams, never as pickles.
 
-Nothing is allocated by what a header claims: sizes must first agree with those of the archive, and those with what
-the file can hold.
+A header alone never causes an allocation: its sizes must match those of the archive, and these must be possible for
+the size of the file.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from refocal.predictions import checks, header
 from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.protocol import Size, Source, block_rows
+from refocal.predictions.protocol import FileSize, OpenFile, block_rows
 
 _PIECE = 1 << 20
-_FORTRAN_BYTES = 1 << 30  # of scores that can only be read as a whole where blocks were asked for
+_FORTRAN_BYTES = 1 << 30  # limit for scores that must be read whole although blocks were requested
 _FIELDS = {"labels": "labels", "split": "split", "weights": "sample_weight"}  # of `Predictions`, by the array's name
-_DEFLATE_RATIO = 1032  # the most that deflate can expand: 258 bytes from 2 bits
+_DEFLATE_RATIO = 1032  # the largest expansion of deflate: 258 bytes from 2 bits
 
 
 class _Member(NamedTuple):
-    """An array of the archive, its stream at the first value."""
+    """An array of the archive; its stream is at the first value."""
 
     name: str
     stream: IO[bytes]
@@ -42,7 +42,7 @@ class _Member(NamedTuple):
 
 
 @contextmanager
-def source(path: Path, *, whole: bool) -> Iterator[Source]:
+def open_reader(path: Path, *, whole: bool) -> Iterator[OpenFile]:
     """Open an npz file."""
     place = Place(path, sample_weight="weights")
     place.check_regular()
@@ -55,7 +55,7 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:
         with place.parsing("the zip archive"):
             archive = stack.enter_context(zipfile.ZipFile(file))
         infos = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
-        input = header.arrays([name for name, _ in infos], place).input
+        input = header.parse_array_names([name for name, _ in infos], place).input
         members = {}
         for name, info in infos:
             _check_size(info, name, size, place)
@@ -74,11 +74,11 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:
         held = rows * columns * scores.dtype.itemsize
         if scores.fortran and not whole and held > _FORTRAN_BYTES:
             message = (
-                f"is in Fortran order, not readable in blocks of rows, and takes {held:,} bytes: write it in C order"
+                f"is in Fortran order, which cannot be read in blocks, and takes {held:,} bytes: save it in C order"
             )
             raise place.error(message, column=input)
         step = rows if whole or scores.fortran else block_rows(columns)
-        yield Source(input, class_names, rows, Size(rows, columns), place, _blocks(members, input, step, place))
+        yield OpenFile(input, class_names, rows, FileSize(rows, columns), place, _blocks(members, input, step, place))
 
 
 def _check_size(info: zipfile.ZipInfo, name: str, size: int, place: Place) -> None:
@@ -90,36 +90,36 @@ def _check_size(info: zipfile.ZipInfo, name: str, size: int, place: Place) -> No
         raise place.error(message, column=name)
     most = size * (1 if info.compress_type == zipfile.ZIP_STORED else _DEFLATE_RATIO)
     if info.file_size > most or info.compress_size > size:
-        message = f"claims {info.file_size} bytes, more than the file can hold"
+        message = f"claims {info.file_size} bytes, more than the file can contain"
         raise place.error(message, column=name)
 
 
 def _member(name: str, stream: IO[bytes], size: int, place: Place) -> _Member:
     with place.parsing(f"the header of {name}"), warnings.catch_warnings():
-        warnings.simplefilter("error")  # NumPy warns of headers that it has to mend: they are not NumPy's
+        warnings.simplefilter("error")  # NumPy warns about headers that it has to repair: NumPy did not write them
         version = npy.read_magic(stream)
         if version == (1, 0):
             shape, fortran, dtype = npy.read_array_header_1_0(stream)
         elif version == (2, 0):
             shape, fortran, dtype = npy.read_array_header_2_0(stream)
         else:
-            message = f"must be of npy format 1.0 or 2.0, got {version}"
+            message = f"must have npy format 1.0 or 2.0, got {version}"
             raise place.error(message, column=name)
         left = size - stream.tell()
     if dtype.hasobject:
-        message = "is an array of Python objects, which is a pickle: these are never read"
+        message = "is an array of Python objects, stored as a pickle: pickles are never loaded"
         raise place.error(message, column=name)
     if dtype.names is not None or dtype.subdtype is not None or dtype.itemsize == 0:
-        message = f"must be of a plain dtype, got {dtype}"
+        message = f"must have a plain dtype, got {dtype}"
         raise place.error(message, column=name)
     if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize != left:
-        message = f"shape {shape} and dtype {dtype} do not fit the {left} bytes of its data: the file is damaged"
+        message = f"shape {shape} and dtype {dtype} do not match the {left} bytes of data: the file is damaged"
         raise place.error(message, column=name)
     return _Member(name, stream, dtype, shape, fortran and len(shape) == 2)
 
 
 def _check_forms(members: dict[str, _Member], input: str, place: Place) -> None:
-    """All shapes and dtypes, before any array is read."""
+    """Check all shapes and dtypes before any array is read."""
     scores = members[input]
     checks.check_scores_form(scores.dtype, scores.shape, input, place)
     for name in ("labels", "weights", "split"):
@@ -132,7 +132,7 @@ def _check_forms(members: dict[str, _Member], input: str, place: Place) -> None:
         if name in members:
             checks.check_text(np.empty(0, dtype=members[name].dtype), name, place, longest=longest)
     if "class_names" in members:
-        checks.check_names_shape(members["class_names"].shape, checks.number_of_classes(scores.shape), place)
+        checks.check_names_shape(members["class_names"].shape, checks.count_classes(scores.shape), place)
 
 
 def _blocks(members: dict[str, _Member], input: str, step: int, place: Place) -> Iterator[Columns]:
@@ -144,10 +144,10 @@ def _blocks(members: dict[str, _Member], input: str, step: int, place: Place) ->
 
 
 def _take(member: _Member, rows: int, place: Place) -> np.ndarray:
-    """The next rows of a stream. The end of the stream checks the sum (CRC-32) of all of it."""
+    """Read the next rows of a stream; at its end, the checksum (CRC-32) of the whole stream is verified."""
     shape = (rows, *member.shape[1:])
     size = math.prod(shape) * member.dtype.itemsize
-    buffer = bytearray()  # grows with what is there: a deflated array may claim a thousand times the file
+    buffer = bytearray()  # grows with the data: a deflated array may claim a thousand times the size of the file
     while len(buffer) < size:
         with place.parsing(member.name):
             piece = member.stream.read(min(_PIECE, size - len(buffer)))
@@ -160,11 +160,13 @@ def _take(member: _Member, rows: int, place: Place) -> np.ndarray:
 
 
 class _Spool:
-    """Values of one array on disk: the number of rows, which its header needs, is known at the end only."""
+    """Values of one array on disk; its header needs the number of rows, which is known only at the end."""
 
     def __init__(self, file: IO[bytes], row: tuple[int, ...]) -> None:
         self._file, self._row = file, row
-        self._written: list[tuple[int, np.dtype]] = []  # rows and dtype of each block: text is as wide as its longest
+        self._written: list[
+            tuple[int, np.dtype]
+        ] = []  # rows and dtype of each block: text is as wide as its longest value
 
     def add(self, array: np.ndarray) -> None:
         self._file.write(_bytes(array))
@@ -190,8 +192,8 @@ def _bytes(array: np.ndarray) -> memoryview:
 
 
 @contextmanager
-def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
-    """Write an npz file: arrays grow in nameless files of the same folder, and are put into the archive at the end."""
+def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
+    """Write an npz file: arrays grow in unnamed files in the same folder and are archived at the end."""
     rows: dict[str, tuple[int, ...]] = {first.input: first.scores.shape[1:]}
     rows.update({name: () for name, field in _FIELDS.items() if getattr(first, field) is not None})
     with ExitStack() as stack:
@@ -215,5 +217,5 @@ def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[P
 
 
 def _entry(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-    # a fixed date (1980, zip's first), so that the same predictions give the same bytes
+    # a fixed date (1980, the first in zip), so that the same predictions give the same bytes
     return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)

@@ -1,4 +1,4 @@
-"""Parquet files, by pyarrow, one row group in memory at a time."""
+"""Parquet files, read and written with pyarrow, one row group in memory at a time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from refocal.predictions import arrow, header
 from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.protocol import Size, Source, block_rows
+from refocal.predictions.protocol import FileSize, OpenFile, block_rows
 
 _MAGIC = b"PAR1"
 _CLASS_NAMES = b"refocal.class_names"  # key of the file's metadata, a JSON list of strings
 
 
 @contextmanager
-def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (row groups come one by one in any case)
+def open_reader(path: Path, *, whole: bool) -> Iterator[OpenFile]:  # noqa: ARG001 (always reads row group by row group)
     """Open a parquet file."""
     arrow.require_arrow()
     import pyarrow.parquet as pq
@@ -32,19 +32,19 @@ def source(path: Path, *, whole: bool) -> Iterator[Source]:  # noqa: ARG001 (row
     with open(path, "rb") as file:
         start = file.read(len(_MAGIC))
         if start != _MAGIC:
-            what = f"begins with {start!r}" if start else "is empty"
-            message = f"is no parquet file: it must begin with {_MAGIC!r}, it {what}"
+            found = f"begins with {start!r}" if start else "is empty"
+            message = f"is not a parquet file: it must begin with {_MAGIC!r}, but it {found}"
             raise place.error(message)
         with place.parsing("the footer"):
-            # read as the pages are needed: reading ahead would hold more than one row group
+            # read pages only when needed: reading ahead would keep more than one row group in memory
             table = pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
             schema = table.schema_arrow
             rows = table.metadata.num_rows
-        columns = header.table(schema.names, place)
+        columns = header.parse_column_names(schema.names, place)
         place = replace(place, numbered=columns.numbered)
         class_names = _class_names(schema.metadata or {}, place)
-        size = Size(rows, _classes(table, columns, place))
-        yield Source(
+        size = FileSize(rows, _classes(table, columns, place))
+        yield OpenFile(
             columns.input, class_names, rows, size, place, _blocks(table, columns, block_rows(size.columns), place)
         )
 
@@ -64,7 +64,7 @@ def _blocks(table: Any, columns: header.Header, step: int, place: Place) -> Iter
     with place.parsing("the footer"):
         batches = table.iter_batches(batch_size=step, use_threads=False)
     while True:
-        with place.parsing(f"the rows from {place.first_row} on"):
+        with place.parsing(f"the rows starting at {place.first_row}"):
             batch = next(batches, None)
         if batch is None:
             return
@@ -74,9 +74,9 @@ def _blocks(table: Any, columns: header.Header, step: int, place: Place) -> Iter
 
 
 def _classes(table: Any, columns: header.Header, place: Place) -> int:
-    """Scores of a row, by the schema, or by the first row where the schema does not tell the length of lists.
+    """Return the number of scores per row, from the schema or, if it has lists of any length, from the first row.
 
-    The metadata of row groups are left alone: pyarrow aborts the process on some that are damaged.
+    Do not read the metadata of row groups: pyarrow aborts the process if they are damaged in certain ways.
     """
     import pyarrow as pa
 
@@ -94,8 +94,8 @@ def _classes(table: Any, columns: header.Header, place: Place) -> int:
 
 
 @contextmanager
-def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:  # noqa: ARG001
-    """Write a parquet file, scores as one column of lists, row groups of a block or less."""
+def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:  # noqa: ARG001
+    """Write a parquet file with the scores as one column of lists and row groups of at most one block."""
     arrow.require_arrow()
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -104,7 +104,7 @@ def sink(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[P
     metadata = None if names is None else {_CLASS_NAMES: json.dumps(names).encode()}
     schema = _table(pa, first).schema.with_metadata(metadata)
     rows = block_rows(int(np.prod(first.scores.shape[1:])))
-    # scores hardly repeat: a dictionary of them only costs time
+    # scores hardly repeat: a dictionary would only cost time
     with pq.ParquetWriter(file, schema, use_dictionary=["split"], write_page_checksum=True) as writer:
 
         def write(block: Predictions) -> None:

@@ -1,4 +1,4 @@
-"""`Predictions`: the scores of a classifier on some samples, with what is known about them."""
+"""`Predictions`: the scores of a classifier, with labels, splits and sample weights."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from refocal.predictions.errors import Place
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Scores of a classifier, checked when they are made; the arrays are not copied where they fit.
+    """The scores of a classifier on some samples, with labels, splits and sample weights, checked on creation.
 
-    `Predictions(scores, input="logits", labels=labels)`; nothing is guessed from checks. Scores of one column, shape
-    (N,) or (N, 1), are about class 1 of two: its log-odds (logits) or its probability (probs). They keep their shape.
+    Nothing is guessed from the values: `input` says whether scores are logits or probabilities. Scores of one column,
+    shape (N,) or (N, 1), describe class 1 of two, by its log-odds (logits) or its probability (probs). They keep their
+    shape. Arrays are copied only if their dtype must change.
 
     Args:
-        scores: float16, float32 or float64 of shape (N, K). Logits are finite or -inf (masked), one of them finite in
-            each row; probabilities are non-negative and sum to 1 in each row, to the precision of their dtype.
-        input: "logits" or "probs". In files, the name of the scores says which.
-        labels: the true classes, (N,), whole numbers in 0 ... K - 1, kept as int64; None where they are not known.
-        split: for each row the name of the part it belongs to, such as "val" or "test"; or None.
-        sample_weight: (N,), non-negative and finite, kept as float64; or None. In files it is called `weights` (npz)
-            or `weight` (parquet, csv).
-        class_names: a different name for each class; or None.
-        source: the file that the predictions came from; or None.
+        scores: float16, float32 or float64, shape (N, K). Logits are finite or -inf (masked), with at least one finite
+            value per row. Probabilities are non-negative, and each row sums to 1 to the precision of the dtype.
+        input: "logits" or "probs". In a file, the name of the scores says which.
+        labels: True classes, shape (N,), whole numbers from 0 to K - 1, stored as int64. None if unknown.
+        split: Name of the split of each row, such as "val" or "test", shape (N,). Optional.
+        sample_weight: Weights, shape (N,), non-negative and finite, stored as float64. Optional. Files call them
+            `weights` (npz) or `weight` (parquet, csv).
+        class_names: A different name for each class. Optional.
+        source: The file that the predictions come from. Optional.
 
     Raises:
-        PredictionsError: the first rule that is broken, with its row.
+        PredictionsError: If the predictions break a rule. The message gives the rule and the row.
 
     Example:
         >>> import numpy as np
@@ -60,30 +61,34 @@ class Predictions:
             raise place.error(message)
         for name, column in self._columns()._asdict().items():
             _check.unmasked(column, name)
-        self._store(checks.check(self._columns().map(np.asarray), self.input, place))
+        self._store(checks.check_columns(self._columns().map(np.asarray), self.input, place))
         if self.class_names is not None:
-            names = checks.class_names(self.class_names, self.classes, place)
+            names = checks.check_class_names(self.class_names, self.classes, place)
             object.__setattr__(self, "class_names", names)
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Predictions:
-        """The whole of a file, .npz, .parquet or .csv by its suffix; `PredictionsReader` reads it block by block.
+        """Read a whole file. The suffix gives the format: .npz, .parquet or .csv.
+
+        Use `PredictionsReader` to read a file block by block.
 
         Raises:
-            PredictionsError: for everything that is wrong inside the file.
-            OSError: where the file cannot be opened.
-            ImportError: where parquet or csv is read without pyarrow.
+            PredictionsError: If the content of the file is invalid.
+            OSError: If the file cannot be opened.
+            ImportError: If the file is parquet or csv and pyarrow is not installed.
         """
         from refocal.predictions import reader
 
-        return reader.read(Path(path))
+        return reader.read_whole(Path(path))
 
     def write(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write a file, .npz, .parquet or .csv by its suffix, under a temporary name that is then renamed.
+        """Write a file. The suffix gives the format: .npz, .parquet or .csv.
+
+        The file is written under a temporary name and then renamed.
 
         Raises:
-            FileExistsError: where the file exists and `overwrite` was not asked for.
-            PredictionsError: for what the format has no place for: class names in a csv file.
+            FileExistsError: If the file exists and `overwrite` is False.
+            PredictionsError: If the format cannot store the predictions: a csv file has no class names.
         """
         from refocal.predictions.writer import PredictionsWriter
 
@@ -91,7 +96,7 @@ class Predictions:
             writer.write(self)
 
     def select(self, split: str) -> Predictions:
-        """The rows of one split.
+        """Select the rows of one split.
 
         Example:
             >>> import numpy as np
@@ -102,20 +107,20 @@ class Predictions:
         """
         place = Place(self.source)
         if self.split is None:
-            message = f"there is no split, {split!r} was asked for"
+            message = f"cannot select {split!r}: the predictions have no split"
             raise place.error(message, column="split")
         rows = self.split == split
         if not rows.any():
             found = ", ".join(repr(str(name)) for name in np.unique(self.split)[:10])
-            message = f"there are no rows of {split!r}, only of {found}"
+            message = f"there are no rows of {split!r}; the splits are {found}"
             raise place.error(message, column="split")
-        chosen = self._columns().map(lambda column: column[rows])
-        return self._trusted(chosen, self.input, self.class_names, self.source)
+        selected = self._columns().map(lambda column: column[rows])
+        return self._from_checked(selected, self.input, self.class_names, self.source)
 
     @property
     def classes(self) -> int:
-        """The number of classes; scores of one column are about two."""
-        return checks.number_of_classes(self.scores.shape)
+        """Number of classes; it is 2 for scores of one column."""
+        return checks.count_classes(self.scores.shape)
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -128,8 +133,10 @@ class Predictions:
             object.__setattr__(self, name, array)
 
     @classmethod
-    def _trusted(cls, columns: Columns, input: str, class_names: tuple[str, ...] | None, source: Path | None) -> Self:
-        """Predictions of columns that were checked before, without looking at the values again."""
+    def _from_checked(
+        cls, columns: Columns, input: str, class_names: tuple[str, ...] | None, source: Path | None
+    ) -> Self:
+        """Make predictions of columns that are already checked, without checking them again."""
         made = object.__new__(cls)
         made._store(columns)
         for name, value in (("input", input), ("class_names", class_names), ("source", source)):
@@ -137,18 +144,18 @@ class Predictions:
         return made
 
     @classmethod
-    def _joined(cls, blocks: list[Predictions]) -> Predictions:
-        """The rows of all blocks of one file, the scores one row after another."""
+    def _join(cls, blocks: list[Predictions]) -> Predictions:
+        """Join all blocks of a file; scores become contiguous in C order."""
         first = blocks[0]
         if len(blocks) == 1 and first.scores.flags.c_contiguous:
             return first
 
-        def joined(name: str) -> np.ndarray:
+        def join(name: str) -> np.ndarray:
             return np.concatenate([getattr(block, name) for block in blocks])
 
         rows = sum(len(block) for block in blocks)
         scores = np.empty((rows, *first.scores.shape[1:]), dtype=first.scores.dtype)
         np.concatenate([block.scores for block in blocks], out=scores)
         names = ("labels", "split", "sample_weight")
-        optional = (None if getattr(first, name) is None else joined(name) for name in names)
-        return cls._trusted(Columns(scores, *optional), first.input, first.class_names, first.source)
+        optional = (None if getattr(first, name) is None else join(name) for name in names)
+        return cls._from_checked(Columns(scores, *optional), first.input, first.class_names, first.source)

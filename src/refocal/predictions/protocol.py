@@ -1,4 +1,4 @@
-"""What every format gives to the reader, and takes from the writer."""
+"""The interface of a file format, used by the reader and the writer."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.predictions import Predictions
 
-# Scores of a block: 4 MB of float32, small beside any model's memory, large beside the overhead of a block.
+# Scores per block: 4 MB of float32, small compared with any model, but large enough to amortize the cost of a block.
 BLOCK_SCORES = 1 << 20
 
 
-class Size(NamedTuple):
-    """How much a file holds once it is unpacked, by its header; of a csv file, about as much."""
+class FileSize(NamedTuple):
+    """The unpacked size of a file, according to its header; for a csv file, an estimate."""
 
     rows: int
     columns: int  # of scores
 
     @property
     def scores(self) -> int:
-        """The number of scores."""
+        """Number of scores."""
         return self.rows * self.columns
 
 
 @dataclass(frozen=True)
-class Source:
-    """An open file: what its header says, and its rows, not yet checked."""
+class OpenFile:
+    """An open file: its header, and blocks of rows that are not checked yet."""
 
     input: str
     class_names: tuple[str, ...] | None
     rows: int | None
-    size: Size
+    size: FileSize
     place: Place
     blocks: Iterator[Columns]
 
 
 class Format(Protocol):
-    """A module that reads and writes one format."""
+    """A module that reads and writes one file format."""
 
-    def source(self, path: Path, *, whole: bool) -> AbstractContextManager[Source]:
-        """Open a file; `whole` allows for one block where that saves a copy."""
+    def open_reader(self, path: Path, *, whole: bool) -> AbstractContextManager[OpenFile]:
+        """Open a file; `whole` allows a single block if that saves a copy."""
 
-    def sink(
+    def open_writer(
         self, file: BinaryIO, path: Path, first: Predictions
     ) -> AbstractContextManager[Callable[[Predictions], None]]:
-        """A function that takes block after block of the form of `first`; the file is complete on leaving."""
+        """Return a function that writes one block; all blocks are like `first`. On exit the file is complete."""
 
 
 def block_rows(classes: int) -> int:
-    """Rows of a block of BLOCK_SCORES scores."""
+    """Return the number of rows in a block of BLOCK_SCORES scores."""
     return max(1, BLOCK_SCORES // max(1, classes))

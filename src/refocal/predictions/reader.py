@@ -1,4 +1,4 @@
-"""Reading a file of predictions block by block."""
+"""Read a prediction file block by block."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Self
 
 from refocal.predictions import checks, formats
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.protocol import Size, Source
+from refocal.predictions.protocol import FileSize, OpenFile
 
 
 class PredictionsReader:
-    """The blocks of a file of predictions, as `Predictions`, with the memory of one block (parquet: one row group).
+    """Reads a prediction file as blocks of `Predictions`; only one block (parquet: one row group) is in memory.
 
-    Inside `with`, iterate over it once. Before the first block these are known: `input`, `class_names`, `rows` (None
-    for csv, which does not say), and `size`, the rows and columns of scores that the file unpacks to.
-    The blocks are checked as they are read, with the errors of `Predictions.read`. Scores with one column per class
-    lie in memory as in the file, one class after another.
+    Iterate over it once, inside its `with` block. Before the first block these attributes are known: `input`,
+    `class_names`, `rows` (None for csv) and `size`, the numbers of rows and columns of the unpacked scores. Blocks are
+    checked when they are read, with the same errors as `Predictions.read`. Scores with one column per class have the
+    same layout in memory as in the file, one class after another.
 
     Args:
-        path: .npz, .parquet or .csv.
+        path: File to read: .npz, .parquet or .csv.
 
     Example:
         >>> import tempfile
@@ -40,19 +40,19 @@ class PredictionsReader:
     input: str
     class_names: tuple[str, ...] | None
     rows: int | None
-    size: Size
+    size: FileSize
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._format = formats.of(self.path)
+        self._format = formats.find_format(self.path)
         self._stack = ExitStack()
         self._blocks: Iterator[Predictions] | None = None
 
     def __enter__(self) -> Self:
-        source = self._stack.enter_context(self._format.source(self.path, whole=False))
-        self.input, self.rows, self.class_names = source.input, source.rows, source.class_names
-        self.size = source.size
-        self._blocks = checked_blocks(source)
+        opened = self._stack.enter_context(self._format.open_reader(self.path, whole=False))
+        self.input, self.rows, self.class_names = opened.input, opened.rows, opened.class_names
+        self.size = opened.size
+        self._blocks = check_blocks(opened)
         return self
 
     def __exit__(
@@ -63,35 +63,35 @@ class PredictionsReader:
 
     def __iter__(self) -> Iterator[Predictions]:
         if self._blocks is None:
-            msg = "the blocks of a PredictionsReader can be read inside its `with` only"
+            msg = "a PredictionsReader can be iterated only inside its `with` block"
             raise ValueError(msg)
         return self._blocks
 
 
-def read(path: Path) -> Predictions:
-    """The whole of a file."""
-    with formats.of(path).source(path, whole=True) as source:
-        return Predictions._joined(list(checked_blocks(source)))
+def read_whole(path: Path) -> Predictions:
+    """Read a whole file."""
+    with formats.find_format(path).open_reader(path, whole=True) as opened:
+        return Predictions._join(list(check_blocks(opened)))
 
 
-def checked_blocks(source: Source) -> Iterator[Predictions]:
-    """The blocks of a source, each checked, and all of one form."""
-    place = source.place
-    assert place.source is not None
-    class_names, form = source.class_names, None
-    for columns in source.blocks:
-        checked = checks.check(columns, source.input, place)
+def check_blocks(opened: OpenFile) -> Iterator[Predictions]:
+    """Check the blocks of an open file; all must have the same number of classes."""
+    place = opened.place
+    assert place.path is not None
+    class_names, form = opened.class_names, None
+    for columns in opened.blocks:
+        checked = checks.check_columns(columns, opened.input, place)
         classes = checked.scores.shape[1:]
         if form is None and class_names is not None:
-            class_names = checks.class_names(class_names, checks.number_of_classes(checked.scores.shape), place)
+            class_names = checks.check_class_names(class_names, checks.count_classes(checked.scores.shape), place)
         if form is not None and classes != form:
-            message = f"must have {form[0]} values a row as in the rows before, got {classes[0]}"
-            raise place.error(message, column=place.scores(source.input), row=0)
+            message = f"must have {form[0]} values per row like the rows before, got {classes[0]}"
+            raise place.error(message, column=place.name_scores(opened.input), row=0)
         form = classes
-        yield Predictions._trusted(checked, source.input, class_names, place.source)
+        yield Predictions._from_checked(checked, opened.input, class_names, place.path)
         place = replace(place, first_row=place.first_row + len(checked.scores))
     if form is None:
         raise place.no_rows()
-    if source.rows not in (None, place.first_row):
-        message = f"holds {place.first_row} rows, its header says {source.rows}: the file is damaged"
+    if opened.rows not in (None, place.first_row):
+        message = f"contains {place.first_row} rows, but its header says {opened.rows}: the file is damaged"
         raise place.error(message)

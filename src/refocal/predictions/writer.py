@@ -1,4 +1,4 @@
-"""Writing a file of predictions block by block, whole or not at all."""
+"""Write a prediction file block by block, whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from refocal.predictions import formats
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.predictions import Predictions
 
-_HALF = "a block was not written whole"
+_HALF = "a block was not written completely"
 
 
 class PredictionsWriter:
-    """Takes blocks of predictions one after another, with the memory of one block.
+    """Writes predictions block by block; only one block is in memory.
 
-    The file appears under its name when `with` is left without an exception; else nothing of it is left. All blocks
-    have the form of the first: input, dtype, classes, class names, and the same of labels, split and sample_weight.
+    The file appears under its name when the `with` block ends without an exception; otherwise nothing remains. All
+    blocks must match the first one: the same input, dtype, number of classes and class names, and labels, split and
+    sample_weight either present or absent.
 
     Args:
-        path: .npz, .parquet or .csv.
-        overwrite: replace a file of that name.
-        complete: called with the complete file, under its temporary name, just before it takes its own.
+        path: File to write: .npz, .parquet or .csv.
+        overwrite: Whether to replace an existing file.
+        complete: Function that is called with the path of the complete file, just before the file is renamed.
 
     Example:
         >>> import tempfile
@@ -49,11 +50,11 @@ class PredictionsWriter:
     ) -> None:
         self.path = Path(path)
         self._overwrite, self._complete = overwrite, complete
-        self._format = formats.of(self.path)
+        self._format = formats.find_format(self.path)
         self._stack = ExitStack()
         self._file: BinaryIO | None = None
         self._form: dict[str, object] = {}
-        self._trouble = "there are no rows, no block was written"
+        self._trouble = "there are no rows: no block was written"
 
     def __enter__(self) -> Self:
         self._file = self._stack.enter_context(replacing(self.path, overwrite=self._overwrite, complete=self._complete))
@@ -72,26 +73,26 @@ class PredictionsWriter:
     def write(self, block: Predictions) -> None:
         """Append the rows of a block."""
         if self._file is None:
-            msg = "a PredictionsWriter can be written to inside its `with` only"
+            msg = "a PredictionsWriter can write only inside its `with` block"
             raise ValueError(msg)
         if self._trouble == _HALF:
             raise Place(self.path).error(_HALF)
         form = _form(block)
         if not self._form:
-            sink = self._format.sink(self._file, self.path, block)
+            sink = self._format.open_writer(self._file, self.path, block)
             self._write: Callable[[Predictions], None] = self._stack.enter_context(sink)
             self._form = form
         for name, value in form.items():
             if value != self._form[name]:
-                message = f"{name} must be that of the first block, {self._form[name]}, got {value}"
+                message = f"{name} must match the first block ({self._form[name]}), got {value}"
                 raise Place(self.path).error(message)
-        self._trouble = _HALF  # until the block is written, also where the caller goes on after an exception
+        self._trouble = _HALF  # until the block is written; the caller may continue after an exception
         self._write(block)
         self._trouble = ""
 
 
 def _form(block: Predictions) -> dict[str, object]:
-    """What all blocks of a file have in common, by the name that an error gives it."""
+    """Collect the properties that all blocks of a file share, by their names in error messages."""
     optional = {"labels": block.labels, "split": block.split, "sample_weight": block.sample_weight}
     return {
         "input": block.input,

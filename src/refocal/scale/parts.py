@@ -131,7 +131,7 @@ class Rows:
         if self.split is not None and whole.split is not None:
             wanted &= whole.split == self.split
         elif self.split is not None and not self.optional:
-            whole.select(self.split)  # says that there is no split
+            whole.select(self.split)  # raises: there is no split
         return wanted
 
 
