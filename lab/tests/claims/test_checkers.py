@@ -1,4 +1,4 @@
-"""Each checker tells a true statement from a false one, and says so when it cannot."""
+"""Each checker tells true statements from false ones, and says so if it cannot decide."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from refocal_lab.claims.sampling import (
 )
 
 
-def test_balls_prove_a_true_inequality_and_find_where_a_false_one_fails():
+def test_balls_prove_a_true_inequality_and_locate_a_violation():
     assert balls.prove(lambda x, y: 2 + x * y - x * x, [(0.0, 1.0), (0.0, 1.0)]).holds
     false = balls.prove(lambda x: x - 0.75, [(0.0, 1.0)])
     assert false.holds is False
@@ -28,11 +28,11 @@ def test_balls_prove_a_true_inequality_and_find_where_a_false_one_fails():
     assert high <= 0.75 and low < high
 
 
-def test_balls_do_not_decide_where_equality_is_reached_inside():
+def test_balls_do_not_decide_if_equality_is_reached_inside():
     undecided = balls.prove(lambda x: (x - arb(1) / 3) ** 2, [(0.0, 1.0)], most=500)
     assert undecided.holds is None
     assert "undecided after 500 balls" in undecided.words
-    with pytest.raises(RuntimeError, match="did not decide"):
+    with pytest.raises(RuntimeError, match="could not decide"):
         settle(undecided)
 
 
@@ -45,17 +45,17 @@ def test_a_point_is_decided_only_if_its_ball_is_clear_of_zero():
 def test_identities_in_many_digits():
     points = [("0.1",), ("2",)]
     assert check_identity(lambda x: mp.sinh(x) + mp.cosh(x), mp.exp, points).holds
-    close = check_identity(lambda x: mp.exp(x) + mp.mpf("1e-20"), mp.exp, points)  # float64 could not tell
+    close = check_identity(lambda x: mp.exp(x) + mp.mpf("1e-20"), mp.exp, points)  # float64 would miss this difference
     assert close.holds is False
     assert close.words.startswith("at (0.1)")
 
 
-def test_what_is_not_a_number_is_never_taken_for_a_proof():
+def test_nan_never_counts_as_a_proof():
     assert check_identity(lambda _: mp.nan, lambda x: x, [("1",)]).holds is None
     assert check_identity(lambda x: x, lambda _: mp.nan, [("1",)]).holds is None
     broken = search(lambda x: np.where(x[:, 0] < 0.5, np.nan, x[:, 0]), lambda rng, n: rng.random((n, 1)), budget=100)
     assert broken.holds is None
-    with pytest.raises(RuntimeError, match="did not decide: violated by nan at"):
+    with pytest.raises(RuntimeError, match="could not decide: violated by nan at"):
         settle(broken)
 
 
@@ -63,11 +63,11 @@ def test_printed_numbers_are_compared_after_rounding():
     assert rounds_to(0.7749, "0.77") and not rounds_to(0.7751, "0.77")
     assert compare_printed([("a", 1.23, "1.2"), ("b", 4.0, "4")])[0].holds
     wrong, right = compare_printed([("a", 1.23, "1.3")])
-    assert wrong == (False, "a is printed 1.3, computed 1.2300")
+    assert wrong == (False, "a: printed 1.3, computed 1.2300")
     assert right == "a: 1.230"
 
 
-def test_search_finds_what_is_there_and_nothing_else():
+def test_search_finds_violations_and_nothing_else():
     def draw(rng, count):
         return rng.random((count, 2))
 
@@ -91,7 +91,7 @@ def test_rows_are_descending_distributions():
     assert len(short_rows(4, decimals=1)) == 9  # partitions of 10 into 4 parts
 
 
-def test_monte_carlo_decides_with_enough_trials_only():
+def test_monte_carlo_decides_only_with_enough_trials():
     assert check_at_least(990, 1000, 0.95, error=1e-6).holds
     assert check_at_least(900, 1000, 0.95, error=1e-6).holds is False
     assert check_at_least(95, 100, 0.95, error=1e-6).holds is None
@@ -106,7 +106,7 @@ def test_monte_carlo_errs_as_rarely_as_it_says():
 
 def test_tables_are_compared_row_by_row():
     table = {"a": [1.0] * 10, "b": [2.0] * 9 + [0.5]}
-    assert _lower(table, "a", ("b",)) == (False, "not in 1 of 10 rows, first SST: a 1.0, b 0.5")
+    assert _lower(table, "a", ("b",)) == (False, "not lowest in 1 of 10 rows, for example SST: a 1.0, b 0.5")
     assert _lower({"a": [1.0] * 10, "b": [2.0] * 10}, "a", ("b",)).holds
 
 
@@ -121,7 +121,7 @@ TRUE, FALSE = Outcome(True, "so it is"), Outcome(False, "not at 2")
         (lambda: settle(FALSE), ClaimVerdict.REFUTED),
         (lambda: settle(FALSE, inside=FALSE), ClaimVerdict.REFUTED),
         (lambda: settle(FALSE, corrected=FALSE), ClaimVerdict.REFUTED),
-        (lambda: settle(FALSE, inside=TRUE, where="below 2"), ClaimVerdict.ONLY_WHERE),
+        (lambda: settle(FALSE, inside=TRUE, where="below 2"), ClaimVerdict.IN_PART),
         (lambda: settle(FALSE, corrected=TRUE), ClaimVerdict.MISPRINT),
     ],
 )
@@ -157,7 +157,7 @@ def test_evidence_has_true_minus_signs():
         (balls.expm1_ratio, lambda x: -mp.expm1(-x) / x, (-5.0, 5.0)),
     ],
 )
-def test_the_ball_of_an_interval_holds_every_value_inside(function, exact, domain):
+def test_the_ball_of_an_interval_contains_every_value_inside(function, exact, domain):
     rng = np.random.default_rng(0)
     with mp.workdps(40):
         for _ in range(200):
@@ -169,7 +169,7 @@ def test_the_ball_of_an_interval_holds_every_value_inside(function, exact, domai
             assert function(arb(end)).is_finite()
 
 
-def test_ball_formulas_agree_with_the_package():
+def test_ball_formulas_agree_with_the_library():
     import refocal
 
     for p, gamma in ((0.3, 2.0), (0.01, 0.5), (0.9, -0.5)):

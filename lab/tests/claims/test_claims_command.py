@@ -1,4 +1,4 @@
-"""`refocal-lab claims`."""
+"""The command `refocal-lab claims`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_id_runs_one_check(monkeypatch):
     assert ran == ["001-thm-5"]
 
 
-SLOW = {"003-fit-3", "003-fit-4"}  # the figure of 003-fit-2 for more classes
+SLOW = {"003-fit-3", "003-fit-4"}  # the same figure as 003-fit-2, with more classes
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_show_with_a_plot(capsys, tmp_path):
         (("--paper", "001", "show", "003-prop-5"), "--paper and --markdown are about several claims"),
     ],
 )
-def test_what_is_refused(arguments, message, capsys, tmp_path, monkeypatch):
+def test_refusals(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("refocal_lab.claims.check", lambda *_, **__: pytest.fail("nothing is checked before"))
     monkeypatch.chdir(tmp_path)
     status, out, trouble = run(capsys, "claims", *arguments)
@@ -123,7 +123,7 @@ def test_an_undecided_check_is_an_error_with_its_id(monkeypatch):
 
     claim = find("001-thm-5")
     monkeypatch.setitem(claim.__dict__, "check", lambda: settle(Outcome(None, "too wide")))
-    with pytest.raises(RuntimeError, match="001-thm-5: the check did not decide: too wide"):
+    with pytest.raises(RuntimeError, match="001-thm-5: the check could not decide: too wide"):
         check(["001-thm-5"])
 
 

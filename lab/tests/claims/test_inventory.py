@@ -1,4 +1,4 @@
-"""Every numbered statement of the four papers has its claim, and every claim a verdict that agrees with the page."""
+"""Every numbered statement of the four papers has a claim, and every verdict agrees with the page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from refocal_lab.claims import CheckMethod, ClaimVerdict, all_claims, check
 
 PAGE = Path(__file__).parents[2] / "docs" / "claims.md"
-# What the papers number, read from their text. 002's Propositions 3 and 4 repeat 1 and 2 with their proofs.
+# The numbered statements of the papers. Propositions 3 and 4 of Mukhoti et al. (2020) repeat 1 and 2 with proofs.
 STATEMENTS = {
     "001": {"def": [1, 2, 4, 7], "thm": [3, 5, 8, 11], "prop": [6, 12], "cor": [9, 10]},
     "002": {"prop": [1, 2, 3, 4]},
     "003": {"prop": [1, 2, 3, 4, 5]},
     "004": {"def": [1, 2, 3], "lem": [1], "thm": [1, 2], "cor": [1, 2], "conj": [1]},
 }
-# Numbered equations: the claim that covers each; None for notation that states nothing.
+# The claim that covers each numbered equation; None if the equation only defines notation.
 EQUATIONS = {
     "001": [None, "def-1", None, None, "eq-6", "eq-6", None, "def-7", "def-7", "eq-10", *["thm-11"] * 3],
     "002": ["eq-1", "eq-2", "eq-3", *["prop-3"] * 3, "eq-7", "eq-9", "eq-9", "eq-10", "prop-4", "eq-12", "eq-13"],
@@ -28,22 +28,22 @@ EQUATIONS = {
         *["eq-28", "eq-28", "def-3", "eq-30", "eq-31", "eq-32", "eq-33"],
     ],
 }
-# The disputes that were known before the checks, and how they were settled.
+# Disputes that were known before the checks, and their verdicts.
 DISPUTES = {
     "003-prop-5": "refuted",
     "001-thm-8": "holds",
     "004-eq-30": "misprint",
     "004-text-gamma-half": "refuted",
     "004-fig-1": "misprint",
-    "004-eq-5": "holds only where",
+    "004-eq-5": "holds in part",
     "004-lem-1": "holds",
     "001-talk-table": "misprint",
     "002-prop-2-formula": "misprint",
     "002-text-edge": "misprint",
-    "003-fit-2": "holds only where",
-    "003-fit-3": "holds only where",
+    "003-fit-2": "holds in part",
+    "003-fit-3": "holds in part",
     "003-fit-4": "refuted",
-    "001-footnote-2": "holds only where",
+    "001-footnote-2": "holds in part",
     "003-fig-2": "misprint",
     "003-fig-5": "misprint",
     "004-eq-32": "misprint",
@@ -55,7 +55,7 @@ DISPUTES = {
 }
 
 
-def test_the_inventory_numbers_without_gaps():
+def test_the_inventory_has_no_gaps():
     assert sorted(number for numbers in STATEMENTS["001"].values() for number in numbers) == list(range(1, 13))
     assert {paper: len(covered) for paper, covered in EQUATIONS.items()} == {"001": 13, "002": 13, "003": 1, "004": 33}
 
@@ -74,8 +74,8 @@ def test_ids_are_unique_and_well_formed():
     assert all(re.fullmatch(r"00[1-4](-[a-z0-9]+)+", id) for id in ids)
 
 
-def test_every_claim_has_the_verdict_that_the_page_says():
-    """One test, so that the checks run once."""
+def test_every_verdict_agrees_with_the_page():
+    """This is one test, so that the checks run only once."""
     records = {record.id: record for record in check([claim.id for claim in all_claims()], processes=1)}
     for id, record in records.items():
         assert record.evidence and record.statement and record.where

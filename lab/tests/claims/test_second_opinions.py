@@ -1,4 +1,4 @@
-"""Verdicts against the papers, once more by other means than those of the checks."""
+"""Second opinions: verdicts against the papers, confirmed by other means than the checks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_counterexamples_to_rising_confidence_in_sixty_digits(row, gamma):
     assert mp.exp(mapped[0]) < row[0] - 1e-6
 
 
-def test_the_minimiser_of_the_risk_is_overconfident_there():
-    """A general optimizer on the focal risk itself, without the map."""
+def test_the_risk_minimizer_is_overconfident_there():
+    """Minimize the focal risk with a general optimizer, without the map."""
     eta = refocal.posterior(np.array([0.333, 0.333, 0.333, 0.001]), gamma=1)
 
     def risk(z):
@@ -59,21 +59,21 @@ def test_the_jacobian_of_the_map_has_the_sign_of_its_formula(gamma):
         assert np.sign(np.linalg.det(jacobian)) == -np.sign(_jacobian_violation(row[None], gamma))[0] == 1
 
 
-def test_negative_gamma_takes_distinct_scores_to_distinct_posteriors():
+def test_negative_gamma_maps_distinct_scores_to_distinct_posteriors():
     p = np.linspace(1e-6, 1 - 1e-6, 100_001)
     for gamma in (-0.99, -0.9, -0.5, -0.1):
         assert np.all(np.diff(refocal.posterior(np.stack([p, 1 - p], axis=1), gamma=gamma)[:, 0]) > 0)
 
 
 def test_the_entropy_bound_needs_every_bit_of_entropy():
-    """For gamma near 0, K = 2 and a one-hot truth: equality is approached at the ends, never crossed."""
+    """For gamma near 0, two classes and a one-hot posterior, the bound approaches equality and never crosses it."""
     x = np.concatenate([np.geomspace(1e-12, 0.5, 400), 1 - np.geomspace(1e-12, 0.5, 400)])
     entropy = -x * np.log(x) - (1 - x) * np.log1p(-x)
     for gamma in (1e-3, 0.3, 0.7, 1.0, 4.0):
         assert np.all(-np.log(x) * np.expm1(gamma * np.log1p(-x)) + gamma * entropy > 0)
 
 
-def test_the_gradient_of_focal_loss_vanishes_where_the_paper_says_it_diverges():
+def test_the_gradient_of_focal_loss_vanishes_although_the_paper_says_it_diverges():
     p = 1 - np.geomspace(1e-12, 1e-3, 10)
     for gamma in (0.1, 0.25, 0.4):
         slope = refocal.phi(p, gamma=gamma) / p
@@ -100,5 +100,5 @@ def test_simulations_repeat_and_depend_on_their_seed():
 
 
 def test_a_weak_bound_fails_often_enough_to_be_seen():
-    """The simulation is able to see failures: without the logarithm of Corollary 1 the bound would fail."""
+    """The simulation can detect failures: without the logarithm, the bound of Corollary 1 would fail."""
     assert bound_frequency(trials=2000, epsilon=2 * np.sqrt(50)) < 1990

@@ -1,8 +1,8 @@
 """The formulas of focal loss in ball arithmetic, and proofs on boxes.
 
-A ball is an interval that surely holds the exact value, so an inequality between balls is a proof. Each formula is
-written in functions that are monotone on their whole domain; such a function of an interval is the interval between
-its values at the two ends, ends of the domain included. With q = 1 - p and L = -log p:
+A ball is an interval that is guaranteed to contain the exact value, so an inequality between balls is a proof. Each
+formula is built from functions that are monotone on their whole domain: the image of an interval is then the interval
+between the values at its two ends, and the ends of the domain may be included. With q = 1 - p and L = -log p:
 
     s(p) = p L / q            rises from 0 to 1      (-log p > 1 - p, so s' = c(q) > 0)
     c(x) = (-log(1-x) - x) / x^2    rises from 1/2 without bound: the series sum x^k / (k + 2)
@@ -20,7 +20,7 @@ from flint import arb
 from refocal_lab.claims.claim import Outcome
 
 Side = tuple[float, float]
-PRECISION = 128  # bits, set where claims are checked
+PRECISION = 128  # bits; `checking` sets it
 
 
 def ball(low: float, high: float) -> arb:
@@ -34,7 +34,7 @@ def decimal(text: str) -> arb:
 
 
 def _monotone(function: Callable[[arb], arb], x: arb, *, start: float, end: float | None = None) -> arb:
-    """A monotone function of a ball, its domain being [start, end]."""
+    """Apply a monotone function with domain [start, end] to a ball."""
     low, high = x.lower(), x.upper()
     if not low > start:
         low = arb(start)
@@ -44,6 +44,7 @@ def _monotone(function: Callable[[arb], arb], x: arb, *, start: float, end: floa
 
 
 def _ends(x: arb, values: dict[int, arb], inside: Callable[[arb], arb]) -> arb:
+    """Evaluate a function that has given limits at the ends of its domain."""
     for place, value in values.items():
         if x == place:
             return value
@@ -66,12 +67,12 @@ def log1p_ratio(x: arb) -> arb:
 
 
 def log1p_deficit(x: arb) -> arb:
-    """(x - log(1 + x)) / x^2 on [0, inf): it falls from 1/2 to 0."""
+    """(x - log(1 + x)) / x^2 on [0, inf); it falls from 1/2 to 0."""
     return _monotone(lambda v: _ends(v, {0: arb(0.5)}, lambda w: (w - w.log1p()) / (w * w)), x, start=0)
 
 
 def expm1_ratio(x: arb) -> arb:
-    """(1 - e^-x) / x on the real line: it falls, is positive, and 1 at 0."""
+    """(1 - e^-x) / x on the real line; it is positive, falls, and is 1 at 0."""
     low, high = (_ends(v, {0: arb(1)}, lambda w: -(-w).expm1() / w) for v in (x.lower(), x.upper()))
     return low.union(high)
 
@@ -88,14 +89,17 @@ def phi(p: arb, gamma: arb) -> arb:
 
 
 def posterior(q: Sequence[arb], gamma: arb) -> list[arb]:
-    """Psi^gamma of a row without ones."""
+    """Psi^gamma of a row that contains no 1."""
     h = [v / phi(v, gamma) for v in q]
     total = sum(h[1:], start=h[0])
     return [value / total for value in h]
 
 
 def slope_sign(p: arb, gamma: arb) -> arb:
-    """k = 1 - 2 (1 - p) / (-log p) - gamma p, which has the sign of phi' for gamma > 0 (002, Eq. 9); 0 < p < 1."""
+    """k = 1 - 2 (1 - p) / (-log p) - gamma p, which has the sign of phi' for gamma > 0 and 0 < p < 1.
+
+    Reference: Mukhoti et al. (2020), Eq. 9.
+    """
     return 1 + 2 * (1 - p) / p.log() - gamma * p
 
 
@@ -105,23 +109,23 @@ def loss_slope(p: arb, gamma: arb) -> arb:
 
 
 def prove(margin: Callable[..., arb], box: Sequence[Side], *, most: int = 200_000) -> Outcome:
-    """Prove that a function is positive on a box, by halving the box where it is not yet clear.
+    """Prove that a function is positive on a box, by halving sub-boxes on which its sign is not yet clear.
 
     Args:
-        margin: The function, of one ball for each side of the box.
+        margin: The function; it takes one ball per side of the box.
         box: The two ends of each side.
-        most: Sub-boxes to look at before giving up.
+        most: Number of sub-boxes to examine before giving up.
 
     Returns:
-        True with the number of balls; False with a sub-box on which the function is surely negative or zero; None if
-        neither was reached.
+        True with the number of balls; False with a sub-box on which the function is certainly not positive; None if
+        the search gave up.
 
     Example:
         >>> prove(lambda x: 1 + x - x * x, [(0.0, 1.0)]).holds, prove(lambda x: x - 0.5, [(0.0, 1.0)]).holds
         (True, False)
     """
     widths = [high - low for low, high in box]
-    # the largest box first: of two violations the wider one is found, and no corner is dug into before the rest
+    # Largest box first: this finds the widest violation and does not get lost in one corner.
     waiting: list[tuple[float, int, tuple[Side, ...]]] = [(-1.0, 0, tuple(box))]
     for count in range(1, most + 1):
         if not waiting:
@@ -131,7 +135,7 @@ def prove(margin: Callable[..., arb], box: Sequence[Side], *, most: int = 200_00
         if value > 0:
             continue
         if value <= 0:
-            return Outcome(False, f"surely violated on {_format_box(sides)}")
+            return Outcome(False, f"certainly violated on {_format_box(sides)}")
         shares = [(high - low) / width if width else 0.0 for (low, high), width in zip(sides, widths, strict=True)]
         widest = max(range(len(sides)), key=shares.__getitem__)
         low, high = sides[widest]
@@ -141,16 +145,16 @@ def prove(margin: Callable[..., arb], box: Sequence[Side], *, most: int = 200_00
             heapq.heappush(waiting, (-max(shares), 2 * count + number, smaller))
     if not waiting:
         return Outcome(True, f"proved by {_count_balls(most)}")
-    return Outcome(None, f"undecided after {most:,} balls, among others on {_format_box(waiting[0][2])}")
+    return Outcome(None, f"undecided after {most:,} balls, for example on {_format_box(waiting[0][2])}")
 
 
 def decide(margin: arb, words: str, otherwise: str) -> Outcome:
-    """Whether the ball of a single point is surely positive, or surely not.
+    """Decide whether the value at a single point is positive.
 
     Args:
-        margin: What should be positive.
-        words: What it shows if it is.
-        otherwise: What it shows if it is not.
+        margin: The ball that should be positive.
+        words: The evidence if it is.
+        otherwise: The evidence if it is not.
     """
     if margin > 0:
         return Outcome(True, words)
@@ -158,7 +162,7 @@ def decide(margin: arb, words: str, otherwise: str) -> Outcome:
 
 
 def format_ball(value: arb, digits: int = 6) -> str:
-    """The middle of a ball, in decimal digits."""
+    """Write the midpoint of a ball in decimal digits."""
     return f"{float(value.mid()):.{digits}g}"
 
 

@@ -1,4 +1,4 @@
-"""001: N. Charoenphakdee et al., On Focal Loss for Class-Posterior Probability Estimation, CVPR 2021, and its talk."""
+"""Claims of Charoenphakdee et al. (2021), and of the talk about the paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from refocal.maps.sigmoid import sigmoid_minimizer
 from refocal.maps.theory import thresholds
 from refocal_lab.claims import lemmas
 from refocal_lab.claims.balls import decide, decimal, format_ball, log_phi_rate, prove, slope_sign
-from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.claim import (
+    ABOUT_NETWORKS,
+    DEFINITION,
+    CheckMethod,
+    Claim,
+    Finding,
+    Outcome,
+    not_checkable,
+    settle,
+)
 from refocal_lab.claims.identities import (
     check_identity,
     compare_printed,
@@ -38,7 +47,7 @@ _SEARCH_GAMMAS = (0.05, 0.5, 2.0, 10.0)
 
 
 def _search_sizes(violation: Callable[..., np.ndarray], *, budget: int = 20_000) -> Outcome:
-    """Search rows of 2 to 40 classes at several gammas."""
+    """Search vectors of 2 to 40 classes for a violation at several gammas."""
     for classes in _SIZES:
         for gamma in _SEARCH_GAMMAS:
             found = search(partial(violation, gamma=gamma), partial(simplex_rows, classes=classes), budget=budget)
@@ -49,12 +58,12 @@ def _search_sizes(violation: Callable[..., np.ndarray], *, budget: int = 20_000)
 
 
 def _order_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
-    """How far Psi turns two neighbors of a descending row round."""
+    """By how much Psi reverses two neighbors of a descending row."""
     return np.max(np.diff(posterior(rows, gamma=gamma), axis=1), axis=1)
 
 
 def _regime_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
-    """By how much a row breaks Thm. 8: Psi raises a top score up to tau_oc, or lowers one from tau_uc on."""
+    """By how much a row violates Theorem 8: Psi raises a top score <= tau_oc, or lowers one >= tau_uc."""
     tau_oc, tau_uc = thresholds(gamma)
     drop = lemmas.top_drop(rows, gamma)
     return np.where(rows[:, 0] <= tau_oc, -drop, np.where(rows[:, 0] >= tau_uc, drop, -1.0))
@@ -65,11 +74,11 @@ def _classification_calibrated() -> Finding:
         return np.max(np.diff(minimizer(rows, gamma=2.0), axis=1), axis=1)
 
     tried = search(order, partial(simplex_rows, classes=10), budget=2_000)
-    return settle(lemmas.loss_is_convex().prefix("h = −1/ℓ' rises, so η_i < η_j gives q_i < q_j") & tried)
+    return settle(lemmas.loss_is_convex().prefix("h = −1/ℓ' increases, so η_i < η_j implies q_i < q_j") & tried)
 
 
 def _not_proper() -> Finding:
-    """At q = eta the risk has a slope: it vanishes only if phi agrees at both entries."""
+    """At q = eta the risk is stationary only if phi takes the same value at both entries."""
     low, top = decimal("0.1"), decimal("0.9")
     proof = prove(lambda gamma: log_phi_rate(low, gamma) - log_phi_rate(top, gamma), [(0.0, 2.0**40)])
     return settle(proof.prefix("φ(0.1) > φ(0.9)"))
@@ -83,9 +92,11 @@ def _fixed_points() -> Finding:
         lambda _, m: 1 / m,
         [(g, m) for g in GAMMAS for m in ("2", "3", "7", "100")],
     )
-    vectors = "Ψ moves vectors of 20 classes with 1 to 20 equal ones by"
-    zeros = Outcome(moved < 1e-15, f"{vectors} {moved:.1g}")  # of rounding, which machines differ in, no more is said
-    return settle(exact & zeros.reword(f"{vectors} less than 10⁻¹⁵"))
+    vectors = "Ψ changes vectors of 20 classes with 1 to 20 equal entries by"
+    zeros = Outcome(
+        moved < 1e-15, f"{vectors} {moved:.1g}"
+    )  # rounding differs between machines, so no exact number is reported
+    return settle(exact.prefix("Ψ maps uniform vectors to themselves") & zeros.reword(f"{vectors} less than 10⁻¹⁵"))
 
 
 def _thresholds() -> Finding:
@@ -93,12 +104,14 @@ def _thresholds() -> Finding:
 
 
 def _regimes() -> Finding:
-    reduction = "Ψ_top < q_top exactly if Σ q_l (φ_top/φ_l − 1) > 0; φ rises up to τ_oc, and φ_l > φ_top from τ_uc on"
+    reduction = (
+        "Ψ_top < q_top if and only if Σ q_l (φ_top/φ_l − 1) > 0; φ increases up to τ_oc, and φ_l > φ_top above τ_uc"
+    )
     return settle(lemmas.threshold_is_below_half().prefix(reduction) & _search_sizes(_regime_violation))
 
 
 def _underconfident_above_half() -> Finding:
-    return settle(lemmas.threshold_is_below_half().reword("τ_uc < 1/2 for every γ > 0 (as for Thm. 8)"))
+    return settle(lemmas.threshold_is_below_half().reword("τ_uc < 1/2 for every γ > 0 (see 001-thm-8-1)"))
 
 
 def _binary_underconfident() -> Finding:
@@ -106,7 +119,7 @@ def _binary_underconfident() -> Finding:
 
 
 def _gap_grows() -> Finding:
-    """d/dgamma of logit Psi is u - (t_p - t_q), t = s / (1 + gamma s), and t_p - t_q <= s_p - s_q < u."""
+    """d/dgamma of logit Psi is u - (t_p - t_q) with t = s / (1 + gamma s), and t_p - t_q <= s_p - s_q < u."""
     tried = search(
         lambda rows: sigmoid_minimizer(rows[:, 0], gamma=2.0) - sigmoid_minimizer(rows[:, 0], gamma=1.9),
         lambda rng, count: rng.uniform(0.5, 1, (count, 1)),
@@ -116,7 +129,7 @@ def _gap_grows() -> Finding:
 
 
 def _recovers() -> Finding:
-    """At q the risk of eta = Psi(q) is stationary on the simplex: eta_i l'(q_i) is the same for all i."""
+    """For eta = Psi(q) the risk is stationary at q on the simplex: eta_i l'(q_i) is the same for all i."""
 
     def multiplier(g: mp.mpf, row: int, i: int) -> mp.mpf:
         q = [mp.mpf(v) for v in ROWS[row]]
@@ -124,12 +137,15 @@ def _recovers() -> Finding:
 
     points = [(g, row, i) for g in GAMMAS for row in range(len(ROWS)) for i in (1, 2)]
     stationary = check_identity(multiplier, lambda g, row, _: multiplier(g, row, 0), points, tolerance="1e-15")
-    return settle(stationary._replace(words=f"η_i ℓ'(q_i) {stationary.words}") & lemmas.loss_is_convex())
+    return settle(
+        stationary._replace(words=f"η_i ℓ'(q_i) is the same for all i: {stationary.words}") & lemmas.loss_is_convex()
+    )
 
 
 def _keeps_decision() -> Finding:
     return settle(
-        lemmas.loss_is_convex().reword("h rises strictly on (0, 1) (as for Thm. 3)") & _search_sizes(_order_violation)
+        lemmas.loss_is_convex().reword("h increases strictly on (0, 1) (see 001-thm-3)")
+        & _search_sizes(_order_violation)
     )
 
 
@@ -141,16 +157,16 @@ def _phi_is_derivative() -> Finding:
 
 
 def _footnote() -> Finding:
-    """Near the uniform vector Psi lowers the top score exactly if phi'(1/K) > 0, that is k(1/K, gamma) > 0."""
+    """Near the uniform vector, Psi lowers the top score if and only if phi'(1/K) > 0, that is k(1/K, gamma) > 0."""
     fifth, quarter = decimal("0.2"), decimal("0.25")
     edge = slope_sign(fifth, arb(0)) / fifth  # the gamma at which k(1/5, gamma) = 0
     at_edge = decide(slope_sign(fifth, decimal("0.03")), "", "K = 5, γ = 0.03: k(1/5, γ) < 0, underconfident")
     below = decide(
-        slope_sign(fifth, decimal("0.0293")), "K = 5, γ = 0.0293: k(1/5, γ) > 0, overconfident", "not at .0293"
+        slope_sign(fifth, decimal("0.0293")), "K = 5, γ = 0.0293: k(1/5, γ) > 0, overconfident", "not at 0.0293"
     )
     four = decide(-slope_sign(quarter, arb(0)), "K = 4: k(1/4, γ) < 0 for every γ ≥ 0", "K = 4 can be overconfident")
     elsewhere = lemmas.confidence_falls(("0.333", "0.333", "0.333", "0.001"), "1")
-    far = f"{at_edge.words}; away from the uniform vector four classes are enough: {elsewhere.words}"
+    far = f"{at_edge.words}; away from the uniform vector, four classes are enough: {elsewhere.words}"
     printed = at_edge._replace(words=far)
     where = f"near the uniform vector, K = 5 and γ < {format_ball(edge, 4)}"
     return settle(printed, inside=below & four, where=where)
@@ -163,11 +179,11 @@ def _talk_table() -> Finding:
     ]
     printed, right = compare_printed(values)
     corrected, _ = compare_printed([(name, value, f"{value:.2f}") for name, value, _ in values])
-    return settle(printed, corrected=corrected.reword(f"the minimizers of (0.9, 0.1) are {right}"))
+    return settle(printed, corrected=corrected.reword(f"the top scores are {right}"))
 
 
 def draw_phi(ax: Axes) -> None:
-    """Phi for several gamma, and the regions of gamma = 3."""
+    """Draw phi for several gammas, and the regions for gamma = 3."""
     p = np.linspace(0, 1, 400)
     tau_oc, tau_uc = thresholds(3.0)
     for low, high, shade, name in (
@@ -183,11 +199,10 @@ def draw_phi(ax: Axes) -> None:
     ax.legend(loc="upper right", ncols=2, framealpha=1, edgecolor="none", fontsize="small")
 
 
-_DEFINITION = "a definition"
 _ANY = "γ ≥ 0, any number of classes"
 
 CLAIMS = (
-    not_checkable("001-def-1", "Definition 1", "The Bayes-optimal classifier chooses arg max η.", _DEFINITION),
+    not_checkable("001-def-1", "Definition 1", "The Bayes-optimal classifier predicts arg max η.", DEFINITION),
     Claim(
         "001-eq-6",
         "Equations 5 and 6",
@@ -199,13 +214,13 @@ CLAIMS = (
     not_checkable(
         "001-def-2",
         "Definition 2",
-        "A loss is classification-calibrated if its risk minimizer decides as the Bayes-optimal classifier does.",
-        _DEFINITION,
+        "A loss is classification-calibrated if its risk minimizer always predicts the Bayes-optimal class.",
+        DEFINITION,
     ),
     Claim(
         "001-thm-3",
         "Theorem 3",
-        "For every γ ≥ 0 focal loss is classification-calibrated: η_i < η_j gives q_i < q_j.",
+        "Focal loss is classification-calibrated for every γ ≥ 0: η_i < η_j implies q_i < q_j.",
         CheckMethod.BALLS,
         "all γ ≥ 0, 0 ≤ p ≤ 1; search: 10 classes, γ = 2",
         _classification_calibrated,
@@ -213,13 +228,13 @@ CLAIMS = (
     not_checkable(
         "001-def-4",
         "Definition 4",
-        "A loss is strictly proper if it is minimized exactly by the true posterior.",
-        _DEFINITION,
+        "A loss is strictly proper if the true posterior is its only minimizer.",
+        DEFINITION,
     ),
     Claim(
         "001-thm-5",
         "Theorem 5",
-        "For no γ > 0 is focal loss strictly proper: q = η = (0.9, 0.1) is not stationary, as φ(0.1) ≠ φ(0.9).",
+        "Focal loss is not strictly proper for any γ > 0: q = η = (0.9, 0.1) is not stationary, since φ(0.1) ≠ φ(0.9).",
         CheckMethod.BALLS,
         "0 < γ ≤ 10¹²",
         _not_proper,
@@ -236,7 +251,7 @@ CLAIMS = (
         "001-def-7",
         "Definition 7",
         "A minimizer is η-underconfident if max q < max η, η-overconfident if max q > max η.",
-        _DEFINITION,
+        DEFINITION,
     ),
     Claim(
         "001-eq-10",
@@ -258,7 +273,7 @@ CLAIMS = (
     Claim(
         "001-thm-8",
         "Theorem 8, parts 2 and 3",
-        "Unless all non-zero scores are equal, a minimizer is overconfident if max q ≤ τ_oc, underconfident if "
+        "Unless all non-zero scores are equal, a minimizer is overconfident if max q ≤ τ_oc and underconfident if "
         "max q ≥ τ_uc.",
         CheckMethod.BALLS,
         "0 < γ ≤ 10¹², any number of classes; search: γ from 0.05 to 10",
@@ -268,7 +283,7 @@ CLAIMS = (
     Claim(
         "001-cor-9",
         "Corollary 9",
-        "For every γ > 0 a minimizer with 1/2 < max q < 1 is underconfident.",
+        "For every γ > 0, a minimizer with 1/2 < max q < 1 is underconfident.",
         CheckMethod.BALLS,
         "0 < γ ≤ 10¹², any number of classes",
         _underconfident_above_half,
@@ -276,15 +291,15 @@ CLAIMS = (
     Claim(
         "001-footnote-2",
         "Footnote 2",
-        "A minimizer can be overconfident with as few as K = 5 classes, γ ≤ 0.03, as max q → 1/K.",
+        "A minimizer can be overconfident with as few as K = 5 classes if γ ≤ 0.03 and max q → 1/K.",
         CheckMethod.BALLS,
-        "K = 4, 5; near the uniform vector, and anywhere",
+        "K = 4 and 5; near the uniform vector and anywhere",
         _footnote,
     ),
     Claim(
         "001-cor-10",
         "Corollary 10",
-        "With two classes a minimizer is underconfident unless it is uniform or one-hot.",
+        "With two classes, a minimizer is underconfident unless it is uniform or one-hot.",
         CheckMethod.BALLS,
         "all γ > 0, 1/2 ≤ p ≤ 1",
         _binary_underconfident,
@@ -292,15 +307,15 @@ CLAIMS = (
     Claim(
         "001-fig-2",
         "Section 4.2 and Figure 2a",
-        "With two classes a larger γ makes the gap between max q and max η larger.",
+        "With two classes, a larger γ widens the gap between max q and max η.",
         CheckMethod.BALLS,
-        "all γ ≥ 0, 1/2 ≤ p ≤ 1; search: γ = 1.9 against 2",
+        "all γ ≥ 0, 1/2 ≤ p ≤ 1; search: γ = 1.9 and 2",
         _gap_grows,
     ),
     Claim(
         "001-thm-11",
         "Theorem 11",
-        "η = Ψ(q): Ψ_i = h(q_i) / Σ h(q_l), h = p/φ(p), recovers the posterior from the minimizer.",
+        "η = Ψ(q): the map Ψ_i = h(q_i) / Σ h(q_l) with h = p/φ(p) recovers the posterior from the minimizer.",
         CheckMethod.IDENTITY,
         "four vectors of three classes, γ from 0.01 to 20; convexity for all γ ≥ 0",
         _recovers,
@@ -316,7 +331,7 @@ CLAIMS = (
     Claim(
         "001-talk-table",
         "Talk, tables of the main result",
-        "For η = (0.90, 0.10) the minimizers' top scores are 0.78 (γ = 1), 0.65 (γ = 3) and 0.60 (γ = 5).",
+        "For η = (0.90, 0.10), the top scores of the minimizers are 0.78 (γ = 1), 0.65 (γ = 3) and 0.60 (γ = 5).",
         CheckMethod.IDENTITY,
         "two classes, rounded to two decimals",
         _talk_table,
@@ -324,7 +339,7 @@ CLAIMS = (
     not_checkable(
         "001-experiments",
         "Sections 5.2 and 6, Figures 3 to 6",
-        "Ψ improves the calibration of trained networks on most data; the best γ grows with the network.",
-        "a statement about trained networks: experiments measure it",
+        "Ψ improves the calibration of trained networks on most data sets; the best γ grows with network size.",
+        ABOUT_NETWORKS,
     ),
 )

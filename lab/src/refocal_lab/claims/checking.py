@@ -1,4 +1,4 @@
-"""All claims, one by its id, and their checks on several processes."""
+"""List all claims, find one by its id, and check them in several processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MODULES = (
 
 
 def all_claims() -> tuple[Claim, ...]:
-    """Every claim, paper by paper.
+    """List every claim, paper by paper.
 
     Example:
         >>> sorted({claim.paper for claim in all_claims()})
@@ -41,13 +41,13 @@ def all_claims() -> tuple[Claim, ...]:
 
 
 def find(id: str) -> Claim:
-    """The claim of an id.
+    """Find a claim by its id.
 
     Args:
-        id: Such as "003-prop-5".
+        id: For example "003-prop-5".
 
     Raises:
-        ValueError: If there is none; it names the nearest.
+        ValueError: If there is no such claim; the message names the nearest id.
 
     Example:
         >>> find("003-prop-5").where
@@ -56,7 +56,7 @@ def find(id: str) -> Claim:
     claims = {claim.id: claim for claim in all_claims()}
     if id not in claims:
         near = difflib.get_close_matches(id, claims, n=1, cutoff=0.0)
-        msg = f"there is no claim {id!r}; the nearest is {near[0]!r}, and `refocal-lab claims` lists them all"
+        msg = f"there is no claim {id!r}; the nearest is {near[0]!r}. `refocal-lab claims` lists all claims"
         raise ValueError(msg)
     return claims[id]
 
@@ -67,16 +67,16 @@ def check(
     """Check claims.
 
     Args:
-        ids: Which, in the order of the answer.
-        processes: How many to use; default: one a core, and none beside this one for a single claim.
-        progress: Called with each id once it is checked.
+        ids: The claims to check.
+        processes: Number of processes; by default one per core. A single claim is checked in this process.
+        progress: Called with each id after its check.
 
     Returns:
-        A record for each id.
+        One record per id, in the order of `ids`.
 
     Raises:
         ValueError: If an id is unknown.
-        RuntimeError: If a check did not decide.
+        RuntimeError: If a check could not decide.
 
     Example:
         >>> check(["001-thm-5"])[0].verdict
@@ -91,7 +91,7 @@ def check(
             records[id] = _check_one(id)
             progress(id)
         return [records[id] for id in ids]
-    # a fresh interpreter each: a fork of a process with threads, such as a progress bar's, can hang
+    # spawn, not fork: forking a process with threads, such as that of a progress bar, can hang
     with get_context("spawn").Pool(processes, initializer=_ignore_interrupts) as pool:
         for record in pool.imap_unordered(_check_one, ids):
             records[record.id] = record
@@ -100,7 +100,7 @@ def check(
 
 
 def _ignore_interrupts() -> None:
-    """An interrupt is for the process that waits, not for those that check."""
+    """Leave interrupts to the main process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -1,4 +1,4 @@
-"""What a claim is, what a check of it finds, and how a verdict follows from that."""
+"""A claim of a paper, the outcome of its check, and the verdict that follows from the outcome."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class ClaimVerdict(StrEnum):
-    """What became of a claim."""
+    """The result of checking a claim."""
 
     HOLDS = "holds"
-    ONLY_WHERE = "holds only where"
+    IN_PART = "holds in part"
     REFUTED = "refuted"
     MISPRINT = "misprint"
     NOT_CHECKABLE = "not checkable"
@@ -34,30 +34,30 @@ class CheckMethod(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """What a checker found about one predicate.
+    """The answer of a checker to one yes-or-no question.
 
     Attributes:
         holds: True, False, or None if the checker could not decide.
-        words: The evidence: what was proved or tried, or the witness against it.
+        words: The evidence: the proof or the search, or the counterexample.
     """
 
     holds: bool | None
     words: str
 
     def as_counterexample(self) -> Outcome:
-        """As evidence against a claim: that is false if this holds, and undecided if not."""
+        """Use this outcome against a claim: the claim is false if the outcome holds, else undecided."""
         return self._replace(holds=False if self.holds else None)
 
     def reword(self, words: str) -> Outcome:
-        """Other words for it if it holds; what speaks against it stays."""
+        """Replace the evidence if the outcome holds; keep a counterexample as it is."""
         return self._replace(words=words) if self.holds else self
 
     def prefix(self, lead: str) -> Outcome:
-        """The same with words before the evidence."""
+        """Put words before the evidence."""
         return self._replace(words=f"{lead}: {self.words}")
 
     def __and__(self, other: Outcome) -> Outcome:
-        """Both: false if one is false, undecided if one is undecided."""
+        """Combine two outcomes: false if either is false, else undecided if either is undecided."""
         for part in (self, other):
             if part.holds is False:
                 return part
@@ -72,6 +72,10 @@ class Finding(NamedTuple):
     evidence: str
 
 
+# why a claim is not checkable
+DEFINITION = "a definition"
+ABOUT_NETWORKS = "a statement about trained networks; experiments measure it"
+
 _HYPHEN_BEFORE_NUMBER = re.compile(r"(?<![\w.])-(?=[\d.])")
 
 
@@ -81,12 +85,12 @@ class Claim:
 
     Attributes:
         id: Paper and place, such as `003-prop-5`.
-        where: The place in words.
-        statement: What the paper says, in the notation of this package.
+        where: The place in words, such as "Proposition 5".
+        statement: The statement, in the notation of this package.
         method: How it is checked.
-        domain: For which values.
+        domain: The values it is checked for.
         check: Computes the finding.
-        draw: Draws what helps to see it, on the Axes given; None where nothing does.
+        draw: Draws an illustration on the given Axes; None if there is none.
     """
 
     id: str
@@ -99,7 +103,7 @@ class Claim:
 
     @property
     def paper(self) -> str:
-        """The paper's number."""
+        """The number of the paper, such as "003"."""
         return self.id.split("-", 1)[0]
 
 
@@ -119,16 +123,17 @@ class ClaimRecord(NamedTuple):
 def settle(
     printed: Outcome, *, inside: Outcome | None = None, where: str = "", corrected: Outcome | None = None
 ) -> Finding:
-    """The verdict that follows from what was computed.
+    """Derive the verdict from the outcomes of the checks.
 
     Args:
-        printed: The statement as the paper prints it, on the whole domain it is stated for.
+        printed: The statement as printed, on its whole domain.
         inside: The statement on the smaller domain `where`.
-        where: That domain, in words.
-        corrected: The statement with the slip mended.
+        where: The smaller domain, in words.
+        corrected: The corrected statement.
 
     Returns:
-        `holds` if the printed statement does; else `holds only where`, `misprint`, or `refuted`.
+        `holds` if the printed statement holds. Otherwise `misprint` if the corrected statement holds, `holds in part`
+        if the statement holds on the smaller domain, else `refuted`.
 
     Raises:
         RuntimeError: If a checker could not decide.
@@ -139,31 +144,31 @@ def settle(
     """
     for outcome in (printed, inside, corrected):
         if outcome is not None and outcome.holds is None:
-            msg = f"the check did not decide: {outcome.words}"
+            msg = f"the check could not decide: {outcome.words}"
             raise RuntimeError(msg)
     if printed.holds:
         return _make_finding(ClaimVerdict.HOLDS, printed.words)
     if corrected is not None and corrected.holds:
         return _make_finding(ClaimVerdict.MISPRINT, f"{corrected.words}. As printed: {printed.words}")
     if inside is not None and inside.holds:
-        return _make_finding(ClaimVerdict.ONLY_WHERE, f"{where}: {inside.words}. Elsewhere: {printed.words}")
+        return _make_finding(ClaimVerdict.IN_PART, f"{where}: {inside.words}. Elsewhere: {printed.words}")
     tried = [] if inside is None else [f"{where}: {inside.words}"]
-    tried += [] if corrected is None else [f"nor does the correction hold: {corrected.words}"]
+    tried += [] if corrected is None else [f"the correction fails too: {corrected.words}"]
     return _make_finding(ClaimVerdict.REFUTED, "; ".join([printed.words, *tried]))
 
 
 def _make_finding(verdict: ClaimVerdict, evidence: str) -> Finding:
-    """A finding whose negative numbers are written with a true minus, as the statements are."""
+    """Make a finding. Negative numbers get a true minus sign, as in the statements."""
     return Finding(verdict, _HYPHEN_BEFORE_NUMBER.sub("−", evidence))
 
 
 def not_checkable(id: str, where: str, statement: str, reason: str) -> Claim:
-    """A claim that no computation here can decide.
+    """Make a claim that no computation here can decide.
 
     Args:
         id: Paper and place.
         where: The place in words.
-        statement: What the paper says.
+        statement: The statement.
         reason: Why it cannot be checked.
     """
     finding = Finding(ClaimVerdict.NOT_CHECKABLE, reason)

@@ -1,4 +1,4 @@
-"""Identities in many digits, printed numbers, and limits."""
+"""Identities checked in 40 digits, and printed numbers checked by rounding."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ def check_identity(
     *,
     tolerance: str = "1e-25",
 ) -> Outcome:
-    """Whether two expressions agree at all points, relative to the larger of 1 and the value, in 40 digits.
+    """Check in 40 digits that two expressions agree at all points.
 
     Args:
-        left: The one side, of mpmath numbers.
-        right: The other.
+        left: The left side, a function of mpmath numbers.
+        right: The right side.
         points: Arguments; strings are read as decimals.
-        tolerance: The largest difference allowed; wider where one side is a numerical derivative or optimum.
+        tolerance: Largest difference allowed, relative to the larger of 1 and the value. Use a wider one if a side is a
+            numerical derivative or optimum.
 
     Returns:
-        False names the first point where they differ, None one where a side is not a number.
+        True if all agree; False with the first point at which they differ; None with the first point at which a side
+        is not a number.
 
     Example:
         >>> check_identity(mp.exp, lambda x: 1 + x, [("0",), ("1",)]).words
-        'at (1): 2.71828 against 2.0'
+        'at (1): left side 2.71828, right side 2.0'
     """
     count = 0
     with mp.workdps(DIGITS):
@@ -43,17 +45,17 @@ def check_identity(
             gap = abs(one - two)
             if not gap <= mp.mpf(tolerance) * max(1, abs(one)):
                 places = ", ".join(map(str, given))
-                words = f"at ({places}): {mp.nstr(one, 6)} against {mp.nstr(two, 6)}"
+                words = f"at ({places}): left side {mp.nstr(one, 6)}, right side {mp.nstr(two, 6)}"
                 return Outcome(None if mp.isnan(gap) else False, words)
-    return Outcome(True, f"equal to {tolerance} at {count} points")
+    return Outcome(True, f"both sides agree to {tolerance} at {count} point{'s' * (count != 1)}")
 
 
 def rounds_to(value: float, printed: str) -> bool:
-    """Whether a value, rounded to as many decimals as a printed number has, is that number.
+    """Tell whether a computed value rounds to a printed number.
 
     Args:
-        value: What was computed.
-        printed: What the paper says, such as "0.78".
+        value: The computed value.
+        printed: The printed number, such as "0.78"; its decimals set the rounding.
 
     Example:
         >>> rounds_to(0.7744, "0.78"), rounds_to(0.7744, "0.77")
@@ -67,33 +69,42 @@ def compare_printed(values: Sequence[tuple[str, float, str]]) -> tuple[Outcome, 
     """Compare computed values with printed ones.
 
     Args:
-        values: Name, computed value and printed number of each.
+        values: A name, a computed value and a printed number for each comparison.
 
     Returns:
         The outcome, and the corrected numbers in words.
     """
     wrong = [(name, value, said) for name, value, said in values if not rounds_to(value, said)]
     right = ", ".join(f"{name}: {value:.{len(said.partition('.')[2]) + 2}f}" for name, value, said in values)
-    words = "; ".join(f"{name} is printed {said}, computed {value:.4f}" for name, value, said in wrong)
+    words = "; ".join(f"{name}: printed {said}, computed {value:.4f}" for name, value, said in wrong)
     return Outcome(not wrong, f"computed {right}" if not wrong else words), right
 
 
 def is_cross_entropy(gamma: int) -> Outcome:
-    """Whether focal loss with this gamma is -log p."""
+    """Check that focal loss with this gamma is -log p."""
     return check_identity(lambda p: mp_loss(p, gamma), lambda p: -mp.log(p), [("0.1",), ("0.5",), ("0.9",)])
 
 
 def mp_phi(p: Any, gamma: Any) -> Any:
-    """phi as 001 prints it (Eq. 10)."""
+    """phi in the printed form.
+
+    Reference: Charoenphakdee et al. (2021), Eq. 10.
+    """
     return (1 - p) ** gamma - gamma * (1 - p) ** (gamma - 1) * p * mp.log(p)
 
 
 def mp_loss(p: Any, gamma: Any) -> Any:
-    """-(1 - p)^gamma log p (001, Eq. 5)."""
+    """-(1 - p)^gamma log p.
+
+    Reference: Charoenphakdee et al. (2021), Eq. 5.
+    """
     return -((1 - p) ** gamma) * mp.log(p)
 
 
 def mp_posterior(q: Sequence[Any], gamma: Any) -> list[Any]:
-    """Psi^gamma as 001 prints it (Eqs. 12 and 13)."""
+    """Psi^gamma in the printed form.
+
+    Reference: Charoenphakdee et al. (2021), Eqs. 12 and 13.
+    """
     h = [v / mp_phi(v, gamma) for v in q]
     return [value / mp.fsum(h) for value in h]

@@ -1,4 +1,4 @@
-"""004: M. Kimura and H. Naganuma, Geometric Insights into Focal Loss, 2024: Lemma 1 to Theorem 2."""
+"""Claims of Kimura and Naganuma (2024), from Lemma 1 to Theorem 2."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import mpmath as mp
 import numpy as np
 
 from refocal_lab.claims.balls import decide, decimal, expm1_ratio, prove
-from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.claim import DEFINITION, CheckMethod, Claim, Finding, Outcome, not_checkable, settle
 from refocal_lab.claims.identities import check_identity, is_cross_entropy
 from refocal_lab.claims.mukhoti2020_entropy import entropy_bound
 from refocal_lab.claims.sampling import check_at_least, search
 
-_LOSSES = ("0.1", "0.5", "2")  # the cross-entropy of the three parameters of a finite Theta
+_LOSSES = ("0.1", "0.5", "2")  # the cross-entropies of the three parameters of a finite Theta
 
 
 def _bernoulli() -> Finding:
-    """(1-p)^gamma - 1 + gamma p is 0 at p = 0, and its slope is gamma (1 - e^-x) with x = (1 - gamma) log(1 - p)."""
+    """(1-p)^gamma - 1 + gamma p is 0 at p = 0 and has slope gamma (1 - e^-x) with x = (1 - gamma) log(1 - p)."""
     inside = prove(expm1_ratio, [(-64.0, 64.0)])
     half = decimal("0.5")
     gap = half.sqrt() - (1 - half / 2)
     return settle(
         decide(gap, "", "γ = 1/2, p = 1/2: (1−p)^γ = 0.7071 is below 1 − γp = 0.75"),
         inside=inside.prefix("the slope of (1−p)^γ − 1 + γp has the sign of γ − 1"),
-        where="for γ ≥ 1, and γ = 0",
+        where="for γ ≥ 1 and γ = 0",
     )
 
 
@@ -39,7 +39,7 @@ def _lemma_1() -> Finding:
         gamma = 10 ** rng.uniform(-3, 1, (count, 1))
         return np.hstack([p / p.sum(axis=1, keepdims=True), rng.dirichlet(np.full(3, 0.2), count), gamma])
 
-    proof = "though Bernoulli's inequality fails for 0 < γ < 1, the bound does not: "
+    proof = "the bound holds even though Bernoulli's inequality fails for 0 < γ < 1: "
     bound = entropy_bound()
     return settle(bound._replace(words=proof + bound.words) & search(deficit, candidates, budget=200_000))
 
@@ -54,7 +54,7 @@ def _mean_loss(beta: Any) -> Any:
 
 
 def _maximum_entropy() -> Finding:
-    """For any p of the same mean loss, H(gibbs) - H(p) = KL(p || gibbs) >= 0."""
+    """For any p with the same mean loss, H(gibbs) - H(p) = KL(p || gibbs) >= 0."""
 
     def entropy(p: list[Any]) -> Any:
         return -mp.fsum(v * mp.log(v) for v in p)
@@ -69,11 +69,11 @@ def _maximum_entropy() -> Finding:
 
     points = [(beta, step) for beta in ("-1", "0.5", "2") for step in ("-0.03", "0.01", "0.04")]
     found = check_identity(lambda b, t: entropy(_gibbs(b)) - entropy(others(b, t)), divergence, points)
-    return settle(found.prefix("H(p̃) − H(p) is KL(p‖p̃), which is positive unless p = p̃"))
+    return settle(found.prefix("H(p̃) − H(p) = KL(p‖p̃), which is positive unless p = p̃"))
 
 
 def _stationary() -> Finding:
-    """The derivative of -p log p - beta L p - eta p by p at the printed and at the mended p."""
+    """The derivative of -p log p - beta L p - eta p with respect to p, at the printed and at the corrected p."""
 
     def slope(beta: Any, loss: Any, eta: Any, *, printed: bool) -> Any:
         p = mp.exp(beta * loss - eta + 1) if printed else mp.exp(-beta * loss - eta - 1)
@@ -84,13 +84,13 @@ def _stationary() -> Finding:
     mended = check_identity(lambda *a: slope(*a, printed=False), lambda *_: mp.mpf(0), points, tolerance="1e-12")
     words = "log p = −βL − η − 1, so α = e^(−1−η) in Eq. 14"
     return settle(
-        as_printed.prefix("with log p = βL − η + 1 the derivative"),
+        as_printed.prefix("with log p = βL − η + 1 the derivative is not 0"),
         corrected=mended._replace(words=f"{words}: the derivative vanishes at {len(points)} points"),
     )
 
 
 def _constraint() -> Finding:
-    """The mean of L under the Gibbs distribution, against the product and the quotient of the two integrals."""
+    """Compare the mean of L under the Gibbs distribution with the product and the quotient of the two integrals."""
 
     def integrals(beta: Any) -> tuple[Any, Any]:
         weights = [mp.exp(-beta * mp.mpf(loss)) for loss in _LOSSES]
@@ -100,8 +100,8 @@ def _constraint() -> Finding:
     printed = check_identity(lambda b: integrals(b)[0] * integrals(b)[1], _mean_loss, points)
     corrected = check_identity(lambda b: integrals(b)[1] / integrals(b)[0], _mean_loss, points)
     return settle(
-        printed._replace(words=f"L = {', '.join(_LOSSES)}, product against mean, β {printed.words}"),
-        corrected=corrected.prefix("∫L e^(−βL) / ∫e^(−βL) = δ, as Eqs. 8 and 9 have it"),
+        printed._replace(words=f"L = {', '.join(_LOSSES)}: the product is not the mean, β {printed.words}"),
+        corrected=corrected.prefix("∫L e^(−βL) / ∫e^(−βL) = δ, as in Eqs. 8 and 9"),
     )
 
 
@@ -112,26 +112,26 @@ def _limits() -> Finding:
     reaches = (
         f"L = {', '.join(_LOSSES)}: the mean falls from {mp.nstr(high, 4)} at β = −200 to {mp.nstr(low, 4)} at β = 200"
     )
-    printed = Outcome(bool(low < 0.05 and high > 100), f"{reaches}: it has no solution for δ outside of [0.1, 2]")
+    printed = Outcome(bool(low < 0.05 and high > 100), f"{reaches}; there is no solution for δ outside of [0.1, 2]")
     inside = Outcome(
         bool(falls) and bool(low - mp.mpf("0.1") < 1e-9) and bool(mp.mpf(2) - high < 1e-9),
-        "the mean falls through all values between",
+        "the mean falls through all values in between",
     )
-    return settle(printed, inside=inside, where="for inf L < δ < sup L, which are 0 and ∞ only if L reaches them")
+    return settle(printed, inside=inside, where="for inf L < δ < sup L, which are 0 and ∞ only if L attains them")
 
 
 def bound_frequency(*, trials: int, seed: int = 0, samples: int = 50, epsilon: float = 0.05, rate: float = 1.0) -> int:
-    """How often the PAC-Bayes bound of Corollary 1 holds for all posteriors at once.
+    """Count how often the PAC-Bayes bound of Corollary 1 holds for all posteriors at once.
 
-    Three parameters with error rates R = 0.1, 0.3, 0.5 and prior proportional to e^-2R. By Donsker and Varadhan's
-    formula the bound holds for every posterior exactly if
+    There are three parameters with error rates R = 0.1, 0.3, 0.5 and prior proportional to e^-2R. By Donsker and
+    Varadhan's formula, the bound holds for every posterior if and only if
     log E_prior exp(n lambda ((1 - lambda/2) R - R_n)) <= log(2 sqrt(n) / eps).
 
     Args:
-        trials: Number of samples drawn.
-        seed: Of the random numbers.
-        samples: n.
-        epsilon: The probability the bound may fail with.
+        trials: Number of trials.
+        seed: Seed of the random numbers.
+        samples: Number of samples n per trial.
+        epsilon: Probability with which the bound may fail.
         rate: Lambda.
     """
     rates = np.array([0.1, 0.3, 0.5])
@@ -147,8 +147,10 @@ def _pac_bayes() -> Finding:
     corrected = check_at_least(held, trials, 1 - epsilon, error=1e-9)
     printed = check_at_least(trials - held, trials, 1 - epsilon, error=1e-9)
     return settle(
-        printed._replace(words=f"ε = 0.05: it fails in {printed.words}, where ≤ ε asks for 0.95"),
-        corrected=corrected._replace(words=f"P[…] ≥ 1 − ε, for 0 < λ < 2: ε = 0.05, it holds in {corrected.words}"),
+        printed._replace(words=f"ε = 0.05: the bound fails in {printed.words}, but ≤ ε requires 0.95"),
+        corrected=corrected._replace(
+            words=f"P[…] ≥ 1 − ε for 0 < λ < 2; with ε = 0.05 the bound holds in {corrected.words}"
+        ),
     )
 
 
@@ -174,11 +176,11 @@ def _gibbs_posterior() -> Finding:
 
     points = [(a, rate) for a in ("0.1", "0.5", "0.8") for rate in ("0.3", "1", "1.7")]
     found = check_identity(lambda a, rate: bound(post(a), rate) - bound(gibbs(rate), rate), excess, points)
-    return settle(found.prefix("the bound exceeds that of ς_λ by a KL divergence"))
+    return settle(found.prefix("the bound exceeds that at ς_λ by a KL divergence"))
 
 
 def _best_rate() -> Finding:
-    """The derivative by lambda of R / (1 - lambda/2) + C / (n lambda (1 - lambda/2))."""
+    """The derivative of R / (1 - lambda/2) + C / (n lambda (1 - lambda/2)) with respect to lambda."""
 
     def slope(risk: Any, cost: Any, n: Any) -> Any:
         rate = 2 / (mp.sqrt(2 * n * risk / cost + 1) + 1)
@@ -186,8 +188,8 @@ def _best_rate() -> Finding:
 
     points = [("0.1", "3", "100"), ("0.4", "8", "1000"), ("0.01", "20", "50")]
     found = check_identity(slope, lambda *_: mp.mpf(0), points, tolerance="1e-12")
-    words = "λ = 2/(√(2nR/C + 1) + 1), C = KL + log(2√n/ε); our copy of the text shows it twice, with different bars"
-    return settle(found._replace(words=f"{words}: the derivative is {found.words}"))
+    words = "λ = 2/(√(2nR/C + 1) + 1), C = KL + log(2√n/ε); our text copy has it twice, with different fraction bars"
+    return settle(found._replace(words=f"{words}; the derivative is 0: {found.words}"))
 
 
 def _fisher() -> Finding:
@@ -205,13 +207,11 @@ def _fisher() -> Finding:
         [("0.2",), ("0.5",)],
         tolerance="1e-12",
     )
-    return settle(zero.prefix("first derivative 0") & second.prefix("second one the Fisher information"))
+    return settle(zero.prefix("the first derivative is 0") & second.prefix("the second is the Fisher information"))
 
-
-_DEFINITION = "a definition"
 
 CLAIMS = (
-    not_checkable("004-def-1", "Definition 1", "ECE is the mean of |P(correct | confidence s) − s|.", _DEFINITION),
+    not_checkable("004-def-1", "Definition 1", "ECE is the mean of |P(correct | confidence s) − s|.", DEFINITION),
     Claim(
         "004-def-2",
         "Definition 2 and the remark below it",
@@ -239,7 +239,7 @@ CLAIMS = (
     Claim(
         "004-thm-1",
         "Theorem 1",
-        "Among the distributions of θ with a given mean loss, α e^(−βL) has the largest entropy.",
+        "Among all distributions of θ with a given mean loss, α e^(−βL) has the largest entropy.",
         CheckMethod.IDENTITY,
         "three parameters with losses 0.1, 0.5 and 2; β = −1, 0.5, 2",
         _maximum_entropy,
@@ -279,7 +279,7 @@ CLAIMS = (
     Claim(
         "004-cor-1-posterior",
         "Corollary 1, minimum for a fixed λ",
-        "The bound is least at ς_λ ∝ π e^(−λnR̂).",
+        "The bound has its minimum at ς_λ ∝ π e^(−λnR̂).",
         CheckMethod.IDENTITY,
         "three parameters, n = 20, nine choices of ς and λ",
         _gibbs_posterior,
@@ -287,7 +287,7 @@ CLAIMS = (
     Claim(
         "004-eq-19",
         "Corollary 1 and Equation 19",
-        "For a fixed ς it is least at λ = 2/(√(2n E R̂/(KL + log(2√n/ε)) + 1) + 1).",
+        "For a fixed ς, the bound has its minimum at λ = 2/(√(2n E R̂/(KL + log(2√n/ε)) + 1) + 1).",
         CheckMethod.IDENTITY,
         "three choices of risk, divergence and n",
         _best_rate,
@@ -295,13 +295,13 @@ CLAIMS = (
     not_checkable(
         "004-cor-2",
         "Corollary 2",
-        "Focal loss equips the regularizer KL(ς‖π) with π the distribution of Theorem 1.",
-        "it names a regularizer but not the sense in which focal loss contains it",
+        "Focal loss contains the regularizer KL(ς‖π), where π is the distribution of Theorem 1.",
+        "the paper does not define in which sense focal loss contains the regularizer",
     ),
     Claim(
         "004-eq-26",
         "Equations 22 to 26",
-        "KL(ς‖π) = ½ Σ g_ij Δξ_i Δξ_j + o(‖Δξ‖²), g being the Fisher information.",
+        "KL(ς‖π) = ½ Σ g_ij Δξ_i Δξ_j + o(‖Δξ‖²), where g is the Fisher information.",
         CheckMethod.IDENTITY,
         "Bernoulli distributions, two parameters",
         _fisher,
@@ -310,6 +310,6 @@ CLAIMS = (
         "004-thm-2",
         "Theorem 2",
         "Learning with focal loss reduces the local sharpness of the likelihood if prior and posterior are close.",
-        "a statement about learning with any network; its measure of sharpness is not defined",
+        "a statement about learning with any network; the paper does not define its measure of sharpness",
     ),
 )

@@ -1,4 +1,4 @@
-"""004: curvature, the derivative of focal loss, Figure 1 and the trace penalty."""
+"""Claims of Kimura and Naganuma (2024) about curvature, the gradient of focal loss, and the trace penalty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flint import arb
 
 from refocal_lab.claims import lemmas
 from refocal_lab.claims.balls import c, decide, decimal, format_ball, loss_slope, phi, prove, s
-from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.claim import ABOUT_NETWORKS, CheckMethod, Claim, Finding, Outcome, not_checkable, settle
 from refocal_lab.claims.identities import check_identity, is_cross_entropy, mp_loss, mp_phi
 from refocal_lab.claims.sampling import check_at_least
 
@@ -22,12 +22,12 @@ _POINTS = [(p, g) for p in ("0.1", "0.5", "0.9") for g in _GAMMAS]
 
 
 def printed_gradient(p: Any, gamma: Any) -> Any:
-    """Equation 30 as printed, of mpmath numbers."""
+    """Equation 30 as printed, for mpmath numbers."""
     return (1 - p) ** gamma * (gamma * p * (1 - p) ** (gamma - 1) - (1 - p) ** gamma * mp.log(p))
 
 
 def _curvature_term() -> Finding:
-    """p(t) = p0 e^(-t^2/2): -log p has second derivative 1 at its minimum t = 0, focal loss has phi(p0)."""
+    """For p(t) = p0 e^(-t^2/2), the second derivative at t = 0 is 1 for -log p, and phi(p0) for focal loss."""
 
     def second(p0: Any, g: Any) -> Any:
         return mp.diff(lambda t: mp_loss(p0 * mp.exp(-(t**2) / 2), g), 0, 2)
@@ -35,13 +35,13 @@ def _curvature_term() -> Finding:
     printed = check_identity(second, lambda p0, g: (1 - p0) ** g, _POINTS, tolerance="1e-10")
     corrected = check_identity(second, mp_phi, _POINTS, tolerance="1e-10")
     return settle(
-        printed._replace(words=f"factor against (1−p)^γ, (p, γ) {printed.words}"),
+        printed._replace(words=f"the factor is not (1−p)^γ, (p, γ) {printed.words}"),
         corrected=corrected.prefix("the factor is φ = (1−p)^γ − γ(1−p)^(γ−1) p log p"),
     )
 
 
 def _larger_gamma_flattens() -> Finding:
-    """d log(phi) / dgamma = log q + s / (1 + gamma s) <= log q + s, which is 0 at p = 1/2 and falls from there on.
+    """d log(phi) / dgamma = log q + s / (1 + gamma s) <= log q + s, which is 0 at p = 1/2 and falls above 1/2.
 
     Its slope is (-log p - 2 q) / q^2, and q c(q) < 1 gives -log p < 2 q for p >= 1/2.
     """
@@ -50,7 +50,7 @@ def _larger_gamma_flattens() -> Finding:
     grows = phi(p, gamma)
     return settle(
         decide(1 - grows, "", f"p = 0.1: the factor is 1 at γ = 0 and {format_ball(grows, 4)} at γ = 1"),
-        inside=inside.prefix("φ falls in γ ≥ 0"),
+        inside=inside.prefix("φ falls as γ ≥ 0 grows"),
         where="for p ≥ 1/2",
     )
 
@@ -66,14 +66,14 @@ def _gradient_formula() -> Finding:
     mend = "ℓ' = γ(1−p)^(γ−1) log p − (1−p)^γ/p"
     return settle(
         printed._replace(
-            words=f"derivative against g, (p, γ) {printed.words}; at γ = 0 the printed g is −log p, the loss itself"
+            words=f"g is not the derivative, (p, γ) {printed.words}; at γ = 0 the printed g is −log p, the loss itself"
         ),
         corrected=corrected.prefix(mend),
     )
 
 
 def _printed_limits() -> Finding:
-    """The printed g is gamma p q^(2 gamma - 1) - q^(2 gamma) log p: its value at q = 10^-60."""
+    """The printed g is gamma p q^(2 gamma - 1) - q^(2 gamma) log p; evaluate it at q = 10^-60."""
     with mp.workdps(80):
         near = 1 - mp.mpf("1e-60")
         values = {g: printed_gradient(near, mp.mpf(g)) for g in ("0", "0.25", "0.5", "0.75", "2")}
@@ -81,7 +81,7 @@ def _printed_limits() -> Finding:
     fits = fits and values["0.75"] < 1e-20 and values["2"] < 1e-20
     words = ", ".join(f"γ = {g}: {mp.nstr(value, 3)}" for g, value in values.items())
     return settle(
-        Outcome(bool(fits), f"at 1 − p = 10⁻⁶⁰ the printed g is {words}; of the true derivative it says nothing")
+        Outcome(bool(fits), f"at 1 − p = 10⁻⁶⁰ the printed g is {words}; this says nothing about the true derivative")
     )
 
 
@@ -93,13 +93,13 @@ def _limit_in_gamma() -> Finding:
     )
     corrected = check_identity(lambda p: printed_gradient(p, half), lambda p: p / 2 - mp.log(p) + p * mp.log(p), points)
     return settle(
-        printed._replace(words=f"with γ log p = ½ log p, p {printed.words}"),
+        printed._replace(words=f"with γ log p = ½ log p the limit is wrong, p {printed.words}"),
         corrected=corrected.prefix("the limit of the printed g is p/2 − log p + p log p"),
     )
 
 
 def slope_vanishes() -> Outcome:
-    """|l'| = q^gamma (1 + gamma s) / p <= 2 (1 + gamma) q^gamma, if 1 <= 2 p and s <= 2 p."""
+    """|l'| = q^gamma (1 + gamma s) / p <= 2 (1 + gamma) q^gamma if 1 <= 2 p and s <= 2 p."""
     bound = prove(lambda p: (2 * p - 1).min(2 * p - s(p)), [(0.51, 1.0)])
     return bound.prefix("|ℓ'| < 2(1+γ)(1−p)^γ for p ≥ 0.51, so it tends to 0 as p → 1 for every γ > 0")
 
@@ -114,23 +114,24 @@ def _gamma_above_half() -> Finding:
 
 def _figure_gamma() -> Finding:
     return settle(
-        is_cross_entropy(1).prefix("γ = 1, p"), corrected=is_cross_entropy(0).prefix("it coincides when γ = 0")
+        is_cross_entropy(1).prefix("with γ = 1 they differ, p"),
+        corrected=is_cross_entropy(0).prefix("they coincide when γ = 0"),
     )
 
 
 def _figure_smaller() -> Finding:
-    """Loss: (1-p)^gamma < 1. Slope: phi < 1 from tau_uc < 1/2 on."""
+    """For the loss, (1-p)^gamma < 1. For its slope, phi < 1 above tau_uc < 1/2."""
     below = lemmas.threshold_is_below_half()
-    return settle(below.reword("φ < 1 from τ_uc < 1/2 on (001, Thm. 8), and (1−p)^γ < 1, for every γ > 0"))
+    return settle(below.reword("for every γ > 0, φ < 1 above τ_uc < 1/2 (001-thm-8-1) and (1−p)^γ < 1"))
 
 
 def trace_estimates(*, trials: int, probes: int, seed: int = 0) -> tuple[int, float]:
-    """How often the mean of v'Hv over random v comes within 1 of the trace of a symmetric matrix, and the mean error.
+    """Count how often the mean of v'Hv over random v is within 1 of the trace of H; also return the mean error.
 
     Args:
         trials: Number of estimates.
-        probes: Vectors in each.
-        seed: Of the random numbers.
+        probes: Number of vectors per estimate.
+        seed: Seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     half = rng.standard_normal((8, 8))
@@ -149,7 +150,7 @@ def _hutchinson() -> Finding:
 
 
 def draw_gradient(ax: Axes) -> None:
-    """Equation 30 as printed, and minus the derivative of focal loss."""
+    """Draw Equation 30 as printed, and minus the derivative of focal loss."""
     p = np.linspace(0.02, 0.999, 500)
     for gamma, style in ((0.25, "-"), (1.0, "--"), (2.0, ":")):
         q = 1 - p
@@ -178,7 +179,7 @@ CLAIMS = (
     Claim(
         "004-fig-1-gradient",
         "Caption of Figure 1",
-        "For 0 < γ < 1 the gradient does not converge as p → 1.",
+        "For 0 < γ < 1, the gradient does not converge as p → 1.",
         CheckMethod.BALLS,
         "all γ > 0, p → 1",
         _gamma_above_half,
@@ -187,7 +188,7 @@ CLAIMS = (
     Claim(
         "004-fig-1-smaller",
         "Caption of Figure 1",
-        "For γ ≥ 1 and p close to 1 the gradient and the loss are smaller than those of cross-entropy.",
+        "For γ ≥ 1 and p close to 1, the gradient and the loss are smaller than those of cross-entropy.",
         CheckMethod.BALLS,
         "0 < γ ≤ 10¹², p ≥ 1/2",
         _figure_smaller,
@@ -196,7 +197,7 @@ CLAIMS = (
     Claim(
         "004-eq-28",
         "Equation 28",
-        "Around the maximum of the likelihood the curvature of focal loss is (1−p)^γ times that of −log p.",
+        "Near the maximum of the likelihood, the curvature of focal loss is (1−p)^γ times that of −log p.",
         CheckMethod.IDENTITY,
         "p(t) = p0 e^(−t²/2), p0 = 0.1, 0.5, 0.9, γ from 0.25 to 5",
         _curvature_term,
@@ -219,7 +220,7 @@ CLAIMS = (
         "004-def-3",
         "Definition 3",
         "f is Lipschitz continuous with constant L if |f(u) − f(v)| < L‖u − v‖ for all u, v.",
-        "a definition; < has to be ≤, as u = v shows",
+        "a definition; < must be ≤, because u = v is allowed",
     ),
     Claim(
         "004-eq-30",
@@ -233,7 +234,7 @@ CLAIMS = (
     Claim(
         "004-eq-31",
         "Equation 31",
-        "As p → 1 the g of Equation 30 tends to 0 for γ = 0 and γ > 1/2, to 1/2 for γ = 1/2, to ∞ for 0 < γ < 1/2.",
+        "As p → 1, the g of Equation 30 tends to 0 for γ = 0 and γ > 1/2, 1/2 for γ = 1/2, and ∞ for 0 < γ < 1/2.",
         CheckMethod.IDENTITY,
         "γ = 0, 0.25, 0.5, 0.75, 2 at 1 − p = 10⁻⁶⁰",
         _printed_limits,
@@ -242,7 +243,7 @@ CLAIMS = (
     Claim(
         "004-eq-32",
         "Equation 32",
-        "As γ → 1/2 the g of Equation 30 tends to p/2 − log p + γ log p.",
+        "As γ → 1/2, the g of Equation 30 tends to p/2 − log p + γ log p.",
         CheckMethod.IDENTITY,
         "p = 0.1, 0.5, 0.9",
         _limit_in_gamma,
@@ -267,7 +268,7 @@ CLAIMS = (
     not_checkable(
         "004-experiments",
         "Section 4, Figures 2 to 4",
-        "The largest eigenvalue of the Hessian falls with γ, and less curvature goes with less ECE.",
-        "a statement about trained networks: experiments measure it",
+        "The largest eigenvalue of the Hessian falls as γ grows, and a lower curvature comes with a lower ECE.",
+        ABOUT_NETWORKS,
     ),
 )

@@ -1,4 +1,4 @@
-"""003: V. Komisarenko and M. Kull, ECAI 2024: the propositions, and what the text says of the focal calibration map."""
+"""Claims of Komisarenko and Kull (2024): the propositions and their proofs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _GAMMAS = ("0.1", "0.5", "1", "3", "9")
-_COPY = "in our copy of the paper's text"
+_COPY = "in our text copy of the paper"
 
 
 def _convex() -> Finding:
@@ -51,7 +51,7 @@ def _binary_map() -> Finding:
 
 
 def _proper(classes: int) -> Outcome:
-    """The expected proper part at the truth and at other predictions."""
+    """Check that no prediction has a lower expected proper part than the true posterior."""
 
     def gain(rows: np.ndarray) -> np.ndarray:
         truth, other = rows[:, :classes], rows[:, classes:]
@@ -73,15 +73,15 @@ def _proper(classes: int) -> Outcome:
         return np.hstack([truth, (1 - weight) * truth + weight * mixed])
 
     found = search(gain, pairs, budget=1_000, least=1e-12)
-    return found.prefix("no prediction has a lower expected proper part than the truth")
+    return found.prefix("no prediction has a lower expected proper loss than the true posterior")
 
 
 def map_bounds() -> Outcome:
     """(gamma + 1 - log(gamma + 1) / 2) u <= logit FC(u) <= (gamma + 1) u for u >= 0.
 
-    logit FC = (gamma + 1) u - log f, log f = log((1 + gamma s_p) / (1 + gamma s_q)) >= 0 because s rises. From u = 2
-    on, log f <= log(1 + gamma) <= log(1 + gamma) u / 2. Below, log f has slope at most log(1 + gamma) / 2, which is
-    proved here, divided by gamma and multiplied by 1 + gamma = e^w.
+    logit FC = (gamma + 1) u - log f with log f = log((1 + gamma s_p) / (1 + gamma s_q)) >= 0, because s increases. For
+    u >= 2, log f <= log(1 + gamma) <= log(1 + gamma) u / 2. For u < 2, log f has slope at most log(1 + gamma) / 2; this
+    is proved here, divided by gamma and multiplied by 1 + gamma = e^w.
     """
 
     def slack(p: arb, w: arb) -> arb:
@@ -91,7 +91,7 @@ def map_bounds() -> Outcome:
 
     proof = prove(slack, [(0.5, 0.8809), (0.0, 40.0)])
     return proof._replace(
-        words=f"the slope of log f up to s = 2 is at most log(1+γ)/2, {proof.words}; beyond, log f ≤ log(1+γ)"
+        words=f"up to s = 2 the slope of log f is at most log(1+γ)/2, {proof.words}; beyond, log f ≤ log(1+γ)"
     )
 
 
@@ -100,19 +100,19 @@ def _bounds() -> Finding:
 
 
 def _bound_order() -> Finding:
-    """gamma = 3, s = 1: the three logits."""
+    """The three logits at gamma = 3 and s = 1."""
     p, gamma = (1 + (-arb(1)).exp()) ** -1, arb(3)
     logit = 1 + (phi(1 - p, gamma) / phi(p, gamma)).log()
     steep, flat = gamma + 1, gamma + 1 - (gamma + 1).log() / 2
     logits = f"{format_ball(flat, 4)} (T = 0.302), {format_ball(logit, 4)} (map), {format_ball(steep, 4)} (T = 0.25)"
     told = f"γ = 3, s = 1: the logits are {logits}"
-    printed = decide(logit - steep, "", f"{_COPY} the two maps have changed places; {told}")
-    mend = "for s ≥ 0 the map lies above T = 1/(γ+1−log(γ+1)/2) and below T = 1/(γ+1), for s ≤ 0 the other way round"
+    printed = decide(logit - steep, "", f"{_COPY} the two bounds are swapped; {told}")
+    mend = "for s ≥ 0 the map lies above T = 1/(γ+1−log(γ+1)/2) and below T = 1/(γ+1), for s ≤ 0 vice versa"
     return settle(printed, corrected=map_bounds().reword(mend) & decide((steep - logit).min(logit - flat), told, told))
 
 
 def _multiclass_map() -> Finding:
-    """Eq. 1 of the paper, divided through by its sum, against Psi."""
+    """Eq. 1 of the paper, normalized, is Psi."""
     vectors = [[mp.mpf(v) for v in row] for row in (("0.55", "0.3", "0.15"), ("0.8", "0.15", "0.05"))]
 
     def printed(g: Any, row: int, j: int) -> Any:
@@ -126,7 +126,7 @@ def _multiclass_map() -> Finding:
 
 
 def _raises_confidence() -> Finding:
-    """The smallest counterexample on grids of short decimals, confirmed by balls; fewer classes have none."""
+    """The shortest counterexample, confirmed in ball arithmetic; fewer classes have none."""
     found = find_shortest(lemmas.top_drop, classes=(2, 3, 4), decimals=(1, 2), gammas=(1.0, 0.5, 0.1, 0.05, 0.01))
     if found is None:
         draw = partial(simplex_rows, classes=10)
@@ -134,40 +134,40 @@ def _raises_confidence() -> Finding:
     row, gamma = found
     witness = lemmas.confidence_falls([f"{v:g}" for v in row], f"{gamma:g}")
     ten = lemmas.confidence_falls(["0.11"] * 9 + ["0.01"], "0.5")
-    where = "it also holds where max q ≥ τ_uc(γ) (001, Thm. 8)"
+    where = "it also holds if max q ≥ τ_uc(γ) (001-thm-8)"
     falls = (witness & ten & lemmas.three_classes_gain()).holds
     words = f"{witness.words}; {ten.words}; {lemmas.three_classes_gain().words}; {where}"
     return settle(Outcome(falls, words).as_counterexample())
 
 
 def _concave() -> Finding:
-    """f = 1/L' = -h at 0, 0.05 and 0.1 for gamma = 1."""
+    """f = 1/L' = -h at 0, 0.05 and 0.1, for gamma = 1."""
     gamma = arb(1)
     h = [decimal(v) / phi(decimal(v), gamma) for v in ("0.05", "0.1")]
     low, high = (format_ball(value, 4) for value in h)
-    words = f"γ = 1: −f is 0 at 0, {low} at 0.05 and {high} at 0.1: more than half in the middle"
+    words = f"γ = 1: −f is 0 at 0, {low} at 0.05 and {high} at 0.1, so at 0.05 it exceeds the mean of its neighbors"
     return settle(decide(h[1] / 2 - h[0], "concave there", words))
 
 
 def draw_bounds(ax: Axes) -> None:
-    """1/T of the scaling that agrees with the map at a logit, between the bounds, for gamma = 3."""
+    """Draw 1/T of the scaling that agrees with the map at a logit, between the bounds, for gamma = 3."""
     u, gamma = np.linspace(1e-3, 12, 400), 3.0
     mapped = core_posterior(np.stack([1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))], axis=1), gamma=gamma)
     ax.plot(u, np.log(mapped[:, 0] / mapped[:, 1]) / u, color="black", label="the map, γ = 3")
     ax.axhline(gamma + 1, color="0.45", linestyle="--", label="γ + 1")
     ax.axhline(gamma + 1 - np.log(gamma + 1) / 2, color="0.45", linestyle=":", label="γ + 1 − log(γ+1)/2")
-    ax.set(xlim=(0, 12), xlabel="logit s", ylabel="1/T that agrees at s")
+    ax.set(xlim=(0, 12), xlabel="logit s", ylabel="1/T that matches the map at s")
     ax.legend(frameon=False)
 
 
 def draw_falling_confidence(ax: Axes) -> None:
-    """How far Psi moves the top score of (a, a, a, 1 - 3a)."""
+    """Draw how far Psi moves the top score of (a, a, a, 1 - 3a)."""
     top = np.linspace(0.25, 1 / 3, 300)[1:-1]
     rows = np.column_stack([top, top, top, 1 - 3 * top])
     for gamma, style in ((0.05, "-"), (0.5, "--"), (1.0, "-.")):
         ax.plot(top, -1e3 * lemmas.top_drop(rows, gamma), color="black", linestyle=style, label=f"γ = {gamma:g}")
     ax.axhline(0, color="0.5", linewidth=0.8)
-    ax.set(ylim=(-0.12, 0.24), xlabel="top score a of (a, a, a, 1 − 3a)", ylabel="Ψ of it minus a, in thousandths")
+    ax.set(ylim=(-0.12, 0.24), xlabel="top score a of (a, a, a, 1 − 3a)", ylabel="Ψ(a) − a, in thousandths")
     ax.legend(frameon=False)
 
 
@@ -191,8 +191,8 @@ CLAIMS = (
     Claim(
         "003-prop-2",
         "Proposition 2",
-        "Binary focal loss is a proper loss after a bijection, p̂(q) = 1/(1 + ((1−q)/q)^γ ((1−q)−γq log q)/(q−γ(1−q) "
-        "log(1−q))).",
+        "Binary focal loss is a proper loss composed with a bijection, "
+        "p̂(q) = 1/(1 + ((1−q)/q)^γ ((1−q)−γq log q)/(q−γ(1−q) log(1−q))).",
         CheckMethod.IDENTITY,
         "q from 0.001 to 0.98, γ from 0.1 to 9; bijection: all γ ≥ 0; properness: 1,000 pairs, γ = 0.5, 3, seed 0",
         _binary_map,
@@ -209,7 +209,7 @@ CLAIMS = (
     Claim(
         "003-prop-3-order",
         "Proposition 3, the displayed inequalities",
-        "For s ≥ 0: scaling with T = 1/(γ+1) ≤ the map ≤ scaling with T = 1/(γ+1−log(γ+1)/2); for s ≤ 0 the reverse.",
+        "For s ≥ 0: scaling with T = 1/(γ+1) ≤ the map ≤ scaling with T = 1/(γ+1−log(γ+1)/2); for s ≤ 0 vice versa.",
         CheckMethod.BALLS,
         "γ = 3, s = 1; corrected: 0 ≤ γ ≤ 10¹⁷, all logits",
         _bound_order,
@@ -218,7 +218,8 @@ CLAIMS = (
     Claim(
         "003-prop-4",
         "Proposition 4 and Equation 1",
-        "Multiclass focal loss is a proper loss after a bijection, p̂_j ∝ 1/((1−q_j)^γ (γ log q_j/(1−q_j) − 1/q_j)).",
+        "Multiclass focal loss is a proper loss composed with a bijection, "
+        "p̂_j ∝ 1/((1−q_j)^γ (γ log q_j/(1−q_j) − 1/q_j)).",
         CheckMethod.IDENTITY,
         "two vectors of three classes, γ from 0.1 to 9; bijection: all γ ≥ 0; properness: 1,000 pairs, γ = 0.5, 3, "
         "seed 0",
@@ -229,15 +230,15 @@ CLAIMS = (
         "Proposition 5",
         "The map never lowers the top probability.",
         CheckMethod.SEARCH,
-        "2 to 4 classes with 1 or 2 decimals, γ = 1, 0.5, 0.1, 0.05, 0.01: the shortest, confirmed by balls; 3 "
-        "classes: all γ ≥ 0",
+        "the shortest vector of 2 to 4 classes with 1 or 2 decimals, γ = 1, 0.5, 0.1, 0.05, 0.01, confirmed in ball "
+        "arithmetic; 3 classes: all γ ≥ 0",
         _raises_confidence,
         draw_falling_confidence,
     ),
     Claim(
         "003-appendix-a5",
         "Appendix A.5, statement 2",
-        "f = 1/L' is concave on (0, 1), on which the proof of Proposition 5 rests.",
+        "f = 1/L' is concave on (0, 1). The proof of Proposition 5 rests on this.",
         CheckMethod.BALLS,
         "γ = 1, at 0, 0.05 and 0.1",
         _concave,

@@ -1,4 +1,4 @@
-"""003: its numbers: nearest temperatures, their fits and errors, and the tightness of Proposition 3."""
+"""Claims of Komisarenko and Kull (2024) with numbers: nearest temperatures, their fits and errors, tight bounds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from refocal.maps.posterior import posterior_from_logits
 from refocal.maps.sigmoid import sigmoid_minimizer
 from refocal.maps.theory import ClosestTemperature, closest_temperature, temperature_bounds
 from refocal_lab.claims.balls import decide, decimal, format_ball, posterior
-from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.claim import ABOUT_NETWORKS, CheckMethod, Claim, Finding, Outcome, not_checkable, settle
 from refocal_lab.claims.identities import compare_printed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LOGITS = {2: 20.0, 3: 5.0, 4: 5.0}  # the ranges of the paper
+_LOGITS = {2: 20.0, 3: 5.0, 4: 5.0}  # the paper's ranges of logits, by number of classes
 _NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, *map(float, range(2, 11)))
 _TOLERANCE = 0.015
 FITS = {2: (0.95, 0.85), 3: (0.64, 0.91), 4: (0.47, 0.85)}
@@ -31,7 +31,7 @@ def _nearest(gamma: float, classes: int) -> ClosestTemperature:
 
 @cache
 def _curve(classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gamma up to 10 in steps of 0.01, and the inverse of the nearest temperature, interpolated between _NODES."""
+    """Gammas up to 10 in steps of 0.01, and the inverse nearest temperatures, interpolated between _NODES."""
     from scipy.interpolate import CubicSpline
 
     nodes = [1.0] + [1 / _nearest(gamma, classes).temperature for gamma in _NODES[1:]]
@@ -40,7 +40,7 @@ def _curve(classes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _line(classes: int, most: float) -> np.ndarray:
-    """Slope and intercept of the least-squares line through the curve up to a gamma."""
+    """Slope and intercept of the least-squares line through the curve, for gammas up to `most`."""
     gammas, inverse = _curve(classes)
     within = gammas <= most + 1e-9
     return np.polyfit(gammas[within], inverse[within], 1)
@@ -58,17 +58,17 @@ def _fit(classes: int) -> Finding:
     best = min(misses, key=misses.__getitem__)
     line = lines[best]
     inside = Outcome(bool(near), f"over 0 < γ ≤ {best:g} it is {line[0]:.2f}γ + {line[1]:.2f}")
-    where = f"for a fit over 0 < γ ≤ Γ, {near[0]:g} ≤ Γ ≤ {near[-1]:g}" if near else "the range that comes nearest"
+    where = f"for a fit over 0 < γ ≤ Γ, {near[0]:g} ≤ Γ ≤ {near[-1]:g}" if near else "for the range with the best fit"
     return settle(printed, inside=inside, where=where)
 
 
 def no_temperature_within(
     gamma: str, tolerance: str, *, split: str, low: tuple[str, ...], high: tuple[str, ...]
 ) -> Outcome:
-    """Whether every temperature scaling differs from the map by more than a tolerance.
+    """Check that every temperature scaling differs from the map by more than a tolerance.
 
-    The top probability of softmax(b z) rises with b = 1/T. So if it is too low at z = `low` for b = `split` it is so
-    for all smaller b, and if it is too high at z = `high` it is so for all larger b.
+    The top probability of softmax(b z) increases with b = 1/T. If it is too low at z = `low` for b = `split`, then it
+    is too low for all smaller b. If it is too high at z = `high`, then it is too high for all larger b.
     """
     g, b, room = decimal(gamma), decimal(split), decimal(tolerance)
     gaps = []
@@ -79,8 +79,8 @@ def no_temperature_within(
         top = scaled[0] / sum(scaled[1:], start=scaled[0])
         gaps.append(posterior([w / total for w in weights], g)[0] - top)
     words = (
-        f"γ = {gamma}, 1/T = {split}: the map is {format_ball(gaps[0], 3)} above at logits ({', '.join(low)}), so also "
-        f"for smaller 1/T, and {format_ball(-gaps[1], 3)} below at ({', '.join(high)}), so also for larger"
+        f"γ = {gamma}, 1/T = {split}: the map is {format_ball(gaps[0], 3)} above at logits ({', '.join(low)}), hence "
+        f"also for smaller 1/T, and {format_ball(-gaps[1], 3)} below at ({', '.join(high)}), hence also for larger 1/T"
     )
     return decide((gaps[0] - room).min(-gaps[1] - room), words, "the points do not show it")
 
@@ -88,12 +88,12 @@ def no_temperature_within(
 def _binary_error() -> Finding:
     worse = no_temperature_within("0.5", "0.001", split="1.3676", low=("0", "-2.6"), high=("0", "-0.7"))
     errors = {gamma: _nearest(gamma, 2).error for gamma in (0.8, *map(float, range(1, 11)))}
-    inside = Outcome(max(errors.values()) < 1e-3, f"the largest of eleven errors is {max(errors.values()):.2g}")
+    inside = Outcome(max(errors.values()) < 1e-3, f"the largest of eleven differences is {max(errors.values()):.2g}")
     return settle(worse.as_counterexample(), inside=inside, where="for 0.8 ≤ γ ≤ 10")
 
 
 def _three_class_error() -> Finding:
-    printed, _ = compare_printed([("error at γ = 9", _nearest(9.0, 3).error, "0.08")])
+    printed, _ = compare_printed([("difference at γ = 9", _nearest(9.0, 3).error, "0.08")])
     return settle(printed)
 
 
@@ -101,7 +101,7 @@ def _four_class_error() -> Finding:
     worse = no_temperature_within(
         "9", "0.1", split="5.36", low=("0", "-0.2", "-3", "-3"), high=("0", "-0.4", "-0.4", "-0.4")
     )
-    error = f"the nearest temperature leaves {_nearest(9.0, 4).error:.3f} on the grid"
+    error = f"on the grid the nearest temperature differs by {_nearest(9.0, 4).error:.3f}"
     return settle(worse.as_counterexample()._replace(words=f"{worse.words}; {error}"))
 
 
@@ -115,20 +115,20 @@ def _temperatures(classes: int, said: tuple[tuple[float, str], ...], note: str) 
 def _figure_2() -> Finding:
     low, high = temperature_bounds(3.0)
     note = (
-        f"Proposition 3 allows [{low:.3f}, {high:.3f}] at γ = 3; {_nearest(3.0, 3).temperature:.3f} is the value of "
-        "three classes, and 0.76 is what the fit 0.95γ + 0.85 gives at γ = 0.5"
+        f"Proposition 3 allows [{low:.3f}, {high:.3f}] at γ = 3; {_nearest(3.0, 3).temperature:.3f} is the value for "
+        "three classes, and the fit 0.95γ + 0.85 gives 0.76 at γ = 0.5"
     )
     return _temperatures(2, ((0.5, "0.76"), (3.0, "0.36")), note)
 
 
 def _figure_5() -> Finding:
     half, two = (_nearest(gamma, 3).temperature for gamma in (0.5, 2.0))
-    note = f"the printed ones are those of γ = 0.5 ({half:.3f}) and γ = 2 ({two:.3f})"
+    note = f"the printed values are those for γ = 0.5 ({half:.3f}) and γ = 2 ({two:.3f})"
     return _temperatures(3, ((1.0, "0.81"), (3.0, "0.46")), note)
 
 
 def _corners() -> Finding:
-    """The largest difference of the map and its nearest temperature near the corners, and anywhere, on a grid."""
+    """The largest difference between the map and its nearest temperature scaling, near the corners and anywhere."""
     i, j = (axis.ravel() for axis in np.meshgrid(np.arange(1, 200), np.arange(1, 200)))
     rows = np.stack([i, j, 200 - i - j], axis=1)[i + j < 200] / 200
     told, holds = [], True
@@ -140,18 +140,18 @@ def _corners() -> Finding:
         worst = rows[np.argmax(gaps)]
         holds &= bool(near >= gaps.max())
         place = ", ".join(f"{v:g}" for v in np.sort(worst)[::-1])
-        told.append(f"γ = {gamma:g}: {gaps.max():.4f} at ({place}), but {near:.4f} where a score is 0.9 or more")
+        told.append(f"γ = {gamma:g}: {gaps.max():.4f} at ({place}), but at most {near:.4f} if a score is 0.9 or more")
     return settle(Outcome(holds, "; ".join(told)))
 
 
 def _common() -> Finding:
-    """The gammas up to 3 whose nearest temperature lies in [0.4, 0.5]."""
+    """The gammas whose nearest temperature lies in [0.4, 0.5]."""
     values = {gamma: _nearest(gamma, 3).temperature for gamma in (1.0, 2.0, 3.0)}
     gammas, inverse = _curve(3)
     within = gammas[(inverse >= 2) & (inverse <= 2.5)]
     words = ", ".join(f"γ = {gamma:g}: {value:.3f}" for gamma, value in values.items())
     printed = Outcome(all(0.4 <= value <= 0.5 for value in values.values()), words)
-    inside = Outcome(len(within) > 0, "T lies there on the interpolated curve")
+    inside = Outcome(len(within) > 0, "T lies in this range on the interpolated curve")
     return settle(printed, inside=inside, where=f"for {within[0]:.2f} ≤ γ ≤ {within[-1]:.2f}")
 
 
@@ -159,7 +159,9 @@ def _below_one() -> Finding:
     gammas = (0.01, *_NODES[1:])
     warmest = max(gammas, key=lambda gamma: _nearest(gamma, 3).temperature)
     highest = _nearest(warmest, 3).temperature
-    return settle(Outcome(highest < 1, f"T is at most {highest:.4f}, at γ = {warmest:g}, of {len(gammas)} γ up to 10"))
+    return settle(
+        Outcome(highest < 1, f"for {len(gammas)} values of γ up to 10, T is at most {highest:.4f}, at γ = {warmest:g}")
+    )
 
 
 def _eighty() -> Finding:
@@ -170,32 +172,32 @@ def _eighty() -> Finding:
 
 
 def _tightness() -> Finding:
-    """The temperatures u / logit FC(u) for 0 < u <= 20 in exact arithmetic: the map's own logs, nothing saturates."""
+    """The temperatures u / logit FC(u) for 0 < u <= 20, from the map's log probabilities, which do not saturate."""
     u = np.arange(1, 20_001) / 1000
     log_probs = posterior_from_logits(np.stack([u, np.zeros_like(u)], axis=1), gamma=4.0, log=True)
     temperatures = u / (log_probs[:, 0] - log_probs[:, 1])
     theory = temperature_bounds(4.0)
     values = [
-        ("theory, lower", theory.lower, "0.200"),
-        ("theory, upper", theory.upper, "0.238"),
-        ("lower", float(temperatures.min()), "0.206"),
-        ("upper", float(temperatures.max()), "0.218"),
+        ("lower bound of Proposition 3", theory.lower, "0.200"),
+        ("upper bound of Proposition 3", theory.upper, "0.238"),
+        ("tight lower bound", float(temperatures.min()), "0.206"),
+        ("tight upper bound", float(temperatures.max()), "0.218"),
     ]
     printed, _ = compare_printed(values)
     corrected, right = compare_printed(
         [(name, value, "0.203" if said == "0.206" else said) for name, value, said in values]
     )
-    return settle(printed, corrected=corrected.reword(f"computed {right}"))
+    return settle(printed, corrected=corrected.reword(right))
 
 
 def draw_fit(ax: Axes, *, classes: int) -> None:
-    """The nearest temperatures, the printed line, and the least-squares line."""
+    """Draw the nearest temperatures, the printed line and the least-squares line."""
     gammas, inverse = _curve(classes)
     ax.plot(gammas, inverse, color="black", label=f"{classes} classes")
     for (slope, intercept), style, name in ((FITS[classes], "--", "printed"), (_line(classes, 10), ":", "fitted")):
         line = slope * gammas + intercept
         ax.plot(gammas, line, color="0.45", linestyle=style, label=f"{name}: {slope:.2f}γ + {intercept:.2f}")
-    ax.set(xlim=(0, 10), xlabel="γ", ylabel="1/T nearest to the map")
+    ax.set(xlim=(0, 10), xlabel="γ", ylabel="1/T closest to the map")
     ax.legend(frameon=False)
 
 
@@ -204,9 +206,9 @@ def _fit_claim(classes: int, name: str, place: str) -> Claim:
     return Claim(
         f"003-fit-{classes}",
         place,
-        f"With {name} classes the temperature nearest to the map is 1/T ≈ {slope}γ + {intercept}.",
+        f"With {name} classes, the nearest temperature is given by 1/T ≈ {slope}γ + {intercept}.",
         CheckMethod.SEARCH,
-        f"logits in ±{_LOGITS[classes]:g}, γ in steps of 0.01 up to 10; both coefficients within {_TOLERANCE}",
+        f"logits in ±{_LOGITS[classes]:g}, γ up to 10 in steps of 0.01; both coefficients within {_TOLERANCE}",
         partial(_fit, classes),
         partial(draw_fit, classes=classes),
     )
@@ -216,7 +218,7 @@ CLAIMS = (
     Claim(
         "003-text-80",
         "Section 3.1",
-        "For a frequency of 0.8, focal loss with γ = 2 predicts around 0.62.",
+        "For a frequency of 0.8, focal loss with γ = 2 predicts about 0.62.",
         CheckMethod.IDENTITY,
         "two classes, rounded to two decimals",
         _eighty,
@@ -225,15 +227,15 @@ CLAIMS = (
     Claim(
         "003-text-error-2",
         "Section 3.2",
-        "With two classes the nearest temperature scaling differs from the map by less than 0.001.",
+        "With two classes, the nearest temperature scaling differs from the map by less than 0.001.",
         CheckMethod.BALLS,
-        "γ = 0.5 by balls, for every T; γ from 0.8 to 10 on a grid of logits in ±20",
+        "γ = 0.5: ball arithmetic, every T; γ from 0.8 to 10: a grid of logits in ±20",
         _binary_error,
     ),
     Claim(
         "003-fig-2",
         "Figure 2",
-        "With two classes the nearest temperatures are 0.76 (γ = 0.5) and 0.36 (γ = 3).",
+        "With two classes, the nearest temperatures are 0.76 (γ = 0.5) and 0.36 (γ = 3).",
         CheckMethod.SEARCH,
         "logits in ±20, rounded to two decimals",
         _figure_2,
@@ -241,7 +243,7 @@ CLAIMS = (
     Claim(
         "003-text-tightness",
         "Section 3.2, below Proposition 3",
-        "For γ = 4 the bounds are T = 0.2 and 0.238, the tightest ones for logits in (−20, 20) 0.206 and 0.218.",
+        "For γ = 4 the bounds are T = 0.2 and 0.238; the tightest bounds for logits in (−20, 20) are 0.206 and 0.218.",
         CheckMethod.SEARCH,
         "γ = 4, logits in ±20 in steps of 0.001",
         _tightness,
@@ -250,7 +252,7 @@ CLAIMS = (
     Claim(
         "003-text-below-one",
         "Section 3.3",
-        "With three classes the nearest temperature is below 1 for all positive γ.",
+        "With three classes, the nearest temperature is below 1 for all positive γ.",
         CheckMethod.SEARCH,
         "15 values of γ from 0.01 to 10; logits in ±5",
         _below_one,
@@ -258,15 +260,15 @@ CLAIMS = (
     Claim(
         "003-text-error-3",
         "Section 3.3 and Figure 6",
-        "With three classes the difference rises to 8 % at γ = 9.",
+        "With three classes, the difference rises to 8 % at γ = 9.",
         CheckMethod.SEARCH,
-        "logits in ±5, rounded to whole percents",
+        "logits in ±5, rounded to whole percent",
         _three_class_error,
     ),
     Claim(
         "003-fig-5",
         "Figure 5",
-        "With three classes the nearest temperatures are 0.81 (γ = 1) and 0.46 (γ = 3).",
+        "With three classes, the nearest temperatures are 0.81 (γ = 1) and 0.46 (γ = 3).",
         CheckMethod.SEARCH,
         "logits in ±5, rounded to two decimals",
         _figure_5,
@@ -274,32 +276,32 @@ CLAIMS = (
     Claim(
         "003-fig-7",
         "Section 3.3 and Figure 7",
-        "With three classes the map and its nearest temperature scaling differ most near the corners.",
+        "With three classes, the map and its nearest temperature scaling differ most near the corners.",
         CheckMethod.SEARCH,
-        "γ = 0.5 and 3, a grid of 1/200; near a corner: a score of 0.9 or more",
+        "γ = 0.5 and 3, a grid of step 1/200; we read near a corner as a score of 0.9 or more",
         _corners,
     ),
     _fit_claim(4, "four", "Section 3.3"),
     Claim(
         "003-text-error-4",
         "Section 3.3",
-        "With four classes the difference is up to 8 % for larger γ.",
+        "With four classes, the difference is up to 8 % for larger γ.",
         CheckMethod.BALLS,
-        "γ = 9, for every T",
+        "γ = 9, every T",
         _four_class_error,
     ),
     Claim(
         "003-text-common",
         "Section 4.1",
-        "For commonly used γ the map is close to temperature scaling with T of about 0.4 to 0.5.",
+        "For commonly used γ, the map is close to temperature scaling with T between about 0.4 and 0.5.",
         CheckMethod.SEARCH,
-        "three classes, logits in ±5; commonly used: 1, 2 and 3, as in 002",
+        "three classes, logits in ±5; γ = 1, 2 and 3, as in Mukhoti et al. (2020)",
         _common,
     ),
     not_checkable(
         "003-experiments",
         "Sections 4 and 5, Table 1, Figure 8",
-        "Focal temperature scaling lowers ECE against temperature scaling; choosing by ECE gains 20 %.",
-        "a statement about trained networks: experiments measure it",
+        "Focal temperature scaling has a lower ECE than temperature scaling; tuning by ECE lowers ECE by 20 %.",
+        ABOUT_NETWORKS,
     ),
 )

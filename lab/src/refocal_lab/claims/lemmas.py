@@ -1,6 +1,7 @@
-"""Facts that several papers lean on, each proved once by balls; a claim names those that it follows from.
+"""Lemmas that claims of several papers rest on, each proved once in ball arithmetic.
 
-In the words of 001: phi^gamma rises from 1 to its maximum at tau_oc and falls from there on, to below 1 at 1/2.
+In the notation of Charoenphakdee et al. (2021), phi^gamma rises from 1 to its maximum at tau_oc, then falls, and is
+below 1 at 1/2.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from refocal_lab.claims.balls import (
 from refocal_lab.claims.claim import Outcome
 
 UNIT = (0.0, 1.0)
-_BELOW_ONE = (2.0**-30, 1.0)  # c grows without bound toward p = 0, where only more is true
+_BELOW_ONE = (2.0**-30, 1.0)  # c grows without bound as p -> 0, which only widens the margin
 
 
 def loss_is_convex() -> Outcome:
     """l'' > 0 for all gamma >= 0 and 0 < p < 1.
 
-    p^2 q^(2 - gamma) l'' = q (q + gamma p (2 - s) + gamma^2 p s): no coefficient of gamma is negative, as s >= 0 by its
-    definition and s < 2 by the proof.
+    p^2 q^(2 - gamma) l'' = q (q + gamma p (2 - s) + gamma^2 p s). No coefficient of gamma is negative: s >= 0 by
+    definition, and the proof shows s < 2.
     """
     proof = prove(lambda p: 2 - s(p), [UNIT])
     return proof.prefix("p²(1−p)^(1−γ) ℓ'' = q + γp(2−s) + γ²ps with 0 ≤ s < 2")
@@ -42,7 +43,7 @@ def loss_is_convex() -> Outcome:
 def phi_has_one_peak() -> Outcome:
     """k = 1 - 2 m(p) - gamma p falls strictly: m = (1 - p) / (-log p) has m' = q^2 ((1 - s) / q) / (p L^2) > 0.
 
-    (1 - s) / q falls from 1 to 1/2, being 1 - p c(q); so phi' changes its sign once, from + to -.
+    (1 - s) / q = 1 - p c(q) falls from 1 to 1/2, so phi' changes its sign once, from + to -.
     """
     proof = prove(lambda p: 1 - p * c(1 - p), [_BELOW_ONE])
     return proof.prefix("k(p, γ) falls in p, so φ has one peak for every γ > 0")
@@ -67,10 +68,10 @@ def threshold_is_below_half() -> Outcome:
 
 
 def binary_gap_grows() -> Outcome:
-    """With two classes logit Psi - u, u = logit p, is 0 at u = 0 and rises with u for every gamma > 0.
+    """With two classes, logit Psi - u with u = logit p is 0 at u = 0 and rises with u for every gamma > 0.
 
-    It is gamma u - log((1 + gamma s_p) / (1 + gamma s_q)), and ds/du = s - p for the one class and q - s for the
-    other: its slope is at least gamma (2 - s_p - s_q).
+    The difference is gamma u - log((1 + gamma s_p) / (1 + gamma s_q)). Since ds/du = s - p for one class and q - s for
+    the other, its slope is at least gamma (2 - s_p - s_q).
     """
     proof = prove(lambda p: 2 - s(p) - s(1 - p), [(0.5, 1.0)])
     return proof.prefix("logit Ψ − logit q rises with logit q: 2 − s(p) − s(1−p) > 0")
@@ -79,13 +80,13 @@ def binary_gap_grows() -> Outcome:
 def three_classes_gain() -> Outcome:
     """Psi never lowers the top score a of three classes.
 
-    From a = 1/2 on that is 001, Thm. 8. Below, the others lie in [1 - 2a, a], where phi >= phi(a) if
-    phi(1 - 2a) >= phi(a), as phi has one peak. With x = 1 - 2a and r = log(phi) / gamma, r(x) - r(a) is least at
-    gamma = 0, because t - log(1 + gamma t) / gamma rises in t and s(x) < s(a). There r = F = log q + s, with
-    -F' = 1/q - c(q):
-      1/4 <= x < 1/3: F(x) - F(a) falls to 0, because F falls from 1/4 on;
-      x <= 1/4: F(x) > F(a), divided by x, with F(a) = F(1/2) - x/2 F'(between a and 1/2) and F(1/2) = 0; below 2^-20
-      the first term, -log x, alone is larger than all others together.
+    For a >= 1/2 this is Theorem 8 of Charoenphakdee et al. (2021). For a < 1/2 the other scores lie in [1 - 2a, a].
+    Because phi has one peak, phi >= phi(a) there if phi(1 - 2a) >= phi(a). Let x = 1 - 2a and r = log(phi) / gamma.
+    Then r(x) - r(a) is smallest at gamma = 0, because t - log(1 + gamma t) / gamma rises in t and s(x) < s(a). At
+    gamma = 0, r = F = log q + s with -F' = 1/q - c(q):
+      1/4 <= x < 1/3: F(x) - F(a) falls to 0, because F falls for arguments above 1/4;
+      x <= 1/4: F(x) > F(a). Divide by x and write F(a) = F(1/2) - x/2 F'(between a and 1/2), where F(1/2) = 0. Below
+      2^-20 the first term, -log x, exceeds all others together.
     """
 
     def fall(q: arb) -> arb:
@@ -100,15 +101,17 @@ def three_classes_gain() -> Outcome:
 
 
 def confidence_falls(row: Sequence[str], gamma: str) -> Outcome:
-    """Psi's top probability is surely below the top score: a minimizer with these scores is overconfident."""
+    """Psi lowers the top score, so a minimizer with these scores is overconfident."""
     q = [decimal(v) for v in row]
     mapped = posterior(q, decimal(gamma))[0]
-    top = f"top score {row[0]}, Ψ of it {float(mapped.mid()):.6f}"
-    return decide(q[0] - mapped, f"{_format_row(row, gamma)}: {top}", f"{_format_row(row, gamma)}: not lower, {top}")
+    top = f"Ψ maps the top score {row[0]} to {float(mapped.mid()):.6f}"
+    return decide(
+        q[0] - mapped, f"{_format_row(row, gamma)}: {top}", f"{_format_row(row, gamma)}: {top}, which is not lower"
+    )
 
 
 def top_drop(rows: np.ndarray, gamma: float) -> np.ndarray:
-    """Top score minus its Psi, row by row, by the package's own map."""
+    """By how much Psi lowers the top score of each row, computed with the library's own map."""
     mapped = core_posterior(rows, gamma=gamma)
     return rows.max(axis=1) - mapped.max(axis=1)
 

@@ -1,8 +1,8 @@
-"""002: J. Mukhoti et al., version under review for ICLR 2020: gradients, gamma*, and the bound of Appendix H."""
+"""Claims of Mukhoti et al. (2020) about gradients and gamma*."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -12,25 +12,22 @@ from refocal.maps.focal import phi as core_phi
 from refocal.maps.theory import gamma_star, thresholds
 from refocal_lab.claims import lemmas
 from refocal_lab.claims.balls import decide, decimal, format_ball, phi, prove, s
-from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.claim import DEFINITION, CheckMethod, Claim, Finding, Outcome, not_checkable, settle
 from refocal_lab.claims.identities import check_identity, compare_printed, mp_loss, mp_phi
 from refocal_lab.claims.sampling import search
 
-if TYPE_CHECKING:
-    pass
-
 _POINTS = [(p, g) for p in ("0.01", "0.2", "0.5", "0.9") for g in ("0.5", "1", "2", "3", "5")]
 _BELOW_HALF = ("0.01", "0.1", "0.19", "0.25", "0.4", "0.49")
-COPY = "in our copy of the paper's text, where fraction bars and sums are lost"
+COPY = "in our text copy of the paper, which lost fraction bars and sums"
 
 
 def _gradient(p: Any, g: Any) -> Any:
-    """The derivative of g(p, gamma) = phi by p, numerically."""
+    """The numerical derivative of g(p, gamma) = phi with respect to p."""
     return mp.diff(lambda v: mp_phi(v, g), p)
 
 
 def _gradient_ratio() -> Finding:
-    """Of a linear layer: one sample, three classes, the derivative by one weight."""
+    """A linear layer, one sample and three classes: the derivative with respect to one weight."""
 
     def probability(weight: Any) -> Any:
         logits = [weight * mp.mpf("0.7") - mp.mpf("0.4"), mp.mpf("0.3"), mp.mpf("-0.9")]
@@ -42,7 +39,9 @@ def _gradient_ratio() -> Finding:
     points = [(g, w) for g in ("0.5", "1", "3") for w in ("-2", "0.1", "4")]
     ratio = check_identity(slope, lambda g, w: slope(0, w) * mp_phi(probability(w), g), points, tolerance="1e-15")
     positive = prove(lambda p, g: 1 + g * s(p), [lemmas.UNIT, (0.0, 1024.0)])
-    return settle(ratio & positive.prefix("g = (1−p)^γ (1 + γs) ≥ 0, so |g| ≤ 1 is g ∈ [0, 1]"))
+    return settle(
+        ratio.prefix("the gradients") & positive.prefix("g = (1−p)^γ (1 + γs) ≥ 0, so |g| ≤ 1 means g ∈ [0, 1]")
+    )
 
 
 def _partial_derivative() -> Finding:
@@ -60,7 +59,7 @@ def _solve_gamma(p0: Any, branch: int) -> Any:
 
 
 def _threshold_gamma() -> Finding:
-    """log g is concave in gamma and 0 at 0 and gamma*, so negative beyond; and phi has one peak in p."""
+    """log g is concave in gamma and 0 at 0 and gamma*, so it is negative beyond; and phi has one peak in p."""
 
     def excess(rows: np.ndarray) -> np.ndarray:
         p0, p, more = rows.T
@@ -77,22 +76,25 @@ def _threshold_gamma() -> Finding:
     with mp.workdps(40):
         flat = _solve_gamma(mp.mpf("0.6"), -1)
         same = bool(abs(flat) < mp.mpf("1e-30"))
-    words = "p0 = 0.6 gives γ* = 0, and g(p, 0) = 1 for every p, not for p0 alone"
+    words = "p0 = 0.6 gives γ* = 0, and g(p, 0) = 1 for every p, not only for p0"
     return settle(Outcome(not same, words), inside=inside, where="for 0 < p0 < 1/2")
 
 
 def _lambert_formula() -> Finding:
-    """The formula that Eqs. 10 and 11 derive, and the package's own."""
+    """The formula of Eqs. 10 and 11, and the one of the library."""
     points = [(p,) for p in _BELOW_HALF]
     solves = check_identity(lambda p: mp_phi(p, _solve_gamma(p, -1)), lambda _: mp.mpf(1), points)
     ours = check_identity(
         lambda p: _solve_gamma(p, -1), lambda p: mp.mpf(gamma_star(float(p))), points, tolerance="1e-12"
     )
-    return settle(solves.prefix("g(p0, γ*) = 1") & ours.prefix(f"the package's own, γ*(0.25) = {gamma_star(0.25):.4f}"))
+    return settle(
+        solves.prefix("g(p0, γ*) = 1")
+        & ours.prefix(f"agrees with refocal.gamma_star, for example γ*(0.25) = {gamma_star(0.25):.4f}")
+    )
 
 
 def _inline_formula() -> Finding:
-    """a + log a W(...), as the inline formula reads in our copy, where b and a bar are missing."""
+    """a + log a W(...): the inline formula in our text copy, which lost b and a fraction bar."""
 
     def inline(p0: Any) -> Any:
         a, b = 1 - p0, p0 * mp.log(p0)
@@ -102,13 +104,13 @@ def _inline_formula() -> Finding:
     printed = check_identity(lambda p: mp_phi(p, inline(p)), lambda _: mp.mpf(1), points)
     corrected = check_identity(lambda p: mp_phi(p, _solve_gamma(p, -1)), lambda _: mp.mpf(1), points)
     return settle(
-        printed.prefix(f"{COPY}; g(p0, γ*) against 1"),
-        corrected=corrected.prefix("γ* = a/b + W₋₁(−(a^(1−a/b)/b) log a)/log a, as Eq. 11 has it, gives g(p0, γ*) = 1"),
+        printed.prefix(f"{COPY}, g(p0, γ*) = 1 fails"),
+        corrected=corrected.prefix("γ* = a/b + W₋₁(−(a^(1−a/b)/b) log a)/log a, as in Eq. 11, gives g(p0, γ*) = 1"),
     )
 
 
 def _rearrangement() -> Finding:
-    """Both sides of the last line of Eq. 10 at a gamma that solves it."""
+    """Both sides of the last line of Eq. 10, at a gamma that solves it."""
 
     def sides(p: Any, left: bool) -> Any:
         a, b = 1 - p, p * mp.log(p)
@@ -120,14 +122,18 @@ def _rearrangement() -> Finding:
     equal = check_identity(lambda p: sides(p, True), lambda p: sides(p, False), [(p,) for p in _BELOW_HALF])
     least = check_identity(lambda p: sides(p, False), lambda _: -mp.exp(-1), [("0.5",)])
     above = all(sides(mp.mpf(p), False) > -mp.exp(-1) for p in ("0.4", "0.49", "0.51", "0.6"))
-    return settle(equal & least & Outcome(above, "at p0 = 1/2 the right side is −1/e, beside it more"))
+    return settle(
+        equal.prefix("equality at γ*")
+        & least.prefix("minimum")
+        & Outcome(above, "the right side is −1/e at p0 = 1/2 and larger nearby")
+    )
 
 
 def _principal_branch() -> Finding:
     with mp.workdps(30):
         below, above = _solve_gamma(mp.mpf("0.25"), 0), _solve_gamma(mp.mpf("0.6"), 0)
         zero, negative = bool(abs(below) < mp.mpf("1e-25")), bool(above < 0)
-    words = "p0 = 1/4: the principal branch gives γ = 0, as g(p, 0) = 1 always does"
+    words = "p0 = 1/4: the principal branch gives γ = 0, which always solves g(p, 0) = 1"
     return settle(
         Outcome(not zero, words),
         inside=Outcome(negative, f"p0 = 0.6 gives γ = {mp.nstr(above, 4)}"),
@@ -150,14 +156,14 @@ def _factor_at_one() -> Finding:
         return gamma * ((gamma - 2) * decimal("1e-30").log()).exp()
 
     inside = decide(
-        decimal("1e-6") - value("3"), "at 1 − p = 10⁻³⁰ it is below 10⁻⁶ for γ = 3", "γ = 3 does not vanish"
+        decimal("1e-6") - value("3"), "for γ = 3 it is below 10⁻⁶ at 1 − p = 10⁻³⁰", "γ = 3 does not vanish"
     )
     printed = decide(decimal("1e-6") - value("2"), "", f"γ = 2: it is {format_ball(value('2'), 3)} at every p")
     return settle(printed, inside=inside, where="for γ > 2")
 
 
 def _sign_function() -> Finding:
-    """k of Eq. 9 times -log p is Eq. 8; limits 1 and -(1 + gamma)."""
+    """k of Eq. 9 times -log p is Eq. 8; its limits are 1 and -(1 + gamma)."""
 
     def eight(p: Any, g: Any) -> Any:
         return -2 * (1 - p) - (1 - p) * mp.log(p) + (g - 1) * p * mp.log(p)
@@ -170,11 +176,16 @@ def _sign_function() -> Finding:
     at_one = check_identity(
         lambda g: nine(1 - mp.mpf("1e-15"), g), lambda g: -(1 + g), [("0.5",), ("3",)], tolerance="1e-13"
     )
-    return settle(same & limits & at_one & lemmas.phi_has_one_peak())
+    return settle(
+        same.prefix("Eq. 8 is −log p times k")
+        & limits.prefix("k tends to 1 as p → 0")
+        & at_one.prefix("k tends to −(1+γ) as p → 1")
+        & lemmas.phi_has_one_peak()
+    )
 
 
 def _gradient_falls() -> Finding:
-    """The slope of g at two points: if it fell all the way, it could not be higher at the later one."""
+    """The slope of g at two points: if it always fell, it would be lower at the second one."""
     with mp.workdps(30):
         early, late = (_gradient(mp.mpf(p), mp.mpf(3)) for p in ("0.5", "0.9"))
     words = f"γ = 3: ∂g/∂p is {mp.nstr(early, 4)} at p = 0.5 and {mp.nstr(late, 4)} at p = 0.9"
@@ -183,7 +194,9 @@ def _gradient_falls() -> Finding:
 
 def _above_one_before() -> Finding:
     at_zero = phi(arb(0), arb(3)) - 1
-    inside = lemmas.threshold_is_below_half().reword("φ rises from 1 to its one peak and falls through 1 at p0 = τ_uc")
+    inside = lemmas.threshold_is_below_half().reword(
+        "φ rises from 1 to its only peak, then falls through 1 at p0 = τ_uc"
+    )
     return settle(decide(at_zero, "", "g(0, γ) = 1 for every γ"), inside=inside, where="for 0 < p < p0")
 
 
@@ -191,34 +204,32 @@ def _edge() -> Finding:
     root, value = thresholds(5.0).tau_uc, format_ball(phi(decimal("0.19"), arb(5)), 4)
     printed, _ = compare_printed([("the root of g(p, 5) = 1", root, "0.19")])
     corrected, _ = compare_printed([("the root of g(p, 5) = 1", root, "0.20")])
-    words = f"g(p, 5) = 1 at p = {root:.4f}, so the edge is 0.20; g(0.19, 5) = {value}"
+    words = f"g(p, 5) = 1 at p = {root:.4f}, so the threshold is 0.20; g(0.19, 5) = {value}"
     return settle(printed, corrected=corrected.reword(words))
 
 
 def _dies() -> Finding:
     proof = prove(lambda g: decimal("0.05") - phi(decimal("0.5"), g), [(7.0, 64.0)])
     value = format_ball(phi(decimal("0.5"), arb(7)), 3)
-    return settle(proof._replace(words=f"g(1/2, γ) < 0.05 for 7 ≤ γ ≤ 64, {proof.words}; g(1/2, 7) = {value}"))
+    return settle(proof._replace(words=f"g(1/2, γ) < 0.05 for 7 ≤ γ ≤ 64: {proof.words}; g(1/2, 7) = {value}"))
 
-
-_DEFINITION = "a definition"
 
 CLAIMS = (
     not_checkable(
         "002-eq-1",
         "Equation 1",
-        "ECE is the mean over bins of |accuracy − confidence|, weighted by their samples.",
-        _DEFINITION,
+        "ECE is the mean of |accuracy − confidence| over bins, weighted by the number of samples.",
+        DEFINITION,
     ),
-    not_checkable("002-eq-2", "Equation 2", "MCE is the largest |accuracy − confidence| of a bin.", _DEFINITION),
-    not_checkable("002-eq-3", "Equation 3", "AdaECE is ECE over bins of equally many samples.", _DEFINITION),
+    not_checkable("002-eq-2", "Equation 2", "MCE is the largest |accuracy − confidence| of a bin.", DEFINITION),
+    not_checkable("002-eq-3", "Equation 3", "AdaECE is ECE over bins with equal numbers of samples.", DEFINITION),
     Claim(
         "002-prop-1",
         "Proposition 1",
-        "The gradient of focal loss by the last layer is that of cross-entropy times g(p, γ) = φ(p); its norm is not "
-        "the larger exactly if g ∈ [0, 1].",
+        "The gradient of focal loss at the last layer is g(p, γ) = φ(p) times that of cross-entropy; its norm is not "
+        "larger if and only if g ∈ [0, 1].",
         CheckMethod.IDENTITY,
-        "three classes, γ = 0.5, 1, 3, gradients other than 0; g ≥ 0 for γ up to 1,024",
+        "three classes, γ = 0.5, 1, 3, non-zero gradients; g ≥ 0 for γ up to 1,024",
         _gradient_ratio,
     ),
     Claim(
@@ -248,15 +259,15 @@ CLAIMS = (
     Claim(
         "002-text-gamma-7",
         "Section 4, implicit regularization",
-        "For γ ≥ 7, g(p, γ) is nearly 0 from p around 0.5 on.",
+        "For γ ≥ 7, g(p, γ) is nearly 0 for p above about 0.5.",
         CheckMethod.BALLS,
-        "7 ≤ γ ≤ 64; nearly 0 taken as below 0.05",
+        "7 ≤ γ ≤ 64; we read nearly 0 as below 0.05",
         _dies,
     ),
     Claim(
         "002-text-edge",
         "Section 5, sample-dependent γ",
-        "The edge between γ = 5 and γ = 3 is 0.19, as g(0.19, 5) ≈ 1.",
+        "The threshold between γ = 5 and γ = 3 is 0.19, because g(0.19, 5) ≈ 1.",
         CheckMethod.IDENTITY,
         "rounded to two decimals",
         _edge,
@@ -264,7 +275,7 @@ CLAIMS = (
     Claim(
         "002-prop-3",
         "Proposition 3 and Equation 4, the proof of Proposition 1",
-        "The derivative of focal loss by p is −g(p, γ)/p.",
+        "The derivative of focal loss with respect to p is −g(p, γ)/p.",
         CheckMethod.IDENTITY,
         "p from 0.01 to 0.9, γ from 0.5 to 5",
         _partial_derivative,
@@ -290,7 +301,7 @@ CLAIMS = (
         "Equations 8 and 9",
         "∂g/∂p has the sign of k(p, γ) = 2(1−p)/log p + 1 − γp, which falls from 1 to −(1+γ).",
         CheckMethod.IDENTITY,
-        "p from 10⁻²⁰⁰ to 1 − 10⁻¹⁵, γ from 0.5 to 5; falling: all γ ≥ 0",
+        "p from 10⁻²⁰⁰ to 1 − 10⁻¹⁵, γ from 0.5 to 5; decrease: all γ ≥ 0",
         _sign_function,
     ),
     Claim(
@@ -304,8 +315,8 @@ CLAIMS = (
     Claim(
         "002-eq-10",
         "Equation 10",
-        "g(p0, γ) ≤ 1 is ((γ−a/b) log a) e^((γ−a/b) log a) ≥ −(a^(1−a/b)/b) log a; the right side is least, −1/e, at "
-        "p0 = 1/2.",
+        "g(p0, γ) ≤ 1 means ((γ−a/b) log a) e^((γ−a/b) log a) ≥ −(a^(1−a/b)/b) log a; the right side has its "
+        "minimum, −1/e, at p0 = 1/2.",
         CheckMethod.IDENTITY,
         "six p0 below 1/2",
         _rearrangement,

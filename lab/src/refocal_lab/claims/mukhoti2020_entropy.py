@@ -1,4 +1,4 @@
-"""002: temperature scaling by NLL, and Appendix H: focal loss as regularized cross-entropy."""
+"""Claims of Mukhoti et al. (2020) about temperature scaling by NLL and about entropy (Appendix H)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _convex_in_inverse_temperature() -> Finding:
-    """NLL in beta = 1/T has the variance of the logits under the softmax as second derivative."""
+    """The second derivative of NLL in beta = 1/T is the variance of the logits under the softmax."""
 
     def nll(beta: Any, rows: Any) -> Any:
         return mp.fsum(mp.log(mp.fsum(mp.exp(beta * z) for z in row)) - beta * row[0] for row in rows)
@@ -38,32 +38,33 @@ def _convex_in_inverse_temperature() -> Finding:
     equal = check_identity(
         lambda b: mp.diff(lambda v: nll(v, rows), b, 2), variance, [("0.1",), ("1",), ("5",)], tolerance="1e-12"
     )
-    shape = "the second derivative of NLL by 1/T is the variance of the logits, never negative"
-    # a stationary point of a function that is convex in 1/T is its global minimum: nothing to get stuck at
-    words = f"{shape} ({equal.words}), so in T there is one minimum at most and no other stationary point"
+    shape = "the second derivative of NLL with respect to 1/T is the variance of the logits, which is never negative"
+    # NLL is convex in 1/T, so each stationary point is a global minimum.
+    words = f"{shape} ({equal.words}); so NLL has at most one minimum in T and no other stationary point"
     return settle(equal.reword(words).as_counterexample())
 
 
 def _not_convex_in_temperature() -> Finding:
-    """One sample with logits (1, 0), the first being right: log(1 + e^(-1/T)) at T = 1, 3 and 5."""
+    """One sample of the first class with logits (1, 0): log(1 + e^(-1/T)) at T = 1, 3 and 5."""
 
     def nll(t: str) -> arb:
         return (-(1 / decimal(t))).exp().log1p()
 
     bend = nll("3") - (nll("1") + nll("5")) / 2
-    words = "logits (1, 0), the first class being right: NLL at T = 3 lies above the mean of T = 1 and T = 5"
+    words = "one sample of the first class with logits (1, 0): NLL at T = 3 exceeds the mean of NLL at T = 1 and T = 5"
     return settle(decide(bend, f"{words} by {format_ball(bend, 3)}", "no bend found"))
 
 
 def entropy_bound() -> Outcome:
     """FL >= CE - gamma H for every gamma >= 0.
 
-    The difference is linear in the true distribution, so one-hot ones are worst; among distributions that give the true
-    class x the one with two classes has the least entropy; and 1 - (1-x)^gamma <= -gamma log(1-x). What is left is
-    H(x, 1-x) >= log(x) log(1-x), that is (A-1)(B-1) < 1 with A = -log(x)/(1-x) and B = -log(1-x)/x, symmetric in x.
+    The difference is linear in the true distribution, so one-hot distributions are the worst case. Among distributions
+    that give the true class x, the one on two classes has the smallest entropy. Also 1 - (1-x)^gamma <= -gamma
+    log(1-x). It remains to show H(x, 1-x) >= log(x) log(1-x), that is (A-1)(B-1) < 1 with A = -log(x)/(1-x) and
+    B = -log(1-x)/x, which is symmetric in x.
     """
     proof = prove(lambda x: 1 - (s(x) - x) * c(x), [(0.0, 0.5)])
-    return proof.prefix("it comes down to H(x, 1−x) ≥ log x · log(1−x)")
+    return proof.prefix("it reduces to H(x, 1−x) ≥ log x · log(1−x)")
 
 
 def _third_line() -> Finding:
@@ -81,24 +82,24 @@ def _third_line() -> Finding:
     corrected = check_identity(start, lambda g: expanded(g, 1), [("1",), ("2",)])
     mend = "−Σ(1−γq)p log q = −Σ p log q + γ Σ p q log q"
     return settle(
-        printed.prefix(f"{COPY}, with −γ: p = (0.7, 0.3), q = (0.6, 0.4)"),
+        printed.prefix(f"{COPY}, the sign of γ is −; p = (0.7, 0.3), q = (0.6, 0.4), γ"),
         corrected=corrected.prefix(mend),
     )
 
 
 def _more_entropy() -> Finding:
-    """Corollary 10 of 001: the solution lies between 1/2 and p."""
+    """The solution lies between 1/2 and p, by Corollary 10 of Charoenphakdee et al. (2021)."""
     equal = float(sigmoid_minimizer(np.array(0.5), gamma=2.0))
     inside = lemmas.binary_gap_grows().prefix("q lies strictly between p and 1/2")
     return settle(
-        Outcome(equal != 0.5, "p = 1/2: both solutions are 1/2, of the same entropy"),
+        Outcome(equal != 0.5, "p = 1/2: both solutions are 1/2 and have the same entropy"),
         inside=inside,
         where="for p other than 0, 1/2, 1",
     )
 
 
 def draw_temperature(ax: Axes) -> None:
-    """NLL of one confident mistake among right samples, against T and against 1/T."""
+    """Draw NLL of three right samples and a confident mistake, against T and against 1/T."""
     t = np.linspace(0.2, 6, 300)
     logits = np.array([3.0, 2.0, 1.0, -2.0])  # margins of the right class
     nll = np.mean(np.log1p(np.exp(-logits[:, None] / t)), axis=0)
@@ -121,9 +122,9 @@ CLAIMS = (
     Claim(
         "002-text-nll-stuck",
         "Section 6, temperature scaling",
-        "So an optimizer may get stuck at a locally optimal T.",
+        "Therefore an optimizer may get stuck at a locally optimal T.",
         CheckMethod.IDENTITY,
-        "any logits; the second derivative at three temperatures of two samples",
+        "any logits; second derivative for two samples at three temperatures",
         _convex_in_inverse_temperature,
         draw_temperature,
     ),
@@ -146,7 +147,7 @@ CLAIMS = (
     Claim(
         "002-eq-13",
         "Equation 13 and Figure 7",
-        "With two classes the solution of focal loss always has a higher entropy than that of cross-entropy.",
+        "With two classes, the solution of focal loss always has a higher entropy than that of cross-entropy.",
         CheckMethod.BALLS,
         "all γ > 0, 0 ≤ p ≤ 1",
         _more_entropy,

@@ -1,4 +1,4 @@
-"""002: what the text says of its tables, held against the tables as printed, and the linear model of Appendix G."""
+"""Claims of Mukhoti et al. (2020) about their printed tables, and about the linear model of Appendix G."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from refocal.maps.focal import focal_partial_unchecked
-from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, not_checkable, settle
+from refocal_lab.claims.claim import ABOUT_NETWORKS, CheckMethod, Claim, Finding, Outcome, not_checkable, settle
 from refocal_lab.claims.sampling import check_at_least
 
 _PLACES = (
@@ -16,7 +16,7 @@ _PLACES = (
     "20 Newsgroups",
     "SST",
 )
-# ECE in percent before and after temperature scaling, and the temperature: Tables 1 and 7, row by row as _PLACES
+# Tables 1 and 7, in the order of _PLACES: ECE in percent before and after temperature scaling, and the temperature
 _BEFORE = {
     "cross-entropy": (17.52, 19.05, 15.33, 20.98, 4.35, 4.41, 3.23, 4.52, 17.92, 7.37),
     "Brier": (6.52, 7.88, 4.31, 5.17, 1.82, 2.56, 1.25, 1.53, 13.58, 9.01),
@@ -40,7 +40,7 @@ _TEMPERATURES = {
 
 
 def _lower(table: Mapping[str, Sequence[float]], one: str, others: tuple[str, ...]) -> Outcome:
-    """Whether one column is the lowest in every row; else how often, and the first row where it is not."""
+    """Check that one column is the lowest in every row."""
     worse = [
         (place, other, table[one][row], table[other][row])
         for row, place in enumerate(_PLACES)
@@ -51,14 +51,18 @@ def _lower(table: Mapping[str, Sequence[float]], one: str, others: tuple[str, ..
         return Outcome(True, f"{one} is lowest in all {len(_PLACES)} rows")
     rows = len({place for place, *_ in worse})
     place, other, mine, theirs = worse[0]
-    return Outcome(False, f"not in {rows} of {len(_PLACES)} rows, first {place}: {one} {mine}, {other} {theirs}")
+    return Outcome(
+        False, f"not lowest in {rows} of {len(_PLACES)} rows, for example {place}: {one} {mine}, {other} {theirs}"
+    )
 
 
 def _mostly_lowest(one: str, others: tuple[str, ...]) -> Finding:
-    """Lowest in more than half of the rows, and in the mean over them."""
+    """Check that a column is the lowest in more than half of the rows, and on average."""
     columns = np.array([_BEFORE[name] for name in (one, *others)])
     rows, means = int(np.sum(columns[0] < columns[1:].min(axis=0))), columns.mean(axis=1)
-    words = f"lowest in {rows} of {len(_PLACES)} rows; mean {means[0]:.2f} against {means[1:].min():.2f} of the next"
+    words = (
+        f"lowest in {rows} of {len(_PLACES)} rows; its mean is {means[0]:.2f}, the next lowest {means[1:].min():.2f}"
+    )
     return settle(Outcome(rows > len(_PLACES) / 2 and bool(means[0] < means[1:].min()), words))
 
 
@@ -75,33 +79,38 @@ def _temperatures() -> Finding:
         for place, value in zip(_PLACES, _TEMPERATURES[method], strict=True)
         if not 2.0 <= value <= 2.8
     ]
-    return settle(Outcome(not outside, "; ".join(outside) or "all twenty lie there"))
+    return settle(Outcome(not outside, "; ".join(outside) or "all twenty lie in this range"))
 
 
 def _near_one() -> Finding:
     values = _TEMPERATURES["sample-wise 5,3"]
     near = sum(0.9 <= value <= 1.1 for value in values)
-    return settle(Outcome(near > len(values) / 2, f"{near} of {len(values)}, the others 0.7 to {max(values)}"))
+    return settle(
+        Outcome(near > len(values) / 2, f"{near} of {len(values)} do; the others range from 0.7 to {max(values)}")
+    )
 
 
 def _confident() -> Finding:
-    """|S99| in percent after temperature scaling (Table 6): cross-entropy, MMCE, focal loss."""
+    """|S99| in percent after temperature scaling (Table 6), for cross-entropy, MMCE and focal loss."""
     rows = {"ResNet-110": (11.5, 10.62, 31.10), "ResNet-50": (7.33, 4.21, 14.27)}
     higher = all(focal > max(others) for *others, focal in rows.values())
-    words = "; ".join(f"{name}: {focal} against {one} and {two}" for name, (one, two, focal) in rows.items())
+    words = "; ".join(
+        f"{name}: {focal} % with focal loss, {one} % and {two} % with the others"
+        for name, (one, two, focal) in rows.items()
+    )
     return settle(Outcome(higher, words))
 
 
 def weight_norms(*, trials: int, seed: int = 0, samples: int = 400, spread: float = 0.3) -> np.ndarray:
-    """Norms of the weights of cross-entropy and of focal loss with gamma = 1 in the linear model of Appendix G.
+    """Weight norms of the linear model of Appendix G, trained with cross-entropy and with focal loss (gamma = 1).
 
-    Two classes of two clusters each at the corners of a square, 10 % of the labels flipped, no intercept. The paper
-    does not print the clusters' width; it is `spread` of half a side here.
+    There are two classes of two clusters each, at the corners of a square. 10 % of the labels are flipped, and there is
+    no intercept. The paper does not print the width of the clusters; here it is `spread` times half a side.
 
     Args:
         trials: Number of data sets.
-        seed: Of the random numbers.
-        samples: Points of each.
+        seed: Seed of the random numbers.
+        samples: Number of points per data set.
         spread: Standard deviation of a cluster.
 
     Returns:
@@ -132,10 +141,10 @@ def weight_norms(*, trials: int, seed: int = 0, samples: int = 400, spread: floa
 def _norms() -> Finding:
     norms = weight_norms(trials=40)
     larger = int(np.sum(norms[:, 0] > norms[:, 1]))
-    means = f"mean norm {norms[:, 0].mean():.2f} with cross-entropy, {norms[:, 1].mean():.2f} with focal loss"
+    means = f"the mean norm is {norms[:, 0].mean():.2f} with cross-entropy and {norms[:, 1].mean():.2f} with focal loss"
     corrected = check_at_least(larger, len(norms), 0.5, error=1e-6)
     printed = check_at_least(len(norms) - larger, len(norms), 0.5, error=1e-6)
-    mend = "the norm is larger for cross-entropy, as Figure 5 shows"
+    mend = "the norm is larger for cross-entropy, as in Figure 5"
     return settle(printed, corrected=corrected._replace(words=f"{mend}: {means}; {corrected.words}"))
 
 
@@ -145,13 +154,13 @@ CLAIMS = (
         "Section 6, performance gains",
         "Focal loss with sample-wise γ outperforms all the baselines, with broadly the lowest ECE (Table 1).",
         CheckMethod.TABLE,
-        "ECE before temperature scaling; broadly taken as in most of ten rows and on average",
+        "ECE before temperature scaling; we read broadly as in most of ten rows and on average",
         lambda: _mostly_lowest("sample-wise 5,3", ("cross-entropy", "Brier", "MMCE")),
     ),
     Claim(
         "002-text-table-7",
         "Section 6, performance gains",
-        "Of the fixed γ, 3 produced the best ECE.",
+        "Of the fixed γ, γ = 3 gives the best ECE.",
         CheckMethod.TABLE,
         "ECE before temperature scaling, in most of ten rows of Table 7 and on average",
         lambda: _mostly_lowest("γ = 3", ("γ = 1", "γ = 2")),
@@ -175,15 +184,15 @@ CLAIMS = (
     Claim(
         "002-text-near-one",
         "Section 6, confident and calibrated models",
-        "With sample-wise γ the optimal temperatures lie mostly between 0.9 and 1.1.",
+        "With sample-wise γ, most optimal temperatures lie between 0.9 and 1.1.",
         CheckMethod.TABLE,
-        "ten entries of Table 1; mostly taken as more than half",
+        "ten entries of Table 1; we read mostly as more than half",
         _near_one,
     ),
     Claim(
         "002-text-s99",
         "Section 6 and Table 6",
-        "After temperature scaling focal loss has more predictions above 99 % confidence than cross-entropy and MMCE.",
+        "After temperature scaling, focal loss has more predictions above 99 % confidence than cross-entropy and MMCE.",
         CheckMethod.TABLE,
         "two networks on CIFAR-10",
         _confident,
@@ -191,7 +200,7 @@ CLAIMS = (
     Claim(
         "002-appendix-g",
         "Appendix G, high confidence for mistakes",
-        "The norm of the weights of the linear model is much larger for focal loss than for cross-entropy.",
+        "The weight norm of the linear model is much larger for focal loss than for cross-entropy.",
         CheckMethod.MONTE_CARLO,
         "40 data sets of 400 points, clusters of width 0.3, 10 % of labels flipped, γ = 1, seed 0; error probability "
         "10⁻⁶",
@@ -200,7 +209,7 @@ CLAIMS = (
     not_checkable(
         "002-experiments",
         "Sections 3 to 6, Tables 1 to 13, Figures 1 to 4 and 8",
-        "Networks trained with focal loss are better calibrated than those of cross-entropy, Brier score and MMCE.",
-        "a statement about trained networks: experiments measure it",
+        "Networks trained with focal loss are better calibrated than with cross-entropy, Brier score or MMCE.",
+        ABOUT_NETWORKS,
     ),
 )

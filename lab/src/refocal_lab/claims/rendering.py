@@ -1,4 +1,4 @@
-"""Records for people: a table in the terminal, one record in full, the page of the documentation, a figure."""
+"""Show checked claims: a table in the terminal, one claim in full, a Markdown page, a figure."""
 
 from __future__ import annotations
 
@@ -12,55 +12,46 @@ from rich.text import Text
 
 from refocal import _files
 from refocal_lab.claims.claim import Claim, ClaimRecord, ClaimVerdict
+from refocal_lab.papers import PAPERS
 
 _STYLES = {
     ClaimVerdict.HOLDS: "green",
-    ClaimVerdict.ONLY_WHERE: "yellow",
+    ClaimVerdict.IN_PART: "yellow",
     ClaimVerdict.REFUTED: "bold red",
     ClaimVerdict.MISPRINT: "magenta",
     ClaimVerdict.NOT_CHECKABLE: "dim",
 }
-PAPERS = {
-    "001": "Charoenphakdee, Vongkulbhisal, Chairatanakul, Sugiyama: On Focal Loss for Class-Posterior Probability "
-    "Estimation: A Theoretical Perspective, CVPR 2021, and its talk",
-    "002": "Mukhoti, Kulharia, Sanyal, Golodetz, Torr, Dokania: The Intriguing Effects of Focal Loss on the "
-    "Calibration of Deep Neural Networks, version under review for ICLR 2020",
-    "003": "Komisarenko, Kull: Improving Calibration by Relating Focal Loss, Temperature Scaling, and Properness, "
-    "ECAI 2024",
-    "004": "Kimura, Naganuma: Geometric Insights into Focal Loss: Reducing Curvature for Enhanced Model Calibration, "
-    "2024",
-}
 _INTRODUCTION = """# The papers' claims, checked
 
-`refocal-lab claims --markdown docs/claims.md --force` writes this page; `refocal-lab claims show ID` shows one claim,
-some with a plot. Every verdict but "not checkable" comes out of a computation at run time, and a test holds this page
-to it.
+`refocal-lab claims --markdown docs/claims.md --force`, run in `lab/`, writes this page. `refocal-lab claims show ID`
+shows one claim; some claims have a plot. Every verdict except "not checkable" is computed, and a test checks that this
+page agrees with the computation.
 
 | verdict | meaning |
 |---|---|
-| holds | true as printed, on the domain |
-| holds only where | true on a smaller domain, which is named; outside of it a violation is shown |
-| refuted | false; the smallest counterexample found is given |
-| misprint | false as printed, true with the correction given |
+| holds | true as printed, on the whole domain |
+| holds in part | true on a smaller domain, which the evidence names; it also shows a violation outside of it |
+| refuted | false; the evidence gives the smallest counterexample found |
+| misprint | false as printed, true with the correction that the evidence gives |
 | not checkable | a definition, or a statement about all networks |
 
-| method | what it means |
+| method | meaning |
 |---|---|
-| ball arithmetic | a proof on the whole domain or at the points named: intervals surely hold the exact values |
-| exact identity | both sides in 40 digits at the points named |
-| search | random or exhaustive candidates, with budget and seed; violations are confirmed by balls |
-| Monte Carlo | a test whose error probability is stated |
-| printed table | the sentence against the paper's own table |
+| ball arithmetic | a proof for the stated domain: intervals that are guaranteed to contain the exact values |
+| exact identity | both sides are compared in 40 digits at the stated points |
+| search | random or exhaustive candidates, with budget and seed; ball arithmetic confirms violations |
+| Monte Carlo | a statistical test with a stated error probability |
+| printed table | the sentence is compared with the paper's own table |
 
-Notation: p is the probability of a class, q = 1 − p (with an index: a vector of scores), L = −log p, s = pL/(1−p),
-ℓ = −(1−p)^γ log p, φ = −pℓ', h = p/φ, Ψ_i = h(q_i)/Σ h(q_l), η the true posterior, H entropy. A printed number is
-right if the computed value rounds to it. The formulas were read from text copies of the papers, in which fraction bars
-and signs can be lost; where that matters the evidence says so.
+Notation: p is the probability of a class and q = 1 − p; q with an index is an entry of a vector of scores. L = −log p,
+s = pL/(1−p), ℓ = −(1−p)^γ log p, φ = −pℓ', h = p/φ, Ψ_i = h(q_i)/Σ h(q_l). η is the true posterior, H is entropy. A
+printed number is right if the computed value rounds to it. The formulas were read from text copies of the papers, which
+can lose fraction bars and signs; the evidence says so if it matters.
 """
 
 
 def render_table(records: Sequence[ClaimRecord]) -> RenderableType:
-    """Verdicts for a terminal."""
+    """Make a table of verdicts for the terminal."""
     grid = Table(show_lines=True)
     grid.add_column("claim", no_wrap=True)
     grid.add_column("statement")
@@ -71,9 +62,9 @@ def render_table(records: Sequence[ClaimRecord]) -> RenderableType:
 
 
 def render_claim(record: ClaimRecord) -> RenderableType:
-    """One record with all it holds."""
+    """Show one checked claim in full."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_row("claim", Text(f"{record.id}: {record.where} of {record.paper}"))
+    grid.add_row("claim", Text(f"{record.id}: {PAPERS[record.paper].citation}, {record.where}"))
     grid.add_row("verdict", Text(record.verdict, style=_STYLES[ClaimVerdict(record.verdict)]))
     for name in ("statement", "method", "domain", "evidence"):
         grid.add_row(name, Text(getattr(record, name)))
@@ -81,16 +72,16 @@ def render_claim(record: ClaimRecord) -> RenderableType:
 
 
 def render_markdown(records: Sequence[ClaimRecord]) -> str:
-    """The page of the documentation."""
-    parts = [_INTRODUCTION, f"{len(records)} claims: {_count_verdicts(records)}.\n"]
-    for paper, title in PAPERS.items():
-        rows = [record for record in records if record.paper == paper]
+    """Write the Markdown page of all claims."""
+    parts = [_INTRODUCTION, f"There are {len(records)} claims. Verdicts: {_count_verdicts(records)}.\n"]
+    for number, paper in PAPERS.items():
+        rows = [record for record in records if record.paper == number]
         if not rows:
             continue
         parts += [
-            f"## {paper}: {title}\n",
-            f"{_count_verdicts(rows)}.\n",
-            "| claim | what it says | verdict | evidence | method, domain |",
+            f"## {paper.citation}\n",
+            f"{paper.reference}. Ids begin with {number}. Verdicts: {_count_verdicts(rows)}.\n",
+            "| claim | statement | verdict | evidence | method and domain |",
             "|---|---|---|---|---|",
             *map(_render_row, rows),
             "",
@@ -99,12 +90,12 @@ def render_markdown(records: Sequence[ClaimRecord]) -> str:
 
 
 def save_plot(claim: Claim, path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Draw a claim's figure into a file, .svg or .png.
+    """Save the figure of a claim.
 
     Args:
-        claim: One with a figure.
-        path: Where it goes.
-        overwrite: Whether to replace a file that exists.
+        claim: A claim with a figure.
+        path: Output file, .svg or .png.
+        overwrite: Whether to replace an existing file.
 
     Raises:
         ValueError: If the claim has no figure.
@@ -117,7 +108,7 @@ def save_plot(claim: Claim, path: str | os.PathLike[str], *, overwrite: bool) ->
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        msg = "plots need Matplotlib: pip install 'refocal[plot]'"
+        msg = "plots need Matplotlib: pip install matplotlib"
         raise ImportError(msg) from error
     with mpl.rc_context({"svg.hashsalt": "refocal", "font.size": 10}):
         figure = Figure(figsize=(5.2, 3.6), layout="constrained")
@@ -131,7 +122,7 @@ def save_plot(claim: Claim, path: str | os.PathLike[str], *, overwrite: bool) ->
 
 def _count_verdicts(records: Sequence[ClaimRecord]) -> str:
     counts = Counter(record.verdict for record in records)
-    return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in ClaimVerdict if counts[verdict])
+    return ", ".join(f"{verdict.value}: {counts[verdict]}" for verdict in ClaimVerdict if counts[verdict])
 
 
 def _render_row(record: ClaimRecord) -> str:
@@ -140,7 +131,7 @@ def _render_row(record: ClaimRecord) -> str:
 
 
 def _escape_cell(text: str) -> str:
-    """Text for a cell of a Markdown table: what Markdown would read as its own is escaped."""
+    """Escape the characters that have a meaning in a Markdown table."""
     for special in "\\|*_<>":
         text = text.replace(special, f"\\{special}")
     return text

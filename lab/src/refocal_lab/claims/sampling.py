@@ -1,4 +1,4 @@
-"""Searches for counterexamples, the shortest one found, and Monte-Carlo tests with a stated error probability."""
+"""Searches for counterexamples, and Monte Carlo tests with a stated error probability."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def search(
     """Look for a violation among random candidates.
 
     Args:
-        violation: By how much each row violates the claim; positive is a violation.
-        draw: Makes a number of candidates.
-        budget: Candidates to try.
-        seed: Of the random numbers.
-        least: Violations up to this are taken for rounding.
+        violation: By how much each row violates the claim; a positive value is a violation.
+        draw: Draws a given number of candidates.
+        budget: Number of candidates to try.
+        seed: Seed of the random numbers.
+        least: Smaller violations count as rounding errors.
 
     Returns:
-        False with the worst candidate of the first block that has one; True if none was found; None with a candidate
-        whose violation is not a number.
+        True if there is no violation; False with the worst candidate of the first block that has one; None with a
+        candidate whose violation is not a number.
 
     Example:
         >>> search(lambda x: x[:, 0] - 0.9, lambda rng, n: rng.random((n, 1)), budget=1000).holds
@@ -41,7 +41,7 @@ def search(
     for start in range(0, budget, _BLOCK):
         rows = draw(rng, min(_BLOCK, budget - start))
         amounts = violation(rows)
-        worst = int(np.argmax(amounts))  # the first that is not a number, if one is not
+        worst = int(np.argmax(amounts))  # argmax returns the first NaN, if there is one
         if not amounts[worst] <= least:
             numbers = ", ".join(f"{value:.4g}" for value in rows[worst])
             holds = None if np.isnan(amounts[worst]) else False
@@ -50,7 +50,7 @@ def search(
 
 
 def simplex_rows(rng: np.random.Generator, count: int, *, classes: int) -> Rows:
-    """Probability vectors of every kind: even, peaked, tied, and with classes that are almost impossible."""
+    """Draw probability vectors of many shapes: even, peaked, tied, and with almost impossible classes."""
     concentration = 10 ** rng.uniform(-1.5, 2, (count, 1))
     rows = rng.standard_gamma(np.broadcast_to(concentration, (count, classes))) + 1e-12
     tied = rng.random(count) < 0.5
@@ -59,11 +59,11 @@ def simplex_rows(rng: np.random.Generator, count: int, *, classes: int) -> Rows:
 
 
 def short_rows(classes: int, *, decimals: int) -> Rows:
-    """All descending probability vectors without zeros that have so many decimals.
+    """List all descending probability vectors without zeros that have a given number of decimals.
 
     Args:
         classes: Length of a vector.
-        decimals: Digits after the point.
+        decimals: Number of decimals of each entry.
 
     Example:
         >>> short_rows(3, decimals=1)[:2].tolist()
@@ -93,17 +93,17 @@ def find_shortest(
     gammas: Sequence[float],
     least: float = 1e-9,
 ) -> tuple[Rows, float] | None:
-    """The smallest counterexample on grids of short decimals: fewest classes, then fewest decimals, then first gamma.
+    """Find the shortest counterexample: fewest classes, then fewest decimals, then the first gamma.
 
     Args:
         violation: By how much each row violates the claim at a gamma.
         classes: Numbers of classes to try, in this order.
         decimals: Numbers of decimals to try, in this order.
         gammas: Values to try, in this order.
-        least: Violations up to this are taken for rounding.
+        least: Smaller violations count as rounding errors.
 
     Returns:
-        The vector of largest violation and its gamma; None if no grid has one.
+        The vector with the largest violation and its gamma; None if no grid has a violation.
     """
     for size in classes:
         for digits in decimals:
@@ -117,11 +117,11 @@ def find_shortest(
 
 
 def proportion_bounds(successes: int, trials: int, *, error: float) -> tuple[float, float]:
-    """Clopper and Pearson's bounds on a probability: each fails with probability at most `error`.
+    """Clopper and Pearson's bounds on a probability; each fails with probability at most `error`.
 
     Args:
-        successes: How often it happened.
-        trials: Of how many.
+        successes: Number of successes.
+        trials: Number of trials.
         error: Error probability of each bound.
 
     Example:
@@ -136,16 +136,16 @@ def proportion_bounds(successes: int, trials: int, *, error: float) -> tuple[flo
 
 
 def check_at_least(successes: int, trials: int, level: float, *, error: float) -> Outcome:
-    """Whether a probability is at least `level`, or surely below it.
+    """Test whether a probability is at least `level`.
 
     Args:
-        successes: How often it happened.
-        trials: Of how many.
-        level: The probability claimed.
+        successes: Number of successes.
+        trials: Number of trials.
+        level: The claimed probability.
         error: Probability of a wrong answer.
 
     Returns:
-        True or False if a Clopper-Pearson bound decides, None if the trials are too few.
+        True or False if a Clopper-Pearson bound decides; None if there are too few trials.
     """
     low, high = proportion_bounds(successes, trials, error=error)
     seen = f"{successes:,} of {trials:,} trials"
@@ -153,4 +153,4 @@ def check_at_least(successes: int, trials: int, level: float, *, error: float) -
         return Outcome(True, f"{seen}: the probability is at least {low:.3f}, error probability {error:g}")
     if high < level:
         return Outcome(False, f"{seen}: the probability is at most {high:.3f}, error probability {error:g}")
-    return Outcome(None, f"{seen}: between {low:.3f} and {high:.3f}")
+    return Outcome(None, f"{seen}: the probability is between {low:.3f} and {high:.3f}")

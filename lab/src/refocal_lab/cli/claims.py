@@ -32,7 +32,8 @@ def claims(options: Namespace) -> None:
 
 def _all(options: Namespace) -> None:
     from refocal_lab.claims import all_claims, check
-    from refocal_lab.claims.rendering import PAPERS, render_markdown, render_table
+    from refocal_lab.claims.rendering import render_markdown, render_table
+    from refocal_lab.papers import PAPERS
 
     if options.paper is not None and options.paper not in PAPERS:
         msg = f"--paper must be one of {', '.join(PAPERS)}, got {options.paper!r}"

@@ -1,4 +1,4 @@
-"""The page that shows every figure with our numbers beside the paper's, from the stored results."""
+"""The gallery: one Markdown page that shows every figure and compares our numbers with the published ones."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from refocal_lab.papers import PAPERS
 from refocal_lab.reproduce import result_files
 from refocal_lab.reproduce.result_files import Comparison, StoredResult
 from refocal_lab.reproduce.spec import SCALES, Spec
 
-PAPERS = {
-    "001": "Charoenphakdee et al., CVPR 2021",
-    "002": "Mukhoti et al., version under review for ICLR 2020",
-    "003": "Komisarenko & Kull, ECAI 2024",
-    "004": "Kimura & Naganuma, 2024",
-}
 _WITHIN = {True: "yes", False: "**no**", None: "–"}
 _INTRODUCTION = """# The papers' figures
 
-Each figure below is one command, `refocal-lab reproduce ID`, which computes it from a spec in
-[`experiments/`](../experiments), draws it, and compares its numbers with the published ones. The scales are `smoke`
-(seconds), `small` (the default) and `paper` (as published); `refocal-lab reproduce --list` shows what there is, and
-`refocal-lab reproduce --gallery docs/gallery.md` writes this page from the stored results. "Within" says whether ours
-is within the tolerance: half a unit of the last printed digit of a number, our reading where the paper has only words.
-001-study-c reads data sets, `tabular/*.npz` with X, y and categorical, from the folder that `--data` names. What needs
-trained networks is computed from the logits and histories in [`zoo/`](../zoo), and again when the zoo has changed; "no
-entry" stands where the zoo has no such network, and in its tables the paper's number is in brackets.
+Each figure and table below is one command: `refocal-lab reproduce ID` reads a spec in
+[`experiments/`](../experiments), computes the numbers, draws the figure, and compares the numbers with the published
+ones. There are three scales: `smoke` (seconds), `small` (the default) and `paper` (as published).
+`refocal-lab reproduce --list` lists all figures. `refocal-lab reproduce --gallery docs/gallery.md`, run in `lab/`,
+writes this page from the stored results.
+
+"Within" tells whether our number is within the tolerance. For a printed number the tolerance is half a unit of its last
+digit; if the paper has only words, the tolerance is our reading of them. Figures of trained networks are computed from
+the logits and training histories in [`zoo/`](../zoo), and are recomputed when the zoo changes. "No entry" means that
+the zoo has no such network. In the tables of these figures, the paper's number is in brackets. 001-study-c reads data
+sets (`tabular/*.npz` with X, y and categorical) from the folder given by `--data`.
 """
 
 
 def read_results(results: Path, specs: Mapping[str, Spec]) -> dict[str, StoredResult]:
-    """The stored result of the largest scale of each spec that has one; smoke runs do not count."""
+    """Read the stored result of each spec at its largest scale; smoke runs do not count."""
     found = {}
     for spec in specs.values():
         for scale in reversed(SCALES[1:]):
@@ -45,39 +43,45 @@ def read_results(results: Path, specs: Mapping[str, Spec]) -> dict[str, StoredRe
 
 
 def render_gallery(specs: Mapping[str, Spec], found: Mapping[str, StoredResult], *, figures: str) -> str:
-    """The page as Markdown.
+    """Write the gallery as Markdown.
 
     Args:
-        specs: What to show, in this order.
+        specs: The figures to show, in this order.
         found: Results by id.
-        figures: The folder of results, as seen from the page.
+        figures: The folder of results, relative to the page.
     """
     parts = [_INTRODUCTION]
     paper = None
     for spec in specs.values():
         if spec.paper != paper:
             paper = spec.paper
-            parts.append(f"## {paper}: {_escape(PAPERS.get(paper, 'other'))}\n")
+            parts.append(_render_heading(paper))
         parts.append(_render_section(spec, found.get(spec.id), figures))
     return "\n".join(parts)
 
 
 def relative_link(page: str | os.PathLike[str], results: Path) -> str:
-    """The folder of results as seen from a page, as an address that Markdown takes: "my%20results" and the like."""
+    """Give the path from a page to the folder of results, quoted for Markdown, such as "my%20results"."""
     return quote(Path(os.path.relpath(results.resolve(), Path(page).resolve().parent)).as_posix())
+
+
+def _render_heading(paper: str) -> str:
+    if paper not in PAPERS:
+        return f"## {_escape(paper)}\n"
+    return f"## {PAPERS[paper].citation}\n\n{PAPERS[paper].reference}.\n"
 
 
 def _render_section(spec: Spec, result: StoredResult | None, figures: str) -> str:
     head = f"### {spec.id}: {_escape(spec.title)}\n"
     if result is None:
-        return f"{head}\n{_escape(spec.caption)}\n\nNo result is stored.\n"
+        return f"{head}\n{_escape(spec.caption)}\n\nThere is no stored result.\n"
     lines = [
         head,
         f"![{_escape(spec.title)}]({figures}/{spec.id}/{result.scale}/figure.svg)\n",
         f"{_escape(spec.caption)} {_describe_scale(spec, result)}, {_format_duration(result.seconds)}.\n",
     ]
     if result.published:
-        lines += ["| published | where | paper | ours | within |", "|---|---|---|---|---|"]
+        lines += ["| published number | place | paper | ours | within |", "|---|---|---|---|---|"]
         lines += [
             f"| {_escape(item.says)} | {_escape(item.where)} | {_format_published(item)} | {item.ours_text} "
             f"| {_WITHIN[item.within]} |"
@@ -102,11 +106,11 @@ def _format_published(item: Comparison) -> str:
 
 def _describe_scale(spec: Spec, result: StoredResult) -> str:
     same = spec.parameters[result.scale] == spec.parameters[SCALES[-1]]
-    return f"Scale {result.scale}{', the same as paper' if same and result.scale != SCALES[-1] else ''}"
+    return f"Scale {result.scale}{', identical to paper' if same and result.scale != SCALES[-1] else ''}"
 
 
 def _escape(text: str) -> str:
-    """Text of a spec as Markdown that shows it, on one line."""
+    """Write text on one line and escape what Markdown would interpret."""
     return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")
 
 
