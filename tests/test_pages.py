@@ -39,3 +39,20 @@ def test_code_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
 def test_links_lead_to_files(page):
     links = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+# folders below which CONTRIBUTING names files, beside the repository itself
+ROOTS = [
+    *("src/refocal", "src/refocal/calibrators", "src/refocal/predictions", "src/refocal/losses", "src/refocal/metrics"),
+    "src/refocal/report",
+    *("lab/src/refocal_lab", "lab/src/refocal_lab/reproduce", "lab/src/refocal_lab/zoo", "lab/experiments", "tests"),
+    *("tests/maps", "tests/losses", "lab/tests/claims", "lab/tests/train"),
+]
+
+
+def test_paths_that_contributing_names_exist():
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|toml|txt|json))`", text))
+    roots = [REPOSITORY, *(REPOSITORY / root for root in ROOTS)]
+    missing = {name for name in named if not any((root / name).exists() for root in roots)}
+    assert missing == {"lab/zoo/NAME.json", "lab/zoo/NAME.npz"}
