@@ -87,6 +87,21 @@ def test_auto_takes_probabilities_weights_and_names():
     assert auto.results_[0]["score"] == pytest.approx(plain.results_[0]["score"], rel=1e-6)
 
 
+@pytest.mark.parametrize("input", ["logits", "probs"])
+def test_choosing_among_fitted_candidates_is_fitting_and_choosing(input):
+    logits, labels = calibrated(400, 3)
+    weights = np.random.default_rng(3).integers(0, 3, 400)
+    scores = 3 * logits if input == "logits" else np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    kinds = (TemperatureScaling, MatrixScaling)
+    candidates = [FocalPosterior(gamma=0.0, input=input), *(kind(input=input) for kind in kinds)]
+    fitted = [candidate.fit(scores, labels, weights) for candidate in candidates]
+    wanted = AutoCalibrator(candidates=candidates, input=input).fit(scores, labels, weights)
+    found = AutoCalibrator(input=input).choose(fitted, scores, labels, weights)
+    assert (found.best_index_, found.results_) == (wanted.best_index_, wanted.results_)
+    assert found.best_ is fitted[found.best_index_]
+    np.testing.assert_array_equal(found.predict_proba(scores), wanted.predict_proba(scores))
+
+
 def test_auto_errors():
     logits, labels = calibrated(20, 3)
     for options, message in [

@@ -113,6 +113,15 @@ def test_every_method_by_name(digits, method):
     np.testing.assert_allclose(probs.sum(axis=1), 1)
 
 
+def test_every_candidate_is_fitted_to_all_rows_once(monkeypatch):
+    logits, labels = logits_of(np.random.default_rng(9), 200)
+    fits, fit = [], TemperatureScaling._fit
+    monkeypatch.setattr(TemperatureScaling, "_fit", lambda self, *data: (fits.append(len(data[0])), fit(self, *data)))
+    calibrate(logits, labels)
+    assert fits.count(200) == 1
+    assert fits.count(160) == 5  # of cross-validation
+
+
 def test_probabilities_and_one_column_mean_the_same_as_logits():
     rng = np.random.default_rng(3)
     log_odds = 3 * rng.standard_normal(2000)

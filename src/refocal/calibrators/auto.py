@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import clone
@@ -21,6 +21,16 @@ from refocal.calibrators.temperature import TemperatureScaling
 from refocal.stats.proper_scores import log_scores
 
 _FLOOR = 700.0  # a probability of 0 for the true class costs as much as one of e^-700, so that means stay comparable
+
+Data = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # logits, class indices and weights
+
+
+class HeldOut(NamedTuple):
+    """Scores of samples while they were held out, (candidates, N), and the row of each sample, (N,)."""
+
+    scores: np.ndarray
+    rows: np.ndarray
+
 
 _RESULT: dict[str, Check] = {
     "name": attributes.check_text,
@@ -64,27 +74,27 @@ def _best_index(value: Any, name: str, calibrator: Any) -> int:
 
 
 class AutoCalibrator(Calibrator):
-    """The calibrator with the fewest parameters among those that cross-validation cannot tell from the best.
+    """Chooses a calibrator by cross-validation: the simplest one that is not clearly worse than the best.
 
-    Each candidate is fitted on all folds but one and scored on that one. The best mean score wins, but for the
-    one-standard-error rule: of the candidates whose scores are worse by no more than the standard error of that
-    difference, sample by sample, the one with the fewest parameters is taken and fitted to all data.
+    Each candidate is fitted to all folds but one and scored on that one. The one-standard-error rule then takes the
+    candidate with the fewest parameters among those whose mean score is worse than the best by at most the standard
+    error of that difference. The chosen calibrator is fitted to all data.
 
     Args:
-        candidates: Unfitted calibrators, whose `input` and `classes` are set to those given here; None for no change
+        candidates: Unfitted calibrators. Their `input` and `classes` are set to those given here. None for no change
             (`FocalPosterior(gamma=0)`), `TemperatureScaling`, `FocalTemperatureScaling`,
             `EnsembleTemperatureScaling`, `VectorScaling` and `MatrixScaling`.
         scoring: A proper score: "nll" or "brier".
         cv: The number of folds, or a scikit-learn splitter.
-        random_state: Seed of the shuffle into folds, where `cv` is a number.
+        random_state: Seed that shuffles rows into folds if `cv` is a number.
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
         best_: The chosen calibrator, fitted.
-        best_index_: Its place among the candidates.
-        results_: What was tried, best first: dicts of name, mean score, difference to the best and its standard
-            error, parameters.
+        best_index_: Its index among the candidates.
+        results_: One dict for each candidate, best first: name, mean score, difference from the best score and the
+            standard error of that difference, number of parameters, and whether it was chosen.
 
     Example:
         >>> import numpy as np
@@ -116,23 +126,45 @@ class AutoCalibrator(Calibrator):
         self.input = input
         self.classes = classes
 
+    def choose(self, fitted: Sequence[Calibrator], X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Choose among calibrators that are already fitted to these data: `fit` without fitting them again.
+
+        Args:
+            fitted: The candidates, each fitted to all rows. `best_` is one of them.
+            X: Scores (N, K), as for `fit`.
+            y: Labels (N,).
+            sample_weight: One weight per row, or None.
+
+        Returns:
+            self.
+        """
+        data = self._prepare(X, y, sample_weight)
+        self._choose(fitted, data, self._score(fitted, data))
+        return self
+
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        scoring = self._check_scoring()
-        candidates = [
-            clone(candidate) for candidate in (_default_candidates() if self.candidates is None else self.candidates)
-        ]
-        if not candidates or not all(isinstance(candidate, Calibrator) for candidate in candidates):
-            msg = f"candidates must be a sequence of calibrators, got {self.candidates!r}"
-            raise ValueError(msg)
-        columns = np.arange(logits.shape[1])
-        for candidate in candidates:
-            candidate.set_params(input="logits", classes=columns)
-        folds = self._folds(logits, labels)
+        candidates = _default_candidates() if self.candidates is None else self.candidates
         data = (logits, labels, weights)
-        scores = np.array([_score_held_out(each, data, folds=folds, scoring=scoring) for each in candidates])
-        for candidate in candidates:
-            candidate.fit(logits, labels, weights)
-        rows = np.concatenate([test for _, test in folds])
+        held_out = self._score(candidates, data)
+        fitted = [_copy(candidate, logits.shape[1]).fit(*data) for candidate in candidates]
+        self._choose(fitted, data, held_out)
+
+    def _score(self, candidates: Sequence[Calibrator], data: Data) -> HeldOut:
+        """Score copies of the candidates on rows that they were not fitted to."""
+        scoring = self._check_scoring()
+        candidates = list(candidates)
+        if not candidates or not all(isinstance(candidate, Calibrator) for candidate in candidates):
+            msg = f"candidates must be a sequence of calibrators, got {candidates!r}"
+            raise ValueError(msg)
+        logits, labels, _ = data
+        folds = self._folds(logits, labels)
+        copies = [_copy(candidate, logits.shape[1]) for candidate in candidates]
+        scores = np.array([_score_held_out(each, data, folds=folds, scoring=scoring) for each in copies])
+        return HeldOut(scores, np.concatenate([test for _, test in folds]))
+
+    def _choose(self, candidates: Sequence[Calibrator], data: Data, held_out: HeldOut) -> None:
+        """Apply the one-standard-error rule to candidates that are fitted to all rows."""
+        weights, (scores, rows) = data[2], held_out
         counts = np.ones(len(rows)) if weights is None else weights[rows]
         share = counts / counts.sum()
         means = scores @ share
@@ -141,8 +173,8 @@ class AutoCalibrator(Calibrator):
         errors = np.sqrt((away - behind[:, None]) ** 2 @ share / max(1.0, counts.sum() - 1))
         parameters = [candidate.n_parameters_ for candidate in candidates]
         eligible = np.flatnonzero(behind <= errors)
-        chosen = min(eligible, key=lambda index: (parameters[index], means[index]))
-        self.best_, self.best_index_ = candidates[chosen], int(chosen)
+        chosen = int(min(eligible, key=lambda index: (parameters[index], means[index])))
+        self.best_, self.best_index_ = candidates[chosen], chosen
         self.results_ = [
             {
                 "name": type(candidates[index]).__name__,
@@ -190,14 +222,21 @@ def _default_candidates() -> list[Calibrator]:
     ]
 
 
+def _copy(candidate: Calibrator, columns: int) -> Calibrator:
+    """Copy a candidate, unfitted, for logits and class indices."""
+    copy: Calibrator = clone(candidate)
+    copy.set_params(input="logits", classes=np.arange(columns))
+    return copy
+
+
 def _score_held_out(
     candidate: Calibrator,
-    data: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    data: Data,
     *,
     folds: list[tuple[np.ndarray, np.ndarray]],
     scoring: str,
 ) -> np.ndarray:
-    """The score of each sample while it was held out, fold after fold."""
+    """Score each sample by the fit to the other folds, fold after fold."""
     logits, labels, weights = data
     parts = []
     for train, test in folds:

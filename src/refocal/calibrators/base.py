@@ -57,12 +57,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to scores `X` and labels `y` (N,); weights count as repeated samples. Returns self."""
-        logits = self._logits(X, reset=True)
-        labels = self._encode(y, len(logits), logits.shape[1])
-        weights = _weights(sample_weight, len(logits))
-        if weights is not None and not np.all(weights):  # a sample of weight 0 is none
-            logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
-        self._fit(logits, labels, weights)
+        self._fit(*self._prepare(X, y, sample_weight))
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -104,6 +99,15 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
         check_is_fitted(self)
         to_onnx(self, path)
+
+    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Check scores, labels and weights, as `_fit` takes them."""
+        logits = self._logits(X, reset=True)
+        labels = self._encode(y, len(logits), logits.shape[1])
+        weights = _weights(sample_weight, len(logits))
+        if weights is not None and not np.all(weights):  # a sample of weight 0 is none
+            logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
+        return logits, labels, weights
 
     @abstractmethod
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:

@@ -234,8 +234,8 @@ def calibrate(
             candidates.append(_fit(name, BY_NAME[name](input=input), data))
     if method == "auto":
         progress("choosing by cross-validation")
-        choice = AutoCalibrator(candidates=[fitted.calibrator for fitted in candidates], input=input)
-        choice.fit(scores, labels, sample_weight)
+        choice = AutoCalibrator(input=input)
+        choice.choose([candidate.calibrator for candidate in candidates], scores, labels, sample_weight)
         chosen = candidates[choice.best_index_]
     else:
         chosen = next(fitted for fitted in candidates if fitted.name == method)
