@@ -122,7 +122,7 @@ def trees(data: data_sets.DataSet, batch: int, repeats: int) -> Row:
     network = build("tree-lstm", classes=3, shape=data.shape).eval()  # nothing is left out, so that both are the same
     assert isinstance(network, TreeLSTM)
     forest, recursive = data.train.inputs, Recursive(network)
-    order = Order(len(data.train), batch_size=batch, seed=0, process=(0, 1))
+    order = Order(len(data.train), batch_size=batch, seed=0)
     batches = TextBatches(data.train, scored=data.scored, order=order, device=CPU)
     rows = order.rows(0)
     batches.draw(0)
@@ -173,7 +173,7 @@ def messages(data: data_sets.DataSet, batch: int, repeats: int, steps: int) -> R
         padded[row, : len(words)] = words
     pairs = TensorDataset(torch.from_numpy(padded), torch.from_numpy(data.train.labels))
     loader = DataLoader(pairs, batch_size=batch, shuffle=True, generator=torch.Generator().manual_seed(0))
-    order = Order(len(data.train), batch_size=batch, seed=0, process=(0, 1))
+    order = Order(len(data.train), batch_size=batch, seed=0)
     batches = TextBatches(data.train, scored=None, order=order, device=CPU)
     batches.draw(0)
     documents, labels = batches.next()
@@ -207,9 +207,9 @@ def epoch_of_trees(data: data_sets.DataSet) -> tuple[float, float]:
     recipe = TrainingRecipe(data="sst", model="tree-lstm", loss="focal", gamma=3.0)
     torch.manual_seed(0)
     network = build("tree-lstm", classes=3, shape=data.shape)
-    order = Order(len(data.train), batch_size=recipe.batch_size, seed=0, process=(0, 1))
+    order = Order(len(data.train), batch_size=recipe.batch_size, seed=0)
     batches = TextBatches(data.train, scored=data.scored, order=order, device=CPU)
-    step = Step(network, LOSS, batches, recipe, half=False, compiled=False)
+    step = Step(network, LOSS, batches, recipe, classes=3, half=False, compiled=False)
     start, busy = time.perf_counter(), time.process_time()
     step.run_epoch(0, rate=recipe.learning_rate)
     assert bool(torch.isfinite(step.losses).all()), "the loss is not finite"

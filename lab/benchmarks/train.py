@@ -95,7 +95,8 @@ def refocal_steps(
             device=DEVICE,
             dtype=torch.bfloat16,
         )
-        step = Step(network, FocalLoss(gamma=2.0).to(DEVICE), batches, recipe, half=True, compiled=compiled)
+        loss = FocalLoss(gamma=2.0).to(DEVICE)
+        step = Step(network, loss, batches, recipe, classes=CLASSES, half=True, compiled=compiled)
         step.capture()
         steps.append(step)
     torch.cuda.synchronize()

@@ -33,7 +33,8 @@ def make(device="cpu", *, model="resnet8", seed=0, half=False, compiled=False, s
         device=device,
         dtype=torch.bfloat16 if half else torch.float32,
     )
-    return Step(network, build_loss(recipe).to(device), batches, recipe, half=half, compiled=compiled)
+    loss = build_loss(recipe).to(device)
+    return Step(network, loss, batches, recipe, classes=10, half=half, compiled=compiled)
 
 
 @pytest.mark.parametrize("settings", [{}, {"sum_loss": True, "clip_norm": 2.0}, {"momentum": 0.0, "weight_decay": 0.0}])

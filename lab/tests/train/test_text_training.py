@@ -241,7 +241,9 @@ def test_gradients_meet_their_weights_in_any_order_of_memory(optimizer):
     torch.manual_seed(0)
     network, plain = Turned(), Turned()
     plain.load_state_dict(network.state_dict())
-    Step(network, torch.nn.CrossEntropyLoss(), batches, recipe, half=False, compiled=False).run_epoch(0, rate=0.01)
+    Step(network, torch.nn.CrossEntropyLoss(), batches, recipe, classes=10, half=False, compiled=False).run_epoch(
+        0, rate=0.01
+    )
     maker = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adagrad": torch.optim.Adagrad}[optimizer]
     momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
     slow = maker(plain.parameters(), lr=0.01, foreach=False, **momentum)

@@ -131,6 +131,7 @@ def _recipes(options: Namespace) -> list[TrainingRecipe]:
     from dataclasses import replace
 
     from refocal_lab.train import data, models
+    from refocal_lab.train.own_parts import check_name
     from refocal_lab.train.recipe import parse_recipe, read_settings
 
     settings = read_settings(options.recipe) if options.recipe else {}
@@ -148,8 +149,8 @@ def _recipes(options: Namespace) -> list[TrainingRecipe]:
             in_file = merged.pop("trials", 1)
             trials = _check.count(in_file if options.trials is None else options.trials, "trials", most=_MOST_TRIALS)
             recipe = parse_recipe(merged, where=where)
-            _check.one_of(recipe.data, "data", data.names())
-            _check.one_of(recipe.model, "model", models.names())
+            check_name(recipe.data, "data", data.names())
+            check_name(recipe.model, "model", models.names())
             recipes += [replace(recipe, seed=recipe.seed + trial) for trial in range(trials)]
     names = [recipe.name for recipe in recipes]
     if len({(recipe.data, recipe.split_seed, recipe.word_vectors) for recipe in recipes}) > 1:

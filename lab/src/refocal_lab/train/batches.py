@@ -76,7 +76,7 @@ class Order:
         process: Which of the processes this is, and how many there are: each takes its share of every batch.
     """
 
-    def __init__(self, count: int, *, batch_size: int, seed: int, process: Process) -> None:
+    def __init__(self, count: int, *, batch_size: int, seed: int, process: Process = ALONE) -> None:
         self._count, self._seed, self._process = count, seed, process
         self._whole = min(batch_size, count)
         if self._whole % process.count:

@@ -1,4 +1,4 @@
-"""The training loop: train several networks on one data set, one after another or side by side on a GPU."""
+"""The training loop: train networks on one data set, one after another or side by side on a GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 
 from refocal import _check
 from refocal_lab.train.data import DataSet
-from refocal_lab.train.models import build, input_kind
 from refocal_lab.train.process import ALONE, Process
 from refocal_lab.train.recipe import TrainingRecipe
 from refocal_lab.train.resume import count_epochs_done
 from refocal_lab.train.run_folder import RunFolder
+from refocal_lab.train.suitability import check_suitable
 from refocal_lab.train.trial import DivergedError, ReportEpoch, Trial
 
 
@@ -32,26 +32,28 @@ def train(
     keep_logits: tuple[int, ...] = (),
     process: Process = ALONE,
 ) -> None:
-    """Train networks, each in a folder of its own under `out`; finished ones are left alone, others go on.
+    """Train networks, each in its own folder under `out`. Finished runs are skipped, stopped ones continue.
 
     Args:
-        recipes: What to train; all on the same data.
+        recipes: What to train, all on the same data.
         data: The data set.
-        out: Folder of the runs; a run's folder is named after its recipe.
+        out: Folder of the runs. The folder of a run is named after its recipe.
         device: Where to train.
         report: Called after each epoch of each network, from the thread that trains it.
-        at_once: How many networks share a GPU; a CPU trains one after another.
-        compiled: Let `torch.compile` fuse the networks' elementwise work (on a GPU).
-        keep_logits: Epochs after which the logits of the training part are stored.
-        process: Which of the processes of a distributed training this is, and how many there are.
+        at_once: Number of networks that share a GPU. A CPU trains one network at a time.
+        compiled: Let `torch.compile` fuse the elementwise operations of the networks (on a GPU).
+        keep_logits: Epochs after which to store the logits of the training part.
+        process: This process of a distributed training.
 
     Raises:
-        DivergedError: Some of the networks diverged; the others are trained to the end first.
+        DivergedError: Some networks diverged. The others are trained to the end first.
+        ValueError: A recipe does not fit the data, or its folder holds a run with other settings. All recipes are
+            checked before the first one is trained.
     """
     _check.count(at_once, "at_once")
     check_epochs(keep_logits, recipes)
-    for recipe in recipes:  # what can be refused is, before hours are spent on the others
-        _check_fits(recipe, data)
+    for recipe in recipes:  # before hours are spent on the first ones
+        check_suitable(recipe, data)
         _check_started(recipe, RunFolder(out / recipe.name), keep_logits, processes=process.count)
     waiting = [recipe for recipe in recipes if not RunFolder(out / recipe.name).is_finished]
     together = at_once if device.type == "cuda" else 1
@@ -81,26 +83,14 @@ def train(
 
 
 def check_epochs(keep_logits: Sequence[int], recipes: Sequence[TrainingRecipe]) -> None:
-    """Refuse epochs that no network comes to."""
+    """Reject epochs that no network reaches."""
     last = max(recipe.epochs for recipe in recipes)
     for epoch in keep_logits:
         _check.count(epoch, "keep_logits", most=last)
 
 
-def _check_fits(recipe: TrainingRecipe, data: DataSet) -> None:
-    """Refuse a network, or an augmentation, that does not take the samples of the data."""
-    if input_kind(recipe.model) != data.kind:
-        msg = f"model {recipe.model!r} takes {input_kind(recipe.model)}, {data.name!r} has {data.kind}"
-        raise ValueError(msg)
-    if recipe.augmentation != "none" and len(data.shape) != 3:
-        msg = f"augmentation {recipe.augmentation!r} is for images, got inputs of shape {data.shape}: use 'none'"
-        raise ValueError(msg)
-    with torch.device("meta"):
-        build(recipe.model, classes=len(data.classes), shape=data.shape)
-
-
 def _check_started(recipe: TrainingRecipe, folder: RunFolder, keep_logits: Sequence[int], *, processes: int) -> None:
-    """Refuse to go on with other settings or processes, or to keep logits of epochs that are past."""
+    """Reject a run that was started with other settings or processes, and logits of epochs that are over."""
     done = count_epochs_done(folder, recipe, processes=processes)
     for epoch in keep_logits:
         if epoch <= done and not folder.training_logits(epoch).exists():
@@ -112,7 +102,7 @@ def _check_started(recipe: TrainingRecipe, folder: RunFolder, keep_logits: Seque
 
 
 def _run_together(trials: list[Trial], report: ReportEpoch) -> list[str]:
-    """Run trials to the end, a thread each if there are several; says which have diverged when all have ended."""
+    """Run trials to the end, each in its own thread if there are several. Returns why some diverged."""
     stop = threading.Event()
     if len(trials) == 1:
         return _run_alone(trials[0], report, stop)
@@ -121,7 +111,7 @@ def _run_together(trials: list[Trial], report: ReportEpoch) -> list[str]:
         try:
             wait(running)
         except KeyboardInterrupt:
-            stop.set()  # each ends with its epoch, and its checkpoint
+            stop.set()  # each one ends after its epoch, with a checkpoint
             raise
     return [reason for done in running for reason in done.result()]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from refocal import _check
+from refocal_lab.train.own_parts import call_own, check_name, is_own
 
 if TYPE_CHECKING:
-    from refocal.losses.modules import AbstractLoss
+    from torch import nn
+
     from refocal_lab.train.recipe import TrainingRecipe
 
 # loss -> the settings it needs
@@ -33,10 +35,13 @@ _SCHEDULE = (100 / 350, 250 / 350)  # 002 changes gamma after 100 and 250 of 350
 
 
 def check_loss(name: str, *, gamma: float | None, label_smoothing: float, factor: float | None) -> None:
-    """Refuse settings that the loss of this name does not have, and the lack of those that it needs."""
-    _check.one_of(name, "loss", LOSSES)
+    """Reject settings that a loss does not have, and the lack of settings that it needs.
+
+    A loss of your own may have any of them: its function says so.
+    """
+    check_name(name, "loss", LOSSES)
     for setting, value in (("gamma", gamma), ("factor", factor)):
-        if (value is not None) != (setting in _NEEDS[name]):
+        if not is_own(name) and (value is not None) != (setting in _NEEDS[name]):
             msg = f"loss {name!r} {'needs' if value is None else 'has no'} {setting}"
             raise ValueError(msg)
     if label_smoothing and name in _UNSMOOTHED:
@@ -72,8 +77,24 @@ def gamma_at_epoch(name: str, *, epochs: int, epoch: int) -> float:
     return gammas[sum(epoch > milestone for milestone in milestones)]
 
 
-def build_loss(recipe: TrainingRecipe) -> AbstractLoss:
-    """The loss module of a recipe."""
+def build_loss(recipe: TrainingRecipe) -> nn.Module:
+    """The loss module of a recipe, which takes logits (N, K) and class indices (N,).
+
+    The function of a loss of your own gets those of the settings `gamma`, `factor` and `label_smoothing` that the
+    recipe has.
+    """
+    return _build_own_loss(recipe) if is_own(recipe.loss) else _build_known_loss(recipe)
+
+
+def _build_own_loss(recipe: TrainingRecipe) -> nn.Module:
+    from torch import nn
+
+    settings = {"gamma": recipe.gamma, "factor": recipe.factor, "label_smoothing": recipe.label_smoothing or None}
+    given = {name: value for name, value in settings.items() if value is not None}
+    return call_own(recipe.loss, "loss", nn.Module, **given)
+
+
+def _build_known_loss(recipe: TrainingRecipe) -> nn.Module:
     from refocal import losses
 
     sum_or_mean: dict[str, Any] = {"reduction": "sum" if recipe.sum_loss else "mean"}

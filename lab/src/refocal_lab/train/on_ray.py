@@ -122,6 +122,7 @@ def _train_one(
 
     from refocal_lab.train import loop
     from refocal_lab.train.data import load
+    from refocal_lab.train.own_parts import add_to_path, is_own
     from refocal_lab.train.run_folder import RunFolder
 
     folder = RunFolder(out / recipe.name)
@@ -129,6 +130,8 @@ def _train_one(
     vectors = recipe.word_vectors
     if vectors not in (None, "glove", "learned"):  # a file
         vectors = str(working_folder / vectors)
+    add_to_path(working_folder)
+    data_folder = None if is_own(recipe.data) else data_folder
     data = load(recipe.data, folder=data_folder, split_seed=recipe.split_seed, word_vectors=vectors)
     # without a share Ray leaves all GPUs of the machine in sight
     on_gpu = bool(ray.get_gpu_ids()) and torch.cuda.is_available()

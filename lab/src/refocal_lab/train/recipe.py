@@ -13,6 +13,7 @@ from refocal import _check
 from refocal._documents import parse_toml, read_document
 from refocal_lab.train.data import TEXTS
 from refocal_lab.train.objective import check_loss
+from refocal_lab.train.own_parts import check_name, is_own
 
 AUGMENTATIONS = ("crop-flip", "crop", "none")
 _FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # mirrored digits and letters are others
@@ -106,6 +107,12 @@ class TrainingRecipe:
         if self.word_vectors is not None and self.data not in TEXTS:
             msg = f"word_vectors are for {', '.join(TEXTS)}, got {self.word_vectors!r} for {self.data}"
             raise ValueError(msg)
+        for name in ("data", "model"):
+            if is_own(getattr(self, name)):
+                check_name(getattr(self, name), name, ())
+        if self.sum_loss and is_own(self.loss):
+            msg = f"sum_loss is for the lab's losses, got loss {self.loss!r}: let it return the mean over the batch"
+            raise ValueError(msg)
         check_loss(self.loss, gamma=self.gamma, label_smoothing=self.label_smoothing, factor=self.factor)
         for name in ("seed", "split_seed"):
             _check.count(getattr(self, name), name, least=0, most=_check.LARGEST_SEED)
@@ -149,7 +156,7 @@ class TrainingRecipe:
     @property
     def name(self) -> str:
         """What a run of this recipe is called: data, network, loss with what sets it apart, and the seed."""
-        parts = [self.data, self.model, self.loss]
+        parts = [part.replace(":", ".") for part in (self.data, self.model, self.loss)]
         marked = (("g", self.gamma), ("f", self.factor), ("tau", self.curvature_penalty))
         parts += [f"{mark}{value:g}" for mark, value in marked if value is not None]
         if self.label_smoothing:

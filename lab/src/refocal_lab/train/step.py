@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from refocal.curvature import HessianTracePenalty, twice_differentiable
 from refocal.losses import find_policy
 from refocal_lab.train.batches import BatchSource
-from refocal_lab.train.models.layers import Dropout, Head, WordVectors, find_head
+from refocal_lab.train.models.layers import Dropout, Head, WordVectors
 from refocal_lab.train.process import combine
 from refocal_lab.train.recipe import TrainingRecipe
 
@@ -35,6 +35,7 @@ class Step:
         loss: Takes (logits, class indices).
         batches: The training part.
         recipe: The optimizer's settings.
+        classes: Number of classes.
         half: Compute in bfloat16.
         compiled: Let `torch.compile` fuse the network's elementwise work.
     """
@@ -46,6 +47,7 @@ class Step:
         batches: BatchSource,
         recipe: TrainingRecipe,
         *,
+        classes: int,
         half: bool,
         compiled: bool,
     ) -> None:
@@ -77,7 +79,7 @@ class Step:
         self._dropouts = [module for module in network.modules() if isinstance(module, Dropout)]
         self._optimizer = optimizer(self._group_by_decay(recipe.weight_decay), recipe, rate=self._rate)
         self._can_be_captured = batches.fixed_shapes and recipe.optimizer != "adagrad"  # PyTorch's counts on the host
-        outputs = torch.empty((batches.size, find_head(network).out_features), device="meta")
+        outputs = torch.empty((batches.size, classes), device="meta")
         self.losses = torch.zeros(batches.steps, device=device)
         self.logits = torch.zeros((batches.steps, *batches.select_samples(outputs).shape), device=device)
         self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}

@@ -11,6 +11,7 @@ from refocal.losses import find_policy
 from refocal_lab.train import checkpoint
 from refocal_lab.train.models import build
 from refocal_lab.train.objective import SCHEDULED, build_loss, gamma_at_epoch
+from refocal_lab.train.own_parts import is_own
 from refocal_lab.train.recipe import TrainingRecipe, parse_recipe
 from refocal_lab.train.run_folder import RunFolder
 
@@ -57,6 +58,8 @@ def load_loss(path: str | os.PathLike[str]) -> nn.Module:
         recipe = replace(recipe, loss="focal", gamma=gamma_at_epoch(recipe.loss, epochs=recipe.epochs, epoch=kept))
     loss = build_loss(recipe)
     policy = find_policy(loss)
+    if policy is not None and is_own(recipe.loss):
+        policy.resume(folder.read_card().get("kept_epoch", recipe.epochs) - 1)
     learned = {} if policy is None else policy.learned
     if learned:
         file = folder.best if recipe.keep == "best-validation" else folder.checkpoint

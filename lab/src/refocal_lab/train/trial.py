@@ -22,6 +22,7 @@ from refocal_lab.train.history import History, measure
 from refocal_lab.train.models import build
 from refocal_lab.train.models.layers import WordVectors, find_head
 from refocal_lab.train.objective import build_loss
+from refocal_lab.train.own_parts import is_own
 from refocal_lab.train.process import ALONE, Process, combine, gather, share_buffers
 from refocal_lab.train.recipe import TrainingRecipe
 from refocal_lab.train.results import write_results, write_training_logits
@@ -64,13 +65,19 @@ class Trial:
         self.recipe, self.folder, self._data, self._device = recipe, folder, data, device
         self._keep_logits, self._process = keep_logits, process
         on_gpu = device.type == "cuda"
-        # three derivatives need all digits, operations that have them, and probes drawn anew at each step; networks of
-        # words are small
-        fast = on_gpu and recipe.curvature_penalty is None and data.kind == "arrays"
+        # Not fast: a penalty takes three derivatives, which need all digits and new probes at each step; networks for
+        # texts are small; your own network or loss may do what cannot be rounded or captured.
+        own = is_own(recipe.model) or is_own(recipe.loss)
+        fast = on_gpu and recipe.curvature_penalty is None and data.kind == "arrays" and not own
         self.network = _network(recipe, data).to(device)
         self._batches = _batches(recipe, data, device=device, half=fast, process=process)
         self.loss = build_loss(recipe).to(device)
-        self._step = Step(self.network, self.loss, self._batches, recipe, half=fast, compiled=compiled and fast)
+        self._step = Step(
+            *(self.network, self.loss, self._batches, recipe),
+            classes=len(data.classes),
+            half=fast,
+            compiled=compiled and fast,
+        )
         self._history = History(folder.history)
         self._held_out = {name: self._batches.evaluation(getattr(data, name)) for name in ("val", "test")}
         self._val_labels = torch.from_numpy(data.val.labels).to(device)
@@ -108,7 +115,7 @@ class Trial:
             "loss": float(self._step.losses.mean()),
             "train": train,  # of the augmented batches, each before its step
             **{name: measure(_numpy(logits), getattr(self._data, name).labels) for name, logits in held_out.items()},
-            "head_norm": float(torch.linalg.vector_norm(find_head(self.network).weight.detach())),
+            "head_norm": _measure_head(self.network),
             "seconds": time.perf_counter() - start,
         }
         if self._process.leads:
@@ -221,6 +228,12 @@ class Trial:
             device=self._device,
             processes=self._process.count,
         )
+
+
+def _measure_head(network: torch.nn.Module) -> float | None:
+    """The norm of the last layer's weights; None if the network has no linear layer."""
+    head = find_head(network)
+    return None if head is None else float(torch.linalg.vector_norm(head.weight.detach()))
 
 
 def _network(recipe: TrainingRecipe, data: DataSet) -> torch.nn.Module:

@@ -16,13 +16,15 @@ from refocal_lab.train.data.data_set import DataSet, Part, moments
 from refocal_lab.train.data.download import fetch
 from refocal_lab.train.data.fashion_mnist import FASHION
 from refocal_lab.train.data.newsgroups20 import NEWSGROUPS20
+from refocal_lab.train.data.own_data import check_data_set, make_data_set
 from refocal_lab.train.data.sources import DataError, DataSetSpec, PublishedData, explain_missing, find_layout
 from refocal_lab.train.data.sst import SST
 from refocal_lab.train.data.svhn import STREET_VIEW
 from refocal_lab.train.data.tiny_imagenet import TINY_IMAGENET
 from refocal_lab.train.data.words import build_vocabulary, renumber
+from refocal_lab.train.own_parts import OwnPartError, call_own, check_name, is_own
 
-__all__ = ["TEXTS", "DataError", "DataSet", "Part", "cifar10h", "load", "names"]
+__all__ = ["TEXTS", "DataError", "DataSet", "Part", "cifar10h", "load", "make_data_set", "names"]
 
 _CIFAR10 = CIFAR10.spec(held_out=5_000)
 _TEXTS: dict[str, DataSetSpec] = {
@@ -88,7 +90,8 @@ def load(
     that a seed means the same split on every machine and under every version.
 
     Args:
-        name: One of `names()`.
+        name: One of `names()`, or `package.module:function`: a function of your own that returns a `DataSet`. It is
+            called with `split_seed` if that is not 0, and else without arguments.
         folder: Holds the publisher's files, packed or unpacked, or compact shards, itself or in a folder named after
             the data set. By default the environment variable REFOCAL_DATA, else ~/.cache/refocal.
         download: Fetch the publisher's files into the folder where nothing else is found.
@@ -109,12 +112,27 @@ def load(
         >>> len(digits.train), len(digits.val), len(digits.test), digits.shape
         (1257, 180, 360, (64,))
     """
-    _check.one_of(name, "name", names())
+    check_name(name, "name", names())
     split_seed = _check.count(split_seed, "split_seed", least=0, most=_check.LARGEST_SEED)
     if word_vectors is not None and name not in _TEXTS:
         msg = f"word_vectors are for {', '.join(_TEXTS)}, got {word_vectors!r} for {name}"
         raise ValueError(msg)
+    if is_own(name):
+        return _load_own(name, folder, download=download, split_seed=split_seed)
     return _load(name, _SPECS[name], _root(folder), download=download, split_seed=split_seed, word_vectors=word_vectors)
+
+
+def _load_own(name: str, folder: str | os.PathLike[str] | None, *, download: bool, split_seed: int) -> DataSet:
+    if folder is not None or download:
+        msg = f"folder and download are for the lab's data sets, got data {name!r}: let your function find its files"
+        raise ValueError(msg)
+    found = call_own(name, "data", DataSet, **({"split_seed": split_seed} if split_seed else {}))
+    try:
+        check_data_set(found)
+    except ValueError as error:
+        msg = f"data {name!r}: {error}"
+        raise OwnPartError(msg) from None
+    return found
 
 
 def cifar10h(folder: str | os.PathLike[str] | None = None) -> np.ndarray:

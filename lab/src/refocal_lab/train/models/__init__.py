@@ -17,6 +17,7 @@ from refocal_lab.train.models.resnet import BasicBlock, Bottleneck, ResNet
 from refocal_lab.train.models.tree_lstm import TreeLSTM
 from refocal_lab.train.models.vgg import VGG
 from refocal_lab.train.models.vit import VisionTransformer
+from refocal_lab.train.own_parts import call_own, check_name, is_own
 
 __all__ = ["build", "input_kind", "names"]
 
@@ -65,7 +66,8 @@ def build(name: str, *, classes: int = 10, shape: Shape = (3, 32, 32)) -> nn.Mod
     `resnet110-bottleneck` is what 002 trained (46 M).
 
     Args:
-        name: One of `names()`.
+        name: One of `names()`, or `package.module:function`: a function of your own that takes `classes` and `shape`
+            by keyword and returns the network.
         classes: Number of classes.
         shape: Of one sample: (channels, height, width) of an image; `mlp` also takes (features,); of texts the number
             of words and the dimensions of their vectors.
@@ -80,9 +82,11 @@ def build(name: str, *, classes: int = 10, shape: Shape = (3, 32, 32)) -> nn.Mod
 
     Reference: 001, section 6; 002, section 5; 003, section 5.1; 004, section 4.
     """
-    _check.one_of(name, "name", names())
+    check_name(name, "name", names())
     classes = _check.count(classes, "classes", least=2)
     shape = tuple(_check.count(size, "shape") for size in shape)
+    if is_own(name):
+        return call_own(name, "model", nn.Module, classes=classes, shape=shape)
     if name in _TEXTS:
         if len(shape) != 2:
             msg = f"shape must be (words, dimensions) for {name}, got {shape}"

@@ -84,9 +84,11 @@ class Dropout(nn.Module):
         return features * kept.div_(1 - self._share)
 
 
-def find_head(network: nn.Module) -> Head:
-    """The last layer of a network."""
-    return next(module for module in network.modules() if isinstance(module, Head))
+def find_head(network: nn.Module) -> nn.Linear | None:
+    """The last layer of a network: its `Head`, else its last linear layer; None if it has none."""
+    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    heads = [module for module in linear if isinstance(module, Head)]
+    return next(iter(heads or linear[-1:]), None)
 
 
 def he_initialize(network: nn.Module) -> None:
