@@ -54,31 +54,38 @@ def address():
             head.wait(timeout=60)
 
 
-def evaluate(path, address, **settings):
-    command = [sys.executable, "-m", "refocal", "evaluate", str(path), "--json", "--address", address]
-    return subprocess.run(
-        command, env=surroundings(**settings), capture_output=True, text=True, encoding="utf-8", check=False
-    )
+@pytest.fixture
+def evaluate(address, launch):
+    """Starts commands, all at the same time; gives their exit status, output and errors."""
+
+    def run(path, *several):
+        command = [sys.executable, "-m", "refocal", "evaluate", str(path), "--json", "--address", address]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+        processes = [launch(command, env=surroundings(**settings), **pipes) for settings in several]
+        outputs = [process.communicate(timeout=240) for process in processes]
+        return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+
+    return run
 
 
-def test_a_token_lets_in(tmp_path, address):
+def test_a_token_lets_in(tmp_path, evaluate):
     predictions(50, 0).write(tmp_path / "a.npz")
     (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
     wanted = json.loads(scale.evaluate(tmp_path / "a.npz").to_json())
-    for token in ({"RAY_AUTH_TOKEN": TOKEN}, {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}):
-        done = evaluate(tmp_path / "a.npz", address, RAY_AUTH_MODE="token", **token)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == wanted
+    tokens = ({"RAY_AUTH_TOKEN": TOKEN}, {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")})
+    for status, output, trouble in evaluate(tmp_path / "a.npz", *({"RAY_AUTH_MODE": "token", **one} for one in tokens)):
+        assert status == 0, trouble
+        assert json.loads(output) == wanted
 
 
 @pytest.mark.parametrize(
     "settings", [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a0" * 32}]
 )
-def test_without_the_token_it_is_said_how_to_give_it(tmp_path, address, settings):
+def test_without_the_token_it_is_said_how_to_give_it(tmp_path, address, evaluate, settings):
     predictions(5, 0).write(tmp_path / "a.npz")
-    attempts = {"RAY_gcs_server_port_wait_time_s": "1"}  # Ray's own number of them takes it 20 seconds
-    done = evaluate(tmp_path / "a.npz", address, **settings, **attempts)
-    assert (done.returncode, done.stdout) == (1, "")
-    last = done.stderr.splitlines()[-1]
+    attempts = {"RAY_gcs_server_port_wait_time_s": "1"}  # Ray's own number of attempts takes 20 seconds
+    ((status, output, trouble),) = evaluate(tmp_path / "a.npz", {**settings, **attempts})
+    assert (status, output) == (1, "")
+    last = trouble.splitlines()[-1]
     assert last.startswith(f"refocal: the Ray cluster at {address} cannot be reached: ")
     assert "set RAY_AUTH_MODE=token here, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH" in last

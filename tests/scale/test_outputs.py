@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +17,7 @@ from sklearn.base import clone
 
 from refocal import scale
 from refocal.calibrators import FocalPosterior, TemperatureScaling
+from refocal.cli import main
 from refocal.predictions import Predictions, PredictionsError
 
 ONE, TWO = FocalPosterior(gamma=1.0), FocalPosterior(gamma=2.0)
@@ -174,3 +180,72 @@ def test_the_longest_names_that_a_folder_takes(tmp_path):
     predictions(5, 0).write(path)
     assert scale.apply(ONE, path, tmp_path / "out") == (5, 1, 0)
     assert scale.apply(ONE, path, tmp_path / "out") == (0, 0, 1)
+
+
+def test_apply_is_whole_and_goes_on_where_it_was_stopped(tmp_path):
+    whole = write(tmp_path)
+    out = tmp_path / "out"
+    assert scale.apply(ONE, tmp_path / "*.parquet", out) == (sum(SIZES), len(SIZES), 0)
+    assert not (out / "part-2.parquet").exists()  # which has no rows
+    files = [out / f"part-{number}.parquet" for number in (0, 1, 3, 4)]
+    probs = np.concatenate([Predictions.read(file).scores for file in files])
+    np.testing.assert_allclose(probs, clone(ONE).fit(whole.scores, whole.labels).predict_proba(whole.scores))
+    times = [file.stat().st_mtime_ns for file in files]
+    files[2].unlink()
+    assert scale.apply(ONE, tmp_path / "*.parquet", out) == (SIZES[3], 2, 3)
+    assert [file.stat().st_mtime_ns == before for file, before in zip(files, times, strict=True)] == [1, 1, 0, 1]
+    with pytest.raises(ValueError, match="holds outputs of another calibrator"):
+        scale.apply(TWO, tmp_path / "*.parquet", out)
+    assert scale.apply(TWO, tmp_path / "*.parquet", out, overwrite=True).rows == sum(SIZES)
+
+
+def test_apply_refuses_outputs_that_would_collide(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        predictions(10, 0).write(tmp_path / folder / "x.npz")
+    with pytest.raises(ValueError, match="would have the same output"):
+        scale.apply(ONE, tmp_path / "*" / "x.npz", tmp_path / "out")
+    with pytest.raises(ValueError, match="to another folder"):
+        scale.apply(ONE, tmp_path / "a" / "x.npz", tmp_path / "a")
+    os.symlink(tmp_path / "a" / "x.npz", tmp_path / "link.npz")
+    with pytest.raises(ValueError, match="to another folder"):
+        scale.apply(ONE, tmp_path / "link.npz", tmp_path / "a")
+
+
+def test_apply_refuses_files_that_are_not_its_own(tmp_path):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    out = tmp_path / "out"
+    out.mkdir()
+    predictions(10, 1).write(out / "a.npz")
+    before = (out / "a.npz").read_bytes()
+    with pytest.raises(FileExistsError, match=r"a.npz exists, and not by this calibrator"):
+        scale.apply(ONE, tmp_path / "a.npz", out)
+    assert (out / "a.npz").read_bytes() == before
+    assert scale.apply(ONE, tmp_path / "a.npz", out, overwrite=True) == (10, 1, 0)
+    (note,) = (out / ".refocal-apply").glob("*.json")
+    for damage in (b"\xff{", b"[]", b'{"name": "a.npz", "output": 3}'):
+        note.write_bytes(damage)
+        with pytest.raises(FileExistsError, match=r"a.npz exists, and not by this calibrator"):
+            scale.apply(ONE, tmp_path / "a.npz", out)
+
+
+def test_a_killed_apply_leaves_only_whole_files(tmp_path, launch, monkeypatch, capsys):
+    some = predictions(60_000, 0, dtype=np.float64)
+    for number in range(6):
+        some.write(tmp_path / f"{number}.npz")
+    FocalPosterior(gamma=1.0).fit(some.scores, some.labels).save(tmp_path / "cal.json")
+    command = [sys.executable, "-m", "refocal", "apply", "cal.json", "*.npz", "--out", "out", "--json"]
+    process = launch(command, cwd=tmp_path, stdout=subprocess.PIPE)
+    while not list(tmp_path.glob("out/*.npz")):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    kept = sorted(path.name for path in tmp_path.glob("out/*.npz"))
+    assert kept
+    for name in kept:
+        assert len(Predictions.read(tmp_path / "out" / name)) == 60_000
+    monkeypatch.chdir(tmp_path)
+    assert main(command[3:]) == 0
+    assert json.loads(capsys.readouterr().out)["kept"] == len(kept)
+    assert len(list(tmp_path.glob("out/*.npz"))) == 6
