@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -278,3 +279,14 @@ def test_images_of_ones_own_are_bytes():
     np.testing.assert_allclose(data.mean, images.mean(axis=(0, 1, 2)))
     assert is_own("a:b")
     assert not is_own("digits")
+
+
+def test_the_example_of_the_page_trains(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    section = page.partition("## Train your own")[2]
+    (tmp_path / "mine.py").write_text(re.search(r"```python\n(.*?)```", section, re.DOTALL)[1], encoding="utf-8")
+    command = re.search(r"```sh\nrefocal-lab (.*?)\n```", section, re.DOTALL)[1]
+    assert main([*shlex.split(command), "--device", "cpu"]) == 0
+    cards = [RunFolder(folder).read_card() for folder in (tmp_path / "runs").iterdir()]
+    assert sorted(card["gamma"] for card in cards) == [1.0, 3.0]
+    assert all(card["error"] < 0.1 for card in cards)
