@@ -1,4 +1,4 @@
-"""Arrays of any library, seen as NumPy."""
+"""Conversion of arrays to NumPy, and random predictions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def to_numpy(array):
-    """The values as a NumPy array."""
+    """Convert an array of any library to NumPy."""
     if hasattr(array, "detach"):
         array = array.detach()
         return array.float().numpy() if str(array.dtype) == "torch.bfloat16" else array.numpy()
@@ -14,27 +14,27 @@ def to_numpy(array):
 
 
 def random_simplex(rng, shape, *, spread=1.0):
-    """Rows of the simplex: softmax of Gaussian scores."""
+    """Draw rows of the simplex: softmax of Gaussian scores."""
     scores = spread * rng.standard_normal(shape)
     mass = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return mass / mass.sum(axis=-1, keepdims=True)
 
 
 def calibrated(rng, shape, *, spread=2.0):
-    """Rows of the simplex, and labels drawn from them."""
+    """Draw rows of the simplex, and labels from them."""
     probs = random_simplex(rng, shape, spread=spread)
     labels = (probs.cumsum(axis=1) < rng.random((shape[0], 1))).sum(axis=1).clip(0, shape[1] - 1)
     return probs, labels
 
 
 def sharpened(probs, *, power):
-    """Overconfident probabilities, for power > 1."""
+    """Raise probabilities to a power and normalize them; they are overconfident if power > 1."""
     mass = probs**power
     return mass / mass.sum(axis=1, keepdims=True)
 
 
 def spoiled(array, index, value):
-    """A copy with one value changed."""
+    """Return a copy with one value changed."""
     copy = np.array(array)
     copy[index] = value
     return copy

@@ -1,4 +1,4 @@
-"""Slow, obvious oracles: the textbook formulas in mpmath, or in plain float64 loops."""
+"""Slow, obvious oracles: textbook formulas in mpmath or in plain float64 loops."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 def mp_log_posterior(
     logits: Any, *, gamma: Any, temperature: float = 1.0, weight: Any = None, detached: bool = False
 ) -> list[mp.mpf]:
-    """log Psi of one row of logits, from Eqs. 11-13 of 001 in 60 digits, -inf for masked classes.
+    """Compute log Psi of one row of logits in 60 digits; masked classes get -inf.
 
-    q = 1 - p is summed over the other classes and log p = log1p(-q) where q is small, so 60 digits suffice
-    however far apart the logits are.
+    The formula is Eqs. 11-13 of Charoenphakdee et al. (2021). q = 1 - p is summed over the other classes, and
+    log p = log1p(-q) if q is small, so 60 digits suffice for logits of any distance.
     """
     with mp.workdps(60):
         largest = max(logits)
@@ -52,25 +52,25 @@ def mp_log_posterior(
 
 
 class TwoFloats(NamedTuple):
-    """Numbers of about 32 digits as the sum of two floats, which NumPy compares without loss with floats near them."""
+    """Numbers of about 32 digits as sums of two floats; NumPy can compare them with nearby floats without loss."""
 
     high: np.ndarray
     low: np.ndarray
 
     @classmethod
     def of(cls, values: list[mp.mpf]) -> TwoFloats:
-        """Split exact values; those that are infinite, or too small for a float, have no second part."""
+        """Split exact values; infinite values and those too small for a float have no second part."""
         high = [float(value) for value in values]
         low = [float(value - first) if mp.isfinite(value) else 0.0 for value, first in zip(values, high, strict=True)]
         return cls(np.array(high), np.array(low))
 
     def difference(self, floats: Any) -> np.ndarray:
-        """`floats` less these numbers: the first subtraction is exact where they are within a factor of two."""
+        """Subtract these numbers from `floats`; the first subtraction is exact within a factor of two."""
         return (np.asarray(floats, dtype=np.float64) - self.high) - self.low
 
 
 def relative_errors(log_probs: Any, reference: TwoFloats) -> np.ndarray:
-    """|Psi / reference - 1| of each class, from log-probabilities; 0 for classes whose reference is below 1e-290."""
+    """Compute |Psi / reference - 1| of each class from log-probabilities; 0 if the reference is below 1e-290."""
     counts = reference.high >= np.log(1e-290)
     kept = TwoFloats(reference.high[counts], reference.low[counts])
     errors = np.zeros(len(counts))
@@ -79,7 +79,7 @@ def relative_errors(log_probs: Any, reference: TwoFloats) -> np.ndarray:
 
 
 def loop_ece(confidence: Any, correct: Any, *, bins: int = 15, norm: str = "l1", weights: Any = None) -> float:
-    """Calibration error over (a, b] bins of equal width, sample by sample; 0 is in the first bin."""
+    """Compute the calibration error over (a, b] bins of equal width, sample by sample; 0 is in the first bin."""
     totals = [[0.0, 0.0, 0.0] for _ in range(bins)]
     for i, (c, hit) in enumerate(zip(confidence, correct, strict=True)):
         w = 1.0 if weights is None else float(weights[i])
@@ -96,7 +96,7 @@ def loop_ece(confidence: Any, correct: Any, *, bins: int = 15, norm: str = "l1",
 
 
 def loop_top(probs: Any, labels: Any) -> tuple[list[float], list[bool]]:
-    """Confidence and correctness of the most probable class, the first of equals."""
+    """Return confidence and correctness of the most probable class, the first one of a tie."""
     tops = [max(range(len(row)), key=lambda k, row=row: row[k]) for row in probs]
     return [float(row[top]) for row, top in zip(probs, tops, strict=True)], [
         top == label for top, label in zip(tops, labels, strict=True)
@@ -104,7 +104,7 @@ def loop_top(probs: Any, labels: Any) -> tuple[list[float], list[bool]]:
 
 
 def loop_kernel_error(places: Any, residuals: Any, *, width: float, unbiased: bool, weights: Any = None) -> float:
-    """MMCE, or the unbiased estimate of its square, over all pairs; places and residuals are vectors."""
+    """Compute MMCE, or the unbiased estimate of its square, over all pairs; places and residuals are vectors."""
     count = len(places)
     w = np.ones(count) if weights is None else np.asarray(weights, dtype=float)
     total = mass = 0.0
@@ -119,7 +119,7 @@ def loop_kernel_error(places: Any, residuals: Any, *, width: float, unbiased: bo
 
 
 def loop_aurc(confidence: Any, correct: Any) -> float:
-    """Mean over k of the error rate of the k most confident decisions, for distinct confidences."""
+    """Compute the mean over k of the error rate of the k most confident predictions, for distinct confidences."""
     order = sorted(range(len(confidence)), key=lambda i: -confidence[i])
     wrong, risks = 0, []
     for k, i in enumerate(order, start=1):

@@ -1,3 +1,5 @@
+"""Invalid arguments of the public functions are rejected, with messages that name the argument and the row."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -82,7 +84,7 @@ def test_bad_temperature(temperature):
         refocal.posterior_from_logits(LOGITS, gamma=1, temperature=temperature)
 
 
-def test_inverse_needs_gamma_from_zero_up():
+def test_inverse_needs_nonnegative_gamma():
     with pytest.raises(ValueError, match=r"gamma must be at least 0 and finite, got -0.5"):
         refocal.minimizer(PROBS, gamma=-0.5)
     with pytest.raises(ValueError, match=r"gamma must be at least 0"):
@@ -109,8 +111,8 @@ def test_bad_alpha_and_scores():
 def test_bad_labels():
     for labels, error, message in (
         (np.array([0.0, 1.0]), TypeError, "labels must have an integer dtype, got float64"),
-        (np.array([0]), ValueError, r"labels must have shape \(2,\), one label a row, got \(1,\)"),
-        (np.array([0, 3]), ValueError, r"labels must lie in 0 ... 2, got 3 in row 1"),
+        (np.array([0]), ValueError, r"labels must have shape \(2,\), one label per row, got \(1,\)"),
+        (np.array([0, 3]), ValueError, r"labels must be from 0 to 2, got 3 in row 1"),
         (np.array([-1, 0]), ValueError, r"got -1 in row 0"),
         (None, TypeError, "labels must be a list or an array of the same library"),
     ):
@@ -129,17 +131,17 @@ def test_labels_of_any_integer_type():
         refocal.proper_focal_partial(PROBS, torch.tensor([0, 2]), gamma=1)
 
 
-def test_more_that_is_refused():
+def test_other_invalid_arguments():
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match="gamma is a constant of the map"):
+    with pytest.raises(TypeError, match="gamma must be a constant: pass a number or a tensor"):
         refocal.posterior(PROBS, gamma=torch.tensor(1.0, requires_grad=True))
     with pytest.raises(TypeError, match="probs must be an array"):
         refocal.posterior([[0.5, 0.5], [1.0]], gamma=1)
     with pytest.raises(ValueError, match="rows of probs must sum to 1"):
         refocal.posterior(np.array([0.5, 0.6], dtype=np.longdouble), gamma=1)
-    with pytest.raises(ValueError, match="value above -inf in each row to normalize it, got -inf in row 0"):
+    with pytest.raises(ValueError, match="value above -inf in each row if normalize=True, got -inf in row 0"):
         refocal.sigmoid_posterior(np.array([[-np.inf, -np.inf]]), gamma=2, normalize=True)
-    with pytest.raises(ValueError, match="log_p must be a log-probability, <= 0, got nan"):
+    with pytest.raises(ValueError, match="log_p must be log-probabilities, <= 0, got nan"):
         refocal.focal_partial(np.array([np.nan]), np.array([-1.0]), gamma=1)
     with pytest.raises(TypeError, match="logit_range must be a number"):
         refocal.closest_temperature(1, classes=2, logit_range="a")

@@ -1,4 +1,4 @@
-"""Text is read and written as UTF-8 by name: the default is the locale's encoding, which need not know a γ."""
+"""All text files are opened as UTF-8 explicitly: the encoding of the locale may not contain γ."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ REPOSITORY = Path(__file__).parents[1]
 SOURCES = sorted(
     path for folder in ("src", "tests", "tools", "benchmarks", "lab") for path in (REPOSITORY / folder).rglob("*.py")
 )
-# ASCII alone, in this process and in those that it starts: without the last two Python would choose UTF-8
+# ASCII only, also in child processes; without the last two settings Python would choose UTF-8
 ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def without_encoding(tree):
-    """The lines that open a text file and leave its encoding to the locale."""
+def find_missing_encodings(tree):
+    """Find lines that open a text file without an encoding."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and not any(keyword.arg == "encoding" for keyword in node.keywords):
             method = isinstance(node.func, ast.Attribute)
@@ -29,7 +29,7 @@ def without_encoding(tree):
             mode = next((getattr(given, "value", "?") for given in node.args[not method :]), "")
             text = {
                 "read_text": not node.args,
-                "write_text": method and len(node.args) == 1,  # with more it is not that of a path
+                "write_text": method and len(node.args) == 1,  # with more arguments it is not a method of a path
                 "open": mode in {"r", "w", "a", "x"} or not (method or mode),
             }
             if text.get(name):
@@ -51,8 +51,8 @@ def without_encoding(tree):
         ("archive.open(name)", False),
     ],
 )
-def test_what_counts(code, found):
-    assert bool(list(without_encoding(ast.parse(code)))) is found
+def test_finding_missing_encodings(code, found):
+    assert bool(list(find_missing_encodings(ast.parse(code)))) is found
 
 
 def test_every_text_file_is_opened_with_its_encoding():
@@ -60,7 +60,7 @@ def test_every_text_file_is_opened_with_its_encoding():
     found = {
         str(path.relative_to(REPOSITORY)): lines
         for path in SOURCES
-        if (lines := list(without_encoding(ast.parse(path.read_bytes()))))
+        if (lines := list(find_missing_encodings(ast.parse(path.read_bytes()))))
     }
     assert found == {}
 

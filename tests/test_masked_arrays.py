@@ -1,4 +1,4 @@
-"""NumPy's masked arrays are refused at every door: their masks would be lost, and what they hide would count."""
+"""Every public function rejects NumPy masked arrays: their masks would be lost, and masked values would be used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def masked(array):
     return np.ma.masked_array(array, mask=np.arange(array.size).reshape(array.shape) == 0)
 
 
-def refused(name):
+def rejects(name):
     return pytest.raises(
         TypeError, match=f"^{name} must not be a masked array: leave out the masked rows, or fill them"
     )
@@ -39,17 +39,17 @@ ONE_ARRAY = {
 
 
 @pytest.mark.parametrize("function", ONE_ARRAY, ids=lambda each: each.__name__)
-def test_the_mathematics(function):
+def test_maps(function):
     array = ONE_ARRAY[function]
     function(array, gamma=2.0)
     with pytest.raises(TypeError, match="must not be a masked array"):
         function(masked(array), gamma=2.0)
 
 
-def test_labels_of_the_mathematics():
-    with refused("labels"):
+def test_second_arguments_of_maps():
+    with rejects("labels"):
         refocal.proper_focal_partial(PROBS, masked(LABELS), gamma=2.0)
-    with refused("log_q"):
+    with rejects("log_q"):
         refocal.focal_partial(LOGITS, masked(LOGITS), gamma=2.0)
 
 
@@ -57,40 +57,42 @@ def test_labels_of_the_mathematics():
     "measure", [metrics.ece, metrics.nll, metrics.brier, metrics.smooth_ece, metrics.auroc, metrics.error]
 )
 def test_metrics(measure):
-    with refused("scores"):
+    with rejects("scores"):
         measure(masked(PROBS), LABELS)
-    with refused("labels"):
+    with rejects("labels"):
         measure(PROBS, masked(LABELS))
-    with refused("sample_weight"):
+    with rejects("sample_weight"):
         measure(PROBS, LABELS, sample_weight=masked(WEIGHTS))
 
 
 def test_other_metrics():
-    with refused("labels"):
+    with rejects("labels"):
         metrics.CalibrationAccumulator().update(PROBS, masked(LABELS))
-    with refused("posterior"):
+    with rejects("posterior"):
         metrics.kl_to_posterior(PROBS, masked(PROBS))
-    with refused("scores"):
+    with rejects("scores"):
         metrics.ece(masked(LOGITS), LABELS, input="logits")
 
 
-@pytest.mark.parametrize("kind", [calibrators.TemperatureScaling, calibrators.PlattScaling, calibrators.MatrixScaling])
-def test_calibrators(kind):
-    with refused("X"):
-        kind().fit(masked(LOGITS), LABELS)
-    with refused("y"):
-        kind().fit(LOGITS, masked(LABELS))
-    with refused("sample_weight"):
-        kind().fit(LOGITS, LABELS, masked(WEIGHTS))
-    with refused("X"):
-        kind().fit(LOGITS, LABELS).predict_proba(masked(LOGITS))
+@pytest.mark.parametrize(
+    "family", [calibrators.TemperatureScaling, calibrators.PlattScaling, calibrators.MatrixScaling]
+)
+def test_calibrators(family):
+    with rejects("X"):
+        family().fit(masked(LOGITS), LABELS)
+    with rejects("y"):
+        family().fit(LOGITS, masked(LABELS))
+    with rejects("sample_weight"):
+        family().fit(LOGITS, LABELS, masked(WEIGHTS))
+    with rejects("X"):
+        family().fit(LOGITS, LABELS).predict_proba(masked(LOGITS))
 
 
-def test_a_classifier_with_its_calibrator():
+def test_a_classifier_with_its_family():
     model = calibrators.Calibrated(LogisticRegression(), calibrators.TemperatureScaling(), cv=2)
-    with refused("y"):
+    with rejects("y"):
         model.fit(LOGITS, masked(LABELS))
-    with refused("sample_weight"):
+    with rejects("sample_weight"):
         model.fit(LOGITS, LABELS, masked(WEIGHTS))
 
 
@@ -101,19 +103,19 @@ def test_reports():
         ("sample_weight", (LOGITS, LABELS, masked(WEIGHTS))),
     ):
         scores, labels, weights = given
-        with refused(name):
+        with rejects(name):
             refocal.evaluate(scores, labels, sample_weight=weights)
-        with refused({"scores": "X"}.get(name, name)):
+        with rejects({"scores": "X"}.get(name, name)):
             refocal.calibrate(scores, labels, method="temperature", sample_weight=weights)
-    with refused("labels"):
+    with rejects("labels"):
         refocal.calibrate(LOGITS, LABELS, method="temperature").report(LOGITS, masked(LABELS))
-    with refused("labels"):
+    with rejects("labels"):
         Slider.pack(LOGITS, masked(LABELS), gamma=1.0, temperature=1.0)
 
 
 def test_predictions():
     for name, array in (("labels", LABELS), ("sample_weight", WEIGHTS), ("split", np.array(["val"] * 90))):
-        with refused(name):
+        with rejects(name):
             Predictions(LOGITS, input="logits", **{name: masked(array)})
-    with refused("scores"):
+    with rejects("scores"):
         Predictions(masked(LOGITS), input="logits")

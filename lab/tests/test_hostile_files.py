@@ -241,7 +241,7 @@ def test_counts_are_bounded(tmp_path, capsys):
     ):
         status, _, trouble = run(capsys, *small, option, 1_000_000_000)
         assert (status, message in trouble) == (1, True), trouble
-    with pytest.raises(ValueError, match="n must be at most 1,000,000, got a number of over 100 digits"):
+    with pytest.raises(ValueError, match="n must be at most 1,000,000, got a number with over 100 digits"):
         _check.count(10**5000, "n")
     assert not list(tmp_path.iterdir())
 
@@ -262,7 +262,7 @@ def test_weights_whose_sums_overflow_or_vanish_are_refused(tmp_path, capsys, ext
         lambda: TemperatureScaling().fit(logits, labels, weights),
         lambda: CalibrationAccumulator().update(np.full((200, 2), 0.5), labels % 2, sample_weight=weights),
     ):
-        with pytest.raises(ValueError, match=r"the largest of .*weight.* must lie between 1e-100 and 1e.100, got"):
+        with pytest.raises(ValueError, match=r"the largest value of .*weight.* must lie between 1e-100 and 1e.100"):
             call()
     np.savez(tmp_path / "b.npz", logits=logits, labels=labels, weights=np.where(labels, 1e99, 1e-300))
     status, shown, _ = run(capsys, "evaluate", tmp_path / "b.npz", "--json")

@@ -1,6 +1,7 @@
-"""Small bridges between array libraries: their namespaces, precision, stopped gradients, blocks of rows.
+"""Differences between array libraries: namespaces, tracing, precision, gradients, blocks of rows.
 
-No array library but NumPy is imported here: another one's arrays only come in after it was imported.
+This module imports no array library except NumPy: if an array of another library is passed in, that library is already
+imported.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import numpy as np
 
 
 class Array(Protocol):  # noqa: PLW1641  (arrays compare by element and have no hash)
-    """An array of any library that follows the array API standard: NumPy, PyTorch, JAX and others.
+    """An array of NumPy, PyTorch, JAX or another library that follows the array API standard.
 
-    The protocol lists what all of them share. Results are `Any`, because each library returns its own type. Use
-    `ArrayT` for a function that returns the type of array that it was given.
+    The protocol lists the members that they share. Operators return `Any`, because each library returns its own type.
+    Use `ArrayT` if a function returns the same type of array as it takes.
     """
 
     @property
@@ -69,14 +70,14 @@ PerClass = float | Sequence[float] | Array  # a hyper-parameter: one number, or 
 ClassWeights = Sequence[float] | Array | None
 Namespace = Any  # the functions of an array library, by the names of the array API standard
 
-# Rows are worked through in blocks of this many elements, so that the dozen temporaries of a block stay in
-# a core's cache; a larger block costs memory traffic, a smaller one Python's overhead.
+# Rows are processed in blocks of this many elements, so that the dozen temporaries of a block fit into the cache of a
+# core. A larger block costs memory traffic; a smaller one costs Python overhead.
 _BLOCK_ELEMENTS = 1 << 15
 
 
 def namespace(array: object) -> Namespace:
-    """The array-API namespace of an array; TypeError for anything else."""
-    if is_torch(array):  # named directly: torch.compile warns of the cache inside `array_namespace`
+    """Return the array API namespace of an array; raise TypeError for anything else."""
+    if is_torch(array):  # imported directly: torch.compile warns about the cache in `array_namespace`
         from array_api_compat import torch as torch_namespace
 
         return torch_namespace
@@ -84,46 +85,46 @@ def namespace(array: object) -> Namespace:
 
 
 def device(array: Array) -> Any:
-    """Where an array lives."""
+    """Return the device of an array."""
     return array.device if is_torch(array) else array_api_compat.device(array)
 
 
 def is_torch(array: object) -> TypeGuard[Any]:
-    """Whether this is a PyTorch tensor."""
+    """Return whether this is a PyTorch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
 
 def is_jax(array: object) -> TypeGuard[Any]:
-    """Whether this is a JAX array, a traced one included."""
+    """Return whether this is a JAX array, possibly a traced one."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(array, jax.Array)
 
 
 def is_traced(array: object) -> bool:
-    """Whether a JAX transformation runs, in which values cannot steer a loop."""
+    """Return whether a JAX transformation is running; then a loop cannot depend on values."""
     return is_jax(array) and isinstance(array, sys.modules["jax"].core.Tracer)
 
 
 def is_transformed(array: object) -> bool:
-    """Whether a transformation of `torch.func` runs, in which values steer no loop unless they are `unwrap`."""
+    """Return whether a `torch.func` transformation is running; then a loop can depend only on `unwrap` of values."""
     return is_torch(array) and bool(sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor(array))
 
 
 def unwrap(array: ArrayT) -> ArrayT:
-    """The values inside of transformations of `torch.func`, those of all vectors that `vmap` takes at once."""
+    """Return the values inside `torch.func` transformations, for all vectors of a `vmap` at once."""
     while is_transformed(array):
         array = sys.modules["torch"]._C._functorch.get_unwrapped(array)
     return array
 
 
-def has_values_within(array: Array) -> bool:
-    """Whether an array that is transformed can be `unwrap` to values in main memory that nothing traces or fakes."""
+def has_real_values(array: Array) -> bool:
+    """Return whether `unwrap` of a transformed array gives real values in main memory, neither traced nor fake."""
     return array.device.type == "cpu" and not sys.modules["torch"]._C._len_torch_dispatch_stack()
 
 
 def can_read_values(array: Array) -> bool:
-    """Whether looking at values makes no device wait and breaks no tracing."""
+    """Return whether values can be read without waiting for a device or breaking a trace."""
     if is_torch(array):
         return array.device.type == "cpu" and not _is_traced_by_torch(array)
     if is_jax(array):
@@ -132,9 +133,9 @@ def can_read_values(array: Array) -> bool:
 
 
 def _is_traced_by_torch(tensor: Any) -> bool:
-    """Whether a tensor stands for values that PyTorch records, transforms or fakes."""
+    """Return whether PyTorch records, transforms or fakes the values of a tensor."""
     torch = sys.modules["torch"]
-    if torch.compiler.is_compiling():  # first: what follows cannot be compiled
+    if torch.compiler.is_compiling():  # first, because the code below cannot be compiled
         return True
     recorded = torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0
     fake = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
@@ -142,38 +143,38 @@ def _is_traced_by_torch(tensor: Any) -> bool:
 
 
 def pick(array: ArrayT, index: Array, *, xp: Namespace) -> ArrayT:
-    """The entries that `index` (..., 1) names along the last axis."""
+    """Select the entries at `index` (..., 1) along the last axis."""
     if is_torch(array):  # `take_along_dim` would fix the batch size of an exported program
         return array.gather(-1, index)
     return xp.take_along_axis(array, index, axis=-1)
 
 
 def widen(array: ArrayT, *, xp: Namespace) -> ArrayT:
-    """The array in the precision it is computed in: float32 for 16-bit input, else its own."""
+    """Convert an array to the precision of computation: 16-bit input to float32, other input unchanged."""
     return xp.astype(array, xp.float32) if xp.finfo(array.dtype).bits < 32 else array
 
 
 def constant(value: float | tuple[float, ...] | None, *, like: Array, xp: Namespace) -> Any:
-    """A hyper-parameter next to `like`: a number stays one, a tuple becomes an array of its dtype and device."""
+    """Convert a hyper-parameter: a tuple becomes an array with the dtype and device of `like`, a number stays."""
     if isinstance(value, tuple):
         return xp.asarray(value, dtype=like.dtype, device=device(like))
     return value
 
 
 def bounded_exp(x: ArrayT, *, xp: Namespace) -> ArrayT:
-    """exp(x), held below overflow: for factors of values that are 0 and carry a derivative."""
+    """Compute exp(x), bounded to avoid overflow: a factor of values that are 0 and carry a derivative."""
     return xp.exp(xp.minimum(x, xp.full_like(x, 80.0)))
 
 
 def expm1(x: ArrayT, *, xp: Namespace) -> ArrayT:
-    """e^x - 1; where TorchScript records it by functions that ONNX has, as exact."""
+    """Compute e^x - 1; while TorchScript traces, with functions that exist in ONNX and are equally exact."""
     if is_torch(x) and sys.modules["torch"].jit.is_tracing():
         return xp.tanh(x / 2) * (xp.exp(x) + 1)
     return xp.expm1(x)
 
 
 def stop_gradient(array: ArrayT) -> ArrayT:
-    """The same values, as a constant for automatic differentiation."""
+    """Return the same values as a constant for automatic differentiation."""
     if is_torch(array):
         return array.detach()
     if is_jax(array):
@@ -182,19 +183,19 @@ def stop_gradient(array: ArrayT) -> ArrayT:
 
 
 def call_on_host(function: Callable[..., Any], result_like: Array, *arrays: Array) -> Any:
-    """Run a NumPy function on arrays under a JAX transformation; results have the shape of `result_like`."""
+    """Run a NumPy function on arrays inside a JAX transformation; the result has the shape of `result_like`."""
     jax = sys.modules["jax"]
     shape = jax.ShapeDtypeStruct(result_like.shape, result_like.dtype)
     return jax.pure_callback(function, shape, *arrays, vmap_method="expand_dims")
 
 
 def map_row_blocks(function: Callable[[ArrayT], ArrayT], array: ArrayT) -> ArrayT:
-    """Apply a row-wise function block by block where results may be written in place; elsewhere in one piece.
+    """Apply a row-wise function, block by block if results can be written in place.
 
-    That is so for NumPy arrays, and for PyTorch tensors in main memory that no gradient or tracing follows.
+    That is possible for NumPy arrays, and for PyTorch tensors in main memory without gradients or tracing.
     """
     classes = array.shape[-1]
-    if not _is_writable_in_blocks(array) or math.prod(array.shape) <= _BLOCK_ELEMENTS:  # a size may be a symbol
+    if not _is_writable_in_blocks(array) or math.prod(array.shape) <= _BLOCK_ELEMENTS:  # a size can be symbolic
         return function(array)
     rows: Any = array
     rows = rows.reshape(-1, classes)
@@ -207,6 +208,6 @@ def map_row_blocks(function: Callable[[ArrayT], ArrayT], array: ArrayT) -> Array
 
 def _is_writable_in_blocks(array: Array) -> bool:
     if is_torch(array):
-        follows = array.requires_grad and sys.modules["torch"].is_grad_enabled()
-        return can_read_values(array) and not follows
+        needs_gradient = array.requires_grad and sys.modules["torch"].is_grad_enabled()
+        return can_read_values(array) and not needs_gradient
     return isinstance(array, np.ndarray)

@@ -1,7 +1,7 @@
-"""Checks of what users pass in, called from public functions only.
+"""Checks of arguments, called only by public functions.
 
-Shapes, dtypes and hyper-parameters are always checked. Values are looked at only where that is free of side
-effects: on concrete arrays in the main memory (it would make a GPU wait, and break tracing).
+Shapes, dtypes and hyper-parameters are always checked. Values are checked only if that has no side effects: on concrete
+arrays in main memory (on a GPU it would block, and it would break tracing).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Input = Literal["logits", "probs"]  # whether scores are logits or probabilities
 Word = TypeVar("Word", bound=str)
 Constants = float | tuple[float, ...]
 _MOST = 1_000_000
-LARGEST_SEED = 2**64 - 1  # that PyTorch takes
-LARGEST_WEIGHT = 1e100  # of a sample: sums of squares of as many as there can be are finite
-SMALLEST_WEIGHT = 1e-100  # of the heaviest sample: squares of it are not 0
+LARGEST_SEED = 2**64 - 1  # the largest that PyTorch accepts
+LARGEST_WEIGHT = 1e100  # of a sample: any possible sum of squares is finite
+SMALLEST_WEIGHT = 1e-100  # of the heaviest sample: its square is not 0
 
 
 def floating(array: Any, name: str) -> tuple[Namespace, Any]:
-    """The array's namespace and the array; sequences of numbers become NumPy arrays."""
+    """Check for a floating-point array and return its namespace and itself; sequences become NumPy arrays."""
     unmasked(array, name)
     try:
         if isinstance(array, (list, tuple, float, int)):
@@ -39,15 +39,15 @@ def floating(array: Any, name: str) -> tuple[Namespace, Any]:
 
 
 def unmasked(array: Any, name: str) -> Any:
-    """The array, of any kind but a NumPy masked array: its mask would be lost, and what it hides would count."""
+    """Reject NumPy masked arrays: their mask would be lost, and masked values would be used."""
     if isinstance(array, np.ma.MaskedArray):
-        msg = f"{name} must not be a masked array: leave out the masked rows, or fill them by .filled(value)"
+        msg = f"{name} must not be a masked array: leave out the masked rows, or fill them with .filled(value)"
         raise TypeError(msg)
     return array
 
 
 def classes_last(array: Array, name: str) -> None:
-    """At least one axis, the last of which has two or more classes."""
+    """Check that the last axis has at least two classes."""
     if array.ndim < 1:
         msg = f"{name} must have shape (..., classes), got a number"
         raise ValueError(msg)
@@ -57,7 +57,7 @@ def classes_last(array: Array, name: str) -> None:
 
 
 def same_shape(first: Array, second: Array, names: str) -> None:
-    """Two arrays of one shape."""
+    """Check that two arrays have the same shape."""
     shapes = tuple(first.shape), tuple(second.shape)
     if shapes[0] != shapes[1]:
         msg = f"{names} must have the same shape, got {shapes[0]} and {shapes[1]}"
@@ -65,42 +65,47 @@ def same_shape(first: Array, second: Array, names: str) -> None:
 
 
 def logits(array: Array, name: str, *, xp: Namespace) -> None:
-    """No NaN, no +inf, and not every class of a row masked with -inf."""
+    """Check for no NaN, no +inf, and at least one class per row that is not masked with -inf."""
     if not can_read_values(array):
         return
-    largest = xp.max(array, axis=-1)  # NaN and +inf show in the maximum of their row
+    largest = xp.max(array, axis=-1)  # NaN and +inf appear in the maximum of their row
     reject_rows(
-        ~xp.isfinite(largest), largest, f"{name} must be finite or -inf (masked), with one finite value a row", xp
+        ~xp.isfinite(largest),
+        largest,
+        f"{name} must be finite or -inf (masked), with at least one finite value per row",
+        xp,
     )
 
 
-def some_class(array: Array, name: str, *, xp: Namespace) -> None:
-    """In each row, a score above -inf."""
+def possible_class(array: Array, name: str, *, xp: Namespace) -> None:
+    """Check that each row has a score above -inf."""
     if can_read_values(array):
         largest = xp.max(array, axis=-1)
-        reject_rows(largest == -xp.inf, largest, f"{name} must have a value above -inf in each row to normalize it", xp)
+        reject_rows(
+            largest == -xp.inf, largest, f"{name} must have a value above -inf in each row if normalize=True", xp
+        )
 
 
 def real(array: Array, name: str, *, xp: Namespace) -> None:
-    """No NaN; infinite values mean certainty."""
+    """Check for no NaN; infinite values mean certainty."""
     if can_read_values(array):
         reject_rows(xp.isnan(array), array, f"{name} must not be NaN", xp)
 
 
 def probabilities(array: Array, name: str, *, xp: Namespace) -> None:
-    """Each value in [0, 1]."""
+    """Check that each value lies in [0, 1]."""
     if can_read_values(array):
         reject_rows(~((array >= 0) & (array <= 1)), array, f"{name} must lie in [0, 1]", xp)
 
 
 def log_probabilities(array: Array, name: str, *, xp: Namespace) -> None:
-    """Each value <= 0."""
+    """Check that each value is <= 0."""
     if can_read_values(array):
-        reject_rows(~(array <= 0), array, f"{name} must be a log-probability, <= 0", xp)
+        reject_rows(~(array <= 0), array, f"{name} must be log-probabilities, <= 0", xp)
 
 
 def simplex(array: Array, name: str, *, xp: Namespace) -> None:
-    """Rows of non-negative values that sum to 1."""
+    """Check that rows are non-negative and sum to 1."""
     if not can_read_values(array):
         return
     smallest = xp.min(array, axis=-1)
@@ -110,21 +115,21 @@ def simplex(array: Array, name: str, *, xp: Namespace) -> None:
     reject_rows(
         ~(xp.abs(sums - 1) <= sum_tolerance(bits)),
         sums,
-        f"rows of {name} must sum to 1 (logits have a function of their own)",
+        f"rows of {name} must sum to 1 (are these logits?)",
         xp,
     )
 
 
 def sum_tolerance(bits: int) -> float:
-    """How far from 1 the sum of a row of probabilities of this precision may be.
+    """Return how far the sum of a row of probabilities in this precision may be from 1.
 
-    Wide enough for a softmax of that precision over 100,000 classes, narrow enough to catch other scores.
+    The tolerance accepts a softmax over 100,000 classes in this precision, but rejects other scores.
     """
     return 1e-4 if bits >= 32 else 0.02
 
 
 def one_of(value: Any, name: str, allowed: tuple[Word, ...]) -> Word:
-    """One of a few words."""
+    """Check that a word is one of those allowed."""
     if not isinstance(value, str) or value not in allowed:
         msg = f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}"
         raise ValueError(msg)
@@ -132,21 +137,21 @@ def one_of(value: Any, name: str, allowed: tuple[Word, ...]) -> Word:
 
 
 def count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:
-    """A whole number within bounds; without an upper one it is a million, beyond which memory or time would run out."""
+    """Check for a whole number within bounds; without `most` the limit is a million, to bound memory and time."""
     largest = _MOST if most is None else most
-    is_range = most is not None and most <= _MOST  # a larger number helps nobody who stays below it
+    is_range = most is not None and most <= _MOST  # a message need not quote a larger limit
     bounds = f"{least} to {most}" if is_range else f"at least {least}"
     value = whole(value, name, bounds=bounds)
     if not least <= value <= largest:
         if value > largest and not is_range:
             bounds = f"at most {largest:,}"
-        msg = f"{name} must be {bounds}, got {value if abs(value) < 10**100 else 'a number of over 100 digits'}"
+        msg = f"{name} must be {bounds}, got {value if abs(value) < 10**100 else 'a number with over 100 digits'}"
         raise ValueError(msg)
     return value
 
 
 def whole(value: Any, name: str, *, bounds: str = "") -> int:
-    """A whole number; `bounds` are for the message."""
+    """Check for a whole number; `bounds` is part of the message."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         msg = f"{name} must be {', '.join(filter(None, ('a whole number', bounds)))}, got {value!r}"
         raise TypeError(msg)
@@ -154,7 +159,7 @@ def whole(value: Any, name: str, *, bounds: str = "") -> int:
 
 
 def share(value: Any, name: str) -> float:
-    """A number strictly between 0 and 1."""
+    """Check for a number strictly between 0 and 1."""
     number = _number(value, name)
     if not 0 < number < 1:
         msg = f"{name} must lie strictly between 0 and 1, got {number}"
@@ -163,18 +168,18 @@ def share(value: Any, name: str) -> float:
 
 
 def sample_weights(weights: np.ndarray, name: str) -> None:
-    """Weights of samples, finite and not negative, whose sums and sums of squares neither overflow nor vanish."""
+    """Check that sums and squares of sample weights (finite, non-negative) neither overflow nor vanish."""
     heaviest = float(weights.max(initial=0.0))
     if heaviest > LARGEST_WEIGHT or 0 < heaviest < SMALLEST_WEIGHT:
         msg = (
-            f"the largest of {name} must lie between {SMALLEST_WEIGHT:g} and {LARGEST_WEIGHT:g}, got {heaviest:g}: "
-            "multiply all of them by one number, which changes nothing else"
+            f"the largest value of {name} must lie between {SMALLEST_WEIGHT:g} and {LARGEST_WEIGHT:g}, "
+            f"got {heaviest:g}: multiply all weights by the same number, which does not change the result"
         )
         raise ValueError(msg)
 
 
 def labels(array: Any, like: Array, name: str, *, xp: Namespace) -> Any:
-    """Integer class indices, one for each row of `like`, within its classes."""
+    """Check for integer class indices, one for each row of `like`, within its classes."""
     unmasked(array, name)
     if isinstance(array, (list, tuple, int)):
         array = xp.asarray(np.asarray(array, dtype=None if np.size(array) else np.int64))
@@ -189,19 +194,19 @@ def labels(array: Any, like: Array, name: str, *, xp: Namespace) -> Any:
         msg = f"{name} must have an integer dtype, got {array.dtype}"
         raise TypeError(msg)
     if tuple(array.shape) != tuple(like.shape[:-1]):
-        msg = f"{name} must have shape {tuple(like.shape[:-1])}, one label a row, got {tuple(array.shape)}"
+        msg = f"{name} must have shape {tuple(like.shape[:-1])}, one label per row, got {tuple(array.shape)}"
         raise ValueError(msg)
     classes = like.shape[-1]
     if can_read_values(array):
-        reject_rows((array < 0) | (array >= classes), array, f"{name} must lie in 0 ... {classes - 1}", xp)
+        reject_rows((array < 0) | (array >= classes), array, f"{name} must be from 0 to {classes - 1}", xp)
     return xp.astype(array, xp.int64, copy=False)
 
 
 def gamma(value: Any, *, classes: int | None, least: float | None = None) -> Constants:
-    """A focusing parameter, > -1 (or >= `least`): a number, or one a class; equal values become one number."""
+    """Check a focusing parameter, > -1 (or >= `least`): a number, or one per class; equal values become one."""
     numbers = _numbers(value, "gamma", classes)
     for number in numbers if isinstance(numbers, tuple) else (numbers,):
-        # not math.isfinite: torch.compile takes the gamma of a second loss for a variable, which it refuses
+        # not math.isfinite: torch.compile treats the gamma of a second loss as a variable, which isfinite rejects
         if not (number < math.inf and (number > -1 if least is None else number >= least)):
             bound = "greater than -1" if least is None else f"at least {least:g}"
             msg = f"gamma must be {bound} and finite, got {number}"
@@ -210,7 +215,7 @@ def gamma(value: Any, *, classes: int | None, least: float | None = None) -> Con
 
 
 def scalar_gamma(value: Any, *, least: float | None = None, above: float | None = None) -> float:
-    """A single focusing parameter."""
+    """Check a single focusing parameter."""
     number = _number(value, "gamma")
     if above is not None and not above < number < math.inf:
         msg = f"gamma must be greater than {above:g} and finite, got {number}"
@@ -220,9 +225,9 @@ def scalar_gamma(value: Any, *, least: float | None = None, above: float | None 
 
 
 def weight(value: Any, *, classes: int) -> Any:
-    """Class weights: positive, finite, one per class; equal weights change nothing and become None.
+    """Check class weights: positive, finite, one per class; equal weights have no effect and become None.
 
-    A tensor that is being compiled has no values to look at, and stays one.
+    A tensor is returned unchanged during compilation, because its values are unknown.
     """
     if value is None:
         return None
@@ -240,28 +245,28 @@ def weight(value: Any, *, classes: int) -> Any:
 
 
 def alpha(value: Any, *, classes: int | None) -> Constants | None:
-    """The balance of sigmoid focal loss, in (0, 1): a number, or one a class."""
+    """Check the balance of sigmoid focal loss, in (0, 1): a number, or one per class."""
     if value is None:
         return None
     numbers = _numbers(value, "alpha", classes)
     for number in numbers if isinstance(numbers, tuple) else (numbers,):
         if not 0 < number < 1:
-            msg = f"alpha must lie strictly between 0 and 1 (None for no balancing), got {number}"
+            msg = f"alpha must lie strictly between 0 and 1 (or be None), got {number}"
             raise ValueError(msg)
     return numbers
 
 
-def label_smoothing(value: Any, *, all_of_it: bool = False) -> float:
-    """A smoothing epsilon in [0, 1), so that it can be undone; `all_of_it` allows for 1."""
+def label_smoothing(value: Any, *, allow_one: bool = False) -> float:
+    """Check a smoothing epsilon in [0, 1), which can be undone; `allow_one` also permits 1."""
     number = _number(value, "label_smoothing")
-    if not (0 <= number < 1 or (all_of_it and number == 1)):
-        msg = f"label_smoothing must lie in [0, 1{']' if all_of_it else ')'}, got {number}"
+    if not (0 <= number < 1 or (allow_one and number == 1)):
+        msg = f"label_smoothing must lie in [0, 1{']' if allow_one else ')'}, got {number}"
         raise ValueError(msg)
     return number
 
 
 def positive(value: Any, name: str) -> float:
-    """A positive, finite number."""
+    """Check for a positive, finite number."""
     number = _number(value, name)
     if not 0 < number < math.inf:  # not math.isfinite: see `gamma`
         msg = f"{name} must be positive and finite, got {number}"
@@ -270,7 +275,7 @@ def positive(value: Any, name: str) -> float:
 
 
 def finite(value: Any, name: str, *, least: float | None = None) -> float:
-    """A finite number, and no smaller one than `least`."""
+    """Check for a finite number, >= `least` if given."""
     number = _number(value, name)
     if not (-math.inf < number < math.inf and (least is None or number >= least)):
         bound = "" if least is None else f"at least {least:g} and "
@@ -280,17 +285,17 @@ def finite(value: Any, name: str, *, least: float | None = None) -> float:
 
 
 def interval(value: Any, name: str) -> tuple[float, float]:
-    """A pair of numbers, or r for (-r, r)."""
+    """Check for a pair of numbers, or r for (-r, r)."""
     numbers = _numbers(value, name, 2)
     return (numbers[0], numbers[1]) if isinstance(numbers, tuple) else (-numbers, numbers)
 
 
 def _numbers(value: Any, name: str, classes: int | None) -> Constants:
-    """A float, or one float a class. No array library takes part, so that compilers may trace it."""
+    """Convert to a float or to one float per class, without array libraries, so that compilers can trace it."""
     if isinstance(value, (int, float)):
         return float(value)
     if getattr(value, "requires_grad", False):
-        msg = f"{name} is a constant of the map: give a tensor that requires no gradient"
+        msg = f"{name} must be a constant: pass a number or a tensor that does not require a gradient"
         raise TypeError(msg)
     try:
         if isinstance(value, (str, bytes, dict)):

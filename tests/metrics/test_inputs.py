@@ -98,8 +98,8 @@ def test_a_gradient_or_a_list_is_no_obstacle():
         (spoiled(PROBS, (2, 0), -0.1), LABELS, ValueError, "non-negative and not NaN, got -0.1 in row 2"),
         (spoiled(PROBS, (1, 0), 0.45), LABELS, ValueError, r"rows of scores must sum to 1 .*got 1\.25 in row 1"),
         (spoiled(PROBS, (1, 0), np.inf), LABELS, ValueError, "rows of scores must sum to 1 .*got inf in row 1"),
-        (PROBS, [0, 3, 1], ValueError, r"labels must lie in 0 \.\.\. 2, got 3 in row 1"),
-        (PROBS, [0, 1, -1], ValueError, r"labels must lie in 0 \.\.\. 2, got -1 in row 2"),
+        (PROBS, [0, 3, 1], ValueError, r"labels must be from 0 to 2, got 3 in row 1"),
+        (PROBS, [0, 1, -1], ValueError, r"labels must be from 0 to 2, got -1 in row 2"),
         (PROBS, [0.0, 1.0, 2.0], TypeError, "labels must have an integer dtype, got float64"),
         (PROBS, [0, 1], ValueError, r"labels must have shape \(3,\), got \(2,\)"),
         (PROBS[:, 0], LABELS, ValueError, r"scores must have shape \(N, classes\).*task='binary'"),
@@ -230,7 +230,7 @@ def test_binary_input_is_the_probability_of_one():
     assert metrics.nll(p, y.astype(bool), task="binary") == metrics.nll(p, y, task="binary")
     with pytest.raises(ValueError, match=r"scores must lie in \[0, 1\], got 1.5 in row 2"):
         metrics.ece(spoiled(p, 2, 1.5), y, task="binary")
-    with pytest.raises(ValueError, match=r"labels must lie in 0 \.\.\. 1, got 2 in row 0"):
+    with pytest.raises(ValueError, match=r"labels must be from 0 to 1, got 2 in row 0"):
         metrics.ece(p, spoiled(y, 0, 2), task="binary")
 
 

@@ -191,9 +191,9 @@ def test_the_slider_holds_as_many_rows_as_fit(rows, classes, kept):
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [
-        (np.array([0, -1]), ValueError, r"labels must lie in 0 \.\.\. 2, got -1"),
+        (np.array([0, -1]), ValueError, r"labels must be from 0 to 2, got -1"),
         (np.array([0.0, 1.0]), TypeError, "labels must have an integer dtype, got float64"),
-        (np.array([[0], [1]]), ValueError, r"labels must have shape \(2,\), one label a row, got \(2, 1\)"),
+        (np.array([[0], [1]]), ValueError, r"labels must have shape \(2,\), one label per row, got \(2, 1\)"),
         (None, TypeError, "labels must have an integer dtype"),
     ],
 )
@@ -245,9 +245,9 @@ def test_a_few_certain_predictions_that_came_true_prove_little(samples, enough):
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_labels_are_indices_not_names(shift):
     logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
-    with pytest.raises(ValueError, match=r"labels must lie in 0 \.\.\. 2, got"):
+    with pytest.raises(ValueError, match=r"labels must be from 0 to 2, got"):
         calibrate(logits, labels + shift)
     with pytest.raises(TypeError, match="labels must have an integer dtype"):
         calibrate(logits, None)
-    with pytest.raises(ValueError, match=r"labels must lie in 0 \.\.\. 1, got"):
+    with pytest.raises(ValueError, match=r"labels must be from 0 to 1, got"):
         calibrate(logits[:, 0], np.minimum(labels, 1) + shift)

@@ -128,7 +128,7 @@ class FocalLoss(AbstractSoftmaxLoss):
             self.gamma: Any = gamma
         else:
             self.gamma = _check.gamma(gamma, classes=_length(gamma), least=0.0)
-        self.label_smoothing = _check.label_smoothing(label_smoothing, all_of_it=True)
+        self.label_smoothing = _check.label_smoothing(label_smoothing, allow_one=True)
         self.detached = detached
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:

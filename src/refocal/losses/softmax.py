@@ -65,7 +65,7 @@ def focal_loss(
     Reference: 001, Eq. 5.
     """
     ignore_index = _check.whole(ignore_index, "ignore_index")
-    label_smoothing = _check.label_smoothing(label_smoothing, all_of_it=True)
+    label_smoothing = _check.label_smoothing(label_smoothing, allow_one=True)
     exponent = resolve_gamma(gamma, classes=_classes(logits))
     settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
     return reduced_focal_loss(logits, target, settings, "none")

@@ -26,7 +26,7 @@ from refocal._arrays import (
     bounded_exp,
     call_on_host,
     device,
-    has_values_within,
+    has_real_values,
     is_traced,
     is_transformed,
     namespace,
@@ -216,7 +216,7 @@ def _search(problem: _Problem) -> Array:
     """
     xp = problem.xp
     transformed = is_transformed(problem.log_target)
-    steered = not transformed or has_values_within(problem.log_target)
+    steered = not transformed or has_real_values(problem.log_target)
     top, low, high = _start_top(problem)
     of_top = _log_h_of_top(problem, top)
     rest = _start_rest(problem, of_top[0])

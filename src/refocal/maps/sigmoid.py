@@ -50,7 +50,7 @@ def sigmoid_posterior(
     exponents, offset = _settings(logits, gamma, alpha, least=None)
     if normalize:
         _check.classes_last(logits, "logits")
-        _check.some_class(logits, "logits", xp=xp)
+        _check.possible_class(logits, "logits", xp=xp)
     wide = widen(logits, xp=xp)
     log_odds = _log_odds(
         wide, constant(exponents, like=wide, xp=xp), constant(plus_one(exponents), like=wide, xp=xp), xp=xp

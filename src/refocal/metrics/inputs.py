@@ -162,7 +162,7 @@ class Sample:
                 self._reject(np.isnan(scores), scores, f"{self.name} must not be NaN", start, rows)
                 return
             largest = scores.max(axis=1)
-            message = f"{self.name} must be finite or -inf (masked), with one finite value a row"
+            message = f"{self.name} must be finite or -inf (masked), with at least one finite value per row"
             self._reject(~np.isfinite(largest), largest, message, start, rows)
         elif scores.ndim == 1:
             if not (scores.min() >= 0 and scores.max() <= 1):
@@ -271,7 +271,7 @@ def _check_labels(labels: np.ndarray, classes: int, ignore_index: int | None, sh
     bad = (labels < 0) | (labels >= classes)
     if ignore_index is not None:
         bad &= labels != ignore_index
-    _check.reject_rows(bad, labels, f"labels must lie in 0 ... {classes - 1}", shape=shape)
+    _check.reject_rows(bad, labels, f"labels must be from 0 to {classes - 1}", shape=shape)
 
 
 def _weights(weights: Any, shape: tuple[int, ...], task: str) -> np.ndarray | None:
