@@ -146,7 +146,7 @@ def test_labels_and_scores_that_do_not_fit():
         (logits, labels, {"classes": [0, 1]}, "classes must be 3 different labels, one for each column of X"),
         (logits, np.minimum(labels, 1) + 4, {}, "X has scores of 3 classes, but y has 2 different labels"),
         (logits, np.minimum(labels, 1) * 1.0, {}, r"y has 2 different labels that are not all integers in 0 \.\.\. 2"),
-        (logits, labels[:5], {}, "X and y must have one row a sample, got 20 and 5"),
+        (logits, labels[:5], {}, "X and y must have one row per sample, got 20 and 5 rows"),
         (logits, None, {}, "requires y to be passed"),
         (logits[:, 0], labels, {}, "X has scores of 2 classes, but y has 3 different labels"),
         (np.where(logits > 3, np.nan, logits), labels, {}, "contains NaN"),

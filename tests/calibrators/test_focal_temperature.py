@@ -274,7 +274,7 @@ def test_posterior_needs_no_fit_and_takes_every_setting():
     np.testing.assert_allclose(calibrator.predict_proba(logits), expected, rtol=1e-12)
     assert calibrator.predict(logits).tolist() == expected.argmax(axis=1).tolist()
     assert FocalPosterior(gamma=1.0, classes=["a", "b", "c"]).predict(logits)[0] in ("a", "b", "c")
-    with pytest.raises(ValueError, match='gamma must be a number greater than -1, one a class, or "fit"'):
+    with pytest.raises(ValueError, match='gamma must be a number greater than -1, one per class, or "fit"'):
         FocalPosterior(gamma="guess").predict_proba(logits)
 
 

@@ -72,7 +72,7 @@ def test_damaged_and_foreign_files(tmp_path):
 
     check(text[: len(text) // 2], "is not a calibrator file")
     check("[]", 'is not a calibrator file: "format" must be')
-    check({**content, "schema": 2}, "has schema 2; this version of refocal reads 1 to 1: update refocal")
+    check({**content, "schema": 2}, "has schema 2; this version of refocal reads schemas 1 to 1: update refocal")
     check({**content, "schema": "1"}, "has schema '1'")
     check(text.replace('"temperature_": ', '"temperature_": 9'), "damaged: its content does not match its digest")
     path.write_bytes(b"\xff\xfe\x00")

@@ -1,7 +1,7 @@
-"""Rules for what calibrators learn: what `fit` can give is what `save` writes and `load` accepts, and nothing else.
+"""Checks of fitted attributes. `save` and `load` accept exactly the values that `fit` can set.
 
-A rule takes a value, its name and the calibrator, whose settings and `classes_` are there already. It returns the
-value as `fit` would have set it, or raises a ValueError that names the attribute.
+A check takes a value, its name, and the calibrator, whose settings and `classes_` are already set. It returns the value
+as `fit` would have set it, or raises a ValueError that names the attribute.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ import numpy as np
 Check = Callable[[Any, str, Any], Any]
 Size = int | Callable[[Any], int]
 
-_LARGEST = 1e150  # of a coefficient: its product with any logit below that is finite
+_LARGEST = 1e150  # the largest coefficient: its product with any logit below 1e150 is finite
 
 
 def check_positive(value: Any, name: str, _: Any) -> float:
-    """A positive, finite number: a temperature."""
+    """Check a positive, finite number, such as a temperature."""
     number = _number(value, name)
     return _accept(number, name, "positive and finite", 0 < number < math.inf)
 
 
 def check_standard_error(value: Any, name: str, _: Any) -> float:
-    """A number >= 0; infinite where the data determine nothing."""
+    """Check a number >= 0; infinity means that the data do not determine the parameter."""
     number = _number(value, name)
     return _accept(number, name, "at least 0", number >= 0)
 
 
 def check_gamma(value: Any, name: str, _: Any) -> float:
-    """A focusing parameter."""
+    """Check a focusing parameter."""
     number = _number(value, name)
     return _accept(number, name, f"greater than -1, at most {_LARGEST:g}", -1 < number <= _LARGEST)
 
 
 def check_gammas(value: Any, name: str, calibrator: Any) -> Any:
-    """A focusing parameter, or one per class."""
+    """Check a focusing parameter, or a tuple of one per class."""
     if not isinstance(value, tuple):
         return check_gamma(value, name, calibrator)
     classes = count_classes(calibrator)
@@ -48,29 +48,29 @@ def check_gammas(value: Any, name: str, calibrator: Any) -> Any:
 
 
 def check_flag(value: Any, name: str, _: Any) -> bool:
-    """True or False."""
+    """Check a bool."""
     return bool(_accept(value, name, "true or false", isinstance(value, bool)))
 
 
 def check_count(value: Any, name: str, _: Any) -> int:
-    """A whole number >= 0."""
+    """Check a whole number >= 0."""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return int(_accept(value, name, "a whole number, at least 0", whole))
 
 
 def check_text(value: Any, name: str, _: Any) -> str:
-    """A string."""
+    """Check a string."""
     return str(_accept(value, name, "text", isinstance(value, str)))
 
 
 def check_finite(value: Any, name: str, _: Any) -> float:
-    """A finite number."""
+    """Check a finite number."""
     number = _number(value, name)
     return _accept(number, name, "finite", math.isfinite(number))
 
 
 def coefficients_check(*shape: Size, least: float = -_LARGEST) -> Check:
-    """Finite numbers of this shape; sizes that depend on the calibrator are functions of it."""
+    """Make a check of finite numbers of a given shape; a size may be a function of the calibrator."""
 
     def check(value: Any, name: str, calibrator: Any) -> np.ndarray:
         array = _array(value, name, tuple(size if isinstance(size, int) else size(calibrator) for size in shape))
@@ -85,62 +85,62 @@ def coefficients_check(*shape: Size, least: float = -_LARGEST) -> Check:
 
 
 def check_mixture(value: Any, name: str, _: Any) -> np.ndarray:
-    """Three shares that sum to 1."""
+    """Check three shares that sum to 1."""
     array = coefficients_check(3, least=0.0)(value, name, _)
     return np.asarray(_accept(array, name, "shares that sum to 1", abs(array.sum() - 1) < 1e-6))
 
 
 def check_knots(value: Any, name: str, calibrator: Any) -> np.ndarray:
-    """Ends of pieces (C, M), M a power of two, in order, the unused ones infinite."""
+    """Check ends of pieces (C, M): M is a power of two, rows are in ascending order, and unused ends are infinite."""
     array = _tables(value, name, calibrator)
     size = array.shape[1]
     _accept(array.shape, name, "tables of 2^k columns", size > 0 and size & (size - 1) == 0)
     following = array[:, 1:] >= array[:, :-1]
-    order = "in ascending order, finite first and inf after, from a finite one on"
+    order = "in ascending order, beginning with a finite number and padded with inf"
     _accept(array.tolist(), name, order, bool(following.all() and np.isfinite(array[:, 0]).all()))
     return array
 
 
 def check_probabilities(value: Any, name: str, calibrator: Any) -> np.ndarray:
-    """A probability for each knot."""
+    """Check one probability per knot."""
     array = _array(value, name, calibrator.knots_.shape)
     _accept(array.tolist(), name, "in [0, 1]", bool(((array >= 0) & (array <= 1)).all()))
     return array
 
 
 def check_rising_probabilities(value: Any, name: str, calibrator: Any) -> np.ndarray:
-    """A probability for each knot, none below the one before."""
+    """Check one probability per knot, in ascending order."""
     array = check_probabilities(value, name, calibrator)
     _accept(array.tolist(), name, "in ascending order", bool((array[:, 1:] >= array[:, :-1]).all()))
     return array
 
 
 def check_labels(value: Any, name: str, _: Any) -> np.ndarray:
-    """Two or more different labels of classes."""
+    """Check an array of two or more different class labels."""
     ok = isinstance(value, np.ndarray) and value.ndim == 1 and len(value) >= 2 and value.dtype.kind in "biufUOmM"
     _accept(value, name, "an array of two or more labels", ok)
     try:
         different = len(np.unique(value)) == len(value)
-    except TypeError:  # of kinds that cannot be compared
+    except TypeError:  # labels of kinds that cannot be compared
         different = False
     _accept(value, name, "different labels of one kind", different)
     return np.asarray(value)
 
 
 def check_columns(value: Any, name: str, calibrator: Any) -> int:
-    """As many as there are classes, or one for two classes."""
+    """Check a number of columns: one per class, or a single column for two classes."""
     number = count_classes(calibrator)
     allowed = (1, 2) if number == 2 else (number,)
     return int(_accept(value, name, " or ".join(map(str, allowed)), type(value) is int and value in allowed))
 
 
 def count_classes(calibrator: Any) -> int:
-    """How many classes the calibrator knows."""
+    """Count the classes of a calibrator."""
     return len(calibrator.classes_)
 
 
 def count_functions(calibrator: Any) -> int:
-    """How many maps a one-against-the-rest method has: one for two classes."""
+    """Count the functions of a one-against-the-rest method: one per class, or one in all for two classes."""
     number = count_classes(calibrator)
     return 1 if number == 2 else number
 

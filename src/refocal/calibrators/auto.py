@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
 
 from refocal import _check
+from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
@@ -116,7 +117,7 @@ class AutoCalibrator(Calibrator):
         scoring: str = "nll",
         cv: Any = 5,
         random_state: int = 0,
-        input: str = "logits",
+        input: Input = "logits",
         classes: Any = None,
     ) -> None:
         self.candidates = candidates
@@ -200,8 +201,7 @@ class AutoCalibrator(Calibrator):
     def _check_scoring(self) -> str:
         return _check.one_of(self.scoring, "scoring", ("nll", "brier"))
 
-    def _check_settings(self, classes: int | None) -> None:
-        super()._check_settings(classes)
+    def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         self._check_scoring()
 
     def _head(self, classes: int) -> Head:

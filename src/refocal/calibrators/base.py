@@ -1,4 +1,4 @@
-"""What every calibrator shares: its input, its classes, prediction, and the ways to ship it."""
+"""The base of all calibrators: how they take scores, predict, and are saved and exported."""
 
 from __future__ import annotations
 
@@ -8,26 +8,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import assert_all_finite
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from refocal import _check
 from refocal._arrays import map_row_blocks, namespace
+from refocal._check import Input
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.conversion import check_input, check_probs, scores_to_logits
+from refocal.calibrators.training_data import (
+    check_labels,
+    check_sample_weight,
+    choose_classes,
+    encode_labels,
+    find_present,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
 
 class Head(NamedTuple):
-    """A map from logits to probabilities: a function of `core.heads`, its parameters, and its settings.
+    """A fitted map from logits to probabilities.
 
-    `wide` heads are computed in float64 wherever they run: they have jumps or steep pieces, at which rounding of
-    the logits would show.
+    Attributes:
+        function: A function of `refocal.maps.heads`.
+        arrays: Its array arguments, by name.
+        settings: Its other arguments, by name.
+        wide: Whether to compute in float64 everywhere. A map with jumps or steep pieces needs this, because rounding
+            of the logits would show there.
     """
 
     function: Callable[..., Any]
@@ -37,45 +48,56 @@ class Head(NamedTuple):
 
 
 class Calibrator(ClassifierMixin, BaseEstimator, ABC):
-    """A scikit-learn classifier on the scores of another one.
+    """A scikit-learn classifier that turns the scores of another classifier into probabilities.
 
-    Scores, `X`, are logits (N, K), or probabilities where the constructor says `input="probs"`; the kind is never
-    guessed. A single column (N,) or (N, 1) is for two classes: the log-odds log(p / (1 - p)) of the second class, or
-    its probability. A probability of 0 or 1 is taken as the nearest number that its dtype can tell from it.
+    This is the abstract base class. Choose one of its subclasses, or `AutoCalibrator`.
 
-    Columns are in the order of `classes_`: `classes` if given, else the sorted labels of `y`. If `y` lacks a class,
-    its labels must be column numbers 0 ... K - 1, or `classes` must be given.
+    Scores `X` are logits (N, K), or probabilities if the constructor is given `input="probs"`; nothing is guessed from
+    their values. A single column (N,) or (N, 1) is for two classes: the log-odds log(p / (1 - p)) of the second class,
+    or its probability. A probability of 0 or 1 is replaced by the nearest number to it that the dtype can represent.
+
+    Columns are in the order of `classes_`. That is `classes` if given, else the sorted labels of `y`. If a class is
+    missing from `y`, either its labels must be column numbers 0 ... K - 1, or `classes` must be given.
     """
 
-    input: str
-    classes: Any
+    input: Input
+    classes: ArrayLike | None
     classes_: np.ndarray
     n_features_in_: int
 
-    # what `save` writes beside the constructor's parameters, and the rule that each value keeps
+    # The fitted attributes that `save` writes and `load` reads, each with its check.
     _learned: ClassVar[dict[str, Check]] = {}
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to scores `X` and labels `y` (N,); weights count as repeated samples. Returns self."""
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit to scores.
+
+        Args:
+            X: Scores (N, K), or (N,) or (N, 1) for two classes.
+            y: Labels (N,).
+            sample_weight: Weights (N,); a weight of 2 counts as two equal samples.
+
+        Returns:
+            The calibrator itself.
+        """
         self._fit(*self._prepare(X, y, sample_weight))
         return self
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Calibrated probabilities (N, K), float64."""
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """Calibrated probabilities (N, K) in float64."""
         return self._evaluate(X, log=False)
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Their logarithms, without underflow where the method has none."""
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
+        """Logarithms of the calibrated probabilities (N, K); they do not underflow if the map itself has no zeros."""
         return self._evaluate(X, log=True)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row."""
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The most probable class of each row (N,)."""
         probs = self._evaluate(X, log=True)
-        return self._classes_of(probs.shape[1])[np.argmax(probs, axis=1)]
+        return self._name_columns(probs.shape[1])[np.argmax(probs, axis=1)]
 
     @property
     def n_parameters_(self) -> int:
-        """How many numbers were fitted."""
+        """The number of fitted parameters."""
         check_is_fitted(self)
         return self._count_parameters()
 
@@ -87,57 +109,60 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         save(self, path)
 
     def to_torch(self) -> nn.Module:
-        """A module that maps scores (..., K) to calibrated probabilities of the same dtype; needs torch."""
+        """Export a PyTorch module that maps scores (..., K) to probabilities of the same dtype. Needs torch."""
         from refocal.calibrators.torch_export import to_torch
 
         check_is_fitted(self)
         return to_torch(self)
 
     def to_onnx(self, path: str | Path) -> None:
-        """Write an ONNX graph from float32 scores (batch, K) to float32 "probabilities"; needs onnx."""
+        """Write an ONNX graph that maps float32 scores (batch, K) to float32 "probabilities". Needs onnx."""
         from refocal.calibrators.onnx_export import to_onnx
 
         check_is_fitted(self)
         to_onnx(self, path)
 
     def _prepare(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Check scores, labels and weights, as `_fit` takes them."""
-        logits = self._logits(X, reset=True)
-        labels = self._encode(y, len(logits), logits.shape[1])
-        weights = _weights(sample_weight, len(logits))
-        if weights is not None and not np.all(weights):  # a sample of weight 0 is none
+        """Check scores, labels and weights, and convert them to the arguments of `_fit`."""
+        logits = self._read_scores(X, reset=True)
+        labels = self._read_labels(y, *logits.shape)
+        weights = check_sample_weight(sample_weight, len(logits))
+        if weights is not None and not np.all(weights):  # a sample of weight 0 counts as absent
             logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
         return logits, labels, weights
 
     @abstractmethod
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        """Learn from checked logits (N, K), class indices and weights (N,)."""
-
-    def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
-        """Check the constructor's parameters as `fit` does; before a fit, `classes` may be unknown."""
-        check_input(self.input)
+        """Learn from checked logits (N, K), class indices (N,) and weights (N,)."""
 
     @abstractmethod
     def _head(self, classes: int) -> Head:
-        """The fitted map, for that many classes."""
+        """The fitted map for this number of classes."""
 
     @abstractmethod
     def _count_parameters(self) -> int:
         """The number of fitted parameters."""
 
-    def _evaluate(self, X: Any, *, log: bool) -> np.ndarray:
+    def _check_settings(self, classes: int | None) -> None:
+        """Check the constructor's parameters as `fit` does; `classes` is None if their number is not known yet.
+
+        `input` is checked elsewhere. A calibrator that has no other settings to check leaves this as it is.
+        """
+
+    def _evaluate(self, X: ArrayLike, *, log: bool) -> np.ndarray:
         check_is_fitted(self)
-        logits = self._logits(X, reset=False).astype(np.float64, copy=False)
+        logits = self._read_scores(X, reset=False).astype(np.float64, copy=False)
         head = self._head(logits.shape[1])
         xp = namespace(logits)
 
-        def block(rows: np.ndarray) -> np.ndarray:
-            return head.function(rows, **head.arrays, **head.settings, log=log, xp=xp)
+        def evaluate_rows(rows: np.ndarray) -> np.ndarray:
+            probs: np.ndarray = head.function(rows, **head.arrays, **head.settings, log=log, xp=xp)
+            return probs
 
-        return map_row_blocks(block, np.ascontiguousarray(logits))
+        return map_row_blocks(evaluate_rows, np.ascontiguousarray(logits))
 
-    def _logits(self, X: Any, *, reset: bool) -> np.ndarray:
-        """Checked scores as logits (N, K)."""
+    def _read_scores(self, X: Any, *, reset: bool) -> np.ndarray:
+        """Check scores and convert them to logits (N, K)."""
         input = check_input(self.input)
         _check.unmasked(X, "X")
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
@@ -147,57 +172,33 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         dtypes = (np.float64, np.float32)
         if reset or hasattr(self, "n_features_in_"):
             X = validate_data(self, X, reset=reset, dtype=dtypes)
-        else:  # nothing had to be fitted
+        else:  # this calibrator needed no fit, so it has no number of columns to compare with
             X = check_array(X, dtype=dtypes)
         X = X.astype(np.float16) if is_half else X
         if input == "probs":
             check_probs(X)
         return scores_to_logits(X, input=input)
 
-    def _encode(self, y: Any, rows: int, columns: int) -> np.ndarray:
-        """Class indices of the labels; sets `classes_`."""
+    def _read_labels(self, y: Any, rows: int, columns: int) -> np.ndarray:
+        """Check labels, set `classes_`, and convert the labels to column numbers."""
         if y is None:
             msg = f"{type(self).__name__} requires y to be passed, but the target y is None"
             raise ValueError(msg)
-        y = column_or_1d(_check.unmasked(y, "y"), warn=True)
-        if y.dtype.kind == "f":
-            assert_all_finite(y, input_name="y")
-        if len(y) != rows:
-            msg = f"X and y must have one row a sample, got {rows} and {len(y)}"
-            raise ValueError(msg)
-        present = _present(y)
-        if self.classes is not None:
-            classes = np.asarray(self.classes)
-            if classes.ndim != 1 or len(np.unique(classes)) != len(classes) or len(classes) != columns:
-                msg = f"classes must be {columns} different labels, one for each column of X, got {self.classes!r}"
-                raise ValueError(msg)
-        elif len(present) == columns:
-            classes = present
-        elif y.dtype.kind in "iu" and present[0] >= 0 and present[-1] < columns:
-            classes = np.arange(columns)
-        else:
-            check_classification_targets(y)
-            msg = (
-                f"X has scores of {columns} classes, but y has {len(present)} different labels that are not all "
-                f"integers in 0 ... {columns - 1}: name the columns by classes="
-            )
-            raise ValueError(msg)
-        order = np.argsort(classes)
-        position = np.minimum(np.searchsorted(classes, present, sorter=order), columns - 1)
-        missing = classes[order[position]] != present
-        if np.any(missing):
-            msg = f"labels in y must be among classes, got {present[missing][0]!r}"
-            raise ValueError(msg)
+        labels = check_labels(y, rows)
+        present = find_present(labels)
+        classes = choose_classes(self.classes, present, columns)
+        indices = encode_labels(labels, classes, present)
         self.classes_ = classes
-        if classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(columns)):
-            return y.astype(np.intp, copy=False)
-        return order[np.searchsorted(classes, y, sorter=order)]
+        return indices
 
-    def _classes_of(self, columns: int) -> np.ndarray:  # noqa: ARG002
-        return self.classes_
+    def _name_columns(self, columns: int) -> np.ndarray:
+        """The label of each column."""
+        if hasattr(self, "classes_"):
+            return self.classes_
+        return np.arange(columns) if self.classes is None else np.asarray(self.classes)
 
-    def _columns(self) -> int:
-        """How many columns of scores there are, for an export."""
+    def _count_columns(self) -> int:
+        """The number of columns of scores, which an export needs."""
         columns: int | None = getattr(self, "n_features_in_", None)
         if columns is None:
             msg = f"fit this {type(self).__name__} first: an export needs the number of classes"
@@ -205,32 +206,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         return columns
 
 
-def _present(y: np.ndarray) -> np.ndarray:
-    """The sorted distinct labels; small integers are counted, which is faster than sorting them."""
-    if y.dtype.kind in "iu" and len(y) and int(y.max()) - (low := int(y.min())) < 1 << 16:
-        return (np.flatnonzero(np.bincount(y.astype(np.int64) - low)) + low).astype(y.dtype)
-    check_classification_targets(y)
-    return np.unique(y)
-
-
-def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
-    if sample_weight is None:
-        return None
-    weights = np.asarray(_check.unmasked(sample_weight, "sample_weight"), dtype=np.float64)
-    if weights.ndim == 0:
-        weights = np.full(rows, weights)
-    if weights.shape != (rows,):
-        msg = f"sample_weight must have shape ({rows},), one weight a row, got {weights.shape}"
-        raise ValueError(msg)
-    if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and np.any(weights)):
-        msg = "sample_weight must be finite, non-negative and not zero everywhere"
-        raise ValueError(msg)
-    _check.sample_weights(weights, "sample_weight")
-    return weights
-
-
 def check_bool(value: Any, name: str) -> bool:
-    """True or False."""
+    """Check a setting that is True or False."""
     if not isinstance(value, bool | np.bool_) and value not in (0, 1):
         msg = f"{name} must be True or False, got {value!r}"
         raise ValueError(msg)

@@ -1,11 +1,17 @@
-"""Logistic maps of one score: Platt scaling and beta calibration, one class against the rest beyond two classes."""
+"""Logistic maps of one score: Platt scaling and beta calibration.
+
+With more than two classes, each class is fitted against the rest.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar, final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
@@ -14,12 +20,17 @@ from refocal.maps.heads import logistic_head
 from refocal.maps.simplex import log_p_and_q, split_logits
 
 
+@final
 class PlattScaling(Calibrator):
-    """sigmoid(a s + b) of the log-odds s = log(p / (1 - p)) of a class, p the softmax of the logits.
+    """Calibrate a two-class score with a slope and an offset.
 
-    With two classes this is the second class's probability; with more, each class has its a and b, and
-    probabilities are scaled to sum 1. Labels are smoothed as Platt proposed, to (n + 1) / (n + 2) and 1 / (m + 2)
-    for n samples of the class and m others, which keeps separable data and missing classes finite.
+    Choose it for two classes if the score is off by a scale and a shift. `BetaCalibration` is more flexible.
+
+    The map is sigmoid(a s + b), where s = log(p / (1 - p)) are the log-odds of a class and p is its softmax
+    probability. With two classes this is the probability of the second class. With more, each class has its own a and
+    b, and the probabilities are scaled to sum to 1. Labels are smoothed as Platt proposed, to (n + 1) / (n + 2) and
+    1 / (m + 2) for n samples of the class and m others. This keeps a and b finite for separable data and missing
+    classes.
 
     Args:
         input: "logits" or "probs".
@@ -27,7 +38,7 @@ class PlattScaling(Calibrator):
 
     Attributes:
         weights_: a, (1,) for two classes, else (K,).
-        bias_: b, the same shape.
+        bias_: b, of the same shape.
 
     Reference: Platt, "Probabilistic outputs for support vector machines", 1999.
     """
@@ -37,17 +48,12 @@ class PlattScaling(Calibrator):
         "bias_": attributes.coefficients_check(attributes.count_functions),
     }
 
-    def __init__(self, *, input: str = "logits", classes: Any = None) -> None:
+    def __init__(self, *, input: Input = "logits", classes: ArrayLike | None = None) -> None:
         self.input = input
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        log_p, log_q = _logs(logits)
-        found = []
-        for k in _fitted_classes(logits.shape[1]):
-            features = np.stack([log_p[:, k] - log_q[:, k], np.ones(len(logits))], axis=1)
-            found.append(_fit_class(features, labels == k, weights))
-        self.weights_, self.bias_ = np.array(found).T
+        self.weights_, self.bias_ = _fit_classes(_fit_platt, logits, labels, weights)
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         arrays = {"on_p": self.weights_, "on_q": self.weights_, "bias": self.bias_}
@@ -57,10 +63,14 @@ class PlattScaling(Calibrator):
         return self.weights_.size + self.bias_.size
 
 
+@final
 class BetaCalibration(Calibrator):
-    """sigmoid(a log p - b log(1 - p) + c) with a, b >= 0, p the softmax probability of a class.
+    """Calibrate a two-class probability with three numbers, so that it can be bent differently near 0 and near 1.
 
-    Two classes, more classes, and smoothed labels are as in `PlattScaling`.
+    Choose it for two classes, in particular if the scores are probabilities already.
+
+    The map is sigmoid(a log p - b log(1 - p) + c) with a, b >= 0, where p is the softmax probability of a class. Two
+    classes, more classes, and smoothed labels are treated as in `PlattScaling`.
 
     Args:
         input: "logits" or "probs".
@@ -78,53 +88,64 @@ class BetaCalibration(Calibrator):
         "bias_": attributes.coefficients_check(attributes.count_functions),
     }
 
-    def __init__(self, *, input: str = "logits", classes: Any = None) -> None:
+    def __init__(self, *, input: Input = "logits", classes: ArrayLike | None = None) -> None:
         self.input = input
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        log_p, log_q = _logs(logits)
-        found = []
-        for k in _fitted_classes(logits.shape[1]):
-            features = np.stack([log_p[:, k], -log_q[:, k], np.ones(len(logits))], axis=1)
-            coefficients = _fit_class(features, labels == k, weights)
-            kept = [0, 1, 2]
-            while len(kept) > 1 and np.min(coefficients[kept[:-1]]) < 0:
-                # a map that falls somewhere: without its most negative part, refitted
-                del kept[int(np.argmin(coefficients[kept[:-1]]))]
-                coefficients = np.zeros(3)
-                coefficients[kept] = _fit_class(features[:, kept], labels == k, weights)
-            found.append(coefficients)
-        self.weights_, self.bias_ = np.array(found).T[:2], np.array(found).T[2]
+        found = _fit_classes(_fit_beta, logits, labels, weights)
+        self.weights_, self.bias_ = found[:2], found[2]
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         arrays = {"on_p": self.weights_[0], "on_q": self.weights_[1], "bias": self.bias_}
-        return Head(logistic_head, arrays, {}, wide=True)  # log(1 - p) may be tiny, and its factor beyond float32
+        return Head(
+            logistic_head, arrays, {}, wide=True
+        )  # log(1 - p) may be tiny, and its coefficient too large for float32
 
     def _count_parameters(self) -> int:
         return self.weights_.size + self.bias_.size
 
 
-def _logs(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log p and log(1 - p) of each class in float64."""
+FitClass = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
+
+
+def _fit_classes(fit_class: FitClass, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Fit the second of two classes, or each of more; the coefficients are (d, classes).
+
+    `fit_class` takes log p and log(1 - p) of the class, whether the label is the class, and the weights, all (N,).
+    """
     split = split_logits(logits.astype(np.float64, copy=False), temperature=1.0, xp=np)
     log_p, log_q = log_p_and_q(split, xp=np)
-    return log_p, log_q
+    columns = [1] if logits.shape[1] == 2 else range(logits.shape[1])
+    return np.array([fit_class(log_p[:, k], log_q[:, k], labels == k, weights) for k in columns]).T
 
 
-def _fitted_classes(classes: int) -> range:
-    return range(1, 2) if classes == 2 else range(classes)
+def _fit_platt(log_p: np.ndarray, log_q: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    features = np.stack([log_p - log_q, np.ones(len(log_p))], axis=1)
+    return _fit_smoothed(features, positive, weights)
 
 
-def _fit_class(features: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Coefficients of one class against the rest, the constant last, from labels smoothed as Platt proposed."""
+def _fit_beta(log_p: np.ndarray, log_q: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    features = np.stack([log_p, -log_q, np.ones(len(log_p))], axis=1)
+    coefficients = _fit_smoothed(features, positive, weights)
+    kept = [0, 1, 2]
+    while len(kept) > 1 and np.min(coefficients[kept[:-1]]) < 0:
+        # The map decreases somewhere: drop its most negative coefficient and fit again.
+        del kept[int(np.argmin(coefficients[kept[:-1]]))]
+        coefficients = np.zeros(3)
+        coefficients[kept] = _fit_smoothed(features[:, kept], positive, weights)
+    return coefficients
+
+
+def _fit_smoothed(features: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Fit the coefficients of features (N, d), the constant last, to labels smoothed as Platt proposed."""
     counts = np.ones(len(positive)) if weights is None else weights
     total, own = counts.sum(), counts[positive].sum()
     targets = np.where(positive, (own + 1) / (own + 2), 1 / (total - own + 2))
-    # centerd and scaled, so that Newton's steps are well conditioned
+    # Features are centered and scaled, so that Newton's steps are well conditioned.
     share = counts / total
     center, spread = share @ features, np.sqrt(share @ (features - share @ features) ** 2)
-    spread[spread <= 1e-12 * np.abs(center)] = 1.0  # of equal numbers, rounding is all there is
+    spread[spread <= 1e-12 * np.abs(center)] = 1.0  # the spread of equal numbers is rounding alone
     center[-1], spread[-1] = 0.0, 1.0
     scaled = fit_binary((features - center) / spread, targets, share)
     coefficients = scaled / spread

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar, final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
@@ -16,10 +18,15 @@ from refocal.maps.heads import mixture_head
 from refocal.stats.proper_scores import log_scores
 
 
+@final
 class EnsembleTemperatureScaling(Calibrator):
-    """w_1 softmax(z / T) + w_2 softmax(z) + w_3 / K, w on the simplex. The arg max never changes.
+    """Mix temperature-scaled, original and uniform probabilities. Predicted classes do not change.
 
-    T is the likeliest temperature; the weights maximize the likelihood given T, which is a convex problem.
+    Choose it if temperature scaling is not flexible enough, for example because some labels are wrong and no
+    prediction should come close to 1.
+
+    The map is w_1 softmax(z / T) + w_2 softmax(z) + w_3 / K for logits z, with weights w >= 0 that sum to 1. T is the
+    maximum-likelihood temperature. The weights then maximize the likelihood for this T, which is a convex problem.
 
     Args:
         input: "logits" or "probs".
@@ -37,7 +44,7 @@ class EnsembleTemperatureScaling(Calibrator):
         "weights_": attributes.check_mixture,
     }
 
-    def __init__(self, *, input: str = "logits", classes: Any = None) -> None:
+    def __init__(self, *, input: Input = "logits", classes: ArrayLike | None = None) -> None:
         self.input = input
         self.classes = classes
 
@@ -50,7 +57,7 @@ class EnsembleTemperatureScaling(Calibrator):
             for part in np.eye(3)
         ]
         self.weights_ = fit_mixture(np.stack(parts, axis=1), data.share)
-        if self.weights_[2] == 1:  # then T is held at its bound, next to uniform, and keeps the order of classes
+        if self.weights_[2] == 1:  # then T is at its bound: nearly uniform, but it keeps the order of the classes
             self.weights_ = np.array([1.0, 0.0, 0.0])
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002

@@ -1,4 +1,7 @@
-"""Fitted calibrators as JSON files: a schema version, names from a closed list, a digest, never code."""
+"""Fitted calibrators as JSON files.
+
+A file holds a schema version, a digest, and values under names from a closed list. It never holds code.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +20,34 @@ from refocal._documents import parse_json, read_document
 from refocal._files import write_text
 from refocal.calibrators.attributes import Check, check_columns, check_labels
 from refocal.calibrators.base import Calibrator
+from refocal.calibrators.conversion import check_input
 
 FORMAT = "refocal calibrator"
 SCHEMA = 1
 _COMMON: dict[str, Check] = {"classes_": check_labels, "n_features_in_": check_columns}
 _SCALARS = (bool, int, float, str)
-_PADDED = 256  # characters to which labels of classes may be padded
+_PADDED = 256  # class labels are padded to at most this many characters
 
 
 def save(calibrator: Calibrator, path: str | Path) -> None:
-    """Write a fitted calibrator, under a temporary name first."""
+    """Write a fitted calibrator to a JSON file; it replaces the file only when it is complete."""
     if type(calibrator).__name__ not in _registry():
-        msg = f"a {type(calibrator).__name__} cannot be saved as JSON: save its calibrator, and its estimator by itself"
+        msg = f"a {type(calibrator).__name__} cannot be saved as JSON: save its calibrator and its estimator separately"
         raise TypeError(msg)
     body = _record(calibrator)
-    _restore(body)  # what cannot be read again is not written
+    _restore(body)  # write nothing that could not be read again
     content = {"format": FORMAT, "schema": SCHEMA, "digest": _digest(body), "calibrator": body}
     write_text(path, json.dumps(content, allow_nan=False, indent=1), overwrite=True)
 
 
 def load(path: str | Path) -> Calibrator:
-    """Read a calibrator that `save` wrote.
+    """Load a calibrator from a JSON file that its `save` method wrote.
 
     Args:
         path: The file.
 
     Raises:
-        ValueError: If the file is no calibrator, is damaged, or was written by a newer version of refocal.
+        ValueError: If the file is not a calibrator, is damaged, or was written by a newer version of refocal.
 
     Example:
         >>> import tempfile, numpy as np
@@ -61,7 +65,7 @@ def load(path: str | Path) -> Calibrator:
         raise ValueError(msg)
     schema = content.get("schema")
     if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
-        msg = f"{path} has schema {schema!r}; this version of refocal reads 1 to {SCHEMA}: update refocal"
+        msg = f"{path} has schema {schema!r}; this version of refocal reads schemas 1 to {SCHEMA}: update refocal"
         raise ValueError(msg)
     body = content.get("calibrator")
     try:
@@ -75,7 +79,7 @@ def load(path: str | Path) -> Calibrator:
 
 
 def digest(calibrator: Calibrator) -> str:
-    """What tells a fitted calibrator from another one."""
+    """Compute a digest of the settings and fitted attributes; two calibrators with one digest predict the same."""
     return _digest(_record(calibrator))
 
 
@@ -91,7 +95,7 @@ def _registry() -> dict[str, type[Calibrator]]:
 
 
 def _record(calibrator: Calibrator) -> dict[str, Any]:
-    """A fitted calibrator as what JSON knows."""
+    """Convert a fitted calibrator to values that JSON can hold."""
     names = (*_COMMON, *calibrator._learned)
     return {
         "kind": type(calibrator).__name__,
@@ -101,7 +105,7 @@ def _record(calibrator: Calibrator) -> dict[str, Any]:
 
 
 def _restore(record: Any, within: str = "") -> Calibrator:
-    """A calibrator from its record, checked; `within` is put before the names of what is wrong."""
+    """Build a calibrator from its record and check it; errors put `within` before the names of attributes."""
     registry = _registry()
     kind, parameters, learned = (_part(record, key, within) for key in ("kind", "parameters", "learned"))
     if not isinstance(kind, str) or kind not in registry:
@@ -114,12 +118,13 @@ def _restore(record: Any, within: str = "") -> Calibrator:
     try:
         calibrator = registry[kind](**settings)
     except TypeError as error:  # a parameter without a default is missing
-        msg = f"{within}parameters of {kind} are not complete: {error}"
+        msg = f"{within}parameters of {kind} are incomplete: {error}"
         raise ValueError(msg) from error
     rules = {**_COMMON, **calibrator._learned}
     values = dict(_items(learned, "learned", rules, within))
     _set_learned(calibrator, rules, values, within)
     try:
+        check_input(calibrator.input)
         calibrator._check_settings(len(calibrator.classes_) if hasattr(calibrator, "classes_") else None)
     except (ValueError, TypeError, OverflowError) as error:
         msg = f"{within}parameters of {kind}: {error}"
@@ -128,7 +133,10 @@ def _restore(record: Any, within: str = "") -> Calibrator:
 
 
 def _set_learned(calibrator: Calibrator, rules: dict[str, Check], values: dict[str, Any], within: str) -> None:
-    """All that `fit` would have set, or nothing where a calibrator needs no fit or is a candidate for one."""
+    """Set every attribute that `fit` sets.
+
+    Nothing may be there only for a calibrator that needs no fit, or for a candidate that was not fitted.
+    """
     if not values and (within or _is_fitted(calibrator)):
         return
     needed = _COMMON if _is_fitted(calibrator) else rules
@@ -145,7 +153,7 @@ def _is_fitted(calibrator: Calibrator) -> bool:
         check_is_fitted(calibrator)
     except NotFittedError:
         return False
-    except (ValueError, TypeError):  # by a parameter that is checked later
+    except (ValueError, TypeError):  # raised by a bad parameter, which is checked later
         return False
     return True
 
@@ -169,7 +177,7 @@ def _items(record: Any, what: str, allowed: Container[str], within: str) -> Iter
 
 
 def _encode(value: Any) -> Any:
-    """A value as what JSON knows; whatever JSON lacks is a dict with one telling key."""
+    """Convert a value to one that JSON can hold. A type that JSON lacks becomes a dict whose key names the type."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
@@ -218,7 +226,7 @@ def _decode_dict(value: dict[str, Any], name: str) -> Any:
 
 
 def _decode_array(value: dict[str, Any], name: str) -> np.ndarray:
-    """An array, whose memory is bounded by the items that are there, not by what a dtype claims."""
+    """Build an array. Its memory is bounded by the number of items, whatever dtype the file claims."""
     items = [_decode(item, name) for item in value["array"]]
     dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
     if dtype.kind not in "biufUOmM" or not all(item is None or isinstance(item, _SCALARS) for item in items):

@@ -1,13 +1,16 @@
-"""The posterior map of focal loss as a calibrator."""
+"""The posterior map of focal loss as a calibrator: the inverse of what training with focal loss does."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from refocal._arrays import map_row_blocks
+from refocal._arrays import ClassWeights, PerClass, map_row_blocks
+from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, check_bool
@@ -16,31 +19,35 @@ from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
 
 
+@final
 class FocalPosterior(Calibrator):
-    """Psi^gamma(softmax(logits)): p(y|x) from the logits of a network trained with focal loss.
+    """Recover p(y|x) from the logits of a network trained with focal loss, in closed form.
 
-    With a known gamma there is nothing to fit, and `predict_proba` works at once.
+    Choose it if you know the gamma of the loss and have no held-out data: there is nothing to fit, and `predict_proba`
+    works at once. With one gamma and no class weights, predicted classes do not change.
+
+    The map is Psi^gamma(softmax(logits)).
 
     Args:
-        gamma: Focusing parameter of the loss, > -1: a number, one value a class, or "fit" to estimate one number by
-            maximum likelihood, for a network whose gamma nobody wrote down.
-        weight: Class weights of the loss, (K,), positive.
+        gamma: Focusing parameter of the loss, > -1: a number, or one value per class. "fit" estimates one number by
+            maximum likelihood, for a network whose gamma is unknown.
+        weight: Class weights of the loss (K,), positive.
         label_smoothing: The epsilon of the loss's label smoothing, in [0, 1).
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
-        gamma_: The gamma given, or estimated between -0.97 and 50.
-        gamma_error_: Standard error of the estimate, from the curvature of the NLL; 0 for a given gamma, infinite
-            where the data do not determine it (also at the ends of the range).
+        gamma_: The given gamma, or an estimate between -0.97 and 50.
+        gamma_error_: Standard error of the estimate, from the curvature of the NLL. It is 0 for a given gamma, and
+            infinite if the data do not determine gamma or the estimate is at an end of its range.
 
     Example:
         >>> import numpy as np
         >>> FocalPosterior(gamma=2).predict_proba(np.array([[2.0, 0.0, 0.0]])).round(4).tolist()
         [[0.973, 0.0135, 0.0135]]
 
-    Reference: 001, Eqs. 11-13.
+    Reference: Charoenphakdee et al. (2021), Eqs. 11-13.
     """
 
     _learned: ClassVar[dict[str, Check]] = {
@@ -51,12 +58,12 @@ class FocalPosterior(Calibrator):
     def __init__(
         self,
         *,
-        gamma: Any,
-        weight: Any = None,
+        gamma: PerClass | Literal["fit"],
+        weight: ClassWeights = None,
         label_smoothing: float = 0.0,
         detached: bool = False,
-        input: str = "logits",
-        classes: Any = None,
+        input: Input = "logits",
+        classes: ArrayLike | None = None,
     ) -> None:
         self.gamma = gamma
         self.weight = weight
@@ -69,14 +76,15 @@ class FocalPosterior(Calibrator):
         return not self._is_estimated() or hasattr(self, "gamma_")
 
     def _is_estimated(self) -> bool:
-        if isinstance(self.gamma, str) and self.gamma != "fit":
-            msg = f'gamma must be a number greater than -1, one a class, or "fit", got {self.gamma!r}'
+        gamma: Any = self.gamma
+        if isinstance(gamma, str) and gamma != "fit":
+            msg = f'gamma must be a number greater than -1, one per class, or "fit", got {gamma!r}'
             raise ValueError(msg)
-        return isinstance(self.gamma, str)
+        return isinstance(gamma, str)
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         if not self._is_estimated():
-            self.gamma_ = self._settings(self.gamma, logits.shape[1]).gamma
+            self.gamma_ = self._map_settings(self.gamma, logits.shape[1]).gamma
             self.gamma_error_ = 0.0
             return
         share = np.full(len(logits), 1 / len(logits)) if weights is None else weights / weights.sum()
@@ -84,38 +92,36 @@ class FocalPosterior(Calibrator):
         rows = logits.astype(np.float64, copy=False)
 
         def nll(u: float) -> float:
-            """In u = log(1 + gamma); a class that label smoothing has ruled out costs as much as a tiny probability."""
-            settings = self._settings(math.expm1(u), rows.shape[1])
+            """The NLL in u = log(1 + gamma). A class that label smoothing rules out counts as a tiny probability."""
+            settings = self._map_settings(math.expm1(u), rows.shape[1])
             logs = map_row_blocks(lambda z: focal_head(z, temperature=1.0, settings=settings, log=True, xp=np), rows)
             return float(share @ -np.maximum(logs[np.arange(len(rows)), labels], -700.0))
 
-        self.gamma_, self.gamma_error_ = _least(nll, samples)
+        self.gamma_, self.gamma_error_ = _minimize_nll(nll, samples)
 
-    def _settings(self, gamma: Any, classes: int) -> MapSettings:
+    def _map_settings(self, gamma: Any, classes: int) -> MapSettings:
         return MapSettings.check(gamma, self.weight, self.label_smoothing, self.detached, classes=classes)
 
     def _check_settings(self, classes: int | None) -> None:
-        super()._check_settings(classes)
         check_bool(self.detached, "detached")
-        gamma: Any = 0.0 if self._is_estimated() else self.gamma
-        named = [value for value in (gamma, self.weight, self.classes) if np.ndim(value) == 1]
-        self._settings(gamma, classes or (len(named[0]) if named else 2))
+        gamma = 0.0 if self._is_estimated() else self.gamma
+        settings: list[Any] = [gamma, self.weight, self.classes]
+        per_class = [value for value in settings if np.ndim(value) == 1]
+        self._map_settings(gamma, classes or (len(per_class[0]) if per_class else 2))
 
     def _head(self, classes: int) -> Head:
-        settings = self._settings(getattr(self, "gamma_", self.gamma), classes)
+        settings = self._map_settings(getattr(self, "gamma_", self.gamma), classes)
         return Head(focal_head, {}, {"temperature": 1.0, "settings": settings})
 
     def _count_parameters(self) -> int:
         return int(self._is_estimated())
 
-    def _classes_of(self, columns: int) -> np.ndarray:
-        if hasattr(self, "classes_"):
-            return self.classes_
-        return np.arange(columns) if self.classes is None else np.asarray(self.classes)
 
+def _minimize_nll(nll: Callable[[float], float], samples: float) -> tuple[float, float]:
+    """Find the gamma with the smallest NLL, and its standard error.
 
-def _least(nll: Any, samples: float) -> tuple[float, float]:
-    """The gamma with the least NLL, from coarse to fine as it need not be convex, and its standard error."""
+    The search goes from coarse to fine, because the NLL need not be convex in gamma.
+    """
     from scipy.optimize import minimize_scalar
 
     low, high = map(math.log1p, GAMMA_BOUNDS)

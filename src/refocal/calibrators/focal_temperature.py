@@ -1,15 +1,17 @@
-"""Focal temperature scaling: a temperature, then the posterior map of focal loss."""
+"""Focal temperature scaling: a temperature, followed by the posterior map of focal loss."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, final, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from refocal import _check
+from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
@@ -20,40 +22,48 @@ from refocal.calibrators.temperature import check_temperatures
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
 
-# 003, section 5.1
+# Komisarenko and Kull (2024), section 5.1
 PUBLISHED_GAMMAS = np.array([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0])
 PUBLISHED_TEMPERATURES = np.arange(1, 501) / 100
 
-# The line is looked for in log(1 + gamma) and log T, in which it is straighter than in gamma and T, and has a bend.
+# The line search works in log(1 + gamma) and log T. There, the line is straighter than in gamma and T; it has one bend.
 _ANCHORS = np.log1p([0.0, 1.0, 5.0])
-_TYPICAL_SLOPE = 0.4  # of log T along log(1 + gamma): where to look for the next anchor
+_TYPICAL_SLOPE = 0.4  # of log T by log(1 + gamma): tells where to look for the next anchor
 _LINE = np.linspace(math.log(0.4), math.log(6.5), 17)
 
-Objective = Callable[[float, float], float]
+Objective = Literal["nll", "ece", "adaptive_ece"]
+Search = Literal["newton", "grid", "line"]
+Function = Callable[[float, float], float]  # of gamma and T
 
 
+@final
 class FocalTemperatureScaling(Calibrator):
-    """Psi^gamma(softmax(logits / T)), gamma > -1 and T > 0. The arg max never changes.
+    """Calibrate a network of any loss with two numbers, gamma and T. Predicted classes do not change.
+
+    Choose it if you have held-out data and no special reason for another calibrator. It contains temperature scaling
+    (gamma = 0) and the posterior map of focal loss (T = 1), and fits both parameters together.
+
+    The map is Psi^gamma(softmax(logits / T)), gamma > -1 and T > 0.
 
     Args:
-        objective: What (gamma, T) minimize on the fit data: "nll", the negative log-likelihood; "ece" or
-            "adaptive_ece", the calibration error over 15 bins of equal width or equal mass.
-        search: "newton": by NLL, with exact first and second derivatives, from the solution of temperature scaling
-            (and never worse than that on the fit data); "grid": every pair of the two grids; "line": the best pairs
-            lie near a line, so that the best T at gamma = 0, 1 and 5 give it, a search along it follows, and one
-            across it at the end.
-        gamma_grid: For "grid", the values of gamma; None for the nine of 003.
-        temperature_grid: For "grid", the temperatures; None for 0.01, 0.02, ..., 5 as in 003.
+        objective: The quantity that (gamma, T) minimize on the data of the fit. "nll" is the negative log-likelihood.
+            "ece" and "adaptive_ece" are the calibration error over 15 bins of equal width or of equal mass.
+        search: "newton" minimizes the NLL with exact first and second derivatives. It starts from the solution of
+            temperature scaling and is never worse than that on the data of the fit. "grid" tries every pair of the
+            two grids. "line" uses the fact that the best pairs lie near a line: it finds the best T at gamma = 0, 1
+            and 5, searches along the line through them, and then across it.
+        gamma_grid: The values of gamma for "grid"; None for the nine of Komisarenko and Kull (2024).
+        temperature_grid: The temperatures for "grid"; None for 0.01, 0.02, ..., 5 as in Komisarenko and Kull (2024).
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
         gamma_: The focal parameter, from -0.97 to 50 with "newton".
         temperature_: T.
-        gamma_error_, temperature_error_: Standard errors from the Hessian of the NLL; infinite where the data do not
-            determine the parameters, and for "grid" and "line".
+        gamma_error_, temperature_error_: Standard errors from the Hessian of the NLL. They are infinite if the data do
+            not determine the parameters, and for "grid" and "line".
         at_bound_: Whether "newton" ended at a bound of gamma or of T (see `TemperatureScaling`).
-        evaluations_: How often the objective was evaluated.
+        evaluations_: The number of evaluations of the objective.
 
     Example:
         >>> import numpy as np
@@ -66,7 +76,7 @@ class FocalTemperatureScaling(Calibrator):
         >>> abs(calibrator.gamma_ - 3) < 3 * calibrator.gamma_error_
         True
 
-    Reference: 003, sections 4.2 and 5.
+    Reference: Komisarenko and Kull (2024), sections 4.2 and 5.
     """
 
     _learned: ClassVar[dict[str, Check]] = {
@@ -81,12 +91,12 @@ class FocalTemperatureScaling(Calibrator):
     def __init__(
         self,
         *,
-        objective: str = "nll",
-        search: str = "newton",
-        gamma_grid: Any = None,
-        temperature_grid: Any = None,
-        input: str = "logits",
-        classes: Any = None,
+        objective: Objective = "nll",
+        search: Search = "newton",
+        gamma_grid: ArrayLike | None = None,
+        temperature_grid: ArrayLike | None = None,
+        input: Input = "logits",
+        classes: ArrayLike | None = None,
     ) -> None:
         self.objective = objective
         self.search = search
@@ -108,17 +118,17 @@ class FocalTemperatureScaling(Calibrator):
             return
         evaluations = 0
 
-        def counted(gamma: float, temperature: float) -> float:
+        def evaluate(gamma: float, temperature: float) -> float:
             nonlocal evaluations
             evaluations += 1
             return objective(gamma, temperature)
 
-        self._set_search_result(_line_search(counted, 1 / fit_temperature(data).beta), evaluations)
+        self._set_search_result(_line_search(evaluate, 1 / fit_temperature(data).beta), evaluations)
 
-    def check_search(self) -> str:
-        """The search, after a check of what belongs to it."""
-        kind = _check.one_of(self.objective, "objective", ("nll", "ece", "adaptive_ece"))
-        search = _check.one_of(self.search, "search", ("newton", "grid", "line"))
+    def check_search(self) -> Search:
+        """Check the search and the settings that belong to it."""
+        kind = _check.one_of(self.objective, "objective", get_args(Objective))
+        search: Search = _check.one_of(self.search, "search", get_args(Search))
         if search == "newton" and kind != "nll":
             msg = f'search="newton" needs objective="nll", which has derivatives; got objective={kind!r}'
             raise ValueError(msg)
@@ -128,7 +138,7 @@ class FocalTemperatureScaling(Calibrator):
         return search
 
     def learn(self, data: Likelihood) -> None:
-        """The likeliest (gamma, T), wherever the rows are; `fit` checks what it gets, and calls this."""
+        """Set the maximum-likelihood (gamma, T); see `TemperatureScaling.learn`."""
         fitted = fit_focal_temperature(data)
         self.gamma_, self.temperature_ = fitted.gamma, 1 / fitted.beta
         self.gamma_error_ = fitted.gamma_error
@@ -138,10 +148,10 @@ class FocalTemperatureScaling(Calibrator):
     def grid_cells(self) -> list[tuple[float, float]]:
         """The pairs (gamma, T) of the grid."""
         grid = check_temperatures(self.temperature_grid, PUBLISHED_TEMPERATURES)
-        return [(float(gamma), float(T)) for gamma in _gammas(self.gamma_grid) for T in grid]
+        return [(float(gamma), float(T)) for gamma in _check_gammas(self.gamma_grid) for T in grid]
 
     def learn_from_grid(self, cells: list[tuple[float, float]], objective: np.ndarray) -> None:
-        """The pair of the grid with the least objective, wherever that was computed."""
+        """Set the pair (gamma, T) of the grid with the smallest objective, wherever that was computed."""
         self._set_search_result(cells[int(np.argmin(objective))], len(cells))
 
     def _set_search_result(self, found: tuple[float, float], evaluations: int) -> None:
@@ -149,8 +159,7 @@ class FocalTemperatureScaling(Calibrator):
         self.gamma_error_ = self.temperature_error_ = math.inf
         self.at_bound_, self.evaluations_ = False, evaluations
 
-    def _check_settings(self, classes: int | None) -> None:
-        super()._check_settings(classes)
+    def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         self.check_search()
 
     def _head(self, classes: int) -> Head:
@@ -161,7 +170,7 @@ class FocalTemperatureScaling(Calibrator):
         return 2
 
 
-def _objective(data: LabeledLogits, kind: str, weights: np.ndarray | None) -> Objective:
+def _objective(data: LabeledLogits, kind: str, weights: np.ndarray | None) -> Function:
     if kind == "nll":
         nll = data.prepare_focal_nll()
         return lambda gamma, T: nll(gamma, 1 / T, exact=False, curvature=False).value
@@ -169,7 +178,7 @@ def _objective(data: LabeledLogits, kind: str, weights: np.ndarray | None) -> Ob
     return make_calibration_error(data, equal_mass=kind == "adaptive_ece")
 
 
-def _gammas(grid: Any) -> np.ndarray:
+def _check_gammas(grid: Any) -> np.ndarray:
     values = PUBLISHED_GAMMAS if grid is None else np.asarray(grid, dtype=np.float64)
     if values.ndim != 1 or not len(values):
         msg = f"gamma_grid must be a sequence of numbers, got {grid!r}"
@@ -179,21 +188,21 @@ def _gammas(grid: Any) -> np.ndarray:
     return values
 
 
-def _line_search(objective: Objective, likeliest: float) -> tuple[float, float]:
-    """The best T at each anchor, the best point along the line through them, and the best T there."""
+def _line_search(objective: Function, start: float) -> tuple[float, float]:
+    """Find the best T at each anchor, the best point on the line through them, and the best T at that point."""
 
     def at(u: float, log_temperature: float) -> float:
         return objective(math.expm1(u), math.exp(log_temperature))
 
     heights: list[float] = []
-    expected = math.log(likeliest)
+    expected = math.log(start)
     for index, anchor in enumerate(_ANCHORS):
         if index:
             expected = heights[-1] + _TYPICAL_SLOPE * (anchor - _ANCHORS[index - 1])
         heights.append(line_search(partial(at, anchor), expected, width=0.3, points=7, rounds=2).x)
 
     def height(u: float) -> float:
-        """The line through the anchors, its ends prolonged."""
+        """The log T of the line through the anchors, extended beyond its ends."""
         piece = 0 if u < _ANCHORS[1] else 1
         slope = (heights[piece + 1] - heights[piece]) / (_ANCHORS[piece + 1] - _ANCHORS[piece])
         return heights[piece] + slope * (u - _ANCHORS[piece])

@@ -1,18 +1,20 @@
 """Linear maps of the logits: vector scaling, matrix scaling and Dirichlet calibration.
 
-All three are one penalized multinomial logistic regression. Its penalty is least for the likeliest temperature and
-fades with the number of samples, as a prior does, so that many classes and few samples give temperature scaling, and
-many samples the likeliest map. Where the likeliest temperature is 0 or infinite, 1 takes its place.
+All three are a penalized multinomial logistic regression. The penalty is smallest at the maximum-likelihood temperature
+and, like a prior, fades as samples are added. So many classes and few samples give temperature scaling, and many
+samples give the maximum-likelihood map. If the maximum-likelihood temperature is 0 or infinite, 1 is used instead.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar, final
 
 import numpy as np
+from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from refocal import _check
+from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
@@ -23,21 +25,22 @@ from refocal.maps.heads import linear_features, linear_head
 
 
 class _LinearMap(Calibrator):
-    """The fit that all share; without an off-diagonal penalty the map is diagonal."""
+    """The fit that all linear maps share."""
 
     scale_penalty: float
     bias_penalty: float
     weights_: np.ndarray
     bias_: np.ndarray
 
-    _of_log_probs: ClassVar[bool] = False
+    _of_log_probs: ClassVar[bool]  # whether the map is of log-probabilities instead of centered logits
+    _penalty_names: ClassVar[tuple[str, ...]]
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        penalties = self._penalties()
+        penalties = self._check_penalties()
         data = LabeledLogits.prepare(logits, labels, weights)
         temperature = fit_temperature(data)
         off_diagonal = penalties.get("off_diagonal_penalty")
-        # one thread is as fast for matrices of this size, and many times faster where other programs use the cores
+        # One thread is as fast for matrices of this size, and many times faster if other programs use the cores.
         with threadpool_limits(1, "blas"):
             self.weights_, self.bias_ = fit_affine(
                 linear_features(logits.astype(np.float64, copy=False), of_log_probs=self._of_log_probs, xp=np),
@@ -49,13 +52,11 @@ class _LinearMap(Calibrator):
                 bias=penalties["bias_penalty"] / data.samples,
             )
 
-    def _penalties(self) -> dict[str, float]:
-        names = ("scale_penalty", "bias_penalty", "off_diagonal_penalty")
-        return {name: _check.positive(getattr(self, name), name) for name in names if hasattr(self, name)}
+    def _check_penalties(self) -> dict[str, float]:
+        return {name: _check.positive(getattr(self, name), name) for name in self._penalty_names}
 
-    def _check_settings(self, classes: int | None) -> None:
-        super()._check_settings(classes)
-        self._penalties()
+    def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
+        self._check_penalties()
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         arrays = {"weights": self.weights_, "bias": self.bias_}
@@ -65,13 +66,19 @@ class _LinearMap(Calibrator):
         return self.weights_.size + self.bias_.size
 
 
+@final
 class VectorScaling(_LinearMap):
-    """softmax(w * z + b): a factor and a bias for each class, z being the logits less their mean.
+    """Calibrate each class with its own factor and bias.
+
+    Choose it if you have thousands of held-out samples and the classes are miscalibrated in different ways. Predicted
+    classes may change.
+
+    The map is softmax(w * z + b), where z are the logits minus their mean over the classes.
 
     Args:
-        scale_penalty: Strength of the pull of each w_k toward 1/T, T the likeliest temperature: half of it times
-            (w_k T - 1)^2 is added to the NLL, summed over samples.
-        bias_penalty: The same for c_k^2, c being the change of scores at the mean of z.
+        scale_penalty: Strength of the pull of each w_k toward 1/T, where T is the maximum-likelihood temperature. The
+            fit adds half of it times (w_k T - 1)^2, summed over k, to the NLL of all samples.
+        bias_penalty: The same for c_k^2, where c is the change of the scores at the mean of z.
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
@@ -95,9 +102,16 @@ class VectorScaling(_LinearMap):
         "weights_": attributes.coefficients_check(attributes.count_classes),
         "bias_": attributes.coefficients_check(attributes.count_classes),
     }
+    _of_log_probs: ClassVar[bool] = False
+    _penalty_names: ClassVar[tuple[str, ...]] = ("scale_penalty", "bias_penalty")
 
     def __init__(
-        self, *, scale_penalty: float = 30.0, bias_penalty: float = 3.0, input: str = "logits", classes: Any = None
+        self,
+        *,
+        scale_penalty: float = 30.0,
+        bias_penalty: float = 3.0,
+        input: Input = "logits",
+        classes: ArrayLike | None = None,
     ) -> None:
         self.scale_penalty = scale_penalty
         self.bias_penalty = bias_penalty
@@ -105,14 +119,44 @@ class VectorScaling(_LinearMap):
         self.classes = classes
 
 
-class MatrixScaling(_LinearMap):
-    """softmax(W z + b), z being the logits less their mean.
+class _MatrixMap(_LinearMap):
+    """The settings that linear maps with a full matrix share."""
+
+    _learned: ClassVar[dict[str, Check]] = {
+        "weights_": attributes.coefficients_check(attributes.count_classes, attributes.count_classes),
+        "bias_": attributes.coefficients_check(attributes.count_classes),
+    }
+    _penalty_names: ClassVar[tuple[str, ...]] = ("scale_penalty", "off_diagonal_penalty", "bias_penalty")
+
+    def __init__(
+        self,
+        *,
+        scale_penalty: float = 30.0,
+        off_diagonal_penalty: float = 1000.0,
+        bias_penalty: float = 3.0,
+        input: Input = "logits",
+        classes: ArrayLike | None = None,
+    ) -> None:
+        self.scale_penalty = scale_penalty
+        self.off_diagonal_penalty = off_diagonal_penalty
+        self.bias_penalty = bias_penalty
+        self.input = input
+        self.classes = classes
+
+
+@final
+class MatrixScaling(_MatrixMap):
+    """Calibrate with a matrix, which can also correct confusions between pairs of classes.
+
+    Choose it if you have many thousands of held-out samples and few classes. Predicted classes may change.
+
+    The map is softmax(W z + b), where z are the logits minus their mean over the classes.
 
     Args:
-        scale_penalty: Strength of the pull of each W_ii toward 1/T, T the likeliest temperature: half of it times
-            (W_ii T - 1)^2 is added to the NLL, summed over samples.
+        scale_penalty: Strength of the pull of each W_ii toward 1/T, where T is the maximum-likelihood temperature. The
+            fit adds half of it times (W_ii T - 1)^2, summed over i, to the NLL of all samples.
         off_diagonal_penalty: The same for (W_ij T)^2.
-        bias_penalty: The same for c_i^2, c being the change of scores at the mean of z.
+        bias_penalty: The same for c_i^2, where c is the change of the scores at the mean of z.
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
@@ -124,29 +168,17 @@ class MatrixScaling(_LinearMap):
     off-diagonal and intercept (ODIR): Kull et al., "Beyond temperature scaling", NeurIPS 2019.
     """
 
-    _learned: ClassVar[dict[str, Check]] = {
-        "weights_": attributes.coefficients_check(attributes.count_classes, attributes.count_classes),
-        "bias_": attributes.coefficients_check(attributes.count_classes),
-    }
-
-    def __init__(
-        self,
-        *,
-        scale_penalty: float = 30.0,
-        off_diagonal_penalty: float = 1000.0,
-        bias_penalty: float = 3.0,
-        input: str = "logits",
-        classes: Any = None,
-    ) -> None:
-        self.scale_penalty = scale_penalty
-        self.off_diagonal_penalty = off_diagonal_penalty
-        self.bias_penalty = bias_penalty
-        self.input = input
-        self.classes = classes
+    _of_log_probs: ClassVar[bool] = False
 
 
-class DirichletCalibration(MatrixScaling):
-    """softmax(W log p + b), p being the softmax of the logits.
+@final
+class DirichletCalibration(_MatrixMap):
+    """Calibrate with a matrix that acts on log-probabilities.
+
+    Choose it as `MatrixScaling`, if the scores are probabilities or the scale of the logits has no meaning. Predicted
+    classes may change.
+
+    The map is softmax(W log p + b), where p is the softmax of the logits.
 
     Args:
         scale_penalty: As in `MatrixScaling`.

@@ -1,37 +1,46 @@
 """Calibration maps without a formula: isotonic regression and histogram binning.
 
-Both are functions of a class's log-odds log(p / (1 - p)), p the softmax of the logits: they depend only on the order
-of scores, and log-odds, unlike p, do not run together near 0 and 1.
+Both are functions of a class's log-odds log(p / (1 - p)), where p is its softmax probability. They depend only on the
+order of the scores. Unlike p, log-odds keep scores apart near 0 and 1.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar, Literal, final, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.isotonic import IsotonicRegression
 
 from refocal import _check
+from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.maps.heads import table_head
 from refocal.maps.simplex import log_p_and_q, split_logits
 
+Method = Literal["one_vs_rest", "top_label"]
 
+
+@final
 class IsotonicCalibration(Calibrator):
-    """A non-decreasing function of the log-odds, piecewise linear, by isotonic regression.
+    """Calibrate with any non-decreasing function of the score.
 
-    No value is closer to 0 or 1 than 1 / (n + 2), which n samples of one kind would give by the rule of succession.
+    Choose it if you have very many held-out samples and do not know the shape of the miscalibration.
+
+    The map is piecewise linear in the log-odds and is found by isotonic regression. Its values keep a distance of
+    1 / (n + 2) from 0 and 1, the value that the rule of succession gives after n samples of one kind.
 
     Args:
-        method: "one_vs_rest": a function for each class (for two classes, of the second), probabilities scaled to
-            sum 1; "top_label": one function, of the most probable class, the others keeping their proportions.
+        method: "one_vs_rest" fits one function per class (for two classes, one for the second class) and scales the
+            probabilities to sum to 1. "top_label" fits one function for the most probable class; the other classes
+            keep their proportions.
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
-        knots_: Log-odds at which a piece begins, (C, M): a row a function, padded with inf.
+        knots_: Log-odds at which a piece begins, (C, M): one row per function, padded with inf.
         values_: The function there, (C, M).
 
     Reference: Zadrozny and Elkan, KDD 2002; top-label: Gupta and Ramdas, ICLR 2022.
@@ -42,7 +51,9 @@ class IsotonicCalibration(Calibrator):
         "values_": attributes.check_rising_probabilities,
     }
 
-    def __init__(self, *, method: str = "one_vs_rest", input: str = "logits", classes: Any = None) -> None:
+    def __init__(
+        self, *, method: Method = "one_vs_rest", input: Input = "logits", classes: ArrayLike | None = None
+    ) -> None:
         self.method = method
         self.input = input
         self.classes = classes
@@ -51,17 +62,17 @@ class IsotonicCalibration(Calibrator):
         top_label = self._check_method() == "top_label"
         floor = 1 / (2 + (len(logits) if weights is None else weights.sum()))
         tables = []
-        for scores, positive in _problems(logits, labels, top_label=top_label):
+        for scores, positive in _list_problems(logits, labels, top_label=top_label):
             regression = IsotonicRegression(y_min=floor, y_max=1 - floor, out_of_bounds="clip")
             regression.fit(scores, positive.astype(np.float64), sample_weight=weights)
             tables.append((regression.X_thresholds_, regression.y_thresholds_))
-        self.knots_, self.values_ = _tables(tables)
+        self.knots_, self.values_ = _pad_tables(tables)
 
-    def _check_method(self) -> str:
-        return _check.one_of(self.method, "method", ("one_vs_rest", "top_label"))
+    def _check_method(self) -> Method:
+        method: Method = _check.one_of(self.method, "method", get_args(Method))
+        return method
 
-    def _check_settings(self, classes: int | None) -> None:
-        super()._check_settings(classes)
+    def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         self._check_method()
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
@@ -75,19 +86,24 @@ class IsotonicCalibration(Calibrator):
         return int(np.sum(np.isfinite(self.knots_)))
 
 
+@final
 class HistogramBinning(Calibrator):
-    """The frequency of a class among the samples of a bin of its log-odds, scaled to sum 1 over the classes.
+    """Calibrate each class with the frequency of that class in bins of its score.
 
-    Bins hold equally many samples; equal log-odds stay together. To each bin one sample is added whose label is the
-    class in proportion to its frequency, (n + 1) / (N + K) over all N samples, so that no probability is 0.
+    Choose it if you have very many held-out samples and want probabilities that are plain frequencies.
+
+    Bins of a class's log-odds hold equally many samples; equal log-odds stay together. Each bin gets one more sample,
+    whose label is the class in proportion to the frequency of the class among all N samples, (n + 1) / (N + K). So no
+    probability is 0. Probabilities are scaled to sum to 1 over the classes.
 
     Args:
-        bins: How many bins, 1 to 1,000,000.
+        bins: Number of bins, 1 to 1,000,000.
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
-        knots_: Left ends of the bins, open, (C, M): a row a class (for two classes, the second), padded with inf.
+        knots_: Left ends of the bins, which are open, (C, M): one row per class (for two classes, one row for the
+            second class), padded with inf.
         values_: Probabilities, (C, M).
 
     Reference: Zadrozny and Elkan, ICML 2001.
@@ -95,7 +111,7 @@ class HistogramBinning(Calibrator):
 
     _learned: ClassVar[dict[str, Check]] = {"knots_": attributes.check_knots, "values_": attributes.check_probabilities}
 
-    def __init__(self, *, bins: int = 15, input: str = "logits", classes: Any = None) -> None:
+    def __init__(self, *, bins: int = 15, input: Input = "logits", classes: ArrayLike | None = None) -> None:
         self.bins = bins
         self.input = input
         self.classes = classes
@@ -104,7 +120,7 @@ class HistogramBinning(Calibrator):
         bins = _check.count(self.bins, "bins")
         counts = np.ones(len(logits)) if weights is None else weights
         tables = []
-        for scores, positive in _problems(logits, labels, top_label=False):
+        for scores, positive in _list_problems(logits, labels, top_label=False):
             prior = (counts[positive].sum() + 1) / (counts.sum() + logits.shape[1])
             order = np.argsort(scores, kind="stable")
             shares = np.cumsum(counts[order]) / counts.sum()
@@ -112,18 +128,17 @@ class HistogramBinning(Calibrator):
             distinct = np.unique(scores)
             ends = np.searchsorted(distinct, np.unique(scores[order][last]))
             ends = ends[ends < len(distinct) - 1]
-            # halfway to the next score, so that rounding moves no sample to another bin
+            # Edges lie halfway to the next score, so that rounding moves no sample to another bin.
             edges = distinct[ends] + (distinct[ends + 1] - distinct[ends]) / 2
             index = np.searchsorted(edges, scores, side="left")
             size = np.bincount(index, weights=counts, minlength=len(edges) + 1)
             own = np.bincount(index, weights=counts * positive, minlength=len(edges) + 1)
-            # the first bin has no left end: any knot below the first edge, as what lies before it belongs to it
+            # The first bin has no left end. Any knot below the first edge will do: all lower scores belong to the bin.
             first = scores.min() - 1
             tables.append((np.concatenate([[first], edges]), (own + prior) / (size + 1)))
-        self.knots_, self.values_ = _tables(tables)
+        self.knots_, self.values_ = _pad_tables(tables)
 
-    def _check_settings(self, classes: int | None) -> None:
-        super()._check_settings(classes)
+    def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         _check.count(self.bins, "bins")
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
@@ -134,25 +149,25 @@ class HistogramBinning(Calibrator):
         return int(np.sum(np.isfinite(self.knots_)))
 
 
-def _problems(logits: np.ndarray, labels: np.ndarray, *, top_label: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Log-odds and whether the label is that class: of the top class, of the second of two, or of each."""
+def _list_problems(logits: np.ndarray, labels: np.ndarray, *, top_label: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+    """List the log-odds, and whether the label is the class, of: the top class, the second of two, or each class."""
     split = split_logits(logits.astype(np.float64, copy=False), temperature=1.0, xp=np)
     log_p, log_q = log_p_and_q(split, xp=np)
-    log_odds = _without_rounding(log_p - log_q)
+    log_odds = _remove_rounding(log_p - log_q)
     if top_label:
         return [(log_odds.max(axis=1), np.argmax(logits, axis=1) == labels)]
-    chosen = [1] if logits.shape[1] == 2 else range(logits.shape[1])
-    return [(log_odds[:, k], labels == k) for k in chosen]
+    columns = [1] if logits.shape[1] == 2 else range(logits.shape[1])
+    return [(log_odds[:, k], labels == k) for k in columns]
 
 
-def _without_rounding(log_odds: np.ndarray) -> np.ndarray:
-    """Log-odds in steps of about 1e-12 of their largest: those of equal rows, their classes reordered, are equal."""
+def _remove_rounding(log_odds: np.ndarray) -> np.ndarray:
+    """Round log-odds to about 1e-12 of the largest, so that rows that differ only in class order have equal ones."""
     step = 2.0 ** (np.frexp(np.abs(log_odds).max())[1] - 40)
     return np.round(log_odds / step) * step
 
 
-def _tables(tables: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of one length, a power of two: knots padded with inf, values with their last."""
+def _pad_tables(tables: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Pad rows to one length, a power of two: knots with inf, values with their last."""
     size = 1 << max(len(knots) - 1 for knots, _ in tables).bit_length()
     padded = [
         (np.pad(knots, (0, size - len(knots)), constant_values=np.inf), np.pad(values, (0, size - len(values)), "edge"))

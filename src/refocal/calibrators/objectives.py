@@ -1,4 +1,4 @@
-"""Objectives without derivatives, and a search for their least value."""
+"""Objectives that are minimized without derivatives, and the search that minimizes them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from refocal.maps.focal import focal_partial_unchecked
 from refocal.maps.simplex import log_p_and_q, split_logits
 from refocal.stats.binning import equal_mass_bins, equal_width_bins
 
-BINS = 15  # 002, section 6; 003, section 5.1
+BINS = 15  # Mukhoti et al. (2020), section 6; Komisarenko and Kull (2024), section 5.1
 _BLOCK = 1 << 16
 
 
 def make_calibration_error(data: LabeledLogits, *, equal_mass: bool) -> Callable[[float, float], float]:
-    """The calibration error of Psi^gamma(softmax(logits / T)) as a function of (gamma, T); decisions never change."""
+    """Make a function of (gamma, T) that computes the calibration error of Psi^gamma(softmax(logits / T)).
+
+    Predicted classes do not depend on gamma and T, so they are computed once.
+    """
     ranked = RankedLogits.prepare(data)
     correct = ranked.argmax == data.labels
     bins = equal_mass_bins if equal_mass else equal_width_bins
@@ -31,7 +34,7 @@ def make_calibration_error(data: LabeledLogits, *, equal_mass: bool) -> Callable
 
 
 def focal_risk(data: LabeledLogits, gamma: float, temperature: float) -> float:
-    """The mean focal loss of softmax(logits / T)."""
+    """Compute the mean focal loss of softmax(logits / T)."""
     total = 0.0
     step = max(1, _BLOCK // data.logits.shape[1])
     for start in range(0, len(data.logits), step):
@@ -44,7 +47,7 @@ def focal_risk(data: LabeledLogits, gamma: float, temperature: float) -> float:
 
 
 class BestPoint(NamedTuple):
-    """Where a search found the least value."""
+    """The point with the smallest value that a search found."""
 
     x: float
     value: float
@@ -53,7 +56,10 @@ class BestPoint(NamedTuple):
 def line_search(
     function: Callable[[float], float], center: float, *, width: float, points: int, rounds: int
 ) -> BestPoint:
-    """The least value on `points` points within `width` of the center, then between the neighbors of the best."""
+    """Search for the smallest value on `points` points within `width` of the center.
+
+    Each further round searches between the two neighbors of the best point so far.
+    """
     best = BestPoint(center, np.inf)
     for _ in range(rounds):
         for x in best.x + width * np.linspace(-1, 1, points):
@@ -64,7 +70,7 @@ def line_search(
 
 
 def reject_weights(weights: np.ndarray | None, objective: str) -> None:
-    """Calibration errors count samples."""
+    """Reject sample weights for a calibration error, which counts samples."""
     if weights is not None:
         msg = f'sample_weight needs an objective that is a mean over samples, "nll" or "focal"; got {objective!r}'
         raise ValueError(msg)

@@ -29,7 +29,7 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
     import onnx
     from onnx import TensorProto, helper
 
-    columns = calibrator._columns()
+    columns = calibrator._count_columns()
     classes = max(2, columns)
     head = calibrator._head(classes)
     graph = Graph()

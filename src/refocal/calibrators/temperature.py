@@ -1,14 +1,16 @@
-"""Temperature scaling: one number that all logits are divided by."""
+"""Temperature scaling: all logits are divided by one number."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, final, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from refocal import _check
+from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, check_bool
@@ -18,39 +20,51 @@ from refocal.calibrators.objectives import focal_risk, line_search, make_calibra
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
 
-PUBLISHED_TEMPERATURES = np.arange(1, 101) / 10  # 002, section 6: up to 10 in steps of 0.1
+PUBLISHED_TEMPERATURES = np.arange(1, 101) / 10  # Mukhoti et al. (2020), section 6: 0.1, 0.2, ..., 10
+
+Objective = Literal["nll", "focal", "ece", "adaptive_ece"]
 
 
+@final
 class TemperatureScaling(Calibrator):
-    """softmax(logits / T), T > 0.
+    """Correct over- or underconfidence with one number, the temperature T. Predicted classes do not change.
+
+    This is the standard calibrator and a good baseline: it needs little held-out data. Choose
+    `FocalTemperatureScaling` for a network trained with focal loss; it adds one parameter.
+
+    The map is softmax(logits / T), T > 0.
 
     Args:
-        objective: What T minimizes on the fit data: "nll", the negative log-likelihood, which is convex in 1/T, so
-            that its one minimum is found exactly; "focal", the focal loss with `gamma` (TS_FL of 001); "ece" or
-            "adaptive_ece", the calibration error over 15 bins of equal width or equal mass.
-        gamma: Focal parameter >= 0 of the objective "focal"; 0 for every other.
-        apply_posterior: Follow "focal" by its posterior map: Psi^gamma(softmax(logits / T)).
-        temperature_grid: For the calibration errors, the temperatures to try: an array, None for 0.1, 0.2, ..., 10 as
-            in 002, or "continuous" for a search from coarse to fine around the likeliest temperature.
+        objective: The quantity that T minimizes on the data of the fit. "nll" is the negative log-likelihood; it is
+            convex in 1/T, so its single minimum is found exactly. "focal" is the focal loss with `gamma` (TS_FL in
+            Charoenphakdee et al., 2021). "ece" and "adaptive_ece" are the calibration error over 15 bins of equal
+            width or of equal mass.
+        gamma: Focal parameter >= 0 of the objective "focal"; must be 0 for all others.
+        apply_posterior: Whether to apply the posterior map of focal loss after the objective "focal":
+            Psi^gamma(softmax(logits / T)).
+        temperature_grid: The temperatures to try for the calibration errors: an array, None for 0.1, 0.2, ..., 10 as
+            in Mukhoti et al. (2020), or "continuous" for a search from coarse to fine around the maximum-likelihood
+            temperature.
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
-        temperature_: T. Where one-hot or uniform predictions are best (separable data, predictions all wrong), 1/T
-            is held at 1e4 or 1e-4 over the mean distance of a logit from its row's largest; 1 if all logits of each
-            row are equal.
-        temperature_error_: Standard error of T, from the curvature of the NLL; infinite where the data do not
-            determine T, and for other objectives, which have no such theory.
-        at_bound_: Whether T was held.
+        temperature_: T. If one-hot or uniform predictions are best (separable data, or all predictions wrong), 1/T is
+            set to a bound: 1e4 or 1e-4 divided by the mean distance of a logit from the largest of its row. T is 1 if
+            all logits of each row are equal.
+        temperature_error_: Standard error of T, from the curvature of the NLL. It is infinite if the data do not
+            determine T, and for the other objectives, which have no such theory.
+        at_bound_: Whether T is at a bound.
 
     Example:
         >>> import numpy as np
         >>> logits = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
         >>> calibrator = TemperatureScaling().fit(logits, np.array([0, 0, 1, 1]))
-        >>> round(calibrator.temperature_, 4)  # right in 3 of 4 cases: a log-odds of log 3
+        >>> round(calibrator.temperature_, 4)  # 3 of 4 predictions are right: log-odds of log 3
         3.641
 
-    Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017; 001, section 6.1; 002, section 6.
+    Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017; Charoenphakdee et al. (2021), section
+    6.1; Mukhoti et al. (2020), section 6.
     """
 
     _learned: ClassVar[dict[str, Check]] = {
@@ -64,12 +78,12 @@ class TemperatureScaling(Calibrator):
     def __init__(
         self,
         *,
-        objective: str = "nll",
+        objective: Objective = "nll",
         gamma: float = 0.0,
         apply_posterior: bool = False,
-        temperature_grid: Any = None,
-        input: str = "logits",
-        classes: Any = None,
+        temperature_grid: ArrayLike | Literal["continuous"] | None = None,
+        input: Input = "logits",
+        classes: ArrayLike | None = None,
     ) -> None:
         self.objective = objective
         self.gamma = gamma
@@ -94,9 +108,9 @@ class TemperatureScaling(Calibrator):
         error = make_calibration_error(data, equal_mass=objective == "adaptive_ece")
         self.temperature_ = minimize_error(lambda T: error(0.0, T), self.temperature_grid, self.temperature_)
 
-    def check_objective(self) -> str:
-        """The objective, after a check of what belongs to it."""
-        objective = _check.one_of(self.objective, "objective", ("nll", "focal", "ece", "adaptive_ece"))
+    def check_objective(self) -> Objective:
+        """Check the objective and the settings that belong to it."""
+        objective: Objective = _check.one_of(self.objective, "objective", get_args(Objective))
         gamma = _check.scalar_gamma(self.gamma, least=0.0)
         if objective != "focal" and (gamma != 0 or self.apply_posterior):
             msg = f'gamma and apply_posterior belong to objective="focal", got objective={objective!r}'
@@ -104,14 +118,16 @@ class TemperatureScaling(Calibrator):
         return objective
 
     def learn(self, data: Likelihood) -> Temperature:
-        """The likeliest temperature, wherever the rows are; `fit` checks what it gets, and calls this."""
+        """Set the maximum-likelihood temperature.
+
+        `fit` calls this after its checks. The rows may also be elsewhere, such as in files.
+        """
         fitted = fit_temperature(data)
         self.temperature_, self.at_bound_ = 1 / fitted.beta, fitted.at_bound
         self.temperature_error_ = self.temperature_ * fitted.relative_error
         return fitted
 
-    def _check_settings(self, classes: int | None) -> None:
-        super()._check_settings(classes)
+    def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         self.check_objective()
         check_bool(self.apply_posterior, "apply_posterior")
 
@@ -125,31 +141,34 @@ class TemperatureScaling(Calibrator):
 
 
 def minimize_focal_risk(data: LabeledLogits, gamma: float, start: float) -> float:
-    """The temperature with the least focal loss, which need not be convex: from coarse to fine in log T."""
+    """Find the temperature with the smallest focal loss by a search from coarse to fine in log T.
+
+    The loss need not be convex in T.
+    """
     from scipy.optimize import minimize_scalar
 
     def risk(log_temperature: float) -> float:
         return focal_risk(data, gamma, math.exp(log_temperature))
 
-    # a larger gamma flattens: its optimum lies at lower temperatures, by up to a factor 1 + gamma
+    # A larger gamma flattens, so its optimum lies at lower temperatures, by a factor of up to 1 + gamma.
     grid = math.log(start) + np.linspace(-math.log1p(gamma) - 1, 1, 24)
     best = int(np.argmin([risk(point) for point in grid]))
     bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
     return math.exp(minimize_scalar(risk, bounds=bounds, method="bounded", options={"xatol": 1e-9}).x)
 
 
-def minimize_error(error: Callable[[float], float], grid: Any, likeliest: float) -> float:
-    """The temperature with the least calibration error: of a grid, or of a range around the likeliest."""
+def minimize_error(error: Callable[[float], float], grid: Any, start: float) -> float:
+    """Find the temperature with the smallest calibration error, on a grid or around the maximum-likelihood one."""
     if isinstance(grid, str):
         _check.one_of(grid, "temperature_grid", ("continuous",))
-        center = math.log(likeliest)
+        center = math.log(start)
         return math.exp(line_search(lambda x: error(math.exp(x)), center, width=1.0, points=41, rounds=4).x)
     values = check_temperatures(grid, PUBLISHED_TEMPERATURES)
     return float(values[int(np.argmin([error(float(T)) for T in values]))])
 
 
 def check_temperatures(grid: Any, default: np.ndarray) -> np.ndarray:
-    """A checked grid of temperatures."""
+    """Check a grid of temperatures; None stands for the default."""
     values = default if grid is None else np.asarray(grid, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not (np.all(values > 0) and np.all(np.isfinite(values))):
         msg = f"temperature_grid must be a sequence of positive numbers, got {grid!r}"

@@ -22,7 +22,7 @@ class CalibratedHead(nn.Module):
 
     def __init__(self, calibrator: Calibrator) -> None:
         super().__init__()
-        columns = calibrator._columns()
+        columns = calibrator._count_columns()
         head = calibrator._head(max(2, columns))
         self.function, self.settings, self.wide = head.function, head.settings, head.wide
         self.probs = calibrator.input == "probs"

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from refocal._check import Input
 from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling, load
 from refocal.cli.commands import _SUFFIXES, _check_outputs
 from refocal.cli.output import show, terminal
@@ -132,7 +133,7 @@ def bar() -> Iterator[Tell]:
         yield tell
 
 
-def _chosen(method: str, loss: dict[str, Any], input: str) -> Calibrator:
+def _chosen(method: str, loss: dict[str, Any], input: Input) -> Calibrator:
     if method not in _METHODS:
         msg = f"over many files, --method must be one of {', '.join(_METHODS)}, got {method!r}"
         raise ValueError(msg)

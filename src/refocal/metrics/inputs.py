@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from refocal.stats.proper_scores import softmax
 from refocal.stats.top_label import top_label, top_label_of_logits
 
 Array = Any
-Input = Literal["logits", "probs"]
+Input = _check.Input
 
 INPUTS = ("logits", "probs")
 TASKS = ("multiclass", "binary", "multilabel")

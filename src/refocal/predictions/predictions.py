@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 
 from refocal import _check
+from refocal._check import Input
 from refocal.predictions import checks
 from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
@@ -47,7 +48,7 @@ class Predictions:
 
     scores: np.ndarray
     _: KW_ONLY
-    input: Literal["logits", "probs"]
+    input: Input
     labels: np.ndarray | None = None
     split: np.ndarray | None = None
     sample_weight: np.ndarray | None = None

@@ -13,6 +13,7 @@ import numpy as np
 
 from refocal import _check
 from refocal._arrays import namespace
+from refocal._check import Input
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
 from refocal.report.evaluation import GIVEN, POSTERIOR, ScoreMap, Step, compare, given_map
 from refocal.report.measure import TestData
@@ -93,7 +94,7 @@ class Selection:
     chosen: Candidate
     candidates: tuple[Candidate, ...]
     gamma: float | None
-    input: str
+    input: Input
 
     def predict_proba(self, scores: Any) -> np.ndarray:
         """Return calibrated probabilities (N, K) of scores of the fitted kind."""
@@ -162,7 +163,7 @@ def calibrate(
     label_smoothing: float = 0.0,
     detached: bool = False,
     method: str = "auto",
-    input: str = "logits",
+    input: Input = "logits",
     sample_weight: Any = None,
     progress: Step = lambda _: None,
 ) -> Selection:

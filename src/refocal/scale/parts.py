@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from refocal._check import Input
 from refocal.predictions import Predictions, PredictionsReader
 from refocal.predictions.errors import NoRowsError, Place
 
@@ -49,7 +50,7 @@ class Form(NamedTuple):
     """What all files of a data set have in common, as the first file with rows, `file`, has it."""
 
     file: Path
-    input: str
+    input: Input
     columns: int
     dtype: np.dtype
     weighted: bool

@@ -11,7 +11,7 @@ import numpy as np
 
 from refocal import posterior_from_logits
 from refocal.calibrators import TemperatureScaling
-from refocal.calibrators.temperature import minimize_error
+from refocal.calibrators.temperature import Objective, minimize_error
 from refocal_lab import zoo
 from refocal_lab.reproduce.computation import NO_ENTRY, Context, Kind
 from refocal_lab.zoo.measures import LogitPart
@@ -156,7 +156,7 @@ class FittedMap(NamedTuple):
     predict: Predict
 
 
-_OBJECTIVES = {"ts-nll": "nll", "ts-ece": "ece", "ts-adaptive-ece": "adaptive_ece"}
+_OBJECTIVES: dict[str, Objective] = {"ts-nll": "nll", "ts-ece": "ece", "ts-adaptive-ece": "adaptive_ece"}
 _BY_ALL_CLASSES = Scoring()
 
 
@@ -174,7 +174,7 @@ def fit_temperature(method: str, val: LogitPart, *, grid: Any = None, scoring: S
     objective = _OBJECTIVES[method]
     if scoring.scored is not None and objective != "nll":
         temperature = minimize_error(
-            lambda T: scoring.value(f"{objective}_15", softmax(val.logits / T), val.labels), grid, likeliest=1.0
+            lambda T: scoring.value(f"{objective}_15", softmax(val.logits / T), val.labels), grid, start=1.0
         )
         return FittedMap(temperature, make_focal_map(0.0, temperature))
     grid = None if objective == "nll" else grid

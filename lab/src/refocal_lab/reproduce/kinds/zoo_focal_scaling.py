@@ -9,6 +9,7 @@ import numpy as np
 
 from refocal import metrics
 from refocal.calibrators import FocalTemperatureScaling
+from refocal.calibrators.focal_temperature import Objective
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
 from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _BINS = 15
 _METHODS = {"ts": "TS", "fts": "focal TS"}
-_CRITERIA = {"nll": "log-loss", "adaptive_ece": "ECE"}
+_CRITERIA: dict[Objective, str] = {"nll": "log-loss", "adaptive_ece": "ECE"}
 _PUBLISHED = {
     "ts, nll": "ts-nll",
     "fts, nll": "fts",
@@ -102,7 +103,9 @@ def temperatures(step: float) -> np.ndarray:
     return step * np.arange(1, round(5 / step) + 1)
 
 
-def _evaluate_choice(method: str, criterion: str, val: LogitPart, test: LogitPart, step: float) -> dict[str, float]:
+def _evaluate_choice(
+    method: str, criterion: Objective, val: LogitPart, test: LogitPart, step: float
+) -> dict[str, float]:
     """Parameters by the validation part, measures of the test part."""
     grid = temperatures(step)
     if method == "ts":
