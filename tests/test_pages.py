@@ -44,7 +44,7 @@ def test_links_lead_to_files(page):
 # folders below which CONTRIBUTING names files, beside the repository itself
 ROOTS = [
     *("src/refocal", "src/refocal/calibrators", "src/refocal/predictions", "src/refocal/losses", "src/refocal/metrics"),
-    "src/refocal/report",
+    *("src/refocal/report", "lab/src/refocal_lab/train"),
     *("lab/src/refocal_lab", "lab/src/refocal_lab/reproduce", "lab/src/refocal_lab/zoo", "lab/experiments", "tests"),
     *("tests/maps", "tests/losses", "lab/tests/claims", "lab/tests/train"),
 ]
