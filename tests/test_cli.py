@@ -16,7 +16,7 @@ import pytest
 
 import refocal
 from refocal import cli, demo
-from refocal.cli import commands
+from refocal.cli import explain
 from refocal.predictions import Predictions
 
 
@@ -91,9 +91,9 @@ def test_evaluate_block_by_block(files, capsys):
             assert content["methods"][0]["measures"][name]["value"] == pytest.approx(measured.value), name
     _, shown, told = run(capsys, "calibrate", "both.npz", *little)
     assert [method["name"] for method in json.loads(shown)["methods"]] == ["given", "focal-temperature"]
-    assert "reading block by block: focal-temperature is fitted, and no other method is compared: both.npz" in told
+    assert "reading block by block: only focal-temperature is fitted, without comparing methods: both.npz" in told
     told = run(capsys, "calibrate", "both.npz", "--gamma", 3, *little)[2]
-    assert "is compared; gamma counts with --method posterior alone: both.npz" in told
+    assert "comparing methods; gamma is used only with --method posterior: both.npz" in told
     _, shown, told = run(capsys, "calibrate", "both.npz", "--method", "temperature", "--memory", 9)
     assert "refocal: reading block by block: both.npz would take about" in told
     assert "more than --memory 9B" in told
@@ -146,8 +146,8 @@ def test_splits_of_one_file_and_methods(files, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["calibrate", "val.npz"], "val.npz has no column split with rows of val and of test: give .* by --test"),
-        (["calibrate", "plain.npz"], "plain.npz has no column split with rows of val and of test"),
+        (["calibrate", "val.npz"], "val.npz has no column split with rows of val and test: give .* with --test"),
+        (["calibrate", "plain.npz"], "plain.npz has no column split with rows of val and test"),
         (["calibrate", "test.npz", "--test", "test.npz"], "there are no rows of 'val'; the splits are 'test'"),
         (["calibrate", "both.npz", "--method", "magic"], "method must be one of"),
         (["calibrate", "both.npz", "--method", "posterior"], "needs gamma"),
@@ -164,14 +164,20 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
         (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "takes logits, but probs.npz holds probs"),
         (["apply", "cal.json", "test.npz", "--out", "val.npz"], "val.npz exists"),
-        (["apply", "cal.json", "val.npz", "--out", "./val.npz", "--force"], "--out must be a file of its own"),
+        (
+            ["apply", "cal.json", "val.npz", "--out", "./val.npz", "--force"],
+            "--out must not name another file of this command",
+        ),
         (["export", "cal.json", "--onnx", "val.npz"], "--onnx must end in .onnx"),
         (["calibrate", "both.npz", "--save", "cal.json"], "cal.json exists"),
         (["calibrate", "both.npz", "--save", "new.json", "--report", "report.txt"], "must end in .html or .json"),
-        (["calibrate", "both.npz", "--save", "new.json", "--report", "new.json"], "--report must be a file of its own"),
+        (
+            ["calibrate", "both.npz", "--save", "new.json", "--report", "new.json"],
+            "--report must not name another file of this command",
+        ),
         (["calibrate", "both.npz", "--save", "none/new.json"], "in a folder that exists"),
         (["evaluate", "test.npz", "--report", "folder.html", "--force"], "--report must be a file, got the folder"),
-        (["calibrate", "both.npz", "--out", "both.npz", "--force"], "--out must be a file of its own"),
+        (["calibrate", "both.npz", "--out", "both.npz", "--force"], "--out must not name another file of this command"),
         (["calibrate", "plain.npz", "--test", "plain.npz"], "both fitted to and measured on"),
         (["calibrate", "val.npz", "--test", "renamed.npz"], "same class names"),
         (["calibrate", "masked.npz", "--test", "plain.npz"], "masked.npz, logits, row 0: must be finite"),
@@ -180,7 +186,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["apply", "cal.json", "two.npz", "--out", "x.npz"], "2 columns, but the calibrator was fitted to 10"),
         (["apply", "deep.json", "test.npz", "--out", "x.npz"], "deep.json .* it is nested too deeply"),
         (["evaluate", "few.npz", "heavy.npz"], "same weights"),
-        (["evaluate", "few.npz", "plain.npz"], "labels differ; as parts of one data set .* --engine local"),
+        (["evaluate", "few.npz", "plain.npz"], "labels differ; if they are parts of one data set, add --engine local"),
         (["evaluate", "[/x].npz"], r"\[/x\].npz"),
         (["explain", "--gamma", "3", "--classes", "1"], "classes must be 2 to 100000"),
     ],
@@ -235,7 +241,7 @@ def test_warnings_for_programmers_are_not_shown(files, capsys, monkeypatch, recw
     def warns(*_):
         warnings.warn("a library will change", FutureWarning, stacklevel=1)
 
-    monkeypatch.setattr(commands, "explain", warns)
+    monkeypatch.setattr(explain, "run", warns)
     assert run(capsys, "explain", "--gamma", "3") == (0, "", "")
     assert not recwarn.list
 
@@ -298,7 +304,7 @@ def test_explain(capsys):
 def test_explain_says_how_many_classes_overconfidence_takes(capsys, classes, reachable):
     assert (1 / classes < refocal.thresholds(3).tau_oc) is reachable
     shown = run(capsys, "explain", "--gamma", 3, "--classes", classes)[1]
-    assert ("(which takes 12 classes or more)" in shown) is not reachable
+    assert ("(possible with 12 classes or more)" in shown) is not reachable
     assert "and 4 classes, the most that this is computed for" in shown
     assert "computed for" not in run(capsys, "explain", "--gamma", 3)[1]
 

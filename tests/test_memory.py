@@ -18,7 +18,8 @@ SCORES_BYTES = ROWS * CLASSES * 4
 # a child that runs a command, then says how much memory it took beyond what its imports had taken
 CHILD = """
 import resource, sys
-import refocal.cli, refocal.cli.commands, refocal.cli.partitioned, refocal.calibrators, pyarrow.parquet, scipy.sparse
+import refocal.cli.comparison, refocal.cli.inputs, refocal.cli.workflow, refocal.scale.fitting, refocal.scale.measuring
+import pyarrow.parquet, scipy.fft, scipy.optimize, scipy.sparse, scipy.special
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 before = peak()
 status = refocal.cli.main(sys.argv[1:])
@@ -96,7 +97,7 @@ def test_sizes_are_known_from_headers(folder, tmp_path):
     with PredictionsReader(tmp_path / "a.csv") as blocks:
         assert blocks.size.columns == 3
         assert 2500 < blocks.size.rows < 3500
-    assert memory.needed([str(folder / "both.npz")], per_score=24) > 24 * ROWS * CLASSES
+    assert memory.estimate([str(folder / "both.npz")], per_score=24) > 24 * ROWS * CLASSES
 
 
 def test_lists_of_any_length_come_in_small_blocks(tmp_path):
@@ -122,7 +123,7 @@ def test_what_needs_all_rows_is_refused_with_the_reason(folder, capsys, monkeypa
         assert "needs all rows in memory, but both.npz would take about 939.9M" in told, told
     with pytest.raises(SystemExit):
         cli.main(["evaluate", "both.npz", "--memory", "much"])
-    assert "must be a number of bytes, perhaps with K, M, G or T behind it, got 'much'" in capsys.readouterr().err
+    assert "must be a number of bytes, which may end in K, M, G or T, got 'much'" in capsys.readouterr().err
 
 
 def test_a_fortran_array_is_read_whole_or_refused(tmp_path, monkeypatch):
@@ -141,4 +142,4 @@ def test_a_fortran_array_is_read_whole_or_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("text", "number"), [("1", 1), ("4G", 4 << 30), ("1.5k", 1536), ("10MiB", 10 << 20)])
 def test_sizes_as_people_write_them(text, number):
-    assert memory.size(text) == number
+    assert memory.parse_size(text) == number

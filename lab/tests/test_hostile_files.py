@@ -105,7 +105,7 @@ def finished(folder, **changes):
 
 def test_cards_of_runs(tmp_path, capsys):
     """What the commands read of a card is there and of its type, and is shown as text."""
-    from refocal_lab.cli.train import _show
+    from refocal_lab.cli.train import show_cards
 
     number = 0
     for key in ("name", "error", "nll", "ece", "seconds", "recipe", "kept_epoch", "curvature"):
@@ -117,8 +117,8 @@ def test_cards_of_runs(tmp_path, capsys):
             except ValueError as error:
                 assert "card.json" in str(error), (key, value)
             else:
-                _show([card], as_json=False)
-    _show([RunFolder(finished(tmp_path / "escapes", name=ESCAPES)).read_card()], as_json=False)
+                show_cards([card], as_json=False)
+    show_cards([RunFolder(finished(tmp_path / "escapes", name=ESCAPES)).read_card()], as_json=False)
     assert not CONTROL.search(capsys.readouterr().out)
     (tmp_path / "escapes" / "card.json").write_text(DEEP, encoding="utf-8")
     with pytest.raises(ValueError, match=r"card\.json is not JSON: it is nested too deeply"):

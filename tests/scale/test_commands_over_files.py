@@ -14,7 +14,7 @@ from data_sets import SIZES, predictions, write
 
 from refocal import cli, scale
 from refocal.calibrators import TemperatureScaling, load
-from refocal.cli.parser import parser
+from refocal.cli.parser import build_parser
 from refocal.predictions import Predictions
 
 
@@ -56,7 +56,7 @@ def test_calibrate_and_apply(folder, capsys, method):
     assert ("γ" in shown, "T = " in shown) == (method != "temperature", method != "posterior")
     status, shown, _ = run(capsys, "apply", "cal.json", "test/*.parquet", "--out", "probs")
     assert f"{sum(SIZES):,} rows of 5 files calibrated: probs" in shown
-    assert "4 were there already" in run(capsys, "apply", "cal.json", "test/*.parquet", "--out", "probs")[1]
+    assert "4 were done already" in run(capsys, "apply", "cal.json", "test/*.parquet", "--out", "probs")[1]
     probs = Predictions.read("probs/part-3.parquet")
     scores = Predictions.read("test/part-3.parquet").scores
     np.testing.assert_allclose(probs.scores, load("cal.json").predict_proba(scores))
@@ -110,10 +110,10 @@ def test_one_file_goes_to_a_folder_that_is_there(folder, capsys):
     ("arguments", "message"),
     [
         (["evaluate", "none/*.parquet"], r"no file matches none/\*.parquet"),
-        (["evaluate", "val/*.parquet", "--report", "r.html"], "--report is not for many files"),
-        (["calibrate", "val/*.parquet", "--out", "p.npz"], "--out is not for many files: apply writes"),
+        (["evaluate", "val/*.parquet", "--report", "r.html"], "--report does not work with many files"),
+        (["calibrate", "val/*.parquet", "--out", "p.npz"], "--out does not work with many files: use apply to write"),
         (["calibrate", "val/*.parquet"], "cannot select 'val': the predictions have no split"),
-        (["calibrate", "val/*.parquet", "--test", "val/part-3.parquet"], "must be files of their own"),
+        (["calibrate", "val/*.parquet", "--test", "val/part-3.parquet"], "must not share files"),
         (["calibrate", "val/*.parquet", "--test", "wide.npz"], "wide.npz must hold what .*part-0.parquet does"),
         (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "isotonic"], "--method must be one of"),
         (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "posterior"], "needs the gamma"),
@@ -132,20 +132,20 @@ def test_what_is_refused_is_said_in_one_line(folder, capsys, arguments, message)
 @pytest.mark.parametrize("words", ["evaluate a.npz", "calibrate a.npz", "apply c.json a.npz --out o"])
 def test_an_address_means_ray(words):
     given = [*words.split(), "--address", "auto"]
-    assert parser().parse_args(given).engine == "ray"
-    assert parser().parse_args([*given, "--engine", "local"]).engine == "local"
-    assert parser().parse_args(words.split()).engine is None
+    assert build_parser().parse_args(given).engine == "ray"
+    assert build_parser().parse_args([*given, "--engine", "local"]).engine == "local"
+    assert build_parser().parse_args(words.split()).engine is None
 
 
 def test_the_commands_of_the_readme_are_known():
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     table = readme.split("| here | on a cluster |")[1].split("\n\n")[0]
     pairs = [re.findall(r"`(refocal [^`]*)`", line) for line in table.splitlines() if "`refocal" in line]
-    assert [parser().parse_args(shlex.split(here)[1:]).command for here, _ in pairs] == [
+    assert [build_parser().parse_args(shlex.split(here)[1:]).command for here, _ in pairs] == [
         "evaluate",
         "calibrate",
         "apply",
     ]
     for here, there in pairs:
         assert there == f"{here} --engine ray --address auto"
-        assert parser().parse_args(shlex.split(there)[1:]).engine == "ray"
+        assert build_parser().parse_args(shlex.split(there)[1:]).engine == "ray"

@@ -118,12 +118,6 @@ def test_commands_of_the_readme(capsys, tmp_path):
     assert said in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")[1]
 
 
-def test_outside_of_the_repository(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["reproduce", "--list"]) == 1
-    assert "no experiments in 'experiments'" in capsys.readouterr().err
-
-
 def test_a_figure_that_fails_does_not_stop_the_others(capsys, tmp_path):
     status, out, trouble = call(capsys, tmp_path, "001-study-c", "001-fig-1", "--scale", "smoke")
     assert status == 1

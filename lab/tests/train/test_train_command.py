@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from refocal_lab.cli import main
-from refocal_lab.cli.parser import parser
-from refocal_lab.cli.train import _recipes
+from refocal_lab.cli.parser import build_parser
+from refocal_lab.cli.recipes import build_recipes
 from refocal_lab.train.process import Process, join_processes
 from refocal_lab.train.recipe import TrainingRecipe
 from refocal_lab.train.results import write_command
@@ -43,8 +43,8 @@ def test_the_command_reads_a_file(tmp_path, capsys):
 
 def test_ce_is_short_for_cross_entropy_in_a_file_too(tmp_path):
     (tmp_path / "plan.toml").write_text('data = "digits"\nmodel = "mlp"\nloss = "ce"\n', encoding="utf-8")
-    options = parser().parse_args(["train", str(tmp_path / "plan.toml")])
-    assert _recipes(options) == [TrainingRecipe(data="digits", model="mlp", loss="cross-entropy")]
+    options = build_parser().parse_args(["train", str(tmp_path / "plan.toml")])
+    assert build_recipes(options) == [TrainingRecipe(data="digits", model="mlp", loss="cross-entropy")]
 
 
 def test_a_run_goes_on_unless_told_to_begin_anew(tmp_path):
@@ -69,8 +69,8 @@ def test_a_run_goes_on_unless_told_to_begin_anew(tmp_path):
 )
 def test_the_command_of_a_card_trains_the_same(settings):
     recipe = TrainingRecipe(data="digits", model="mlp", loss="focal", gamma=1 / 3, seed=4, **settings)
-    options = parser().parse_args(shlex.split(write_command(recipe))[1:])
-    assert _recipes(options) == [recipe]
+    options = build_parser().parse_args(shlex.split(write_command(recipe))[1:])
+    assert build_recipes(options) == [recipe]
 
 
 @pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "nccl"), (None, "nccl")])

@@ -236,9 +236,9 @@ def test_figures_are_made_by_tasks(tmp_path, capsys):
 
 @pytest.mark.parametrize("words", ["train plan.toml", "reproduce --all"])
 def test_an_address_means_ray(words):
-    from refocal_lab.cli.parser import parser
+    from refocal_lab.cli.parser import build_parser
 
     given = [*words.split(), "--address", "auto"]
-    assert parser().parse_args(given).engine == "ray"
-    assert parser().parse_args([*given, "--engine", "local"]).engine == "local"
-    assert parser().parse_args(words.split()).engine is None
+    assert build_parser().parse_args(given).engine == "ray"
+    assert build_parser().parse_args([*given, "--engine", "local"]).engine == "local"
+    assert build_parser().parse_args(words.split()).engine is None

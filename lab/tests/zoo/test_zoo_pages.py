@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 from refocal_lab import zoo
-from refocal_lab.cli.parser import parser
-from refocal_lab.cli.train import _recipes
+from refocal_lab.cli.parser import build_parser
+from refocal_lab.cli.recipes import build_recipes
 from refocal_lab.train.recipe import parse_recipe
 
 REPOSITORY = Path(__file__).parents[2]
@@ -27,8 +27,8 @@ def section(text, title):
 def test_every_card_has_the_command_that_trains_its_network_again():
     for entry in zoo.entries(REPOSITORY / "zoo"):
         card = entry.card.content
-        options = parser().parse_args(shlex.split(card["command"])[1:])
-        assert _recipes(options) == [parse_recipe(card["recipe"])], entry.card.name
+        options = build_parser().parse_args(shlex.split(card["command"])[1:])
+        assert build_recipes(options) == [parse_recipe(card["recipe"])], entry.card.name
 
 
 def test_the_zoo_is_small():

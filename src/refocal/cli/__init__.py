@@ -1,16 +1,23 @@
-"""The command line: arguments in, calls out."""
+"""The command line: one module per command, with its parser and its run.
+
+The modules of the commands import only what `--help` needs. Their `run` functions import the rest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from refocal.cli import running
-from refocal.cli.parser import parser
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a refocal command; returns the exit status: 0, 1 for input that was refused, 130 after Ctrl-C.
+    """Run a refocal command.
 
-    Wrong usage ends the process with 2, as argparse does.
+    Args:
+        arguments: The words after `refocal`; None for those of this process.
+
+    Returns:
+        The exit status, see `refocal.cli.running.run`.
     """
-    return running.run(parser(), arguments)
+    from refocal.cli.parser import build_parser
+    from refocal.cli.running import run
+
+    return run(build_parser(), arguments)

@@ -1,4 +1,4 @@
-"""An output that cannot show every sign."""
+"""Standard output in encodings that lack some characters."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import io
 import sys
 import unicodedata
 
-_SPELLED = {
+_SPELLINGS = {
     **{"±": "+-", "−": "-", "–": "-", "×": "x", "…": "...", "←": "<-", "≤": "<=", "≥": ">=", "\xa0": " "},
     **{"●": "o", "·": ".", "│": "|", "─": "-", "└": "+"},
 }
 
 
 def accept_any_encoding() -> None:
-    """Let the standard output spell in ASCII what its encoding lacks, in place of an error."""
-    codecs.register_error("refocal", _in_ascii)
+    """Make standard output spell characters that its encoding lacks in ASCII, instead of raising an error."""
+    codecs.register_error("refocal", _replace)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="refocal")
 
 
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+def _replace(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    return "".join(map(_spelled, error.object[error.start : error.end])), error.end
+    return "".join(map(_spell, error.object[error.start : error.end])), error.end
 
 
-def _spelled(sign: str) -> str:
-    name = unicodedata.name(sign, "")
+def _spell(character: str) -> str:
+    name = unicodedata.name(character, "")
     letter = name.rsplit(" ", 1)[-1].lower() if name.startswith("GREEK") else "?"
-    return _SPELLED.get(sign, letter)
+    return _SPELLINGS.get(character, letter)

@@ -1,44 +1,80 @@
-"""Options that several commands have, and how a command is added to a parser."""
+"""How a command is added to a program, and the options that several commands share."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from refocal.cli import memory
+from refocal.cli.defaults import read_default
 
-_WHERE = (
-    "take all files together as one data set, as a pattern in quotes does: in this process, block by block (local, the "
-    "default), or on a Ray cluster"
+_ENGINE = (
+    "treat all files as one data set: local reads them block by block in this process, ray on a Ray cluster; a quoted "
+    "pattern means {default}"
 )
-EXITS = "exit status: 0 done, 1 input was refused (the message says why), 2 wrong usage, 130 interrupted"
+_EXIT_STATUS = "exit status: 0 success, 1 invalid input (the message says why), 2 wrong usage, 130 interrupted"
+
+Commands = Any  # argparse has no public name for what add_subparsers returns
+
+
+def make_program(name: str, description: str, version: str) -> tuple[argparse.ArgumentParser, Commands]:
+    """Make the parser of a program, and the place where its commands are added."""
+    program = argparse.ArgumentParser(
+        prog=name, description=description, epilog=_EXIT_STATUS, formatter_class=_HelpFormatter
+    )
+    program.add_argument("--version", action="version", version=f"{name} {version}")
+    return program, program.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
 
 def add_command(
-    commands: Any, name: str, summary: str, examples: str, *, module: str, call: str | None = None
+    commands: Commands, name: str, summary: str, examples: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that calls a function of a module, which is imported only then."""
-    made: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=f"examples:\n  {examples.replace(chr(10), chr(10) + '  ')}\n\n{EXITS}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("--json", action="store_true", help="print JSON for machines")
-    made.set_defaults(run=_later(call or name, module))
-    return made
+    """Add a command.
+
+    Args:
+        commands: Where to add it, from `make_program` or `add_group`.
+        name: The word that calls it.
+        summary: What it does, in lower case and without a period.
+        examples: One command per line.
+        run: Called with the parsed options.
+    """
+    command = _add_parser(commands, name, summary, examples)
+    command.add_argument("--json", action="store_true", help="print JSON instead of text")
+    command.set_defaults(run=run)
+    return command
 
 
-def add_engine(command: Any, where: str = _WHERE) -> None:
-    """Add --engine and --address."""
-    command.add_argument("--engine", choices=("local", "ray"), help=where)
+def add_group(commands: Commands, name: str, summary: str, examples: str) -> Commands:
+    """Add a command that has commands of its own; returns the place where they are added."""
+    group = _add_parser(commands, name, summary, examples)
+    return group.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+
+def add_option(command: Any, *names: str, owner: str, parameter: str | None = None, **settings: Any) -> None:
+    """Add an option that is passed on only if the user gives it.
+
+    Args:
+        command: A parser, or a group of its options.
+        *names: The option, such as "--seed".
+        owner: What it is passed on to, see `read_default`. The default found there takes the place of "{default}" in
+            the help, or ends it.
+        parameter: What the owner calls it, if not as the option does.
+        **settings: As for `add_argument`.
+    """
+    option = command.add_argument(*names, **settings)
+    option.default_from = (owner, parameter or option.dest)
+
+
+def add_engine(command: Any, *, owner: str | None = None, meaning: str = _ENGINE) -> None:
+    """Add --engine and --address; for the owner see `add_option`."""
+    option = command.add_argument("--engine", choices=("local", "ray"), help=meaning)
+    if owner is not None:
+        option.default_from = (owner, "engine")
     command.add_argument(
         "--address",
         action=_Address,
-        help="of the Ray cluster, auto or host:port (default: one on this machine); means --engine ray",
+        help="address of the Ray cluster, auto or host:port; implies --engine ray (default: a cluster on this machine)",
     )
 
 
@@ -46,28 +82,44 @@ def add_memory(command: Any) -> None:
     """Add --memory."""
     command.add_argument(
         "--memory",
-        type=memory.size,
+        type=memory.parse_size,
         default=memory.DEFAULT,
         metavar="SIZE",
-        help="files whose rows would take more memory than this, whatever they weigh on disk, are read block by block, "
-        f"without intervals: a number of bytes, or such as 500M or 16G (default: {memory.DEFAULT})",
+        help="read files block by block, without confidence intervals, if their rows need more memory than this; "
+        "bytes, or a size such as 500M or 16G (default: %(default)s)",
     )
 
 
+def add_force(command: Any) -> None:
+    """Add --force."""
+    command.add_argument("--force", action="store_true", help="overwrite existing files")
+
+
 class _Address(argparse.Action):
-    """The address of a cluster is a wish for Ray, where no engine is named."""
+    """Choose Ray when the address of a cluster is given and no engine is."""
 
     def __call__(self, _parser: object, options: argparse.Namespace, value: Any, _flag: str | None = None) -> None:
         options.address, options.engine = value, options.engine or "ray"
 
 
-def add_force(command: argparse.ArgumentParser) -> None:
-    """Add --force."""
-    command.add_argument("--force", action="store_true", help="replace files that exist")
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help with the defaults of the functions that options are passed on to."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        owner = getattr(action, "default_from", None)
+        if owner is None or action.help is None:
+            return action.help
+        text = action.help if "{default}" in action.help else f"{action.help} (default: {{default}})"
+        return text.replace("{default}", str(read_default(*owner)))
 
 
-def _later(name: str, module: str) -> Callable[[argparse.Namespace], None]:
-    def run(options: argparse.Namespace) -> None:
-        getattr(importlib.import_module(module), name)(options)
-
-    return run
+def _add_parser(commands: Commands, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+    indented = examples.replace("\n", "\n  ")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"examples:\n  {indented}\n\n{_EXIT_STATUS}",
+        formatter_class=_HelpFormatter,
+    )
+    return parser

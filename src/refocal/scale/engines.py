@@ -43,7 +43,9 @@ class Engine(Protocol):
         """The sum of a function of every file, which gives a number of rows."""
 
 
-def open_engine(engine: str, address: str | None, progress: Progress | None) -> AbstractContextManager[Engine]:
+def open_engine(
+    engine: str = "local", address: str | None = None, progress: Progress | None = None
+) -> AbstractContextManager[Engine]:
     """An engine by its name."""
     _check.one_of(engine, "engine", ENGINES)
     tell = progress or (lambda _: None)

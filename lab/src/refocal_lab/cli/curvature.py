@@ -1,4 +1,4 @@
-"""The command that measures the curvature of a trained network's loss."""
+"""`refocal-lab curvature`: measure how curved the loss is at a trained network."""
 
 from __future__ import annotations
 
@@ -9,38 +9,70 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from refocal import _check
-from refocal.cli.output import show
-from refocal.report.words import printable
+from refocal.cli.defaults import read_default
+from refocal.cli.options import Commands, add_command, add_option
+from refocal_lab.cli.options import add_data_folder, add_device
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from torch import Tensor, nn
 
     from refocal_lab.train.data import DataSet
 
-_SAMPLES = 1000
+_SUMMARY = "refocal.curvature.summary:curvature_summary"
+_PARTS = ("train", "val", "test")
+_LOSSES = ("trained", "cross-entropy")
+_EXAMPLES = """\
+refocal-lab curvature --run runs/digits-mlp-focal-g3-s0
+refocal-lab curvature --run runs/digits-mlp-focal-g3-s0 --loss cross-entropy --part train --eigenvalues 5
+refocal-lab curvature --run runs/* --loss trained cross-entropy --probes 20"""
 
 
-def curvature(options: Namespace) -> None:
-    """Measure each run by each loss, note it on the card, show."""
-    try:
-        from refocal.curvature import curvature_summary
-        from refocal_lab.train.recipe import expand_loss_name
-        from refocal_lab.train.run_folder import RunFolder
-    except ImportError:
-        msg = "curvature needs PyTorch: pip install 'refocal[train]'"
-        raise ImportError(msg) from None
-    part = _check.one_of(options.part or "val", "--part", ("train", "val", "test"))
-    asked = map(expand_loss_name, options.loss or ["trained"])
-    losses = [_check.one_of(name, "--loss", ("trained", "cross-entropy")) for name in asked]
-    samples = _check.count(_SAMPLES if options.samples is None else options.samples, "--samples")
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    summary = "measure how curved the loss is at a trained network, and record it on the run's card"
+    command = add_command(commands, "curvature", summary, _EXAMPLES, run)
+    command.add_argument(
+        "--run", dest="folder", metavar="FOLDER", nargs="+", required=True, help="finished runs of refocal-lab train"
+    )
+    command.add_argument("--part", default="val", help="train, val or test (default: %(default)s)")
+    command.add_argument(
+        "--samples", type=int, default=1000, help="use this many, the first ones (default: %(default)s)"
+    )
+    command.add_argument(
+        "--loss",
+        nargs="+",
+        default=[_LOSSES[0]],
+        help=f"{_LOSSES[0]} for the run's own loss (the default), {_LOSSES[1]} (ce for short), or both",
+    )
+    add_option(command, "--matrix", owner=_SUMMARY, help="hessian, or ggn for the Gauss-Newton matrix")
+    add_option(
+        command, "--eigenvalues", owner=_SUMMARY, parameter="k", type=int, metavar="K", help="number of eigenvalues"
+    )
+    add_option(command, "--probes", owner=_SUMMARY, type=int, help="random vectors for the trace, per 128 samples")
+    add_option(command, "--seed", owner=_SUMMARY, type=int, help="seed of the random vectors")
+    add_data_folder(command)
+    add_device(command)
+
+
+def run(options: Namespace) -> None:
+    """Measure each run by each loss, record it on the card, and show it."""
+    from rich.console import Group
+
+    from refocal import _check
+    from refocal.cli.output import show
+    from refocal.curvature import curvature_summary
+    from refocal_lab.train.recipe import expand_loss_name
+    from refocal_lab.train.run_folder import RunFolder
+
+    part = _check.one_of(options.part, "--part", _PARTS)
+    asked = map(expand_loss_name, options.loss)
+    losses = [_check.one_of(name, "--loss", _LOSSES) for name in asked]
+    samples = _check.count(options.samples, "--samples")
     given = {"k": options.eigenvalues, "probes": options.probes, "matrix": options.matrix, "seed": options.seed}
     settings = {name: value for name, value in given.items() if value is not None}
-    load_data = functools.cache(functools.partial(_data, folder=options.data_folder))
+    matrix = options.matrix or read_default(_SUMMARY, "matrix")
+    load_data = functools.cache(functools.partial(_load_data, folder=options.data_folder))
     entries: list[dict[str, Any]] = []
     failures: list[ArithmeticError] = []
     for run, loss_name in itertools.product(map(Path, options.folder), losses):
@@ -52,14 +84,14 @@ def curvature(options: Namespace) -> None:
         except ArithmeticError as error:  # the other runs are measured first
             failures.append(type(error)(f"{run}, {loss_name}: {error}"))
             continue
-        what = {"part": part, "samples": len(data[1]), "loss": loss_name, "matrix": options.matrix or "hessian"}
+        what = {"part": part, "samples": len(data[1]), "loss": loss_name, "matrix": matrix}
         folder = RunFolder(run)
         card = folder.read_card()
         others = [each for each in card.get("curvature", []) if {name: each.get(name) for name in what} != what]
         entry = {**what, **measured.as_dict()}
         folder.update_card(curvature=[*others, entry])
         entries.append({"run": card["name"], **entry})
-    show(options, Group(*map(_table, entries)), entries)
+    show(options, Group(*map(_build_table, entries)), entries)
     if failures:
         raise type(failures[0])("; ".join(map(str, failures)))
 
@@ -73,15 +105,18 @@ def load_run(
     load_data: Callable[[str, int], DataSet],
     device: str | None,
 ) -> tuple[nn.Module, nn.Module, tuple[Tensor, Tensor]]:
-    """The trained network of a run, its loss or cross-entropy, and the first samples of a part of its data.
+    """Load the trained network of a run, a loss, and samples of its data.
 
     Args:
         run: Folder of a finished run.
         part: "train", "val" or "test".
         loss: "trained" or "cross-entropy".
-        samples: How many.
-        load_data: Gives a data set by its name and the seed of its split.
-        device: Where to compute.
+        samples: How many, from the first on.
+        load_data: Loads a data set, given its name and the seed of its split.
+        device: Where to compute; None for a GPU if there is one.
+
+    Returns:
+        The network, the loss, and inputs with their labels.
     """
     import torch
     from torch import nn
@@ -105,23 +140,29 @@ def load_run(
     return network.to(place), criterion, (inputs, torch.from_numpy(some.labels[:samples]).to(place))
 
 
-def _data(name: str, split_seed: int, *, folder: str | None) -> DataSet:
+def _load_data(name: str, split_seed: int, *, folder: str | None) -> DataSet:
     from refocal_lab.train import data
 
     return data.load(name, folder=folder, split_seed=split_seed)
 
 
-def _table(entry: dict[str, Any]) -> RenderableType:
+def _build_table(entry: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from refocal.report.words import printable
+
     kind = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}[entry["matrix"]]
     of_loss = "the loss trained with" if entry["loss"] == "trained" else "cross-entropy"
-    shown = Table()
-    shown.add_column("measure")
-    shown.add_column("value", justify="right")
+    table = Table()
+    table.add_column("measure")
+    table.add_column("value", justify="right")
     for label, name in (("largest", "largest_eigenvalues"), ("largest in modulus", "largest_eigenvalues_in_modulus")):
-        shown.add_row(
+        table.add_row(
             f"{label}, to {entry['eigenvalue_tolerance']:g}", "  ".join(f"{each:.6g}" for each in entry[name])
         )
-    shown.add_row("trace ± standard error", f"{entry['trace']:.5g} ± {entry['trace_standard_error']:.2g}")
-    shown.add_row("gradient norm", f"{entry['gradient_norm']:.5g}")
+    table.add_row("trace ± standard error", f"{entry['trace']:.5g} ± {entry['trace_standard_error']:.2g}")
+    table.add_row("gradient norm", f"{entry['gradient_norm']:.5g}")
     title = f"{kind} of {of_loss}, {entry['samples']:,} samples of {entry['part']}"
-    return Group(Text(printable(entry["run"]), style="bold"), Text(title), shown)
+    return Group(Text(printable(entry["run"]), style="bold"), Text(title), table)

@@ -1,4 +1,4 @@
-"""The command `reproduce`: the papers' figures and tables."""
+"""`refocal-lab reproduce`: make the papers' figures and tables, and compare their numbers."""
 
 from __future__ import annotations
 
@@ -6,27 +6,62 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
+from refocal.cli.options import Commands, add_command, add_engine
+from refocal_lab.cli.clone import find_folder, require_folder
+from refocal_lab.cli.options import add_zoo
 
-from refocal import _files
-from refocal.cli.output import Output, check_output, show, steps
-from refocal.report import words
-from refocal_lab import reproduce as experiments
-from refocal_lab.reproduce import result_files
+if TYPE_CHECKING:
+    from rich.table import Table
 
-DATA_VARIABLE = "REFOCAL_DATA"
+    from refocal_lab.reproduce import Context, Reproduction, Spec, StoredResult
+
+_EXAMPLES = """\
+refocal-lab reproduce 003-fig-3                 # the figure, and each published number next to ours
+refocal-lab reproduce --all --scale smoke       # everything, in a minute
+refocal-lab reproduce --all --engine ray        # on a cluster, one task per figure
+refocal-lab reproduce --list                    # all figures, their results, and how long they took
+refocal-lab reproduce --gallery docs/gallery.md # the page of all stored results"""
 
 
-def reproduce(options: Namespace) -> None:
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    summary = "make the papers' figures and tables, and compare their numbers"
+    command = add_command(commands, "reproduce", summary, _EXAMPLES, run)
+    command.add_argument("ids", nargs="*", metavar="ID", help="a figure or table, such as 003-fig-3")
+    command.add_argument("--all", action="store_true", help="make every figure and table")
+    command.add_argument("--list", action="store_true", help="list the figures and tables")
+    command.add_argument("--gallery", metavar="FILE", help="write the page of all stored results: .md")
+    command.add_argument(
+        "--scale",
+        choices=("smoke", "small", "paper"),
+        default="small",
+        help="smoke takes seconds, small takes minutes, paper is as published (default: %(default)s)",
+    )
+    command.add_argument("--force", action="store_true", help="make figures again that have a result")
+    command.add_argument("--experiments", metavar="FOLDER", help="folder of the specs (default: that of the clone)")
+    command.add_argument(
+        "--results", metavar="FOLDER", help="folder of the results (default: results in the folder of the specs)"
+    )
+    command.add_argument(
+        "--data", metavar="FOLDER", help="folder of the data files, which some figures need (default: $REFOCAL_DATA)"
+    )
+    add_zoo(command)
+    add_engine(command, meaning="compute here, or on a Ray cluster with one task per figure")
+
+
+def run(options: Namespace) -> None:
     """Make figures, list them, or write the page that shows them."""
-    folder = Path(options.experiments)
+    from refocal import _files
+    from refocal.cli.output import check_output, show
+    from refocal_lab import reproduce as experiments
+
+    folder = require_folder("experiments", options.experiments, command="reproduce")
     specs = experiments.read_specs(folder)
     results = folder / "results" if options.results is None else Path(options.results)
     if options.list:
-        show(options, *_listed(specs, results, experiments.Context(zoo=Path(options.zoo))))
+        show(options, *_list(specs, results, experiments.Context(zoo=_find_zoo(options))))
     elif options.gallery:
         check_output(options.gallery, "gallery", (".md",), force=True)
         found = experiments.read_results(results, specs)
@@ -34,10 +69,12 @@ def reproduce(options: Namespace) -> None:
         _files.write_text(options.gallery, page, overwrite=True)
         show(options, f"{len(found)} of {len(specs)} figures: {options.gallery}", {"gallery": options.gallery})
     else:
-        _make(options, specs, results)
+        _make(options, folder, specs, results)
 
 
-def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Path) -> None:
+def _make(options: Namespace, folder: Path, specs: Mapping[str, Spec], results: Path) -> None:
+    from refocal.cli.output import show, show_line
+
     ids = list(specs) if options.all else options.ids
     if not ids:
         msg = "name figures or tables (--list shows them), or give --all, --list or --gallery"
@@ -47,47 +84,71 @@ def _make(options: Namespace, specs: Mapping[str, experiments.Spec], results: Pa
         msg = f"ID must be one of {', '.join(specs)}, got {', '.join(unknown)}"
         raise ValueError(msg)
     failures = []
-    for outcome in _outcomes(ids, options, specs, results):
+    made = _make_on_cluster if options.engine == "ray" else _make_here
+    for outcome in made(ids, options, folder, specs, results):
         if isinstance(outcome, Exception):
             failures.append(outcome)
         elif options.json:
-            show(options, "", _record(outcome))
+            show(options, "", _to_json(outcome))
         else:
-            Output().print(Text(words.printable(_said(outcome))), soft_wrap=True)
+            show_line(_describe(outcome))
     if failures:
         from refocal_lab.train.on_ray import raise_all
 
         raise_all(failures)
 
 
-def _outcomes(
-    ids: Sequence[str], options: Namespace, specs: Mapping[str, experiments.Spec], results: Path
-) -> Iterator[experiments.Reproduction | Exception]:
-    """Results as they come, here or from a cluster; one that fails does not stop the others."""
-    given = options.data or os.environ.get(DATA_VARIABLE)
-    data, zoo = None if given is None else Path(given), Path(options.zoo)
-    settings: dict[str, Any] = {"scale": options.scale, "force": options.force}
-    if options.engine == "ray":
-        from refocal_lab.reproduce import on_ray as figures
+def _make_on_cluster(
+    ids: Sequence[str], options: Namespace, folder: Path, _specs: Mapping[str, Spec], results: Path
+) -> Iterator[Reproduction | Exception]:
+    """Make figures on a cluster, and yield each when it is done."""
+    from refocal_lab.reproduce.on_ray import reproduce
 
-        folder = Path(options.experiments)
-        yield from figures.reproduce(ids, folder, results, data=data, zoo=zoo, address=options.address, **settings)
-        return
+    yield from reproduce(
+        ids,
+        folder,
+        results,
+        scale=options.scale,
+        force=options.force,
+        data=_find_data(options),
+        zoo=_find_zoo(options),
+        address=options.address,
+    )
+
+
+def _make_here(
+    ids: Sequence[str], options: Namespace, _folder: Path, specs: Mapping[str, Spec], results: Path
+) -> Iterator[Reproduction | Exception]:
+    """Make figures one after another; one that fails does not stop the others."""
+    from refocal.cli.progress import track
+    from refocal_lab.reproduce import Context, reproduce
+
     if options.address is not None:
         msg = "--address needs --engine ray"
         raise ValueError(msg)
     for name in ids:
-        with steps() as progress:
-            context = experiments.Context(data, progress, zoo)
-            outcome: experiments.Reproduction | Exception
+        outcome: Reproduction | Exception
+        with track() as progress:
+            context = Context(_find_data(options), progress.step, _find_zoo(options))
             try:
-                outcome = experiments.reproduce(specs[name], results=results, context=context, **settings)
-            except Exception as error:  # raised once the others are done
+                outcome = reproduce(
+                    specs[name], results=results, context=context, scale=options.scale, force=options.force
+                )
+            except Exception as error:  # raised when the others are done
                 outcome = error
         yield outcome
 
 
-def _said(outcome: experiments.Reproduction) -> str:
+def _find_data(options: Namespace) -> Path | None:
+    given = options.data or os.environ.get("REFOCAL_DATA")
+    return None if given is None else Path(given)
+
+
+def _find_zoo(options: Namespace) -> Path:
+    return find_folder("zoo", options.zoo) or Path("zoo")
+
+
+def _describe(outcome: Reproduction) -> str:
     result = outcome.result
     head = f"{result.id}, scale {result.scale}, {result.seconds:g} s ({outcome.why}): {outcome.folder}"
     lines = [*(item.line for item in result.published), *([outcome.finding] if outcome.finding else [])]
@@ -95,7 +156,7 @@ def _said(outcome: experiments.Reproduction) -> str:
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def _record(outcome: experiments.Reproduction) -> dict[str, Any]:
+def _to_json(outcome: Reproduction) -> dict[str, Any]:
     result = outcome.result
     return {
         "id": result.id,
@@ -110,33 +171,39 @@ def _record(outcome: experiments.Reproduction) -> dict[str, Any]:
     }
 
 
-def _listed(
-    specs: Mapping[str, experiments.Spec], results: Path, context: experiments.Context
-) -> tuple[Table, list[dict[str, Any]]]:
-    """What exists, what was made and in how long, how many of the numbers that we have agree, and what is old."""
+def _list(specs: Mapping[str, Spec], results: Path, context: Context) -> tuple[Table, list[dict[str, Any]]]:
+    """List all figures: the scales that have results and their seconds, how many numbers agree, what is outdated."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from refocal.report.words import printable
+    from refocal_lab.reproduce import SCALES, result_files
+
     table = Table()
-    table.add_column("id", no_wrap=True)  # else it could not be copied
+    table.add_column("id", no_wrap=True)  # so that it can be copied
     for heading in ("what", "made", "within", "old"):
         table.add_column(heading)
     content = []
     for spec in specs.values():
-        found = {scale: result_files.load(results, spec, scale) for scale in experiments.SCALES}
+        found = {scale: result_files.load(results, spec, scale) for scale in SCALES}
         seconds = {scale: None if result is None else result.seconds for scale, result in found.items()}
         largest = next((result for result in reversed(found.values()) if result is not None), None)
         compared = [] if largest is None else [item.within for item in largest.published if item.within is not None]
-        old = [scale for scale, result in found.items() if result is not None and _is_old(spec, result, context)]
+        old = [scale for scale, result in found.items() if result is not None and _is_outdated(spec, result, context)]
         made = ", ".join(f"{scale} {value:g} s" for scale, value in seconds.items() if value is not None)
         share = f"{sum(compared)} of {len(compared)}" if compared else "–"
-        table.add_row(Text(words.printable(spec.id)), Text(words.printable(spec.title)), made, share, ", ".join(old))
+        table.add_row(Text(printable(spec.id)), Text(printable(spec.title)), made, share, ", ".join(old))
         numbers = {"published": len(spec.published), "compared": len(compared), "within": sum(compared)}
         content.append({"id": spec.id, "title": spec.title, "seconds": seconds, **numbers, "out_of_date": old})
     return table, content
 
 
-def _is_old(spec: experiments.Spec, result: experiments.StoredResult, context: experiments.Context) -> bool:
-    """Whether `reproduce` would run it again; without a zoo, whether its spec has changed."""
+def _is_outdated(spec: Spec, result: StoredResult, context: Context) -> bool:
+    """Whether `reproduce` would make it again; without a zoo, whether its spec has changed."""
+    from refocal_lab.reproduce import KINDS, explain_outdated
+
     assert context.zoo is not None
     made_from = result.made_from
     if context.zoo.is_dir():
-        made_from = experiments.KINDS[spec.kind].made_from(spec.parameters[result.scale], context)
-    return bool(experiments.explain_outdated(spec, result, made_from))
+        made_from = KINDS[spec.kind].made_from(spec.parameters[result.scale], context)
+    return bool(explain_outdated(spec, result, made_from))

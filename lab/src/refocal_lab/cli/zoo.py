@@ -1,41 +1,82 @@
-"""The commands about a zoo of logits."""
+"""`refocal-lab zoo`: logits of trained networks, and every measure of them."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
-import numpy as np
+from refocal.cli.options import Commands, add_command, add_group
+from refocal_lab.cli.clone import require_folder
+from refocal_lab.cli.options import add_zoo
 
-from refocal.cli.output import show, steps
-from refocal_lab import zoo
-from refocal_lab.train import data
-from refocal_lab.zoo import tables
+if TYPE_CHECKING:
+    import numpy as np
+
+_EXAMPLES = """\
+refocal-lab zoo list
+refocal-lab zoo table --markdown > lab/zoo/README.md"""
 
 
-def zoo_add(options: Namespace) -> None:
+def add_parser(commands: Commands) -> None:
+    """Add the command, which has three of its own."""
+    actions = add_group(commands, "zoo", "show logits of trained networks, and every measure of them", _EXAMPLES)
+    listing = add_command(actions, "list", "list the networks of a zoo", "refocal-lab zoo list", list_entries)
+    table = add_command(
+        actions,
+        "table",
+        "compute every measure, before and after calibration, next to the papers' numbers",
+        "refocal-lab zoo table\nrefocal-lab zoo table --human data --markdown",
+        show_table,
+    )
+    add = add_command(actions, "add", "copy finished runs into a zoo", "refocal-lab zoo add runs/*", add_runs)
+    add.add_argument("runs", nargs="+", metavar="RUN", help="a folder written by refocal-lab train")
+    for action in (listing, table, add):
+        add_zoo(action)
+    table.add_argument("--markdown", action="store_true", help="print Markdown")
+    table.add_argument(
+        "--human",
+        metavar="FOLDER",
+        help="folder of CIFAR-10H, the labels that people gave (default: $REFOCAL_DATA; left out if not there)",
+    )
+
+
+def add_runs(options: Namespace) -> None:
     """Copy finished runs into a zoo."""
-    added = [zoo.add(run, options.zoo) for run in options.runs]
+    from refocal.cli.output import show
+    from refocal_lab import zoo
+
+    folder = require_folder("zoo", options.zoo, command="zoo")
+    added = [zoo.add(run, folder) for run in options.runs]
     show(options, "\n".join(card.name for card in added), [card.content for card in added])
 
 
-def zoo_list(options: Namespace) -> None:
-    """Say what a zoo holds."""
-    found = zoo.entries(options.zoo)
+def list_entries(options: Namespace) -> None:
+    """List the networks of a zoo."""
+    from refocal.cli.output import show
+    from refocal_lab import zoo
+    from refocal_lab.zoo import tables
+
+    found = zoo.entries(require_folder("zoo", options.zoo, command="zoo"))
     show(options, tables.render_list(found), [entry.card.content for entry in found])
 
 
-def zoo_table(options: Namespace) -> None:
-    """Recompute every measure of every entry."""
+def show_table(options: Namespace) -> None:
+    """Compute every measure of every entry."""
+    from refocal.cli.output import show
+    from refocal.cli.progress import track
+    from refocal_lab import zoo
+    from refocal_lab.zoo import tables
+
     if options.json and options.markdown:
         msg = "--json and --markdown exclude each other"
         raise ValueError(msg)
-    found = zoo.entries(options.zoo)
-    human = _human(options.human)
+    found = zoo.entries(require_folder("zoo", options.zoo, command="zoo"))
+    human = _read_human(options.human)
     measured = []
-    with steps() as progress:
+    with track() as progress:
         for entry, values in zip(found, zoo.measure_all(found, human), strict=True):
             measured.append(values)
-            progress(f"measured {entry.card.name}, {len(measured)} of {len(found)}")
+            progress.count("measuring", len(measured), len(found), entry.card.name)
     groups = zoo.summarize(found, measured)
     if options.markdown:
         print(tables.render_markdown(groups))  # noqa: T201 the result itself
@@ -43,8 +84,10 @@ def zoo_table(options: Namespace) -> None:
         show(options, tables.render_terminal(groups), tables.to_json(groups))
 
 
-def _human(folder: str | None) -> np.ndarray | None:
-    """Human label distributions; without them there is no KL to people, unless they were asked for."""
+def _read_human(folder: str | None) -> np.ndarray | None:
+    """Read the label distributions of people; None if they are not there and were not asked for."""
+    from refocal_lab.train import data
+
     try:
         return data.cifar10h(folder)
     except FileNotFoundError:

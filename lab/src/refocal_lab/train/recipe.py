@@ -12,6 +12,7 @@ from typing import Any
 from refocal import _check
 from refocal._documents import parse_toml, read_document
 from refocal_lab.train.data import TEXTS
+from refocal_lab.train.defaults import ARRAYS, DOCUMENTS, TREES
 from refocal_lab.train.objective import check_loss
 from refocal_lab.train.own_parts import check_name, is_own
 
@@ -20,18 +21,6 @@ _FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # mirrored dig
 _LATE_DECAY = ("svhn",)
 OPTIMIZERS = ("sgd", "adam", "adagrad")
 KEPT = ("last", "best-validation")
-_ARRAYS = {
-    **{"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
-    **{"epochs": 200, "batch_size": 128, "keep": "last"},
-}
-_DOCUMENTS = {
-    **{"optimizer": "adam", "learning_rate": 0.001, "momentum": 0.0, "weight_decay": 0.0},
-    **{"epochs": 50, "batch_size": 128, "keep": "best-validation", "milestones": (), "word_vectors": "glove"},
-}
-_TREES = {
-    **{"optimizer": "adagrad", "learning_rate": 0.05, "momentum": 0.0, "weight_decay": 1e-4},
-    **{"epochs": 25, "batch_size": 25, "keep": "best-validation", "milestones": (), "word_vectors": "glove"},
-}
 
 
 def _by_data() -> Any:
@@ -132,7 +121,7 @@ class TrainingRecipe:
 
     def _complete(self) -> None:
         """Give each setting that depends on others its value."""
-        defaults = _ARRAYS if self.data not in TEXTS else _TREES if self.data == "sst" else _DOCUMENTS
+        defaults = ARRAYS if self.data not in TEXTS else TREES if self.data == "sst" else DOCUMENTS
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 not_sgd = name == "momentum" and self.optimizer != "sgd"

@@ -1,0 +1,54 @@
+"""Reading the predictions that a command is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from refocal.predictions import Predictions
+from refocal.scale.parts import check_finite
+
+
+def read_labeled(file: str, split: str | None) -> Predictions:
+    """Read predictions that have labels, or those of one split."""
+    predictions = Predictions.read(file)
+    return _check_labels(predictions if split is None else predictions.select(split), file)
+
+
+def read_val_and_test(val: str, test: str | None) -> tuple[Predictions, Predictions]:
+    """Read the predictions to fit to and those to measure on.
+
+    Args:
+        val: The file to fit to.
+        test: The file to measure on; None if `val` holds both, as splits.
+    """
+    first = Predictions.read(val)
+    if test is None and (first.split is None or not {"val", "test"} <= set(first.split.tolist())):
+        msg = f"{val} has no column split with rows of val and test: give the test predictions with --test"
+        raise ValueError(msg)
+    second = first if test is None else Predictions.read(test)
+    if first.split is None and test is not None and Path(val).samefile(test):
+        msg = f"{val} cannot be both fitted to and measured on: give other test predictions"
+        raise ValueError(msg)
+    first = first if first.split is None else first.select("val")
+    second = second if second.split is None else second.select("test")
+    names = (first.class_names, second.class_names)
+    if None not in names and names[0] != names[1]:
+        msg = f"{val} and {test} must have the same class names in the same order"
+        raise ValueError(msg)
+    if second.input != first.input or second.scores.shape[1:] != first.scores.shape[1:]:
+        msg = (
+            f"{val} and {test} must hold the same kind of scores, got {first.input} of shape "
+            f"{first.scores.shape} and {second.input} of shape {second.scores.shape}"
+        )
+        raise ValueError(msg)
+    for predictions, file in ((first, val), (second, test or val)):
+        _check_labels(predictions, file)
+        check_finite(predictions, file)
+    return first, second
+
+
+def _check_labels(predictions: Predictions, file: str) -> Predictions:
+    if predictions.labels is None:
+        msg = f"{file} has no labels, which measuring and fitting need"
+        raise ValueError(msg)
+    return predictions
