@@ -1,4 +1,4 @@
-"""Reading JSON and TOML that users give: whatever is wrong with a document, the error names its file."""
+"""Read JSON and TOML files of users; if a document is invalid, the error names its file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Protocol
 
 
 class Readable(Protocol):
-    """An open file."""
+    """A file that is open for reading."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """As many bytes as there are, or as are asked for."""
+        """Read at most `size` bytes, or all of them."""
 
 
 class SkippedWarning(UserWarning):
-    """One of many files cannot be used and is left out: the message names it and says why."""
+    """One of many files is invalid and was skipped; the message gives its name and the reason."""
 
 
-_OPEN_ALREADY = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # a pipe that the shell made for this command
+_OPEN_ALREADY = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # pipes that a shell opened for this command
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -32,9 +32,9 @@ _KINDS = (
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Refuse what is no regular file before it is opened: a FIFO without a writer would block forever.
+    """Reject a path that is not a regular file before it is opened: a FIFO without a writer would block forever.
 
-    Folders are left to `open`, whose error names them.
+    Folders are not rejected here; `open` raises an error that names them.
     """
     mode = os.stat(path).st_mode
     for is_kind, kind in _KINDS:
@@ -44,14 +44,14 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 
 
 def read_document(path: str | os.PathLike[str]) -> bytes:
-    """The content of a small file; a pipe only where its path says that it is open already, as /dev/stdin does."""
+    """Read a small file. Pipes are allowed only if they are already open, such as /dev/stdin."""
     if not os.fspath(path).startswith(_OPEN_ALREADY):
         check_regular(path)
     return Path(path).read_bytes()
 
 
 def unpack(stream: Readable, most: int, refuse: Callable[[str], Exception]) -> bytes:
-    """All that a compressed stream holds, but no more than `most` bytes: a small file can unpack to any size."""
+    """Read a compressed stream of at most `most` bytes; a small file can unpack to any size."""
     content = stream.read(most + 1)
     if len(content) > most:
         reason = f"it unpacks to more than {most:,} bytes"
@@ -60,12 +60,12 @@ def unpack(stream: Readable, most: int, refuse: Callable[[str], Exception]) -> b
 
 
 def parse_json(content: bytes | str, refuse: Callable[[str], Exception]) -> Any:
-    """The value of a JSON document, with None for NaN and infinities; `refuse` makes the exception from the reason."""
+    """Parse a JSON document, with None for NaN and infinities; `refuse` makes the exception from the reason."""
     return _parse(_loads, content, refuse)
 
 
 def parse_toml(content: bytes | str, refuse: Callable[[str], Exception]) -> dict[str, Any]:
-    """The table of a TOML document, as `parse_json`."""
+    """Parse a TOML document; `refuse` makes the exception from the reason."""
     table: dict[str, Any] = _parse(tomllib.loads, content, refuse)
     return table
 
@@ -80,5 +80,5 @@ def _parse(parse: Callable[[str], Any], content: bytes | str, refuse: Callable[[
     except RecursionError as error:
         reason = "it is nested too deeply"
         raise refuse(reason) from error
-    except ValueError as error:  # also of a number with thousands of digits
+    except ValueError as error:  # also raised for a number with thousands of digits
         raise refuse(str(error)) from error

@@ -1,4 +1,4 @@
-"""Writing a file, or a folder of files, whole or not at all."""
+"""Write a file, or a folder of files, whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ from pathlib import Path
 from typing import BinaryIO
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-_OURS = f".refocal-{zlib.crc32(platform.node().encode()):08x}-"  # how names of temporary files of this machine begin
+_OURS = f".refocal-{zlib.crc32(platform.node().encode()):08x}-"  # prefix of temporary files of this machine
 _DAY = 24 * 60 * 60
-_CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nobody else's file, and no wait for a FIFO
+_SAFE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # do not follow links or wait for a FIFO
 
 
 @contextmanager
 def replacing(
     path: str | os.PathLike[str], *, overwrite: bool, complete: Callable[[Path], None] = lambda _: None
 ) -> Iterator[BinaryIO]:
-    """A new file under another name in the same folder, renamed to `path` at the end, removed on any exception.
+    """Open a new file with a temporary name in the same folder; rename it to `path` at the end.
 
-    `complete` is called with the complete file just before it is renamed.
+    On any exception the temporary file is removed. `complete` is called with the path of the complete file just before
+    it is renamed.
     """
     target = Path(path)
     if not target.parent.is_dir():
-        msg = f"path must be in a folder that exists, got {str(target)!r}"
+        msg = f"path must be in an existing folder, got {str(target)!r}"
         raise FileNotFoundError(msg)
     _check_free(target, overwrite=overwrite)
     _remove_abandoned_once(target.parent.absolute())
-    with _naming(target):
-        file, temporary = _created(target)
+    with _name_errors(target):
+        file, temporary = _create(target)
     try:
         with file:
             yield file
-            with _naming(target):
+            with _name_errors(target):
                 file.flush()
-                os.fsync(file.fileno())  # else a crash of the machine could keep the new name and lose the content
+                os.fsync(file.fileno())  # otherwise a crash of the machine could keep the new name but lose the content
             _check_free(target, overwrite=overwrite)
             complete(temporary)
-            if os.name == "nt":  # where no open file is renamed, and none is locked
+            if os.name == "nt":  # open files cannot be renamed, and files are not locked
                 file.close()
-            with _naming(target):
-                os.replace(temporary, target)  # still locked, or it could be taken for abandoned
+            with _name_errors(target):
+                os.replace(temporary, target)  # still locked, so that nobody considers it abandoned
     except OSError as error:
         name_if_full(error, target)
         raise
@@ -57,19 +58,19 @@ def replacing(
         temporary.unlink(missing_ok=True)
 
 
-def _created(target: Path) -> tuple[BinaryIO, Path]:
-    """A new file in the folder of the target, locked as long as it is open."""
+def _create(target: Path) -> tuple[BinaryIO, Path]:
+    """Create a new file in the folder of the target, locked as long as it is open."""
     while True:
         temporary = target.with_name(f"{_OURS}{secrets.token_hex(8)}.tmp")
         file = open(temporary, "xb")  # noqa: SIM115  (the caller closes it)
         if not lock(file.fileno(), wait=True) or _is_at(file.fileno(), temporary):
             return file, temporary
-        file.close()  # taken for abandoned, and removed, before it was locked
+        file.close()  # another process removed it as abandoned before it was locked
 
 
 @contextmanager
-def _naming(target: Path) -> Iterator[None]:
-    """Let errors of the system name what was to be written: the temporary name tells nobody anything."""
+def _name_errors(target: Path) -> Iterator[None]:
+    """Let system errors name the target instead of the temporary file, which means nothing to the user."""
     try:
         yield
     except OSError as error:
@@ -80,9 +81,9 @@ def _naming(target: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[bool]:
-    """Hold a lock file until this is left or the process ends, in whatever way; raise `busy` if another one holds it.
+    """Hold a lock file until the `with` block or the process ends; raise RuntimeError(busy) if it is taken.
 
-    Gives False where the operating system or the file system has no locks: then nobody is kept out.
+    Yields False if the operating system or the file system has no locks: then nobody is kept out.
     """
     try:
         import fcntl
@@ -101,7 +102,7 @@ def locked(path: Path, busy: str) -> Iterator[bool]:
 
 
 def lock(descriptor: int, *, wait: bool) -> bool:
-    """Lock an open file or folder for this process; False where another has it, or where there are no locks."""
+    """Lock an open file or folder for this process; return False if it is taken or there are no locks."""
     try:
         import fcntl
 
@@ -112,17 +113,17 @@ def lock(descriptor: int, *, wait: bool) -> bool:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what killed commands were writing in a folder: nobody holds the lock that a live one has on it.
+    """Remove temporary files that killed commands left in a folder: a running command holds a lock on its file.
 
-    Locks may be unknown to the other machines of a cluster. What these were writing is removed a day later.
+    The machines of a cluster may not see each other's locks, so files of other machines are removed after a day.
     """
     for path in folder.glob(".refocal-*.tmp"):
         try:
             is_old = path.lstat().st_mtime < time.time() - _DAY
             if not (is_old or path.name.startswith(_OURS)):
                 continue
-            descriptor = os.open(path, os.O_RDONLY | _CAREFUL)
-        except OSError:  # it is gone, or is somebody else's
+            descriptor = os.open(path, os.O_RDONLY | _SAFE_FLAGS)
+        except OSError:  # it is gone, or belongs to somebody else
             continue
         try:
             if lock(descriptor, wait=False):
@@ -131,7 +132,7 @@ def remove_abandoned(folder: Path) -> None:
             os.close(descriptor)
 
 
-# a folder of many outputs is looked through once, not before each of them
+# a folder with many outputs is searched once, not before each output
 _remove_abandoned_once = functools.lru_cache(maxsize=1024)(remove_abandoned)
 
 
@@ -151,22 +152,22 @@ def _remove(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a kill left of files that were being written; for a folder that nobody else is writing to."""
+    """Remove unfinished files of a killed command, in a folder that nobody else writes to."""
     for path in folder.glob(".refocal-*.tmp"):
         _remove(path)
 
 
 def name_if_full(error: OSError, path: Path) -> None:
-    """Let the error of a full disk tell what was being written: the system names a file where it is opened only."""
+    """Add the path to the error of a full disk; the system names a file only when it is opened."""
     if error.errno in _FULL and error.filename is None:
         error.filename = str(path)
 
 
-def is_of_disk(error: Exception) -> bool:
-    """Whether a disk failed: such an OSError carries an errno.
+def is_disk_error(error: Exception) -> bool:
+    """Return whether the disk failed: such an OSError has an errno.
 
-    Over the content of damaged files, parsers raise a dozen kinds of exceptions. An errno of theirs is that of seeking
-    before the start of a file, which is a wrong offset in it.
+    On damaged files, parsers raise a dozen kinds of exceptions. The only errno among them is EINVAL, for seeking before
+    the start of the file because of a wrong offset.
     """
     return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
@@ -179,24 +180,24 @@ def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool) -> N
 
 def _check_free(path: Path, *, overwrite: bool) -> None:
     if not overwrite and os.path.lexists(path):
-        msg = f"{path} exists, overwrite=True replaces it"
+        msg = f"{path} exists; pass overwrite=True to replace it"
         raise FileExistsError(msg)
 
 
 @contextmanager
 def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A new folder beside `path`, renamed to it at the end, removed on any exception; parents are made."""
+    """Make a new folder next to `path` and rename it at the end; remove it on any exception. Parents are made."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(target.parent)
     token = secrets.token_hex(8)
     new, old = target.with_name(f"{_OURS}{token}.tmp"), target.with_name(f"{_OURS}{token}-{target.name}.old")
-    with _naming(target):
+    with _name_errors(target):
         new.mkdir()
     try:
-        with _locked_folder(new):
+        with _lock_folder(new):
             yield new
-            with _naming(target):
+            with _name_errors(target):
                 if target.exists():
                     target.rename(old)
                 new.rename(target)
@@ -204,14 +205,14 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         if old.exists() and not target.exists():  # interrupted between the two renames
             old.rename(target)
         shutil.rmtree(new, ignore_errors=True)
-        if target.exists():  # so that what a kill between the two renames left is not the only one
+        if target.exists():  # otherwise an old copy, left by a kill between the two renames, is the only one
             for left in target.parent.glob(f".refocal-*-{glob.escape(target.name)}.old"):
                 shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
-def _locked_folder(path: Path) -> Iterator[None]:
-    """Hold the lock of a folder, where folders have one."""
+def _lock_folder(path: Path) -> Iterator[None]:
+    """Hold the lock of a folder if the system can lock folders."""
     if os.name == "nt":
         yield
         return

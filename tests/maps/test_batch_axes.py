@@ -1,4 +1,4 @@
-"""Classes are on the last axis; what comes before them is a batch, of any number of axes, or of none."""
+"""Classes are on the last axis; all axes before it are batch axes, any number of them."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def check(function, batch):
 
 
 @pytest.mark.parametrize("name", LOGITS)
-def test_of_logits(name):
+def test_maps_of_logits(name):
     check(LOGITS[name], np.random.default_rng(0).normal(0, 2, (2, 3, 4)))
 
 
 @pytest.mark.parametrize("name", PROBS)
-def test_of_probabilities(name):
+def test_maps_of_probabilities(name):
     check(PROBS[name], random_simplex(np.random.default_rng(0), (2, 3, 4)))
 
 
-def test_of_the_proper_part():
+def test_proper_part():
     rng = np.random.default_rng(0)
     probs, labels = random_simplex(rng, (2, 3, 4)), rng.integers(0, 4, (2, 3))
     found = refocal.proper_focal_partial(probs, labels, gamma=2.0)
@@ -68,8 +68,8 @@ def test_of_the_proper_part():
         assert found[place] == pytest.approx(float(alone), rel=1e-12)
 
 
-def test_of_regimes():
-    """Rows near the thresholds, where sums over the classes decide."""
+def test_regimes():
+    """Use rows near the thresholds, where sums over the classes decide."""
     probs = random_simplex(np.random.default_rng(1), (2, 3, 4), spread=0.1)
     found = refocal.confidence_regime(probs, gamma=3.0)
     assert found.shape == (2, 3)
@@ -84,7 +84,7 @@ def test_heads_of_two_classes(log):
     check(head(table_head, KNOTS[:1], VALUES[:1], 0 * VALUES[:1], top_label=False, log=log), rows)
 
 
-def test_heads_are_their_formulas():
+def test_heads_equal_their_formulas():
     rng = np.random.default_rng(5)
     z, a, b, c = rng.normal(0, 2, (20, 3)), rng.random(3) + 0.5, rng.random(3) + 0.5, rng.normal(0, 1, 3)
     p = softmax(z, axis=1)

@@ -1,3 +1,5 @@
+"""First and second derivatives of all maps: correct, and finite at saturation."""
+
 from __future__ import annotations
 
 import math
@@ -14,40 +16,40 @@ OPTIONS = [{}, {"detached": True}, {"weight": [0.5, 1.0, 3.0]}, {"label_smoothin
 
 
 def check(function, *rows):
-    """First and second derivatives of a function of rows: every entry, and what else gradcheck looks at."""
+    """Check first and second derivatives of a function of rows, with gradcheck and for every entry."""
     points = torch.tensor(rows, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(function, (points,), fast_mode=True)
     assert torch.autograd.gradgradcheck(function, (points,), fast_mode=True)
     with torch.no_grad():
         covector = torch.rand_like(function(points)) * 2 - 1
 
-    def pulled_back(x, covector):
+    def pull_back(x, covector):
         return torch.autograd.grad(function(x), x, covector, create_graph=True)[0]
 
     check_every_entry(function, points, outputs=covector.numel())
-    check_every_entry(pulled_back, points, covector, outputs=points.numel())
+    check_every_entry(pull_back, points, covector, outputs=points.numel())
 
 
 def check_every_entry(function, *inputs, outputs):
-    """The Jacobian is that of central differences, as in gradcheck; a function of rows has all of it in one call."""
+    """Compare the Jacobian with central differences, as gradcheck does, but with one call for all entries."""
 
     def copies(count):
         return [x.detach().expand(count, *x.shape).clone().requires_grad_() for x in inputs]
 
-    one_an_output = copies(outputs)
-    values = function(*one_an_output)
-    analytical = torch.autograd.grad(values, one_an_output, torch.eye(outputs).reshape(values.shape).double())
+    per_output = copies(outputs)
+    values = function(*per_output)
+    analytical = torch.autograd.grad(values, per_output, torch.eye(outputs).reshape(values.shape).double())
     for place, x in enumerate(inputs):
         move = 1e-6 * torch.eye(x.numel(), dtype=x.dtype).reshape(-1, *x.shape)
-        one_an_end = copies(2 * x.numel())
-        one_an_end[place].data += torch.cat([move, -move])
-        ahead, behind = function(*one_an_end).detach().flatten(1).chunk(2)
+        per_end = copies(2 * x.numel())
+        per_end[place].data += torch.cat([move, -move])
+        ahead, behind = function(*per_end).detach().flatten(1).chunk(2)
         numerical = (ahead - behind).T / 2e-6
         assert torch.allclose(analytical[place].flatten(1), numerical, rtol=1e-3, atol=1e-5)
 
 
 def check_finite(function, points):
-    """The gradient and the Hessian of a number of each row; copies of a row give one row of the Hessian each."""
+    """Check that the gradient and the Hessian are finite; each copy of a row gives one row of the Hessian."""
     size = points.shape[-1]
     copies = points.expand(size, *points.shape).clone().requires_grad_()
     (gradient,) = torch.autograd.grad(function(copies).sum(), copies, create_graph=True)
@@ -63,7 +65,7 @@ def test_posterior(gamma, options):
     rows = [[0.1, -0.4, 1.2], [0.0, 0.0, 0.0], [3.0, -2.0, 6.0]]
     if "label_smoothing" in options:
         if gamma == 50.0:
-            pytest.skip("every class but one is clipped, which has a kink")
+            pytest.skip("all classes but one are clipped, which makes a kink")
         rows = rows[:2]
     check(lambda x: refocal.posterior_from_logits(x, gamma=gamma, **options), *rows)
     check(lambda x: refocal.posterior_from_logits(x, gamma=gamma, log=True, temperature=1.5, **options), *rows[:2])
@@ -145,11 +147,11 @@ def test_derivatives_at_one_hot_rows():
     assert slope(refocal.posterior(row, gamma=2.0)[1]) == 0
     assert slope(refocal.minimizer(row, gamma=0.0)[1]) == 1
     assert slope(refocal.minimizer(row, gamma=0.0)[0]) == -1
-    assert slope(refocal.minimizer(row, gamma=2.0)[1]) > 1e30  # the truth is infinite
+    assert slope(refocal.minimizer(row, gamma=2.0)[1]) > 1e30  # the exact slope is infinite
     assert slope(refocal.proper_focal_partial(row, torch.tensor(0), gamma=0.0)) == 1
 
 
-def test_saturated_gradient_is_right_not_only_finite():
+def test_saturated_gradient_is_correct_not_only_finite():
     gamma, gap = 0.5, 300.0
     point = torch.tensor([gap, 0.0], dtype=torch.double, requires_grad=True)
     refocal.posterior_from_logits(point, gamma=gamma, log=True)[1].backward()
@@ -161,7 +163,7 @@ def test_saturated_gradient_is_right_not_only_finite():
 @pytest.mark.parametrize("gamma", [2.0, [0.5, 3.0, 1.0]])
 @pytest.mark.parametrize("options", [{}, {"weight": [0.5, 3.0, 2.0]}, {"detached": True}])
 def test_derivative_at_a_zero_is_the_one_sided_limit(function, gamma, options):
-    """All classes move when mass goes from the first to the last, which has none."""
+    """All classes change if mass moves from the first class to the last, which has none."""
     point, step = np.array([0.7, 0.3, 0.0]), 1e-8
     moved = np.array([0.7 - step, 0.3, step])
     rows = torch.autograd.functional.jacobian(lambda x: function(x, gamma=gamma, **options), torch.tensor(point))

@@ -1,3 +1,5 @@
+"""The partial loss and phi: textbook formulas, limits, and mpmath."""
+
 from __future__ import annotations
 
 import mpmath as mp
@@ -23,11 +25,11 @@ def test_partial_loss_at_certainty(xp, gamma):
 
 @pytest.mark.parametrize("gamma", [-0.97, -0.3, 0.0, 0.5, 1.0, 3.0, 50.0])
 def test_phi_agrees_with_mpmath(xp, gamma):
-    # 1/2 and 7/8 are where the formula changes
+    # the formula changes at 1/2 and 7/8
     ends = [1e-300, 1e-9, 0.5, 0.875]
     p = np.concatenate([ends, np.linspace(0.01, 0.99, 50), 1 - np.logspace(-1, -6, 21)])
     values = to_numpy(refocal.phi(xp.asarray(p), gamma=gamma))
-    units = 80 if xp.__name__.startswith("jax") else 8  # XLA's log1p is off by up to a hundred units
+    units = 80 if xp.__name__.startswith("jax") else 8  # the log1p of XLA is off by up to a hundred units
     with mp.workdps(50):
         for value, probability in zip(values, p, strict=True):
             v, g = mp.mpf(float(probability)), mp.mpf(gamma)

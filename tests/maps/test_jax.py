@@ -1,4 +1,4 @@
-"""JAX's transformations; installed and run by `make test-jax`."""
+"""Transformations of JAX; `make test-jax` installs JAX and runs these tests."""
 
 from __future__ import annotations
 

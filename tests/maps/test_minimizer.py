@@ -1,3 +1,5 @@
+"""The minimizer inverts the posterior map, in few evaluations; the proper part of the loss."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -28,7 +30,7 @@ def test_known_minimizers(xp, gamma, detached, expected):
 
 
 def posteriors(rng, classes):
-    """Soft to nearly one-hot rows, with the special rows of 001, Prop. 6 first."""
+    """Rows from soft to nearly one-hot, after the special rows of Charoenphakdee et al. (2021), Prop. 6."""
     special = np.zeros((3, classes))
     special[0, -1] = 1
     special[1] = 1 / classes
@@ -46,7 +48,7 @@ def test_posterior_inverts_minimizer_in_few_evaluations(classes, gamma, monkeypa
     monkeypatch.setattr(newton, "_log_h_of_rest", lambda *args: evaluations.append(1) or log_h(*args))
     eta = posteriors(np.random.default_rng(classes), classes)
     scores = refocal.minimizer(eta, gamma=gamma)
-    assert len(evaluations) <= 24  # of the slowest row; 2 of them carry derivatives
+    assert len(evaluations) <= 24  # for the slowest row; 2 of them carry derivatives
     np.testing.assert_allclose(refocal.posterior(scores, gamma=gamma), eta, rtol=0, atol=1e-12)
     np.testing.assert_allclose(scores.sum(axis=-1), 1, atol=1e-13)
     np.testing.assert_allclose(scores[:3], eta[:3], rtol=1e-13)
@@ -64,7 +66,7 @@ def test_most_rows_need_ten_evaluations(gamma, monkeypatch):
 
 
 @pytest.mark.parametrize("detached", [False, True])
-def test_round_trip_with_everything_the_loss_may_have(xp, detached):
+def test_round_trip_with_all_settings_of_the_loss(xp, detached):
     rng = np.random.default_rng(11)
     eta = posteriors(rng, 6)
     options = {"gamma": [0, 0.5, 1, 2, 5, 20], "weight": [0.1, 1, 2, 3, 4, 10], "detached": detached}
@@ -81,7 +83,7 @@ def test_nearly_one_hot_rows_keep_their_relative_precision():
 
 
 @pytest.mark.parametrize("gamma", [0.5, 3.0, [0.0, 1.0, 4.0]])
-def test_it_minimises_the_expected_loss(gamma):
+def test_minimizer_minimizes_the_expected_loss(gamma):
     eta, weight = np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 0.5])
     exponents = np.broadcast_to(gamma, 3)
 
@@ -117,7 +119,7 @@ def test_empty_batch(xp):
     assert tuple(refocal.minimizer(xp.zeros((0, 4)), gamma=2).shape) == (0, 4)
 
 
-def test_a_search_that_does_not_converge_says_so(monkeypatch):
+def test_an_error_if_the_search_does_not_converge(monkeypatch):
     monkeypatch.setattr(newton, "_MAX_EVALUATIONS", 2)
     with pytest.raises(RuntimeError, match="did not converge after 2 evaluations"):
         refocal.minimizer(ETA, gamma=50)
@@ -133,7 +135,7 @@ def test_proper_part_is_the_loss_of_the_inverse_image(xp, gamma):
     np.testing.assert_allclose(to_numpy(loss), -((1 - q) ** gamma) * np.log(q), rtol=1e-12)
 
 
-def test_the_inverse_has_no_negative_gamma():
+def test_the_inverse_rejects_negative_gamma():
     for function in (refocal.minimizer, lambda eta, gamma: refocal.proper_focal_partial(eta, np.array(0), gamma=gamma)):
         with pytest.raises(ValueError, match="gamma must be at least 0"):
             function(ETA, gamma=-0.5)
@@ -144,7 +146,7 @@ def test_proper_part_at_certainty():
     np.testing.assert_array_equal(refocal.proper_focal_partial(rows, np.array([0, 1]), gamma=2), [0, np.inf])
 
 
-def test_proper_part_is_minimised_by_the_truth_and_focal_loss_is_not():
+def test_truth_minimizes_the_proper_part_but_not_focal_loss():
     truth = np.array([0.6, 0.3, 0.1])
     grid = random_simplex(np.random.default_rng(0), (4000, 3), spread=1.0)
     labels = np.arange(3)

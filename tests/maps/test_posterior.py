@@ -1,3 +1,5 @@
+"""The posterior map: known values, mpmath, invariances, extreme input."""
+
 from __future__ import annotations
 
 import functools
@@ -13,7 +15,7 @@ from arrays import random_simplex, to_numpy
 from reference import TwoFloats, mp_log_posterior, relative_errors
 
 ETA = np.array([0.55, 0.30, 0.10, 0.05])
-# published to four digits: what plain softmax focal loss, and its detached form, leave of ETA
+# minimizers for ETA, published to four digits: plain softmax focal loss, and its detached form
 PLAIN = {1: (0.4944, 0.3278, 0.1194, 0.0583), 2: (0.4522, 0.3324, 0.1436, 0.0719), 3: (0.4206, 0.3272, 0.1642, 0.0880)}
 DETACHED = {
     1: (0.4664, 0.3228, 0.1371, 0.0736),
@@ -24,7 +26,7 @@ DETACHED = {
 
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 @pytest.mark.parametrize(("table", "detached"), [(PLAIN, False), (DETACHED, True)])
-def test_known_minimisers_map_back_to_the_posterior(xp, gamma, table, detached):
+def test_known_minimizers_map_back_to_the_posterior(xp, gamma, table, detached):
     scores = np.array(table[gamma])
     probs = xp.asarray(scores / scores.sum())
     np.testing.assert_allclose(to_numpy(refocal.posterior(probs, gamma=gamma, detached=detached)), ETA, atol=4e-4)
@@ -41,7 +43,7 @@ def test_binary_posterior_of_nine_tenths(gamma, score):
 
 
 def accuracy_cases():
-    """Rows over the whole promised domain: logits in +-1000, K to 1000, gamma in [-0.97, 50], T in [0.01, 100]."""
+    """Rows from the whole supported domain: logits in +-1000, K to 1000, gamma in [-0.97, 50], T in [0.01, 100]."""
     rng = np.random.default_rng(7)
     cases = []
     for index in range(400):
@@ -63,7 +65,7 @@ def accuracy_cases():
 
 @functools.cache
 def exact_posteriors(dtype):
-    """Of each case its row, its settings, log Psi and Psi to 30 digits: computed once, for every array library."""
+    """Row, settings, log Psi and Psi to 30 digits for each case, computed once for all array libraries."""
     found = []
     for logits, settings_ in accuracy_cases():
         row = logits.astype(dtype)
@@ -108,7 +110,7 @@ def test_probabilities_and_logits_agree(xp):
         {"gamma": 1.0, "label_smoothing": 0.05},
     ],
 )
-def test_logarithms_are_those_of_the_probabilities(xp, options):
+def test_log_probabilities_match_probabilities(xp, options):
     logits = xp.asarray(np.random.default_rng(3).normal(0, 2, (20, 4)))
     probs = to_numpy(refocal.posterior_from_logits(logits, **options))
     logs = to_numpy(refocal.posterior_from_logits(logits, log=True, **options))
@@ -153,8 +155,8 @@ def test_shift_permutation_and_arg_max(logits, gamma, detached, shift, random):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("gamma", [-0.5, 0.3, 1.0, 2.0, 5.0])
-def test_of_equal_leaders_the_first_stays_the_first(xp, gamma, dtype):
-    """Logits of few digits have ties; an arg max that takes the first of equals must not see them broken."""
+def test_ties_of_the_top_classes_stay_ties(xp, gamma, dtype):
+    """Logits with few digits have ties; rounding must not break them and change the arg max."""
     logits = np.random.default_rng(0).integers(-3, 4, (3000, 6)) / 4
     array = xp.asarray(logits, dtype=getattr(xp, dtype))
     for log in (False, True):
@@ -163,7 +165,7 @@ def test_of_equal_leaders_the_first_stays_the_first(xp, gamma, dtype):
 
 
 @pytest.mark.parametrize("gamma", [0.5, 3.0, [0.0, 1.0, 2.0, 3.0]])
-def test_masked_classes_get_nothing_and_change_nothing(xp, gamma):
+def test_masked_classes_get_zero_and_do_not_change_others(xp, gamma):
     logits = np.array([[0.3, -np.inf, 1.0, 0.2], [5.0, -np.inf, -np.inf, -np.inf]])
     keep = np.array([0, 2, 3])
     probs = to_numpy(refocal.posterior_from_logits(xp.asarray(logits), gamma=gamma))
@@ -182,7 +184,7 @@ def test_label_smoothing_is_undone_exactly(xp):
     np.testing.assert_allclose(to_numpy(back), eta, atol=1e-13)
 
 
-def test_below_the_smoothing_floor_is_clipped_and_renormalized(xp):
+def test_values_below_the_smoothing_floor_are_clipped_and_normalized(xp):
     logits = xp.asarray(np.array([[10.0, 0.0, 0.0], [1.0, 0.5, 0.0]]))
     probs = to_numpy(refocal.posterior_from_logits(logits, gamma=1, label_smoothing=0.3))
     np.testing.assert_allclose(probs[0], [1, 0, 0], rtol=1e-15, atol=0)
@@ -191,14 +193,14 @@ def test_below_the_smoothing_floor_is_clipped_and_renormalized(xp):
     np.testing.assert_allclose(log_probs[0], [0, -np.inf, -np.inf], atol=1e-15)
 
 
-def test_equal_weights_and_equal_gammas_change_nothing(xp):
+def test_equal_weights_and_equal_gammas_have_no_effect(xp):
     logits = xp.asarray(np.array([[1.0, 0.0, -2.0]]))
     plain = to_numpy(refocal.posterior_from_logits(logits, gamma=2))
     same = refocal.posterior_from_logits(logits, gamma=[2, 2, 2], weight=[3.0, 3.0, 3.0])
     np.testing.assert_array_equal(to_numpy(same), plain)
 
 
-def test_torch_rows_go_in_blocks_unless_a_gradient_follows():
+def test_torch_rows_are_processed_in_blocks_unless_they_need_gradients():
     torch = pytest.importorskip("torch")
     logits = torch.randn(700, 100, generator=torch.Generator().manual_seed(0))
     expected = refocal.posterior_from_logits(logits.numpy(), gamma=2)
@@ -229,7 +231,7 @@ def test_blocks_of_rows_give_the_same_rows():
     assert whole.shape == logits.shape
 
 
-def test_input_is_left_alone_and_may_be_read_only_or_strided():
+def test_input_is_not_changed_and_may_be_read_only_or_strided():
     logits = np.random.default_rng(2).standard_normal((40, 2000))[:, ::2]
     before = logits.copy()
     logits.flags.writeable = False
@@ -254,5 +256,5 @@ def test_half_precision_is_computed_in_float32():
         torch.testing.assert_close(probs, exact.to(dtype), rtol=0, atol=0)
 
 
-def test_lists_are_taken_as_numpy():
+def test_lists_become_numpy_arrays():
     np.testing.assert_array_equal(refocal.posterior([0.5, 0.5], gamma=1), [0.5, 0.5])

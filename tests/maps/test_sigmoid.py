@@ -1,3 +1,5 @@
+"""The posterior map of sigmoid focal loss and its inverse."""
+
 from __future__ import annotations
 
 import mpmath as mp
@@ -14,7 +16,7 @@ def logit(p):
 
 @pytest.mark.parametrize("gamma", [-0.97, -0.5, 0.0, 0.3, 1.0, 2.0, 50.0])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_it_is_the_two_class_map(xp, gamma, dtype):
+def test_sigmoid_map_equals_the_two_class_map(xp, gamma, dtype):
     x = np.concatenate([np.linspace(-30, 30, 121), [-1000, -1e-9, 1e-9, 1000]]).astype(dtype)
     two = refocal.posterior_from_logits(np.stack([np.zeros_like(x), x], axis=-1), gamma=gamma)[:, 1]
     probs = to_numpy(refocal.sigmoid_posterior(xp.asarray(x), gamma=gamma))
@@ -24,7 +26,7 @@ def test_it_is_the_two_class_map(xp, gamma, dtype):
 
 @pytest.mark.parametrize("alpha", [None, 0.25, 0.9])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
-def test_it_undoes_the_textbook_loss(gamma, alpha):
+def test_sigmoid_map_inverts_the_textbook_loss(gamma, alpha):
     balance = 0.5 if alpha is None else alpha
     with mp.workdps(30):
         for eta in (0.02, 0.5, 0.8):
@@ -59,7 +61,7 @@ def test_per_class_alpha_and_gamma(xp):
     np.testing.assert_allclose(logit(to_numpy(back)), to_numpy(x), rtol=1e-12)
 
 
-def test_one_vs_rest_head_read_as_multiclass(xp):
+def test_one_vs_rest_head_used_as_multiclass(xp):
     eta = np.array([0.55, 0.30, 0.10, 0.05])
     x = logit(refocal.sigmoid_minimizer(eta, gamma=2))
     probs = to_numpy(refocal.sigmoid_posterior(xp.asarray(x), gamma=2, normalize=True))
@@ -80,7 +82,7 @@ def test_certainty(xp):
 
 @pytest.mark.parametrize("alpha", [None, 0.25])
 @pytest.mark.parametrize(("end", "beside"), [(0.0, 1e-9), (1.0, 1 - 1e-9)])
-def test_slopes_at_certainty_continue_those_beside_it(alpha, end, beside):
+def test_slopes_at_certainty_are_the_limits_of_nearby_slopes(alpha, end, beside):
     torch = pytest.importorskip("torch")
 
     def derivatives(eta, gamma):
@@ -94,6 +96,6 @@ def test_slopes_at_certainty_continue_those_beside_it(alpha, end, beside):
     assert value == end
     assert slope.item() == pytest.approx(slope_beside.item(), rel=1e-7)  # alpha / (1 - alpha), or its inverse
     assert curvature == pytest.approx(curvature_beside, rel=1e-5, abs=1e-6)
-    for gamma in (0.5, 2.0):  # odds to the power 1 / (1 + gamma) begin with an infinite slope
+    for gamma in (0.5, 2.0):  # odds to the power 1 / (1 + gamma) start with an infinite slope
         value, slope, _ = derivatives(end, gamma)
         assert (value, slope.item()) == (end, np.inf)

@@ -1,3 +1,5 @@
+"""Thresholds, regimes, gamma* and temperatures."""
+
 from __future__ import annotations
 
 import math
@@ -12,13 +14,13 @@ from arrays import random_simplex, to_numpy
 from refocal import Regime
 
 
-def test_thresholds_that_are_known():
+def test_known_thresholds():
     assert refocal.thresholds(1) == pytest.approx((math.exp(-2), math.exp(-1)), rel=1e-14)
     assert refocal.thresholds(3) == pytest.approx((0.085461, 0.252584), abs=1e-6)
 
 
 @pytest.mark.parametrize("gamma", [1e-9, 1e-3, 0.1, 0.5, 2.0, 5.0, 50.0, 1e4])
-def test_thresholds_are_what_they_claim(gamma):
+def test_thresholds_satisfy_their_definitions(gamma):
     tau_oc, tau_uc = refocal.thresholds(gamma)
     assert 0 < tau_oc < tau_uc < 0.5
     if gamma > 1e-4:
@@ -47,7 +49,7 @@ def test_exact_rows(xp):
     assert to_numpy(refocal.confidence_regime(rows, gamma=0)).tolist() == [0, 0, 0, 0]
 
 
-def test_gamma_star_that_is_known():
+def test_known_gamma_star():
     assert refocal.gamma_star(0.2) == pytest.approx(4.8506, abs=5e-5)
     assert refocal.gamma_star(0.25) == pytest.approx(3.0702, abs=5e-5)
     assert refocal.gamma_star(0.1) == pytest.approx(14.924, abs=5e-4)
@@ -55,7 +57,7 @@ def test_gamma_star_that_is_known():
 
 
 @pytest.mark.parametrize("p0", [1e-6, 0.01, 0.3, 0.39, 0.41, 0.49, 0.4999, 0.5 - 1e-10])
-def test_gamma_star_equals_the_gradients(p0):
+def test_gamma_star_makes_the_gradients_equal(p0):
     gamma = refocal.gamma_star(p0)
     assert gamma > 0
     assert refocal.phi(p0, gamma=gamma) == pytest.approx(1, abs=1e-11)
@@ -63,7 +65,7 @@ def test_gamma_star_equals_the_gradients(p0):
 
 
 @pytest.mark.parametrize("p0", [1e-10, 0.2, 0.39, 0.41, 0.4999999, 0.5 - 1e-12, 0.5 - 2.0**-54])
-def test_gamma_star_keeps_its_digits_towards_the_branch_point(p0):
+def test_gamma_star_is_precise_near_the_branch_point(p0):
     with mp.workdps(60):
         p = mp.mpf(p0)
         ratio = -p * mp.log(p) / (1 - p)
@@ -78,7 +80,7 @@ def test_thresholds_of_any_gamma(gamma):
 
 
 @pytest.mark.parametrize(("gamma", "temperature", "error"), [(9, None, 0.08), (3, 1 / (0.64 * 3 + 0.91), None)])
-def test_closest_temperature_of_three_classes_as_published(gamma, temperature, error):
+def test_closest_temperature_of_three_classes_matches_the_paper(gamma, temperature, error):
     nearest = refocal.closest_temperature(gamma, classes=3, logit_range=5)
     if temperature is not None:
         assert nearest.temperature == pytest.approx(temperature, rel=0.02)
@@ -86,8 +88,8 @@ def test_closest_temperature_of_three_classes_as_published(gamma, temperature, e
         assert nearest.error == pytest.approx(error, abs=0.005)
 
 
-def test_thresholds_of_a_gamma_that_vanishes():
-    """phi^gamma(v) is about 1 + gamma (log(1 - v) + s(v)), which is 1 at 1/2."""
+def test_thresholds_of_tiny_gamma():
+    """phi^gamma(v) is about 1 + gamma (log(1 - v) + s(v)), which is 1 at v = 1/2."""
     found = refocal.thresholds(1e-300)
     assert found.tau_uc == pytest.approx(0.5, rel=1e-12)
     v = np.linspace(0.001, 0.5, 200_001)
@@ -111,7 +113,7 @@ def test_temperatures_bound_the_binary_map(gamma):
     assert np.all(mapped >= 1 / (1 + np.exp(-x / upper)) - slack)
 
 
-def test_temperature_bounds_that_are_known():
+def test_known_temperature_bounds():
     assert refocal.temperature_bounds(4) == pytest.approx((0.2, 0.238), abs=5e-4)
     assert refocal.temperature_bounds(0) == (1, 1)
 
@@ -133,9 +135,9 @@ def test_closest_temperature_beats_its_neighbors(classes, step, gamma):
 
 
 @pytest.mark.parametrize("gamma", [50.0, 1000.0])
-def test_closest_temperature_sees_the_small_gaps_at_which_a_large_gamma_acts(gamma):
+def test_closest_temperature_resolves_small_gaps_for_a_large_gamma(gamma):
     nearest = refocal.closest_temperature(gamma, classes=4, logit_range=20)
-    steps = np.append(np.linspace(0, 12 / (1 + gamma), 49), 40.0)  # near the top class, or out of sight
+    steps = np.append(np.linspace(0, 12 / (1 + gamma), 49), 40.0)  # near the top class, or far away
     axes = np.meshgrid(steps, steps, steps, indexing="ij")
     logits = np.stack([np.zeros_like(axes[0]), *[-axis for axis in axes]], axis=-1).reshape(-1, 4)
     scaled = refocal.posterior_from_logits(logits, gamma=0, temperature=nearest.temperature)

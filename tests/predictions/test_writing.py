@@ -28,7 +28,7 @@ def names(folder):
 
 def test_an_old_file_is_replaced_only_when_asked(path):
     OLD.write(path)
-    with pytest.raises(FileExistsError, match=r"a\.\w+ exists, overwrite=True replaces it"):
+    with pytest.raises(FileExistsError, match=r"a\.\w+ exists; pass overwrite=True to replace it"):
         NEW.write(path)
     assert len(Predictions.read(path)) == 2
     NEW.write(path, overwrite=True)

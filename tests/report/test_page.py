@@ -171,7 +171,7 @@ def test_saved_page_is_whole_and_not_overwritten_unasked(report, page, tmp_path)
     path = tmp_path / "report.html"
     save_page(report, path)
     assert path.read_bytes().decode() == page
-    with pytest.raises(FileExistsError, match=r"report\.html exists, overwrite=True replaces it"):
+    with pytest.raises(FileExistsError, match=r"report\.html exists; pass overwrite=True to replace it"):
         save_page(report, path)
     path.write_text("old", encoding="utf-8")
     save_page(report, str(path), overwrite=True)
@@ -180,7 +180,7 @@ def test_saved_page_is_whole_and_not_overwritten_unasked(report, page, tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_named(report, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"path must be in a folder that exists, got '.*none.report\.html'"):
+    with pytest.raises(FileNotFoundError, match=r"path must be in an existing folder, got '.*none.report\.html'"):
         save_page(report, tmp_path / "none" / "report.html")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from refocal._documents import check_regular
-from refocal._files import is_of_disk
+from refocal._files import is_disk_error
 
 
 class PredictionsError(ValueError):
@@ -77,7 +77,7 @@ class Place:
         except PredictionsError:
             raise
         except Exception as error:
-            if is_of_disk(error):
+            if is_disk_error(error):
                 raise
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             message = f"cannot read {what}; the file is damaged or has another format: {reason}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from refocal._documents import Readable, check_regular, unpack
-from refocal._files import is_of_disk
+from refocal._files import is_disk_error
 from refocal_lab.train.data.data_set import Part
 
 
@@ -154,7 +154,7 @@ def convert_errors(name: object, *, otherwise: str = "damaged") -> Iterator[None
     except DataError:
         raise
     except Exception as error:
-        if is_of_disk(error):
+        if is_disk_error(error):
             raise
         msg = f"{name} is {otherwise}: {' '.join(str(error).split()) or type(error).__name__}"
         raise DataError(msg) from error
