@@ -25,11 +25,11 @@ import triton
 from torch import Tensor
 
 from refocal.losses import FocalLoss, SigmoidFocalLoss
-from refocal.losses.gpu.plans import Settings
+from refocal.losses.focal import focal_rows
+from refocal.losses.gpu.plan import Settings
 from refocal.losses.posterior_maps import FocalMap
-from refocal.losses.sigmoid import sigmoid_focal_elements
-from refocal.losses.softmax import focal_rows
-from refocal.losses.targets import as_rows
+from refocal.losses.rows import as_rows
+from refocal.losses.sigmoid_focal import sigmoid_focal_elements
 from refocal.maps.posterior import posterior_from_logits
 
 ROWS = [

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 from refocal import losses as L  # noqa: E402
-from refocal.losses.gpu.compiled import INTERPRETED  # noqa: E402
+from refocal.losses.gpu.launch import INTERPRETED  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # as in test_kernels.py
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -18,12 +18,12 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
-from refocal.losses.gpu import fused, launches, plans  # noqa: E402
-from refocal.losses.gpu.plans import Settings  # noqa: E402
+from refocal.losses.focal import focal_rows, reduced_focal_loss  # noqa: E402
+from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
+from refocal.losses.gpu.plan import Settings  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
-from refocal.losses.sigmoid import sigmoid_focal_elements  # noqa: E402
-from refocal.losses.softmax import focal_rows, reduced_focal_loss  # noqa: E402
-from refocal.losses.targets import as_rows, reduce  # noqa: E402
+from refocal.losses.rows import as_rows, reduce  # noqa: E402
+from refocal.losses.sigmoid_focal import sigmoid_focal_elements  # noqa: E402
 from refocal.maps.posterior import posterior_from_logits  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -47,13 +47,13 @@ def batch(rows, classes, *, dtype=torch.float32, seed=0, spread=3.0):
 
 
 def serves(logits, target, settings):
-    return fused.focal_loss(logits, target, *settings, "mean") is not None
+    return dispatch.focal_loss(logits, target, *settings, "mean") is not None
 
 
 def compare(logits, target, settings, reduction, *, incoming=1.0, copied=False):
     """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
     leaf = logits.detach().requires_grad_()
-    value = fused.focal_loss(leaf, target, *settings, reduction)
+    value = dispatch.focal_loss(leaf, target, *settings, reduction)
     assert (value is None) == copied  # no kernel, where the logits must be copied first
     if copied:
         value = reduced_focal_loss(leaf, target, settings, reduction)
@@ -100,7 +100,7 @@ def test_everything_the_loss_may_have(smoothing, detached, by_class, soft_target
 
 
 def test_rows_longer_than_the_chip_holds(monkeypatch):
-    monkeypatch.setattr(plans, "LONGEST_ROW_ON_CHIP", 64)
+    monkeypatch.setattr(plan, "LONGEST_ROW_ON_CHIP", 64)
     logits, target, _ = batch(3, 20_000)
     target[1] = -100
     compare(logits, target, PLAIN, "mean")
@@ -133,10 +133,10 @@ def test_an_offset_of_all_logits_changes_nothing(offset, monkeypatch):
         near[torch.arange(3), target[:3]] += 12.0
         for goal, smoothing in ((target, 0.0), (target, 0.1), (torch.softmax(near.flip(1), dim=1), 0.0)):
             compare(near + offset, goal, Settings(2.0, None, -100, smoothing, False), "none")
-    monkeypatch.setattr(plans, "LONGEST_ROW_ON_CHIP", 64)
-    plans.plan_for.cache_clear()
+    monkeypatch.setattr(plan, "LONGEST_ROW_ON_CHIP", 64)
+    plan.plan_for.cache_clear()
     compare(near + offset, target, PLAIN, "none")  # in chunks
-    plans.plan_for.cache_clear()
+    plan.plan_for.cache_clear()
 
 
 @pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
@@ -271,8 +271,8 @@ def test_one_launch_and_three_agree(shape, weighted, monkeypatch):
     some[1::2] = -100
     results = []
     for most_bytes in (1 << 25, 0):
-        monkeypatch.setattr(plans, "_MOST_BYTES_CORRECTED", most_bytes)
-        plans.plan_for.cache_clear()
+        monkeypatch.setattr(plan, "_MOST_BYTES_CORRECTED", most_bytes)
+        plan.plan_for.cache_clear()
         for goal, reduction in ((target, "mean"), (some, "mean"), (none, "mean"), (some, "sum"), (soft, "mean")):
             leaf = logits.clone().requires_grad_()
             loss = FocalLoss(2.0, weight=weight, reduction=reduction)(leaf, goal)
@@ -280,7 +280,7 @@ def test_one_launch_and_three_agree(shape, weighted, monkeypatch):
             (again,) = torch.autograd.grad(3 * loss, leaf)
             torch.testing.assert_close(gradient, again, rtol=1e-5, atol=1e-8)
             results.append((loss.detach(), gradient))
-    plans.plan_for.cache_clear()
+    plan.plan_for.cache_clear()
     half = len(results) // 2
     for one, three in zip(results[:half], results[half:], strict=True):
         torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-8, equal_nan=True)
@@ -423,7 +423,7 @@ def test_sigmoid_of_easy_scores_keeps_its_digits(gamma):
     logits = torch.tensor([-30.0, -15.1, -8.0, 8.0, 15.1, 30.0], device=DEVICE)
     target = (logits > 0).float()
     leaf = logits.clone().requires_grad_()
-    losses = fused.sigmoid_focal(leaf, target, gamma, None, -100, reduction="none")
+    losses = dispatch.sigmoid_focal(leaf, target, gamma, None, -100, reduction="none")
     losses.sum().backward()
     exact = logits.double().requires_grad_()
     expected = sigmoid_focal_elements(exact, target.double(), gamma, None, -100)
@@ -455,12 +455,12 @@ def test_a_class_that_does_not_exist_is_nan_and_harms_no_other_row(classes, wron
     for smoothing in (0.0,) if classes > 1000 else (0.0, 0.1):
         settings = settings._replace(label_smoothing=smoothing)
         leaf = logits.clone().requires_grad_()
-        losses = fused.focal_loss(leaf, target, *settings, "none")
+        losses = dispatch.focal_loss(leaf, target, *settings, "none")
         losses.sum().backward()
         assert losses.isnan().tolist() == [True, False, False]
         assert leaf.grad[0].isnan().any()
         others = logits[1:].clone().requires_grad_()
-        fused.focal_loss(others, target[1:], *settings, "none").sum().backward()
+        dispatch.focal_loss(others, target[1:], *settings, "none").sum().backward()
         torch.testing.assert_close(leaf.grad[1:], others.grad)
 
 
@@ -524,7 +524,7 @@ def test_what_the_kernels_leave_to_the_plain_formula():
     long = torch.zeros(1, 40_000, device=DEVICE)
     assert serves(long, target[:1], PLAIN)
     assert not serves(long, target[:1], PLAIN._replace(label_smoothing=0.1))
-    assert not fused.serves_map(logits, 200.0)
+    assert not dispatch.serves_map(logits, 200.0)
     losses = torch.func.vmap(lambda one: focal_loss(logits[:1], one, gamma=2.0), in_dims=0)(target[:, None])
     assert losses.shape == (4, 1)
     escaped = []
@@ -608,10 +608,8 @@ def test_a_changed_weight_is_noticed():
 def test_no_gradient_is_computed_without_need(monkeypatch):
     logits, target, _ = batch(4, 5)
     asked = []
-    compute = launches.loss_and_gradient
-    monkeypatch.setattr(
-        launches, "loss_and_gradient", lambda *call: (asked.append(call[0].gradient), compute(*call))[1]
-    )
+    compute = execute.loss_and_gradient
+    monkeypatch.setattr(execute, "loss_and_gradient", lambda *call: (asked.append(call[0].gradient), compute(*call))[1])
     leaf = logits.clone().requires_grad_()
     with torch.no_grad():
         FocalLoss(2.0)(leaf, target)
@@ -625,7 +623,7 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
 def test_posterior_map(gamma, shape):
     logits, _, _ = batch(*shape, spread=6.0)
     logits[0, 0] += 100
-    assert fused.serves_map(logits, gamma)
+    assert dispatch.serves_map(logits, gamma)
     exact = posterior_from_logits(logits.double(), gamma=gamma)
     torch.testing.assert_close(FocalMap(gamma)(logits).double(), exact, rtol=1e-4, atol=1e-9)
 
@@ -637,5 +635,5 @@ def test_posterior_map_of_images(shape, classes):
     exact = posterior_from_logits(logits.double().movedim(1, -1), gamma=2.0).movedim(-1, 1)
     for lying in (logits, logits.movedim(1, -1).contiguous().movedim(-1, 1), logits[..., ::2]):
         expected = exact[..., ::2] if lying.shape != logits.shape else exact
-        assert fused.serves_map(lying, 2.0)
+        assert dispatch.serves_map(lying, 2.0)
         torch.testing.assert_close(FocalMap(2.0)(lying).double(), expected, rtol=1e-4, atol=1e-9)

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from refocal import losses as L  # noqa: E402
-from refocal.losses import targets  # noqa: E402
-from refocal.losses.gpu import fused  # noqa: E402
+from refocal.losses import rows  # noqa: E402
+from refocal.losses.gpu import dispatch  # noqa: E402
 from refocal.losses.policies import GammaPolicy  # noqa: E402
 
 GAMMAS = [0.3, 1.0, 2.0, 3.0, 7.5, 10.0, tuple(0.5 * k for k in range(7)), L.FLSD53]
@@ -37,10 +37,10 @@ def loss_and_slope(function, logits, target):
 
 def assert_as_plain(function, logits, target, monkeypatch):
     """Both in one pass over small blocks and by the plain formula, in float64 and in float32."""
-    monkeypatch.setattr(targets, "_BLOCK_ELEMENTS", 11 * CLASSES)
+    monkeypatch.setattr(rows, "_BLOCK_ELEMENTS", 11 * CLASSES)
     wide = target.double() if target.is_floating_point() else target
     found = loss_and_slope(function, logits, target), loss_and_slope(function, logits.double(), wide)
-    monkeypatch.setattr(fused, "runs_in_one_pass", lambda *_: False)
+    monkeypatch.setattr(dispatch, "runs_in_one_pass", lambda *_: False)
     expected = loss_and_slope(function, logits.double(), wide)
     monkeypatch.undo()
     torch.testing.assert_close(found[0], expected, rtol=5e-6, atol=2e-5)

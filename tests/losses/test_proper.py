@@ -14,7 +14,7 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from refocal import losses as L  # noqa: E402
-from refocal.losses import proper  # noqa: E402
+from refocal.losses import proper_solver  # noqa: E402
 
 GAMMAS = [0.0, 0.1, 2.0, 50.0, [0.0, 0.5, 1.0, 2.0, 3.0]]
 
@@ -38,7 +38,7 @@ def loss_and_slope(function, logits, target, gamma):
 def test_the_operator_and_the_plain_formula_agree(gamma, spread):
     logits, target = batch(spread=spread)
     found = loss_and_slope(L.proper_focal_loss, logits, target, gamma)
-    expected = loss_and_slope(proper.proper_focal_rows_plainly, logits, target, gamma)
+    expected = loss_and_slope(proper_solver.proper_focal_rows_plainly, logits, target, gamma)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
@@ -65,7 +65,7 @@ def test_a_row_far_off_does_not_fail_its_batch(gamma, row):
 def test_rows_that_do_not_converge_are_searched(gamma, monkeypatch):
     logits, target = batch()
     expected = loss_and_slope(L.proper_focal_loss, logits, target, gamma)
-    monkeypatch.setattr(proper, "_MOST_STEPS", 2)
+    monkeypatch.setattr(proper_solver, "_MOST_STEPS", 2)
     found = loss_and_slope(L.proper_focal_loss, logits, target, gamma)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 

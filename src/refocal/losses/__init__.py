@@ -1,9 +1,7 @@
 """Training losses in PyTorch; each knows the posterior map of the networks trained with it."""
 
 from refocal.losses.adafocal import AdaFocal
-from refocal.losses.gradients import gradient_factor, last_layer_gradient_norms
-from refocal.losses.mmce import mmce_loss
-from refocal.losses.modules import (
+from refocal.losses.base import (
     BrierLoss,
     DualFocalLoss,
     FocalLoss,
@@ -13,6 +11,9 @@ from refocal.losses.modules import (
     ProperFocalLoss,
     SigmoidFocalLoss,
 )
+from refocal.losses.focal import brier_loss, dual_focal_loss, focal_loss, inverse_focal_loss, proper_focal_loss
+from refocal.losses.gradients import gradient_factor, last_layer_gradient_norms
+from refocal.losses.mmce import mmce_loss
 from refocal.losses.policies import (
     FLA53,
     FLA532,
@@ -24,8 +25,7 @@ from refocal.losses.policies import (
     fls531,
     fls532,
 )
-from refocal.losses.sigmoid import sigmoid_focal_loss
-from refocal.losses.softmax import brier_loss, dual_focal_loss, focal_loss, inverse_focal_loss, proper_focal_loss
+from refocal.losses.sigmoid_focal import sigmoid_focal_loss
 
 __all__ = [
     "FLA53",

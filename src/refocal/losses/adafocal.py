@@ -7,7 +7,7 @@ from torch import Tensor
 
 from refocal import _check
 from refocal.losses.policies import GammaPolicy
-from refocal.losses.targets import check_tensors
+from refocal.losses.rows import check_tensors
 
 
 class AdaFocal(GammaPolicy):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.losses.targets import check_tensors
+from refocal.losses.rows import check_tensors
 from refocal.maps.focal import phi
 
 

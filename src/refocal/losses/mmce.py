@@ -9,7 +9,7 @@ from torch import Tensor
 
 from refocal import _check
 from refocal.losses.pair_sums import laplacian_form
-from refocal.losses.targets import as_rows, at_least_float32, gather_target, loss_dtype
+from refocal.losses.rows import as_rows, at_least_float32, gather_target, loss_dtype
 
 
 def mmce_loss(

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refocal.losses.gpu.plans import Settings
+from refocal.losses.gpu.plan import Settings
 from refocal.losses.policies import GammaPolicy
-from refocal.losses.targets import Rows, distance_from_target, row_blocks, take_out_target
+from refocal.losses.rows import Rows, distance_from_target, row_blocks, take_out_target
 
 Plain = Callable[[Rows], Tensor]  # from rows to losses (n,)
 _LARGEST_POWER = 8  # up to this whole exponent, powers are products

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from refocal import _check
-from refocal.losses.targets import check_tensors
+from refocal.losses.rows import check_tensors
 
 
 class GammaPolicy(nn.Module):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from refocal.losses.gpu import fused
-from refocal.losses.targets import check_tensors
+from refocal.losses.gpu import dispatch
+from refocal.losses.rows import check_tensors
 from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
 from refocal.maps.posterior import posterior_from_logits
 from refocal.maps.sigmoid import sigmoid_posterior
@@ -40,8 +40,8 @@ class FocalMap(nn.Module):
         """Probabilities, like `logits`."""
         check_tensors(logits=logits)
         plain = self.weight is None and not self.label_smoothing and not self.detached
-        if plain and fused.serves_map(logits, self.gamma):
-            return fused.posterior_map(logits, float(self.gamma))
+        if plain and dispatch.serves_map(logits, self.gamma):
+            return dispatch.posterior_map(logits, float(self.gamma))
         return _over_classes(
             posterior_from_logits,
             logits,

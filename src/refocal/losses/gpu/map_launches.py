@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu.compiled import Launch
-from refocal.losses.gpu.layouts import layout_of, tiling
-from refocal.losses.gpu.plans import whole
+from refocal.losses.gpu.launch import Launch
+from refocal.losses.gpu.layout import layout_of, tiling
+from refocal.losses.gpu.plan import whole
 
 
 class _Case(NamedTuple):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu.compiled import Launch
-from refocal.losses.gpu.plans import finishing, multiplication, whole
-from refocal.losses.targets import loss_dtype
+from refocal.losses.gpu.launch import Launch
+from refocal.losses.gpu.plan import finishing, multiplication, whole
+from refocal.losses.rows import loss_dtype
 
 _BLOCK = 2048
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu.compiled import Launch, multiprocessors
-from refocal.losses.gpu.layouts import (
+from refocal.losses.gpu.launch import Launch, multiprocessors
+from refocal.losses.gpu.layout import (
     LONGEST_ROW_ON_CHIP,
     LONGEST_TILED_ROW,
     Layout,
@@ -23,7 +23,7 @@ from refocal.losses.gpu.layouts import (
     layout_of,
     tiling,
 )
-from refocal.losses.targets import common_dtype
+from refocal.losses.rows import common_dtype
 
 _LONGEST_RAGGED_ROW_ON_CHIP = 65_536  # rows that start at odd addresses are read slowly, and better only once
 # A gradient of this size stays in the L2 cache until a backward pass corrects what the mean divides by, so one launch

@@ -15,11 +15,11 @@ from torch.autograd import forward_ad
 from refocal import _check
 from refocal._arrays import constant, is_transformed
 from refocal.losses import one_pass
-from refocal.losses.gpu import fused
-from refocal.losses.gpu.plans import Settings
+from refocal.losses.gpu import dispatch
+from refocal.losses.gpu.plan import Settings
 from refocal.losses.policies import GammaPolicy
-from refocal.losses.proper import proper_focal_rows, proper_focal_rows_plainly
-from refocal.losses.targets import (
+from refocal.losses.proper_solver import proper_focal_rows, proper_focal_rows_plainly
+from refocal.losses.rows import (
     Rows,
     as_rows,
     at_least_float32,
@@ -73,7 +73,7 @@ def focal_loss(
 
 def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduction: str) -> Tensor:
     """Focal loss, reduced as `nn.CrossEntropyLoss` does."""
-    fast = fused.focal_loss(logits, target, *settings, reduction)
+    fast = dispatch.focal_loss(logits, target, *settings, reduction)
     return focal_loss_otherwise(logits, target, settings, reduction) if fast is None else fast
 
 
@@ -91,12 +91,12 @@ def focal_loss_otherwise(logits: Tensor, target: Tensor, settings: Settings, red
     dtype, rows = loss_dtype(logits, target, weight), rows_of(logits, target)
     weight = None if weight is None else weight.flatten().to(dtype)  # of images, it may have another shape
     settings = settings._replace(gamma=gamma, weight=weight)
-    if fused.runs_kernels(rows.logits, rows.target, weight):  # where the tensors lay otherwise, on a copy
-        fast = fused.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), *settings, reduction)
+    if dispatch.runs_kernels(rows.logits, rows.target, weight):  # where the tensors lay otherwise, on a copy
+        fast = dispatch.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), *settings, reduction)
         if fast is not None:
             return fast.reshape(rows.shape) if reduction == "none" else fast
     soft_policy = isinstance(gamma, GammaPolicy) and (smoothing or not rows.has_indices)
-    if fused.runs_in_one_pass(logits, target, weight) and not soft_policy:
+    if dispatch.runs_in_one_pass(logits, target, weight) and not soft_policy:
         wide = rows._replace(logits=at_least_float32(rows.logits, rows.target, weight))
         loss = one_pass.focal_loss(wide, settings, reduction, functools.partial(focal_rows, settings=settings))
         return (loss.reshape(rows.shape) if reduction == "none" else loss).to(dtype)
@@ -283,7 +283,7 @@ def _of_indices(
     weight, ignore_index = settings.weight, settings.ignore_index
     rows, dtype = _index_rows(logits, target, weight=weight), loss_dtype(logits)
     plain, in_one_pass = functools.partial(ways[0], settings=settings), ways[1]
-    if not fused.runs_in_one_pass(logits, target, weight):
+    if not dispatch.runs_in_one_pass(logits, target, weight):
         losses = plain(rows).to(dtype).reshape(rows.shape)
         return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index)
     loss = in_one_pass(*one_pass.call_of_indices(rows, ignore_index, weight, reduction, plain))

@@ -7,8 +7,8 @@ import functools
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu.compiled import ALIGNMENT, current_stream, is_capturing
-from refocal.losses.gpu.plans import Case, Plan, plan_for
+from refocal.losses.gpu.launch import ALIGNMENT, current_stream, is_capturing
+from refocal.losses.gpu.plan import Case, Plan, plan_for
 
 
 def loss_and_gradient(

@@ -2,7 +2,7 @@
 
 A fused loss computes its gradient in the forward pass, already divided by what a mean divides by, so that a backward
 pass with incoming gradient 1 costs nothing. Where a second derivative, tracing or `torch.func` is asked for, the plain
-formulas of `refocal.losses.softmax` and `.sigmoid` serve instead.
+formulas of `refocal.losses.focal` and `.sigmoid` serve instead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from refocal._arrays import is_transformed
-from refocal.losses.gpu import launches, map_launches, sigmoid_launches
-from refocal.losses.gpu.compiled import HAS_TRITON, INTERPRETED, on_device_of
-from refocal.losses.gpu.layouts import LONGEST_ROW_ON_CHIP
-from refocal.losses.gpu.plans import Plan, Settings, at_once, plan_for
+from refocal.losses.gpu import execute, map_launches, sigmoid_launches
+from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED, on_device_of
+from refocal.losses.gpu.layout import LONGEST_ROW_ON_CHIP
+from refocal.losses.gpu.plan import Plan, Settings, at_once, plan_for
 from refocal.losses.gpu.sigmoid_launches import SigmoidSettings
-from refocal.losses.targets import reduce, rows_of
+from refocal.losses.rows import reduce, rows_of
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -149,7 +149,7 @@ class _FocalLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, how: tuple[Tensor, Tensor | None, Plan]) -> Tensor:
         target, weight, plan = how
-        loss, gradient, correction = launches.loss_and_gradient(plan, logits, target, weight)
+        loss, gradient, correction = execute.loss_and_gradient(plan, logits, target, weight)
         ctx.save_for_backward(logits, target, weight)
         ctx.results = plan, gradient, correction
         return loss
@@ -160,16 +160,16 @@ class _FocalLoss(torch.autograd.Function):
         ctx.results = plan, None, correction
         plainly = _by_plain_formula(incoming)
         if gradient is not None and not plainly:
-            launches.multiply(plan, gradient, incoming, correction)
+            execute.multiply(plan, gradient, incoming, correction)
             return gradient, None
         logits, target, weight = ctx.saved_tensors
         case = plan.case
         if not plainly:  # later, or a second pass through the same graph
-            gradient = launches.gradient_alone(case, logits, target, weight, incoming=incoming, correction=correction)
+            gradient = execute.gradient_alone(case, logits, target, weight, incoming=incoming, correction=correction)
             return gradient, None
 
         def plain() -> Tensor:
-            from refocal.losses.softmax import focal_rows
+            from refocal.losses.focal import focal_rows
 
             settings = Settings(case.gamma, weight, case.ignore_index, case.label_smoothing, case.detached)
             rows = rows_of(logits, target)
@@ -227,7 +227,7 @@ class _SigmoidFocal(torch.autograd.Function):
             return gradient, None, None, None, None
 
         def plain() -> Tensor:
-            from refocal.losses.sigmoid import sigmoid_focal_elements
+            from refocal.losses.sigmoid_focal import sigmoid_focal_elements
 
             losses = sigmoid_focal_elements(logits, target, *settings)
             if reduction != "none":

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from refocal import _check
 from refocal._arrays import constant
-from refocal.losses.gpu import fused
-from refocal.losses.targets import at_least_float32, check_tensors, loss_dtype
+from refocal.losses.gpu import dispatch
+from refocal.losses.rows import at_least_float32, check_tensors, loss_dtype
 
 
 def sigmoid_focal_loss(
@@ -57,8 +57,8 @@ def sigmoid_focal_loss(
     exponent = _check.gamma(gamma, classes=classes, least=0.0)
     balance = _check.alpha(alpha, classes=classes)
     ignore_index = _check.whole(ignore_index, "ignore_index")
-    if fused.serves_sigmoid(logits, target, exponent, balance):
-        return fused.sigmoid_focal(logits, target, exponent, balance, ignore_index, reduction="none")
+    if dispatch.serves_sigmoid(logits, target, exponent, balance):
+        return dispatch.sigmoid_focal(logits, target, exponent, balance, ignore_index, reduction="none")
     return sigmoid_focal_elements(logits, target, exponent, balance, ignore_index).to(loss_dtype(logits))
 
 

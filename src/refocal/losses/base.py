@@ -10,13 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refocal import _check
-from refocal.losses.gpu import fused
-from refocal.losses.gpu.plans import Settings
-from refocal.losses.mmce import counted_log_probs, mmce_of
-from refocal.losses.policies import GammaPolicy
-from refocal.losses.posterior_maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap
-from refocal.losses.sigmoid import sigmoid_focal_loss
-from refocal.losses.softmax import (
+from refocal.losses.focal import (
     brier_loss,
     dual_focal_loss,
     focal_loss,
@@ -26,7 +20,13 @@ from refocal.losses.softmax import (
     reduced_dual_focal_loss,
     reduced_inverse_focal_loss,
 )
-from refocal.losses.targets import at_least_float32, check_tensors, loss_dtype, reduce, rows_of
+from refocal.losses.gpu import dispatch
+from refocal.losses.gpu.plan import Settings
+from refocal.losses.mmce import counted_log_probs, mmce_of
+from refocal.losses.policies import GammaPolicy
+from refocal.losses.posterior_maps import FocalMap, InverseFocalMap, SigmoidMap, SoftmaxMap
+from refocal.losses.rows import at_least_float32, check_tensors, loss_dtype, reduce, rows_of
+from refocal.losses.sigmoid_focal import sigmoid_focal_loss
 
 Reduction = Literal["none", "mean", "sum"]
 _FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
@@ -136,7 +136,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         # small batches wait for the host, to which a buffer's attribute and a tuple of settings are work
         weight = self._buffers["weight"] if "weight" in self._buffers else self.weight  # noqa: SIM401
         gamma, ignore_index, smoothing, detached = self.gamma, self.ignore_index, self.label_smoothing, self.detached
-        loss = fused.focal_loss(logits, target, gamma, weight, ignore_index, smoothing, detached, self.reduction)
+        loss = dispatch.focal_loss(logits, target, gamma, weight, ignore_index, smoothing, detached, self.reduction)
         if loss is not None:
             return loss
         settings = Settings(gamma, weight, ignore_index, smoothing, detached)
@@ -366,9 +366,9 @@ class SigmoidFocalLoss(AbstractLoss):
         if (
             self.reduction != "none"
             and target.shape == logits.shape
-            and fused.serves_sigmoid(logits, target, self.gamma, self.alpha)
+            and dispatch.serves_sigmoid(logits, target, self.gamma, self.alpha)
         ):
-            return fused.sigmoid_focal(
+            return dispatch.sigmoid_focal(
                 logits, target, self.gamma, self.alpha, self.ignore_index, reduction=self.reduction
             )
         settings: dict[str, Any] = {"gamma": self.gamma, "alpha": self.alpha, "ignore_index": self.ignore_index}

@@ -21,7 +21,7 @@ from array_api_compat import torch as xp
 from torch import Tensor
 
 from refocal._arrays import bounded_exp
-from refocal.losses.targets import distance_from_target, row_blocks, take_out_target
+from refocal.losses.rows import distance_from_target, row_blocks, take_out_target
 from refocal.maps.focal import focus_of_top
 from refocal.maps.minimizer import proper_focal_partial_unchecked
 from refocal.maps.newton import log_h_of_top, solve
