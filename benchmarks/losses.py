@@ -25,11 +25,10 @@ import triton
 from torch import Tensor
 
 from refocal.losses import FocalLoss, SigmoidFocalLoss
-from refocal.losses.focal import focal_rows
-from refocal.losses.gpu.plan import Settings
+from refocal.losses.formulas import focal_rows, sigmoid_focal_elements
 from refocal.losses.posterior_maps import FocalMap
-from refocal.losses.rows import as_rows
-from refocal.losses.sigmoid_focal import sigmoid_focal_elements
+from refocal.losses.rows import parse_rows
+from refocal.losses.settings import Settings
 from refocal.maps.posterior import posterior_from_logits
 
 ROWS = [
@@ -103,7 +102,7 @@ def step(criterion: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: 
 
 def plain_focal(logits: Tensor, target: Tensor) -> Tensor:
     """Focal loss by tensor operations."""
-    return focal_rows(as_rows(logits, target, weight=None), Settings(GAMMA, None, -100, 0.0, False)).mean()
+    return focal_rows(parse_rows(logits, target, weight=None), Settings(GAMMA, None, -100, 0.0, False)).mean()
 
 
 def bandwidth() -> float:

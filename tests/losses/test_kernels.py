@@ -18,12 +18,12 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
-from refocal.losses.focal import focal_rows, reduced_focal_loss  # noqa: E402
+from refocal.losses.focal import reduced_focal_loss  # noqa: E402
+from refocal.losses.formulas import focal_rows, sigmoid_focal_elements  # noqa: E402
 from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
-from refocal.losses.gpu.plan import Settings  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
-from refocal.losses.rows import as_rows, reduce  # noqa: E402
-from refocal.losses.sigmoid_focal import sigmoid_focal_elements  # noqa: E402
+from refocal.losses.rows import parse_rows, reduce  # noqa: E402
+from refocal.losses.settings import Settings  # noqa: E402
 from refocal.maps.posterior import posterior_from_logits  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -61,7 +61,7 @@ def compare(logits, target, settings, reduction, *, incoming=1.0, copied=False):
     (incoming * value.sum()).backward()
     exact = logits.double().requires_grad_()
     weight = None if settings.weight is None else settings.weight.double()
-    rows = as_rows(exact, target, weight=weight)
+    rows = parse_rows(exact, target, weight=weight)
     plain = focal_rows(rows, settings._replace(weight=weight)).reshape(rows.shape)
     expected = reduce(plain, rows, reduction, weight=weight, ignore_index=settings.ignore_index)
     (incoming * expected.sum()).backward()
@@ -134,9 +134,9 @@ def test_an_offset_of_all_logits_changes_nothing(offset, monkeypatch):
         for goal, smoothing in ((target, 0.0), (target, 0.1), (torch.softmax(near.flip(1), dim=1), 0.0)):
             compare(near + offset, goal, Settings(2.0, None, -100, smoothing, False), "none")
     monkeypatch.setattr(plan, "LONGEST_ROW_ON_CHIP", 64)
-    plan.plan_for.cache_clear()
+    plan.plan_focal_loss.cache_clear()
     compare(near + offset, target, PLAIN, "none")  # in chunks
-    plan.plan_for.cache_clear()
+    plan.plan_focal_loss.cache_clear()
 
 
 @pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
@@ -272,7 +272,7 @@ def test_one_launch_and_three_agree(shape, weighted, monkeypatch):
     results = []
     for most_bytes in (1 << 25, 0):
         monkeypatch.setattr(plan, "_MOST_BYTES_CORRECTED", most_bytes)
-        plan.plan_for.cache_clear()
+        plan.plan_focal_loss.cache_clear()
         for goal, reduction in ((target, "mean"), (some, "mean"), (none, "mean"), (some, "sum"), (soft, "mean")):
             leaf = logits.clone().requires_grad_()
             loss = FocalLoss(2.0, weight=weight, reduction=reduction)(leaf, goal)
@@ -280,7 +280,7 @@ def test_one_launch_and_three_agree(shape, weighted, monkeypatch):
             (again,) = torch.autograd.grad(3 * loss, leaf)
             torch.testing.assert_close(gradient, again, rtol=1e-5, atol=1e-8)
             results.append((loss.detach(), gradient))
-    plan.plan_for.cache_clear()
+    plan.plan_focal_loss.cache_clear()
     half = len(results) // 2
     for one, three in zip(results[:half], results[half:], strict=True):
         torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-8, equal_nan=True)
@@ -423,7 +423,7 @@ def test_sigmoid_of_easy_scores_keeps_its_digits(gamma):
     logits = torch.tensor([-30.0, -15.1, -8.0, 8.0, 15.1, 30.0], device=DEVICE)
     target = (logits > 0).float()
     leaf = logits.clone().requires_grad_()
-    losses = dispatch.sigmoid_focal(leaf, target, gamma, None, -100, reduction="none")
+    losses = dispatch.sigmoid_focal_loss(leaf, target, gamma, None, -100, reduction="none")
     losses.sum().backward()
     exact = logits.double().requires_grad_()
     expected = sigmoid_focal_elements(exact, target.double(), gamma, None, -100)
@@ -524,7 +524,7 @@ def test_what_the_kernels_leave_to_the_plain_formula():
     long = torch.zeros(1, 40_000, device=DEVICE)
     assert serves(long, target[:1], PLAIN)
     assert not serves(long, target[:1], PLAIN._replace(label_smoothing=0.1))
-    assert not dispatch.serves_map(logits, 200.0)
+    assert not dispatch.supports_map(logits, 200.0)
     losses = torch.func.vmap(lambda one: focal_loss(logits[:1], one, gamma=2.0), in_dims=0)(target[:, None])
     assert losses.shape == (4, 1)
     escaped = []
@@ -608,8 +608,8 @@ def test_a_changed_weight_is_noticed():
 def test_no_gradient_is_computed_without_need(monkeypatch):
     logits, target, _ = batch(4, 5)
     asked = []
-    compute = execute.loss_and_gradient
-    monkeypatch.setattr(execute, "loss_and_gradient", lambda *call: (asked.append(call[0].gradient), compute(*call))[1])
+    compute = execute.run_focal_loss
+    monkeypatch.setattr(execute, "run_focal_loss", lambda *call: (asked.append(call[0].gradient), compute(*call))[1])
     leaf = logits.clone().requires_grad_()
     with torch.no_grad():
         FocalLoss(2.0)(leaf, target)
@@ -623,7 +623,7 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
 def test_posterior_map(gamma, shape):
     logits, _, _ = batch(*shape, spread=6.0)
     logits[0, 0] += 100
-    assert dispatch.serves_map(logits, gamma)
+    assert dispatch.supports_map(logits, gamma)
     exact = posterior_from_logits(logits.double(), gamma=gamma)
     torch.testing.assert_close(FocalMap(gamma)(logits).double(), exact, rtol=1e-4, atol=1e-9)
 
@@ -635,5 +635,5 @@ def test_posterior_map_of_images(shape, classes):
     exact = posterior_from_logits(logits.double().movedim(1, -1), gamma=2.0).movedim(-1, 1)
     for lying in (logits, logits.movedim(1, -1).contiguous().movedim(-1, 1), logits[..., ::2]):
         expected = exact[..., ::2] if lying.shape != logits.shape else exact
-        assert dispatch.serves_map(lying, 2.0)
+        assert dispatch.supports_map(lying, 2.0)
         torch.testing.assert_close(FocalMap(2.0)(lying).double(), expected, rtol=1e-4, atol=1e-9)

@@ -38,7 +38,7 @@ def loss_and_slope(function, logits, target, gamma):
 def test_the_operator_and_the_plain_formula_agree(gamma, spread):
     logits, target = batch(spread=spread)
     found = loss_and_slope(L.proper_focal_loss, logits, target, gamma)
-    expected = loss_and_slope(proper_solver.proper_focal_rows_plainly, logits, target, gamma)
+    expected = loss_and_slope(proper_solver.proper_focal_rows_plain, logits, target, gamma)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 

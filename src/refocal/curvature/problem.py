@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_map_only
 
 from refocal.curvature.convolution import SmoothConvolutions
 from refocal.curvature.plain_layers import PlainLayers
-from refocal.losses.base import AbstractSoftmaxLoss, SigmoidFocalLoss
+from refocal.losses import SigmoidFocalLoss
+from refocal.losses.base import AbstractSoftmaxLoss
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Data = Iterable[tuple[Tensor, Tensor]]

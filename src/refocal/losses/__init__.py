@@ -1,19 +1,27 @@
-"""Training losses in PyTorch; each knows the posterior map of the networks trained with it."""
+"""Training losses in PyTorch. Each knows the posterior map of the networks trained with it.
+
+Each family has one file with its function, one value per sample, and its module, which reduces:
+
+| to train with | choose |
+|---|---|
+| a drop-in for cross-entropy that focuses on hard samples | `FocalLoss` |
+| the same with a gamma by sample, by epoch, or learned | `FocalLoss` with a policy: `FLSD53`, `Scheduled`, `AdaFocal` |
+| the focus of focal loss, with the softmax as posterior | `ProperFocalLoss` |
+| focal loss for detection, multi-label or binary tasks | `SigmoidFocalLoss` |
+| a bounded proper loss | `BrierLoss` |
+| a direct penalty on miscalibration | `MMCELoss` |
+| a margin to the runner-up class | `DualFocalLoss` |
+| more confidence in place of less | `InverseFocalLoss` |
+"""
 
 from refocal.losses.adafocal import AdaFocal
-from refocal.losses.base import (
-    BrierLoss,
-    DualFocalLoss,
-    FocalLoss,
-    InverseFocalLoss,
-    MMCELoss,
-    NoPosteriorError,
-    ProperFocalLoss,
-    SigmoidFocalLoss,
-)
-from refocal.losses.focal import brier_loss, dual_focal_loss, focal_loss, inverse_focal_loss, proper_focal_loss
+from refocal.losses.base import NoPosteriorError
+from refocal.losses.brier import BrierLoss, brier_loss
+from refocal.losses.dual_focal import DualFocalLoss, dual_focal_loss
+from refocal.losses.focal import FocalLoss, focal_loss
 from refocal.losses.gradients import gradient_factor, last_layer_gradient_norms
-from refocal.losses.mmce import mmce_loss
+from refocal.losses.inverse_focal import InverseFocalLoss, inverse_focal_loss
+from refocal.losses.mmce import MMCELoss, mmce_loss
 from refocal.losses.policies import (
     FLA53,
     FLA532,
@@ -25,7 +33,8 @@ from refocal.losses.policies import (
     fls531,
     fls532,
 )
-from refocal.losses.sigmoid_focal import sigmoid_focal_loss
+from refocal.losses.proper_focal import ProperFocalLoss, proper_focal_loss
+from refocal.losses.sigmoid_focal import SigmoidFocalLoss, sigmoid_focal_loss
 
 __all__ = [
     "FLA53",

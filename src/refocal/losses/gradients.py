@@ -1,21 +1,22 @@
-"""How strongly a loss pulls: the factor against cross-entropy, and gradient norms of the last layer."""
+"""How strong the gradients of a loss are: relative to cross-entropy, and in the last layer of a network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from refocal._arrays import PerClass
 from refocal.losses.rows import check_tensors
 from refocal.maps.focal import phi
 
 
-def gradient_factor(p: Tensor, *, gamma: Any) -> Tensor:
-    """g(p, gamma): the gradient of focal loss divided by that of cross-entropy, for true-class probability p.
+def gradient_factor(p: Tensor, *, gamma: PerClass) -> Tensor:
+    """The gradient of focal loss divided by that of cross-entropy, for a true-class probability p.
 
-    g = (1 - p)^gamma - gamma p (1 - p)^(gamma - 1) log p, the same function as `refocal.phi`.
+    The factor is g(p, gamma) = (1 - p)^gamma - gamma p (1 - p)^(gamma - 1) log p, the same function as `refocal.phi`.
+    Use it to see which samples a gamma emphasizes.
 
     Args:
         p: Probabilities of the true class.
@@ -28,7 +29,7 @@ def gradient_factor(p: Tensor, *, gamma: Any) -> Tensor:
         >>> [round(g, 3) for g in gradient_factor(torch.tensor([0.1, 0.9]), gamma=3.0).tolist()]
         [1.289, 0.004]
 
-    Reference: 002, Prop. 1.
+    Reference: Mukhoti et al. (2020), Prop. 1.
     """
     return phi(p, gamma=gamma)
 
@@ -38,14 +39,14 @@ def last_layer_gradient_norms(
 ) -> Tensor:
     """Norm of each sample's gradient with respect to a last linear layer, without forming the gradients.
 
-    The gradient of sample i in the weights is the outer product of dL_i/dz_i and its features h_i, so its norm is
-    |dL_i/dz_i| |h_i|; a bias adds one to |h_i|^2.
+    The gradient of sample i with respect to the weights is the outer product of dL_i/dz_i and the features h_i. Its
+    norm is |dL_i/dz_i| |h_i|; a bias adds 1 to |h_i|^2.
 
     Args:
-        loss: Loss of (logits, target), one value per sample; of a module, with `reduction="none"`.
+        loss: Loss of (logits, target) with one value per sample, such as a module with `reduction="none"`.
         features: Input of the last layer (N, D).
         logits: Its output (N, K).
-        target: What `loss` takes.
+        target: The target that `loss` takes.
         bias: Whether the layer has a bias.
 
     Returns:
@@ -60,7 +61,7 @@ def last_layer_gradient_norms(
         >>> round(norms.item(), 4)
         1.4142
 
-    Reference: 002, Fig. 4.
+    Reference: Mukhoti et al. (2020), Fig. 4.
     """
     check_tensors(features=features, logits=logits)
     leaf = logits.detach().requires_grad_()

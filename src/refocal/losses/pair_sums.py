@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_FEW = 256  # up to so many samples, the matrix of all pairs takes less time than many small steps do
+_FEW = 256  # up to this many samples, the matrix of all pairs is faster than many small steps
 
 
 def laplacian_form(places: Tensor, values: Tensor, *, width: float) -> Tensor:
     """sum_ij v_i v_j exp(-|x_i - x_j| / width) over all pairs of samples.
 
-    Tied places stay tied: a pair with x_i = x_j has the kernel 1 and no derivative in x.
+    A tied pair, x_i = x_j, has kernel 1 and no derivative in x.
 
     Args:
         places: x (n,).
@@ -31,7 +31,7 @@ def laplacian_form(places: Tensor, values: Tensor, *, width: float) -> Tensor:
     if (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0  # in which nested derivatives of a Function are silently wrong
+        or forward_ad._current_level >= 0  # nested derivatives of a Function are silently wrong there
     ):
         return _plain_form(places, values, width)
     form: Tensor = _LaplacianForm.apply(places, values, width)  # type: ignore[no-untyped-call]
@@ -39,7 +39,7 @@ def laplacian_form(places: Tensor, values: Tensor, *, width: float) -> Tensor:
 
 
 def _plain_form(places: Tensor, values: Tensor, width: float) -> Tensor:
-    """The form by plain tensor operations: differentiable any number of times, in both modes."""
+    """The form by plain tensor operations, which can be differentiated any number of times, in both modes."""
     if len(places) <= _FEW:
         kernel = torch.exp((places[:, None] - places).abs() / -width)
         return (values[:, None] * kernel * values).sum()
@@ -47,8 +47,8 @@ def _plain_form(places: Tensor, values: Tensor, width: float) -> Tensor:
     x, v = places[order], values[order]
     before, _ = _ties(x)
     sums = _running_sums(x, v, width)
-    # For sample i, the sum over all below it, twice, and over those tied with it, which does not depend on places. The
-    # index is clamped, because x[-1] is the largest place: its exponential may overflow.
+    # For sample i: twice the sum over all samples below it, plus the sum over its ties, which does not depend on the
+    # places. The index is clamped because index -1 means the largest place, whose exponential may overflow.
     nearest, group = before.clamp(min=0), before + 1
     below = torch.where(before >= 0, sums[nearest] * torch.exp((x[nearest] - x) / width), 0)
     tied = torch.zeros_like(v).index_add(0, group, v)[group]
@@ -58,7 +58,8 @@ def _plain_form(places: Tensor, values: Tensor, width: float) -> Tensor:
 def _running_sums(x: Tensor, v: Tensor, width: float) -> Tensor:
     """sum_{j <= i} v_j exp(-(x_i - x_j) / width) for each i, with x in ascending order.
 
-    Sums over windows that end at i: each round doubles the windows. No exponent is positive, so nothing overflows.
+    These are sums over windows that end at i, and each round doubles the windows. No exponent is positive, so nothing
+    overflows.
     """
     sums, step = v, 1
     while step < len(x):
@@ -69,7 +70,7 @@ def _running_sums(x: Tensor, v: Tensor, width: float) -> Tensor:
 
 
 def _ties(x: Tensor) -> tuple[Tensor, Tensor]:
-    """For each of ascending places, where the last smaller one stands (-1: none), and the last one of equal size."""
+    """For each of ascending places: the index of the last smaller one (-1 if none) and of the last equal one."""
     x = x.detach()
     index = torch.arange(len(x), device=x.device)
     differs = x[1:] != x[:-1]
@@ -98,7 +99,7 @@ def _slopes(places: Tensor, values: Tensor, width: float) -> tuple[Tensor, Tenso
 
 
 class _LaplacianForm(torch.autograd.Function):
-    """The form, whose value and gradient take the same sums."""
+    """The form with its gradient, which needs the same sums as its value."""
 
     @staticmethod
     def forward(ctx: Any, places: Tensor, values: Tensor, width: float) -> Tensor:
@@ -110,8 +111,8 @@ class _LaplacianForm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, Tensor, None]:
         places, values, smooth, tilt = ctx.saved_tensors
-        if torch.is_grad_enabled():  # it is differentiated again
-            # views: values may depend on places, and each derivative is taken with the other held fixed
+        if torch.is_grad_enabled():  # the gradient is differentiated again
+            # Values may depend on places. Views keep the two apart: each derivative holds the other fixed.
             places, values = places.view_as(places), values.view_as(values)
             form = _plain_form(places, values, ctx.width)
             in_places, in_values = torch.autograd.grad(form, (places, values), incoming, create_graph=True)

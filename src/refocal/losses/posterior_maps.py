@@ -1,4 +1,4 @@
-"""Posterior maps as modules: from the logits of a trained network to p(y|x). They have no state and can be exported."""
+"""Posterior maps as modules: from the logits of a trained network to p(y|x). They are stateless and exportable."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FocalMap(nn.Module):
         """Probabilities, like `logits`."""
         check_tensors(logits=logits)
         plain = self.weight is None and not self.label_smoothing and not self.detached
-        if plain and dispatch.serves_map(logits, self.gamma):
+        if plain and dispatch.supports_map(logits, self.gamma):
             return dispatch.posterior_map(logits, float(self.gamma))
         return _over_classes(
             posterior_from_logits,
@@ -76,7 +76,7 @@ class InverseFocalMap(nn.Module):
 
 
 class SigmoidMap(nn.Module):
-    """The map of sigmoid focal loss, score by score; see `refocal.sigmoid_posterior`."""
+    """The map of sigmoid focal loss, applied to each score; see `refocal.sigmoid_posterior`."""
 
     def __init__(self, gamma: Any, alpha: Any) -> None:
         super().__init__()
@@ -99,13 +99,13 @@ def _class_dim(logits: Tensor) -> int:
 
 def _over_classes(posterior: Callable[..., Tensor], logits: Tensor, **settings: Any) -> Tensor:
     """A map with classes last, over the class dimension."""
-    dim, last = _class_dim(logits), logits.ndim - 1  # not -1, of which TorchScript's exporter to ONNX makes nonsense
+    dim, last = _class_dim(logits), logits.ndim - 1  # TorchScript's ONNX exporter mishandles -1
     with _recording(logits):
         return posterior(logits.movedim(dim, last), **settings).movedim(last, dim)
 
 
 def _recording(logits: Tensor) -> AbstractContextManager[Any]:
-    """Constants are fake where the logits are; TorchScript, which records no check of a shape, does not warn of it."""
+    """A context for tracing: constants are fake if the logits are, and TorchScript does not warn about shape checks."""
     if torch.compiler.is_compiling():
         return nullcontext()
     if torch._C._get_tracing_state() is not None:
@@ -115,7 +115,7 @@ def _recording(logits: Tensor) -> AbstractContextManager[Any]:
 
 
 def _numbers(weight: Any) -> Any:
-    """Class weights as numbers; a tensor that is being compiled has none."""
+    """Class weights as numbers; a tensor while it is being compiled, when it has no values."""
     if weight is None or (torch.compiler.is_compiling() and isinstance(weight, Tensor)):
         return weight
     return tuple(float(value) for value in weight)

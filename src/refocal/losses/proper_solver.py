@@ -21,7 +21,7 @@ from array_api_compat import torch as xp
 from torch import Tensor
 
 from refocal._arrays import bounded_exp
-from refocal.losses.rows import distance_from_target, row_blocks, take_out_target
+from refocal.losses.rows import row_blocks, scale_distance, take_out_target
 from refocal.maps.focal import focus_of_top
 from refocal.maps.minimizer import proper_focal_partial_unchecked
 from refocal.maps.newton import log_h_of_top, solve
@@ -39,7 +39,7 @@ def proper_focal_rows(logits: Tensor, target: Tensor, gamma: Any) -> Tensor:
     return losses
 
 
-def proper_focal_rows_plainly(logits: Tensor, target: Tensor, gamma: Any) -> Tensor:
+def proper_focal_rows_plain(logits: Tensor, target: Tensor, gamma: Any) -> Tensor:
     """The same by operations that can be differentiated any number of times and transformed by `torch.func`."""
     log_probs = torch.log_softmax(logits, dim=1)
     broken = log_probs.isnan().any(dim=1, keepdim=True)  # such rows have no minimizer: they stay what they are
@@ -79,7 +79,7 @@ def _backward(ctx: Any, incoming: Tensor | None, _: Tensor | None) -> tuple[Tens
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return incoming[:, None] * gradient, None, None
     gamma = ctx.gamma if len(ctx.gamma) > 1 else ctx.gamma[0]
-    losses = proper_focal_rows_plainly(logits, target, gamma)
+    losses = proper_focal_rows_plain(logits, target, gamma)
     return torch.autograd.grad(losses, logits, incoming, create_graph=True)[0], None, None
 
 
@@ -205,4 +205,4 @@ def _masses(rest: Tensor, top: Tensor, q_top: Tensor, slope_top: Tensor) -> Tens
 def _gradient(masses: Tensor, labels: Tensor, pull: Tensor) -> Tensor:
     """Pull (n, 1) times (M / sum(M) - [j = y]), in the place of `masses`."""
     of_label, rest = take_out_target(masses, labels)
-    return distance_from_target(masses, labels, rest, pull / (of_label + rest))
+    return scale_distance(masses, labels, rest, pull / (of_label + rest))

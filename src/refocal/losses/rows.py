@@ -1,4 +1,4 @@
-"""Logits and targets as `torch.nn.functional.cross_entropy` takes them, turned into rows with classes last."""
+"""A batch as rows: logits and targets of the shapes that `torch.nn.functional.cross_entropy` accepts, classes last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
 
 
 def check_tensors(**given: object) -> None:
-    """Refuse arrays of other libraries by the argument's name, where cross-entropy has no say."""
+    """Reject arrays of other libraries, naming the argument. Losses that call cross-entropy leave this to it."""
     for name, value in given.items():
         if not isinstance(value, Tensor):
             msg = f"{name} must be a PyTorch tensor, got {type(value).__name__}: torch.as_tensor turns arrays into one"
@@ -41,11 +41,11 @@ def check_fit(
     ignore_index: int = -100,
     reduction: str = "none",
 ) -> None:
-    """Refuse what cross-entropy refuses: classes are on dimension 1 (0 without a batch), positions on the others."""
+    """Reject what cross-entropy rejects. Classes are on dimension 1, or on dimension 0 if there is no batch."""
     if not _is_usual(logits, target, weight, label_smoothing=label_smoothing, ignore_index=ignore_index):
         if getattr(target, "dtype", None) == torch.int32:
-            reduction = "none"  # before PyTorch 2.12, a mean or sum of no losses overlooks the type of the indices
-        # it judges itself what is unusual, and raises with its own words
+            reduction = "none"  # before PyTorch 2.12, the mean or sum of an empty batch ignores the indices' type
+        # Cross-entropy decides about unusual arguments, and raises its own errors.
         F.cross_entropy(
             logits,
             target,
@@ -57,7 +57,7 @@ def check_fit(
 
 
 def _is_usual(logits: Any, target: Any, weight: Tensor | None, *, label_smoothing: float, ignore_index: int) -> bool:
-    """Whether cross-entropy surely takes these."""
+    """Whether cross-entropy is known to accept these arguments."""
     if not (isinstance(logits, Tensor) and isinstance(target, Tensor)):
         return False
     shape = logits.shape
@@ -73,14 +73,23 @@ def _is_usual(logits: Any, target: Any, weight: Tensor | None, *, label_smoothin
     return fits and logits.dtype in _FLOATING
 
 
-def as_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, ignore_index: int = -100) -> Rows:
-    """Rows of a batch with classes on dimension 1 (0 without a batch); what cross-entropy refuses, it refuses here."""
+def parse_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None, ignore_index: int = -100) -> Rows:
+    """Check a batch as `check_fit` does, and turn it into rows."""
     check_fit(logits, target, weight=weight, ignore_index=ignore_index)
-    return rows_of(logits, target)
+    return to_rows(logits, target)
 
 
-def rows_of(logits: Tensor, target: Tensor) -> Rows:
-    """Rows of a batch that fits."""
+def parse_index_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None) -> Rows:
+    """The same for a loss that takes class indices only, with logits at least in float32."""
+    rows = parse_rows(logits, target, weight=weight)
+    if not rows.has_indices:
+        msg = "this loss takes class indices as its target, not class probabilities"
+        raise TypeError(msg)
+    return rows._replace(logits=at_least_float32(rows.logits))
+
+
+def to_rows(logits: Tensor, target: Tensor) -> Rows:
+    """Turn a checked batch into rows."""
     class_dim = 1 if logits.ndim > 1 else 0
     positions = (*logits.shape[:class_dim], *logits.shape[class_dim + 1 :])
     if logits.ndim == 2 and target.dtype != torch.uint8:
@@ -93,13 +102,13 @@ def rows_of(logits: Tensor, target: Tensor) -> Rows:
 
 
 def loss_dtype(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> torch.dtype:
-    """The type of the loss, as of PyTorch's own losses."""
+    """The type of the loss, as PyTorch's own losses choose it."""
     place = logits.device.type
     return common_dtype(
         logits.dtype,
         None if target is None else target.dtype,
         None if weight is None else weight.dtype,
-        autocast=place != "meta" and torch.is_autocast_enabled(place),  # which has no answer where there are no values
+        autocast=place != "meta" and torch.is_autocast_enabled(place),  # which fails for "meta"
     )
 
 
@@ -108,8 +117,8 @@ def common_dtype(
 ) -> torch.dtype:
     """The type of a loss of tensors of these types.
 
-    It is that of the logits, to which class indices and their weights add nothing; class probabilities and their
-    weights promote it; under autocast it is at least float32.
+    It is the type of the logits. Class probabilities and their weights promote it; class indices and their weights do
+    not. Under autocast it is at least float32.
     """
     dtype = logits
     if target is not None and target.is_floating_point:
@@ -119,41 +128,48 @@ def common_dtype(
 
 
 def at_least_float32(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
-    """Logits in the loss's type, or a wider one in which sums and logarithms keep their digits."""
+    """Logits in the loss's type, or in float32 if that is wider, so that sums and logarithms keep their precision."""
     return logits.to(torch.promote_types(loss_dtype(logits, target, weight), torch.float32))
 
 
 def gather_target(values: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The value at each row's target (N,), the mask of counted rows, and targets that are safe to index with."""
+    """The value at each row's target (N,), the mask of rows that count, and targets that are safe to index with."""
     keep = target != ignore_index
     safe = torch.where(keep, target, 0)
     try:
         return values.gather(1, safe[:, None])[:, 0], keep, safe
     except (RuntimeError, IndexError):
-        F.cross_entropy(values, target, ignore_index=ignore_index)  # an index out of bounds: raises with its own words
+        F.cross_entropy(values, target, ignore_index=ignore_index)  # out of bounds: raises PyTorch's error
         raise
 
 
-_BLOCK_ELEMENTS = 1 << 16  # of rows worked through at once, so that their temporaries stay in a core's cache
+def weigh(losses: Tensor, keep: Tensor, safe: Tensor, weight: Tensor | None) -> Tensor:
+    """Losses (N,) times their class weights, and 0 for rows that do not count."""
+    if weight is not None:
+        losses = losses * weight.flatten().to(losses.dtype)[safe]
+    return torch.where(keep, losses, 0)
+
+
+_BLOCK_ELEMENTS = 1 << 16  # per block, so that its temporaries stay in a core's cache
 
 
 def row_blocks(rows: Tensor) -> list[slice]:
-    """Blocks of rows (N, K) in main memory to work through one by one; all of them at once on other devices."""
+    """Slices of rows (N, K) to process one after another on a CPU; a single slice on other devices."""
     count, classes = rows.shape
     step = max(1, _BLOCK_ELEMENTS // max(1, classes)) if rows.device.type == "cpu" else max(1, count)
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
 def take_out_target(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The mass of each row's target (n, 1), which is 0 in `masses` (n, K) from now on, and the sum of the others."""
-    of_target = masses.gather(1, target)
-    return of_target, masses.scatter_(1, target, 0).sum(dim=1, keepdim=True)
+    """The mass of each row's target (n, 1), and the sum of the others. Sets the target's entry in `masses` to 0."""
+    target_mass = masses.gather(1, target)
+    return target_mass, masses.scatter_(1, target, 0).sum(dim=1, keepdim=True)
 
 
-def distance_from_target(others: Tensor, target: Tensor, rest: Tensor, scale: Tensor) -> Tensor:
-    """Scale (n, 1) times (masses - sum(masses) [j = target]), without cancellation, in the place of `others`.
+def scale_distance(others: Tensor, target: Tensor, rest: Tensor, scale: Tensor) -> Tensor:
+    """Scale (n, 1) times (masses - sum(masses) [j = target]), without cancellation; overwrites `others`.
 
-    `others` are masses (n, K) without that of the target, and `rest` (n, 1) is their sum.
+    `others` are the masses (n, K) with 0 at the target, and `rest` (n, 1) is their sum.
     """
     return others.mul_(scale).scatter_(1, target, -rest * scale)
 
@@ -164,7 +180,7 @@ def reduce(losses: Tensor, rows: Rows, reduction: str, *, weight: Tensor | None,
         return losses
     if reduction == "sum":
         return losses.sum()
-    wide = torch.promote_types(losses.dtype, torch.float32)  # a sum of many in float16 overflows, their mean does not
+    wide = torch.promote_types(losses.dtype, torch.float32)  # a sum in float16 may overflow although the mean does not
     total = losses.sum(dtype=wide)
     if not rows.has_indices:
         return (total / losses.numel()).to(losses.dtype)

@@ -1,31 +1,35 @@
-"""Focal loss of independent sigmoid outputs: detection, multi-label, binary."""
+"""Focal loss of independent sigmoid outputs, for detection, multi-label and binary tasks: function and module."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from array_api_compat import torch as xp
-from torch import Tensor
+from torch import Tensor, nn
 
 from refocal import _check
-from refocal._arrays import constant
+from refocal._arrays import PerClass
+from refocal.losses.base import AbstractLoss, length
+from refocal.losses.formulas import sigmoid_focal_elements
 from refocal.losses.gpu import dispatch
+from refocal.losses.posterior_maps import SigmoidMap
 from refocal.losses.rows import at_least_float32, check_tensors, loss_dtype
+from refocal.losses.settings import Reduction
+
+_GAMMA, _ALPHA = 2.0, 0.25  # the defaults of Lin et al. and of torchvision
 
 
 def sigmoid_focal_loss(
     logits: Tensor,
     target: Tensor,
     *,
-    gamma: Any = 2.0,
-    alpha: Any = 0.25,
+    gamma: PerClass = _GAMMA,
+    alpha: PerClass | None = _ALPHA,
     ignore_index: int = -100,
 ) -> Tensor:
-    """Sigmoid focal loss of each score: t alpha (1-p)^gamma (-log p) + (1-t) (1-alpha) p^gamma (-log(1-p)).
+    """Sigmoid focal loss of each score, for classes that do not exclude each other.
 
-    For targets 0 and 1 it is that of torchvision. Soft targets t enter linearly, so that the posterior map
+    The loss is t alpha (1-p)^gamma (-log p) + (1-t) (1-alpha) p^gamma (-log(1-p)) with p = sigmoid(logits). For targets
+    0 and 1 it equals torchvision's. Soft targets t enter linearly, so that the posterior map
     `refocal.sigmoid_posterior` holds for them too.
 
     Args:
@@ -40,6 +44,7 @@ def sigmoid_focal_loss(
         Losses, of the shape of `logits`.
 
     Example:
+        >>> import torch
         >>> losses = sigmoid_focal_loss(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 0.0]))
         >>> [round(loss, 4) for loss in losses.tolist()]
         [0.0433, 1.2376]
@@ -57,23 +62,59 @@ def sigmoid_focal_loss(
     exponent = _check.gamma(gamma, classes=classes, least=0.0)
     balance = _check.alpha(alpha, classes=classes)
     ignore_index = _check.whole(ignore_index, "ignore_index")
-    if dispatch.serves_sigmoid(logits, target, exponent, balance):
-        return dispatch.sigmoid_focal(logits, target, exponent, balance, ignore_index, reduction="none")
+    if dispatch.supports_sigmoid(logits, target, exponent, balance):
+        return dispatch.sigmoid_focal_loss(logits, target, exponent, balance, ignore_index, reduction="none")
     return sigmoid_focal_elements(logits, target, exponent, balance, ignore_index).to(loss_dtype(logits))
 
 
-def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int) -> Tensor:
-    """The same by plain tensor operations, at least in float32."""
-    keep = target != ignore_index
-    wide = at_least_float32(logits)
-    wide = torch.where(keep, wide, 0)  # a score that does not count may be infinite, and has the gradient 0
-    gamma = constant(gamma, like=wide, xp=xp)
-    alpha = constant(alpha, like=wide, xp=xp)
-    t = torch.where(keep, target, 0).to(wide.dtype)
-    log_p, log_q = F.logsigmoid(wide), F.logsigmoid(-wide)
-    positive = -torch.exp(gamma * log_q) * log_p
-    negative = -torch.exp(gamma * log_p) * log_q
-    losses = (
-        t * positive + (1 - t) * negative if alpha is None else alpha * t * positive + (1 - alpha) * (1 - t) * negative
-    )
-    return torch.where(keep, losses, 0)
+class SigmoidFocalLoss(AbstractLoss):
+    """Sigmoid focal loss; see `sigmoid_focal_loss`. A mean is taken over the scores that count.
+
+    Choose it for object detection, multi-label or binary tasks, in particular if positives are rare.
+
+    Args:
+        gamma: Focusing parameter >= 0: a number, or one value for each entry of the last dimension.
+        alpha: Weight of the positives in (0, 1), or None.
+        ignore_index: Target that does not count.
+        reduction: "none", "mean" or "sum".
+    """
+
+    def __init__(
+        self,
+        gamma: PerClass = _GAMMA,
+        *,
+        alpha: PerClass | None = _ALPHA,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.gamma = _check.gamma(gamma, classes=length(gamma), least=0.0)
+        self.alpha = _check.alpha(alpha, classes=length(alpha))
+        self.ignore_index = _check.whole(ignore_index, "ignore_index")
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss, reduced; on a GPU in one pass with its gradient."""
+        check_tensors(logits=logits, target=target)
+        if (
+            self.reduction != "none"
+            and target.shape == logits.shape
+            and dispatch.supports_sigmoid(logits, target, self.gamma, self.alpha)
+        ):
+            return dispatch.sigmoid_focal_loss(
+                logits, target, self.gamma, self.alpha, self.ignore_index, reduction=self.reduction
+            )
+        settings: dict[str, Any] = {"gamma": self.gamma, "alpha": self.alpha, "ignore_index": self.ignore_index}
+        if self.reduction == "none":
+            return sigmoid_focal_loss(logits, target, **settings)
+        total = sigmoid_focal_loss(at_least_float32(logits), target, **settings).sum()
+        loss = total if self.reduction == "sum" else total / (target != self.ignore_index).sum()
+        return loss.to(loss_dtype(logits))
+
+    @property
+    def posterior_map(self) -> nn.Module:
+        """The binary map of each score."""
+        return SigmoidMap(self.gamma, self.alpha)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"gamma={self.gamma}, alpha={self.alpha}, ignore_index={self.ignore_index}, reduction={self.reduction!r}"

@@ -1,1 +1,11 @@
-"""Fused GPU kernels of the losses: plans, launches and the kernels themselves."""
+"""The fused GPU kernels of the losses.
+
+A call passes through these modules in this order:
+
+- `dispatch` decides whether a kernel supports the call, and takes its place in automatic differentiation.
+- `spec` describes the call: everything that decides about kernels, without the data.
+- `plan` chooses kernels, grids and constants for a spec; plans are cached. `layout` describes memory layouts.
+- `execute` allocates the results and launches the kernels of a plan.
+- `launch` starts one compiled kernel with little host time.
+- `kernels` holds the Triton code.
+"""

@@ -1,4 +1,4 @@
-"""How the kernels of a softmax loss are given their tensors and launched."""
+"""The launcher of a plan: allocates the results of a call and launches its kernels."""
 
 from __future__ import annotations
 
@@ -7,26 +7,36 @@ import functools
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu.launch import ALIGNMENT, current_stream, is_capturing
-from refocal.losses.gpu.plan import Case, Plan, plan_for
+from refocal.losses.gpu.launch import ALIGNMENT, Launch, current_stream, is_capturing
+from refocal.losses.gpu.plan import (
+    SIGMOID_BLOCK,
+    FocalPlan,
+    plan_focal_loss,
+    plan_multiplication,
+    plan_posterior_map,
+    plan_sigmoid_loss,
+)
+from refocal.losses.gpu.spec import FocalSpec, PosteriorSpec, SigmoidSettings, SigmoidSpec
+from refocal.losses.rows import loss_dtype
+from refocal.losses.settings import Reduction
 
 
-def loss_and_gradient(
-    plan: Plan, logits: Tensor, target: Tensor, weight: Tensor | None
+def run_focal_loss(
+    plan: FocalPlan, logits: Tensor, target: Tensor, weight: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The loss, reduced; its gradient in the logits for an incoming 1; and the correction of a mean's gradient."""
+    """The loss, reduced; its gradient for an incoming gradient of 1; and the correction of a mean's gradient."""
     if plan.target_has_gaps:
         target = target.contiguous()
     if weight is not None:
         weight = weight.contiguous()
-    gradient = _empty_gradient(plan, logits) if plan.gradient else None
+    gradient = _allocate_gradient(plan, logits) if plan.gradient else None
     correction = torch.empty_like(plan.correction) if plan.counted else None
     if not plan.adds:
-        return _large_loss(plan, logits, target, weight, gradient, correction), gradient, correction
+        return _run_in_three_launches(plan, logits, target, weight, gradient, correction), gradient, correction
     loss, device = torch.empty_like(plan.loss), logits.get_device()
     stream = current_stream(device)
-    # kernels of a stream follow each other and share a buffer; a graph may be replayed on any, beside any other work
-    work = _new_scratch(device) if is_capturing() else _scratch_of_stream(device, stream)
+    # Kernels on a stream run one after another and share a buffer. A captured graph may run beside any other work.
+    work = _allocate_scratch(device) if is_capturing() else _stream_scratch(device, stream)
     compute, gammas = plan.compute, plan.gammas
     start, logits_at, target_at = compute.starts.get(stream), logits.data_ptr(), target.data_ptr()
     weight_at = 0 if weight is None else weight.data_ptr()
@@ -48,34 +58,33 @@ def loss_and_gradient(
     return loss, gradient, correction
 
 
-def _large_loss(  # noqa: PLR0917 as its caller has them
-    plan: Plan,
+def _run_in_three_launches(  # noqa: PLR0917 the caller's arguments
+    plan: FocalPlan,
     logits: Tensor,
     target: Tensor,
     weight: Tensor | None,
     gradient: Tensor | None,
     correction: Tensor | None,
 ) -> Tensor:
-    """The loss by three launches, which count targets, compute, and add up; its gradient is left in `gradient`."""
+    """The loss by three launches, which count targets, compute, and add up; writes its gradient to `gradient`."""
     from refocal.losses.gpu.kernels.sums import LOSSES
 
-    case = plan.case
-    empty = (
-        logits.new_empty if plan.counted or case.reduction == "none" else logits.new_zeros
-    )  # counting sets the ticket
-    work = empty(LOSSES.value + plan.losses, dtype=torch.float32)
+    spec = plan.spec
+    # `count` sets the ticket to 0; without it, the buffer must start with zeros.
+    allocate = logits.new_empty if plan.counted or spec.reduction == "none" else logits.new_zeros
+    work = allocate(LOSSES.value + plan.losses, dtype=torch.float32)
     if plan.counted:
         plan.count(target, weight, work)
     plan.compute(logits, target, gradient, work, None, correction, plan.gammas, weight, None)
-    if case.reduction == "none":
-        return work[LOSSES.value :].reshape(case.shape[:1] + case.shape[2:]).to(case.loss_dtype, copy=True)
+    if spec.reduction == "none":
+        return work[LOSSES.value :].reshape(spec.shape[:1] + spec.shape[2:]).to(spec.loss_dtype, copy=True)
     loss = torch.empty_like(plan.loss)
     plan.finish(work, loss, correction)
     return loss
 
 
-def gradient_alone(
-    case: Case,
+def run_focal_gradient(
+    spec: FocalSpec,
     logits: Tensor,
     target: Tensor,
     weight: Tensor | None,
@@ -83,26 +92,20 @@ def gradient_alone(
     incoming: Tensor,
     correction: Tensor | None,
 ) -> Tensor:
-    """The gradient in the logits, given the one that comes in and the correction."""
-    plan = plan_for(*case._replace(incoming=1 if case.reduction != "none" else 2))
-    assert plan is not None, "the loss had one"
+    """The gradient alone, for an incoming gradient and a correction."""
+    plan = plan_focal_loss(*spec._replace(incoming=1 if spec.reduction != "none" else 2))
+    assert plan is not None, "the loss had a plan"
     if plan.target_has_gaps:
         target = target.contiguous()
     if weight is not None:
         weight = weight.contiguous()
-    gradient = _empty_gradient(plan, logits)
+    gradient = _allocate_gradient(plan, logits)
     plan.compute(logits, target, gradient, None, None, correction, plan.gammas, weight, incoming.contiguous())
     return gradient
 
 
-def _empty_gradient(plan: Plan, logits: Tensor) -> Tensor:
-    if plan.gradient_strides is None:
-        return torch.empty_like(logits)
-    return torch.empty_strided(logits.shape, plan.gradient_strides, dtype=logits.dtype, device=logits.device)
-
-
-def multiply(plan: Plan, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
-    """Multiply a gradient computed with the loss by the one that comes in, in place."""
+def scale_focal_gradient(plan: FocalPlan, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
+    """Multiply a gradient that was computed with the loss by the incoming one, in place."""
     launch, incoming_at = plan.multiply, incoming.data_ptr()
     start = launch.starts.get(current_stream(gradient.get_device()))
     if start is None or incoming_at % ALIGNMENT:
@@ -111,13 +114,113 @@ def multiply(plan: Plan, gradient: Tensor, incoming: Tensor, correction: Tensor 
         start(gradient.data_ptr(), incoming_at, 0 if correction is None else correction.data_ptr(), *launch.tail)
 
 
-def _new_scratch(device: int) -> Tensor:
-    """A buffer, ticket at 0, for kernels that add up."""
+def _allocate_gradient(plan: FocalPlan, logits: Tensor) -> Tensor:
+    if plan.gradient_strides is None:
+        return torch.empty_like(logits)
+    return torch.empty_strided(logits.shape, plan.gradient_strides, dtype=logits.dtype, device=logits.device)
+
+
+def _allocate_scratch(device: int) -> Tensor:
+    """A buffer for kernels that add up, with its ticket at 0."""
     from refocal.losses.gpu.kernels.sums import SIZE_TO_ADD
 
     return torch.zeros(SIZE_TO_ADD.value, dtype=torch.float32, device="cpu" if device < 0 else device)
 
 
 @functools.lru_cache(maxsize=256)
-def _scratch_of_stream(device: int, stream: int) -> Tensor:  # noqa: ARG001 one for each
-    return _new_scratch(device)
+def _stream_scratch(device: int, stream: int) -> Tensor:  # noqa: ARG001 one buffer per stream
+    return _allocate_scratch(device)
+
+
+def run_sigmoid_loss(
+    logits: Tensor, target: Tensor, settings: SigmoidSettings, reduction: Reduction, *, gradient: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The loss, reduced; its gradient for an incoming gradient of 1; and the correction of a mean's gradient."""
+    from refocal.losses.gpu.kernels.sums import LOSSES
+
+    size = logits.numel()
+    programs = -(-size // SIGMOID_BLOCK)
+    work = logits.new_zeros(LOSSES.value + 2 * programs, dtype=torch.float32)
+    result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if gradient else None
+    by_element, mean = reduction == "none", reduction == "mean"
+    loss = torch.empty(logits.shape if by_element else (), dtype=loss_dtype(logits), device=logits.device)
+    correction = torch.empty((), dtype=torch.float32, device=logits.device) if mean else None
+    finish = _compute_sigmoid(logits, target, settings, reduction, work=work, loss=loss, result=result)
+    if not by_element:
+        finish(work, loss, correction)
+    return loss, result, correction
+
+
+def run_sigmoid_gradient(
+    logits: Tensor,
+    target: Tensor,
+    settings: SigmoidSettings,
+    reduction: Reduction,
+    *,
+    incoming: Tensor,
+    correction: Tensor | None,
+) -> Tensor:
+    """The gradient alone, for an incoming gradient and a correction."""
+    result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    incoming = incoming.contiguous()
+    _compute_sigmoid(
+        logits,
+        target,
+        settings,
+        reduction,
+        work=None,
+        loss=None,
+        result=result,
+        incoming=incoming,
+        correction=correction,
+    )
+    return result
+
+
+def scale_gradient(gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> Tensor:
+    """The gradient times the incoming one and the correction, in place."""
+    size, corrected = gradient.numel(), correction is not None
+    launch = plan_multiplication(size, gradient.dtype, incoming.dtype, gradient.device, corrected=corrected)
+    launch(gradient, incoming, correction)
+    return gradient
+
+
+def _compute_sigmoid(
+    logits: Tensor,
+    target: Tensor,
+    settings: SigmoidSettings,
+    reduction: Reduction,
+    *,
+    work: Tensor | None,
+    loss: Tensor | None,
+    result: Tensor | None,
+    incoming: Tensor | None = None,
+    correction: Tensor | None = None,
+) -> Launch:
+    """Launch the kernel that computes losses and gradient; returns the kernel that adds up."""
+    spec = SigmoidSpec(
+        logits.numel(),
+        logits.dtype,
+        target.dtype,
+        loss_dtype(logits) if incoming is None else incoming.dtype,
+        logits.device,
+        settings,
+        reduction,
+        loss=loss is not None,
+        gradient=result is not None,
+    )
+    compute, finish = plan_sigmoid_loss(spec)
+    compute(logits.contiguous(), target.contiguous(), result, work, loss, correction, incoming)
+    return finish
+
+
+def run_posterior_map(logits: Tensor, gamma: float) -> Tensor:
+    """Psi^gamma over dimension 1."""
+    plan = plan_posterior_map(PosteriorSpec(logits.shape, logits.stride(), logits.dtype, logits.device, gamma))
+    if plan is None:
+        rows = logits.movedim(1, -1).contiguous()
+        return run_posterior_map(rows.reshape(-1, rows.shape[-1]), gamma).reshape(rows.shape).movedim(-1, 1)
+    launch, strides = plan
+    probs = torch.empty_strided(logits.shape, strides, dtype=logits.dtype, device=logits.device)
+    launch(logits, probs)
+    return probs

@@ -1,4 +1,4 @@
-"""How scores lie in memory, and how a GPU's programs share them."""
+"""How scores lie in memory, and how the programs of a GPU divide them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _LARGEST_IMAGE = 2**31  # elements that 32-bit offsets reach
 class Layout(NamedTuple):
     """Where the scores (N, K, ...) of samples lie, as `refocal.losses.gpu.kernels.tiles` reads them.
 
-    Rows with classes side by side, `stride` apart (`span` is 0); or images of `span` samples side by side, `image`
-    apart, their classes `stride` apart.
+    Either rows with classes side by side: `span` is 0 and rows are `stride` apart. Or images of `span` samples side by
+    side: images are `image` apart and classes `stride` apart.
     """
 
     span: int
     image: int
     stride: int
 
-    def strides_of_gradient(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The strides of a tensor of this shape that lies in the same way, without gaps."""
+    def gradient_strides(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The strides of a tensor of this shape with the same layout, but without gaps."""
         samples = [1, *itertools.accumulate(shape[:1:-1], operator.mul)][::-1]  # of the trailing dimensions
         if self.span:
             return shape[1] * samples[0], *samples
         return shape[1] * samples[0], 1, *(shape[1] * stride for stride in samples[1:])
 
 
-def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout | None:
-    """The layout of scores (N, K, ...); None where the kernels need a copy.
+def find_layout(shape: Sequence[int], strides: Sequence[int]) -> Layout | None:
+    """The layout of scores (N, K, ...); None if the kernels need a copy.
 
-    That is for classes that are apart in a matrix, for trailing dimensions with gaps, and for images of more classes
-    than a tile holds.
+    They need one for a matrix whose classes are not side by side, for trailing dimensions with gaps, and for images
+    with more classes than a tile holds.
     """
     if len(shape) < 2:
         return None
@@ -53,7 +53,7 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout | None:
 
 
 def common_stride(sizes: Sequence[int], strides: Sequence[int], *, alone: int) -> int | None:
-    """The stride of dimensions counted through as one, if they have one; `alone` where there is one element."""
+    """The stride of several dimensions counted as one, if they have one; `alone` if there is a single element."""
     counted = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
     if any(outer != size * inner for (_, outer), (size, inner) in itertools.pairwise(counted)):
         return None
@@ -61,7 +61,7 @@ def common_stride(sizes: Sequence[int], strides: Sequence[int], *, alone: int) -
 
 
 class Tiling(NamedTuple):
-    """How samples are laid out over programs: `block` classes of each of `rows` samples, in that many warps."""
+    """How samples are divided among programs: each takes `block` classes of `rows` samples, in `warps` warps."""
 
     block: int
     rows: int
@@ -69,11 +69,11 @@ class Tiling(NamedTuple):
     programs: int
 
 
-def tiling(count: int, classes: int, span: int) -> Tiling:
-    """All classes of a sample on the chip.
+def choose_tiling(count: int, classes: int, span: int) -> Tiling:
+    """A tiling that holds all classes of a sample on the chip.
 
-    Measured to be fast on an H200: short rows, some 512 elements a warp; others, 1,024. Images take 2,048 a warp, so
-    that few classes lie in one thread, which reduces over them alone.
+    These sizes are the fastest on an H200: about 512 elements per warp for short rows, and 1,024 for others. Images
+    take 2,048 per warp, so that a thread holds few classes and reduces over them alone.
     """
     block = 1 << max(classes - 1, 1).bit_length()
     if span:

@@ -1,0 +1,126 @@
+"""The losses in plain tensor operations: on any device, traceable, and differentiable any number of times.
+
+Every fast path falls back to these, and the tests compare it with them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from array_api_compat import torch as xp
+from torch import Tensor
+
+from refocal._arrays import constant
+from refocal.losses.policies import GammaPolicy
+from refocal.losses.rows import Rows, at_least_float32, gather_target, weigh
+from refocal.losses.settings import Settings
+from refocal.maps.focal import focal_partial_unchecked
+from refocal.maps.simplex import log_p_and_q, softplus, split_logits
+
+
+def focal_rows(rows: Rows, settings: Settings) -> Tensor:
+    """Focal losses (N,), at least in float32."""
+    logits = at_least_float32(rows.logits, rows.target, settings.weight)
+    weight = None if settings.weight is None else settings.weight.to(logits.dtype)
+    if rows.has_indices and not settings.label_smoothing:
+        log_p, log_q, keep, safe = _target_log_p_and_q(logits, rows.target, settings.ignore_index)
+        gamma = settings.gamma
+        if isinstance(gamma, tuple):
+            gamma = constant(gamma, like=logits, xp=xp)[safe]
+        return weigh(_focal_partial(log_p, log_q, gamma, detached=settings.detached), keep, safe, weight)
+    target, counted = soft_target(rows, settings, dtype=logits.dtype)
+    target = target if weight is None else target * weight
+    log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
+    # 0 log 0 = 0, and its derivatives are 0.
+    log_p = torch.where((target == 0) & (log_p == -torch.inf), 0, log_p)
+    gamma = constant(settings.gamma, like=logits, xp=xp) if isinstance(settings.gamma, tuple) else settings.gamma
+    losses = (target * _focal_partial(log_p, log_q, gamma, detached=settings.detached)).sum(dim=1)
+    return losses if counted is None else torch.where(counted, losses, 0)
+
+
+def inverse_focal_rows(rows: Rows, settings: Settings) -> Tensor:
+    """Inverse focal losses (N,)."""
+    log_p, _, keep, safe = _target_log_p_and_q(rows.logits, rows.target, settings.ignore_index)
+    return weigh(-torch.exp(settings.gamma * torch.log1p(torch.exp(log_p))) * log_p, keep, safe, settings.weight)
+
+
+def dual_focal_rows(rows: Rows, settings: Settings) -> Tensor:
+    """Dual focal losses (N,)."""
+    gamma = settings.gamma
+    log_p, log_q, keep, safe = _target_log_p_and_q(rows.logits, rows.target, settings.ignore_index)
+    log_probs = F.log_softmax(rows.logits, dim=1)
+    score = rows.logits.gather(1, safe[:, None])
+    runner_up = torch.where(rows.logits < score, log_probs, -torch.inf).max(dim=1).values
+    # 1 - p + p' is a sum of positive terms, taken in log space. torch.logaddexp is avoided: its second derivative is
+    # NaN at -inf.
+    beaten = runner_up > -torch.inf
+    log_ratio = torch.where(beaten, runner_up, 0) - torch.where(beaten, log_q, 0)
+    log_base = log_q + torch.where(beaten, softplus(log_ratio, xp=xp), 0)
+    losses = -torch.exp(gamma * log_base) * log_p if gamma else -log_p
+    return weigh(losses, keep, safe, settings.weight)
+
+
+def sigmoid_focal_elements(logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int) -> Tensor:
+    """Sigmoid focal losses of the shape of `logits`, at least in float32."""
+    keep = target != ignore_index
+    wide = at_least_float32(logits)
+    wide = torch.where(keep, wide, 0)  # a score that does not count may be infinite, and its gradient is 0
+    gamma = constant(gamma, like=wide, xp=xp)
+    alpha = constant(alpha, like=wide, xp=xp)
+    t = torch.where(keep, target, 0).to(wide.dtype)
+    log_p, log_q = F.logsigmoid(wide), F.logsigmoid(-wide)
+    positive = -torch.exp(gamma * log_q) * log_p
+    negative = -torch.exp(gamma * log_p) * log_q
+    losses = (
+        t * positive + (1 - t) * negative if alpha is None else alpha * t * positive + (1 - alpha) * (1 - t) * negative
+    )
+    return torch.where(keep, losses, 0)
+
+
+def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Class probabilities (N, K) after smoothing, and the mask of rows that count (None if all do)."""
+    classes = rows.logits.shape[1]
+    if rows.has_indices:
+        _, keep, safe = gather_target(rows.logits, rows.target, settings.ignore_index)
+        # F.one_hot would read the values, which do not exist under vmap.
+        target = torch.zeros_like(rows.logits, dtype=dtype).scatter(1, safe[:, None], 1)
+    else:
+        keep, target = None, rows.target.to(dtype)
+    if settings.label_smoothing:
+        target = (1 - settings.label_smoothing) * target + settings.label_smoothing / classes
+        if keep is not None:
+            target = torch.where(keep[:, None], target, 0)
+    return target, keep
+
+
+def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """log p and log(1 - p) of each row's class, the mask of rows that count, and indices that are safe to use."""
+    score, keep, safe = gather_target(logits, target, ignore_index)
+    others = logits.scatter(1, safe[:, None], -torch.inf)
+    # torch.logsumexp is avoided: its slope is NaN if all others are masked with -inf.
+    shift = others.amax(dim=1, keepdim=True).detach()
+    mass = torch.exp(others - torch.where(shift == -torch.inf, 0, shift)).sum(dim=1)
+    none = mass == 0
+    # Scores are subtracted first. The logarithm keeps its precision when it is added to their difference.
+    log_odds_against = torch.log(torch.where(none, 1, mass)) + (shift[:, 0] - score)
+    log_odds_against = torch.where(none, -torch.inf - score, log_odds_against)
+    log_odds_against = torch.where(score == torch.inf, torch.nan, log_odds_against)  # as the softmax of such a row
+    log_odds_against = torch.where(keep, log_odds_against, 0)  # a row that does not count may be masked at its index
+    log_p, log_q = -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp)
+    # p log p = 0 at p = 0, and its derivatives are 0.
+    return log_p, torch.where(log_p == -torch.inf, 0, log_q), keep, safe
+
+
+def _focal_partial(log_p: Tensor, log_q: Tensor, gamma: Any, *, detached: bool) -> Tensor:
+    """The loss of one class's probability: -(1 - p)^gamma log p, or -(1 + p)^|gamma| log p if a policy's gamma < 0."""
+    if not isinstance(gamma, GammaPolicy):
+        return focal_partial_unchecked(log_p, log_q.detach() if detached else log_q, gamma=gamma, xp=xp)
+    p = torch.exp(log_p)
+    chosen = torch.as_tensor(gamma(p.detach()), dtype=log_p.dtype, device=log_p.device)
+    log_factor = torch.where(
+        chosen >= 0, chosen * log_q.clamp(min=torch.finfo(log_q.dtype).min), -chosen * torch.log1p(p)
+    )
+    factor = torch.exp(log_factor)
+    return -(factor.detach() if detached else factor) * log_p
