@@ -1,12 +1,12 @@
 """Focal loss of class-index targets: losses and the gradient in the logits.
 
-With m_j = exp(x_j - max x), p = m_y / sum(m) and q = sum of the others / sum(m), so that neither is taken from the
-other by subtraction. The difference is taken before the factor that changes to base 2, so that logits far from 0 keep
-their digits. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
+With m_j = exp(x_j - max x), p = m_y / sum(m) and q = (sum of the others) / sum(m). Neither is computed from the other
+by subtraction. The difference x_j - max x comes before the factor that changes to base 2, so that logits far from 0
+keep their precision. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
 
-Each kernel leaves one loss a row, or a tile, in `work`, which is laid out as `sums` says; or it adds them up itself
-(ADDS), so that one launch does all. Lengths and strides are constants, so that Triton sees which addresses are aligned
-and loads many classes at once.
+Each kernel writes one loss per row or per tile to `work`, whose layout `sums` describes. With ADDS it also adds them
+up, so that one launch suffices. Lengths and strides are constants: Triton then knows which addresses are aligned, and
+loads many classes at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score
 
 @triton.jit
 def _row_terms(log_mass, mass, rest, gamma, WHOLE: tl.constexpr, DETACHED: tl.constexpr):
-    """Loss, phi, q and 1 / (mass + rest) of a target with this mass, whose log2 is exact where it underflows."""
+    """Loss, phi, q and 1 / (mass + rest) of a target. `log_mass` is exact even if the mass underflows."""
     inverse = reciprocal(mass + rest)
     p, q = mass * inverse, rest * inverse
     soft = log1p(tl.minimum(mass, rest) * reciprocal(tl.maximum(mass, rest)))
     log_p = tl.where(mass < rest, (log_mass - log2(rest)) * LN_2, 0.0) - soft
-    alone = (rest == 0.0) & (mass > 0.0)  # the others are below the float range, and so are loss and gradient
+    alone = (rest == 0.0) & (mass > 0.0)  # the others underflow, and so do loss and gradient
     reduced = reduced_power(tl.where(alone, 1.0, q), gamma, WHOLE)
     # 0 log 0 = 0
     phi = reduced * q if DETACHED else reduced * (q - gamma * (p * tl.maximum(log_p, -1e30)))
@@ -34,10 +34,37 @@ def _row_terms(log_mass, mass, rest, gamma, WHOLE: tl.constexpr, DETACHED: tl.co
 
 
 @triton.jit
-def _checked(target, ignore_index, CLASSES: tl.constexpr):
-    """Which rows count, and which have a class that exists; and classes that are safe to look up.
+def _weighted_terms(
+    log_mass,
+    mass,
+    rest,
+    counted,
+    sound,
+    safe,
+    gamma,
+    weight_ptr,
+    WEIGHTED: tl.constexpr,
+    WHOLE: tl.constexpr,
+    DETACHED: tl.constexpr,
+):
+    """Loss, phi and the share in a mean's divisor, with class weights; q and 1 / (mass + rest).
 
-    A class that does not exist gives NaN: a kernel cannot raise as PyTorch does, but must not read or write elsewhere.
+    The loss and the share of rows that do not count are 0; phi is not yet masked.
+    """
+    loss, phi, q, inverse = _row_terms(log_mass, mass, rest, gamma, WHOLE, DETACHED)
+    loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
+    share = tl.where(counted, 1.0, 0.0)
+    if WEIGHTED:
+        weight = tl.load(weight_ptr + safe).to(tl.float32)
+        loss, phi, share = loss * weight, phi * weight, tl.where(counted, weight, 0.0)
+    return tl.where(counted, loss, 0.0), phi, share, q, inverse
+
+
+@triton.jit
+def _check_target(target, ignore_index, CLASSES: tl.constexpr):
+    """Which rows count, which have a class that exists, and classes that are safe to look up.
+
+    A class that does not exist gives NaN. A kernel cannot raise as PyTorch does, but must not read or write elsewhere.
     """
     counted = target != ignore_index
     exists = (target >= 0) & (target < CLASSES)
@@ -75,7 +102,7 @@ def tiles_of_rows(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """Few classes: a program takes a tile of ROWS samples, which lie as `tiles` says."""
+    """Few classes: a program takes a tile of ROWS samples, whose layout `tiles` describes."""
     scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
     image, inner, row, exists = samples_of_tile(rows, SPAN, ROWS)
     column = tl.arange(0, BLOCK)[None, :]
@@ -83,7 +110,7 @@ def tiles_of_rows(
     score_ptr = score_at(logits_ptr, image, inner[:, None], column, SPAN, IMAGE, STRIDE)
     x = tl.load(score_ptr, mask=mask, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
-    counted, sound, safe = _checked(target, ignore_index, CLASSES)
+    counted, sound, safe = _check_target(target, ignore_index, CLASSES)
     target_score_ptr = score_at(logits_ptr, image, inner, safe, SPAN, IMAGE, STRIDE)
     score = tl.load(target_score_ptr, mask=exists, other=0.0).to(tl.float32)
     shift = tl.max(x, axis=1)
@@ -92,13 +119,8 @@ def tiles_of_rows(
     mass = tl.where(is_target, 0.0, tl.exp2((x - shift[:, None]) * LOG2_E))
     log_mass = (score - shift) * LOG2_E
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
-    loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), tl.sum(mass, axis=1), row_gamma, WHOLE, DETACHED)
-    loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
-    share = tl.where(counted, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(weight_ptr + safe).to(tl.float32)
-        loss, phi, share = loss * weight, phi * weight, tl.where(counted, weight, 0.0)
-    loss = tl.where(counted, loss, 0.0)
+    terms = (log_mass, tl.exp2(log_mass), tl.sum(mass, axis=1), counted, sound, safe)
+    loss, phi, share, q, inverse = _weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
     if BY_ROW:
         tl.store(work_ptr + LOSSES + row, loss, mask=exists)
     if GRADIENT:
@@ -137,9 +159,10 @@ def _whole_row(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """Loss of a row, its share in a mean, and its gradient but at the target: where that belongs and what it is.
+    """Loss of a row and its share in a mean's divisor; writes its gradient, except at the target.
 
-    To tell the target from the other classes would cost two instructions at every one of them.
+    Also returns the address and the value of the gradient at the target. Telling the target from the other classes
+    here would cost two instructions for each class.
     """
     column = tl.arange(0, BLOCK)
     inside = column < CLASSES
@@ -147,7 +170,7 @@ def _whole_row(
     start = logits_ptr + place * STRIDE
     x = tl.load(start + column, mask=inside, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row)
-    counted, sound, safe = _checked(target, ignore_index, CLASSES)
+    counted, sound, safe = _check_target(target, ignore_index, CLASSES)
     score = tl.load(start + safe).to(tl.float32)
     shift = tl.max(x, axis=0)
     shift = tl.where(shift == -float("inf"), 0.0, shift)
@@ -155,16 +178,11 @@ def _whole_row(
     log_mass = (score - shift) * LOG2_E
     mass = tl.exp2(log_mass)
     rest = tl.sum(masses, axis=0) - mass
-    if rest < mass:  # the difference has lost digits
+    if rest < mass:  # the difference has lost precision
         rest = tl.sum(tl.where(column == safe, 0.0, masses), axis=0)
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
-    loss, phi, q, inverse = _row_terms(log_mass, mass, rest, row_gamma, WHOLE, DETACHED)
-    loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
-    share = tl.where(counted, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(weight_ptr + safe).to(tl.float32)
-        loss, phi, share = loss * weight, phi * weight, tl.where(counted, weight, 0.0)
-    loss = tl.where(counted, loss, 0.0)
+    terms = (log_mass, mass, rest, counted, sound, safe)
+    loss, phi, share, q, inverse = _weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
     if not ADDS and not INCOMING:
         tl.store(work_ptr + LOSSES + row, loss)
     phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, row, INCOMING), 0.0)
@@ -202,7 +220,7 @@ def whole_rows(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """A program holds a row on the chip: one where STAGES is 1, else one after another, loading ahead."""
+    """A program holds a row on the chip: a single row if STAGES is 1, else one after another, loading ahead."""
     scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
     data = (
         scale,
@@ -227,7 +245,7 @@ def whole_rows(
                 row, *data, CLASSES, STRIDE, BLOCK, ADDS, GAMMA_BY_CLASS, WEIGHTED, WHOLE, DETACHED, GRADIENT, INCOMING
             )
             total, shares = total + loss, shares + share
-            if GRADIENT:  # the sums of this row have made all threads wait for the stores of the one before
+            if GRADIENT:  # the sums of this row made all threads wait for the stores of the row before
                 tl.store(place_before, before.to(gradient_ptr.dtype.element_ty))
     if GRADIENT:
         tl.debug_barrier()
@@ -272,7 +290,7 @@ def rows_in_chunks(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """Long rows: one pass for the normalizer, a second, from the L2 cache, for the gradient.
+    """Long rows: one pass for the normalizer, and a second one, from the L2 cache, for the gradient.
 
     A lane takes WIDTH neighboring classes of each chunk, so that maxima and sums stay within a thread.
     """
@@ -286,7 +304,7 @@ def rows_in_chunks(
         place = tl.full((), 0, tl.int64) + row
         base = logits_ptr + place * STRIDE
         target = tl.load(target_ptr + row)
-        counted, sound, safe = _checked(target, ignore_index, CLASSES)
+        counted, sound, safe = _check_target(target, ignore_index, CLASSES)
         score = tl.load(base + safe).to(tl.float32)
         tops = tl.full((LANES,), -1e38, tl.float32)
         totals = tl.zeros((LANES,), tl.float32)
@@ -303,13 +321,8 @@ def rows_in_chunks(
         rest = tl.sum(totals * tl.exp2((tops - shift) * LOG2_E), axis=0)
         log_mass = (score - shift) * LOG2_E
         row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
-        loss, phi, q, inverse = _row_terms(log_mass, tl.exp2(log_mass), rest, row_gamma, WHOLE, DETACHED)
-        loss, phi = tl.where(sound, loss, float("nan")), tl.where(sound, phi, float("nan"))
-        share = tl.where(counted, 1.0, 0.0)
-        if WEIGHTED:
-            weight = tl.load(weight_ptr + safe).to(tl.float32)
-            loss, phi, share = loss * weight, phi * weight, tl.where(counted, weight, 0.0)
-        loss = tl.where(counted, loss, 0.0)
+        terms = (log_mass, tl.exp2(log_mass), rest, counted, sound, safe)
+        loss, phi, share, q, inverse = _weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
         if ADDS:
             total, shares = total + loss, shares + share
         elif INCOMING == 0:

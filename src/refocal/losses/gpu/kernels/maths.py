@@ -1,4 +1,4 @@
-"""Elementary functions inside a kernel, in float32, for instruction counts that a memory-bound kernel can hide.
+"""Elementary functions in float32 with so few instructions that a memory-bound kernel hides them.
 
 Exponentials are taken to base 2, which is one instruction; e^x would be five.
 """
@@ -17,7 +17,7 @@ _INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 @triton.jit
 def reciprocal(x):
-    """1 / x to a unit in the last place, 0 from 2^126 on: one instruction where a division takes eight."""
+    """1 / x to a unit in the last place, and 0 from 2^126 on, in one instruction; a division takes eight."""
     if _INTERPRETED:
         return 1.0 / x
     else:
@@ -28,7 +28,7 @@ def reciprocal(x):
 
 @triton.jit
 def log2(x):
-    """Logarithm to 2^-22, absolute near 1 and relative elsewhere: one instruction where the exact one takes thirty."""
+    """Logarithm to 2^-22, absolute near 1 and relative elsewhere, in one instruction; the exact one takes thirty."""
     if _INTERPRETED:
         return tl.log2(x)
     else:
@@ -39,7 +39,7 @@ def log2(x):
 
 @triton.jit
 def log1p(x):
-    """The natural logarithm of 1 + x for 0 <= x <= 1, to 2e-7 relative: x times a minimax polynomial of degree 8."""
+    """log(1 + x) for 0 <= x <= 1 to a relative error of 2e-7: x times a minimax polynomial of degree 8."""
     y = 0.005232623979824515 * x - 0.02950495712129146
     y = y * x + 0.07822549321437273
     y = y * x - 0.13663206888644888
@@ -53,7 +53,7 @@ def log1p(x):
 
 @triton.jit
 def whole_power(base, EXPONENT: tl.constexpr):
-    """The base to a whole number >= 0, by products."""
+    """The base to the power of a whole number >= 0, by products."""
     result = tl.full(base.shape, 1.0, tl.float32)
     for _ in tl.static_range(EXPONENT):
         result = result * base
@@ -62,7 +62,7 @@ def whole_power(base, EXPONENT: tl.constexpr):
 
 @triton.jit
 def reduced_power(q, gamma, WHOLE: tl.constexpr):
-    """q^(gamma - 1) for q > 0; by products where gamma is the whole number WHOLE >= 1, else WHOLE is 0."""
+    """q^(gamma - 1) for q > 0; by products if gamma is the whole number WHOLE >= 1. WHOLE is 0 for other gammas."""
     if WHOLE > 0:
         return whole_power(q, WHOLE - 1)
     else:
@@ -71,5 +71,5 @@ def reduced_power(q, gamma, WHOLE: tl.constexpr):
 
 @triton.jit
 def log2_of_total(beside):
-    """log2(1 + beside), in full precision where `beside` is small."""
+    """log2(1 + beside), with full precision for small `beside`."""
     return tl.where(beside < 1.0, log1p(tl.minimum(beside, 1.0)) * LOG2_E, log2(1.0 + beside))

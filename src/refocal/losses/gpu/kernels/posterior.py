@@ -27,7 +27,7 @@ def rows_on_chip(
     ROWS: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
-    """A program takes a tile of ROWS samples, which lie as `tiles` says; probabilities lie as gradients do."""
+    """A program takes a tile of ROWS samples, whose layout `tiles` describes. Results are laid out as gradients."""
     column = tl.arange(0, BLOCK)[None, :]
     image, inner, _, exists = samples_of_tile(rows, SPAN, ROWS)
     mask = column < CLASSES
@@ -35,7 +35,7 @@ def rows_on_chip(
         mask = mask & exists[:, None]
     score_ptr = score_at(logits_ptr, image, inner[:, None], column, SPAN, IMAGE, STRIDE)
     x = tl.load(score_ptr, mask=mask, other=-float("inf")).to(tl.float32)
-    # the bound stands for -inf, so that 0 log 0 = 0
+    # The bound replaces -inf, so that 0 log 0 = 0.
     exponent = (x - tl.max(x, axis=1)[:, None]) * LOG2_E
     exponent = tl.maximum(exponent, -1e30, propagate_nan=tl.PropagateNan.ALL)
     mass = tl.exp2(exponent)

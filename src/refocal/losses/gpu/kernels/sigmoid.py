@@ -1,4 +1,4 @@
-"""Sigmoid focal loss with its gradient, element by element; `work` is laid out as `sums` says."""
+"""Sigmoid focal loss with its gradient, element by element; `sums` describes the layout of `work`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def sigmoid_focal(
 ):
     """t alpha l(p) + (1 - t) (1 - alpha) l(1 - p) and its derivative in the logit.
 
-    dl(p)/dx = -q^gamma (q - gamma p log p). Losses are stored by element, or summed over each program together with
-    the number of scores that count.
+    dl(p)/dx = -q^gamma (q - gamma p log p). Losses are stored one by one, or each program stores their sum and the
+    number of scores that count.
     """
     program = tl.program_id(0)
     place = tl.full((), BLOCK, tl.int64) * program + tl.arange(0, BLOCK)
@@ -72,7 +72,7 @@ def sigmoid_focal(
     if LOSS:
         if BY_ELEMENT:
             tl.store(loss_ptr + place, loss.to(loss_ptr.dtype.element_ty), mask=mask)
-        else:  # last, because a program waits for its threads here
+        else:  # comes last because a program waits for its threads here
             tl.store(work_ptr + LOSSES + program, tl.sum(loss, axis=0))
             if COUNTED:
                 share = tl.sum(tl.where(counted, 1.0, 0.0), axis=0)

@@ -1,7 +1,7 @@
-"""Focal loss of class-probability or smoothed targets: losses and gradient, one pass over each row.
+"""Focal loss of class-probability or smoothed targets: losses and gradient in one pass over each row.
 
-L = sum_c t_c w_c q_c^gamma (-log p_c), dL/dz_j = p_j sum_c t_c w_c phi_c - t_j w_j phi_j, where
-phi = q^(gamma - 1) (q - gamma p log p), and q^gamma in its place where the factor's gradient is stopped.
+L = sum_c t_c w_c q_c^gamma (-log p_c) and dL/dz_j = p_j sum_c t_c w_c phi_c - t_j w_j phi_j, where
+phi = q^(gamma - 1) (q - gamma p log p). If the factor's gradient is stopped (DETACHED), phi = q^gamma.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score
 
 @triton.jit
 def beside_top(exponent, mass, total):
-    """What stands beside one top class, whose exponent is 0 and mass 1, without cancellation when it is small."""
+    """The total mass without one top class, which has exponent 0 and mass 1; without cancellation if it is small."""
     beside = total - 1.0
     if tl.min(tl.min(beside, axis=1), axis=0) < 1.0:
         summed = tl.sum(tl.where(exponent == 0.0, 0.0, mass), axis=1)[:, None]
@@ -60,7 +60,7 @@ def rows_on_chip(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """A program takes a tile of ROWS samples, which lie as `tiles` says, and holds it on the chip."""
+    """A program holds a tile of ROWS samples on the chip; `tiles` describes their layout."""
     scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
     column = tl.arange(0, BLOCK)[None, :]
     inside = column < CLASSES
@@ -85,13 +85,13 @@ def rows_on_chip(
         t = t * tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
     class_gamma = tl.load(gamma_ptr + column, mask=inside, other=1.0) if GAMMA_BY_CLASS else gamma
     top = tl.max(x, axis=1)[:, None]
-    # the difference comes first: a fused multiply-add would leave the top class a rounding error away from 0
+    # The difference comes first: a fused multiply-add would leave the top class a rounding error away from 0.
     exponent = (x - tl.where(top == -float("inf"), 0.0, top)) * LOG2_E
     mass = tl.exp2(exponent)
     total = tl.sum(mass, axis=1)[:, None]
     inverse = reciprocal(total)
     p = mass * inverse
-    # a top class with q = 0 has neither loss nor pull: any small number serves
+    # A top class with q = 0 has no loss and no pull, so any small number will do.
     beside = beside_top(exponent, mass, total)
     q_top = tl.maximum(beside * inverse, 1e-37)
     q = tl.where(exponent == 0.0, q_top, 1.0 - p)

@@ -1,11 +1,11 @@
-"""Adding up: what a mean divides by, the losses, and the factor that a backward pass applies.
+"""Sums over all programs: the divisor of a mean, the losses, and the factor that a backward pass applies.
 
-Sums are the same at every run: partial sums lie in a float32 buffer, `work`, and the last program to arrive, which a
-ticket tells, adds them in their order. Tickets are 0 between launches.
+The sums are deterministic. Partial sums lie in a float32 buffer, `work`. Programs take tickets, and the last one to
+arrive adds the partial sums in a fixed order. Tickets are 0 between launches.
 
-Where `finish` adds up, `work` holds COUNTS partial sums of what a mean divides by, as many of the losses, the ticket,
-and from LOSSES on the losses. Where a kernel adds up itself, it holds the ticket; from BY_GROUP on a ticket, a loss and
-a share for each group of programs; from BY_PROGRAM on the losses, then the shares, of programs.
+If `finish` adds up, `work` holds COUNTS partial sums of the divisor, COUNTS partial sums of the losses, the ticket, and
+from LOSSES on the losses. If a kernel adds up itself, `work` holds the ticket; from BY_GROUP on a ticket, a loss and a
+share for each group of programs; and from BY_PROGRAM on the losses, then the shares, of the programs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZE_TO_ADD = tl.constexpr(BY_PROGRAM.value + 2 * MOST_PROGRAMS.value)
 def count_targets(
     target_ptr, weight_ptr, work_ptr, rows, classes, ignore_index, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr
 ):
-    """COUNTS partial sums of what a mean divides by: one, or the class weight, for each counted row; a new ticket."""
+    """COUNTS partial sums of a mean's divisor: 1, or the class weight, for each row that counts. Resets the ticket."""
     if tl.program_id(0) == 0:
         tl.store(work_ptr + TICKET, 0.0)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -45,15 +45,15 @@ def count_targets(
 
 @triton.jit
 def shared_scale(work_ptr, correction_ptr, expected, COUNTED: tl.constexpr, ADDS: tl.constexpr, INCOMING: tl.constexpr):
-    """What the gradients of all rows are multiplied by: one over what a mean divides by.
+    """The factor of all rows' gradients: 1 / (divisor of the mean).
 
-    Where the targets decide on that (COUNTED) it has been counted before; or it is as expected, and a correction,
-    known when all programs of this launch are done (ADDS) or of the one that computed the loss (INCOMING), follows.
+    If the divisor depends on the targets (COUNTED), it was counted before. Otherwise, the expected one is used and a
+    correction follows, which is known after this launch (ADDS) or after the one that computed the loss (INCOMING).
     """
     if COUNTED and INCOMING:
         return tl.load(correction_ptr) / expected
     elif COUNTED and not ADDS:
-        lane = tl.arange(0, COUNTS // 2)  # so few that each warp adds them up by itself
+        lane = tl.arange(0, COUNTS // 2)  # few enough for each warp to add them up by itself
         return 1.0 / tl.sum(tl.load(work_ptr + lane) + tl.load(work_ptr + COUNTS // 2 + lane), axis=0)
     else:
         return 1.0 / expected
@@ -61,7 +61,7 @@ def shared_scale(work_ptr, correction_ptr, expected, COUNTED: tl.constexpr, ADDS
 
 @triton.jit
 def incoming_gradient(incoming_ptr, row, INCOMING: tl.constexpr):
-    """The gradient that comes from behind: 1 where INCOMING is 0, one for all rows where it is 1, one a row where 2."""
+    """The incoming gradient: 1 if INCOMING is 0, one number for all rows if it is 1, one per row if it is 2."""
     if INCOMING == 0:
         return 1.0
     elif INCOMING == 1:
@@ -72,9 +72,9 @@ def incoming_gradient(incoming_ptr, row, INCOMING: tl.constexpr):
 
 @triton.jit
 def _store_result(loss_ptr, correction_ptr, total, number, expected, COUNTED: tl.constexpr):
-    """The total over the number, or over the expected one; the correction of a gradient divided by the expected one."""
+    """Store the total over the counted or expected number, and the correction of a gradient over the expected one."""
     if COUNTED:
-        as_expected = tl.abs(number - expected) <= 2.5e-7 * expected  # equal, up to the rounding of large sums
+        as_expected = tl.abs(number - expected) <= 2.5e-7 * expected  # up to the rounding of large sums
         tl.store(correction_ptr, tl.where(as_expected | (number == 0.0), 1.0, expected / number))
         total = total / number
     else:
@@ -84,9 +84,9 @@ def _store_result(loss_ptr, correction_ptr, total, number, expected, COUNTED: tl
 
 @triton.jit
 def _arrive(ticket_ptr, members):
-    """Whether this program is the last of so many to come here; what the others have stored can then be read.
+    """Whether this program is the last of `members` to arrive. It can read what the others stored.
 
-    The last one leaves the ticket at 0.
+    The last one resets the ticket to 0.
     """
     tl.debug_barrier()
     last = tl.atomic_add(ticket_ptr, 1.0) == members - 1
@@ -103,9 +103,10 @@ def _sum_of_parts(part_ptr, number, MOST: tl.constexpr):
 
 @triton.jit
 def add_up(work_ptr, loss_ptr, correction_ptr, loss, share, expected, COUNTED: tl.constexpr):
-    """At the end of a program: leave its loss and its share in what a mean divides by; who comes last adds up.
+    """At the end of a program: store its loss and its share in the mean's divisor. The last program adds up.
 
-    That is the last one of each GROUP of programs, and then the last one of these, so that none reads many values.
+    The last program of each GROUP adds up its group, and the last of these adds up the groups, so that no program reads
+    many values.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
     group, groups = program // GROUP, tl.cdiv(programs, GROUP)
@@ -146,9 +147,9 @@ def finish(
     COUNTED_BESIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The sum of many losses over their count, or over the expected one, by COUNTS programs; the last of them adds up.
+    """The sum of many losses over their number, counted or expected, by COUNTS programs; the last of them adds up.
 
-    Counts may have been made before, or stand beside the losses.
+    Counts were made before, or stand beside the losses (COUNTED_BESIDE).
     """
     program = tl.program_id(0)
     tl.store(work_ptr + COUNTS + program, _sum_share(work_ptr + LOSSES, size, BLOCK))
@@ -164,7 +165,7 @@ def finish(
 
 @triton.jit
 def scale_all(gradient_ptr, incoming_ptr, correction_ptr, size, CORRECTED: tl.constexpr, BLOCK: tl.constexpr):
-    """Multiply in place by an incoming gradient; a factor of 1, the usual one, touches no memory."""
+    """Multiply in place by an incoming gradient. A factor of 1, the usual one, touches no memory."""
     factor = tl.load(incoming_ptr).to(tl.float32)
     if CORRECTED:
         factor = factor * tl.load(correction_ptr)

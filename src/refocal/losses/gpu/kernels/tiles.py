@@ -1,8 +1,8 @@
 """Where a program finds its tile of samples.
 
-Samples are rows with their classes side by side (SPAN is 0), STRIDE apart; or they lie side by side, SPAN of them in
-an image, images IMAGE apart and classes STRIDE apart, as in a segmentation network's output. Strides are constants, so
-that Triton sees which addresses are aligned, and loads many scores at once.
+Samples are either rows with their classes side by side: SPAN is 0 and rows are STRIDE apart. Or they lie side by side,
+SPAN per image, as in the output of a segmentation network: images are IMAGE apart and classes STRIDE apart. Strides
+are constants: Triton then knows which addresses are aligned, and loads many scores at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def samples_of_tile(rows, SPAN: tl.constexpr, ROWS: tl.constexpr):
     if SPAN > 0:
         TILES: tl.constexpr = (SPAN + ROWS - 1) // ROWS
         image = tl.program_id(0) // TILES
-        # two samples a thread: more, and threads would repeat each other's work on each sample
+        # Two samples per thread: with more, threads would repeat each other's work on each sample.
         inner = tl.max_contiguous(tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS), 2)
         return image.to(tl.int64), inner, image * SPAN + inner, inner < SPAN
     else:
@@ -36,7 +36,7 @@ def score_at(ptr, image, inner, column, SPAN: tl.constexpr, IMAGE: tl.constexpr,
 
 @triton.jit
 def gradient_at(ptr, image, inner, column, SPAN: tl.constexpr, CLASSES: tl.constexpr):
-    """The address of the derivative in a score: gradients lie as their scores do, without gaps."""
+    """The address of the derivative in a score. Gradients are laid out as their scores, but without gaps."""
     if SPAN > 0:
         return ptr + image * (CLASSES * SPAN) + (inner + column * SPAN)
     else:
