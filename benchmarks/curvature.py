@@ -34,7 +34,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
 
 from refocal.curvature import hessian_top_eigenvalues, hessian_trace
-from refocal.curvature.problem import all_digits
+from refocal.curvature.modes import full_precision
 
 PRODUCTS, ROUNDS, SAMPLES = 100, 3, 1000
 PATIENCE = 110  # seconds that the contenders of one network may take on a GPU, before the last one begins
@@ -234,7 +234,7 @@ def peak_memory(run: Run, architecture: str) -> float:
 def _peak(run: Run, architecture: str) -> float:
     torch.set_num_threads(1)
     model, data = network(architecture, "cpu"), patches("cpu")
-    with all_digits():
+    with full_precision():
         run(model, (data[0][:8], data[1][:8]))  # what it imports does not count
         ctypes.CDLL(None).malloc_trim(0)  # what was freed is no head start
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak begins again
@@ -256,7 +256,7 @@ def tables(architecture: str, device: str, memory: int | None, write: Callable[[
     trace, top = contenders(memory)
     write(f"## {architecture}, {sum(p.numel() for p in model.parameters()):,} parameters, {SAMPLES:,} samples\n")
     write("| largest eigenvalue | value | relative error | products | seconds |\n|---|---|---|---|---|")
-    with all_digits():
+    with full_precision():
         exact = _exact(model, data)
         deadline = time.perf_counter() + PATIENCE
         for name, row in take_turns(top, model, data, device, deadline=deadline).items():

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 from torch.func import functional_call, hessian, jacrev
 
-from refocal.curvature.forms import quadratic_forms
-from refocal.curvature.moving_weights import layer_weights
+from refocal.curvature.matrix_vector import matrix_vector_product
+from refocal.curvature.moving_weights import find_layer_weights
 from refocal.curvature.problem import prepare
-from refocal.curvature.products import products
+from refocal.curvature.quadratic_forms import quadratic_forms
 from refocal.losses import (
     FLSD53,
     AdaFocal,
@@ -107,7 +107,7 @@ def exact_ggn(model, loss, inputs, target):
 def every_product(model, loss, data, *, matrix="hessian", memory=2**27, **settings):
     """The same by what eigenvalues are found with; without memory, each product makes its graph again."""
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
-    multiply = products(problem, matrix=matrix, memory=memory)
+    multiply = matrix_vector_product(problem, matrix=matrix, memory=memory)
     return torch.stack([multiply(unit) for unit in torch.eye(problem.size, dtype=problem.dtype, device=problem.device)])
 
 
@@ -119,7 +119,7 @@ def forms(rows, model, loss, data, *, matrix="hessian", **settings):
         name: part.reshape(len(rows), *values.shape).to(values.dtype)
         for (name, values), part in zip(problem.parameters.items(), parts, strict=True)
     }
-    moving = layer_weights(problem)
+    moving = find_layer_weights(problem)
     return sum(quadratic_forms(problem, batch, matrix=matrix, moving=moving)(vectors) for batch in problem.batches)
 
 

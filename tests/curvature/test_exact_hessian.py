@@ -12,10 +12,11 @@ from curvature_cases import DEFAULTS, diagonal, every_product
 from torch import nn
 
 from refocal.curvature import gradient_norm, hessian_trace, layers
-from refocal.curvature.forms import vectors_at_once
-from refocal.curvature.moving_weights import layer_weights
-from refocal.curvature.operators import CountedOperator
-from refocal.curvature.problem import all_digits, prepare
+from refocal.curvature.curvlinops_operator import CountedOperator
+from refocal.curvature.memory import count_vectors
+from refocal.curvature.modes import full_precision
+from refocal.curvature.moving_weights import find_layer_weights
+from refocal.curvature.problem import prepare
 from refocal.losses import FocalLoss
 
 
@@ -189,10 +190,10 @@ def test_class_probabilities_as_targets():
 
 def test_vectors_at_once_follow_the_memory():
     problem = prepare(cases.network(), FocalLoss(2.0), cases.batches("focal"), **DEFAULTS)
-    few, many = (vectors_at_once(problem, memory) for memory in (1, 2**20))
+    few, many = (count_vectors(problem, memory) for memory in (1, 2**20))
     assert few == 1
     assert many > 10
-    assert vectors_at_once(problem, 2**21) == pytest.approx(2 * many, abs=1)
+    assert count_vectors(problem, 2**21) == pytest.approx(2 * many, abs=1)
     some = torch.randn(problem.size, 5, dtype=torch.float64)
     counts: list[int] = []
     split = CountedOperator(problem, matrix="hessian", advance=counts.append, at_once=2) @ some
@@ -278,8 +279,8 @@ def test_weights_of_layers_are_told_from_others():
     data = [(torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,)))]
     problem = prepare(model, loss, data, **DEFAULTS)
     alone = {"alone.weight", "last.weight", "attention.linear1.weight", "attention.linear2.weight"}
-    with all_digits():
-        assert layer_weights(problem) == alone
+    with full_precision():
+        assert find_layer_weights(problem) == alone
         found, exact = diagonal(model, loss, data), every_product(model, loss, data).diagonal()
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
 
@@ -323,8 +324,8 @@ def test_convolutions_have_the_second_derivatives_of_plain_autograd(device):
     data = [(torch.randn(5, 2, 6, 5, dtype=torch.float64).to(device), torch.randint(3, (5,)).to(device))]
     problem = prepare(model, loss, data, **DEFAULTS)
     layers = ("plain", "strided", "reflected", "one", "three", "last", "of_a_vector")
-    with all_digits():
-        assert layer_weights(problem) == {f"{layer}.weight" for layer in layers}
+    with full_precision():
+        assert find_layer_weights(problem) == {f"{layer}.weight" for layer in layers}
         found, exact = diagonal(model, loss, data), every_product(model, loss, data).diagonal()
     assert exact.abs().max() > 1e-3
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)

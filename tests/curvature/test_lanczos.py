@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from refocal.curvature.lanczos import NotConvergedError, ends_of_spectrum
+from refocal.curvature.lanczos import NotConvergedError, find_spectrum_ends
 
 SIZE = 120
 BULK = np.linspace(-0.1, 0.1, SIZE)
@@ -23,7 +23,7 @@ def searched(values, *, k, tolerance=1e-8, basis=40, max_products=2000, dtype=to
     generator = torch.Generator().manual_seed(0)
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((SIZE, SIZE)))[0]
     matrix = torch.tensor((turn * values) @ turn.T, dtype=dtype)
-    return ends_of_spectrum(
+    return find_spectrum_ends(
         lambda vector: matrix @ vector,
         torch.randn(SIZE, dtype=dtype, generator=generator),
         k=k,

@@ -10,7 +10,7 @@ import torch
 from torch import multiprocessing, nn
 
 from refocal.curvature import CurvatureRegularized, HessianTracePenalty, twice_differentiable
-from refocal.curvature.penalty import parameters_of
+from refocal.curvature.penalty import find_parameters
 from refocal.losses import FocalLoss
 
 
@@ -67,9 +67,9 @@ def test_a_sum_has_the_trace_of_a_sum():
 def test_drop_in_loss_finds_the_parameters():
     model, (inputs, target) = cases.network(), cases.samples("focal")
     scores = model(inputs)
-    assert {id(each) for each in parameters_of(scores)} == {id(each) for each in model.parameters()}
+    assert {id(each) for each in find_parameters(scores)} == {id(each) for each in model.parameters()}
     loss, penalty = FocalLoss(2.0), HessianTracePenalty(0.1, seed=4)
-    expected = loss(scores, target) + penalty(loss(scores, target), parameters_of(scores))
+    expected = loss(scores, target) + penalty(loss(scores, target), find_parameters(scores))
     criterion = CurvatureRegularized(loss, 0.1, seed=4)
     torch.testing.assert_close(criterion(scores, target), expected)
     subset = CurvatureRegularized(loss, 0.1, seed=4, parameters=model[2].parameters())

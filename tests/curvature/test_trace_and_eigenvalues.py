@@ -20,7 +20,7 @@ from refocal.curvature import (
     hessian_top_eigenvalues,
     hessian_trace,
 )
-from refocal.curvature.problem import all_digits
+from refocal.curvature.modes import full_precision
 from refocal.losses import FocalLoss
 
 
@@ -230,7 +230,7 @@ def test_few_digits_are_refused():
 def test_what_was_set_about_tf32_and_attention_stays():
     backends = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [backend.allow_tf32 for backend in backends]
-    with all_digits():
+    with full_precision():
         assert not any(backend.allow_tf32 for backend in backends)
     assert [backend.allow_tf32 for backend in backends] == before
 

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from refocal.curvature import HessianTracePenalty, hessian_trace
-from refocal.curvature.moving_weights import layer_weights
+from refocal.curvature import HessianTracePenalty, hessian_trace, twice_differentiable
+from refocal.curvature.modes import full_precision
+from refocal.curvature.moving_weights import find_layer_weights
 from refocal.curvature.plain_layers import PlainLayers
-from refocal.curvature.problem import all_digits, prepare, twice_differentiable
+from refocal.curvature.problem import prepare
 from refocal.losses import FocalLoss
 
 
@@ -100,7 +101,7 @@ def test_every_use_counts(name):
     rows = torch.randn(5, len(whole), dtype=torch.float64)
     exact = torch.einsum("ci,ij,cj->c", rows, whole, rows)
     torch.testing.assert_close(cases.forms(rows, model, loss, data), exact, rtol=0, atol=1e-12)
-    assert "last.weight" in layer_weights(prepare(model, loss, data, **cases.DEFAULTS))
+    assert "last.weight" in find_layer_weights(prepare(model, loss, data, **cases.DEFAULTS))
 
 
 class TwoHeads(nn.Module):
@@ -147,7 +148,7 @@ def test_weight_normalization():
     inputs, target = torch.randn(5, 4, dtype=torch.float64), torch.randint(3, (5,))
     exact = cases.exact_hessian(written_out, loss, inputs, target)
     rows = torch.randn(5, len(exact), dtype=torch.float64)
-    with all_digits():
+    with full_precision():
         found = cases.every_product(model, loss, [(inputs, target)])
         found_forms = cases.forms(rows, model, loss, [(inputs, target)])
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
@@ -243,7 +244,7 @@ def test_recurrent_layers(name, device):
     exact = _by_two_backward_passes(loss(model.double()(inputs.double()), target), list(model.parameters()))
     model, data = model.float().to(device), [(inputs.to(device), target.to(device))]
     rows = torch.randn(4, len(exact))
-    with all_digits():
+    with full_precision():
         scores = model(data[0][0])
         found = cases.every_product(model, loss, data)
         found_forms = cases.forms(rows, model, loss, data)

@@ -1,9 +1,10 @@
-"""How curved a loss is at a network: eigenvalues and trace of its Hessian, and the trace as a regularizer."""
+"""How curved the loss of a network is: eigenvalues and trace of its Hessian, and the trace as a regularizer."""
 
 from refocal.curvature.eigenvalues import TopEigenvalues, hessian_top_eigenvalues
 from refocal.curvature.lanczos import NotConvergedError
+from refocal.curvature.modes import twice_differentiable
 from refocal.curvature.penalty import CurvatureRegularized, HessianTracePenalty
-from refocal.curvature.problem import layers, twice_differentiable
+from refocal.curvature.problem import layers
 from refocal.curvature.summary import CurvatureSummary, curvature_summary, gradient_norm
 from refocal.curvature.trace import TraceEstimate, hessian_trace
 

@@ -1,8 +1,8 @@
-"""Convolutions whose derivatives of every order are the three kernels that training needs.
+"""Convolutions whose derivatives of every order use the three kernels of training.
 
 <W * x, d> is linear in each of x, W and d. Its gradients are a convolution, its transpose and a weight gradient, and
-the derivatives of each of these are the other two. PyTorch's own second derivative of a convolution takes others: a
-convolution with a kernel as large as the image, for one.
+the derivatives of each of these are the other two. PyTorch's own second derivative of a convolution uses other kernels,
+such as a convolution with a kernel as large as the image.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Convolution:
 
     @property
     def trailing(self) -> int:
-        """Dimensions after that of the outputs."""
+        """Number of dimensions after that of the output channels."""
         return len(self.inputs) - 2
 
     def forward(self, inputs: Tensor, weight: Tensor) -> Tensor:
@@ -42,11 +42,11 @@ class Convolution:
         )
 
     def back(self, slope: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of <W * x, d> in x."""
+        """The gradient of <W * x, d> with respect to x."""
         return self._gradients(slope, _of_shape(slope, self.inputs), weight, mask=(True, False, False))[0]
 
     def weight_gradient(self, inputs: Tensor, slope: Tensor) -> Tensor:
-        """The gradient of <W * x, d> in W."""
+        """The gradient of <W * x, d> with respect to W."""
         return self._gradients(slope, inputs, _of_shape(slope, self.weight), mask=(False, True, False))[1]
 
     def _gradients(
@@ -57,17 +57,17 @@ class Convolution:
 
 
 def _of_shape(like: Tensor, shape: torch.Size) -> Tensor:
-    """A tensor of which only the shape counts."""
+    """A tensor of which only the shape matters."""
     return like.new_empty(1).expand(shape)
 
 
-def convolution_of(
+def parse_convolution(
     func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
 ) -> tuple[Convolution, Tensor | None] | None:
-    """Settings and bias of a call of `torch.nn.functional.conv1d`, `conv2d` or `conv3d`, if it is one of a batch.
+    """Settings and bias of a call of `torch.nn.functional.conv1d`, `conv2d` or `conv3d` on a batch.
 
-    None for padding that is given by name, where inputs and weight are not the first two arguments, and under autocast,
-    which computes in another type than theirs.
+    None for other calls, if padding is given by name, if inputs and weight are not the first two arguments, and under
+    autocast, which computes in another type.
     """
     if func not in _DIMENSIONS or len(args) < 2:
         return None
@@ -92,17 +92,17 @@ def _each(value: int | Iterable[int], dims: int) -> list[int]:
 
 
 class SmoothConvolutions(TorchFunctionMode):
-    """Inside a `with`, convolutions that can be differentiated again and again at the speed of training.
+    """Inside a `with`, convolutions can be differentiated again and again at the speed of training.
 
-    Transformations of `torch.func` and forward differentiation have PyTorch's own.
+    Transformations of `torch.func` and forward mode use PyTorch's own convolutions.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Take over the convolutions."""
+        """Replace convolutions."""
         transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
-        used = None if transformed else convolution_of(func, args, kwargs or {})
+        used = None if transformed else parse_convolution(func, args, kwargs or {})
         if used is None:
             return func(*args, **(kwargs or {}))
         layer, bias = used
@@ -111,7 +111,7 @@ class SmoothConvolutions(TorchFunctionMode):
 
 
 def _product(layer: Convolution, of: str, operands: Mapping[str, Tensor]) -> Tensor:
-    """The gradient of <W * x, d> in one of its operands, which the other two give."""
+    """The gradient of <W * x, d> with respect to one operand, computed from the other two."""
     found: Tensor = _Product.apply(layer, of, *(operands[name] for name in _others(of)))  # type: ignore[no-untyped-call]
     return found
 
@@ -121,7 +121,7 @@ def _others(of: str) -> list[str]:
 
 
 class _Product(torch.autograd.Function):
-    """The derivative of a product along a tensor in its place is <W * x, d> again, with that in the place."""
+    """A gradient of <W * x, d>. Its derivative along a tensor is <W * x, d> with that tensor in the operand's place."""
 
     @staticmethod
     def forward(ctx: Any, layer: Convolution, of: str, *given: Tensor) -> Tensor:

@@ -10,24 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from refocal import _check
-from refocal.curvature.forms import Matrix
-from refocal.curvature.lanczos import ends_of_spectrum
-from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, all_digits, memory_for, prepare
-from refocal.curvature.products import products
+from refocal.curvature.lanczos import find_spectrum_ends
+from refocal.curvature.matrix_vector import matrix_vector_product
+from refocal.curvature.memory import choose_memory
+from refocal.curvature.modes import full_precision
+from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, prepare
 from refocal.curvature.progress import progress_bar
+from refocal.curvature.quadratic_forms import Matrix
 
 _DENSE = 32  # up to this size the whole matrix takes fewer products than a search
-_BASIS = 40  # vectors of the search, where memory allows
+_BASIS = 40  # vectors of the search if memory allows
 
 
 class TopEigenvalues(NamedTuple):
     """The largest eigenvalues of a symmetric matrix.
 
     Attributes:
-        algebraic: The k largest (k,), in falling order.
-        modulus: The k largest in modulus, with their signs (k,), in falling order of the modulus.
-        products: How many products with a vector it took.
-        tolerance: Bound on |Av - lambda v| over the largest modulus, and so on the error over it, for each eigenvalue.
+        algebraic: The k largest eigenvalues (k,), in descending order.
+        modulus: The k eigenvalues (k,) of largest modulus, with their signs, in descending order of the modulus.
+        products: The number of products with a vector.
+        tolerance: Bound on |Av - lambda v|, and thus on the error of each eigenvalue, relative to the largest modulus.
     """
 
     algebraic: np.ndarray
@@ -53,27 +55,27 @@ def hessian_top_eigenvalues(
 ) -> TopEigenvalues:
     """The k largest eigenvalues of the Hessian of a loss over data, algebraically and in modulus.
 
-    They differ where the Hessian has large negative eigenvalues, as it may: a network is not convex in its parameters,
-    and focal loss is not even convex in the scores.
+    Use it to see how sharp a minimum is. The two differ if the Hessian has large negative eigenvalues. It may have: a
+    network is not convex in its parameters, and focal loss is not even convex in the scores.
 
     Args:
-        model: The network; it is copied, and the copy measured in evaluation mode.
-        loss: A loss of (scores, target), as `hessian_trace` takes it.
-        data: Batches (inputs, target), such as a loader gives; read once.
-        k: How many.
+        model: The network. A copy is measured, in evaluation mode.
+        loss: A loss of (scores, target), as for `hessian_trace`.
+        data: Batches (inputs, target), such as a data loader; read once.
+        k: How many eigenvalues.
         matrix: "hessian", or "ggn" for the generalized Gauss-Newton matrix.
         parameters: Names of parameters or layers (`layers`) to restrict the matrix to; None for all.
-        tolerance: Bound on |Av - lambda v| over the largest modulus; by default 1e-6 in float64 and 1e-4 else. The
-            error of an eigenvalue is at most that, and of the order of its square where the next eigenvalue is apart.
-            Where eigenvalues lie close to each other one may be missed; a smaller tolerance tells more of them apart.
-        max_products: Give up after so many products with a vector.
+        tolerance: Bound on |Av - lambda v| relative to the largest modulus; by default 1e-6 in float64, else 1e-4. The
+            error of an eigenvalue is at most that, and of the order of its square if the next eigenvalue is not close.
+            If eigenvalues lie close to each other, one may be missed; a smaller tolerance separates more of them.
+        max_products: Give up after this many products with a vector.
         dtype: Compute in this type, such as torch.float64; None for the network's own.
-        batch_statistics: Let BatchNorm use each batch's statistics.
+        batch_statistics: Let BatchNorm use the statistics of each batch.
         seed: Seed of the first vector.
         progress: Show a progress bar.
 
     Returns:
-        Eigenvalues and what they took.
+        The eigenvalues, the number of products and the tolerance.
 
     Raises:
         NotConvergedError: The tolerance was not reached.
@@ -85,7 +87,7 @@ def hessian_top_eigenvalues(
         >>> top.algebraic.round(3), top.modulus.round(3)
         (array([0.49]), array([0.49]))
 
-    Reference: 004, section 3.2; Wu, Simon 2000, SIAM J. Matrix Anal. Appl. 22(2).
+    Reference: Kimura and Naganuma (2024), section 3.2; Wu, Simon 2000, SIAM J. Matrix Anal. Appl. 22(2).
     """
     k = _check.count(k, "k")
     _check.one_of(matrix, "matrix", ("hessian", "ggn"))
@@ -99,9 +101,9 @@ def hessian_top_eigenvalues(
     bound = _check.positive(
         (1e-6 if problem.dtype == torch.float64 else 1e-4) if tolerance is None else tolerance, "tolerance"
     )
-    memory = memory_for(problem.device)
-    with all_digits(), progress_bar("eigenvalues", total=None, shown=progress) as advance:
-        multiply = products(problem, matrix=matrix, memory=memory)
+    memory = choose_memory(problem.device)
+    with full_precision(), progress_bar("eigenvalues", total=None, enabled=progress) as advance:
+        multiply = matrix_vector_product(problem, matrix=matrix, memory=memory)
 
         def counted(vector: Tensor) -> Tensor:
             advance(1)
@@ -113,7 +115,7 @@ def hessian_top_eigenvalues(
                 every[::-1][:k], every[np.argsort(-np.abs(every), kind="stable")][:k], problem.size, bound
             )
         generator = torch.Generator(problem.device).manual_seed(seed)
-        found = ends_of_spectrum(
+        found = find_spectrum_ends(
             counted,
             torch.randn(problem.size, dtype=problem.dtype, device=problem.device, generator=generator),
             k=k,
@@ -126,7 +128,7 @@ def hessian_top_eigenvalues(
 
 
 def _all_eigenvalues(multiply: Callable[[Tensor], Tensor], problem: Problem) -> np.ndarray:
-    """Rising, of a matrix that is small enough to write down."""
+    """All eigenvalues in ascending order, from the whole matrix."""
     unit = torch.eye(problem.size, dtype=problem.dtype, device=problem.device)
     whole = torch.stack([multiply(each) for each in unit]).double().cpu().numpy()
     if not np.isfinite(whole).all():

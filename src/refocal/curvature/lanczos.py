@@ -1,7 +1,7 @@
 """Both ends of the spectrum of a symmetric matrix by the Lanczos method, restarted with its best vectors.
 
-SciPy's ARPACK looks at residuals only when its basis is full, finds one end a run, and works on vectors of the host;
-here they are looked at after each product, for both ends, on the device of the matrix.
+SciPy's ARPACK checks residuals only when its basis is full, finds one end per run, and works in the host's memory. This
+search checks residuals after each product, for both ends, on the device of the matrix.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class NotConvergedError(ArithmeticError):
 
 
 class Ends(NamedTuple):
-    """The k largest eigenvalues, falling; the k largest in modulus, falling in modulus; the products it took."""
+    """The k largest eigenvalues in descending order, the k largest in modulus likewise, and the number of products."""
 
     algebraic: np.ndarray
     modulus: np.ndarray
     products: int
 
 
-def ends_of_spectrum(
+def find_spectrum_ends(
     product: Callable[[Tensor], Tensor],
     start: Tensor,
     *,
@@ -38,18 +38,18 @@ def ends_of_spectrum(
     basis: int,
     generator: torch.Generator,
 ) -> Ends:
-    """Eigenvalues with |Av - lambda v| at most `tolerance` times the largest modulus.
+    """The largest eigenvalues, with residuals |Av - lambda v| of at most `tolerance` times the largest modulus.
 
-    Each is that close to an eigenvalue. Where eigenvalues lie close to each other one may be missed.
+    Each result is that close to an eigenvalue. If eigenvalues lie close to each other, one may be missed.
 
     Args:
         product: Multiplies a vector (P,).
         start: The first vector (P,).
         k: How many at each end, 4k + 2 < P.
-        tolerance: Of the residuals.
-        max_products: Give up after so many.
-        basis: Vectors (P,) that are kept, at least 4k + 2.
-        generator: Of vectors that take the place of a direction that came out as 0.
+        tolerance: Bound on the residuals, relative to the largest modulus.
+        max_products: Give up after this many products.
+        basis: Number of vectors (P,) that are kept, at least 4k + 2.
+        generator: Source of the random vectors that replace a direction of length 0.
 
     Raises:
         NotConvergedError: The tolerance was not reached.
@@ -64,7 +64,7 @@ def ends_of_spectrum(
     count = 0
     for number in range(1, max_products + 1):
         count += 1
-        column, rest, length = _orthogonalized(product(vectors[count - 1]), vectors[:count])
+        column, rest, length = _orthogonalize(product(vectors[count - 1]), vectors[:count])
         if not np.isfinite(length):
             raise ArithmeticError(NOT_FINITE)
         projected[:count, count - 1] = projected[count - 1, :count] = column
@@ -72,13 +72,13 @@ def ends_of_spectrum(
         by_modulus = np.argsort(-np.abs(values), kind="stable")
         wanted = np.union1d(np.arange(count)[::-1][:k], by_modulus[:k])
         scale = abs(values[by_modulus[0]])
-        # A V = V (V'AV) + rest e', so that a residual is the length of the rest times the last entry; with few vectors
-        # those of one end would be taken for those of the other
+        # A V = V (V'AV) + rest e', so a residual is the length of the rest times the last entry. With too few vectors,
+        # the eigenvalues of one end would be mistaken for those of the other.
         if count > 2 * k and (length * np.abs(rotation[-1, wanted]) <= tolerance * scale).all():
             return Ends(values[::-1][:k], values[by_modulus[:k]], number)
-        if length <= torch.finfo(start.dtype).eps * scale:  # the vectors span all that the first one leads to
+        if length <= torch.finfo(start.dtype).eps * scale:  # the vectors span an invariant subspace
             fresh = torch.randn(len(start), dtype=start.dtype, device=start.device, generator=generator)
-            _, rest, length = _orthogonalized(fresh, vectors[:count])
+            _, rest, length = _orthogonalize(fresh, vectors[:count])
         if count == basis:
             best = np.union1d(wanted, np.concatenate([np.arange(count)[::-1][: basis // 4], by_modulus[: basis // 4]]))
             turned = torch.as_tensor(rotation[:, best].T.copy(), dtype=start.dtype, device=start.device)
@@ -94,8 +94,8 @@ def ends_of_spectrum(
     raise NotConvergedError(msg)
 
 
-def _orthogonalized(vector: Tensor, basis: Tensor) -> tuple[np.ndarray, Tensor, float]:
-    """Coefficients in an orthonormal basis (rows), the rest, and its length; twice is enough for all digits."""
+def _orthogonalize(vector: Tensor, basis: Tensor) -> tuple[np.ndarray, Tensor, float]:
+    """Coefficients in an orthonormal basis (rows), the rest, and its length; done twice for full precision."""
     first = basis @ vector
     rest = vector - basis.T @ first
     second = basis @ rest

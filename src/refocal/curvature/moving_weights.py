@@ -1,9 +1,10 @@
-"""v'Hv through linear layers and convolutions without the gradient in their weights.
+"""v'Hv through linear layers and convolutions without the gradient with respect to their weights.
 
-With y = Wx, d the loss's slope in y, and W moving along V, the weight's part of v'Hv is the change of <d, Vx>: that of
-d times Vx, which y changes by, too, and that of x times V'd, which the slope in x changes by, too. So the large product
-of d' with x, which a gradient in W needs for each vector, is never formed: a first layer costs one product a vector in
-place of two, a later one four in place of six, each with one operand that all vectors share.
+Let y = Wx, let d be the gradient of the loss with respect to y, and let W move along V. The weight's part of v'Hv is
+the change of <d, Vx>. It has two terms: the change of d times Vx, which is also a change of y, and the change of x
+times V'd, which is also a change of the gradient with respect to x. Both are needed anyway. The large product of the
+change of d with x, which a gradient with respect to W needs for each vector, is never formed. A first layer costs one
+product per vector instead of two, and a later layer four instead of six. One operand of each is shared by all vectors.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from refocal.curvature.convolution import Convolution, convolution_of
-from refocal.curvature.problem import Problem, leaves_of
+from refocal.curvature.convolution import Convolution, parse_convolution
+from refocal.curvature.problem import Problem, find_leaves
 
 _LINEAR = torch._C._nn.linear  # what torch.nn.functional.linear is
 
 
-def layer_weights(problem: Problem) -> set[str]:
-    """Parameters that enter as the weight of a linear layer or a convolution and in no other way.
+def find_layer_weights(problem: Problem) -> set[str]:
+    """Names of the parameters that are used only as the weight of a linear layer or a convolution.
 
-    In no other way: with the weights of layers cut from the graph, the loss does not lead to them.
+    They are used nowhere else if the loss does not depend on them after the weights of layers are cut from its graph.
     """
     found, elsewhere = set(), set()
     for batch in problem.batches:
@@ -34,20 +35,20 @@ def layer_weights(problem: Problem) -> set[str]:
         cut = _Cut(point)
         with torch.enable_grad(), cut:
             value = problem.value(point, batch)
-        ends = set(map(id, leaves_of(value)))
+        ends = set(map(id, find_leaves(value)))
         found |= cut.found
         elsewhere |= {name for name, values in point.items() if id(values) in ends}
-        del value  # its graph, before there is another
+        del value  # frees its graph before the next one is built
     return found - elsewhere
 
 
 class MovingWeights(TorchFunctionMode):
-    """Inside a `with`, weights of layers move along vectors as `time` does, though they are constants.
+    """Inside a `with`, weights of layers move along vectors as `time` changes, although they are constants.
 
     Args:
         weights: The constants by name.
-        vectors: What they move along.
-        time: A number, to be differentiated in.
+        vectors: The direction of each, by name.
+        time: The number to differentiate with respect to.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], vectors: Mapping[str, Tensor], time: Tensor) -> None:
@@ -58,8 +59,8 @@ class MovingWeights(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Take over the layers."""
-        use = _use(func, args, kwargs or {})
+        """Replace the layers."""
+        use = _parse_use(func, args, kwargs or {})
         if use is None or id(use.weight) not in self._vectors:
             return func(*args, **(kwargs or {}))
         vector = self._vectors[id(use.weight)]
@@ -70,7 +71,7 @@ class MovingWeights(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class _Linear:
-    trailing = 0  # dimensions after that of the outputs
+    trailing = 0  # number of dimensions after that of the outputs
 
     def forward(self, inputs: Tensor, weight: Tensor) -> Tensor:
         return F.linear(inputs, weight)
@@ -87,8 +88,8 @@ class _Use:
     bias: Tensor | None
 
 
-def _use(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> _Use | None:
-    """How a call uses a weight that is its second argument, if it is one of a layer."""
+def _parse_use(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> _Use | None:
+    """How a call of a layer uses the weight that is its second argument; None for other calls."""
     if len(args) < 2:
         return None
     inputs, weight, *others = args
@@ -96,12 +97,12 @@ def _use(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> _Use
         if weight.ndim != 2 or torch.is_autocast_enabled(weight.device.type):
             return None
         return _Use(_Linear(), inputs, weight, others[0] if others else kwargs.get("bias"))
-    used = convolution_of(func, args, kwargs)
+    used = parse_convolution(func, args, kwargs)
     return None if used is None else _Use(used[0], inputs, weight, used[1])
 
 
 class _Cut(TorchFunctionMode):
-    """Notes the parameters that are weights of layers, and cuts them from the graph there."""
+    """Records the parameters that are weights of layers, and cuts these uses from the graph."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -111,8 +112,8 @@ class _Cut(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Let layers have constants."""
-        use = _use(func, args, kwargs or {})
+        """Replace weights of layers by constants."""
+        use = _parse_use(func, args, kwargs or {})
         if use is None or id(use.weight) not in self._names:
             return func(*args, **(kwargs or {}))
         self.found.add(self._names[id(use.weight)])
@@ -120,7 +121,7 @@ class _Cut(TorchFunctionMode):
 
 
 class _Moving(torch.autograd.Function):
-    """Wx, which moves by Vx; its slope in time is <d, Vx>."""
+    """Wx, which moves by Vx. Its derivative in time is <d, Vx>."""
 
     generate_vmap_rule = True
 
@@ -137,7 +138,7 @@ class _Moving(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor | None) -> tuple[Tensor | None, ...]:
-        if slope is None:  # from an operation that stops gradients
+        if slope is None:  # an operation stopped the gradient
             return (None,) * 6
         wanted = ctx.needs_input_grad[1]
         back, in_time = _MovingBack.apply(ctx.layer, wanted, slope, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
@@ -150,7 +151,7 @@ class _Moving(torch.autograd.Function):
 
 
 class _MovingBack(torch.autograd.Function):
-    """W'd, which moves by V'd, and <d, Vx>, of which only the change is asked for: as a value it is 0."""
+    """W'd, which moves by V'd, and <d, Vx>. Only the change of the latter is needed, so its value is 0."""
 
     generate_vmap_rule = True
 
@@ -195,6 +196,6 @@ class _MovingBack(torch.autograd.Function):
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """<a, b>, sample by sample: a GPU is slow at the product of few very long vectors."""
+    """<a, b>, sample by sample, because a GPU is slow at products of few very long vectors."""
     rows = [each.flatten(1) if each.ndim > 1 else each for each in (a, b)]
     return torch.linalg.vecdot(*rows).sum()

@@ -9,23 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from refocal import _check
-from refocal.curvature.forms import Signs
-from refocal.curvature.problem import Loss, leaves_of
+from refocal.curvature.problem import Loss, find_leaves
+from refocal.curvature.quadratic_forms import Signs
 
 
 class HessianTracePenalty(nn.Module):
-    """tau Tr(H) of a loss in a network's parameters, by random signs v: tau v'Hv, differentiable once more.
+    """A penalty on the curvature of a loss: tau Tr(H), with respect to a network's parameters.
 
-    Unbiased at every call, whatever the number of probes. It is the trace for the loss as it is reduced: a sum's is N
-    times a mean's. Scale loss and penalty alike when gradients are accumulated. Processes of `torch.distributed` draw
-    different probes, so that averaging gradients over them, as `DistributedDataParallel` does, averages the estimate,
-    too.
+    Choose it to train towards flat minima explicitly. The trace is estimated by tau v'Hv with random signs v, which can
+    be differentiated once more. The estimate is unbiased at every call, for any number of probes. It belongs to the
+    loss as reduced: for a sum over N samples it is N times that of the mean. If gradients are accumulated, scale loss
+    and penalty alike. Processes of `torch.distributed` draw different probes. Averaging gradients over them, as
+    `DistributedDataParallel` does, therefore averages the estimates too.
 
     Args:
         tau: Strength, >= 0.
-        probes: Random vectors a call.
-        every: Compute the penalty at each `every`-th call only, `every` times as strong; at the others it is 0.
-        seed: Seed of the probes. They depend on it and on the number of calls, which `state_dict` carries.
+        probes: Random vectors per call.
+        every: Compute the penalty at every `every`-th call only, `every` times as strong; it is 0 at the others.
+        seed: Seed of the probes. They depend on it and on the number of calls, which is part of `state_dict`.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -33,7 +34,7 @@ class HessianTracePenalty(nn.Module):
         >>> loss = nn.functional.cross_entropy(model(torch.randn(8, 3)), torch.randint(2, (8,)))
         >>> (loss + penalty(loss, model.parameters())).backward()
 
-    Reference: 004, Eq. 33.
+    Reference: Kimura and Naganuma (2024), Eq. 33.
     """
 
     def __init__(self, tau: float, *, probes: int = 1, every: int = 1, seed: int = 0) -> None:
@@ -49,7 +50,7 @@ class HessianTracePenalty(nn.Module):
 
         Args:
             loss: One number, computed with a graph.
-            parameters: The tensors to differentiate in, all or a subset of what `loss` depends on.
+            parameters: The tensors to differentiate with respect to: all that `loss` depends on, or some of them.
 
         Returns:
             One number, with a graph.
@@ -74,11 +75,11 @@ class HessianTracePenalty(nn.Module):
         return self.tau * self.every * self._trace(loss, inside, self._generator(call, loss.device))
 
     def get_extra_state(self) -> dict[str, int]:
-        """What `state_dict` carries."""
+        """The number of calls, for `state_dict`."""
         return {"calls": self.calls}
 
     def set_extra_state(self, state: dict[str, int]) -> None:
-        """Go on from a `state_dict`."""
+        """Continue from a `state_dict`."""
         self.calls = int(state["calls"])
 
     def extra_repr(self) -> str:
@@ -91,9 +92,9 @@ class HessianTracePenalty(nn.Module):
         total = torch.zeros_like(loss)
         for probe in zip(*signs.draw(self.probes).values(), strict=True):
             slope_along = torch.stack([(a * b).sum() for a, b in zip(slopes, probe, strict=True)]).sum()
-            if not slope_along.requires_grad:  # a loss linear in all parameters
+            if not slope_along.requires_grad:  # the loss is linear in all parameters
                 continue
-            product = _twice_differentiated(slope_along, parameters)
+            product = _differentiate_again(slope_along, parameters)
             total = total + torch.stack([(a * b).sum() for a, b in zip(product, probe, strict=True)]).sum()
         return total / self.probes
 
@@ -107,15 +108,15 @@ class HessianTracePenalty(nn.Module):
 class CurvatureRegularized(nn.Module):
     """A loss with the trace of its Hessian added: L + tau Tr(H); a drop-in for the loss.
 
-    The parameters are found from the scores: all that they were computed from, or those among `parameters`. Where no
-    gradient is recorded, and in evaluation mode, it is the loss alone.
+    The parameters are found from the scores: all that they were computed from, unless `parameters` names others. If no
+    gradient is recorded, and in evaluation mode, the result is the loss alone.
 
     Args:
-        loss: A loss of (scores, target) that gives one number.
+        loss: A loss of (scores, target) that returns one number.
         tau: Strength, >= 0.
-        probes: Random vectors a call.
-        every: Add the penalty at each `every`-th call only, `every` times as strong.
-        parameters: Differentiate in these alone.
+        probes: Random vectors per call.
+        every: Add the penalty at every `every`-th call only, `every` times as strong.
+        parameters: Differentiate with respect to these only.
         seed: Seed of the probes.
 
     Example:
@@ -124,7 +125,7 @@ class CurvatureRegularized(nn.Module):
         >>> criterion = CurvatureRegularized(FocalLoss(gamma=2), 1e-2)
         >>> criterion(model(torch.randn(8, 3)), torch.randint(2, (8,))).backward()
 
-    Reference: 004, Eq. 33.
+    Reference: Kimura and Naganuma (2024), Eq. 33.
     """
 
     def __init__(
@@ -147,12 +148,12 @@ class CurvatureRegularized(nn.Module):
         value = self.loss(scores, target)
         if not (self.training and value.requires_grad):
             return value
-        parameters = parameters_of(scores) if self._subset is None else self._subset
+        parameters = find_parameters(scores) if self._subset is None else self._subset
         penalized: Tensor = value + self.penalty(value, parameters)
         return penalized
 
 
-def _twice_differentiated(slope_along: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:
+def _differentiate_again(slope_along: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:
     try:
         return torch.autograd.grad(slope_along, parameters, create_graph=True, materialize_grads=True)
     except RuntimeError as error:
@@ -162,6 +163,6 @@ def _twice_differentiated(slope_along: Tensor, parameters: list[Tensor]) -> tupl
         raise RuntimeError(msg) from error
 
 
-def parameters_of(output: Tensor) -> list[nn.Parameter]:
+def find_parameters(output: Tensor) -> list[nn.Parameter]:
     """The parameters that a tensor was computed from."""
-    return [leaf for leaf in leaves_of(output) if isinstance(leaf, nn.Parameter)]
+    return [leaf for leaf in find_leaves(output) if isinstance(leaf, nn.Parameter)]

@@ -10,9 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextmanager
-def progress_bar(title: str, *, total: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar, or nothing where it is not to be shown; the function given counts products."""
+def progress_bar(title: str, *, total: int | None, enabled: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, if enabled. Yields a function that counts products."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+    with Progress(*columns, console=Console(stderr=True), disable=not enabled) as bar:
         task = bar.add_task(title, total=total)
         yield lambda products: bar.advance(task, products)

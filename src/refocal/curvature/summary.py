@@ -9,16 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from refocal.curvature.eigenvalues import TopEigenvalues, hessian_top_eigenvalues
-from refocal.curvature.forms import Matrix
-from refocal.curvature.problem import NOT_FINITE, Data, Loss, all_digits, prepare
+from refocal.curvature.modes import full_precision
+from refocal.curvature.problem import NOT_FINITE, Data, Loss, prepare
+from refocal.curvature.quadratic_forms import Matrix
 from refocal.curvature.trace import TraceEstimate, hessian_trace
 
 
 class CurvatureSummary(NamedTuple):
-    """What `curvature_summary` measures.
+    """The result of `curvature_summary`.
 
     Attributes:
-        eigenvalues: The largest ones.
+        eigenvalues: The largest eigenvalues.
         trace: The trace with its standard error.
         gradient_norm: The norm of the gradient over all data.
     """
@@ -53,18 +54,18 @@ def curvature_summary(
     seed: int = 0,
     progress: bool = False,
 ) -> CurvatureSummary:
-    """The largest eigenvalues, the trace and the gradient norm of a loss over data.
+    """The largest eigenvalues, the trace and the gradient norm of a loss over data, in one call.
 
     Args:
-        model: The network; it is copied, and the copy measured in evaluation mode.
-        loss: A loss of (scores, target), as `hessian_trace` takes it.
-        data: Batches (inputs, target), such as a loader gives; read once.
+        model: The network. A copy is measured, in evaluation mode.
+        loss: A loss of (scores, target), as for `hessian_trace`.
+        data: Batches (inputs, target), such as a data loader; read once.
         k: How many eigenvalues.
-        probes: Random vectors of the trace.
+        probes: Random vectors for the trace.
         matrix: "hessian" or "ggn".
-        parameters: Names of parameters or layers to restrict all of it to; None for all.
+        parameters: Names of parameters or layers to restrict everything to; None for all.
         dtype: Compute in this type; None for the network's own.
-        batch_statistics: Let BatchNorm use each batch's statistics.
+        batch_statistics: Let BatchNorm use the statistics of each batch.
         seed: Seed of all random vectors.
         progress: Show progress bars.
 
@@ -78,7 +79,7 @@ def curvature_summary(
         >>> summary.eigenvalues.algebraic.round(2).tolist(), round(summary.gradient_norm, 2)
         ([0.49, 0.42], 0.21)
 
-    Reference: 004, section 3.2.
+    Reference: Kimura and Naganuma (2024), section 3.2.
     """
     batches = list(data)
     common: dict[str, Any] = {"parameters": parameters, "dtype": dtype, "batch_statistics": batch_statistics}
@@ -99,15 +100,17 @@ def gradient_norm(
     dtype: torch.dtype | None = None,
     batch_statistics: bool = False,
 ) -> float:
-    """Euclidean norm of the gradient of a loss over data, in a network's parameters.
+    """Euclidean norm of the gradient of a loss over data with respect to a network's parameters.
+
+    Use it to see how close a network is to a minimum.
 
     Args:
-        model: The network; it is copied, and the copy measured in evaluation mode.
-        loss: A loss of (scores, target), as `hessian_trace` takes it.
-        data: Batches (inputs, target), such as a loader gives; read once.
+        model: The network. A copy is measured, in evaluation mode.
+        loss: A loss of (scores, target), as for `hessian_trace`.
+        data: Batches (inputs, target), such as a data loader; read once.
         parameters: Names of parameters or layers to restrict the gradient to; None for all.
         dtype: Compute in this type; None for the network's own.
-        batch_statistics: Let BatchNorm use each batch's statistics.
+        batch_statistics: Let BatchNorm use the statistics of each batch.
 
     Returns:
         The norm.
@@ -119,13 +122,13 @@ def gradient_norm(
         >>> gradient_norm(model, nn.CrossEntropyLoss(), data)
         1.0
 
-    Reference: 004, section 3.2.
+    Reference: Kimura and Naganuma (2024), section 3.2.
     """
     problem = prepare(
         model, loss, data, parameters=parameters, group=None, dtype=dtype, batch_statistics=batch_statistics
     )
     total = {name: torch.zeros_like(values) for name, values in problem.parameters.items()}
-    with all_digits():
+    with full_precision():
         for batch in problem.batches:
             for name, slope in torch.func.grad(problem.value)(problem.parameters, batch).items():
                 total[name] += slope

@@ -10,21 +10,23 @@ import torch
 from torch import nn
 
 from refocal import _check
-from refocal.curvature.forms import Matrix, Signs, quadratic_forms, vectors_at_once
-from refocal.curvature.moving_weights import layer_weights
-from refocal.curvature.operators import CountedOperator, trace_estimators
-from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, all_digits, memory_for, prepare
+from refocal.curvature.curvlinops_operator import CountedOperator, trace_estimators
+from refocal.curvature.memory import choose_memory, count_vectors
+from refocal.curvature.modes import full_precision
+from refocal.curvature.moving_weights import find_layer_weights
+from refocal.curvature.problem import NOT_FINITE, Data, Loss, Problem, prepare
 from refocal.curvature.progress import progress_bar
+from refocal.curvature.quadratic_forms import Matrix, Signs, quadratic_forms
 
-_TOGETHER = 3200  # samples times probes: with fewer, overhead shows
-_RUNS = 4  # independent runs of an estimator that does not tell its own error
+_TOGETHER = 3200  # samples times probes; with fewer, overhead shows
+_RUNS = 4  # independent runs of an estimator that does not give its own error
 
 
 class TraceEstimate(NamedTuple):
     """An estimate of a trace.
 
     Attributes:
-        value: The estimate; unbiased.
+        value: The estimate, which is unbiased.
         standard_error: Its standard error, from the spread of the probes.
     """
 
@@ -48,32 +50,33 @@ def hessian_trace(
     seed: int = 0,
     progress: bool = False,
 ) -> TraceEstimate:
-    """Trace of the Hessian of a loss over data, in a network's parameters: the mean of v'Hv over random signs v.
+    """Trace of the Hessian of a loss over data with respect to a network's parameters: a measure of total curvature.
 
-    The Hessian is a sum over samples, and a trace is linear: each group of samples gets probes of its own. That costs
-    what common probes cost, and the errors of the groups average out.
+    The estimate is the mean of v'Hv over vectors v of random signs. The Hessian is a sum over samples and the trace is
+    linear, so each group of samples gets its own probes. That costs no more than shared probes, and the errors of the
+    groups average out.
 
     Args:
-        model: The network; it is copied, and the copy measured in evaluation mode.
-        loss: A loss of (scores, target) that reduces by "mean" or "sum" (its `reduction`; without one, a mean over the
-            batch). A mean over several batches counts as `nn.CrossEntropyLoss` counts, by class weights.
-        data: Batches (inputs, target), such as a loader gives; read once.
-        probes: Random vectors for each group (or products with the whole matrix, where `method` is another), >= 2.
-        method: "hutchinson"; "hutch++" or "xtrace" (curvlinops), which look for the large eigenvalues first, in four
-            independent runs that share the products and give the error.
+        model: The network. A copy is measured, in evaluation mode.
+        loss: A loss of (scores, target) that reduces by "mean" or "sum", as its `reduction` says; without one, it must
+            be a mean over the batch. A mean over several batches weighs samples as `nn.CrossEntropyLoss` does.
+        data: Batches (inputs, target), such as a data loader; read once.
+        probes: Random vectors for each group, >= 2; for other methods, the number of products with the whole matrix.
+        method: "hutchinson", or "hutch++" or "xtrace" (from curvlinops). The latter two find the large eigenvalues
+            first, in four independent runs that share the products and give the error.
         matrix: "hessian", or "ggn" for the generalized Gauss-Newton matrix J'(d2 loss / d scores2)J.
         parameters: Names of parameters or layers (`layers`) to restrict the matrix to; None for all.
-        group: Samples of a batch that share probes, where the loss adds up over samples; by default 3,200 / probes.
-            Smaller groups err less for the same products, larger ones come with less overhead.
-        memory: Bytes that the probes under way may take; fewer are taken at once to keep to it, at least one; by
-            default 128 MiB, and on a GPU half of what is free.
+        group: How many samples of a batch share probes if the loss is a sum over samples; by default 3,200 / probes.
+            Smaller groups give smaller errors, larger ones less overhead.
+        memory: Bytes that probes may take at a time; at least one probe is taken. The default is 128 MiB, or half of
+            what is free on a GPU.
         dtype: Compute in this type, such as torch.float64; None for the network's own.
-        batch_statistics: Let BatchNorm use each batch's statistics. Batches are then kept whole.
+        batch_statistics: Let BatchNorm use the statistics of each batch. Batches are then kept whole.
         seed: Seed of the probes.
         progress: Show a progress bar.
 
     Returns:
-        Estimate and standard error.
+        The estimate and its standard error.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -82,7 +85,7 @@ def hessian_trace(
         >>> f"{trace.value:.2f} +- {trace.standard_error:.2f}"
         '1.49 +- 0.01'
 
-    Reference: 004, section 3.2 and 4.3; Hutchinson 1989, Commun. Stat. Simul. Comput. 18(3).
+    Reference: Kimura and Naganuma (2024), sections 3.2 and 4.3; Hutchinson 1989, Commun. Stat. Simul. Comput. 18(3).
     """
     probes = _check.count(probes, "probes", least=2)
     method = _check.one_of(method, "method", ("hutchinson", "hutch++", "xtrace"))
@@ -100,20 +103,22 @@ def hessian_trace(
         batch_statistics=batch_statistics,
     )
     products = probes * len(problem.batches) if hutchinson else probes
-    room = memory_for(problem.device) if memory is None else memory
-    with torch.no_grad(), all_digits(), progress_bar("trace", total=products, shown=progress) as advance:
+    room = choose_memory(problem.device) if memory is None else memory
+    with torch.no_grad(), full_precision(), progress_bar("trace", total=products, enabled=progress) as advance:
         if hutchinson:
-            return _hutchinson(problem, probes, matrix=matrix, memory=room, seed=seed, advance=advance)
-        return _sketched(problem, probes, method=method, matrix=matrix, memory=room, seed=seed, advance=advance)
+            return _estimate_by_probes(problem, probes, matrix=matrix, memory=room, seed=seed, advance=advance)
+        return _estimate_by_sketches(
+            problem, probes, method=method, matrix=matrix, memory=room, seed=seed, advance=advance
+        )
 
 
-def _hutchinson(
+def _estimate_by_probes(
     problem: Problem, probes: int, *, matrix: Matrix, memory: int, seed: int, advance: Callable[[int], None]
 ) -> TraceEstimate:
     generator = torch.Generator(problem.device).manual_seed(seed)
-    moving = layer_weights(problem)
-    rounds = math.ceil(probes / vectors_at_once(problem, memory, moving=moving))
-    at_once = math.ceil(probes / rounds)  # all but the last of one size: a GPU's libraries look for kernels once
+    moving = find_layer_weights(problem)
+    rounds = math.ceil(probes / count_vectors(problem, memory, moving=moving))
+    at_once = math.ceil(probes / rounds)  # of one size except the last: a GPU's libraries look for kernels once
     signs = Signs(at_once, problem.parameters, generator)
     value = variance = 0.0
     for batch in problem.batches:
@@ -131,7 +136,7 @@ def _hutchinson(
     return TraceEstimate(value, math.sqrt(variance))
 
 
-def _sketched(
+def _estimate_by_sketches(
     problem: Problem,
     products: int,
     *,
@@ -150,7 +155,7 @@ def _sketched(
         most = _RUNS * (problem.size - 1)
         msg = f"probes must be {_RUNS * unit} to {most} for {method!r} and {problem.size} parameters, got {products}"
         raise ValueError(msg)
-    at_once = vectors_at_once(problem, memory)
+    at_once = count_vectors(problem, memory)
     operator = CountedOperator(problem, matrix=matrix, advance=advance, at_once=at_once)
     device = problem.device
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device], device_type=device.type):

@@ -1,4 +1,4 @@
-"""v'Av for many vectors at once: what Hutchinson's estimate of a trace needs, and no more."""
+"""v'Av for many vectors at once, which is all that Hutchinson's estimate of a trace needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 
 from refocal.curvature.moving_weights import MovingWeights
-from refocal.curvature.problem import Batch, Problem, kept_by_forward
+from refocal.curvature.problem import Batch, Problem
 
 Matrix = Literal["hessian", "ggn"]
 Vector = dict[str, Tensor]
@@ -19,11 +19,11 @@ Vector = dict[str, Tensor]
 def quadratic_forms(
     problem: Problem, batch: Batch, *, matrix: Matrix, moving: Collection[str] = ()
 ) -> Callable[[Vector], Tensor]:
-    """The function that takes vectors (C, *shape) of each parameter to v'Av (C,), A the part of one batch.
+    """A function from vectors (C, *shape) of each parameter to v'Av (C,), where A is the part of one batch.
 
-    The Gauss-Newton form is |Jv|^2 in the metric of the loss's Hessian in the scores: a pass forward, none back. The
-    Hessian's is a pass forward over a pass back; `moving` names weights of layers (`layer_weights`), for
-    which no gradient is formed.
+    The form of the Gauss-Newton matrix is |Jv|^2 in the metric of the loss's Hessian with respect to the scores: one
+    forward pass and no backward pass. The form of the Hessian is forward mode over reverse mode. `moving` names the
+    weights of layers (`find_layer_weights`) for which no gradient is formed.
     """
 
     def ggn(vector: Vector) -> Tensor:
@@ -48,26 +48,13 @@ def quadratic_forms(
     return vmap(hessian if matrix == "hessian" else ggn)
 
 
-def vectors_at_once(problem: Problem, memory: int, *, moving: Collection[str] = ()) -> int:
-    """How many vectors fit into `memory` bytes, by what a forward pass over the largest batch keeps.
-
-    Each is there itself, with the change of the gradient in all but the weights that are `moving`; and derivatives
-    along it of most of what is kept are alive in passes forward and back together. Twice the bytes of the former, or
-    five times with the gradient, and eight times those of the latter, on a GPU four times, hold the peaks that were
-    measured.
-    """
-    itself = sum((2 if name in moving else 5) * values.nbytes for name, values in problem.parameters.items())
-    alive = 8 if problem.device.type == "cpu" else 4
-    return max(1, memory // (itself + alive * kept_by_forward(problem)))
-
-
 class Signs:
-    """Vectors of independent signs for each parameter, drawn into the same memory again and again.
+    """Random vectors of independent signs for each parameter, drawn into the same memory every time.
 
     Args:
-        most: How many vectors a draw may ask for.
+        most: The largest number of vectors per draw.
         like: The parameters.
-        generator: Where the bits come from.
+        generator: The source of random bits.
     """
 
     def __init__(self, most: int, like: Vector, generator: torch.Generator) -> None:
@@ -75,7 +62,7 @@ class Signs:
         self._rooms = {name: values.new_empty((_words(most * values.numel()) * 8, 8)) for name, values in like.items()}
 
     def draw(self, count: int) -> Vector:
-        """Vectors (count, *shape), until the next draw: bits of random numbers, looked up by byte."""
+        """Vectors (count, *shape), valid until the next draw. Each byte of random bits is looked up as eight signs."""
         drawn = {}
         for name, values in self._like.items():
             numbers, device = count * values.numel(), values.device
@@ -91,5 +78,5 @@ class Signs:
 
 
 def _words(bits: int) -> int:
-    """How many words of 64 bits hold them."""
+    """The number of 64-bit words that hold this many bits."""
     return (bits + 63) // 64

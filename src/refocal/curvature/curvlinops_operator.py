@@ -1,4 +1,4 @@
-"""curvlinops' operators of a problem; curvlinops is imported here and nowhere else."""
+"""The matrix of a problem as an operator of curvlinops, which is imported only here."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from refocal.curvature.forms import Matrix
 from refocal.curvature.problem import Problem
+from refocal.curvature.quadratic_forms import Matrix
 
 
 class CountedOperator:
-    """The Hessian or Gauss-Newton matrix of a problem, of shape (P, P), that tells how many vectors it multiplied.
+    """The Hessian or Gauss-Newton matrix (P, P) of a problem, which reports how many vectors it has multiplied.
 
     Args:
-        problem: What the matrix is of.
-        matrix: Which one.
-        advance: Called with the number of vectors.
-        at_once: Columns that are multiplied together; None for all.
+        problem: The problem.
+        matrix: "hessian" or "ggn".
+        advance: Called with the number of vectors after each product.
+        at_once: How many columns are multiplied together; None for all.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class CountedOperator:
 
 
 def trace_estimators() -> dict[str, tuple[Callable[[Any, int], Tensor], int]]:
-    """The estimators of curvlinops, each with the number that divides its products."""
+    """The estimators of curvlinops by name, each with the number that its products must be a multiple of."""
     curvlinops = _curvlinops()
     return {"hutch++": (curvlinops.hutchpp_trace, 3), "xtrace": (curvlinops.xtrace, 2)}
 
 
 class _SharedLoss(nn.Module):
-    """The loss of a batch times its share: curvlinops adds up what claims to be a sum."""
+    """The loss of a batch times its share in all data. It calls itself a sum, so that curvlinops adds up batches."""
 
     reduction = "sum"
 
