@@ -44,6 +44,7 @@ PLUMBING = {
     "metrics": ("inputs", "torchmetrics"),
     "calibrators": ("attributes", "base", "files", "onnx_export", "torch_export", "wrap"),
     "losses": (),
+    "losses/cpu": (),
 }
 TESTS = tuple(f"{root}/{room}" for root in ("tests", "src/refocal") for room in PLUMBING if "/" not in room)
 KEPT = ROOT / "build" / "mutants"  # the survey, and what became of each mutant
