@@ -20,20 +20,20 @@ def random_simplex(rng, shape, *, spread=1.0):
     return mass / mass.sum(axis=-1, keepdims=True)
 
 
-def calibrated(rng, shape, *, spread=2.0):
+def draw_calibrated(rng, shape, *, spread=2.0):
     """Draw rows of the simplex, and labels from them."""
     probs = random_simplex(rng, shape, spread=spread)
     labels = (probs.cumsum(axis=1) < rng.random((shape[0], 1))).sum(axis=1).clip(0, shape[1] - 1)
     return probs, labels
 
 
-def sharpened(probs, *, power):
+def sharpen(probs, *, power):
     """Raise probabilities to a power and normalize them; they are overconfident if power > 1."""
     mass = probs**power
     return mass / mass.sum(axis=1, keepdims=True)
 
 
-def spoiled(array, index, value):
+def spoil(array, index, value):
     """Return a copy with one value changed."""
     copy = np.array(array)
     copy[index] = value

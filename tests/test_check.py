@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import refocal
-from arrays import spoiled
+from arrays import spoil
 
 LOGITS = np.array([[1.0, 0.0, -1.0], [0.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
 PROBS = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
@@ -18,17 +18,17 @@ BAD_LOGITS = [
     (np.array(1.0), ValueError, r"logits must have shape \(..., classes\)"),
     (np.zeros((4, 1)), ValueError, r"logits must have at least 2 classes.*\(4, 1\)"),
     (np.zeros((4, 0)), ValueError, "at least 2 classes"),
-    (spoiled(LOGITS, (1, 2), np.nan), ValueError, "logits must be finite.*got nan in row 1"),
-    (spoiled(LOGITS, (2, 0), np.inf), ValueError, "got inf in row 2"),
-    (spoiled(LOGITS, (0, slice(None)), -np.inf), ValueError, "got -inf in row 0"),
-    (spoiled(LOGITS, (1, 2), np.nan).reshape(1, 3, 3), ValueError, r"in row \(0, 1\)"),
+    (spoil(LOGITS, (1, 2), np.nan), ValueError, "logits must be finite.*got nan in row 1"),
+    (spoil(LOGITS, (2, 0), np.inf), ValueError, "got inf in row 2"),
+    (spoil(LOGITS, (0, slice(None)), -np.inf), ValueError, "got -inf in row 0"),
+    (spoil(LOGITS, (1, 2), np.nan).reshape(1, 3, 3), ValueError, r"in row \(0, 1\)"),
 ]
 BAD_PROBS = [
     (np.array([[1, 0]]), TypeError, "must have a floating-point dtype"),
     (np.array([[1.0]]), ValueError, "at least 2 classes"),
-    (spoiled(PROBS, (1, 0), np.nan), ValueError, "non-negative and not NaN, got nan in row 1"),
-    (spoiled(PROBS, (0, 1), -0.1), ValueError, "non-negative and not NaN, got -0.1 in row 0"),
-    (spoiled(PROBS, (1, 0), 0.3), ValueError, "rows of .* must sum to 1.*got 1.1 in row 1"),
+    (spoil(PROBS, (1, 0), np.nan), ValueError, "non-negative and not NaN, got nan in row 1"),
+    (spoil(PROBS, (0, 1), -0.1), ValueError, "non-negative and not NaN, got -0.1 in row 0"),
+    (spoil(PROBS, (1, 0), 0.3), ValueError, "rows of .* must sum to 1.*got 1.1 in row 1"),
 ]
 BAD_SETTINGS = [
     ({"gamma": -1}, ValueError, "gamma must be greater than -1 and finite, got -1.0"),
@@ -101,7 +101,7 @@ def test_bad_alpha_and_scores():
     with pytest.raises(ValueError, match="alpha must be a number or one value for each of 3 classes, got 2 values"):
         refocal.sigmoid_posterior(LOGITS, gamma=1, alpha=[0.1, 0.2])
     with pytest.raises(ValueError, match=r"logits must not be NaN, got nan in row \(1, 2\)"):
-        refocal.sigmoid_posterior(spoiled(LOGITS, (1, 2), np.nan), gamma=1)
+        refocal.sigmoid_posterior(spoil(LOGITS, (1, 2), np.nan), gamma=1)
     with pytest.raises(ValueError, match=r"posterior must lie in \[0, 1\], got 1.5 in row 1"):
         refocal.sigmoid_minimizer(np.array([0.5, 1.5]), gamma=1)
     with pytest.raises(ValueError, match=r"p must lie in \[0, 1\], got -0.5"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from arrays import calibrated, random_simplex, sharpened
+from arrays import draw_calibrated, random_simplex, sharpen
 from refocal import metrics
 from refocal.metrics import CalibrationAccumulator
 
@@ -37,7 +37,7 @@ def functions(probs, labels, **rest):
 @pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel"])
 def test_batches_give_what_all_at_once_gives(task):
     rng = np.random.default_rng(0)
-    probs, labels = calibrated(rng, (1000, 4), spread=4)
+    probs, labels = draw_calibrated(rng, (1000, 4), spread=4)
     weights = rng.random(1000)
     if task == "binary":
         probs, labels = probs[:, 0], labels % 2
@@ -67,15 +67,15 @@ def test_equal_mass_bins_from_the_grid_are_within_one_thousandth(bins, spread):
     """Flat, spread and saturated confidences, calibrated or not, 10,000 samples."""
     rng = np.random.default_rng(1)
     for power in (0.7, 1.0, 2.0):
-        probs, labels = calibrated(rng, (10_000, 5), spread=spread)
-        probs = sharpened(probs, power=power)
+        probs, labels = draw_calibrated(rng, (10_000, 5), spread=spread)
+        probs = sharpen(probs, power=power)
         found = fed([(probs, labels)], bins=bins).compute().adaptive_ece
         assert found == pytest.approx(metrics.adaptive_ece(probs, labels, bins=bins), abs=1e-3)
 
 
 def test_merging_in_any_order_gives_the_same():
     rng = np.random.default_rng(2)
-    batches = [calibrated(rng, (50 * (i + 1), 3)) for i in range(4)]
+    batches = [draw_calibrated(rng, (50 * (i + 1), 3)) for i in range(4)]
     whole = fed(batches).compute()
     for order in permutations(range(4)):
         total = CalibrationAccumulator()
@@ -89,7 +89,7 @@ def test_merging_in_any_order_gives_the_same():
 
 
 def test_merge_leaves_the_other_alone():
-    batch = calibrated(np.random.default_rng(3), (50, 3))
+    batch = draw_calibrated(np.random.default_rng(3), (50, 3))
     other, target = fed([batch]), CalibrationAccumulator()
     before = other.compute()
     target.merge(other)
@@ -100,7 +100,7 @@ def test_merge_leaves_the_other_alone():
 @pytest.mark.parametrize("suffix", ["npz", "json"])
 @pytest.mark.parametrize("settings", [{}, {"bins": 7, "classwise": False, "threshold": 0.9, "ignore_index": -1}])
 def test_state_is_saved_and_loaded(tmp_path, suffix, settings):
-    accumulator = fed([calibrated(np.random.default_rng(4), (200, 3))], **settings)
+    accumulator = fed([draw_calibrated(np.random.default_rng(4), (200, 3))], **settings)
     path = tmp_path / f"state.{suffix}"
     accumulator.save(path)
     loaded = CalibrationAccumulator.load(path)
@@ -154,7 +154,7 @@ def test_dense_batches_with_ignored_places():
 
 def test_a_batch_in_which_nothing_counts_adds_nothing():
     """An image without a labeled pixel must not end an epoch."""
-    probs, labels = calibrated(np.random.default_rng(2), (40, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(2), (40, 3))
     accumulator = fed([(probs, labels)], ignore_index=-1)
     before = accumulator.compute()
     accumulator.update(probs, np.full(40, -1))
@@ -166,7 +166,7 @@ def test_a_batch_in_which_nothing_counts_adds_nothing():
 
 
 def test_a_refused_batch_leaves_nothing_behind():
-    good = calibrated(np.random.default_rng(7), (60_000, 3))
+    good = draw_calibrated(np.random.default_rng(7), (60_000, 3))
     accumulator = fed([good])
     before = accumulator.compute()
     bad = good[0].copy()
@@ -177,11 +177,11 @@ def test_a_refused_batch_leaves_nothing_behind():
 
 
 def test_what_does_not_fit_is_refused():
-    accumulator = fed([calibrated(np.random.default_rng(8), (20, 3))])
+    accumulator = fed([draw_calibrated(np.random.default_rng(8), (20, 3))])
     with pytest.raises(ValueError, match="scores must have 3 classes as before, got 4"):
-        accumulator.update(*calibrated(np.random.default_rng(9), (20, 4)))
+        accumulator.update(*draw_calibrated(np.random.default_rng(9), (20, 4)))
     with pytest.raises(ValueError, match="other must have 3 classes, got 4"):
-        accumulator.merge(fed([calibrated(np.random.default_rng(9), (20, 4))]))
+        accumulator.merge(fed([draw_calibrated(np.random.default_rng(9), (20, 4))]))
     with pytest.raises(ValueError, match=r"other must have the same settings .*'bins': 15.*got .*'bins': 10"):
         accumulator.merge(CalibrationAccumulator(bins=10))
     with pytest.raises(ValueError, match="bins must be at least 1"):
@@ -189,10 +189,10 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_memory_does_not_grow():
-    accumulator = fed([calibrated(np.random.default_rng(10), (10, 3))])
+    accumulator = fed([draw_calibrated(np.random.default_rng(10), (10, 3))])
     before = sum(part.nbytes for part in (accumulator.sums, accumulator.grid, accumulator.classes))
     for seed in range(3):
-        accumulator.update(*calibrated(np.random.default_rng(seed), (5000, 3)))
+        accumulator.update(*draw_calibrated(np.random.default_rng(seed), (5000, 3)))
     assert sum(part.nbytes for part in (accumulator.sums, accumulator.grid, accumulator.classes)) == before
 
 

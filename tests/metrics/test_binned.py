@@ -12,7 +12,7 @@ from scipy.stats import norm as norm_distribution
 from sklearn.calibration import calibration_curve
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
-from arrays import calibrated, random_simplex, sharpened
+from arrays import draw_calibrated, random_simplex, sharpen
 from reference import loop_ece, loop_top
 from refocal import metrics
 from refocal.stats.binning import (
@@ -57,7 +57,7 @@ def test_no_order_of_samples_matters(given_events, random):
 def test_top_label_with_weights_against_loops():
     rng = np.random.default_rng(0)
     for classes in (2, 5, 24, 25, 60):
-        probs, labels = calibrated(rng, (300, classes))
+        probs, labels = draw_calibrated(rng, (300, classes))
         weights = rng.random(300)
         confidence, correct = loop_top(probs, labels)
         for norm in ("l1", "l2", "max"):
@@ -68,7 +68,7 @@ def test_top_label_with_weights_against_loops():
 
 def test_classwise_error_against_loops():
     rng = np.random.default_rng(1)
-    probs, labels = calibrated(rng, (200, 4))
+    probs, labels = draw_calibrated(rng, (200, 4))
     weights = rng.random(200)
     by_class = [loop_ece(probs[:, k], labels == k, weights=weights) for k in range(4)]
     assert metrics.classwise_ece(probs, labels, sample_weight=weights) == pytest.approx(np.mean(by_class), rel=1e-9)
@@ -87,7 +87,7 @@ def test_classwise_error_against_loops():
 
 def test_top_k_error_against_a_loop():
     rng = np.random.default_rng(2)
-    probs, labels = calibrated(rng, (200, 6))
+    probs, labels = draw_calibrated(rng, (200, 6))
     order = np.argsort(-probs, axis=1)[:, :3]
     confidence = [row[top].sum() for row, top in zip(probs, order, strict=True)]
     expected = loop_ece(np.minimum(confidence, 1), [y in top for y, top in zip(labels, order, strict=True)])
@@ -165,7 +165,9 @@ def test_calibration_error_falls_like_one_over_the_root_of_n(norm):
     """
     means = []
     for count in (1000, 4000):
-        values = [metrics.ece(*calibrated(np.random.default_rng(seed), (count, 3)), norm=norm) for seed in range(60)]
+        values = [
+            metrics.ece(*draw_calibrated(np.random.default_rng(seed), (count, 3)), norm=norm) for seed in range(60)
+        ]
         means.append(np.mean(values))
     assert means[0] / means[1] == pytest.approx(2, rel=0.15)
 
@@ -222,7 +224,7 @@ def test_debiased_error_of_single_samples():
 
 def test_sums_of_single_precision_are_double():
     rng = np.random.default_rng(0)
-    probs, labels = calibrated(rng, (20_000, 4))
+    probs, labels = draw_calibrated(rng, (20_000, 4))
     single = probs.astype(np.float32)
     for measure in (metrics.classwise_ece, metrics.ece, metrics.brier):
         assert measure(single, labels) == pytest.approx(measure(single.astype(np.float64), labels), rel=1e-12)
@@ -251,12 +253,12 @@ def test_debiasing_takes_bias_away():
     """For 200 calibrated samples of 500, l1 loses over a third of its bias; a large true error stays what it is."""
     plain, debiased = [], []
     for seed in range(200):
-        probs, labels = calibrated(np.random.default_rng(seed), (500, 3))
+        probs, labels = draw_calibrated(np.random.default_rng(seed), (500, 3))
         plain.append(metrics.ece(probs, labels))
         debiased.append(metrics.ece(probs, labels, debias=True))
     assert abs(np.mean(debiased)) < 0.66 * np.mean(plain)
-    probs, labels = calibrated(np.random.default_rng(0), (20_000, 3))
-    wrong = sharpened(probs, power=1.5)
+    probs, labels = draw_calibrated(np.random.default_rng(0), (20_000, 3))
+    wrong = sharpen(probs, power=1.5)
     assert metrics.ece(wrong, labels, debias=True) == pytest.approx(metrics.ece(wrong, labels), rel=0.02)
 
 

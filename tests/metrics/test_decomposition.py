@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
 
-from arrays import calibrated, sharpened
+from arrays import draw_calibrated, sharpen
 from refocal import metrics
 from refocal.stats.isotonic import isotonic_rows
 
 
 def test_parts_add_up_and_are_those_of_isotonic_regression():
     rng = np.random.default_rng(0)
-    probs, labels = calibrated(rng, (300, 3))
-    probs = sharpened(probs, power=2)
+    probs, labels = draw_calibrated(rng, (300, 3))
+    probs = sharpen(probs, power=2)
     for weights in (None, rng.random(300)):
         parts = metrics.brier_decomposition(probs, labels, sample_weight=weights)
         assert parts.brier == pytest.approx(metrics.brier(probs, labels, sample_weight=weights), rel=1e-12)
@@ -52,7 +52,7 @@ def test_ties_in_any_order_and_growing_samples():
     first = metrics.brier_decomposition(p, y, task="binary")
     assert metrics.brier_decomposition(p[order], y[order], task="binary") == pytest.approx(first)
     small, large = (
-        metrics.brier_decomposition(*calibrated(np.random.default_rng(4), (count, 3))).calibration
+        metrics.brier_decomposition(*draw_calibrated(np.random.default_rng(4), (count, 3))).calibration
         for count in (200, 20_000)
     )
     assert large < small / 5

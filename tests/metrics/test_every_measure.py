@@ -7,7 +7,7 @@ import inspect
 import numpy as np
 import pytest
 
-from arrays import calibrated, sharpened
+from arrays import draw_calibrated, sharpen
 from refocal import metrics
 from refocal.metrics.brier_intervals import brier_resamples
 from refocal.metrics.norm_intervals import Request, _quadratic_ray, evidence
@@ -30,8 +30,8 @@ RANKED = ("aurc",)  # which takes repeated samples one after another, in random 
 
 
 def sample(count=300):
-    probs, labels = calibrated(np.random.default_rng(0), (count, 4))
-    return sharpened(probs, power=1.5), labels
+    probs, labels = draw_calibrated(np.random.default_rng(0), (count, 4))
+    return sharpen(probs, power=1.5), labels
 
 
 def value(name, probs, labels, *, input="probs", **options):
@@ -149,7 +149,7 @@ def test_a_probability_at_the_threshold_is_not_above_it():
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("unbiased", "most"), [(False, np.sqrt(2)), (True, 2.0)])
 def test_the_kernel_error_of_whole_rows_is_at_most_the_distance_of_two_corners(unbiased, most, classes):
-    probs, labels = calibrated(np.random.default_rng(0), (50, classes))
+    probs, labels = draw_calibrated(np.random.default_rng(0), (50, classes))
     common = {"input": "probs", "sample_weight": None, "task": "multiclass", "ignore_index": None}
     settings = {"classes": "all", "unbiased": unbiased}
     request = Request(metrics.kernel_calibration_error, labels, common, settings, None, 100, np.random.default_rng(0))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
-from arrays import calibrated
+from arrays import draw_calibrated
 from refocal import metrics
 from refocal.stats.binning import bin_index, bin_sums
 
@@ -44,7 +44,7 @@ def test_ties_are_not_split_by_the_order_of_samples():
 @pytest.mark.parametrize("binning", ["equal_width", "equal_mass", "guo2017", "torchmetrics", "mukhoti2020"])
 @pytest.mark.parametrize("count", [1, 2, 3, 14])
 def test_fewer_samples_than_bins(binning, count):
-    probs, labels = calibrated(np.random.default_rng(count), (count, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(count), (count, 3))
     for norm in ("l1", "l2", "max"):
         assert 0 <= metrics.ece(probs, labels, binning=binning, norm=norm) <= 1
     for measure in (metrics.classwise_ece, metrics.smooth_ece, metrics.thresholded_ece, metrics.aurc):
@@ -80,7 +80,7 @@ def test_logits_inside_the_unit_interval_are_not_taken_as_probabilities():
 
 def test_classes_absent_from_the_sample_count():
     """Five columns, labels up to 2 only: the mean is over five classes."""
-    probs, _ = calibrated(np.random.default_rng(1), (300, 5))
+    probs, _ = draw_calibrated(np.random.default_rng(1), (300, 5))
     labels = np.random.default_rng(2).integers(0, 3, 300)
     by_class = [metrics.ece(probs[:, k].copy(), (labels == k).astype(int), task="binary") for k in range(5)]
     assert metrics.classwise_ece(probs, labels) == pytest.approx(np.mean(by_class), rel=1e-9)

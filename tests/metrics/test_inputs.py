@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arrays import calibrated, random_simplex, sharpened, spoiled
+from arrays import draw_calibrated, random_simplex, sharpen, spoil
 from reference import loop_ece
 from refocal import metrics
 from refocal.metrics import inputs
@@ -31,7 +31,7 @@ MEASURES = [
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_library_and_precision_gives_the_float64_value(measure, xp):
     rng = np.random.default_rng(0)
-    probs, labels = calibrated(rng, (200, 4))
+    probs, labels = draw_calibrated(rng, (200, 4))
     exact = measure(probs.astype(np.float32).astype(np.float64), labels)
     kinds = [xp.float32, xp.float64]
     for kind in kinds:
@@ -42,7 +42,7 @@ def test_every_library_and_precision_gives_the_float64_value(measure, xp):
 
 
 def test_more_than_sixty_four_bits_are_not_read_as_thirty_two():
-    probs, labels = calibrated(np.random.default_rng(5), (300, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(5), (300, 3))
     for measure in MEASURES:
         assert measure(probs.astype(np.longdouble), labels) == measure(probs, labels)
 
@@ -50,7 +50,7 @@ def test_more_than_sixty_four_bits_are_not_read_as_thirty_two():
 def test_sixteen_bits_are_read_as_they_are():
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)
-    probs, labels = calibrated(rng, (500, 5))
+    probs, labels = draw_calibrated(rng, (500, 5))
     for given in (torch.tensor(probs).half(), torch.tensor(probs).to(torch.bfloat16)):
         wide = given.double().numpy()
         confidence, correct = wide.max(axis=1), wide.argmax(axis=1) == labels
@@ -62,7 +62,7 @@ def test_sixteen_bits_are_read_as_they_are():
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, np.uint64])
 @pytest.mark.parametrize("measure", [metrics.ece, metrics.classwise_ece, metrics.brier, metrics.nll])
 def test_labels_of_every_integer_dtype(measure, dtype):
-    probs, labels = calibrated(np.random.default_rng(2), (300, 20))  # 19 x 15 bins is more than uint8 holds
+    probs, labels = draw_calibrated(np.random.default_rng(2), (300, 20))  # 19 x 15 bins is more than uint8 holds
     assert measure(probs, labels.astype(dtype)) == measure(probs, labels)
 
 
@@ -90,14 +90,14 @@ def test_a_gradient_or_a_list_is_no_obstacle():
     ("probs", "labels", "error", "message"),
     [
         (
-            spoiled(PROBS, (1, 0), np.nan),
+            spoil(PROBS, (1, 0), np.nan),
             LABELS,
             ValueError,
             "scores must be non-negative and not NaN, got nan in row 1",
         ),
-        (spoiled(PROBS, (2, 0), -0.1), LABELS, ValueError, "non-negative and not NaN, got -0.1 in row 2"),
-        (spoiled(PROBS, (1, 0), 0.45), LABELS, ValueError, r"rows of scores must sum to 1 .*got 1\.25 in row 1"),
-        (spoiled(PROBS, (1, 0), np.inf), LABELS, ValueError, "rows of scores must sum to 1 .*got inf in row 1"),
+        (spoil(PROBS, (2, 0), -0.1), LABELS, ValueError, "non-negative and not NaN, got -0.1 in row 2"),
+        (spoil(PROBS, (1, 0), 0.45), LABELS, ValueError, r"rows of scores must sum to 1 .*got 1\.25 in row 1"),
+        (spoil(PROBS, (1, 0), np.inf), LABELS, ValueError, "rows of scores must sum to 1 .*got inf in row 1"),
         (PROBS, [0, 3, 1], ValueError, r"labels must be from 0 to 2, got 3 in row 1"),
         (PROBS, [0, 1, -1], ValueError, r"labels must be from 0 to 2, got -1 in row 2"),
         (PROBS, [0.0, 1.0, 2.0], TypeError, "labels must have an integer dtype, got float64"),
@@ -127,7 +127,7 @@ def test_a_bad_row_is_named_wherever_it_stands():
     with pytest.raises(ValueError, match=r"scores must be finite or -inf \(masked\).* got inf in row 43210"):
         metrics.ece(logits, np.zeros(50_000, dtype=int), input="logits")
     with pytest.raises(ValueError, match="got nan in row 1"):
-        metrics.nll(spoiled(np.zeros((3, 2)), (1, 1), np.nan), [0, 0, 0], input="logits")
+        metrics.nll(spoil(np.zeros((3, 2)), (1, 1), np.nan), [0, 0, 0], input="logits")
     with pytest.raises(ValueError, match="scores must not be NaN, got nan in row 2"):
         metrics.nll(np.array([0.0, 1.0, np.nan]), [0, 0, 0], task="binary", input="logits")
 
@@ -156,8 +156,8 @@ def test_bad_weights_are_named(weights, message):
 @pytest.mark.parametrize("measure", [*MEASURES, metrics.brier_decomposition])
 def test_whole_weights_repeat_samples(measure):
     rng = np.random.default_rng(3)
-    probs, labels = calibrated(rng, (60, 3))
-    probs = sharpened(probs, power=1.5)
+    probs, labels = draw_calibrated(rng, (60, 3))
+    probs = sharpen(probs, power=1.5)
     times = rng.integers(0, 4, 60)
     if measure is metrics.aurc:  # a repeated sample is a tie, in random order; a heavy one comes as a whole
         times = np.full(60, 2)
@@ -170,7 +170,7 @@ def test_whole_weights_repeat_samples(measure):
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16, np.uint32, np.uint64])
 def test_labels_of_any_integer_dtype_are_the_same_labels(dtype):
     """A class number times the number of bins does not fit into a byte."""
-    probs, labels = calibrated(np.random.default_rng(4), (500, 100))
+    probs, labels = draw_calibrated(np.random.default_rng(4), (500, 100))
     few = labels.astype(dtype)
     for measure in MEASURES:
         assert measure(probs, few) == measure(probs, labels)
@@ -216,9 +216,9 @@ def test_dense_predictions_are_rows_with_classes_on_axis_one():
     with pytest.raises(ValueError, match="sample_weight must not all be 0"):
         metrics.ece(PROBS, [0, 1, 2], ignore_index=1, sample_weight=[0.0, 1.0, 0.0])
     with pytest.raises(ValueError, match=r"got nan in row \(1, 2, 3\)"):
-        metrics.ece(spoiled(dense, (1, 0, 2, 3), np.nan), labels.reshape(2, 4, 5))
+        metrics.ece(spoil(dense, (1, 0, 2, 3), np.nan), labels.reshape(2, 4, 5))
     # what is ignored is not looked at
-    metrics.ece(spoiled(PROBS, (1, 0), np.nan), [0, 9, 1], ignore_index=9)
+    metrics.ece(spoil(PROBS, (1, 0), np.nan), [0, 9, 1], ignore_index=9)
 
 
 def test_binary_input_is_the_probability_of_one():
@@ -229,9 +229,9 @@ def test_binary_input_is_the_probability_of_one():
     assert metrics.auroc(p, y, task="binary") == metrics.auroc(np.stack([1 - p, p], axis=1), y)
     assert metrics.nll(p, y.astype(bool), task="binary") == metrics.nll(p, y, task="binary")
     with pytest.raises(ValueError, match=r"scores must lie in \[0, 1\], got 1.5 in row 2"):
-        metrics.ece(spoiled(p, 2, 1.5), y, task="binary")
+        metrics.ece(spoil(p, 2, 1.5), y, task="binary")
     with pytest.raises(ValueError, match=r"labels must be from 0 to 1, got 2 in row 0"):
-        metrics.ece(p, spoiled(y, 0, 2), task="binary")
+        metrics.ece(p, spoil(y, 0, 2), task="binary")
 
 
 def test_multilabel_input_pools_the_labels_and_classwise_takes_their_mean():
@@ -253,7 +253,7 @@ def test_multilabel_input_pools_the_labels_and_classwise_takes_their_mean():
 
 def test_blocks_do_not_change_sums(monkeypatch):
     rng = np.random.default_rng(6)
-    probs, labels = calibrated(rng, (1000, 7))
+    probs, labels = draw_calibrated(rng, (1000, 7))
     weights = rng.random(1000)
     whole = [measure(probs, labels, sample_weight=weights) for measure in MEASURES]
     monkeypatch.setattr(inputs, "_BLOCK_ELEMENTS", 100)
@@ -264,7 +264,7 @@ def test_blocks_do_not_change_sums(monkeypatch):
 
 def test_input_is_not_changed():
     rng = np.random.default_rng(7)
-    probs, labels = calibrated(rng, (100, 3))
+    probs, labels = draw_calibrated(rng, (100, 3))
     logits = np.log(probs)
     before = probs.copy(), labels.copy(), logits.copy()
     for measure in MEASURES:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arrays import calibrated
+from arrays import draw_calibrated
 from reference import loop_kernel_error, loop_top
 from refocal import metrics
 
@@ -12,7 +12,7 @@ from refocal import metrics
 @pytest.mark.parametrize("width", [5.0, 0.4, 0.01, 1e-4])
 def test_top_label_against_all_pairs(width, unbiased):
     rng = np.random.default_rng(0)
-    probs, labels = calibrated(rng, (60, 3))
+    probs, labels = draw_calibrated(rng, (60, 3))
     confidence, correct = (np.array(part, dtype=float) for part in loop_top(probs, labels))
     for weights in (None, rng.random(60)):
         expected = loop_kernel_error(
@@ -26,7 +26,7 @@ def test_top_label_against_all_pairs(width, unbiased):
 
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_all_classes_against_all_pairs(unbiased):
-    probs, labels = calibrated(np.random.default_rng(1), (40, 4))
+    probs, labels = draw_calibrated(np.random.default_rng(1), (40, 4))
     expected = loop_kernel_error(probs, probs - np.eye(4)[labels], width=0.7, unbiased=unbiased)
     found = metrics.kernel_calibration_error(probs, labels, kernel_width=0.7, unbiased=unbiased, classes="all")
     assert found == pytest.approx(expected, rel=1e-9)
@@ -48,7 +48,7 @@ def test_unbiased_estimate_has_mean_zero_for_calibrated_labels(classes):
     """400 samples of 50: within 4 standard errors of 0 (false alarm 6e-5); the biased root is far from it."""
     values, roots = [], []
     for seed in range(400):
-        probs, labels = calibrated(np.random.default_rng(seed), (50, 3))
+        probs, labels = draw_calibrated(np.random.default_rng(seed), (50, 3))
         values.append(metrics.kernel_calibration_error(probs, labels, unbiased=True, classes=classes))
         roots.append(metrics.kernel_calibration_error(probs, labels, classes=classes))
     assert abs(np.mean(values)) < 4 * np.std(values) / 20

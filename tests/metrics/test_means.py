@@ -5,14 +5,14 @@ import pytest
 import sklearn.metrics
 from scipy.special import log_softmax, softmax
 
-from arrays import calibrated
+from arrays import draw_calibrated
 from refocal import metrics
 from refocal.stats.proper_scores import brier_scores, softmax_and_scores, truth_of_logits
 
 
 def test_proper_scores_equal_scikit_learn():
     rng = np.random.default_rng(0)
-    probs, labels = calibrated(rng, (500, 4))
+    probs, labels = draw_calibrated(rng, (500, 4))
     weights = rng.random(500)
     classes = list(range(4))
     for scale in (None, weights):
@@ -26,7 +26,7 @@ def test_proper_scores_equal_scikit_learn():
 
 def test_the_binary_brier_score_is_half_of_the_two_class_one():
     rng = np.random.default_rng(1)
-    probs, labels = calibrated(rng, (300, 2))
+    probs, labels = draw_calibrated(rng, (300, 2))
     binary = metrics.brier(probs[:, 1], labels, task="binary")
     assert binary == pytest.approx(sklearn.metrics.brier_score_loss(labels, probs[:, 1]), rel=1e-12)
     assert metrics.brier(probs, labels) == pytest.approx(2 * binary, rel=1e-12)
@@ -34,8 +34,8 @@ def test_the_binary_brier_score_is_half_of_the_two_class_one():
 
 def test_scores_against_loops():
     rng = np.random.default_rng(2)
-    probs, labels = calibrated(rng, (100, 3))
-    posterior, _ = calibrated(rng, (100, 3))
+    probs, labels = draw_calibrated(rng, (100, 3))
+    posterior, _ = draw_calibrated(rng, (100, 3))
     focal = np.mean([-((1 - row[y]) ** 1.5) * np.log(row[y]) for row, y in zip(probs, labels, strict=True)])
     assert metrics.focal_score(probs, labels, gamma=1.5) == pytest.approx(focal, rel=1e-12)
     assert metrics.focal_score(probs, labels, gamma=0) == pytest.approx(metrics.nll(probs, labels), rel=1e-12)

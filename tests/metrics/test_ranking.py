@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from arrays import calibrated
+from arrays import draw_calibrated
 from reference import loop_aurc, loop_top
 from refocal import metrics
 
 
 def test_auroc_equals_scikit_learn_with_ties_and_weights():
     rng = np.random.default_rng(0)
-    probs, labels = calibrated(rng, (400, 4))
+    probs, labels = draw_calibrated(rng, (400, 4))
     weights = rng.random(400)
     tied = np.round(probs[:, 0] * 10) / 10
     for scale in (None, weights):
@@ -26,7 +26,7 @@ def test_auroc_equals_scikit_learn_with_ties_and_weights():
 
 def test_aurc_against_a_loop_and_ties_by_the_mean_over_orders():
     rng = np.random.default_rng(1)
-    probs, labels = calibrated(rng, (300, 3))
+    probs, labels = draw_calibrated(rng, (300, 3))
     confidence, correct = loop_top(probs, labels)
     assert metrics.aurc(probs, labels) == pytest.approx(loop_aurc(confidence, correct), rel=1e-12)
     p, y = np.array([0.9, 0.7, 0.7, 0.7, 0.6]), np.array([1, 1, 0, 1, 0])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, kstest
 
-from arrays import calibrated, sharpened
+from arrays import draw_calibrated, sharpen
 from refocal import metrics
 
 
@@ -21,7 +21,7 @@ def test_bands_hold_a_calibrated_model():
     """15 bins of 40 calibrated samples, bands of 95 %: at least 90 % inside (a chance below 1e-4 to fail)."""
     inside = total = 0
     for seed in range(40):
-        probs, labels = calibrated(np.random.default_rng(seed), (3000, 3))
+        probs, labels = draw_calibrated(np.random.default_rng(seed), (3000, 3))
         diagram = metrics.reliability_diagram(probs, labels, resamples=200, binning="equal_mass", seed=seed)
         inside += np.count_nonzero((diagram.low <= diagram.accuracy) & (diagram.accuracy <= diagram.high))
         total += len(diagram.low)
@@ -32,20 +32,20 @@ def test_p_values_of_calibrated_models_are_uniform_and_of_others_small():
     """Kolmogorov-Smirnov at 1e-3 over calibrated samples, without and with joined cells."""
     for count, repeats in ((300, 150), (5000, 60)):
         values = [
-            metrics.calibration_test(*calibrated(np.random.default_rng(seed), (count, 3)), resamples=200).p_value
+            metrics.calibration_test(*draw_calibrated(np.random.default_rng(seed), (count, 3)), resamples=200).p_value
             for seed in range(repeats)
         ]
         assert kstest(values, "uniform").pvalue > 1e-3
-    probs, labels = calibrated(np.random.default_rng(0), (2000, 3))
-    wrong = metrics.calibration_test(sharpened(probs, power=1.5), labels)
+    probs, labels = draw_calibrated(np.random.default_rng(0), (2000, 3))
+    wrong = metrics.calibration_test(sharpen(probs, power=1.5), labels)
     assert wrong.p_value == 1 / 1001
-    assert wrong.value == pytest.approx(metrics.ece(sharpened(probs, power=1.5), labels), rel=1e-9)
+    assert wrong.value == pytest.approx(metrics.ece(sharpen(probs, power=1.5), labels), rel=1e-9)
     assert wrong.expected < wrong.value / 2
     assert metrics.calibration_test(np.ones(10), np.ones(10, dtype=int), task="binary").p_value == 1
 
 
 def test_weights_seeds_and_conventions():
-    probs, labels = calibrated(np.random.default_rng(1), (500, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(1), (500, 3))
     first = metrics.calibration_test(probs, labels, seed=3)
     assert metrics.calibration_test(probs, labels, seed=np.random.default_rng(3)) == first
     assert metrics.calibration_test(probs, labels, seed=4) != first

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arrays import calibrated
+from arrays import draw_calibrated
 from refocal import metrics
 from refocal.metrics.smooth_error import on_grid, smooth
 
@@ -53,5 +53,5 @@ def test_no_jump_where_bins_have_one():
 def test_limits():
     assert metrics.smooth_ece(np.ones(50), np.zeros(50, dtype=int), task="binary") == pytest.approx(1)
     assert metrics.smooth_ece(np.ones(50), np.ones(50, dtype=int), task="binary") == 0
-    probs, labels = calibrated(np.random.default_rng(0), (20_000, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(0), (20_000, 3))
     assert metrics.smooth_ece(probs, labels) < 0.01

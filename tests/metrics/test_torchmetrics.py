@@ -6,13 +6,13 @@ import torch
 from torchmetrics import MetricCollection
 from torchmetrics.utilities import dim_zero_sum
 
-from arrays import calibrated
+from arrays import draw_calibrated
 from refocal.metrics import CalibrationAccumulator
 from refocal.metrics.torchmetrics import CalibrationMetric
 
 
 def test_it_computes_what_the_accumulator_computes():
-    probs, labels = calibrated(np.random.default_rng(0), (300, 4))
+    probs, labels = draw_calibrated(np.random.default_rng(0), (300, 4))
     accumulator = CalibrationAccumulator()
     accumulator.update(probs, labels)
     metric = CalibrationMetric(classes=4)
@@ -29,7 +29,7 @@ def test_it_computes_what_the_accumulator_computes():
 
 def test_states_are_summed_across_processes():
     """Each process's states have the reduction "sum", and their sum is the state of all batches."""
-    probs, labels = calibrated(np.random.default_rng(1), (200, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(1), (200, 3))
     parts = []
     for piece in (slice(0, 50), slice(50, 200)):
         metric = CalibrationMetric(classes=3)

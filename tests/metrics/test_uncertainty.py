@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, kstest, norm, ttest_rel
 
-from arrays import calibrated, sharpened
+from arrays import draw_calibrated, sharpen
 from refocal import metrics
 from refocal.metrics import inputs
 
@@ -53,8 +53,8 @@ def overconfident(seed, count, gap):
 
 @pytest.mark.parametrize(("measure", "settings"), MEASURES)
 def test_every_scalar_has_an_interval_around_it(measure, settings):
-    probs, labels = calibrated(np.random.default_rng(0), (3000, 3))
-    probs = sharpened(probs, power=2)
+    probs, labels = draw_calibrated(np.random.default_rng(0), (3000, 3))
+    probs = sharpen(probs, power=2)
     found = metrics.interval(measure, probs, labels, resamples=200, **settings)
     assert found.value == pytest.approx(value_of(measure, probs, labels, **settings), rel=1e-12)
     assert 0 <= found.low < found.value < found.high
@@ -70,7 +70,7 @@ def test_every_scalar_has_an_interval_around_it(measure, settings):
     ("name", "settings"), [("ece", {}), ("nll", {}), ("brier", {}), ("focal_score", {"gamma": 1.0})]
 )
 def test_intervals_from_logits(name, settings):
-    probs, labels = calibrated(np.random.default_rng(1), (500, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(1), (500, 3))
     from_logits = metrics.interval(getattr(metrics, name), np.log(probs), labels, input="logits", **settings)
     assert from_logits == pytest.approx(metrics.interval(getattr(metrics, name), probs, labels, **settings), rel=1e-6)
 
@@ -166,8 +166,8 @@ def test_unbiased_kernel_interval_covers(gap, settings):
 @functools.cache
 def true_vector_error(power):
     """E r . r' k(p, p') of a sharpened model, r = p - posterior, by 200,000 pairs."""
-    posterior, _ = calibrated(np.random.default_rng(99), (400_000, 3))
-    probs = sharpened(posterior, power=power)
+    posterior, _ = draw_calibrated(np.random.default_rng(99), (400_000, 3))
+    probs = sharpen(posterior, power=power)
     residual = probs - posterior
     near = np.exp(-np.linalg.norm(probs[::2] - probs[1::2], axis=1) / 0.4)
     return max(0.0, float(np.mean(near * np.sum(residual[::2] * residual[1::2], axis=1))))
@@ -177,8 +177,8 @@ def true_vector_error(power):
 @pytest.mark.parametrize("power", [1, 3])
 def test_vector_kernel_interval_covers(power, unbiased):
     def sample(seed, count=150):
-        posterior, labels = calibrated(np.random.default_rng(seed), (count, 3))
-        return sharpened(posterior, power=power), labels
+        posterior, labels = draw_calibrated(np.random.default_rng(seed), (count, 3))
+        return sharpen(posterior, power=power), labels
 
     square = true_vector_error(power)
     truth = square if unbiased else np.sqrt(square)
@@ -263,7 +263,7 @@ def test_infinite_means_and_shares_of_nothing():
 
 
 def test_a_ranking_of_right_decisions_alone_is_unknown():
-    probs, labels = calibrated(np.random.default_rng(1), (50, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(1), (50, 3))
     right = probs.argmax(axis=1)
     value, low, high = metrics.interval(metrics.auroc, probs, right, resamples=100)
     assert np.isnan(value)
@@ -276,7 +276,7 @@ def test_a_ranking_of_right_decisions_alone_is_unknown():
 
 @pytest.mark.parametrize("part", ["calibration", "refinement", "uncertainty", "resolution"])
 def test_few_samples_of_any_weight_have_brier_parts(part):
-    probs, labels = calibrated(np.random.default_rng(0), (50, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(0), (50, 3))
     weights = np.zeros(50)
     weights[:3] = 1
     found = metrics.interval(
@@ -319,8 +319,8 @@ def mean_of_some(values, chosen, draws):
 def test_paired_accuracy_of_different_samples_is_the_bootstrap_s():
     """Each model has its own confident decisions: the p-value is that of a bootstrap of rows (2,000, z < 4)."""
     rng = np.random.default_rng(0)
-    first, labels = calibrated(rng, (1500, 3), spread=3)
-    second = sharpened(first, power=2)
+    first, labels = draw_calibrated(rng, (1500, 3), spread=3)
+    second = sharpen(first, power=2)
     test = metrics.paired_test(metrics.confidence_share, first, second, labels, part="accuracy", threshold=0.9)
     draws = rng.integers(0, 1500, (2000, 1500))
     a, b = (mean_of_some(p.argmax(axis=1) == labels, p.max(axis=1) >= 0.9, draws) for p in (first, second))
@@ -331,7 +331,7 @@ def test_paired_accuracy_of_different_samples_is_the_bootstrap_s():
 @pytest.mark.parametrize("measure", [metrics.ece, metrics.mce, metrics.smooth_ece, metrics.aurc, metrics.error])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_samples_have_an_interval(measure, count):
-    probs, labels = calibrated(np.random.default_rng(0), (count, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(0), (count, 3))
     value, low, high = metrics.interval(measure, probs, labels, resamples=200)
     assert 0 <= low <= high <= 1
     assert 0 <= value <= 1
@@ -351,7 +351,7 @@ def test_no_gap_at_all_is_not_known_without_noise(measure):
 
 
 def test_analytic_intervals_are_the_textbook_ones():
-    probs, labels = calibrated(np.random.default_rng(2), (400, 3))
+    probs, labels = draw_calibrated(np.random.default_rng(2), (400, 3))
     wrong = int(np.sum(probs.argmax(axis=1) != labels))
     wilson = binomtest(wrong, 400).proportion_ci(0.9, method="wilson")
     found = metrics.interval(metrics.error, probs, labels, level=0.9)
@@ -360,7 +360,7 @@ def test_analytic_intervals_are_the_textbook_ones():
     half = norm.ppf(0.975) * scores.std(ddof=1) / 20
     found = metrics.interval(metrics.nll, probs, labels)
     assert (found.low, found.high) == pytest.approx((scores.mean() - half, scores.mean() + half), rel=1e-9)
-    posterior, _ = calibrated(np.random.default_rng(3), (400, 3))
+    posterior, _ = draw_calibrated(np.random.default_rng(3), (400, 3))
     for refused in ({"ignore_index": 0}, {"task": "binary"}):
         with pytest.raises(ValueError, match=r"kl_to_posterior compares distributions .* no task and no ignore_index"):
             metrics.interval(metrics.kl_to_posterior, probs, posterior, **refused)
@@ -411,8 +411,8 @@ def test_a_difference_of_biases_is_no_difference(gap):
 
 @pytest.mark.parametrize(("measure", "settings"), MEASURES)
 def test_paired_test_finds_the_worse_model(measure, settings):
-    probs, labels = calibrated(np.random.default_rng(4), (4000, 3), spread=3)
-    worse = sharpened(probs, power=3)
+    probs, labels = draw_calibrated(np.random.default_rng(4), (4000, 3), spread=3)
+    worse = sharpen(probs, power=3)
     if measure in (metrics.error, metrics.auroc, metrics.aurc) or settings.get("part") in (
         "refinement",
         "resolution",
@@ -444,8 +444,8 @@ def test_a_model_without_any_gap_is_told_from_a_worse_one(measure, settings):
 
 
 def test_paired_means_are_the_paired_t_test():
-    probs, labels = calibrated(np.random.default_rng(6), (2000, 3))
-    other = sharpened(probs, power=1.1)
+    probs, labels = draw_calibrated(np.random.default_rng(6), (2000, 3))
+    other = sharpen(probs, power=1.1)
     losses = [-np.log(rows[np.arange(2000), labels]) for rows in (probs, other)]
     found = metrics.paired_test(metrics.nll, probs, other, labels)
     assert found.p_value == pytest.approx(ttest_rel(*losses).pvalue, rel=0.02)
