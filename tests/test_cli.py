@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 
 import refocal
-from refocal import cli, demo
+from help_texts import check_defaults, find_default, heavy_modules, list_parsers
+from refocal import cli, demo, report
 from refocal.cli import explain
+from refocal.cli.defaults import read_default
+from refocal.cli.parser import build_parser
 from refocal.predictions import Predictions
 
 
@@ -348,6 +351,30 @@ def test_help_has_examples_and_exit_status(command, capsys):
     shown = capsys.readouterr().out
     assert f"refocal {command}" in shown.split("examples:")[1]
     assert "exit status" in shown
+
+
+def test_defaults_in_help_are_those_of_the_signatures():
+    assert check_defaults(build_parser()) == 5
+
+
+def test_help_lists_every_method():
+    _, command = next(pair for pair in list_parsers(build_parser()) if pair[0] == "refocal calibrate")
+    listed = next(action.help for action in command._actions if action.dest == "method").split(" (default")[0]
+    assert set(listed.replace(" or ", ", ").replace("\n", " ").split(", ")) == set(report.METHODS)
+
+
+def test_help_loads_nothing_heavy():
+    assert heavy_modules("refocal") == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "default"),
+    [("refocal.cli.explain:explain", "classes", 2), ("refocal.scale.measuring:evaluate", "engine", "local")],
+)
+def test_defaults_are_read_from_source(owner, name, default):
+    assert read_default(owner, name) == find_default(owner, name) == default
+    with pytest.raises(LookupError, match=r"refocal\.cli\.explain has no nothing"):
+        read_default("refocal.cli.explain:nothing", "classes")
 
 
 def test_wrong_usage_and_version(capsys):

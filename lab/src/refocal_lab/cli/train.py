@@ -25,6 +25,7 @@ _EXAMPLES = """\
 refocal-lab train --data cifar10 --model resnet110 --loss focal --gamma 3 --epochs 200 --trials 4 --out runs
 refocal-lab train --data digits --model mlp --loss focal --gamma 0.5 1 2 3 --epochs 30 --out runs
 refocal-lab train --data sst --model tree-lstm --loss focal --gamma 3 --out runs
+refocal-lab train --data my_project.data:load --model my_project.networks:build --out runs
 refocal-lab train zoo/cifar10-resnet20.toml --out runs    # the same settings, by name, from a file
 torchrun --nproc-per-node 2 -m refocal_lab train ...      # each step on two GPUs
 refocal-lab train zoo/cifar10-resnet20.toml --out runs --engine ray --address auto"""
@@ -41,13 +42,18 @@ def add_parser(commands: Commands) -> None:
         help="write the runs to this folder, one subfolder each (default: %(default)s)",
     )
     what = command.add_argument_group("what to train")
-    what.add_argument("--data", help="cifar10, svhn, tiny-imagenet, digits, newsgroups20, sst, ...")
-    what.add_argument("--model", help="resnet20, resnet110, resnet50, vit-small, mlp, gp-cnn, tree-lstm, ...")
+    what.add_argument(
+        "--data",
+        help="cifar10, svhn, tiny-imagenet, digits, newsgroups20, sst, ..., or your own: package.module:function",
+    )
+    what.add_argument(
+        "--model", help="resnet20, resnet110, resnet50, vit-small, mlp, gp-cnn, tree-lstm, ..., or your own, likewise"
+    )
     add_option(
         what,
         "--loss",
         owner=_RECIPE,
-        help="cross-entropy (ce for short), focal, flsd-53, fls-532, adafocal, brier, mmce, ...",
+        help="cross-entropy (ce for short), focal, flsd-53, fls-532, adafocal, brier, mmce, ..., or your own, likewise",
     )
     what.add_argument("--gamma", type=float, nargs="+", help="focusing parameter; several train one network each")
     what.add_argument("--label-smoothing", type=float, help="mix the targets with the uniform distribution")
