@@ -114,12 +114,12 @@ def test_one_file_goes_to_a_folder_that_is_there(folder, capsys):
         (["calibrate", "val/*.parquet", "--out", "p.npz"], "--out does not work with many files: use apply to write"),
         (["calibrate", "val/*.parquet"], "cannot select 'val': the predictions have no split"),
         (["calibrate", "val/*.parquet", "--test", "val/part-3.parquet"], "must not share files"),
-        (["calibrate", "val/*.parquet", "--test", "wide.npz"], "wide.npz must hold what .*part-0.parquet does"),
+        (["calibrate", "val/*.parquet", "--test", "wide.npz"], "wide.npz must hold the same as .*part-0.parquet"),
         (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "isotonic"], "--method must be one of"),
         (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "posterior"], "needs the gamma"),
         (["apply", "cal.json", "val/*.parquet", "--out", "p.parquet"], "--out must be a folder"),
         (["evaluate", "val/*.parquet", "--engine", "ray", "--address", "127.0.0.1:1"], "127.0.0.1:1 cannot be reached"),
-        (["evaluate", "val/*.parquet", "--engine", "local", "--address", "auto"], 'address belongs to engine="ray"'),
+        (["evaluate", "val/*.parquet", "--engine", "local", "--address", "auto"], 'address is only for engine="ray"'),
     ],
 )
 def test_what_is_refused_is_said_in_one_line(folder, capsys, arguments, message):

@@ -60,7 +60,7 @@ def test_outputs_stay_where_a_calibrator_does_not_fit(tmp_path, inputs):
     scale.apply(ONE, inputs, out)
     before = content(out)
     other = TemperatureScaling().fit(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), [0, 1, 0])
-    with pytest.raises(ValueError, match="has scores of 5 columns, but the calibrator was fitted to 2"):
+    with pytest.raises(ValueError, match="has 5 columns of scores, but the calibrator was fitted to 2"):
         scale.apply(other, inputs, out, overwrite=True)
     assert content(out) == before
     assert scale.apply(ONE, inputs, out).kept == 3
@@ -132,10 +132,10 @@ def test_a_note_is_about_no_other_file(tmp_path, inputs, monkeypatch):
         patch.setattr(os, "replace", killed)
         scale.apply(TWO, inputs[:2], out, overwrite=True)
     assert made_by(ONE, inputs[1], out)
-    with pytest.raises(FileExistsError, match=r"b\.npz exists, and not by this calibrator"):
+    with pytest.raises(FileExistsError, match=r"b\.npz exists, but this calibrator did not write it"):
         scale.apply(TWO, inputs[:2], out)
     predictions(20, 5).write(out / "a.npz", overwrite=True)  # by other means
-    with pytest.raises(FileExistsError, match=r"a\.npz exists, and not by this calibrator"):
+    with pytest.raises(FileExistsError, match=r"a\.npz exists, but this calibrator did not write it"):
         scale.apply(TWO, inputs[0], out)
 
 
@@ -145,7 +145,7 @@ def test_a_damaged_note_is_about_no_file(tmp_path, inputs, damage):
     scale.apply(ONE, inputs[0], out)
     (note,) = (out / ".refocal-apply").glob("*.json")
     note.write_bytes(damage)
-    with pytest.raises(FileExistsError, match=r"a\.npz exists, and not by this calibrator"):
+    with pytest.raises(FileExistsError, match=r"a\.npz exists, but this calibrator did not write it"):
         scale.apply(ONE, inputs[0], out)
     assert scale.apply(ONE, inputs[0], out, overwrite=True) == (20, 1, 0)
 
@@ -159,7 +159,7 @@ def test_outputs_of_another_input_are_not_kept(tmp_path, inputs):
     with pytest.raises(ValueError, match=r"a\.npz was made from another file than .*elsewhere/a\.npz"):
         scale.apply(ONE, elsewhere / "a.npz", out)
     predictions(30, 8).write(inputs[1], overwrite=True)
-    with pytest.raises(ValueError, match=r"b\.npz was made from another file than .*b\.npz, or before that changed"):
+    with pytest.raises(ValueError, match=r"b\.npz was made from another file than .*b\.npz, or before it changed"):
         scale.apply(ONE, inputs, out)
     assert scale.apply(ONE, inputs[1], out, overwrite=True) == (30, 1, 0)
     assert scale.apply(ONE, inputs, out) == (0, 0, 3)
@@ -205,10 +205,10 @@ def test_apply_refuses_outputs_that_would_collide(tmp_path):
         predictions(10, 0).write(tmp_path / folder / "x.npz")
     with pytest.raises(ValueError, match="would have the same output"):
         scale.apply(ONE, tmp_path / "*" / "x.npz", tmp_path / "out")
-    with pytest.raises(ValueError, match="to another folder"):
+    with pytest.raises(ValueError, match="to a different folder"):
         scale.apply(ONE, tmp_path / "a" / "x.npz", tmp_path / "a")
     os.symlink(tmp_path / "a" / "x.npz", tmp_path / "link.npz")
-    with pytest.raises(ValueError, match="to another folder"):
+    with pytest.raises(ValueError, match="to a different folder"):
         scale.apply(ONE, tmp_path / "link.npz", tmp_path / "a")
 
 
@@ -218,14 +218,14 @@ def test_apply_refuses_files_that_are_not_its_own(tmp_path):
     out.mkdir()
     predictions(10, 1).write(out / "a.npz")
     before = (out / "a.npz").read_bytes()
-    with pytest.raises(FileExistsError, match=r"a.npz exists, and not by this calibrator"):
+    with pytest.raises(FileExistsError, match=r"a.npz exists, but this calibrator did not write it"):
         scale.apply(ONE, tmp_path / "a.npz", out)
     assert (out / "a.npz").read_bytes() == before
     assert scale.apply(ONE, tmp_path / "a.npz", out, overwrite=True) == (10, 1, 0)
     (note,) = (out / ".refocal-apply").glob("*.json")
     for damage in (b"\xff{", b"[]", b'{"name": "a.npz", "output": 3}'):
         note.write_bytes(damage)
-        with pytest.raises(FileExistsError, match=r"a.npz exists, and not by this calibrator"):
+        with pytest.raises(FileExistsError, match=r"a.npz exists, but this calibrator did not write it"):
             scale.apply(ONE, tmp_path / "a.npz", out)
 
 

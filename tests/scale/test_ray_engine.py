@@ -236,7 +236,7 @@ def test_a_cluster_is_known_by_its_answer(tmp_path):
 
 def test_another_address_than_the_one_connected_to_is_refused(tmp_path):
     predictions(10, 0).write(tmp_path / "a.npz")
-    with pytest.raises(ValueError, match="this process is connected to"):
+    with pytest.raises(ValueError, match="to which this process is connected"):
         scale.evaluate(tmp_path / "a.npz", engine="ray", address="10.0.0.1:6379")
 
 

@@ -45,7 +45,7 @@ def test_parts_of_another_form_are_refused(tmp_path):
     write(tmp_path)
     predictions(50, 0, dtype=np.float64).write(tmp_path / "z.parquet")
     with pytest.raises(
-        ValueError, match=r"z.parquet must hold what .*part-0.parquet does, logits of 5 columns in float32"
+        ValueError, match=r"z.parquet must hold the same as .*part-0.parquet, logits of 5 columns in float32"
     ):
         scale.evaluate(tmp_path / "*.parquet")
     masked = predictions(50, 0).scores.copy()
@@ -89,23 +89,23 @@ def test_a_calibrator_of_other_scores_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"takes logits, but .*probs.npz holds probs"):
         scale.evaluate(tmp_path / "probs.npz", calibrator=FocalPosterior(gamma=1.0))
     two = TemperatureScaling().fit(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), [0, 1, 0])
-    with pytest.raises(ValueError, match=r"logits.npz has scores of 5 columns, but the calibrator was fitted to 2"):
+    with pytest.raises(ValueError, match=r"logits.npz has 5 columns of scores, but the calibrator was fitted to 2"):
         scale.evaluate(tmp_path / "logits.npz", calibrator=two)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda _: scale.evaluate([]), "paths must name one file at least"),
+        (lambda _: scale.evaluate([]), "paths must name at least one file"),
         (lambda _: scale.evaluate("nothing-*.parquet"), r"no file matches nothing-\*.parquet"),
         (lambda files: scale.evaluate(files, engine="spark"), "engine must be one of"),
-        (lambda files: scale.evaluate(files, address="auto"), 'address belongs to engine="ray"'),
+        (lambda files: scale.evaluate(files, address="auto"), 'address is only for engine="ray"'),
         (lambda files: scale.calibrate(VectorScaling(), files), "must be TemperatureScaling by NLL"),
         (
             lambda files: scale.calibrate(TemperatureScaling(objective="ece"), files),
             "must be TemperatureScaling by NLL",
         ),
-        (lambda files: scale.calibrate(TemperatureScaling(classes=[1, 2]), files), "with no classes named"),
+        (lambda files: scale.calibrate(TemperatureScaling(classes=[1, 2]), files), "each with classes=None"),
         (lambda files: scale.calibrate(TemperatureScaling(input="probs"), files), "takes probs, but .* holds logits"),
         (lambda files: scale.evaluate(files, engine="ray", address="127.0.0.1:1"), "127.0.0.1:1 cannot be reached"),
         (lambda files: scale.evaluate(files, engine="ray", address="somewhere"), "address must be 'auto'"),

@@ -1,4 +1,4 @@
-"""Data sets of many files: the same measuring, fitting and calibrating in one process or on a Ray cluster."""
+"""Data sets of many files: measure, fit and calibrate them in one process or on a Ray cluster."""
 
 from typing import TYPE_CHECKING
 

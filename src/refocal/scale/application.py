@@ -1,9 +1,9 @@
-"""Calibrating files: each output appears whole, and what is there already is not made again."""
+"""Calibrating files. Outputs appear only when complete, and a second run writes only missing ones."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,18 +15,18 @@ from refocal.calibrators import Calibrator
 from refocal.calibrators.files import digest
 from refocal.predictions import Predictions, PredictionsReader, PredictionsWriter
 from refocal.predictions.errors import NoRowsError
-from refocal.scale.engines import Progress, open_engine
+from refocal.scale.engines import EngineName, Progress, open_engine
 from refocal.scale.outputs import Origin, Outputs
-from refocal.scale.parts import Form, Stamp, check_finite, find_files, find_form
+from refocal.scale.parts import Form, Paths, Stamp, check_finite, find_files, find_form
 
 
 class ApplySummary(NamedTuple):
-    """What `apply` did.
+    """The result of `apply`.
 
     Attributes:
-        rows: Rows calibrated now.
-        written: Files to be written now; one without rows gives none.
-        kept: Files that an earlier run had completed.
+        rows: Number of rows calibrated by this run.
+        written: Number of input files that this run processed. A file without rows has no output.
+        kept: Number of files that an earlier run had completed.
     """
 
     rows: int
@@ -36,28 +36,31 @@ class ApplySummary(NamedTuple):
 
 def apply(
     calibrator: Calibrator,
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: Paths,
     folder: str | os.PathLike[str],
     *,
     overwrite: bool = False,
-    engine: str = "local",
+    engine: EngineName = "local",
     address: str | None = None,
     progress: Progress | None = None,
 ) -> ApplySummary:
-    """Calibrate files of predictions, one output for each input, of the same name, in a folder.
+    """Calibrate many files of predictions. Each input gets an output of the same name in a folder.
 
-    An output is written under another name and renamed when it is complete. A job that was killed and starts again
-    does only what is missing. The folder keeps a note of what made each output. Outputs of another calibrator, from
-    another input or of unknown origin are refused. Only one command at a time writes to a folder.
+    Outputs are written under a temporary name and renamed when complete. If a run is killed, the next one writes only
+    the missing outputs. The folder keeps a note of how each output was made. Outputs of another calibrator, of another
+    input or of unknown origin are rejected. Only one command at a time can write to a folder.
 
     Args:
         calibrator: A fitted calibrator.
         paths: Names or patterns of files, with or without labels.
-        folder: Where the outputs go; it is made where it does not exist.
-        overwrite: Write all outputs, also those that are there. Each is replaced when the new one is complete.
+        folder: The folder for the outputs. It is created if it does not exist.
+        overwrite: Write all outputs, including existing ones. Each is replaced when the new one is complete.
         engine: "local" or "ray", as for `evaluate`.
-        address: Of the cluster.
-        progress: Is told how far it has come.
+        address: Address of the cluster, as for `evaluate`.
+        progress: Called with a `ProgressUpdate` after each file or task.
+
+    Returns:
+        How many rows and files were calibrated, and how many files were complete already.
 
     Example:
         >>> import tempfile
@@ -72,7 +75,7 @@ def apply(
         ApplySummary(rows=4, written=1, kept=0)
         ApplySummary(rows=0, written=0, kept=1)
 
-    Reference: 001, section 5.
+    Reference: Charoenphakdee et al. (2021), Sec. 5.
     """
     files = find_files(paths)
     out = Path(folder).absolute()
@@ -80,10 +83,10 @@ def apply(
     by_name = {path.name: path for path in files}
     for path in files:
         if by_name[path.name] != path:
-            msg = f"{by_name[path.name]} and {path} would have the same output: files must differ in their names"
+            msg = f"{by_name[path.name]} and {path} would have the same output: input files must have different names"
             raise ValueError(msg)
         if out.resolve() in (path.parent.resolve(), path.resolve().parent):
-            msg = f"the outputs must go to another folder than {path}, got {str(out)!r}"
+            msg = f"the outputs must go to a different folder than the input {path}, got {str(out)!r}"
             raise ValueError(msg)
     form = find_form(files)
     if form is not None:
@@ -110,9 +113,9 @@ def calibrate_file(
     progress: Callable[[int], None] = lambda _: None,
     complete: Callable[[Path], None] = lambda _: None,
 ) -> int:
-    """Calibrate one file, block by block; returns its number of rows.
+    """Calibrate one file, block by block, and return its number of rows.
 
-    `progress` is told how many rows are done, `complete` is called as by `PredictionsWriter`.
+    `progress` is called with the number of rows done so far, `complete` as by `PredictionsWriter`.
     """
     rows = 0
     with PredictionsReader(path) as blocks, PredictionsWriter(out, overwrite=overwrite, complete=complete) as writer:
@@ -126,7 +129,7 @@ def calibrate_file(
 
 
 def with_probs(block: Predictions, probs: np.ndarray, out: str | os.PathLike[str]) -> Predictions:
-    """Probabilities in place of the scores, in what the format of the file has room for."""
+    """Replace the scores of a block by probabilities, and leave out class names if the output format has none."""
     names = None if Path(out).suffix == ".csv" else block.class_names
     return replace(block, scores=probs, input="probs", class_names=names, source=None)
 
@@ -134,7 +137,7 @@ def with_probs(block: Predictions, probs: np.ndarray, out: str | os.PathLike[str
 def _apply_file(path: Path, *, calibrator: Calibrator, made_by: str, outputs: Outputs) -> int:
     note = partial(outputs.write_note, name=path.name, origin=Origin(made_by, Stamp.of(path)))
     try:
-        # Ray may start a task again that had already renamed its file
+        # overwrite: Ray may restart a task that had already renamed its file
         return calibrate_file(calibrator, path, outputs.folder / path.name, overwrite=True, complete=note)
     except NoRowsError:
         outputs.remove(path.name)

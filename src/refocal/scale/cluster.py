@@ -1,4 +1,4 @@
-"""A Ray cluster from outside: connecting, listening for signs of life, and leaving, none of which may hang."""
+"""Connecting to a Ray cluster, checking that it is alive, and disconnecting. None of these may hang."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ RETRIES = 3  # of a task whose worker dies
 abandoned = False
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_LEAVE = 20.0
-_SECONDS_OF_SILENCE = 60.0  # of a process of the cluster: longer than a machine under load takes to answer
-_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # and no settings
-_HTTP2_SETTINGS = 4  # the type of the frame that every server answers with (RFC 9113, section 3.4)
+_SECONDS_OF_SILENCE = 60.0  # a machine under load answers sooner
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # with no settings
+_HTTP2_SETTINGS = 4  # the frame type with which every server answers (RFC 9113, section 3.4)
 _TOKEN = (
     "if it asks for a token, set RAY_AUTH_MODE=token here, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH unless the token "
     "is in ~/.ray/auth_token"
@@ -24,11 +24,11 @@ _TOKEN = (
 
 
 def connect(address: str | None) -> None:
-    """Connect this process to the cluster at an address, or to one of this machine, which is started if need be."""
+    """Connect this process to the cluster at an address, or to one on this machine, which is started if necessary."""
     import ray
 
-    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of those that run out of memory Ray has no limit
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of tasks after the first that failed, which is raised
+    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # Ray has no limit for these
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # only the first failure is raised
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address not in (None, "auto", "local"):
         _knock(address)
@@ -39,20 +39,20 @@ def connect(address: str | None) -> None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init(address="local", include_dashboard=False, **quiet)
             return
-        reason = f"{error}".partition(". ")[0]  # what follows are hints for those who started the cluster
+        reason = f"{error}".partition(". ")[0]  # the rest are hints for those who started the cluster
         msg = f"the Ray cluster at {address or 'auto'} cannot be reached: {reason}; {_TOKEN}"
         raise ConnectionError(msg) from error
 
 
 def leave() -> None:
-    """Disconnect this process; Ray ends what still runs for it, and stops a cluster that was started for it.
+    """Disconnect this process. Ray ends its running tasks, and stops a cluster that was started for it.
 
-    Ray waits for the cluster without a limit, also at the end of the process. If the cluster does not answer, the
-    process leaves without a farewell, and `abandoned` says that Ray's threads still wait.
+    Ray waits for the cluster without a limit, even when the process exits. If the cluster does not answer, this
+    function returns nevertheless and sets `abandoned`: Ray's threads are still waiting.
     """
     import ray
 
-    global abandoned  # noqa: PLW0603 what Ray keeps for the whole process
+    global abandoned  # noqa: PLW0603 a state of the whole process
     farewell = threading.Thread(target=ray.shutdown, daemon=True)
     farewell.start()
     try:
@@ -64,7 +64,7 @@ def leave() -> None:
 
 
 def uses_client() -> bool:
-    """Whether this process is no part of the cluster, and speaks with it through Ray's client server (ray://)."""
+    """Whether this process talks to the cluster through Ray's client server (ray://) and is not part of it."""
     from ray.util.client import ray as client
 
     connected: bool = client.is_connected()  # type: ignore[no-untyped-call]
@@ -72,16 +72,16 @@ def uses_client() -> bool:
 
 
 class Watch:
-    """Listens for signs of life of the cluster that this process is connected to.
+    """Checks that the cluster that this process is connected to is alive.
 
-    Ray waits forever for a process that is stopped. It finds out by itself that one has died.
+    Ray notices a process that has died, but it waits forever for one that is stopped.
     """
 
     def __init__(self) -> None:
         import ray
 
-        self._unanswered: dict[tuple[str, str], float | None] = {}  # since when they are asked without an answer
-        if not uses_client():  # whose process need not be able to reach those of the cluster
+        self._unanswered: dict[tuple[str, str], float | None] = {}  # since when it has not answered
+        if not uses_client():  # a client may be unable to reach the processes of the cluster
             context = ray.get_runtime_context()
             self._unanswered["GCS", context.gcs_address] = None
             nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
@@ -92,7 +92,7 @@ class Watch:
         self._next = time.monotonic()
 
     def check(self) -> None:
-        """Raise if a process of the cluster has been silent for a minute; they are asked every few seconds."""
+        """Raise if a process of the cluster has been silent for a minute. They are asked every few seconds."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _SECONDS_TO_ANSWER
@@ -107,13 +107,13 @@ class Watch:
                     msg = f"the Ray cluster has stopped: its {name} at {address} has not answered for {silence:.0f} s"
                     raise ConnectionError(msg) from error
                 continue
-            except OSError:  # an answer, too: Ray sees by itself that nothing listens
+            except OSError:  # counts as an answer: Ray itself notices that nothing listens
                 pass
             self._unanswered[name, address] = None
 
 
 def _knock(address: str) -> None:
-    """Refuse an address where nothing listens, or something that is not Ray, which speaks HTTP/2.
+    """Reject an address where nothing listens, or something other than Ray, which speaks HTTP/2.
 
     Ray itself would wait for minutes.
     """
@@ -126,14 +126,14 @@ def _knock(address: str) -> None:
     except OSError as error:
         msg = f"the Ray cluster at {address} cannot be reached: {error}"
         raise ConnectionError(msg) from error
-    encrypted = os.environ.get("RAY_USE_TLS") == "1"  # then it is another greeting that Ray understands
+    encrypted = os.environ.get("RAY_USE_TLS") == "1"  # then Ray expects another greeting
     if not encrypted and (len(answer) < 9 or answer[3] != _HTTP2_SETTINGS):
         msg = f"the Ray cluster at {address} cannot be reached: something else listens there"
         raise ConnectionError(msg)
 
 
 def _greet(address: str) -> bytes:
-    """What a server of HTTP/2 says first."""
+    """Greet an HTTP/2 server and return the first bytes of its answer."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER) as line:
         line.sendall(_HTTP2_GREETING)

@@ -1,7 +1,7 @@
-"""Where the work is done: in this process, or on a Ray cluster. Both run the same functions of blocks and files.
+"""Engines run functions of blocks or files: in this process, or on a Ray cluster.
 
-An engine folds: a function of one block gives a value, values are merged in the order of the files. What travels is
-functions and values, never rows.
+An engine folds: it applies a function to each block of rows and merges the values in the order of the files. Only
+functions and values are sent to workers and back, never rows.
 """
 
 from __future__ import annotations
@@ -9,17 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from refocal import _check
 from refocal.scale.parts import Block, FileSource
 
 T = TypeVar("T")
-ENGINES = ("local", "ray")
+EngineName = Literal["local", "ray"]
+ENGINES: tuple[str, ...] = get_args(EngineName)
 
 
 class ProgressUpdate(NamedTuple):
-    """How far a pass over the files has come."""
+    """How far a pass over files has come.
+
+    Attributes:
+        what: What the pass does, such as "measuring".
+        files: Number of files done.
+        of_files: Number of files in all.
+        rows: Number of rows done.
+    """
 
     what: str
     files: int
@@ -31,22 +39,22 @@ Progress = Callable[[ProgressUpdate], None]
 
 
 class Engine(Protocol):
-    """What runs passes over files."""
+    """Runs passes over files."""
 
     def fold(self, source: Any, function: Callable[[Block], T], merge: Callable[[T, T], T], *, what: str) -> T | None:
-        """The merged values of a function of every block; None where there is no block."""
+        """Apply a function to every block and merge the values; None if there is no block."""
 
     def hold(self, source: FileSource) -> Any:
-        """The source, read once and kept in memory for many passes where that is possible; `fold` takes it."""
+        """Keep the rows in memory for many passes, if there is room. Pass the result to `fold`."""
 
     def each(self, function: Callable[[Path], int], paths: Sequence[Path], *, what: str) -> int:
-        """The sum of a function of every file, which gives a number of rows."""
+        """Apply a function that returns a number of rows to every file, and return the sum."""
 
 
 def open_engine(
-    engine: str = "local", address: str | None = None, progress: Progress | None = None
+    engine: EngineName = "local", address: str | None = None, progress: Progress | None = None
 ) -> AbstractContextManager[Engine]:
-    """An engine by its name."""
+    """Open an engine by its name. Leaving the context disconnects it."""
     _check.one_of(engine, "engine", ENGINES)
     tell = progress or (lambda _: None)
     if engine == "ray":
@@ -54,13 +62,13 @@ def open_engine(
 
         return open_ray(address, tell)
     if address is not None:
-        msg = f'address belongs to engine="ray", got engine={engine!r} and address={address!r}'
+        msg = f'address is only for engine="ray", got engine={engine!r} and address={address!r}'
         raise ValueError(msg)
     return nullcontext(LocalEngine(tell))
 
 
 class LocalEngine:
-    """One process, one block in memory at a time."""
+    """Works in this process, with one block in memory at a time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -85,7 +93,7 @@ class LocalEngine:
         return found[0]
 
     def hold(self, source: FileSource) -> FileSource:
-        """The files are read again in each pass: memory stays that of a block."""
+        """Return the source itself: files are read again in each pass, so that only one block is in memory."""
         return source
 
     def each(self, function: Callable[[Path], int], paths: Sequence[Path], *, what: str) -> int:
@@ -103,7 +111,12 @@ def fold_blocks(
     merge: Callable[[T, T], T],
     tell: Callable[[int], None] = lambda _: None,
 ) -> tuple[T | None, int]:
-    """The merged values of a function of blocks, and how many rows they have, of which `tell` hears on the way."""
+    """Apply a function to each block and merge the values.
+
+    Returns:
+        The merged value, None if there is no block, and the number of rows. `tell` is called with the number of rows
+        after each block.
+    """
     total: T | None = None
     rows = 0
     for block in blocks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,9 @@ from sklearn.base import clone
 
 from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling
 from refocal.calibrators.objectives import BINS, reject_weights
-from refocal.scale.engines import Engine, Progress, open_engine
+from refocal.scale.engines import Engine, EngineName, Progress, open_engine
 from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
-from refocal.scale.parts import Block, FileSource, Rows, find_files, require_form
+from refocal.scale.parts import Block, FileSource, Paths, Rows, find_files, require_form
 from refocal.stats.binning import Bins
 
 C = TypeVar("C", bound=Calibrator)
@@ -23,27 +22,27 @@ C = TypeVar("C", bound=Calibrator)
 
 def calibrate(
     calibrator: C,
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: Paths,
     *,
     split: str | None = None,
-    engine: str = "local",
+    engine: EngineName = "local",
     address: str | None = None,
     progress: Progress | None = None,
 ) -> C:
-    """Fit a calibrator to files of predictions, together one data set.
+    """Fit a calibrator to a data set of many files, which may be larger than memory.
 
-    `TemperatureScaling` and `FocalTemperatureScaling` by Newton's method take one pass over the data for each sum of
-    value, gradient and Hessian, ten at most; `FocalTemperatureScaling(search="grid")` takes one pass for all cells of
-    its grid. On a cluster the rows are read once and stay in the object store, where that has room for them. A file
-    that changes between two passes is an error.
+    `TemperatureScaling` and `FocalTemperatureScaling` are fitted by Newton's method. Each evaluation of value, gradient
+    and Hessian takes one pass over the data, and there are at most ten passes. `FocalTemperatureScaling(search="grid")`
+    takes one pass for all cells of its grid. `FocalPosterior` has nothing to fit. On a cluster, the rows are read once
+    and stay in the object store if it has room for them. A file that changes between two passes is an error.
 
     Args:
-        calibrator: What to fit; it stays as it is. Its `input` must be what the files hold.
+        calibrator: The calibrator to fit; it is not changed. Its `input` must be the kind of scores in the files.
         paths: Names or patterns of files with labels, as for `evaluate`.
-        split: Only the rows of this split.
+        split: Fit only to the rows of this split.
         engine: "local" or "ray", as for `evaluate`.
-        address: Of the cluster.
-        progress: Is told how far it has come.
+        address: Address of the cluster, as for `evaluate`.
+        progress: Called with a `ProgressUpdate` after each block or task.
 
     Returns:
         A fitted copy of the calibrator.
@@ -63,7 +62,7 @@ def calibrate(
         ...     abs(scale.calibrate(TemperatureScaling(), f"{folder}/*.npz").temperature_ - 3) < 0.2
         True
 
-    Reference: 003, sections 4.2 and 5.
+    Reference: Komisarenko and Kull (2024), Secs. 4.2 and 5.
     """
     _check_supported(calibrator)
     files = find_files(paths)
@@ -73,7 +72,7 @@ def calibrate(
 
 
 def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> C:
-    """A fitted copy of a calibrator."""
+    """Fit a copy of a calibrator."""
     _check_supported(calibrator)
     form = rows.form
     result: C = clone(calibrator)
@@ -110,7 +109,7 @@ def _read_unweighted(rows: Rows, path: Path) -> Iterator[Block]:
 
 
 def _check_supported(calibrator: Calibrator) -> None:
-    """Refuse, before any work, what sums over rows do not tell."""
+    """Reject calibrators that cannot be fitted from row sums."""
     if isinstance(calibrator, TemperatureScaling):
         supported = calibrator.check_objective() == "nll"
     elif isinstance(calibrator, FocalTemperatureScaling):
@@ -120,7 +119,7 @@ def _check_supported(calibrator: Calibrator) -> None:
         supported = isinstance(calibrator, FocalPosterior)
     if not supported or calibrator.classes is not None:
         msg = (
-            "over many files, calibrator must be TemperatureScaling by NLL, FocalTemperatureScaling by Newton's method "
-            f"or by a grid of NLL or ECE, or FocalPosterior, with no classes named, got {calibrator!r}"
+            "for many files, calibrator must be TemperatureScaling by NLL, FocalTemperatureScaling by Newton's method "
+            f"or by a grid of NLL or ECE, or FocalPosterior, each with classes=None, got {calibrator!r}"
         )
         raise ValueError(msg)

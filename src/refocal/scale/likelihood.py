@@ -1,4 +1,4 @@
-"""The likelihood of a data set of many files: sums over blocks, from which a fit is made as from rows in memory."""
+"""The likelihood of a data set of many files, as sums over blocks. Fits use it like that of rows in memory."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from refocal.scale.parts import Block
 from refocal.stats.binning import Bins, bin_sums, width_index
 
 MOST_PASSES = 10
-NO_ROWS = "there are no rows to fit to: none has a weight, or none is of the split that was asked for"
-_SAMPLE_SCORES = 1 << 20  # of the rows that the first guess comes from
+NO_ROWS = "there are no rows to fit to: all weights are 0, or the files have no rows of this split"
+_SAMPLE_SCORES = 1 << 20  # in the sample of rows that gives the first guess
 _LEAST_SAMPLE_ROWS = 1024
 
 
 class Sums(NamedTuple):
-    """Sums over samples, and how many samples they are over."""
+    """Sums over samples, and the number of samples."""
 
     samples: float
     values: np.ndarray
 
     def merge(self, other: Sums) -> Sums:
-        """The sums over both."""
+        """Add up both sums."""
         return Sums(self.samples + other.samples, self.values + other.values)
 
     @property
     def means(self) -> np.ndarray:
-        """The values a sample."""
+        """The values per sample."""
         return self.values / self.samples
 
 
 class Outline(NamedTuple):
-    """What a fit has to know before its first step: how many samples, their scale, and some rows to guess from."""
+    """What a fit needs before its first step: the number of samples, their scale, and some rows for a first guess."""
 
     samples: float
-    distance: float  # mean distance of a logit below its row's largest, summed over samples
+    distance: float  # mean distance between the largest logit of a row and all its logits, summed over samples
     sample: LabeledLogits
 
     def merge(self, other: Outline) -> Outline:
-        """The outline of both; a sample that grows too large is thinned."""
+        """Combine both outlines. A sample that grows too large is thinned."""
         parts = (self.sample, other.sample)
         weights = np.concatenate([part.share * part.samples for part in parts])
         logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
@@ -56,13 +56,13 @@ class Outline(NamedTuple):
 
 
 class PartitionedLikelihood:
-    """The `Likelihood` of rows that an engine reads: one pass for each evaluation, ten at most.
+    """The `Likelihood` of rows that an engine reads. Each evaluation takes one pass; there are at most ten.
 
     Args:
-        engine: Where the passes run.
-        source: What `engine.hold` gave.
+        engine: The engine that runs the passes.
+        source: The result of `engine.hold`.
         input: "logits" or "probs".
-        files: How many files there are.
+        files: Number of files.
     """
 
     def __init__(self, engine: Engine, source: Any, *, input: str, files: int) -> None:
@@ -76,7 +76,7 @@ class PartitionedLikelihood:
         self.classes, self.single = self._sample.classes, self._sample.single
 
     def sample(self, size: int) -> LabeledLogits:  # noqa: ARG002 a pass over the data costs more than a better guess
-        """The rows that were kept for a first guess."""
+        """Return the rows that were kept for a first guess."""
         return self._sample
 
     def temperature_nll(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
@@ -97,7 +97,7 @@ class PartitionedLikelihood:
     def _means(self, run: Any) -> np.ndarray:
         found = self._pass(run, Sums.merge)
         samples = 0.0 if found is None else found.samples
-        # the rounding of sums in another order, and less than a row of the largest data sets
+        # allows for rounding in another order of summation, and is less than one row of the largest data sets
         if not math.isclose(samples, self.samples, rel_tol=1e-12):
             msg = f"the files changed during the fit: {self.samples:,.15g} samples at first, {samples:,.15g} now"
             raise RuntimeError(msg)
@@ -106,20 +106,20 @@ class PartitionedLikelihood:
 
     def _pass(self, run: Any, merge: Any) -> Any:
         if self.passes == MOST_PASSES:
-            msg = f"no optimum found in {MOST_PASSES} passes over the data: fit to fewer rows, in memory"
+            msg = f"no optimum found in {MOST_PASSES} passes over the data: fit to fewer rows in memory instead"
             raise RuntimeError(msg)
         self.passes += 1
         return self._engine.fold(self._source, run, merge, what=f"fitting, pass {self.passes}")
 
 
 def read_labeled(block: Block, *, input: str) -> LabeledLogits:
-    """The rows of a block as logits."""
+    """Convert the rows of a block to logits."""
     matrix = block.scores.reshape(len(block.labels), -1)
     return LabeledLogits.prepare(scores_to_logits(matrix, input=input), block.labels, block.sample_weight)
 
 
 def outline_block(block: Block, *, input: str, files: int) -> Outline:
-    """The outline of a block, with its share of the sample if every file had one block."""
+    """Outline a block. Its share of the sample is that of a file with one block."""
     data = read_labeled(block, input=input)
     distance = float(data.share @ (data.top - data.logits.mean(axis=1, dtype=np.float64)))
     wanted = -(-_sample_rows(data.classes) // files)
@@ -127,14 +127,14 @@ def outline_block(block: Block, *, input: str, files: int) -> Outline:
 
 
 def temperature_sums(block: Block, *, input: str, beta: float, exact: bool, curvature: bool) -> Sums:
-    """Value, slope and curvature of the NLL in 1/T, summed over the samples of a block."""
+    """Sum value, slope and curvature of the NLL in 1/T over the samples of a block."""
     data = read_labeled(block, input=input)
     at = data.temperature_nll(beta, exact=exact, curvature=curvature)
     return Sums(data.samples, data.samples * np.array([value for value in at if value is not None]))
 
 
 def focal_sums(block: Block, *, input: str, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
-    """Value, gradient and Hessian of the NLL in (gamma, 1/T), summed over the samples of a block."""
+    """Sum value, gradient and Hessian of the NLL in (gamma, 1/T) over the samples of a block."""
     data = read_labeled(block, input=input)
     value, gradient, hessian = data.prepare_focal_nll()(gamma, beta, exact=exact, curvature=curvature)
     parts = [np.array([value]), gradient] + ([] if hessian is None else [hessian.ravel()])
@@ -142,7 +142,7 @@ def focal_sums(block: Block, *, input: str, gamma: float, beta: float, exact: bo
 
 
 def cell_nlls(block: Block, *, input: str, cells: list[tuple[float, float]]) -> Sums:
-    """The NLL of every (gamma, T), summed over the samples of a block."""
+    """Sum the NLL at every (gamma, T) over the samples of a block."""
     data = read_labeled(block, input=input)
     nll = data.prepare_focal_nll()
     values = [nll(gamma, 1 / T, exact=False, curvature=False).value for gamma, T in cells]
@@ -150,7 +150,7 @@ def cell_nlls(block: Block, *, input: str, cells: list[tuple[float, float]]) -> 
 
 
 def cell_bins(block: Block, *, input: str, cells: list[tuple[float, float]], bins: int) -> Sums:
-    """The reliability bins of every (gamma, T), (cells, 3, bins); decisions are the same in all of them."""
+    """Sum the reliability bins at every (gamma, T): (cells, 3, bins). Predicted classes are the same in all of them."""
     data = read_labeled(block, input=input)
     ranked = RankedLogits.prepare(data)
     correct = ranked.argmax == data.labels
@@ -170,5 +170,5 @@ def _sample_rows(classes: int) -> int:
 def _thin(data: LabeledLogits, step: int) -> LabeledLogits:
     thin = data.thin(step)
     samples = data.samples * float(data.share[::step].sum())
-    # a copy: a view would keep the whole block
+    # copied, because a view would keep the whole block in memory
     return LabeledLogits.prepare(thin.logits.copy(), thin.labels.copy(), thin.share * samples)

@@ -12,8 +12,8 @@ from refocal.calibrators.conversion import scores_to_probs
 from refocal.metrics import CalibrationAccumulator
 from refocal.report.record import Report
 from refocal.report.sums import report_sums
-from refocal.scale.engines import Engine, Progress, open_engine
-from refocal.scale.parts import Block, FileSource, Rows, count_files, find_files, require_form
+from refocal.scale.engines import Engine, EngineName, Progress, open_engine
+from refocal.scale.parts import Block, FileSource, Paths, Rows, count_files, find_files, require_form
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BlockSums(NamedTuple):
-    """What is kept of some rows: their number, and an accumulator for each way to read their scores."""
+    """The number of rows, and accumulators of the scores as given and, if there is a calibrator, its probabilities."""
 
     rows: int
     accumulators: tuple[CalibrationAccumulator, ...]
@@ -33,12 +33,12 @@ class BlockSums(NamedTuple):
 
 
 def evaluate(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: Paths,
     *,
     calibrator: Calibrator | None = None,
     split: str | None = None,
     source: str | None = None,
-    engine: str = "local",
+    engine: EngineName = "local",
     address: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -72,7 +72,7 @@ def evaluate(
         ...     scale.evaluate(f"{folder}/*.npz").samples
         2
 
-    Reference: Mukhoti et al. (2020), section 2.
+    Reference: Mukhoti et al. (2020), Sec. 2.
     """
     files = find_files(paths)
     rows = Rows(require_form(files), split=split, finite=calibrator is not None)

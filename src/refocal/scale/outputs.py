@@ -1,8 +1,8 @@
-"""The outputs of `apply` in a folder, each with a note of what made it.
+"""The outputs of `apply` in a folder, each with a note of how it was made.
 
-A note lies in the hidden folder `.refocal-apply`. It is written just before its output takes its name, and it says the
-size and time of that output. So a note never speaks of another file: a process may be killed between the two, and a
-file may be replaced by other means.
+Notes are in the hidden folder `.refocal-apply`. A note is written just before its output gets its final name, and it
+holds the size and time of that output. So a note never describes another file, even if a process is killed between
+these two steps or the file is replaced by other means.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from refocal._files import locked, write_text
 from refocal.scale.parts import Stamp
 
 _NOTES = ".refocal-apply"
-_ADVICE = "choose another folder, or replace what is there by overwrite=True (--force)"
+_ADVICE = "choose another folder, or replace the outputs with overwrite=True (--force)"
 
 
 class Origin(NamedTuple):
-    """What an output was made by, the digest of a calibrator, and from, the stamp of an input."""
+    """How an output was made: the digest of the calibrator and the stamp of the input."""
 
     calibrator: str
     input: Stamp
@@ -39,15 +39,15 @@ class Outputs:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other commands from writing to the folder, which is made where it does not exist."""
+        """Keep other commands from writing to the folder, which is created if it does not exist."""
         notes = self.folder / _NOTES
         notes.mkdir(parents=True, exist_ok=True)
-        busy = f"another command is writing to {self.folder}: let it end, or choose another folder"
+        busy = f"another command is writing to {self.folder}: wait until it ends, or choose another folder"
         with locked(notes / "lock", busy):
             yield
 
     def check(self, inputs: Sequence[Path], *, calibrator: str) -> None:
-        """Refuse a folder that holds outputs of another calibrator, or something else in place of an input's output."""
+        """Reject a folder with outputs of another calibrator, or with other files under the names of outputs."""
         for note in sorted((self.folder / _NOTES).glob("*.json")):
             name, origin = self._read(note)
             if origin is not None and origin.calibrator != calibrator:
@@ -59,28 +59,28 @@ class Outputs:
                 continue
             made = self._read(self._note(path.name))[1]
             if made is None:
-                msg = f"{output} exists, and not by this calibrator: {_ADVICE}"
+                msg = f"{output} exists, but this calibrator did not write it: {_ADVICE}"
                 raise FileExistsError(msg)
             if made.input != Stamp.of(path):
-                msg = f"{output} was made from another file than {path}, or before that changed: {_ADVICE}"
+                msg = f"{output} was made from another file than {path}, or before it changed: {_ADVICE}"
                 raise ValueError(msg)
 
     def write_note(self, complete: Path, *, name: str, origin: Origin) -> None:
-        """Note what made an output; `complete` is the output, which takes its name next."""
+        """Note how an output was made; `complete` is the output just before it gets its final name."""
         content = {"name": name, "calibrator": origin.calibrator, "input": origin.input, "output": Stamp.of(complete)}
         write_text(self._note(name), json.dumps(content), overwrite=True)
 
     def remove(self, name: str) -> None:
-        """Remove an output, if there is one."""
+        """Remove an output and its note, if they exist."""
         (self.folder / name).unlink(missing_ok=True)
         self._note(name).unlink(missing_ok=True)
 
     def _note(self, name: str) -> Path:
-        # by a digest: with a suffix, the longest names that a folder takes would be too long
+        # a digest, because a suffix would make the longest allowed file names too long
         return self.folder / _NOTES / f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.json"
 
     def _read(self, note: Path) -> tuple[str, Origin | None]:
-        """The name of an output and what made it; None where there is no note, or it is not about the file there."""
+        """Read the name of an output and its origin. The origin is None if no valid note describes the file there."""
         try:
             content = parse_json(read_document(note), ValueError)
             name, output = str(content["name"]), Stamp(*content["output"])

@@ -1,4 +1,4 @@
-"""The parts of a data set of many files: what is read of each, and that all are of one form."""
+"""The files of a data set: finding them, checking that they fit together, and reading them in blocks."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from refocal.predictions.errors import NoRowsError, Place
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
 
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
 
 class Stamp(NamedTuple):
-    """What tells a file from another one, or from itself before a change, without reading it."""
+    """Size and time of a file. They differ between two files, and after a change, and need no reading."""
 
     size: int
     time: int
 
     @classmethod
     def of(cls, path: Path) -> Stamp:
-        """The stamp of a file, as it is now."""
+        """Take the current stamp of a file."""
         status = path.stat()
         return cls(status.st_size, status.st_mtime_ns)
 
 
 class Block(NamedTuple):
-    """Some rows of one file, checked.
+    """Some rows of one file, already checked.
 
     Attributes:
         scores: (n, K), or (n,) or (n, 1) for two classes.
@@ -47,7 +49,7 @@ class Block(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What all files of a data set have in common, as the first file with rows, `file`, has it."""
+    """The properties that all files of a data set share, taken from the first file with rows, `file`."""
 
     file: Path
     input: Input
@@ -58,19 +60,19 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, block: Predictions, file: Path) -> Form:
-        """The form of the file that a block is from."""
+        """Take the form of a file from one of its blocks."""
         columns = 1 if block.scores.ndim == 1 else block.scores.shape[1]
         return cls(file, block.input, columns, block.scores.dtype, block.sample_weight is not None, block.class_names)
 
     @property
     def classes(self) -> int:
-        """The number of classes; scores of one column are about two."""
+        """The number of classes; scores in one column stand for two."""
         return max(2, self.columns)
 
     def check(self, other: Form) -> None:
-        """Refuse another form; class names are compared where both files have some."""
+        """Reject a different form. Class names are compared if both files have them."""
         if self._describe() != other._describe():
-            msg = f"{other.file} must hold what {self.file} does, {self._describe()}, got {other._describe()}"
+            msg = f"{other.file} must hold the same as {self.file}, {self._describe()}, got {other._describe()}"
             raise ValueError(msg)
         names = zip(self.class_names or (), other.class_names or (), strict=False)
         for number, (ours, theirs) in enumerate(names):
@@ -79,13 +81,13 @@ class Form(NamedTuple):
                 raise ValueError(msg)
 
     def check_input(self, calibrator: Calibrator) -> None:
-        """Refuse a calibrator of other scores."""
+        """Reject a calibrator for scores of another kind or number of columns."""
         if calibrator.input != self.input:
             msg = f"the calibrator takes {calibrator.input}, but {self.file} holds {self.input}"
             raise ValueError(msg)
         expected = getattr(calibrator, "n_features_in_", self.columns)
         if expected != self.columns:
-            msg = f"{self.file} has scores of {self.columns} columns, but the calibrator was fitted to {expected}"
+            msg = f"{self.file} has {self.columns} columns of scores, but the calibrator was fitted to {expected}"
             raise ValueError(msg)
 
     def _describe(self) -> str:
@@ -95,13 +97,13 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of a data set to read, and what has to be true of them.
+    """Which rows of a data set to read, and how to check them.
 
     Attributes:
         form: The form of all files.
         split: The name of the split to read; None for all rows.
-        optional: Whether a file without splits is read whole.
-        finite: Whether masked logits, -inf, are refused: calibrators take finite ones.
+        optional: Whether to read all rows of a file without splits.
+        finite: Whether to reject masked logits, -inf, which calibrators do not accept.
     """
 
     form: Form
@@ -110,7 +112,7 @@ class Rows:
     finite: bool = False
 
     def read(self, path: Path) -> Iterator[Block]:
-        """The blocks of a file, one in memory at a time; rows of another split or of weight 0 are left out."""
+        """Read a file block by block, without rows of other splits and rows of weight 0."""
         first_row = 0
         try:
             with PredictionsReader(path) as blocks:
@@ -120,7 +122,7 @@ class Rows:
                     if self.finite:
                         check_finite(whole, path, first_row=first_row, wanted=wanted)
                     if whole.labels is None:
-                        msg = f"{path} has no labels, which are needed to measure or fit"
+                        msg = f"{path} has no labels, which measuring and fitting need"
                         raise ValueError(msg)
                     yield from _select(Block(whole.scores, whole.labels, whole.sample_weight), wanted)
                     first_row += len(whole)
@@ -145,41 +147,41 @@ def _select(block: Block, wanted: np.ndarray) -> Iterator[Block]:
 
 
 class File(NamedTuple):
-    """A file of a source, and the stamp that it must keep; None if it may change."""
+    """A file of a source, and the stamp that it must keep. The stamp is None if the file may change."""
 
     path: Path
     stamp: Stamp | None
 
     def blocks(self, read: Callable[[Path], Iterator[Block]]) -> Iterator[Block]:
-        """What is read of the file; raises if the file has changed before or meanwhile."""
+        """Read the blocks of the file. Raises if the file has changed since its stamp was taken."""
         self._check()
         yield from read(self.path)
         self._check()
 
     def _check(self) -> None:
         if self.stamp not in (None, Stamp.of(self.path)):
-            msg = f"{self.path} changed during the fit, which reads it several times: start again when it is complete"
+            msg = f"{self.path} changed during the fit, which reads it several times: try again when it is complete"
             raise RuntimeError(msg)
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """Files, and how blocks are read from one."""
+    """Files, and the function that reads blocks from one of them."""
 
     files: tuple[File, ...]
     read: Callable[[Path], Iterator[Block]]
 
     @classmethod
     def of(cls, paths: Sequence[Path], read: Callable[[Path], Iterator[Block]], *, steady: bool = False) -> FileSource:
-        """A source of files; steady for many passes: these add up to one result only if they see the same rows."""
+        """Make a source of files. It is `steady` if many passes must see the same rows: then a change is an error."""
         return cls(tuple(File(path, Stamp.of(path) if steady else None) for path in paths), read)
 
 
-def find_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
-    """The files that names and patterns such as `preds/*.parquet` stand for, each once, in their order."""
+def find_files(patterns: Paths) -> tuple[Path, ...]:
+    """Find the files that match names and patterns such as `preds/*.parquet`, each once, in the order given."""
     given = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     if not given:
-        msg = "paths must name one file at least, got none"
+        msg = "paths must name at least one file, got none"
         raise ValueError(msg)
     found: dict[str, Path] = {}
     for name in given:
@@ -189,19 +191,19 @@ def find_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str
             msg = f"no file matches {pattern}"
             raise FileNotFoundError(msg)
         for file in files:
-            # absolute: the workers of a cluster have working folders of their own
+            # absolute, because the workers of a cluster have other working folders
             found.setdefault(os.path.realpath(file), Path(file).absolute())
     return tuple(found.values())
 
 
 def _glob(pattern: str) -> list[str]:
-    """Files in order; brackets in the name of a folder that is there are meant as they are."""
+    """Find files in sorted order. Brackets in the name of an existing folder are taken literally."""
     folder, name = os.path.split(pattern)
     return sorted(glob.glob(pattern, recursive=True) or glob.glob(os.path.join(glob.escape(folder), name)))
 
 
 def require_form(paths: Sequence[Path]) -> Form:
-    """The form of the first file that has rows."""
+    """Read the form of the first file that has rows; raises if no file has any."""
     form = find_form(paths)
     if form is None:
         msg = f"{count_files(paths)} no rows"
@@ -215,7 +217,7 @@ def count_files(paths: Sequence[Path]) -> str:
 
 
 def find_form(paths: Sequence[Path]) -> Form | None:
-    """The form of the first file that has rows; None if no file has any."""
+    """Read the form of the first file that has rows; None if no file has any."""
     for path in paths:
         try:
             with PredictionsReader(path) as blocks:
@@ -229,7 +231,7 @@ def find_form(paths: Sequence[Path]) -> Form | None:
 def check_finite(
     block: Predictions, path: str | os.PathLike[str], *, first_row: int = 0, wanted: np.ndarray | bool = True
 ) -> None:
-    """Refuse masked logits of the wanted rows, by file and row."""
+    """Reject masked logits in the wanted rows. The error names file and row."""
     finite = np.isfinite(block.scores.reshape(len(block), -1)).all(axis=1) | ~np.asarray(wanted)
     if not finite.all():
         message = "must be finite for a calibrator, got -inf"

@@ -1,7 +1,7 @@
-"""The engine on Ray: tasks over groups of files, which Ray spreads, and runs again where a worker dies.
+"""The engine on Ray: each task works on a group of files, and Ray restarts a task whose worker dies.
 
-A task gives one merged value, which counts when the task has ended, once, however often a worker had to start it. The
-error about a file that brings down its worker each time names the file.
+A task returns one merged value. It is counted once, when the task has ended, no matter how often the task was started.
+If a file crashes its worker every time, the error names the file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from refocal.scale.parts import Block, File, FileSource
 from refocal.scale.tasks import Group, run_in_order
 
 T = TypeVar("T")
-_TASKS = 2000  # of a pass; more files than that share tasks, so that few values travel
-_STORE_SHARE = 0.5  # of the cluster's object store that held rows may take
+_TASKS = 2000  # per pass: with more files, tasks get several files, so that few values are sent
+_STORE_SHARE = 0.5  # the part of the cluster's object store that stored rows may take
 
 
 class Result(NamedTuple):
-    """What a task gives: a value, and how many files and rows it stands for."""
+    """The result of a task: a value, and the numbers of files and rows behind it."""
 
     value: Any
     files: int
@@ -35,13 +35,13 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredBlocks:
-    """Blocks in the object store of the cluster, each with the files of the task that read it."""
+    """References to blocks in the cluster's object store, each with the files of the task that read it."""
 
     blocks: list[tuple[Group, Any]]
 
 
 class RayEngine:
-    """Tasks on a cluster that this process is connected to."""
+    """Runs tasks on the cluster that this process is connected to."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -68,13 +68,13 @@ class RayEngine:
         return total
 
     def hold(self, source: FileSource) -> FileSource | StoredBlocks:
-        """Reads the files into the object store, unless they are too large for it."""
+        """Read the files into the object store, unless they are too large for it."""
         import ray
 
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         room = resources.get("object_store_memory", 0.0)
         size = sum(file.path.stat().st_size for file in source.files)
-        if size > _STORE_SHARE * room or cluster.uses_client():  # which knows no streams
+        if size > _STORE_SHARE * room or cluster.uses_client():  # a client cannot stream
             return source
         run = partial(_blocks_of_files, read=source.read)
         with closing(run_in_order(run, _groups(source.files), streams=True)) as streams:
@@ -87,7 +87,7 @@ class RayEngine:
 
     def _report(self, results: Generator[tuple[Group, Result]], what: str, of_files: int) -> Iterator[Any]:
         files = rows = 0
-        with closing(results):  # at once: a traceback would keep it open until the cluster is gone
+        with closing(results):  # now, because a traceback would keep it open until the cluster is gone
             for _, result in results:
                 files, rows = files + result.files, rows + result.rows
                 self._progress(ProgressUpdate(what, files, of_files, rows))
@@ -95,7 +95,7 @@ class RayEngine:
 
 
 def _groups(files: Sequence[File]) -> list[tuple[Group, tuple[File, ...]]]:
-    """Calls with files that follow each other, as many in each, but no more calls than `_TASKS`."""
+    """Divide files into at most `_TASKS` groups of equal size, in order."""
     calls = min(len(files), _TASKS)
     ends = [number * len(files) // calls for number in range(calls + 1)]
     groups = [tuple(files[start:end]) for start, end in pairwise(ends)]
@@ -122,10 +122,10 @@ def _each_file(files: Sequence[File], *, function: Callable[[Path], int]) -> Res
 
 @contextmanager
 def open_ray(address: str | None, progress: Progress) -> Iterator[RayEngine]:
-    """The engine on a cluster: the one this process is connected to, that at an address, or one of this machine.
+    """Open the engine on the cluster that this process is connected to, at an address, or on this machine.
 
-    Without an address a cluster that runs on this machine is used, else one is started, and stopped at the end.
-    Leaving, also by an exception or Ctrl-C, disconnects, and Ray ends what was still running for this process.
+    Without an address, a cluster that runs on this machine is used. If there is none, one is started, and stopped at
+    the end. Leaving the context, even by an exception or Ctrl-C, disconnects, and Ray ends the running tasks.
     """
     try:
         import ray
@@ -135,8 +135,8 @@ def open_ray(address: str | None, progress: Progress) -> Iterator[RayEngine]:
     ours = not ray.is_initialized()
     if ours:
         cluster.connect(address or os.environ.get("RAY_ADDRESS"))
-    elif address not in (None, "auto", ray.get_runtime_context().gcs_address):
-        msg = f"this process is connected to {ray.get_runtime_context().gcs_address}, got address={address!r}"
+    elif address not in (None, "auto", current := ray.get_runtime_context().gcs_address):
+        msg = f"address must be {current}, to which this process is connected, got {address!r}"
         raise ValueError(msg)
     try:
         yield RayEngine(progress)

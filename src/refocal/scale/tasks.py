@@ -1,4 +1,4 @@
-"""Tasks on Ray, for the engine and for trainings: no wait without a look at the cluster, no retries without an end."""
+"""Tasks on Ray. Every wait checks that the cluster is alive, and the number of retries is limited."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from refocal.scale.cluster import RETRIES, Watch
 
 Group = tuple[Path, ...]
 _SECONDS_BETWEEN_LOOKS = 1.0
-_SECONDS_TO_END = 10.0  # of tasks that are canceled
+_SECONDS_TO_END = 10.0  # for canceled tasks
 
 
 class WorkerDiedError(RuntimeError):
-    """A task brought down its worker, each time that it was started."""
+    """A task crashed its worker every time it was started."""
 
 
 def run_in_order(
     run: Callable[[Any], Any], calls: Sequence[tuple[Group, Any]], *, streams: bool = False
 ) -> Generator[tuple[Group, Any]]:
-    """Files and the result of a function of them, in the order of the calls; leaving ends the tasks that still run.
+    """Run a function in tasks, and yield files and results in the order of the calls.
 
-    A task of several files that brings down its worker is done again file by file, so that the error names the file.
+    Closing the generator ends the tasks that are still running. If a task with several files crashes its worker, its
+    files are done again one by one, so that the error names the file.
 
     Args:
-        run: What to call.
-        calls: Files, and the argument that stands for them; a tuple has an item for each file.
-        streams: Whether `run` is a generator, and its result a list of references to what it yields, which stays where
-            it is. The last thing that it yields is not in the list: an exception to be raised, or None.
+        run: The function to run.
+        calls: For each call, its files and the argument of the function. A tuple as argument has one item per file.
+        streams: Whether `run` is a generator. Its result is then a list of references to the values that it yields,
+            which stay in the object store.
     """
     import ray
 
@@ -58,9 +59,9 @@ def run_in_order(
 
 
 def end(handles: Sequence[Any]) -> None:
-    """End tasks, and wait until they have ended: before that, one could still complete a file.
+    """End tasks, and wait until they have ended, because a running task could still complete a file.
 
-    The wait is short, because a cluster that has stopped does not answer.
+    The wait is short, because a stopped cluster does not answer.
     """
     import ray
 
@@ -71,7 +72,7 @@ def end(handles: Sequence[Any]) -> None:
 
 
 def first_done(futures: Sequence[Future[Any]], watch: Watch) -> set[Future[Any]]:
-    """Those of some futures that are done, as soon as there is one; raises if the cluster has stopped."""
+    """Wait until at least one future is done, and return those that are. Raises if the cluster has stopped."""
     while not (done := wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED).done):
         watch.check()
     return done
@@ -79,7 +80,7 @@ def first_done(futures: Sequence[Future[Any]], watch: Watch) -> set[Future[Any]]
 
 @contextmanager
 def original_errors(what: str) -> Iterator[None]:
-    """Raise what a worker raised, as a local run would, and not what Ray wraps it in; `what` the worker worked on."""
+    """Raise the original error of a worker instead of Ray's wrapper. `what` says what the worker was working on."""
     from ray.exceptions import OutOfMemoryError, RayError, WorkerCrashedError
 
     try:
@@ -97,17 +98,18 @@ def original_errors(what: str) -> Iterator[None]:
 
 
 def describe_files(group: Group) -> str:
-    """Files in words."""
+    """Describe files in an error message."""
     return str(group[0]) if len(group) == 1 else f"one of {len(group)} files from {group[0]} to {group[-1]}"
 
 
 def _await(reference: Any, watch: Watch) -> Any:
-    """What a reference stands for. `ray.get` would not hear of Ctrl-C while the cluster is stopped."""
+    """Wait for the value of a reference. `ray.get` would ignore Ctrl-C while the cluster is stopped."""
     (done,) = first_done([reference.future()], watch)
     return done.result()
 
 
 def _collect(stream: Any, watch: Watch) -> list[Any]:
+    """Wait for a stream to end. Its last value is an exception to raise, or None."""
     _await(stream.completed(), watch)
     *references, last = stream
     error = _await(last, watch)
