@@ -45,7 +45,7 @@ ROOMS = {
     "maps": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.maps"},
     "stats": {"numpy", "scipy", "refocal.stats"},
     "metrics": {"numpy", "scipy", "refocal.maps", "refocal.stats", "refocal.metrics"} | BASE,
-    "metrics/torchmetrics": {"torch", "torchmetrics", "refocal.metrics"},
+    "metrics/torchmetrics": {"torch", "torchmetrics", "refocal._check", "refocal.metrics"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
     | {"refocal.maps", "refocal.losses"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}

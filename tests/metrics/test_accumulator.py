@@ -112,7 +112,7 @@ def test_state_is_saved_and_loaded(tmp_path, suffix, settings):
 
 def test_an_empty_state_is_saved_too(tmp_path):
     CalibrationAccumulator().save(tmp_path / "empty.npz")
-    with pytest.raises(ValueError, match=r"must have seen a sample before compute\(\), got none"):
+    with pytest.raises(ValueError, match=r"compute\(\) needs at least one sample: call update\(\) first"):
         CalibrationAccumulator.load(tmp_path / "empty.npz").compute()
 
 
@@ -161,7 +161,7 @@ def test_a_batch_in_which_nothing_counts_adds_nothing():
     accumulator.update(np.log(probs), np.full(40, -1), input="logits")
     accumulator.update(probs, labels, sample_weight=np.zeros(40))
     assert accumulator.compute() == pytest.approx(before, nan_ok=True)
-    with pytest.raises(ValueError, match="must have seen a sample"):
+    with pytest.raises(ValueError, match="needs at least one sample"):
         fed([(probs, np.full(40, -1))], ignore_index=-1).compute()
 
 

@@ -1,7 +1,8 @@
-"""What every measure keeps: labels to be ignored, whole weights, and the error that its intervals are computed from."""
+"""Properties of every measure: logits, ignored labels, integer weights, and the error that its intervals start from."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import numpy as np
@@ -9,12 +10,16 @@ import pytest
 
 from arrays import draw_calibrated, sharpen
 from refocal import metrics
-from refocal.metrics.brier_intervals import brier_resamples
-from refocal.metrics.norm_intervals import Request, _quadratic_ray, evidence
-from refocal.metrics.residuals import GAPS, gaps_of
-from refocal.metrics.uncertainty import _two_sided
+from refocal.metrics import residuals
+from refocal.metrics.brier_intervals import resample_brier
+from refocal.metrics.inputs import read
+from refocal.metrics.measure_record import Request
+from refocal.metrics.norm_intervals import NormMethod, _quadratic_direction, kernel_evidence
+from refocal.metrics.registry import MEASURES as RECORDS
+from refocal.metrics.registry import find_measure
+from refocal.stats.inverted_tests import two_sided_p_value
 from refocal.stats.isotonic import calibration_part
-from refocal.stats.resampling import observed
+from refocal.stats.resampling import observed_sums
 
 NEEDED = {"top_k_ece": {"k": 2}, "focal_score": {"gamma": 2.0}}
 MEASURES = [
@@ -26,7 +31,7 @@ MEASURES = [
 ]
 DRAWN = ("calibration_test", "reliability_diagram")
 INPUTS = pytest.mark.parametrize("input", ["logits", "probs"])
-RANKED = ("aurc",)  # which takes repeated samples one after another, in random order
+RANKED = ("aurc",)  # it orders repeated samples at random
 
 
 def sample(count=300):
@@ -89,59 +94,86 @@ SETTINGS = {
 }
 
 
+RESIDUALS = {
+    metrics.ece: residuals.binned_residuals,
+    metrics.adaptive_ece: residuals.binned_residuals,
+    metrics.mce: functools.partial(residuals.binned_residuals, norm="max"),
+    metrics.top_k_ece: residuals.top_k_residuals,
+    metrics.classwise_ece: residuals.classwise_residuals,
+    metrics.thresholded_ece: residuals.thresholded_residuals,
+    metrics.smooth_ece: residuals.smooth_residuals,
+    metrics.kernel_calibration_error: residuals.kernel_residuals,
+}
+
+
+def gaps_of(measure, scores, labels, settings, *, compress, **common):
+    complete = find_measure(measure).complete_settings(settings)
+    return RESIDUALS[measure](read(scores, labels, **common), compress=compress, **complete)
+
+
+def test_every_norm_is_tested_here():
+    norms = {record.function for record in RECORDS if isinstance(record.methods.get(None), NormMethod)}
+    assert norms == set(RESIDUALS) == set(SETTINGS)
+
+
+def test_every_measure_has_a_record():
+    without = {"calibration_test", "reliability_diagram"}
+    assert {record.name for record in RECORDS} == {*MEASURES, "kl_to_posterior"} - without
+
+
 @INPUTS
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("measure", GAPS, ids=lambda measure: measure.__name__)
+@pytest.mark.parametrize("measure", RESIDUALS, ids=lambda measure: measure.__name__)
 def test_intervals_start_from_the_measure_itself(measure, weighted, input):
-    """The norm of the summed residuals is the measure, with its defaults and its settings; no more than its bound.
+    """The norm of the summed residuals is the measure, for its defaults and its settings, with the right bound.
 
-    A kernel is computed on a grid there, and with the pairs of a sample with itself.
+    The residuals of a kernel lie on a grid and include the pair of each sample with itself.
     """
     probs, labels = sample()
     probs[:3] = [[1, 0, 0, 0], [0.01, 0.01, 0.01, 0.97], [0.25, 0.25, 0.25, 0.25]]
     scores = np.log(np.maximum(probs, 1e-30)) if input == "logits" else probs
     weights = np.random.default_rng(3).random(300) if weighted else None
-    common = {"input": input, "sample_weight": weights, "task": "multiclass", "ignore_index": None}
+    common = {"input": input, "sample_weight": weights}
     for settings in SETTINGS[measure]:
         for compress in (True, False):
-            gaps = gaps_of(measure, scores, labels, common, settings, compress=compress)
-            found = float(gaps.norm(observed(gaps))) ** gaps.power
+            gaps = gaps_of(measure, scores, labels, settings, compress=compress, **common)
+            found = float(gaps.norm(observed_sums(gaps))) ** gaps.power
             biased = {**settings, "unbiased": False} if "unbiased" in settings else settings
-            expected = measure(scores, labels, input=input, sample_weight=weights, **biased) ** gaps.power
+            expected = measure(scores, labels, **common, **biased) ** gaps.power
             coarse = measure in (metrics.smooth_ece, metrics.kernel_calibration_error)
             assert found == pytest.approx(expected, rel=5e-3 if coarse else 1e-9), settings
             assert gaps.most == (4.0 if settings.get("reduction") == "sum" else 1.0)
 
 
-def test_many_samples_are_joined_without_changing_the_error():
+def test_many_samples_are_grouped_without_changing_the_error():
     probs, labels = sample(5000)
-    common = {"input": "probs", "sample_weight": None, "task": "multiclass", "ignore_index": None}
     for measure in (metrics.ece, metrics.adaptive_ece, metrics.smooth_ece, metrics.kernel_calibration_error):
-        joined, apart = (gaps_of(measure, probs, labels, common, {}, compress=compress) for compress in (True, False))
-        assert joined.residuals.shape[0] < apart.residuals.shape[0] == 5000
-        found = [float(gaps.norm(observed(gaps))) for gaps in (joined, apart)]
+        grouped, apart = (gaps_of(measure, probs, labels, {}, compress=compress) for compress in (True, False))
+        assert grouped.residuals.shape[0] < apart.residuals.shape[0] == 5000
+        found = [float(gaps.norm(observed_sums(gaps))) for gaps in (grouped, apart)]
         assert found[0] == pytest.approx(found[1], rel=1e-4)  # levels of confidence are 1/2048 wide
 
 
 @pytest.mark.parametrize("power", [1, 2])
-def test_a_quadratic_form_along_a_ray(power):
+def test_a_quadratic_form_along_a_direction(power):
     """(t w + v) M (t w + v), or its root, from w M w, v M w and v M v."""
     rng = np.random.default_rng(4)
     root = rng.normal(size=(5, 5))
     form, w, noise = root @ root.T, rng.random(5), rng.normal(size=(7, 5))
-    ray = _quadratic_ray(w @ form @ w, noise @ form @ w, np.einsum("ij,jk,ik->i", noise, form, noise), power=power)
+    squares = np.einsum("ij,jk,ik->i", noise, form, noise)
+    direction = _quadratic_direction(w @ form @ w, noise @ form @ w, squares, power=power)
     for t in (0.0, 0.5, 3.0):
         moved = t * w + noise
         expected = np.sqrt(np.einsum("ij,jk,ik->i", moved, form, moved)) ** power
-        np.testing.assert_allclose(ray.observed(t), expected, rtol=1e-9)
-    assert ray.size == pytest.approx(np.sqrt(w @ form @ w) ** power)
-    rounded = _quadratic_ray(1.0, np.array([-1.0]), np.array([1.0 - 1e-16]), power=power)
-    assert rounded.observed(1.0) == pytest.approx(0, abs=1e-7)
+        np.testing.assert_allclose(direction.simulate(t), expected, rtol=1e-9)
+    assert direction.size == pytest.approx(np.sqrt(w @ form @ w) ** power)
+    rounded = _quadratic_direction(1.0, np.array([-1.0]), np.array([1.0 - 1e-16]), power=power)
+    assert rounded.simulate(1.0) == pytest.approx(0, abs=1e-7)
 
 
 def test_a_probability_at_the_threshold_is_not_above_it():
     probs, labels = np.array([[0.25, 0.75], [0.25, 0.75], [0.5, 0.5]]), np.array([0, 0, 1])
-    # of the first class .5 alone is left, which is wrong; of the second all, in one bin
+    # Of the first class only 0.5 is left, which is wrong; of the second class all are left, in one bin.
     found = metrics.thresholded_ece(probs, labels, threshold=0.25, bins=1)
     assert found == pytest.approx((0.5 + (0.75 + 0.75 + 0.5 - 1) / 3) / 2)
 
@@ -152,19 +184,21 @@ def test_the_kernel_error_of_whole_rows_is_at_most_the_distance_of_two_corners(u
     probs, labels = draw_calibrated(np.random.default_rng(0), (50, classes))
     common = {"input": "probs", "sample_weight": None, "task": "multiclass", "ignore_index": None}
     settings = {"classes": "all", "unbiased": unbiased}
-    request = Request(metrics.kernel_calibration_error, labels, common, settings, None, 100, np.random.default_rng(0))
-    (shown,) = evidence(request, probs)
-    assert shown.most == pytest.approx(most)
+    measure = find_measure(metrics.kernel_calibration_error)
+    complete = measure.complete_settings(settings)
+    request = Request(measure, labels, common, complete, None, 100, np.random.default_rng(0))
+    (evidence,) = kernel_evidence(request, probs)
+    assert evidence.most == pytest.approx(most)
     biased = metrics.kernel_calibration_error(probs, labels, classes="all")
-    assert shown.found == pytest.approx(biased**2 if unbiased else biased, rel=1e-9)
+    assert evidence.value == pytest.approx(biased**2 if unbiased else biased, rel=1e-9)
 
 
-def test_two_sided_shares_count_what_is_as_far_from_the_mean():
+def test_a_p_value_counts_what_is_as_far_from_the_mean():
     null = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
-    assert _two_sided(1.0, null) == pytest.approx(5 / 6)
-    assert _two_sided(-1.5, null) == pytest.approx(3 / 6)
-    assert _two_sided(9.0, null + 7) == pytest.approx(3 / 6)
-    assert _two_sided(3.0, null) == pytest.approx(1 / 6)
+    assert two_sided_p_value(1.0, null) == pytest.approx(5 / 6)
+    assert two_sided_p_value(-1.5, null) == pytest.approx(3 / 6)
+    assert two_sided_p_value(9.0, null + 7) == pytest.approx(3 / 6)
+    assert two_sided_p_value(3.0, null) == pytest.approx(1 / 6)
 
 
 @pytest.mark.parametrize("measure", [metrics.nll, metrics.brier, metrics.error, metrics.ece, metrics.auroc])
@@ -176,11 +210,12 @@ def test_a_model_does_not_differ_from_itself(measure):
 
 
 def test_recalibrated_predictions_are_the_end_of_the_way_from_the_given_ones():
-    """At t = 0 the model is calibrated, at t = 1 its predictions are off by (p - pi)^2 in the mean of all samples."""
+    """At t = 0 the model is calibrated; at t = 1 its mean squared error against the truth is that of p - pi."""
     probs, labels = sample()
     common = {"input": "probs", "sample_weight": None, "task": "multiclass", "ignore_index": None}
-    request = Request(metrics.brier_decomposition, labels, common, {}, None, 2000, np.random.default_rng(0))
-    (resampled,) = brier_resamples(request, probs)
+    measure = find_measure(metrics.brier_decomposition)
+    request = Request(measure, labels, common, {}, None, 2000, np.random.default_rng(0))
+    (resampled,) = resample_brier(request, probs)
     assert resampled.truth(0.0, calibration_part) == pytest.approx(0, abs=1e-12)
     squares = resampled.mass * (resampled.places - resampled.fitted) ** 2
     assert resampled.truth(1.0, calibration_part) == pytest.approx(squares.sum() / 300, rel=1e-6)

@@ -70,7 +70,7 @@ def test_counts_do_not_stop_at_two_to_the_24():
 
 def test_logits_inside_the_unit_interval_are_not_taken_as_probabilities():
     logits = np.array([[0.9, 0.1, 0.05], [0.2, 0.7, 0.1]])
-    with pytest.raises(ValueError, match=r"rows of scores must sum to 1 \(logits need input='logits'\)"):
+    with pytest.raises(ValueError, match=r"rows of scores must sum to 1 \(for logits, pass input='logits'\)"):
         metrics.ece(logits, [0, 1])
     softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     assert metrics.ece(logits, [0, 1], input="logits") == pytest.approx(metrics.ece(softmax, [0, 1]), rel=1e-12)

@@ -144,7 +144,7 @@ def test_masked_and_huge_logits_are_no_error():
     [
         ([1.0, -1.0, 1.0], "sample_weight must be finite and not negative, got -1.0 in row 1"),
         ([1.0, 1.0, np.nan], "sample_weight must be finite and not negative, got nan in row 2"),
-        ([1.0, 1.0], r"sample_weight must have shape \(3,\), one per label, got \(2,\)"),
+        ([1.0, 1.0], r"sample_weight must have shape \(3,\), one weight per label, got \(2,\)"),
         ([0.0, 0.0, 0.0], "sample_weight must not all be 0"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 
 from arrays import draw_calibrated
 from refocal import metrics
-from refocal.metrics.smooth_error import on_grid, smooth
+from refocal.metrics.smooth_error import smooth, sum_on_grid
 
 # relplot 1.0.3's smECE of the confidences and labels that `drawn` makes
 RELPLOT = [
@@ -35,7 +35,7 @@ def test_smoothing_against_the_kernel_sum():
     """The reflected Gaussian, summed over the images of each place, where the cut at 1/2 does not matter."""
     width = 0.05
     places, values = np.array([0.03, 0.4, 0.99]), np.array([1.0, -2.0, 0.5])
-    found = smooth(on_grid(places, values, points=1001), bandwidth=width)
+    found = smooth(sum_on_grid(places, values, points=1001), bandwidth=width)
     at = np.linspace(0, 1, len(found))
     images = [places, -places, 2 - places]
     kernel = sum(np.exp(-((at[:, None] - image) ** 2) / (2 * width**2)) for image in images)

@@ -361,8 +361,11 @@ def test_analytic_intervals_are_the_textbook_ones():
     found = metrics.interval(metrics.nll, probs, labels)
     assert (found.low, found.high) == pytest.approx((scores.mean() - half, scores.mean() + half), rel=1e-9)
     posterior, _ = draw_calibrated(np.random.default_rng(3), (400, 3))
-    for refused in ({"ignore_index": 0}, {"task": "binary"}):
-        with pytest.raises(ValueError, match=r"kl_to_posterior compares distributions .* no task and no ignore_index"):
+    for refused, message in (
+        ({"ignore_index": 0}, "ignore_index must be None for kl_to_posterior, got 0"),
+        ({"task": "binary"}, "task must be one of 'multiclass', got 'binary'"),
+    ):
+        with pytest.raises(ValueError, match=message):
             metrics.interval(metrics.kl_to_posterior, probs, posterior, **refused)
     assert metrics.interval(metrics.kl_to_posterior, probs, posterior).value == metrics.kl_to_posterior(
         probs, posterior
@@ -457,7 +460,7 @@ def test_bad_requests(monkeypatch):
     for function in (metrics.interval, lambda measure, p, y, **rest: metrics.paired_test(measure, p, p, y, **rest)):
         with pytest.raises(ValueError, match=r"measure must be one of refocal.metrics' functions nll, .*got <built-in"):
             function(max, probs, labels)
-        with pytest.raises(TypeError, match="this measure has no setting 'bins'"):
+        with pytest.raises(TypeError, match="auroc has no setting 'bins'"):
             function(metrics.auroc, probs, labels, bins=3)
         with pytest.raises(ValueError, match="resamples must be at least 100, got 5"):
             function(metrics.ece, probs, labels, resamples=5)
@@ -465,8 +468,10 @@ def test_bad_requests(monkeypatch):
             function(metrics.confidence_share, probs, labels)
         with pytest.raises(ValueError, match="part must be None for a measure that is one number, got 'share'"):
             function(metrics.ece, probs, labels, part="share")
-        with pytest.raises(TypeError, match="this measure has no setting 'bins'"):
+        with pytest.raises(TypeError, match="brier_decomposition has no setting 'bins'"):
             function(metrics.brier_decomposition, probs, labels, part="calibration", bins=3)
+        with pytest.raises(TypeError, match="top_k_ece needs the setting 'k'"):
+            function(metrics.top_k_ece, probs, labels)
         with pytest.raises(ValueError, match="task must be one of 'multiclass', 'multilabel', got 'binary'"):
             function(metrics.classwise_ece, probs[:, 0], labels, task="binary")
         with pytest.raises(ValueError, match=r"some probability must be above the threshold 0.9, got none"):
@@ -479,15 +484,17 @@ def test_bad_requests(monkeypatch):
 
 def test_noise_of_many_cells_is_that_of_few(monkeypatch):
     """Gaussian noise has the covariance of the resampled one, within the error of 4,000 resamples (z < 5)."""
-    from refocal.metrics.residuals import gaps_of
+    from refocal.metrics.inputs import read
+    from refocal.metrics.residuals import classwise_residuals
     from refocal.stats import resampling
 
     rng = np.random.default_rng(3)
     probs = rng.dirichlet(np.ones(4), 3000)
     labels = rng.integers(0, 4, 3000)
     weights = rng.uniform(0.5, 2.0, 3000)
-    common = {"sample_weight": weights, "task": "multiclass", "ignore_index": None}
-    both = [gaps_of(metrics.classwise_ece, p, labels, common, {"bins": 5}) for p in (probs, probs[:, ::-1])]
+    settings = {"bins": 5, "binning": "equal_width", "norm": "l1", "reduction": "mean"}
+    samples = [read(scores, labels, weights) for scores in (probs, probs[:, ::-1])]
+    both = [classwise_residuals(sample, compress=True, **settings) for sample in samples]
     drawn = {}
     for many in (10**6, 0):
         monkeypatch.setattr(resampling, "_MANY_CELLS", many)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm as normal
 
-from refocal.stats.inverted_tests import Ray, crossing, limits, paired_null, rays_of_norm
+from refocal.stats.inverted_tests import Direction, crossing, limits, norm_directions, paired_null
 
 # standard normal noise without chance: the middles of 4,001 equally probable parts
 NOISE = normal.ppf((np.arange(4001) + 0.5) / 4001)
@@ -17,31 +17,33 @@ def length(sums):
 
 
 def plane(value):
-    """A ray of the size `value`, whose observations are normal about it: nothing is folded."""
-    return Ray(value, lambda t: t * value + NOISE)
+    """A direction of the size `value`, whose observations are normal about it: nothing is folded."""
+    return Direction(value, lambda t: t * value + NOISE)
 
 
 @pytest.mark.parametrize("power", [1, 2])
 def test_without_noise_every_value_is_shown_as_it_is(power):
     center = np.array([3.0, 0.0, -4.0])
-    for ray in rays_of_norm(center, np.zeros((5, 3)), norm=length, power=power):
-        assert ray.size == pytest.approx(5.0**power)
+    for direction in norm_directions(center, np.zeros((5, 3)), norm=length, power=power):
+        assert direction.size == pytest.approx(5.0**power)
         for value in (0.0, 0.3, 5.0, 70.0):
-            np.testing.assert_allclose(ray.at(value), np.full(5, value), rtol=1e-12)
-    found = limits(5.0**power, rays_of_norm(center, np.zeros((5, 3)), norm=length, power=power), level=0.9, most=99.0)
+            np.testing.assert_allclose(direction.simulate_value(value), np.full(5, value), rtol=1e-12)
+    found = limits(
+        5.0**power, norm_directions(center, np.zeros((5, 3)), norm=length, power=power), level=0.9, most=99.0
+    )
     assert found == pytest.approx((5.0**power, 5.0**power), rel=1e-4)
 
 
 def test_the_second_direction_has_what_is_beyond_two_standard_errors():
     deviations = np.stack([NOISE, 0.1 * NOISE, 3 * NOISE], axis=1)
-    whole, clear = rays_of_norm(np.array([1.9, 0.5, -7.0]), deviations, norm=length)
+    whole, clear = norm_directions(np.array([1.9, 0.5, -7.0]), deviations, norm=length)
     assert whole.size == pytest.approx(length(np.array([1.9, 0.5, 7.0])))
     assert clear.size == pytest.approx(length(np.array([0.5, 7.0])))
     # where none is, the largest
     for largest in (1.9, -1.9):
-        whole, clear = rays_of_norm(np.array([largest, 0.1, 0.5]), deviations, norm=length)
+        whole, clear = norm_directions(np.array([largest, 0.1, 0.5]), deviations, norm=length)
         assert clear.size == pytest.approx(1.9)
-        np.testing.assert_allclose(clear.observed(2.0)[0], length(np.array([2 * largest, 0, 0]) + deviations[0]))
+        np.testing.assert_allclose(clear.simulate(2.0)[0], length(np.array([2 * largest, 0, 0]) + deviations[0]))
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
@@ -52,7 +54,7 @@ def test_limits_of_a_normal_value(level):
     assert limits(0.6 * z, [plane(0.6 * z)], level=level, most=99.0) == pytest.approx((0, 1.6 * z), abs=5e-3)
     assert limits(10.0, [plane(10.0)], level=level, most=10.1)[1] == pytest.approx(10.1)
     # the widest of several
-    shifted = Ray(10.0, lambda t: t * 10.0 + NOISE + 0.5)
+    shifted = Direction(10.0, lambda t: t * 10.0 + NOISE + 0.5)
     found = limits(10.0, [plane(10.0), shifted], level=level, most=99.0)
     assert found == pytest.approx((9.5 - z, 10 + z), abs=5e-3)
 
@@ -61,27 +63,27 @@ def test_limits_of_a_normal_value(level):
 def test_limits_of_a_small_value_are_as_exact(size):
     """However far it lies below `most`."""
     z = normal.ppf(0.95)
-    ray = Ray(size, lambda t: size * (t + 0.1 * NOISE))
+    direction = Direction(size, lambda t: size * (t + 0.1 * NOISE))
     expected = (size * (1 - 0.1 * z), size * (1 + 0.1 * z))
-    assert limits(size, [ray], level=0.9, most=1.0) == pytest.approx(expected, rel=1e-3)
+    assert limits(size, [direction], level=0.9, most=1.0) == pytest.approx(expected, rel=1e-3)
 
 
 def test_limits_of_a_square():
     """The size of the square (10 t)^2 is found again from t: limits are the squares of the root's."""
     z = normal.ppf(0.95)
-    square = Ray(100.0, lambda t: (t * 10.0 + NOISE) ** 2, power=2)
+    square = Direction(100.0, lambda t: (t * 10.0 + NOISE) ** 2, power=2)
     assert limits(100.0, [square], level=0.9, most=999.0) == pytest.approx(((10 - z) ** 2, (10 + z) ** 2), rel=1e-3)
 
 
 def test_limits_where_nothing_was_found():
-    nothing = Ray(0.0, lambda _: np.abs(NOISE))
-    assert nothing.is_nothing
-    assert Ray(1e-12, lambda _: NOISE).is_nothing
-    assert not Ray(1e-11, lambda _: NOISE).is_nothing
+    nothing = Direction(0.0, lambda _: np.abs(NOISE))
+    assert nothing.is_zero
+    assert Direction(1e-12, lambda _: NOISE).is_zero
+    assert not Direction(1e-11, lambda _: NOISE).is_zero
     low, high = limits(0.0, [nothing], level=0.9, most=99.0)
     assert low == 0
     assert high == pytest.approx(normal.ppf(0.95), abs=2e-3)
-    np.testing.assert_allclose(nothing.at(0.5), 0.5 + np.abs(NOISE))
+    np.testing.assert_allclose(nothing.simulate_value(0.5), 0.5 + np.abs(NOISE))
 
 
 def test_a_paired_difference_keeps_what_comes_from_different_biases():
@@ -92,7 +94,7 @@ def test_a_paired_difference_keeps_what_comes_from_different_biases():
         seen.append(t)
         return 2 * t + NOISE + 1
 
-    first, second = Ray(2.0, biased), plane(4.0)
+    first, second = Direction(2.0, biased), plane(4.0)
     difference = paired_null((5.0, 4.0), (first, second))
     np.testing.assert_allclose(difference, np.ones(len(NOISE)), atol=1e-12)
     assert seen[-1] * 2 == pytest.approx(4.0, abs=1e-4)  # (v + 1) + v = 5 + 4

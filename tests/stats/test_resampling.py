@@ -10,7 +10,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from refocal.stats import resampling
-from refocal.stats.resampling import Cells, Gaps, as_cells, calibrated_hits, draws, noise, observed
+from refocal.stats.resampling import Cells, Gaps, calibrated_hits, draw_counts, group_cells, noise, observed_sums
 
 RESAMPLES = 4000
 
@@ -61,7 +61,7 @@ def test_noise_of_weighted_means(many, repeated, monkeypatch):
     residuals = np.concatenate([gaps.residuals.toarray() for gaps in several], axis=1)
     total = copies @ weight
     center = copies @ residuals / total
-    np.testing.assert_allclose(np.concatenate([observed(gaps) for gaps in several]), center, rtol=1e-12)
+    np.testing.assert_allclose(np.concatenate([observed_sums(gaps) for gaps in several]), center, rtol=1e-12)
     away = residuals - np.outer(weight, center)
     covariance = (away * copies[:, None]).T @ away / total**2
     joined = np.concatenate(found, axis=1)
@@ -75,23 +75,25 @@ def test_noise_of_weighted_means(many, repeated, monkeypatch):
 @pytest.mark.parametrize("copies", [[1.0, 5.0, 20.0], [3.0, 5.0, 20.0], [2.0, 2.0, 2.0]])
 def test_samples_are_drawn_as_often_as_they_count(copies):
     copies = np.array(copies)
-    found = np.concatenate(list(draws(copies, np.ones(3), resamples=RESAMPLES, rng=np.random.default_rng(2))))
+    found = np.concatenate(list(draw_counts(copies, np.ones(3), resamples=RESAMPLES, rng=np.random.default_rng(2))))
     assert len(found) == RESAMPLES
     close(found, copies, copies)
-    ones = np.concatenate(list(draws(np.ones(50), np.ones(50), resamples=RESAMPLES, rng=np.random.default_rng(3))))
+    ones = np.concatenate(
+        list(draw_counts(np.ones(50), np.ones(50), resamples=RESAMPLES, rng=np.random.default_rng(3)))
+    )
     close(ones, np.ones(50), np.ones(50))
 
 
 def test_a_resample_of_nothing_is_the_sample_itself():
-    drawn = np.concatenate(list(draws(np.ones(1), np.full(1, 3.0), resamples=500, rng=np.random.default_rng(0))))
+    drawn = np.concatenate(list(draw_counts(np.ones(1), np.full(1, 3.0), resamples=500, rng=np.random.default_rng(0))))
     assert drawn.min() == 1
 
 
 def test_chunks_of_resamples_are_all_of_them(monkeypatch):
     monkeypatch.setattr(resampling, "_CHUNK_ELEMENTS", 100)
-    found = [len(part) for part in draws(np.ones(30), np.ones(30), resamples=10, rng=np.random.default_rng(0))]
+    found = [len(part) for part in draw_counts(np.ones(30), np.ones(30), resamples=10, rng=np.random.default_rng(0))]
     assert found == [3, 3, 3, 1]
-    wide = [len(part) for part in draws(np.ones(300), np.ones(300), resamples=3, rng=np.random.default_rng(0))]
+    wide = [len(part) for part in draw_counts(np.ones(300), np.ones(300), resamples=3, rng=np.random.default_rng(0))]
     assert wide == [1, 1, 1]
 
 
@@ -100,7 +102,7 @@ def test_cells_keep_the_sums_of_their_bins(count):
     rng = np.random.default_rng(4)
     confidence, correct = rng.random(count), rng.random(count) < 0.4
     index = rng.integers(0, 5, count)
-    cells = as_cells(confidence, correct, None, index)
+    cells = group_cells(confidence, correct, None, index)
     for given, kept in (
         (np.ones(count), cells.weight),
         (confidence, cells.weight * cells.confidence),
@@ -112,6 +114,6 @@ def test_cells_keep_the_sums_of_their_bins(count):
     # samples are joined only if there are more than levels of confidence, and only without weights
     assert (len(cells.copies) < count) == (count > 2048)
     weights = rng.random(count)
-    alone = as_cells(confidence, correct, weights, index)
+    alone = group_cells(confidence, correct, weights, index)
     np.testing.assert_array_equal(alone.weight, weights)
     np.testing.assert_array_equal(alone.confidence, confidence)

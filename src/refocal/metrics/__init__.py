@@ -1,4 +1,4 @@
-"""Calibration measures of (probs, labels), their uncertainty, and accumulators for any amount of data."""
+"""Calibration measures, their uncertainty, and accumulators for any amount of data."""
 
 from refocal.metrics.accumulator import CalibrationAccumulator, CalibrationSummary
 from refocal.metrics.binned import adaptive_ece, ece, mce, top_k_ece
@@ -14,10 +14,11 @@ from refocal.metrics.means import (
     kl_to_posterior,
     nll,
 )
+from refocal.metrics.measure_record import Interval, PairedTest
 from refocal.metrics.ranking import aurc, auroc
 from refocal.metrics.reliability import CalibrationTest, ReliabilityDiagram, calibration_test, reliability_diagram
 from refocal.metrics.smooth_error import smooth_ece
-from refocal.metrics.uncertainty import Interval, PairedTest, interval, paired_test
+from refocal.metrics.uncertainty import interval, paired_test
 
 __all__ = [
     "BrierDecomposition",

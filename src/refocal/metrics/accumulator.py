@@ -1,4 +1,4 @@
-"""Calibration of any amount of data, in one pass and fixed memory, on any number of machines."""
+"""Calibration measures of any amount of data, in one pass, with fixed memory, on any number of machines."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import json
 import os
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from refocal import _check
+from refocal._check import Input
 from refocal._documents import check_regular, parse_json, read_document
 from refocal._files import replacing
-from refocal.metrics.inputs import TASKS, Block, Events, Input, Sample, joined, read
+from refocal.metrics.defaults import BINS, CONFIDENT
+from refocal.metrics.inputs import TASKS, ArrayLike, Block, Events, Sample, Task, concatenate_events, read
 from refocal.stats.binning import Bins, bin_sums, class_sums, mass_index_of_counts, width_index
 from refocal.stats.gap_norms import calibration_error
 from refocal.stats.proper_scores import brier_scores, softmax, softmax_and_scores, truth_of_logits, truth_of_probs
 from refocal.stats.top_label import top_label
 
-Array = Any
-
-_CELLS = 1024  # of the fine grid, in each bin
+_CELLS = 1024  # cells of the fine grid per bin
 _PENDING_ROWS = 1 << 16
 _SCHEMA = 1
 _SUMS = ("samples", "nll", "brier", "wrong", "confident", "confident_right")
 
 
 class CalibrationSummary(NamedTuple):
-    """What an accumulator has seen.
+    """The measures of all data that an accumulator has seen.
 
     Attributes:
-        samples: Number (or weight) of samples; of events for "binary" and "multilabel".
-        ece: Top-label ECE, equal-width bins, l1.
-        rms: The same with norm l2.
+        samples: Number (or weight) of samples, or of events for "binary" and "multilabel".
+        ece: Top-label ECE with equal-width bins and norm "l1".
+        rms: The same with norm "l2".
         mce: The largest gap of an equal-width bin.
         adaptive_ece: ECE over equal-mass bins, from the fine grid.
-        classwise_ece: Mean over classes; NaN without classwise bins.
+        classwise_ece: Classwise ECE, the mean over classes; NaN without classwise bins.
         nll: Mean negative log-likelihood.
         brier: Mean Brier score.
         error: Error rate.
         confidence: Mean confidence of the top label (mean P(y = 1) for events).
         confidence_share: Share of decisions with a confidence at or above the threshold.
-        share_accuracy: Accuracy among these; NaN where there are none.
+        share_accuracy: Accuracy of these decisions; NaN if there are none.
     """
 
     samples: float
@@ -59,16 +59,27 @@ class CalibrationSummary(NamedTuple):
     share_accuracy: float
 
 
-class CalibrationAccumulator:
-    """Sums from which calibration measures follow, updated batch by batch and merged across machines.
+class AccumulatorSettings(TypedDict):
+    """The arguments of `CalibrationAccumulator`."""
 
-    Memory is fixed: 3 x bins x (1024 + classes) numbers. Equal-width measures and means are exact; adaptive ECE is read
-    off a grid of 1024 cells a bin, within 1e-3 of the exact one for 10,000 samples or more.
+    bins: int
+    task: Task
+    classwise: bool
+    threshold: float
+    ignore_index: int | None
+
+
+class CalibrationAccumulator:
+    """Calibration measures updated batch by batch and merged across machines.
+
+    The accumulator holds sums of fixed size, 3 x bins x (1024 + classes) numbers. Equal-width measures and means are
+    exact. Adaptive ECE comes from a grid of 1024 cells per bin and is within 1e-3 of the exact value for 10,000 samples
+    or more.
 
     Args:
         bins: Number of bins.
         task: "multiclass", "binary" or "multilabel", as for `ece`.
-        classwise: Keep bins for every class ("multiclass" only), which costs most of the time for many classes.
+        classwise: Keep bins for every class ("multiclass" only). With many classes, this takes most of the time.
         threshold: The least confidence that counts toward `confidence_share`.
         ignore_index: Labels with this value do not count.
 
@@ -84,14 +95,14 @@ class CalibrationAccumulator:
     def __init__(
         self,
         *,
-        bins: int = 15,
-        task: str = "multiclass",
+        bins: int = BINS,
+        task: Task = "multiclass",
         classwise: bool = True,
-        threshold: float = 0.99,
+        threshold: float = CONFIDENT,
         ignore_index: int | None = None,
     ) -> None:
         self.bins = _check.count(bins, "bins")
-        self.task = _check.one_of(task, "task", TASKS)
+        self.task: Task = _check.one_of(task, "task", TASKS)
         self.classwise = bool(classwise) and task == "multiclass"
         self.threshold = _check.share(threshold, "threshold")
         self.ignore_index = ignore_index
@@ -99,13 +110,23 @@ class CalibrationAccumulator:
         self.grid = np.zeros((3, self.bins * _CELLS))
         self.classes: np.ndarray | None = None  # (3, K, bins), once K is known
 
-    def update(self, scores: Array, labels: Array, *, input: Input = "probs", sample_weight: Array = None) -> None:
-        """Add a batch of scores; a batch that is rejected changes nothing."""
-        settings: dict[str, Any] = {"task": self.task, "ignore_index": self.ignore_index}
-        self._add(read(scores, labels, sample_weight, input=input, batch=True, **settings))
+    def update(
+        self, scores: ArrayLike, labels: ArrayLike, *, input: Input = "probs", sample_weight: ArrayLike | None = None
+    ) -> None:
+        """Add a batch; a batch that is rejected changes nothing.
+
+        Args:
+            scores: As for `ece`.
+            labels: As for `ece`.
+            input: Whether `scores` are "logits" or "probs".
+            sample_weight: One weight per label.
+        """
+        task, ignore_index = self.task, self.ignore_index
+        sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index, batch=True)
+        self._add(sample)
 
     def merge(self, other: CalibrationAccumulator) -> CalibrationAccumulator:
-        """Add what another accumulator of the same settings has seen, in place."""
+        """Add the sums of another accumulator with the same settings, in place."""
         if self.settings() != other.settings():
             msg = f"other must have the same settings {self.settings()}, got {other.settings()}"
             raise ValueError(msg)
@@ -122,25 +143,25 @@ class CalibrationAccumulator:
         """The measures of everything seen so far."""
         samples, nll, brier, wrong, confident, confident_right = (float(value) for value in self.sums)
         if samples == 0:
-            msg = "the accumulator must have seen a sample before compute(), got none"
+            msg = "compute() needs at least one sample: call update() first"
             raise ValueError(msg)
         wide = Bins(*self.grid.reshape(3, self.bins, _CELLS).sum(axis=-1))
         gaps = wide.confidence - wide.correct
         cells = Bins(*self.grid)
         index = mass_index_of_counts(cells.samples, bins=self.bins)
         mass_gaps = np.bincount(index, weights=cells.confidence - cells.correct, minlength=self.bins)
-        by_class = float("nan")
+        classwise = float("nan")
         if self.classes is not None:
-            of_classes = Bins(*self.classes)
-            errors = calibration_error(of_classes.confidence - of_classes.correct, of_classes.samples, norm="l1")
-            by_class = float(np.mean(errors))
+            class_bins = Bins(*self.classes)
+            errors = calibration_error(class_bins.confidence - class_bins.correct, class_bins.samples, norm="l1")
+            classwise = float(np.mean(errors))
         return CalibrationSummary(
             samples=samples,
             ece=float(calibration_error(gaps, wide.samples, norm="l1")),
             rms=float(calibration_error(gaps, wide.samples, norm="l2")),
             mce=float(calibration_error(gaps, wide.samples, norm="max")),
             adaptive_ece=float(np.sum(np.abs(mass_gaps)) / samples),
-            classwise_ece=by_class,
+            classwise_ece=classwise,
             nll=nll / samples,
             brier=brier / samples,
             error=wrong / samples,
@@ -149,8 +170,8 @@ class CalibrationAccumulator:
             share_accuracy=confident_right / confident if confident else float("nan"),
         )
 
-    def settings(self) -> dict[str, Any]:
-        """What the accumulator was made with."""
+    def settings(self) -> AccumulatorSettings:
+        """The arguments that the accumulator was created with."""
         return {
             "bins": self.bins,
             "task": self.task,
@@ -175,7 +196,11 @@ class CalibrationAccumulator:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CalibrationAccumulator:
-        """Read a state that `save` wrote; a ValueError says what is wrong with any other file."""
+        """Read a state that `save` wrote.
+
+        Raises:
+            ValueError: if the file is something else or is damaged.
+        """
         path = _state_path(path)
         try:
             header, arrays = _read_state(path)
@@ -204,7 +229,7 @@ class CalibrationAccumulator:
         pending: list[Events] = []
         for block in sample.blocks():
             probs, log_p, squares = _probs_and_scores(block, is_logits=sample.is_logits)
-            events = _events(probs, block)
+            events = _to_events(probs, block)
             sums += self._totals(events, -log_p, squares)
             if by_class is not None:
                 by_class += class_sums(probs, block.labels, block.weights, bins=self.bins)
@@ -221,24 +246,23 @@ class CalibrationAccumulator:
 
     def _totals(self, events: Events, log_scores: np.ndarray, squares: np.ndarray) -> np.ndarray:
         confidence, correct, weights = events
-        sure = confidence
         if self.task != "multiclass":
-            sure, correct = np.maximum(confidence, 1 - confidence), (confidence >= 0.5) == correct
-        is_sure = sure >= self.threshold
+            confidence, correct = np.maximum(confidence, 1 - confidence), (confidence >= 0.5) == correct
+        is_sure = confidence >= self.threshold
         others = (squares, ~correct, is_sure, is_sure & correct)
         if weights is None:
             return np.array([len(correct), *(values.sum() for values in (log_scores, *others))], dtype=np.float64)
-        counted = np.where(weights > 0, log_scores, 0.0)  # an infinite score of weight 0 is nothing
-        return np.array([weights.sum(), *((weights * values).sum() for values in (counted, *others))])
+        finite = np.where(weights > 0, log_scores, 0.0)  # a weight of 0 removes a sample, even if its score is infinite
+        return np.array([weights.sum(), *((weights * values).sum() for values in (finite, *others))])
 
     def _cells(self, pending: list[Events]) -> np.ndarray:
-        confidence, correct, weights = joined(pending)
+        confidence, correct, weights = concatenate_events(pending)
         size = self.bins * _CELLS
         return np.array(bin_sums(width_index(confidence, bins=size), confidence, correct, weights, size=size))
 
 
 def _probs_and_scores(block: Block, *, is_logits: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Probabilities of a block, log p of what came true, and Brier scores."""
+    """The probabilities of a block, log p of the true class, and Brier scores."""
     scores, labels = block.scores, block.labels
     if not is_logits:
         return scores, truth_of_probs(scores, labels)[0], brier_scores(scores, labels)
@@ -248,7 +272,7 @@ def _probs_and_scores(block: Block, *, is_logits: bool) -> tuple[np.ndarray, np.
     return softmax_and_scores(scores, labels)
 
 
-def _events(probs: np.ndarray, block: Block) -> Events:
+def _to_events(probs: np.ndarray, block: Block) -> Events:
     if probs.ndim == 1:
         return Events(probs, block.labels == 1, block.weights)
     confidence, correct = top_label(probs, block.labels)
@@ -256,7 +280,7 @@ def _events(probs: np.ndarray, block: Block) -> Events:
 
 
 def _read_state(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header of a file, and its arrays."""
+    """The header and the arrays of a file."""
     names = ("sums", "grid", "classes")
     if path.suffix == ".json":
         header = parse_json(read_document(path), ValueError)

@@ -1,123 +1,164 @@
-"""The parts of the Brier score under resampling.
+"""Intervals and tests for the parts of the Brier score.
 
-Isotonic recalibration fits the noise of its own sample: the calibration part is too large, refinement too small. A
-resample here is one of a model whose truth is known, the recalibrated predictions moved toward the given ones: with
-pi_t = p + t (pi - p), t = 0 is calibrated, and at every t the parts are known.
+Isotonic recalibration fits the noise of its own sample, so the calibration part is too large and the refinement too
+small. The resamples here come from models whose truth is known: recalibrated predictions, moved toward the given ones.
+With pi_t = p + t (pi - p), the model is calibrated at t = 0, and at every t the true parts are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from refocal.metrics.classwise import class_columns
-from refocal.metrics.inputs import Events, Sample, read
+from refocal.metrics.decomposition import BrierDecomposition
+from refocal.metrics.inputs import ArrayLike, Events, Sample, Task
+from refocal.metrics.measure_record import Interval, PairedTest, Request
+from refocal.metrics.norm_intervals import Evidence
 from refocal.stats.binning import mass_edges
-from refocal.stats.inverted_tests import Ray, crossing
+from refocal.stats.inverted_tests import Direction, crossing, two_sided_p_value
 from refocal.stats.isotonic import brier_parts, calibration_part, isotonic_rows
-from refocal.stats.resampling import draws
+from refocal.stats.resampling import draw_counts
 
-if TYPE_CHECKING:
-    from refocal.metrics.norm_intervals import Request
+BRIER_PARTS = ("refinement", "uncertainty", "resolution")  # that `BrierPartMethod` is for
 
-Array = Any
+_PartsFunction = Callable[..., np.ndarray]  # `brier_parts`, or one of them
+_Column = tuple[np.ndarray, Events]  # the rows of a class, and its events
 
-_PartsOf = Callable[..., np.ndarray]  # `brier_parts`, or one of them
-
-_CELLS = 1 << 11  # of all classes together, but 16 of each
+_CELLS = 1 << 11  # for all classes together, but at least 16 per class
 _CHUNK_ELEMENTS = 1 << 20
 
 
+@dataclass(frozen=True)
+class BrierPartMethod:
+    """A bootstrap of recalibrated predictions, whose true parts are known. So it includes the effect of overfitting.
+
+    Attributes:
+        part: A field of `BrierDecomposition`.
+    """
+
+    part: str
+
+    def interval(self, request: Request, scores: ArrayLike, *, level: float) -> Interval:
+        """The part minus the quantiles of its error."""
+        (resamples,) = resample_brier(request, scores)
+        value = request.value(scores)
+        above, below = np.quantile(self._errors(resamples), [(1 + level) / 2, (1 - level) / 2])
+        return Interval(value, max(0.0, float(value - above)), max(0.0, float(value - below)))
+
+    def paired_test(self, request: Request, first: ArrayLike, second: ArrayLike) -> PairedTest:
+        """Compare the difference of the parts with the differences of their errors."""
+        one, two = (self._errors(each) for each in resample_brier(request, first, second))
+        a, b = request.value(first), request.value(second)
+        return PairedTest(a, b, two_sided_p_value(a - b, one - two))
+
+    def _errors(self, resamples: BrierResamples) -> np.ndarray:
+        return resamples.errors()[BrierDecomposition._fields.index(self.part)]
+
+
+def brier_evidence(request: Request, *predictions: ArrayLike) -> list[Evidence]:
+    """The evidence of the calibration part."""
+    return [
+        Evidence(each.value, each.directions(), most=min(2.0, each.classes))
+        for each in resample_brier(request, *predictions)
+    ]
+
+
 class BrierResamples(NamedTuple):
-    """Cells of the predictions of each class, and what resamples make of them."""
+    """Cells of the predictions of each class, and their resamples."""
 
     places: np.ndarray  # (K, C) mean prediction p
     fitted: np.ndarray  # (K, C) its isotonic recalibration pi
     mass: np.ndarray  # (K, C)
     hits: np.ndarray  # (K, C)
     resampled_mass: np.ndarray  # (R, K, C)
-    deviations: np.ndarray  # (R, K, C) of resampled hits, from pi
-    classes: int  # of one sample: what the mass of all cells is divided by
+    deviations: np.ndarray  # (R, K, C) of resampled hits from those expected under pi
+    classes: int  # per sample; the mass of all cells is divided by it
 
     @property
-    def found(self) -> float:
+    def value(self) -> float:
         """The calibration part of these cells."""
-        return float(self._measured(calibration_part, self.mass, self.hits, self.fitted))
+        return float(self._parts(calibration_part, self.mass, self.hits, self.fitted))
 
-    def rays(self) -> list[Ray]:
-        """Where the truth of the calibration part may lie."""
-        return [Ray(float(self.truth(1.0, calibration_part)), lambda t: self.shown(t, calibration_part), power=2)]
+    def directions(self) -> list[Direction]:
+        """Where the true calibration part may lie."""
+        size = float(self.truth(1.0, calibration_part))
+        return [Direction(size, lambda t: self.simulate(t, calibration_part), power=2)]
 
-    def truth(self, t: float, parts: _PartsOf) -> np.ndarray:
-        """The five parts, or one, for recalibrated predictions pi_t, (5,) or ()."""
-        fitted = self._moved(t)
-        return self._measured(parts, self.mass, self.mass * fitted, fitted)
+    def truth(self, t: float, parts: _PartsFunction) -> np.ndarray:
+        """The true parts (5,), or one part (), if pi_t is the truth."""
+        fitted = self._move(t)
+        return self._parts(parts, self.mass, self.mass * fitted, fitted)
 
-    def shown(self, t: float, parts: _PartsOf) -> np.ndarray:
-        """What resamples show where pi_t is the truth, (5, R) or (R,): labels drawn anew, other rows of predictions."""
-        moved, found = self._moved(t), []
+    def simulate(self, t: float, parts: _PartsFunction) -> np.ndarray:
+        """The parts (5, R), or one part (R,), in resamples of labels and rows if pi_t is the truth."""
+        moved, result = self._move(t), []
         step = max(1, _CHUNK_ELEMENTS // self.mass.size)
         for start in range(0, len(self.deviations), step):
             rows = slice(start, start + step)
             hits = self.mass * moved + self.deviations[rows]
             fitted = isotonic_rows(hits / self.mass, np.broadcast_to(self.mass, hits.shape))
             mass = self.resampled_mass[rows]
-            labels_anew = self._measured(parts, self.mass, hits, fitted)
-            found.append(labels_anew + self._measured(parts, mass, mass * moved, moved))
-        return np.concatenate(found, axis=-1) - self.truth(t, parts)[..., None]
+            new_labels = self._parts(parts, self.mass, hits, fitted)
+            result.append(new_labels + self._parts(parts, mass, mass * moved, moved))
+        return np.concatenate(result, axis=-1) - self.truth(t, parts)[..., None]
 
     def errors(self) -> np.ndarray:
-        """How far the parts of a resample are from the truth, at the likeliest t, (5, R)."""
+        """The differences of simulated parts from the true ones, at the most likely t, (5, R)."""
 
         def mean(t: float) -> float:
-            return float(np.mean(self.shown(t, calibration_part)))
+            return float(np.mean(self.simulate(t, calibration_part)))
 
-        likeliest = 0.0 if mean(0.0) >= self.found else crossing(mean, self.found, 0.0, 1.0, halvings=6)
-        return self.shown(likeliest, brier_parts) - self.truth(likeliest, brier_parts)[:, None]
+        likeliest = 0.0 if mean(0.0) >= self.value else crossing(mean, self.value, 0.0, 1.0, halvings=6)
+        return self.simulate(likeliest, brier_parts) - self.truth(likeliest, brier_parts)[:, None]
 
-    def _moved(self, t: float) -> np.ndarray:
+    def _move(self, t: float) -> np.ndarray:
         return self.places + t * (self.fitted - self.places)
 
-    def _measured(self, parts: _PartsOf, mass: np.ndarray, hits: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    def _parts(self, parts: _PartsFunction, mass: np.ndarray, hits: np.ndarray, fitted: np.ndarray) -> np.ndarray:
         divisor = mass.sum(axis=(-2, -1)) / self.classes
         return parts(self.places, mass, hits, divisor, fitted)
 
 
-def brier_resamples(request: Request, *predictions: Array) -> list[BrierResamples]:
+def resample_brier(request: Request, *predictions: ArrayLike) -> list[BrierResamples]:
     """The cells of each prediction, with the same resamples of the same rows."""
-    samples = [read(probs, request.labels, **request.common) for probs in predictions]
+    samples = [request.read(scores) for scores in predictions]
     prepared = [_prepare(sample, task=request.common["task"]) for sample in samples]
     weight = prepared[0][1][0].sum(axis=1)
-    drawn = np.concatenate(list(draws(np.ones(len(weight)), weight, resamples=request.resamples, rng=request.rng)))
-    found = []
+    counts = np.concatenate(
+        list(draw_counts(np.ones(len(weight)), weight, resamples=request.resamples, rng=request.rng))
+    )
+    result = []
     for cells, rows in prepared:
         shape = (request.resamples, *cells.mass.shape)
-        mass, deviations = (drawn @ rows[0]).reshape(shape), ((drawn - 1) @ rows[1]).reshape(shape)
-        found.append(cells._replace(resampled_mass=mass, deviations=deviations))
-    return found
+        mass, deviations = (counts @ rows[0]).reshape(shape), ((counts - 1) @ rows[1]).reshape(shape)
+        result.append(cells._replace(resampled_mass=mass, deviations=deviations))
+    return result
 
 
-def _prepare(sample: Sample, *, task: str) -> tuple[BrierResamples, np.ndarray]:
-    """Cells without resamples, and what each group of rows adds to their mass and to their residuals, (2, G, K C)."""
+def _prepare(sample: Sample, *, task: Task) -> tuple[BrierResamples, np.ndarray]:
+    """Cells without resamples, and the contribution of each group of rows to mass and residuals, (2, G, K C)."""
+    columns: list[_Column]
     if task == "binary":
         events = sample.all_events()
         columns = [(np.arange(len(events.correct)), events)]
     else:
         columns = list(class_columns(sample))
     size = int(np.clip(_CELLS // len(columns), 16, 128))
-    last = max(int(of_rows[-1]) for of_rows, _ in columns)
+    last = max(int(places[-1]) for places, _ in columns)
     groups = min(last + 1, max(512, (1 << 23) // (len(columns) * size)))
     tables = [_cells(events, size) for _, events in columns]
     places, mass, hits = (np.array([table[part] for table in tables]) for part in (1, 2, 3))
     fitted = isotonic_rows(hits / mass, mass)
     rows = np.zeros((2, groups, len(columns) * size))
-    for k, ((of_rows, events), (index, *_)) in enumerate(zip(columns, tables, strict=True)):
-        scale = np.ones(len(index)) if events.weights is None else events.weights
-        # rows of a group stay together in a resample: there are too many to draw each
-        where = (of_rows % groups, index)
+    for k, ((column_rows, events), (index, *_)) in enumerate(zip(columns, tables, strict=True)):
+        scale = events.scale
+        # Rows of a group stay together in a resample: there are too many rows to draw each.
+        where = (column_rows % groups, index)
         for part, values in enumerate((scale, scale * (events.correct - fitted[k][index]))):
             sums = scipy.sparse.csr_array((values, where), shape=(groups, size)).toarray()
             rows[part, :, k * size : (k + 1) * size] = sums
@@ -126,18 +167,18 @@ def _prepare(sample: Sample, *, task: str) -> tuple[BrierResamples, np.ndarray]:
 
 
 def _cells(events: Events, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The cell of each event, and of each of `size` cells of equally many: mean prediction, mass, hits.
+    """The cell of each event; and the mean prediction, mass and hits of `size` cells with equally many events.
 
-    Cells that nothing falls into have a mass of next to nothing.
+    Empty cells get a negligible mass.
     """
-    scale = np.ones(len(events.correct)) if events.weights is None else events.weights
+    scale = events.scale
     edges = mass_edges(events.confidence, events.weights, bins=size)
     index = np.searchsorted(edges, events.confidence, side="left")
     mass, total, hits = (
         np.bincount(index, weights=part, minlength=size)
         for part in (scale, scale * events.confidence.astype(np.float64), scale * events.correct)
     )
-    # an empty cell takes the prediction of its edge, so that predictions rise
+    # An empty cell takes the prediction of its edge, so that predictions increase.
     used = mass > 0
     places = np.where(used, total / np.where(used, mass, 1.0), np.append(edges, 1.0))
     places = np.maximum.accumulate(places)

@@ -1,47 +1,52 @@
-"""Calibration errors of every class's probability, not of the top label alone."""
+"""Calibration errors of the probability of every class, not only of the top label."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
 from refocal import _check
-from refocal.metrics.binned import BINNINGS, NORMS, event_error
-from refocal.metrics.inputs import Events, Input, Sample, joined, read
-from refocal.stats.binning import Bins, class_sums
-from refocal.stats.gap_norms import calibration_error
+from refocal._check import Input
+from refocal.metrics.binned import check_bins, event_error
+from refocal.metrics.defaults import BINS
+from refocal.metrics.inputs import ArrayLike, Events, Sample, Task, concatenate_events, read
+from refocal.stats.binning import Binning, Bins, class_sums
+from refocal.stats.gap_norms import GapNorm, calibration_error
 
-Array = Any
+Reduction = Literal["mean", "sum"]
+
+CLASS_TASKS: tuple[Task, ...] = ("multiclass", "multilabel")  # "binary" has no classes to average over
+REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum")
 
 _COLUMN_ELEMENTS = 1 << 22
 
 
 def classwise_ece(
-    scores: Array,
-    labels: Array,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
-    bins: int = 15,
-    binning: str = "equal_width",
-    norm: str = "l1",
-    reduction: str = "mean",
+    bins: int = BINS,
+    binning: Binning = "equal_width",
+    norm: GapNorm = "l1",
+    reduction: Reduction = "mean",
     input: Input = "probs",
-    sample_weight: Array = None,
-    task: str = "multiclass",
+    sample_weight: ArrayLike | None = None,
+    task: Task = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
-    """The ECE of each class's probability against its frequency, averaged over the classes.
+    """Classwise ECE: the ECE of the probability of each class against its frequency, averaged over the classes.
 
     Args:
-        scores: (N, K), (N, K, ...) with classes on axis 1; (N, L) for "multilabel".
+        scores: (N, K), or (N, K, ...) with classes on axis 1; (N, L) for "multilabel".
         labels: As for `ece`. Classes that do not occur count too: their probabilities should be 0.
-        bins: Number of bins of each class.
+        bins: Number of bins per class.
         binning: As for `ece`.
-        norm: "l1", "l2" or "max", of each class.
-        reduction: "mean" over the classes, or the "sum" that some papers print.
+        norm: "l1", "l2" or "max", for each class.
+        reduction: "mean" over the classes, or "sum", which some papers report.
         input: Whether `scores` are "logits" or "probs".
-        sample_weight: One weight for each label.
+        sample_weight: One weight per label.
         task: "multiclass" or "multilabel".
         ignore_index: Labels with this value do not count.
 
@@ -52,11 +57,9 @@ def classwise_ece(
 
     Reference: Kull et al.: Beyond temperature scaling. NeurIPS 2019, section 2.
     """
-    _check.one_of(reduction, "reduction", ("mean", "sum"))
-    _check.one_of(norm, "norm", NORMS)
-    _check.count(bins, "bins")
-    _check.one_of(binning, "binning", BINNINGS)
-    check_task(task)
+    _check.one_of(reduction, "reduction", REDUCTIONS)
+    check_bins(bins, binning, norm)
+    _check.one_of(task, "task", CLASS_TASKS)
     sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     if binning == "equal_width" and task == "multiclass":
         sums = _all_class_bins(sample, bins=bins)
@@ -69,32 +72,34 @@ def classwise_ece(
 
 
 def thresholded_ece(
-    scores: Array,
-    labels: Array,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
     threshold: float = 0.01,
-    bins: int = 15,
-    binning: str = "equal_mass",
+    bins: int = BINS,
+    binning: Binning = "equal_mass",
     input: Input = "probs",
-    sample_weight: Array = None,
-    task: str = "multiclass",
+    sample_weight: ArrayLike | None = None,
+    task: Task = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
-    """`classwise_ece` of the probabilities above a threshold only (TACE): small ones would hide the others' gaps.
+    """Thresholded adaptive calibration error (TACE): `classwise_ece` of the probabilities above a threshold.
+
+    With many classes, most probabilities are tiny, and their small gaps would hide the gaps of the others.
 
     Args:
         scores: As for `classwise_ece`.
         labels: As for `classwise_ece`.
-        threshold: Probabilities up to this one do not count.
-        bins: Number of bins of each class.
+        threshold: Only probabilities above this value count.
+        bins: Number of bins per class.
         binning: As for `ece`.
         input: Whether `scores` are "logits" or "probs".
-        sample_weight: One weight for each label.
+        sample_weight: One weight per label.
         task: "multiclass" or "multilabel".
         ignore_index: Labels with this value do not count.
 
     Returns:
-        The mean over the classes that have a probability above the threshold; 0 where none has.
+        The mean over the classes that have a probability above the threshold; 0 if none has.
 
     Example:
         >>> import numpy as np
@@ -105,14 +110,14 @@ def thresholded_ece(
     Reference: Nixon et al.: Measuring calibration in deep learning. CVPR workshops 2019 (TACE).
     """
     threshold = _check.share(threshold, "threshold")
-    errors = []
-    check_task(task)
+    _check.one_of(task, "task", CLASS_TASKS)
     sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
-    for events in class_events(sample):
-        keep = events.confidence > threshold
-        kept = Events(*(None if part is None else part[keep] for part in events))  # type: ignore[arg-type]
-        if keep.any() if kept.weights is None else kept.weights.any():
-            errors.append(event_error([kept], bins=bins, binning=binning))
+    errors = []
+    for confidence, correct, weights in class_events(sample):
+        above = confidence > threshold
+        events = Events(confidence[above], correct[above], None if weights is None else weights[above])
+        if above.any() if events.weights is None else events.weights.any():
+            errors.append(event_error([events], bins=bins, binning=binning))
     return float(np.mean(errors)) if errors else 0.0
 
 
@@ -122,32 +127,27 @@ def class_events(sample: Sample) -> Iterator[Events]:
 
 
 def class_columns(sample: Sample) -> Iterator[tuple[np.ndarray, Events]]:
-    """The same with the places of these events among the rows: all that count, or those of a label that do."""
+    """`class_events` with the row of each event, counted among the rows that count (multi-label: among all rows)."""
     if sample.classes == 1:
         for column in range(sample.shape[1]):
             label = sample.column(column)
             counts = label.counts()
-            if counts.any() if label.weights is None else label.weights[counts].any():  # else nobody gave this label
+            if counts.any() if label.weights is None else label.weights[counts].any():  # skip labels without samples
                 yield np.flatnonzero(counts), label.all_events()
         return
     rows = np.arange(np.count_nonzero(sample.counts()))
-    # a few columns at a time, so that there are neither many passes nor a second copy of the data
+    # A few columns at a time: this needs neither many passes nor a second copy of the data.
     step = max(1, _COLUMN_ELEMENTS // len(sample.labels))
     for first in range(0, sample.classes, step):
         blocks = [block._replace(scores=block.scores[:, first : first + step].copy()) for block in sample.prob_blocks()]
         for offset in range(min(step, sample.classes - first)):
             parts = [Events(part.scores[:, offset], part.labels == first + offset, part.weights) for part in blocks]
-            yield rows, joined(parts)
+            yield rows, concatenate_events(parts)
 
 
 def _all_class_bins(sample: Sample, *, bins: int) -> Bins:
-    """Sums (K, bins) of every class in one pass."""
+    """Sums (K, bins) over all classes, in one pass."""
     total = np.zeros((3, sample.classes, bins))
     for block in sample.prob_blocks():
         total += class_sums(block.scores, block.labels, block.weights, bins=bins)
     return Bins(*total)
-
-
-def check_task(task: str) -> None:
-    """Reject "binary", which has no classes to average over."""
-    _check.one_of(task, "task", ("multiclass", "multilabel"))

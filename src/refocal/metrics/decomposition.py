@@ -1,27 +1,26 @@
-"""The Brier score taken apart: what recalibration would save, and what would be left."""
+"""The Brier score split into what recalibration can remove and what remains."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
+from refocal._check import Input
 from refocal.metrics.classwise import class_events
-from refocal.metrics.inputs import Events, Input, read
-
-Array = Any
+from refocal.metrics.inputs import ArrayLike, Events, Task, read
 
 
 class BrierDecomposition(NamedTuple):
-    """brier = calibration + refinement, and refinement = uncertainty - resolution; none is negative.
+    """brier = calibration + refinement and refinement = uncertainty - resolution; no part is negative.
 
     Attributes:
         brier: The Brier score.
-        calibration: What the best increasing map of each class's probability would save.
+        calibration: How much the best increasing map of the probability of each class would save.
         refinement: The Brier score after that map.
-        uncertainty: The Brier score of the classes' frequencies, given to every sample.
-        resolution: What the predictions tell beyond these frequencies.
+        uncertainty: The Brier score of predicting the class frequencies for every sample.
+        resolution: How much the predictions improve on the class frequencies.
     """
 
     brier: float
@@ -32,26 +31,27 @@ class BrierDecomposition(NamedTuple):
 
 
 def brier_decomposition(
-    scores: Array,
-    labels: Array,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
     input: Input = "probs",
-    sample_weight: Array = None,
-    task: str = "multiclass",
+    sample_weight: ArrayLike | None = None,
+    task: Task = "multiclass",
     ignore_index: int | None = None,
 ) -> BrierDecomposition:
-    """Brier score = calibration + refinement, what is left after isotonic recalibration of each class.
+    """Split the Brier score into calibration and refinement, by isotonic recalibration of each class.
 
-    The parts are exact and need no bins. The map is fitted to the sample itself, so a calibrated model has a small
-    positive calibration part, which goes to 0 with growing samples.
+    The parts are exact and need no bins. The map is fitted to the sample itself, so the calibration part of a
+    calibrated model is slightly positive. It goes to 0 as the sample grows.
 
     Args:
-        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
+        scores: (N, K), or (N, K, ...) with classes on axis 1; one score for P(y = 1) for "binary"; (N, L) for
+            "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, with the shape of `scores`.
         input: Whether `scores` are "logits" or "probs".
-        sample_weight: One weight for each label.
-        task: "multiclass" adds up the classes; "binary" and "multilabel" score P(y = 1) alone, as `brier` does, each
-            label with a map of its own.
+        sample_weight: One weight per label.
+        task: "multiclass" adds up the classes. "binary" and "multilabel" score P(y = 1) alone, as `brier` does, with
+            one map per label.
         ignore_index: Labels with this value do not count.
 
     Example:
@@ -72,20 +72,19 @@ def brier_decomposition(
 
 
 def _event_parts(events: Events) -> tuple[float, float, float, float]:
-    """Summed squares of the predictions, of their isotonic recalibration and of the frequency; the total weight."""
-    confidence, correct, weights = events
-    scale = np.ones(len(correct)) if weights is None else weights
-    # equal predictions are one point to the fit, whatever their order
-    places, group = np.unique(confidence.astype(np.float64), return_inverse=True)
+    """Summed squares for the predictions, their isotonic recalibration and the frequency, and the total weight."""
+    scale = events.scale
+    # Equal predictions are one point of the fit, whatever their order.
+    places, group = np.unique(events.confidence.astype(np.float64), return_inverse=True)
     mass = np.bincount(group, weights=scale)
-    hits = np.bincount(group, weights=scale * correct)
+    hits = np.bincount(group, weights=scale * events.correct)
     used = mass > 0
     places, mass, hits = places[used], mass[used], hits[used]
     fitted = scipy.optimize.isotonic_regression(hits / mass, weights=mass).x
     frequency = hits.sum() / mass.sum()
 
-    def squares(values: Any) -> float:
-        # sum w (v - y)^2 over the members of each group, y being 0 or 1
+    def squares(values: np.ndarray) -> float:
+        # The sum of w (v - y)^2 over the samples of each group, with y = 0 or 1.
         return float(np.sum(hits * (values - 1) ** 2 + (mass - hits) * values**2))
 
     return squares(places), squares(fitted), squares(frequency), float(mass.sum())

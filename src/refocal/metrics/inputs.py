@@ -1,54 +1,61 @@
-"""The one door of the metrics: arrays of any library, as checked blocks of rows in NumPy.
+"""Reading the input of metrics: arrays of any library become checked blocks of NumPy rows.
 
-A block is small enough to stay in a core's cache while it is checked and summed, so that the data come from the
-main memory once and no temporary grows with them.
+A block is small enough to stay in a core's cache while it is checked and summed. So the data leave main memory once,
+and no temporary array grows with them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from refocal import _check
-from refocal._arrays import is_torch
+from refocal._arrays import Array, is_torch
+from refocal._check import Input
 from refocal.stats.proper_scores import softmax
 from refocal.stats.top_label import top_label, top_label_of_logits
 
-Array = Any
-Input = _check.Input
+ArrayLike = Array | Sequence[Any]  # an array of any library, or nested lists
+Task = Literal["multiclass", "binary", "multilabel"]
 
-INPUTS = ("logits", "probs")
-TASKS = ("multiclass", "binary", "multilabel")
+INPUTS: tuple[Input, ...] = ("logits", "probs")
+TASKS: tuple[Task, ...] = ("multiclass", "binary", "multilabel")
+
 _BLOCK_ELEMENTS = 1 << 17
 _EVENT_ROWS = 1 << 16  # (confidence, correct) pairs that are binned at once
 
 
 class Block(NamedTuple):
-    """Rows in float32 or float64: (n, K) for classes, (n,) for events of probability P(y = 1)."""
+    """Rows in float32 or float64: (n, K) for classes, (n,) for events with probability P(y = 1)."""
 
     scores: np.ndarray
     labels: np.ndarray  # (n,) in 0 ... K - 1; 0 or 1 for events
     weights: np.ndarray | None  # (n,) float64
-    rows: np.ndarray | None  # where these rows stand in the input; None for all of them, in order
+    rows: np.ndarray | None  # positions of these rows in the input; None for all rows, in order
 
 
 class Events(NamedTuple):
-    """What calibration of the top label is about: claimed probabilities, and whether they came true."""
+    """Claimed probabilities, and whether the claims came true."""
 
     confidence: np.ndarray
     correct: np.ndarray
     weights: np.ndarray | None
 
+    @property
+    def scale(self) -> np.ndarray:
+        """The weights, as ones if there are none."""
+        return np.ones(len(self.correct)) if self.weights is None else self.weights
+
 
 @dataclass(frozen=True)
 class Sample:
-    """Predictions, labels and weights, of matching shapes; values are checked as blocks are read."""
+    """Scores, labels and weights of matching shapes. Values are checked as blocks are read."""
 
-    scores: Array  # (N, K, S) for classes, (N,) for events
+    scores: Any  # a NumPy array or a PyTorch tensor: (N, K) or (N, K, S) for classes, (N,) for events
     labels: np.ndarray  # (N * S,)
     weights: np.ndarray | None
     name: str
@@ -63,10 +70,16 @@ class Sample:
         return int(self.scores.shape[1]) if self.scores.ndim > 1 else 1
 
     def counts(self) -> np.ndarray:
-        """Whether a label counts, (N * S,)."""
+        """Whether each label counts, (N * S,)."""
         if self.ignore_index is None:
             return np.ones(len(self.labels), dtype=bool)
         return self.labels != self.ignore_index
+
+    def used_weights(self) -> np.ndarray | None:
+        """The weights of the rows that count."""
+        if self.weights is None or self.ignore_index is None:
+            return self.weights
+        return self.weights[self.labels != self.ignore_index]
 
     def blocks(self) -> Iterator[Block]:
         """The rows that count, in order, checked."""
@@ -80,8 +93,8 @@ class Sample:
             yield block._replace(scores=softmax(block.scores)) if self.is_logits else block
 
     def _raw_blocks(self) -> Iterator[tuple[int, Block]]:
-        for start, slice_of_rows in self._slices():
-            scores, stop = slice_of_rows, start + len(slice_of_rows)
+        for start, part in self._slices():
+            scores, stop = part, start + len(part)
             labels = self.labels[start:stop]
             weights = None if self.weights is None else self.weights[start:stop]
             rows = None
@@ -90,7 +103,7 @@ class Sample:
                 scores, labels = scores[keep], labels[keep]
                 weights = None if weights is None else weights[keep]
             if len(labels):
-                # an index made of labels in uint8 would overflow
+                # Labels become indices, which would overflow in uint8.
                 yield start, Block(scores, labels.astype(np.intp, copy=False), weights, rows)
 
     def events(self) -> Iterator[Events]:
@@ -100,20 +113,20 @@ class Sample:
         for start, block in self._raw_blocks():
             if self.is_logits:
                 self._check(block.scores, start, block.rows)
-                pending.append(self._events_of(block))
+                pending.append(self._to_events(block))
             else:  # the arg max brings the block into the cache faster than the checks do
-                pending.append(self._events_of(block))
+                pending.append(self._to_events(block))
                 self._check(block.scores, start, block.rows)
             size += len(block.labels)
             if size >= _EVENT_ROWS:
-                yield joined(pending)
+                yield concatenate_events(pending)
                 pending, size = [], 0
         if pending:
-            yield joined(pending)
+            yield concatenate_events(pending)
 
     def all_events(self) -> Events:
         """All of `events` at once."""
-        return joined(list(self.events()))
+        return concatenate_events(list(self.events()))
 
     def column(self, index: int) -> Sample:
         """The events of one label of a multi-label task."""
@@ -127,7 +140,7 @@ class Sample:
             shape=self.shape[:1],
         )
 
-    def _events_of(self, block: Block) -> Events:
+    def _to_events(self, block: Block) -> Events:
         if block.scores.ndim == 1:
             probs = _sigmoid(block.scores) if self.is_logits else block.scores
             return Events(probs, block.labels == 1, block.weights)
@@ -136,7 +149,7 @@ class Sample:
         return Events(confidence, correct, block.weights)
 
     def _slices(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Slices of rows (n, K) or (n,), with the flat index of the first."""
+        """Slices of rows (n, K) or (n,), with the flat index of their first row."""
         if self.scores.ndim == 1:
             for start in range(0, self.scores.shape[0], _BLOCK_ELEMENTS):
                 yield start, _as_numpy(self.scores[start : start + _BLOCK_ELEMENTS])
@@ -154,7 +167,7 @@ class Sample:
                 yield image * places + start, np.ascontiguousarray(part.T)
 
     def _check(self, scores: np.ndarray, start: int, rows: np.ndarray | None) -> None:
-        """Look at a block as a whole; only where something is wrong, row by row."""
+        """Check a block as a whole, and row by row only if something is wrong."""
         if self.is_logits:
             if np.isfinite(scores.max()) and np.isfinite(scores.min()):
                 return
@@ -175,7 +188,7 @@ class Sample:
                 return
             smallest = scores.min(axis=1)
             self._reject(~(smallest >= 0), smallest, f"{self.name} must be non-negative and not NaN", start, rows)
-            message = f"rows of {self.name} must sum to 1 (logits need input='logits')"
+            message = f"rows of {self.name} must sum to 1 (for logits, pass input='logits')"
             self._reject(~(np.abs(sums - 1) <= tolerance), sums, message, start, rows)
 
     def _reject(self, bad: np.ndarray, values: np.ndarray, message: str, start: int, rows: np.ndarray | None) -> None:
@@ -183,37 +196,37 @@ class Sample:
 
 
 def read(
-    scores: Any,
-    labels: Any,
-    sample_weight: Any = None,
+    scores: ArrayLike,
+    labels: ArrayLike,
+    sample_weight: ArrayLike | None = None,
     *,
     input: Input = "probs",
-    task: str = "multiclass",
+    task: Task = "multiclass",
     ignore_index: int | None = None,
     name: str = "scores",
     batch: bool = False,
 ) -> Sample:
-    """Check the shapes and kinds of what a metric was given.
+    """Check the shapes and dtypes of the arguments of a metric.
 
     Args:
-        scores: multiclass: (N, K), or (N, K, ...) with the classes on axis 1. binary: P(y = 1), of the labels' shape or
-            with one column more. multilabel: (N, L).
+        scores: multiclass: (N, K), or (N, K, ...) with the classes on axis 1. binary: one score for P(y = 1), with the
+            shape of `labels` or with one more axis of length 1. multilabel: (N, L).
         labels: multiclass: (N,) or (N, ...), class indices. binary: 0 or 1. multilabel: (N, L) of 0 or 1.
-        sample_weight: None, or one weight for each label; for multilabel also one for each of N rows.
-        input: Whether `scores` are "logits" or "probs".
-        task: How to read `scores`; it is never guessed.
+        sample_weight: None, or one weight per label; for multilabel also one per row, (N,).
+        input: Whether `scores` are "logits" or "probs". It is never guessed.
+        task: How to read `scores`. It is never guessed.
         ignore_index: Labels with this value do not count.
-        name: What to call `scores` in messages.
-        batch: Whether more may follow, so that nothing has to count in these.
+        name: The name of `scores` in messages.
+        batch: Whether this is one of several batches. Then it may have no row that counts.
     """
     check_input(input)
     _check.one_of(task, "task", TASKS)
     if ignore_index is not None:
         _check.whole(ignore_index, "ignore_index")
-    xp, scores = _check.floating(scores, name)
-    bits = int(xp.finfo(scores.dtype).bits)
-    view = _view(scores)
-    answers = _integers(_check.unmasked(labels, "labels"))
+    xp, array = _check.floating(scores, name)
+    bits = int(xp.finfo(array.dtype).bits)
+    view = _view(array)
+    answers = _to_integers(_check.unmasked(labels, "labels"))
     if task == "multiclass":
         if view.ndim < 2 or view.shape[1] < 2:
             msg = f"{name} must have shape (N, classes) or (N, classes, ...), two classes or more, got {_shape(view)}"
@@ -233,7 +246,7 @@ def read(
         msg = f"labels must have shape {tuple(map(int, shape))}, got {answers.shape}"
         raise ValueError(msg)
     if math.prod(shape) == 0:
-        msg = f"{name} must have at least one row, got shape {_shape(scores)}"
+        msg = f"{name} must have at least one row, got shape {_shape(array)}"
         raise ValueError(msg)
     flat = answers.reshape(-1)
     counts: Any = slice(None) if ignore_index is None else flat != ignore_index
@@ -241,20 +254,31 @@ def read(
         msg = f"labels must not all be ignore_index={ignore_index}"
         raise ValueError(msg)
     _check_labels(flat, view.shape[1] if view.ndim > 1 else 2, ignore_index, answers.shape)
-    flat_weights = _weights(_check.unmasked(sample_weight, "sample_weight"), answers.shape, task)
-    if flat_weights is not None and not batch and not flat_weights[counts].any():
+    weights = _flat_weights(_check.unmasked(sample_weight, "sample_weight"), answers.shape, task)
+    if weights is not None and not batch and not weights[counts].any():
         msg = "sample_weight must not all be 0"
         raise ValueError(msg)
-    return Sample(view, flat, flat_weights, name, input == "logits", ignore_index, answers.shape, bits)
+    return Sample(view, flat, weights, name, input == "logits", ignore_index, answers.shape, bits)
 
 
 def check_input(input: Input) -> Input:
     """Reject any word but "logits" and "probs"."""
-    _check.one_of(input, "input", INPUTS)
-    return input
+    return _check.one_of(input, "input", INPUTS)
 
 
-def _integers(labels: Any) -> np.ndarray:
+def concatenate_events(parts: list[Events]) -> Events:
+    """Events of several blocks, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    weights = [part.weights for part in parts if part.weights is not None]
+    return Events(
+        np.concatenate([part.confidence for part in parts]),
+        np.concatenate([part.correct for part in parts]),
+        np.concatenate(weights) if weights else None,
+    )
+
+
+def _to_integers(labels: Any) -> np.ndarray:
     """Labels as NumPy integers."""
     array = _as_numpy(_view(labels), floats=False) if not isinstance(labels, (list, tuple)) else np.asarray(labels)
     if array.dtype == bool:
@@ -274,14 +298,14 @@ def _check_labels(labels: np.ndarray, classes: int, ignore_index: int | None, sh
     _check.reject_rows(bad, labels, f"labels must be from 0 to {classes - 1}", shape=shape)
 
 
-def _weights(weights: Any, shape: tuple[int, ...], task: str) -> np.ndarray | None:
+def _flat_weights(weights: Any, shape: tuple[int, ...], task: Task) -> np.ndarray | None:
     if weights is None:
         return None
     array = np.asarray(weights) if isinstance(weights, (list, tuple)) else _as_numpy(_view(weights), floats=False)
     if task == "multilabel" and array.shape == shape[:1]:
         array = np.broadcast_to(array[:, None], shape)
     if array.shape != tuple(shape):
-        msg = f"sample_weight must have shape {tuple(map(int, shape))}, one per label, got {array.shape}"
+        msg = f"sample_weight must have shape {tuple(map(int, shape))}, one weight per label, got {array.shape}"
         raise ValueError(msg)
     flat = array.reshape(-1).astype(np.float64, copy=False)
     bad = ~((flat >= 0) & (flat < np.inf))
@@ -290,8 +314,8 @@ def _weights(weights: Any, shape: tuple[int, ...], task: str) -> np.ndarray | No
     return flat
 
 
-def _view(array: Any) -> Array:
-    """A NumPy array without a copy where the memory allows it; else a PyTorch tensor, copied block by block."""
+def _view(array: Any) -> Any:
+    """A NumPy array without a copy if the memory allows it; otherwise a PyTorch tensor, to be copied block by block."""
     if is_torch(array):
         array = array.detach()
         in_memory = array.device.type == "cpu" and str(array.dtype) != "torch.bfloat16"
@@ -301,8 +325,8 @@ def _view(array: Any) -> Array:
     return np.from_dlpack(array) if type(array).__module__.startswith("array_api_strict") else np.asarray(array)
 
 
-def _as_numpy(part: Array, *, floats: bool = True) -> np.ndarray:
-    """A block in NumPy; floats in float32, or in float64 if they are as wide or wider."""
+def _as_numpy(part: Any, *, floats: bool = True) -> np.ndarray:
+    """A block in NumPy; floats become float32, or float64 if they are at least as wide."""
     if is_torch(part):
         part = (part.float() if str(part.dtype) == "torch.bfloat16" else part).cpu().numpy()
     if not floats or part.dtype in (np.float32, np.float64):
@@ -315,17 +339,5 @@ def _sigmoid(logits: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-logits))
 
 
-def joined(parts: list[Events]) -> Events:
-    """Events one after another."""
-    if len(parts) == 1:
-        return parts[0]
-    weights = [part.weights for part in parts if part.weights is not None]
-    return Events(
-        np.concatenate([part.confidence for part in parts]),
-        np.concatenate([part.correct for part in parts]),
-        np.concatenate(weights) if weights else None,
-    )
-
-
-def _shape(array: Array) -> tuple[int, ...]:
+def _shape(array: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in array.shape)

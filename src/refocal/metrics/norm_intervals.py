@@ -1,99 +1,111 @@
-"""Measures that noise makes larger, as values with what resamples would show for each possible truth."""
+"""Intervals and tests for calibration errors, which noise biases upward, by inverting bootstrap tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from refocal import _check
-from refocal.metrics import decomposition
-from refocal.metrics import kernel_error as kernel
-from refocal.metrics.brier_intervals import brier_resamples
-from refocal.metrics.inputs import Sample, read
-from refocal.metrics.means import kept_weights
-from refocal.metrics.residuals import gaps_of
-from refocal.stats.inverted_tests import Ray, rays_of_norm
+from refocal.metrics.inputs import ArrayLike, Sample
+from refocal.metrics.kernel_error import row_residuals, weight_shares
+from refocal.metrics.measure_record import Interval, PairedTest, Request
+from refocal.metrics.residuals import kernel_residuals
+from refocal.stats.inverted_tests import Direction, limits, norm_directions, paired_null, two_sided_p_value
 from refocal.stats.kernel_sums import laplacian_vector_products
-from refocal.stats.resampling import draws, noise, observed
-
-Array = Any
+from refocal.stats.resampling import Gaps, draw_counts, noise, observed_sums
 
 
 class Evidence(NamedTuple):
-    """What a sample shows, bias included, where the truth may lie, and how large it can be."""
+    """The observed measure with its bias, where the truth may lie, and the largest possible measure."""
 
-    found: float
-    rays: list[Ray]
+    value: float
+    directions: list[Direction]
     most: float
 
 
-class Request(NamedTuple):
-    """What is asked of a measure: its arguments beside the predictions, and the resamples."""
-
-    measure: Callable[..., Any]
-    labels: Array
-    common: dict[str, Any]  # input, sample_weight, task, ignore_index
-    settings: dict[str, Any]
-    part: str | None
-    resamples: int
-    rng: np.random.Generator
+EvidenceFunction = Callable[..., list[Evidence]]  # (request, *scores) -> the evidence of each, resampled together
 
 
-def evidence(request: Request, *predictions: Array) -> list[Evidence]:
-    """The evidence of each prediction; several are resampled together."""
-    measure, labels, common, settings = request[:4]
-    if measure is kernel.kernel_calibration_error and settings.get("classes") == "all":
-        samples = [read(probs, labels, **common) for probs in predictions]
-        if samples[0].classes > 1:
-            return _vector_kernel(request, samples, **settings)
-    if measure is decomposition.brier_decomposition:
-        resampled = brier_resamples(request, *predictions)
-        return [Evidence(each.found, each.rays(), most=min(2.0, each.classes)) for each in resampled]
-    compress = len(predictions) == 1
-    several = [gaps_of(measure, probs, labels, common, settings, compress=compress) for probs in predictions]
-    found = []
-    for gaps, deviations in zip(several, noise(several, resamples=request.resamples, rng=request.rng), strict=True):
-        center = observed(gaps)
-        rays = rays_of_norm(center, deviations, norm=gaps.norm, power=gaps.power)
-        found.append(Evidence(float(gaps.norm(center)) ** gaps.power, rays, gaps.most))
-    return found
+@dataclass(frozen=True)
+class NormMethod:
+    """Inverted bootstrap tests.
 
-
-def _vector_kernel(
-    request: Request,
-    samples: list[Sample],
-    *,
-    kernel_width: float = 0.4,
-    unbiased: bool = False,
-    classes: str,  # noqa: ARG001 "all"
-) -> list[Evidence]:
-    """The kernel error of whole rows: a quadratic form w M w of the weights w, of resampled ones likewise.
-
-    A truth at t and the noise v of a resample show (t w + v) M (t w + v).
+    Attributes:
+        evidence: From a request and the scores of one or two models to their evidence.
     """
-    width = _check.positive(kernel_width, "kernel_width")
-    power = 2 if unbiased else 1
-    every = [kernel.vectors(sample) for sample in samples]
-    share = kernel.shares_of(kept_weights(samples[0]), len(every[0][0]))
+
+    evidence: EvidenceFunction
+
+    def interval(self, request: Request, scores: ArrayLike, *, level: float) -> Interval:
+        """The measure with the truths that are not too unlikely, given the observed value."""
+        (evidence,) = self.evidence(request, scores)
+        low, high = limits(evidence.value, evidence.directions, level=level, most=evidence.most)
+        return Interval(request.value(scores), low, high)
+
+    def paired_test(self, request: Request, first: ArrayLike, second: ArrayLike) -> PairedTest:
+        """Compare the difference with that of two equally miscalibrated models with the same noise."""
+        one, two = self.evidence(request, first, second)
+        null = paired_null((one.value, two.value), (one.directions[0], two.directions[0]))
+        p_value = two_sided_p_value(one.value - two.value, null)
+        return PairedTest(request.value(first), request.value(second), p_value)
+
+
+def residual_evidence(residuals: Callable[..., Gaps]) -> EvidenceFunction:
+    """The evidence of a measure that is a norm of summed residuals; see `refocal.metrics.residuals`."""
+
+    def evidence(request: Request, *predictions: ArrayLike) -> list[Evidence]:
+        compress = len(predictions) == 1  # two models are resampled sample by sample
+        several = [residuals(request.read(scores), compress=compress, **request.settings) for scores in predictions]
+        result = []
+        for gaps, deviations in zip(several, noise(several, resamples=request.resamples, rng=request.rng), strict=True):
+            center = observed_sums(gaps)
+            directions = norm_directions(center, deviations, norm=gaps.norm, power=gaps.power)
+            result.append(Evidence(float(gaps.norm(center)) ** gaps.power, directions, gaps.most))
+        return result
+
+    return evidence
+
+
+def kernel_evidence(request: Request, *predictions: ArrayLike) -> list[Evidence]:
+    """The evidence of the kernel calibration error, of the top label or of all classes."""
+    if request.settings["classes"] == "all":
+        samples = [request.read(scores) for scores in predictions]
+        if samples[0].classes > 1:
+            return _row_kernel_evidence(request, samples)
+    return residual_evidence(kernel_residuals)(request, *predictions)
+
+
+def _row_kernel_evidence(request: Request, samples: list[Sample]) -> list[Evidence]:
+    """The kernel error of whole rows: a quadratic form w M w of the weights w.
+
+    If the truth is at t and v is the noise of a resample, the resample shows (t w + v) M (t w + v).
+    """
+    width = _check.positive(request.settings["kernel_width"], "kernel_width")
+    power = 2 if request.settings["unbiased"] else 1
+    every = [row_residuals(sample) for sample in samples]
+    share = weight_shares(samples[0].used_weights(), len(every[0][0]))
     forms: list[list[np.ndarray]] = [[] for _ in samples]
-    for drawn in draws(np.ones(len(share)), share, resamples=request.resamples, rng=request.rng):
-        deviation = drawn * share / (drawn @ share)[:, None] - share
+    for counts in draw_counts(np.ones(len(share)), share, resamples=request.resamples, rng=request.rng):
+        deviation = counts * share / (counts @ share)[:, None] - share
         for part, (places, residuals) in zip(forms, every, strict=True):
             product = laplacian_vector_products(places, residuals, deviation, width=width)
             part.append(np.stack([product @ share, np.einsum("ij,ij->i", product, deviation)]))
-    found = []
+    result = []
     for part, (places, residuals) in zip(forms, every, strict=True):
         own = float((laplacian_vector_products(places, residuals, share[None], width=width) @ share)[0])
         cross, squares = np.concatenate(part, axis=1)
-        ray = _quadratic_ray(max(0.0, own), cross, squares, power=power)
-        found.append(Evidence(ray.size, [ray], np.sqrt(2.0) ** power))
-    return found
+        direction = _quadratic_direction(max(0.0, own), cross, squares, power=power)
+        result.append(Evidence(direction.size, [direction], np.sqrt(2.0) ** power))
+    return result
 
 
-def _quadratic_ray(own: float, cross: np.ndarray, squares: np.ndarray, *, power: int) -> Ray:
-    def shown(t: float) -> np.ndarray:
+def _quadratic_direction(own: float, cross: np.ndarray, squares: np.ndarray, *, power: int) -> Direction:
+    """The direction of w, from the forms w M w, v M w and v M v."""
+
+    def simulate(t: float) -> np.ndarray:
         return np.sqrt(np.maximum(t * t * own + 2 * t * cross + squares, 0.0)) ** power
 
-    return Ray(np.sqrt(own) ** power, shown, power)
+    return Direction(np.sqrt(own) ** power, simulate, power)

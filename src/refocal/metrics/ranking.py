@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from refocal.metrics.inputs import Events, Input, Sample, joined, read
+from refocal._check import Input
+from refocal.metrics.inputs import ArrayLike, Events, Sample, Task, concatenate_events, read
 from refocal.metrics.means import decisions
-
-Array = Any
 
 
 def auroc(
-    scores: Array,
-    labels: Array,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
     input: Input = "probs",
-    sample_weight: Array = None,
-    task: str = "multiclass",
+    sample_weight: ArrayLike | None = None,
+    task: Task = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
-    """Probability that a right decision has a higher confidence than a wrong one; ties count one half.
+    """Area under the ROC curve for finding wrong decisions by their confidence.
+
+    It is the probability that a right decision has a higher confidence than a wrong one. Ties count one half.
 
     Args:
-        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
+        scores: (N, K), or (N, K, ...) with classes on axis 1; one score for P(y = 1) for "binary"; (N, L) for
+            "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, with the shape of `scores`.
         input: Whether `scores` are "logits" or "probs".
-        sample_weight: One weight for each label.
+        sample_weight: One weight per label.
         task: "multiclass"; for "binary" and "multilabel" the confidence is max(p, 1 - p).
         ignore_index: Labels with this value do not count.
 
     Returns:
-        A number in [0, 1]; NaN where all decisions are right, or all wrong.
+        A number in [0, 1]; NaN if all decisions are right or all are wrong.
 
     Example:
         >>> import numpy as np
@@ -41,28 +41,28 @@ def auroc(
 
     Reference: Hendrycks, Gimpel: A baseline for detecting misclassified and out-of-distribution examples. ICLR 2017.
     """
-    events = all_decisions(read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index))
-    return auroc_of(by_falling_confidence(events)[0])
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
+    return roc_area(sort_by_confidence(all_decisions(sample))[0])
 
 
 def aurc(
-    scores: Array,
-    labels: Array,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
     input: Input = "probs",
-    sample_weight: Array = None,
-    task: str = "multiclass",
+    sample_weight: ArrayLike | None = None,
+    task: Task = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
     """Area under the risk-coverage curve: the error rate of the k most confident decisions, averaged over k.
 
-    Decisions of equal confidence are taken in random order, and the mean over these orders is returned.
+    Decisions of equal confidence are ordered at random; the result is the mean over these orders.
 
     Args:
         scores: As for `auroc`.
         labels: As for `auroc`.
         input: Whether `scores` are "logits" or "probs".
-        sample_weight: One weight for each label.
+        sample_weight: One weight per label.
         task: As for `auroc`.
         ignore_index: Labels with this value do not count.
 
@@ -73,28 +73,24 @@ def aurc(
 
     Reference: Geifman, Uziel, El-Yaniv: Bias-reduced uncertainty estimation for deep neural classifiers. ICLR 2019.
     """
-    events = all_decisions(read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index))
-    return aurc_of(by_falling_confidence(events)[0])
+    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
+    return risk_coverage_area(sort_by_confidence(all_decisions(sample))[0])
 
 
 def all_decisions(sample: Sample) -> Events:
     """Confidence, correctness and weight of every decision."""
-    parts = [
-        Events(confidence, correct, np.broadcast_to(scale, correct.shape))
-        for confidence, correct, scale in decisions(sample)
-    ]
-    return joined(parts)
+    return concatenate_events(list(decisions(sample)))
 
 
-def by_falling_confidence(events: Events) -> tuple[Events, np.ndarray]:
-    """Decisions by falling confidence, and that order."""
+def sort_by_confidence(events: Events) -> tuple[Events, np.ndarray]:
+    """Decisions by decreasing confidence, and the order that sorts them."""
     confidence, correct, weights = events
     order = np.argsort(-confidence, kind="stable")
     return Events(confidence[order], correct[order], None if weights is None else weights[order]), order
 
 
-def auroc_of(events: Events) -> float:
-    """The area for decisions by falling confidence."""
+def roc_area(events: Events) -> float:
+    """`auroc` of decisions sorted by decreasing confidence."""
     right, wrong = _tie_sums(events)[:2]
     total = float(right.sum() * wrong.sum())
     if total == 0:
@@ -103,11 +99,11 @@ def auroc_of(events: Events) -> float:
     return float(np.sum(right * (wrong_below + wrong / 2)) / total)
 
 
-def aurc_of(events: Events) -> float:
-    """The area for decisions by falling confidence.
+def risk_coverage_area(events: Events) -> float:
+    """`aurc` of decisions sorted by decreasing confidence.
 
-    In a group of g equal confidences the m-th decision comes, in the mean over orders, after the same share of the
-    group's errors and of its weight.
+    On average over the orders of a group of g equal confidences, the first m decisions hold the share m / g of the
+    errors and of the weight of the group.
     """
     right, wrong, size = _tie_sums(events)
     weight = right + wrong
@@ -115,16 +111,16 @@ def aurc_of(events: Events) -> float:
     first = np.cumsum(size) - size
     part = (np.arange(len(group)) - first[group] + 1) / size[group]
     errors = (np.cumsum(wrong) - wrong)[group] + part * wrong[group]
-    covered = (np.cumsum(weight) - weight)[group] + part * weight[group]
-    risk = np.divide(errors, covered, out=np.zeros_like(errors), where=covered > 0)
+    coverage = (np.cumsum(weight) - weight)[group] + part * weight[group]
+    risk = np.divide(errors, coverage, out=np.zeros_like(errors), where=coverage > 0)
     return float(np.sum(risk * (weight / size)[group]) / weight.sum())
 
 
 def _tie_sums(events: Events) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weight of right and of wrong decisions, and their number, in each group of equal confidence."""
-    confidence, correct, weights = events
+    """For each group of equal confidence: the weight of right and of wrong decisions, and their number."""
+    confidence, correct, _ = events
     starts = np.flatnonzero(np.concatenate([[True], confidence[1:] != confidence[:-1]]))
-    scale = np.ones(len(correct)) if weights is None else weights
+    scale = events.scale
     right = np.add.reduceat(scale * correct, starts)
     wrong = np.add.reduceat(scale * ~correct, starts)
     return right, wrong, np.diff(np.append(starts, len(correct)))

@@ -1,30 +1,29 @@
-"""Reliability diagrams as numbers, and what a calibrated model of the same size would show."""
+"""Reliability diagrams as numbers, with consistency bands, and a test of calibration."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from refocal import _check
-from refocal.metrics.binned import BINNINGS, NORMS
-from refocal.metrics.inputs import Input, Sample, read
-from refocal.stats.binning import Bins, bin_index, dropped_bin
-from refocal.stats.gap_norms import calibration_error
-from refocal.stats.resampling import as_cells, calibrated_hits
-
-Array = Any
+from refocal._check import Input
+from refocal.metrics.defaults import BINS, LEVEL, RESAMPLES
+from refocal.metrics.inputs import ArrayLike, Sample, Task, read
+from refocal.stats.binning import BINNINGS, Binning, Bins, bin_index, dropped_bin
+from refocal.stats.gap_norms import NORMS, GapNorm, calibration_error
+from refocal.stats.resampling import calibrated_hits, group_cells
 
 
 class ReliabilityDiagram(NamedTuple):
-    """Bins from low to high confidence, those with samples only.
+    """The bins that have samples, from low to high confidence.
 
     Attributes:
         samples: Number (or weight) of samples.
         confidence: Mean confidence.
-        accuracy: Share of correct ones (frequency of 1 for events).
+        accuracy: Share of correct samples (frequency of 1 for events).
         low: Lower limit of the consistency band.
-        high: Upper limit: a calibrated model's accuracy lies between the two with probability `level`, bin by bin.
+        high: Upper limit. In each bin, the accuracy of a calibrated model lies in the band with probability `level`.
     """
 
     samples: np.ndarray
@@ -35,7 +34,7 @@ class ReliabilityDiagram(NamedTuple):
 
 
 class CalibrationTest(NamedTuple):
-    """An observed calibration error, its mean if the model were calibrated, and how rarely it would be as large."""
+    """An observed calibration error, its mean for a calibrated model, and the probability of an error as large."""
 
     value: float
     expected: float
@@ -43,27 +42,29 @@ class CalibrationTest(NamedTuple):
 
 
 def reliability_diagram(
-    scores: Array,
-    labels: Array,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
-    bins: int = 15,
-    binning: str = "equal_width",
-    level: float = 0.95,
-    resamples: int = 1000,
+    bins: int = BINS,
+    binning: Binning = "equal_width",
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
     seed: int | np.random.Generator = 0,
     input: Input = "probs",
-    sample_weight: Array = None,
-    task: str = "multiclass",
+    sample_weight: ArrayLike | None = None,
+    task: Task = "multiclass",
     ignore_index: int | None = None,
 ) -> ReliabilityDiagram:
-    """Accuracy against confidence, with consistency bands: what a perfectly calibrated model of this size would show.
+    """Accuracy against confidence, with consistency bands.
+
+    The bands show the noise: where the accuracies of a perfectly calibrated model lie in a sample of this size.
 
     Args:
         scores: As for `ece`.
         labels: As for `ece`.
         bins: As for `ece`.
         binning: As for `ece`.
-        level: Probability of each bin's band.
+        level: Probability of the band of each bin.
         resamples: Number of simulated label sets.
         seed: Seed or generator of the simulation.
         input: Whether `scores` are "logits" or "probs".
@@ -81,34 +82,34 @@ def reliability_diagram(
     """
     level = _check.share(level, "level")
     sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
-    sums, drawn = _simulated(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
+    sums, hits = _simulate(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
     used = sums.samples > 0
     drop = dropped_bin(bins=bins, binning=binning)
     if drop is not None:
         used[drop] = False
     samples = sums.samples[used]
-    low, high = np.quantile(drawn[:, used] / samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = np.quantile(hits[:, used] / samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return ReliabilityDiagram(samples, sums.confidence[used] / samples, sums.correct[used] / samples, low, high)
 
 
 def calibration_test(
-    scores: Array,
-    labels: Array,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
-    bins: int = 15,
-    binning: str = "equal_width",
-    norm: str = "l1",
-    resamples: int = 1000,
+    bins: int = BINS,
+    binning: Binning = "equal_width",
+    norm: GapNorm = "l1",
+    resamples: int = RESAMPLES,
     seed: int | np.random.Generator = 0,
     input: Input = "probs",
-    sample_weight: Array = None,
-    task: str = "multiclass",
+    sample_weight: ArrayLike | None = None,
+    task: Task = "multiclass",
     ignore_index: int | None = None,
 ) -> CalibrationTest:
     """Test the hypothesis that the top label's confidence is the probability of being right.
 
-    Labels are drawn anew with the predicted confidences as their probabilities, and the calibration error of these is
-    compared with the observed one (consistency resampling).
+    Labels are simulated with the predicted confidences as their probabilities. The test compares the calibration errors
+    of these labels with the observed one (consistency resampling).
 
     Args:
         scores: As for `ece`.
@@ -116,7 +117,7 @@ def calibration_test(
         bins: As for `ece`.
         binning: As for `ece`.
         norm: As for `ece`.
-        resamples: Number of simulated label sets; the least p-value is 1 / (resamples + 1).
+        resamples: Number of simulated label sets; the smallest p-value is 1 / (resamples + 1).
         seed: Seed or generator of the simulation.
         input: Whether `scores` are "logits" or "probs".
         sample_weight: As for `ece`.
@@ -136,27 +137,27 @@ def calibration_test(
     """
     _check.one_of(norm, "norm", NORMS)
     sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
-    sums, drawn = _simulated(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
-    gaps = sums.confidence - np.concatenate([sums.correct[None], drawn])
+    sums, hits = _simulate(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
+    gaps = sums.confidence - np.concatenate([sums.correct[None], hits])
     drop = dropped_bin(bins=bins, binning=binning)
     if drop is not None:
         gaps[:, drop] = 0.0
     errors = calibration_error(gaps, sums.samples, norm=norm)
-    # a simulated error that differs from the observed one by rounding equals it
+    # Simulated errors that differ from the observed one by rounding count as equal.
     above = int(np.count_nonzero(errors[1:] >= errors[0] * (1 - 1e-12)))
     return CalibrationTest(float(errors[0]), float(errors[1:].mean()), (1 + above) / (resamples + 1))
 
 
-def _simulated(
-    sample: Sample, *, bins: int, binning: str, resamples: int, seed: int | np.random.Generator
+def _simulate(
+    sample: Sample, *, bins: int, binning: Binning, resamples: int, seed: int | np.random.Generator
 ) -> tuple[Bins, np.ndarray]:
-    """Sums over bins, and hits (resamples, bins) of labels drawn with the confidences as probabilities."""
+    """Sums over bins, and hits (resamples, bins) of labels simulated with the confidences as probabilities."""
     _check.count(bins, "bins")
     _check.one_of(binning, "binning", BINNINGS)
     _check.count(resamples, "resamples", least=100)
     confidence, correct, weights = sample.all_events()
     index, size = bin_index(confidence, weights, bins=bins, binning=binning)
-    cells = as_cells(confidence, correct, weights, index)
+    cells = group_cells(confidence, correct, weights, index)
     mass = cells.copies * cells.weight
     parts = (mass, mass * cells.confidence, mass * cells.correct)
     sums = Bins(*(np.bincount(cells.bin, weights=part, minlength=size) for part in parts))

@@ -1,75 +1,49 @@
-"""Calibration errors as norms of summed residuals, the form in which they are resampled."""
+"""Calibration errors as norms of summed residuals, the form in which they are resampled.
+
+Each function takes a sample, the settings of its measure, and `compress`: whether to group similar samples. Without it,
+each sample has one row.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from refocal import _check
-from refocal.metrics import binned as calibration
-from refocal.metrics import classwise
-from refocal.metrics import kernel_error as kernel
-from refocal.metrics import smooth_error as smooth
-from refocal.metrics.inputs import Events, Sample, read
-from refocal.stats.binning import bin_index, dropped_bin
-from refocal.stats.gap_norms import calibration_error
-from refocal.stats.resampling import Cells, Gaps, ResidualColumns, as_cells, residual_matrix
-
-Array = Any
+from refocal.metrics import smooth_error
+from refocal.metrics.binned import check_bins, top_k_events
+from refocal.metrics.classwise import REDUCTIONS, Reduction, class_columns
+from refocal.metrics.inputs import Events, Sample
+from refocal.metrics.kernel_error import KERNEL_CLASSES, KernelClasses
+from refocal.stats.binning import Binning, bin_index, dropped_bin
+from refocal.stats.gap_norms import GapNorm, calibration_error
+from refocal.stats.resampling import Cells, Gaps, ResidualColumns, SparseMatrix, group_cells, residual_matrix
 
 
-def gaps_of(
-    measure: Callable[..., float],
-    scores: Array,
-    labels: Array,
-    common: dict[str, Any],
-    settings: dict[str, Any],
-    *,
-    compress: bool = True,
-) -> Gaps:
-    """The residuals of a measure with its settings; without `compress`, one row for each sample."""
-    if measure in (classwise.classwise_ece, classwise.thresholded_ece):
-        classwise.check_task(common["task"])
-    sample = read(scores, labels, **common)
-    return GAPS[measure](sample, compress=compress, **settings)
-
-
-def _binned(
+def binned_residuals(
     sample: Sample,
     *,
     compress: bool,
-    bins: int = 15,
-    binning: str = "equal_width",
-    norm: str = "l1",
+    bins: int,
+    binning: Binning,
+    norm: GapNorm,
     debias: bool = False,  # noqa: ARG001 the truth that an interval is for has no bias
 ) -> Gaps:
-    return _event_gaps(sample.all_events(), compress=compress, bins=bins, binning=binning, norm=norm)
+    """The residuals of `ece`, `adaptive_ece` and, with norm="max", `mce`."""
+    return _event_residuals(sample.all_events(), compress=compress, bins=bins, binning=binning, norm=norm)
 
 
-def _adaptive(sample: Sample, *, compress: bool, binning: str = "equal_mass", **settings: Any) -> Gaps:
-    return _binned(sample, compress=compress, binning=binning, **settings)
+def top_k_residuals(sample: Sample, *, compress: bool, k: int, bins: int, binning: Binning, norm: GapNorm) -> Gaps:
+    """The residuals of `top_k_ece`."""
+    events = top_k_events(sample, k=_check.count(k, "k", most=sample.classes))
+    return _event_residuals(events, compress=compress, bins=bins, binning=binning, norm=norm)
 
 
-def _largest(sample: Sample, *, compress: bool, bins: int = 15, binning: str = "equal_width") -> Gaps:
-    return _binned(sample, compress=compress, bins=bins, binning=binning, norm="max")
-
-
-def _top_k(
-    sample: Sample, *, compress: bool, k: int, bins: int = 15, binning: str = "equal_width", norm: str = "l1"
-) -> Gaps:
-    events = calibration.top_k_events(sample, k=_check.count(k, "k", most=sample.classes))
-    return _event_gaps(events, compress=compress, bins=bins, binning=binning, norm=norm)
-
-
-def _event_gaps(events: Events, *, compress: bool, bins: int, binning: str, norm: str) -> Gaps:
-    _check.count(bins, "bins")
-    _check.one_of(binning, "binning", calibration.BINNINGS)
-    _check.one_of(norm, "norm", calibration.NORMS)
+def _event_residuals(events: Events, *, compress: bool, bins: int, binning: Binning, norm: GapNorm) -> Gaps:
+    check_bins(bins, binning, norm)
     index, size = bin_index(events.confidence, events.weights, bins=bins, binning=binning)
-    cells = _cells(events, index, compress=compress)
+    cells = _group(events, index, compress=compress)
     mass = cells.copies * cells.weight
     shares = np.bincount(cells.bin, weights=mass, minlength=size) / mass.sum()
     residual = cells.weight * (cells.confidence - cells.correct)
@@ -78,42 +52,44 @@ def _event_gaps(events: Events, *, compress: bool, bins: int, binning: str, norm
     return Gaps(matrix, cells.weight, cells.copies, lambda gaps: calibration_error(gaps, shares, norm=norm))
 
 
-def _classwise(
+def classwise_residuals(
     sample: Sample,
     *,
-    compress: bool,  # noqa: ARG001 a sample is in one bin of every class: none are equal
-    bins: int = 15,
-    binning: str = "equal_width",
-    norm: str = "l1",
-    reduction: str = "mean",
+    compress: bool,  # noqa: ARG001 a sample lies in one bin of every class, so no two samples are equal
+    bins: int,
+    binning: Binning,
+    norm: GapNorm,
+    reduction: Reduction,
 ) -> Gaps:
-    _check.one_of(norm, "norm", calibration.NORMS)
-    _check.one_of(reduction, "reduction", ("mean", "sum"))
-    return _class_gaps(sample, bins=bins, binning=binning, norm=norm, reduction=reduction, above=-1.0)
+    """The residuals of `classwise_ece`."""
+    _check.one_of(reduction, "reduction", REDUCTIONS)
+    return _class_residuals(sample, bins=bins, binning=binning, norm=norm, reduction=reduction, above=-1.0)
 
 
-def _thresholded(
+def thresholded_residuals(
     sample: Sample,
     *,
-    compress: bool,  # noqa: ARG001 as for `_classwise`
-    threshold: float = 0.01,
-    bins: int = 15,
-    binning: str = "equal_mass",
+    compress: bool,  # noqa: ARG001 as for `classwise_residuals`
+    threshold: float,
+    bins: int,
+    binning: Binning,
 ) -> Gaps:
+    """The residuals of `thresholded_ece`."""
     above = _check.share(threshold, "threshold")
-    return _class_gaps(sample, bins=bins, binning=binning, norm="l1", reduction="mean", above=above)
+    return _class_residuals(sample, bins=bins, binning=binning, norm="l1", reduction="mean", above=above)
 
 
-def _class_gaps(sample: Sample, *, bins: int, binning: str, norm: str, reduction: str, above: float) -> Gaps:
+def _class_residuals(
+    sample: Sample, *, bins: int, binning: Binning, norm: GapNorm, reduction: Reduction, above: float
+) -> Gaps:
     """One column for each bin of each class that has probabilities above the threshold."""
-    _check.count(bins, "bins")
-    _check.one_of(binning, "binning", calibration.BINNINGS)
+    check_bins(bins, binning, norm)
     weight = np.zeros(sample.shape[0] if sample.classes == 1 else np.count_nonzero(sample.counts()))
     residuals = ResidualColumns(len(weight), sample.shape[1] if sample.classes == 1 else sample.classes)
     masses: list[np.ndarray] = []
     drop = dropped_bin(bins=bins, binning=binning)
-    for places, events in classwise.class_columns(sample):
-        own = np.ones(len(events.correct)) if events.weights is None else events.weights
+    for places, events in class_columns(sample):
+        own = events.scale
         weight[places] += own
         keep = np.flatnonzero(events.confidence > above)
         if not own[keep].any():
@@ -130,39 +106,40 @@ def _class_gaps(sample: Sample, *, bins: int, binning: str, norm: str, reduction
     mass = np.array(masses) / weight.sum()
 
     def error(gaps: np.ndarray) -> np.ndarray:
-        of_classes = calibration_error(gaps.reshape(*gaps.shape[:-1], *mass.shape), mass, norm=norm)
-        return of_classes.mean(axis=-1) if reduction == "mean" else of_classes.sum(axis=-1)
+        errors = calibration_error(gaps.reshape(*gaps.shape[:-1], *mass.shape), mass, norm=norm)
+        return errors.mean(axis=-1) if reduction == "mean" else errors.sum(axis=-1)
 
     most = 1.0 if reduction == "mean" else float(len(mass))
     return Gaps(residuals.matrix(), weight, np.ones(len(weight)), error, most=most)
 
 
-def _smooth(sample: Sample, *, compress: bool) -> Gaps:
+def smooth_residuals(sample: Sample, *, compress: bool) -> Gaps:
+    """The residuals of `smooth_ece`, at the bandwidth of the sample."""
     events = sample.all_events()
-    bandwidth = smooth.smoothed(events).bandwidth
-    cells = _cells(events, np.zeros(len(events.correct), dtype=np.int32), compress=compress)
-    points = smooth.grid_points(bandwidth)
+    bandwidth = smooth_error.find_smooth_error(events).bandwidth
+    cells = _group(events, np.zeros(len(events.correct), dtype=np.int32), compress=compress)
+    points = smooth_error.grid_points(bandwidth)
     matrix = _spread(cells, points)
-    mass = smooth.smooth(
-        smooth.on_grid(cells.confidence, cells.copies * cells.weight, points=points), bandwidth=bandwidth
-    )
+    grid = smooth_error.sum_on_grid(cells.confidence, cells.copies * cells.weight, points=points)
+    mass = smooth_error.smooth(grid, bandwidth=bandwidth)
     scale = float(mass.sum() / (cells.copies @ cells.weight))
     return Gaps(
         matrix,
         cells.weight,
         cells.copies,
         lambda gaps: np.sum(np.abs(gaps), axis=-1) / scale,
-        lambda sums: smooth.smooth(sums, bandwidth=bandwidth),
+        lambda sums: smooth_error.smooth(sums, bandwidth=bandwidth),
     )
 
 
-def _kernel(
-    sample: Sample, *, compress: bool, kernel_width: float = 0.4, unbiased: bool = False, classes: str = "top"
+def kernel_residuals(
+    sample: Sample, *, compress: bool, kernel_width: float, unbiased: bool, classes: KernelClasses
 ) -> Gaps:
-    _check.one_of(classes, "classes", ("top", "all"))  # of events, both are one
+    """The residuals of `kernel_calibration_error` for the top label, on a grid."""
+    _check.one_of(classes, "classes", KERNEL_CLASSES)  # for events, both mean the same
     width = _check.positive(kernel_width, "kernel_width")
     events = sample.all_events()
-    cells = _cells(events, np.zeros(len(events.correct), dtype=np.int32), compress=compress)
+    cells = _group(events, np.zeros(len(events.correct), dtype=np.int32), compress=compress)
     points = int(np.clip(np.ceil(50 / width), 200, 2000))
     root = _kernel_root(points, width)
     return Gaps(
@@ -175,24 +152,22 @@ def _kernel(
     )
 
 
-@functools.lru_cache(maxsize=1)  # the next model's, or the next split's, is mostly that of the same kernel
+@functools.lru_cache(maxsize=1)  # the next model mostly uses the same kernel
 def _kernel_root(points: int, width: float) -> np.ndarray:
-    """The quadratic form of the kernel as a sum of squares: |v root|^2 = sum of v_i v_j exp(-|x_i - x_j| / width)."""
+    """A root of the kernel matrix: |v root|^2 is the sum of v_i v_j exp(-|x_i - x_j| / width)."""
     places = np.linspace(0, 1, points)
     values, vectors = np.linalg.eigh(np.exp(-np.abs(places[:, None] - places) / width))
     return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
-def _cells(events: Events, index: np.ndarray, *, compress: bool) -> Cells:
-    weights = events.weights
-    if not compress and weights is None:
-        weights = np.ones(len(events.correct))
-    return as_cells(events.confidence, events.correct, weights, index)
+def _group(events: Events, index: np.ndarray, *, compress: bool) -> Cells:
+    weights = events.weights if compress else events.scale  # samples with weights are not grouped
+    return group_cells(events.confidence, events.correct, weights, index)
 
 
-def _spread(cells: Cells, points: int) -> Any:
-    """Residuals split between their neighbors on a grid, as `smooth.on_grid` does."""
-    lower, share = smooth.neighbors(cells.confidence, points=points)
+def _spread(cells: Cells, points: int) -> SparseMatrix:
+    """Residuals split between their neighbors on a grid, as in `smooth_error.sum_on_grid`."""
+    lower, share = smooth_error.neighbors(cells.confidence, points=points)
     residual = cells.weight * (cells.confidence - cells.correct)
     rows = np.arange(len(residual))
     return residual_matrix(
@@ -201,15 +176,3 @@ def _spread(cells: Cells, points: int) -> Any:
         np.concatenate([(1 - share) * residual, share * residual]),
         (len(residual), points),
     )
-
-
-GAPS: dict[Callable[..., float], Callable[..., Gaps]] = {
-    calibration.ece: _binned,
-    calibration.adaptive_ece: _adaptive,
-    calibration.mce: _largest,
-    calibration.top_k_ece: _top_k,
-    classwise.classwise_ece: _classwise,
-    classwise.thresholded_ece: _thresholded,
-    smooth.smooth_ece: _smooth,
-    kernel.kernel_calibration_error: _kernel,
-}

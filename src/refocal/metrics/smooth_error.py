@@ -1,56 +1,58 @@
-"""Smooth calibration error: kernel smoothing in place of bins, with a bandwidth that the data choose."""
+"""Smooth calibration error: kernel smoothing instead of bins, with a bandwidth chosen from the data."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
-from refocal.metrics.inputs import Events, Input, read
+from refocal._check import Input
+from refocal.metrics.inputs import ArrayLike, Events, Task, read
 
-Array = Any
-
-# The discretization of relplot 1.0.3, the authors' package: ten halvings of the bandwidth, none below .001; sums on a
-# grid of which ten steps or more make a bandwidth, read off at five points or more a bandwidth.
+# The discretization of relplot 1.0.3, the authors' package: ten halvings of the bandwidth, none below 0.001; sums on a
+# grid with at least ten steps per bandwidth, evaluated at five or more points per bandwidth.
 _REFINEMENTS = 10
 _NARROWEST = 0.001
 
 
-class Smoothed(NamedTuple):
-    """Smooth ECE, and the bandwidth that it equals."""
+class SmoothError(NamedTuple):
+    """Smooth ECE and its bandwidth, which solves value = bandwidth."""
 
     value: float
     bandwidth: float
 
 
 def smooth_ece(
-    scores: Array,
-    labels: Array,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
     input: Input = "probs",
-    sample_weight: Array = None,
-    task: str = "multiclass",
+    sample_weight: ArrayLike | None = None,
+    task: Task = "multiclass",
     ignore_index: int | None = None,
 ) -> float:
-    """Smooth ECE of the top label: the mean absolute residual after smoothing, without bins to choose.
+    """Smooth ECE of the top label: the mean absolute residual after smoothing.
+
+    There are no bins to choose, and the value is continuous in the predictions.
 
     With residuals r_i = c_i - [correct], and K_s the Gaussian kernel of width s reflected at 0 and 1,
 
         smECE_s = integral of |sum_i r_i K_s(t, c_i)| dt / integral of sum_i K_s(t, c_i) dt,
 
-    evaluated at the s that solves smECE_s = s. It is continuous in the predictions, unlike `ece`.
+    evaluated at the s that solves smECE_s = s.
 
     Args:
-        scores: (N, K), (N, K, ...) with classes on axis 1; P(y = 1) for "binary"; (N, L) for "multilabel".
-        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, then with the shape of `scores`.
+        scores: (N, K), or (N, K, ...) with classes on axis 1; one score for P(y = 1) for "binary"; (N, L) for
+            "multilabel".
+        labels: (N,) or (N, ...) class indices; 0 or 1 for the other tasks, with the shape of `scores`.
         input: Whether `scores` are "logits" or "probs".
-        sample_weight: One weight for each label.
+        sample_weight: One weight per label.
         task: As for `ece`.
         ignore_index: Labels with this value do not count.
 
     Returns:
-        The value that relplot's smECE has for the same confidences, to 1e-6.
+        The value of relplot's smECE for the same confidences, to 1e-6.
 
     Example:
         >>> import numpy as np
@@ -59,50 +61,49 @@ def smooth_ece(
 
     Reference: Blasiok, Nakkiran: Smooth ECE: principled reliability diagrams via kernel smoothing. ICLR 2024.
     """
-    return smoothed(
+    return find_smooth_error(
         read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index).all_events()
     ).value
 
 
-def smoothed(events: Events) -> Smoothed:
+def find_smooth_error(events: Events) -> SmoothError:
     """Find the bandwidth by bisection."""
     wide, narrow = 1.0, 0.0
-    value = error_at(events, wide)
+    value = bandwidth_error(events, wide)
     if value <= wide:
         for _ in range(_REFINEMENTS):
             middle = (wide + narrow) / 2
-            found = np.inf if middle < _NARROWEST else error_at(events, middle)
-            if middle < found:
+            at_middle = np.inf if middle < _NARROWEST else bandwidth_error(events, middle)
+            if middle < at_middle:
                 narrow = middle
             else:
-                wide, value = middle, found
-    return Smoothed(value, wide)
+                wide, value = middle, at_middle
+    return SmoothError(value, wide)
 
 
-def error_at(events: Events, bandwidth: float) -> float:
+def bandwidth_error(events: Events, bandwidth: float) -> float:
     """Smooth ECE at a given bandwidth."""
-    confidence, correct, weights = events
-    scale = np.ones(len(confidence)) if weights is None else weights
+    confidence, scale = events.confidence, events.scale
     points = grid_points(bandwidth)
-    residual = on_grid(confidence, scale * (confidence - correct.astype(np.float64)), points=points)
-    mass = on_grid(confidence, scale, points=points)
+    residual = sum_on_grid(confidence, scale * (confidence - events.correct.astype(np.float64)), points=points)
+    mass = sum_on_grid(confidence, scale, points=points)
     return float(np.sum(np.abs(smooth(residual, bandwidth=bandwidth))) / np.sum(smooth(mass, bandwidth=bandwidth)))
 
 
 def grid_points(bandwidth: float) -> int:
-    """How many points the grid for a bandwidth has."""
+    """The number of grid points for a bandwidth."""
     return max(2000, round(20 / bandwidth)) // 2 + 1
 
 
 def neighbors(confidence: np.ndarray, *, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """The grid point at or below each confidence, and the share of the next one."""
+    """The grid point at or below each confidence, and the share that goes to the next one."""
     position = confidence.astype(np.float64) * (points - 1)
     lower = np.minimum(position.astype(np.intp), points - 2)
     return lower, position - lower
 
 
-def on_grid(confidence: np.ndarray, values: np.ndarray, *, points: int) -> np.ndarray:
-    """Sums over a grid on [0, 1], each value split between its two neighbors."""
+def sum_on_grid(confidence: np.ndarray, values: np.ndarray, *, points: int) -> np.ndarray:
+    """Sums on a grid over [0, 1]; each value is split between its two neighbors."""
     lower, share = neighbors(confidence, points=points)
     grid = np.bincount(lower, weights=(1 - share) * values, minlength=points)
     grid += np.bincount(lower + 1, weights=share * values, minlength=points)
@@ -110,15 +111,18 @@ def on_grid(confidence: np.ndarray, values: np.ndarray, *, points: int) -> np.nd
 
 
 def smooth(grid: np.ndarray, *, bandwidth: float) -> np.ndarray:
-    """Convolve the last axis with the Gaussian, cut at +-1/2, the grid reflected at both ends; read off the result."""
+    """Convolve the last axis with the Gaussian, cut off at +-1/2, and resample the result.
+
+    The grid is reflected at both ends.
+    """
     points = grid.shape[-1]
     offset = np.arange(points) / (points - 1) - 0.5
     kernel = np.exp(-(offset**2) / (2 * bandwidth**2)) / (np.sqrt(2 * np.pi) * bandwidth)
-    # a reflected grid has this period, so a circular convolution is exact
+    # A reflected grid has this period, so the circular convolution is exact.
     period = 2 * (points - 1)
     reflected = np.concatenate([grid, grid[..., -2:0:-1]], axis=-1)
     product = scipy.fft.irfft(scipy.fft.rfft(reflected, axis=-1) * scipy.fft.rfft(kernel, period), period, axis=-1)
     lower, share = neighbors(np.linspace(0, 1, max(200, round(10 / bandwidth))), points=points)
-    place = lower + points // 2  # the kernel's center is its entry (m - 1) / 2
+    place = lower + points // 2  # the center of the kernel is its entry (points - 1) / 2
     values, following = (np.take(product, at % period, axis=-1) for at in (place, place + 1))
     return values * (1 - share) + following * share

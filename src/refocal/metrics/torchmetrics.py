@@ -1,4 +1,4 @@
-"""The accumulator as a torchmetrics metric: its sums are the states that distributed training adds up."""
+"""`CalibrationAccumulator` as a torchmetrics metric; distributed training adds up its sums."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torchmetrics import Metric
 
+from refocal._check import Input
 from refocal.metrics.accumulator import CalibrationAccumulator
-from refocal.metrics.inputs import Input, check_input
+from refocal.metrics.defaults import BINS, CONFIDENT
+from refocal.metrics.inputs import Task, check_input
 
 
 class CalibrationMetric(Metric):
-    """`CalibrationAccumulator` for torchmetrics and Lightning; memory does not grow with the data.
+    """Calibration measures for torchmetrics and Lightning; memory does not grow with the data.
 
     Args:
         classes: Number of classes (1 for "binary" and "multilabel").
@@ -22,7 +24,7 @@ class CalibrationMetric(Metric):
         classwise: Keep bins for every class.
         threshold: The least confidence that counts toward `confidence_share`.
         ignore_index: Labels with this value do not count.
-        **metric_settings: What torchmetrics' `Metric` takes.
+        **metric_settings: Arguments of torchmetrics' `Metric`.
 
     Example:
         >>> metric = CalibrationMetric(classes=2)
@@ -44,10 +46,10 @@ class CalibrationMetric(Metric):
         *,
         classes: int,
         input: Input = "probs",
-        bins: int = 15,
-        task: str = "multiclass",
+        bins: int = BINS,
+        task: Task = "multiclass",
         classwise: bool = True,
-        threshold: float = 0.99,
+        threshold: float = CONFIDENT,
         ignore_index: int | None = None,
         **metric_settings: Any,
     ) -> None:
@@ -64,7 +66,7 @@ class CalibrationMetric(Metric):
         self.add_state("by_class", torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, scores: torch.Tensor, target: torch.Tensor) -> None:
-        """Add a batch; the sums over it are made in main memory."""
+        """Add a batch. Its sums are computed on the CPU."""
         batch = CalibrationAccumulator(**self.settings)
         if batch.classwise and scores.shape[1:2] != (self.classes,):
             msg = f"scores must have {self.classes} classes on axis 1, got shape {tuple(scores.shape)}"
@@ -76,7 +78,7 @@ class CalibrationMetric(Metric):
             self.by_class = self.by_class + torch.from_numpy(batch.classes).to(self.by_class.device)
 
     def compute(self) -> dict[str, torch.Tensor]:
-        """The fields of `CalibrationSummary`, by name, as tensors."""
+        """The fields of `CalibrationSummary` as tensors, by name."""
         total = CalibrationAccumulator(**self.settings)
         total.sums, total.grid = self.sums.cpu().numpy(), self.grid.cpu().numpy()
         total.classes = self.by_class.cpu().numpy() if total.classwise else None

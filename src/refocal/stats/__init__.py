@@ -1,1 +1,1 @@
-"""Statistics on NumPy arrays that several rooms share: proper scores, binning, resampling, test inversion."""
+"""NumPy statistics that several packages share: proper scores, binning, resampling, test inversion."""

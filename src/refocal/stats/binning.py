@@ -1,20 +1,25 @@
-"""Reliability bins: which bin a confidence falls in, and the sums over each bin, in float64."""
+"""Reliability bins: the bin of each confidence, and sums over bins in float64."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from refocal.stats.proper_scores import true_places
 
-# bins whose edges do not depend on the data, and bins of equally many samples
-FIXED = ("equal_width", "guo2017", "torchmetrics")
-ADAPTIVE = ("equal_mass", "mukhoti2020")
+FixedBinning = Literal["equal_width", "guo2017", "torchmetrics"]  # edges that do not depend on the data
+AdaptiveBinning = Literal["equal_mass", "mukhoti2020"]  # equally many samples per bin
+Binning = Literal["equal_width", "guo2017", "torchmetrics", "equal_mass", "mukhoti2020"]
+
+FIXED: tuple[FixedBinning, ...] = ("equal_width", "guo2017", "torchmetrics")
+ADAPTIVE: tuple[AdaptiveBinning, ...] = ("equal_mass", "mukhoti2020")
+BINNINGS: tuple[Binning, ...] = FIXED + ADAPTIVE
+BINS = 15  # the default number of bins, as in Mukhoti et al. (2020), section 6
 
 
 class Bins(NamedTuple):
-    """Sums over bins of the confidence; without weights, `samples` counts."""
+    """Sums over confidence bins; without weights, `samples` is a count."""
 
     samples: np.ndarray
     confidence: np.ndarray
@@ -27,34 +32,34 @@ class Bins(NamedTuple):
 
 
 class PairSums(NamedTuple):
-    """Sums over bins of w^2 and w^2 r^2, r = confidence - correct: what pairs of different samples need."""
+    """Sums over bins of w^2 and w^2 r^2 with r = confidence - correct, for means over pairs of different samples."""
 
     weight: np.ndarray
     residual: np.ndarray
 
 
 def equal_width_bins(confidence: np.ndarray, correct: np.ndarray, *, bins: int) -> Bins:
-    """Sum confidence and correctness over `bins` bins of equal width, in float64."""
+    """Sums over `bins` bins of equal width."""
     return bin_sums(width_index(confidence, bins=bins), confidence, correct, size=bins)
 
 
 def equal_mass_bins(confidence: np.ndarray, correct: np.ndarray, *, bins: int) -> Bins:
-    """Sum over `bins` bins of equally many samples; equal confidences stay together, in the lower of their bins."""
+    """Sums over `bins` bins with equally many samples; equal confidences share the lower of their bins."""
     edges = mass_edges(confidence, None, bins=bins)
     return bin_sums(np.searchsorted(edges, confidence, side="left"), confidence, correct, size=bins)
 
 
 def width_index(confidence: np.ndarray, *, bins: int) -> np.ndarray:
-    """The right-closed bin (i / bins, (i + 1) / bins] of each confidence; 0 is in the first."""
+    """The right-closed bin (i / bins, (i + 1) / bins] of each confidence; confidence 0 is in the first bin."""
     scaled = confidence * np.float64(bins)
     upper = np.ceil(scaled)
     index = upper.astype(np.int32)
     index -= 1
     np.minimum(np.maximum(index, 0, out=index), bins - 1, out=index)
-    if confidence.dtype == np.float64:  # the product of two float64 is rounded, and may cross an edge near by
+    if confidence.dtype == np.float64:  # the rounded product may lie on the wrong side of an edge
         upper -= scaled
         upper -= 0.5
-        from_middle = np.abs(upper, out=upper)  # of the bin, whose edges are at 0.5
+        from_middle = np.abs(upper, out=upper)  # of the bin; its edges are at distance 0.5
         close = 0.5 - 1e-12 * bins
         if from_middle.max(initial=0.0) >= close:
             near = np.nonzero((from_middle >= close) & (scaled > 0.5) & (scaled < bins - 0.5))
@@ -73,26 +78,28 @@ def mass_edges(confidence: np.ndarray, weights: np.ndarray | None, *, bins: int)
         return np.partition(confidence, last)[last]
     order = np.argsort(confidence)
     total = np.cumsum(weights[order])
-    # the smallest confidence up to which the share is reached, rounding of the sums apart
+    # The smallest confidence at which the share is reached; the factor absorbs rounding of the sums.
     wanted = np.arange(1, bins) * (total[-1] / bins) * (1 - 1e-12)
     return confidence[order][np.searchsorted(total, wanted, side="left")]
 
 
 def mass_index_of_counts(counts: np.ndarray, *, bins: int) -> np.ndarray:
-    """The equal-mass bin of each cell of a histogram; a cell's samples stay together, in the lower of their bins."""
+    """The equal-mass bin of each cell of a histogram; the samples of a cell share the lower of their bins."""
     total = np.cumsum(counts)
     wanted = np.arange(1, bins) * (total[-1] / bins) * (1 - 1e-12)
     upper_edges = np.searchsorted(total, wanted, side="left")
     return np.searchsorted(upper_edges, np.arange(len(counts)), side="left")
 
 
-def bin_index(confidence: np.ndarray, weights: np.ndarray | None, *, bins: int, binning: str) -> tuple[np.ndarray, int]:
-    """The bin of each confidence, and how many there are; what a convention drops has the last one.
+def bin_index(
+    confidence: np.ndarray, weights: np.ndarray | None, *, bins: int, binning: Binning
+) -> tuple[np.ndarray, int]:
+    """The bin of each confidence, and the number of bins; samples that a convention drops get the last bin.
 
-    "equal_width" and "equal_mass" drop nothing. The others repeat what published numbers were computed with:
+    "equal_width" and "equal_mass" drop nothing. The others reproduce the conventions behind published numbers:
 
-    - "guo2017": (a, b] between edges in float32, as torch.linspace makes them; confidence 0 is dropped.
-    - "torchmetrics": [a, b) between the same edges, and confidence 1 in a bin of its own.
+    - "guo2017": (a, b] between the float32 edges of torch.linspace; confidence 0 is dropped.
+    - "torchmetrics": [a, b) between the same edges; confidence 1 gets its own bin.
     - "mukhoti2020": (a, b] between quantiles; the least confident samples are dropped.
     """
     if binning == "equal_width":
@@ -112,8 +119,8 @@ def bin_index(confidence: np.ndarray, weights: np.ndarray | None, *, bins: int, 
     return np.where((index < 0) | (index >= bins), bins, index), bins + 1
 
 
-def dropped_bin(*, bins: int, binning: str) -> int | None:
-    """The bin whose samples a convention leaves out of its error, if there is one."""
+def dropped_bin(*, bins: int, binning: Binning) -> int | None:
+    """The bin whose samples a convention leaves out of its error, or None."""
     return bins if binning in {"guo2017", "mukhoti2020"} else None
 
 
@@ -127,7 +134,7 @@ def bin_sums(
 ) -> Bins:
     """Sums over the samples of each bin."""
     if weights is None and correct.dtype == bool:
-        # one count of (bin, correct) gives both sums; a weighted count is several times as slow
+        # One count of (bin, correct) gives both sums; weighted counts are several times slower.
         both = np.bincount(index + size * correct.astype(index.dtype), minlength=2 * size).reshape(2, size)
         samples, hits = (both[0] + both[1]).astype(np.float64), both[1].astype(np.float64)
         return Bins(samples, np.bincount(index, weights=confidence, minlength=size), hits)
@@ -142,25 +149,25 @@ def bin_sums(
 def class_sums(
     probs: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, *, bins: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sums (K, bins) of samples, probability and hits, over bins of equal width of each class's probability."""
+    """Sums (K, bins) of samples, probabilities and hits, over equal-width bins of the probability of each class."""
     rows, classes = probs.shape
     size = classes * bins
     by_class = np.ascontiguousarray(probs.T)
-    # most probabilities lie in the first bin, which needs no index
+    # Most probabilities lie in the first bin, which needs no index.
     above = by_class > np.float64(1 / bins)
-    chosen = np.flatnonzero(above)
-    values = by_class.reshape(-1).take(chosen)
+    places = np.flatnonzero(above)
+    values = by_class.reshape(-1).take(places)
     index = width_index(values, bins=bins)
-    of_class = np.diff(np.searchsorted(chosen, rows * np.arange(classes + 1)))
-    index += np.repeat(bins * np.arange(classes, dtype=index.dtype), of_class)
-    scale = None if weights is None else weights.take(chosen % rows)
+    counts = np.diff(np.searchsorted(places, rows * np.arange(classes + 1)))
+    index += np.repeat(bins * np.arange(classes, dtype=index.dtype), counts)
+    scale = None if weights is None else weights.take(places % rows)
     weighted = values if scale is None else scale * values
-    samples, confidence = (  # of nothing, NumPy counts in integers
+    samples, confidence = (  # the cast is for empty input, for which NumPy returns integers
         np.bincount(index, weights=part, minlength=size).astype(np.float64).reshape(classes, bins)
         for part in (scale, weighted)
     )
     first = by_class.copy()
-    first.reshape(-1)[chosen] = 0.0
+    first.reshape(-1)[places] = 0.0
     if weights is None:
         samples[:, 0] += rows - samples.sum(axis=1)
         confidence[:, 0] += first.sum(axis=1, dtype=np.float64)
@@ -175,7 +182,7 @@ def class_sums(
 def pair_sums(
     index: np.ndarray, confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None, *, size: int
 ) -> PairSums:
-    """The sums that `debiased_squares` needs beside the bins."""
+    """The sums that `debiased_squares` needs in addition to `bin_sums`."""
     residual = confidence.astype(np.float64) - correct
     scale = np.ones(len(index)) if weights is None else weights
     return PairSums(
@@ -185,9 +192,10 @@ def pair_sums(
 
 
 def _float32_edges(bins: int) -> np.ndarray:
-    """Edges as torch.linspace(0, 1, bins + 1) rounds them: from 0 up in the first half, from 1 down in the second.
+    """The float32 edges of torch.linspace(0, 1, bins + 1), bit for bit.
 
-    The step is rounded to float32; product and difference are rounded once, together.
+    torch counts up from 0 in the first half and down from 1 in the second. The step is rounded to float32; product and
+    difference are rounded once, together.
     """
     step = np.float64(np.float32(1) / np.float32(bins))
     count = np.arange(bins + 1)

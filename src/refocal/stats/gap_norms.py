@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import scipy
 
 from refocal.stats.binning import Bins, PairSums
 
+GapNorm = Literal["l1", "l2", "max"]
+NORMS: tuple[GapNorm, ...] = ("l1", "l2", "max")
 
-def calibration_error(gaps: np.ndarray, samples: np.ndarray, *, norm: str) -> np.ndarray:
-    """The norm of bins' gaps, from sums over bins on the last axis.
+
+def calibration_error(gaps: np.ndarray, samples: np.ndarray, *, norm: GapNorm) -> np.ndarray:
+    """The norm of the gaps of bins, from sums over bins on the last axis.
 
     With gap g_b = (sum of confidence - correct in bin b) / n_b and n samples, "l1" is sum_b (n_b / n) |g_b|, "l2" is
     sqrt(sum_b (n_b / n) g_b^2), and "max" is the largest |g_b|.
@@ -24,24 +29,24 @@ def calibration_error(gaps: np.ndarray, samples: np.ndarray, *, norm: str) -> np
 
 
 def debiased_squares(bins: Bins, pairs: PairSums) -> np.ndarray:
-    """Unbiased estimates of each bin's squared gap: the mean of r_i r_j over pairs of different samples.
+    """Unbiased estimates of the squared gap of each bin: the mean of r_i r_j over pairs of different samples.
 
-    0 in a bin of one sample, which has no pairs. Where the confidence is constant in a bin this is
-    g^2 - a (1 - a) / (n - 1), with accuracy a: the estimator of Kumar, Liang, Ma (NeurIPS 2019), section 4.
+    The estimate is 0 in a bin of one sample, which has no pairs. If the confidence is constant in a bin, this is the
+    estimator of Kumar, Liang, Ma (NeurIPS 2019), section 4: g^2 - a (1 - a) / (n - 1), with accuracy a.
     """
     residual = bins.confidence - bins.correct
-    of_pairs = bins.samples**2 - pairs.weight
-    # with one sample the difference is 0 up to rounding
-    has_pairs = of_pairs > 1e-9 * bins.samples**2
-    return np.divide(residual**2 - pairs.residual, of_pairs, out=np.zeros_like(residual), where=has_pairs)
+    pair_weight = bins.samples**2 - pairs.weight
+    # With one sample the difference is 0 up to rounding error.
+    has_pairs = pair_weight > 1e-9 * bins.samples**2
+    return np.divide(residual**2 - pairs.residual, pair_weight, out=np.zeros_like(residual), where=has_pairs)
 
 
-def debiased_error(bins: Bins, pairs: PairSums, *, norm: str) -> float:
-    """The calibration error less the plug-in estimate of its bias.
+def debiased_error(bins: Bins, pairs: PairSums, *, norm: GapNorm) -> float:
+    """The calibration error minus the plug-in estimate of its bias.
 
-    "l2": the root of the mean of `debiased_squares`, which are unbiased, or 0 where chance made that mean negative.
-    "l1": sum_b (n_b / n) (2 |g_b| - E|G_b|) with G_b ~ N(g_b, v_b), v_b = g_b^2 - `debiased_squares` being the
-    estimated variance of g_b; it may be negative.
+    "l2": the square root of the mean of `debiased_squares`, or 0 if that mean is negative.
+    "l1": sum_b (n_b / n) (2 |g_b| - E|G_b|) with G_b ~ N(g_b, v_b), where v_b = g_b^2 - `debiased_squares` is the
+    estimated variance of g_b. It can be negative.
     """
     total = bins.samples.sum()
     squares = debiased_squares(bins, pairs)

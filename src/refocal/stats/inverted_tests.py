@@ -1,7 +1,8 @@
-"""Confidence limits and a paired test for measures that noise makes larger, by inverting bootstrap tests.
+"""Confidence limits and a paired test for measures that noise biases upward, by inverting bootstrap tests.
 
-Suppose the truth lies at t times a direction, and the noise is as resampled. Then the measure's value for each t is
-known, and so is the distribution of what would be observed: the upward bias is part of it and cancels.
+Assume that the truth lies at t times a known direction and that the noise is the resampled one. Then both the true
+value and the distribution of the observed value are known for each t. The upward bias is part of that distribution,
+so it cancels.
 """
 
 from __future__ import annotations
@@ -12,95 +13,109 @@ from typing import NamedTuple
 
 import numpy as np
 
-Norm = Callable[[np.ndarray], np.ndarray]
+NormFunction = Callable[[np.ndarray], np.ndarray]  # sums (..., L) -> norms (...)
 
-_NOTHING = 1e-12  # a measure up to this size is rounding
+_ROUNDING = 1e-12  # a measure up to this size is rounding error
 
 
-class Ray(NamedTuple):
-    """Possible truths along one direction."""
+class Direction(NamedTuple):
+    """Possible truths along one direction, at t >= 0."""
 
     size: float  # the measure at t = 1; at t it is size t^power
-    observed: Callable[[float], np.ndarray]  # what resamples show where the truth is at t, (resamples,)
+    simulate: Callable[[float], np.ndarray]  # t -> the values that resamples show if the truth is at t, (resamples,)
     power: int = 1
 
-    def at(self, value: float) -> np.ndarray:
-        """What resamples show where the measure has this value."""
-        if self.is_nothing:  # there is no direction to go: the value comes on top of the noise
-            return value + self.observed(0.0)
-        return self.observed((value / self.size) ** (1 / self.power))
+    def simulate_value(self, value: float) -> np.ndarray:
+        """The values that resamples show if the true measure is `value`."""
+        if self.is_zero:  # without a direction, the value is added to the noise
+            return value + self.simulate(0.0)
+        return self.simulate((value / self.size) ** (1 / self.power))
 
     @property
-    def is_nothing(self) -> bool:
-        """Whether nothing was found, so that a truth has no direction."""
-        return self.size <= _NOTHING
+    def is_zero(self) -> bool:
+        """Whether the observed measure is zero, so that it has no direction."""
+        return self.size <= _ROUNDING
 
 
-def rays_of_norm(center: np.ndarray, deviations: np.ndarray, *, norm: Norm, power: int = 1) -> list[Ray]:
-    """Rays for norm(sums)^power, where sums were `center` and resamples deviated from it by `deviations`.
+def norm_directions(
+    center: np.ndarray, deviations: np.ndarray, *, norm: NormFunction, power: int = 1
+) -> list[Direction]:
+    """Directions for the measure norm(sums)^power.
 
-    How large the bias is depends on the direction of the true sums, which is not known. Two are tried: all the observed
-    sums, and only those beyond two standard errors, the rest being noise.
+    The size of the bias depends on the direction of the true sums, which is unknown. Two directions are tried: all
+    observed sums, and only those beyond two standard errors (the rest may be noise).
+
+    Args:
+        center: Observed sums, (L,).
+        deviations: Differences of resampled sums from `center`, (resamples, L).
+        norm: The norm, over the last axis.
+        power: Power of the norm.
     """
     clear = np.where(np.abs(center) > 2 * deviations.std(axis=0), center, 0.0)
     if not clear.any():
         clear = np.where(np.abs(center) == np.abs(center).max(), center, 0.0)
 
-    def ray(direction: np.ndarray) -> Ray:
-        return Ray(float(norm(direction)) ** power, lambda t: norm(t * direction + deviations) ** power, power)
+    def direction(sums: np.ndarray) -> Direction:
+        return Direction(float(norm(sums)) ** power, lambda t: norm(t * sums + deviations) ** power, power)
 
-    return [ray(center), ray(clear)]
+    return [direction(center), direction(clear)]
 
 
-def limits(found: float, rays: list[Ray], *, level: float, most: float) -> tuple[float, float]:
-    """Confidence limits, the widest of all rays (Carpenter 1999).
+def limits(value: float, directions: list[Direction], *, level: float, most: float) -> tuple[float, float]:
+    """Confidence limits, the widest over all directions (Carpenter 1999).
 
-    They are those truths under which a value as large as (as small as) the found one has a probability of
-    (1 - level) / 2; where no miscalibration at all explains what was found, the lower limit is 0. Where nothing was
-    found, the upper limit is what noise shows with a probability of `level`. None is above `most`.
+    The limits are the truths under which a value as large as (as small as) the observed one has probability
+    (1 - level) / 2. The lower limit is 0 if a calibrated model explains the observed value. If the observed value is 0,
+    the upper limit is the `level` quantile of the noise.
+
+    Args:
+        value: The observed measure.
+        directions: Where the truth may lie.
+        level: Confidence level.
+        most: The largest possible measure.
     """
-    of_rays = [_limits(found, ray, level=level, most=most) for ray in rays]
-    return min(most, *(low for low, _ in of_rays)), min(most, max(high for _, high in of_rays))
+    pairs = [_direction_limits(value, direction, level=level, most=most) for direction in directions]
+    return min(most, *(low for low, _ in pairs)), min(most, max(high for _, high in pairs))
 
 
-def _limits(found: float, ray: Ray, *, level: float, most: float) -> tuple[float, float]:
-    if ray.is_nothing:
-        return 0.0, max(0.0, float(np.quantile(ray.observed(0.0), level)))
+def _direction_limits(value: float, direction: Direction, *, level: float, most: float) -> tuple[float, float]:
+    if direction.is_zero:
+        return 0.0, max(0.0, float(np.quantile(direction.simulate(0.0), level)))
     tail = (1 - level) / 2
 
     @functools.cache  # both searches begin with the same points
     def share_above(t: float) -> float:
-        return float(np.mean(ray.observed(t) >= found))
+        return float(np.mean(direction.simulate(t) >= value))
 
     top = 1.0
-    # resamples that lack all the samples that are wrong show nothing, whatever the truth
-    while share_above(top) < 1 - tail and ray.size * top**ray.power < most:
+    # The bound `most` ends the loop: a resample without any wrong sample shows 0, whatever the truth.
+    while share_above(top) < 1 - tail and direction.size * top**direction.power < most:
         top *= 2
     low = 0.0 if share_above(0.0) > tail else crossing(share_above, tail, 0.0, top)
     high = crossing(share_above, 1 - tail, 0.0, top)
-    return float(ray.size * low**ray.power), float(ray.size * high**ray.power)
+    return float(direction.size * low**direction.power), float(direction.size * high**direction.power)
 
 
-def paired_null(found: tuple[float, float], rays: tuple[Ray, Ray]) -> np.ndarray:
-    """The distribution of the difference of two values if the truths were equal, (resamples,).
+def paired_null(values: tuple[float, float], directions: tuple[Direction, Direction]) -> np.ndarray:
+    """The distribution of the difference of two measures if their truths were equal, (resamples,).
 
-    Their common value is the one at which the mean of both is what was found, so that a difference that comes from
-    different biases alone (more bins in use, fewer samples in each) is part of the distribution.
+    The common truth is the one whose mean simulated values add up to the observed values. So a difference that only
+    comes from different biases (more bins in use, fewer samples per bin) is part of the distribution.
     """
 
-    def mean(value: float) -> float:
-        return float(sum(np.mean(ray.at(value)) for ray in rays))
+    def mean(truth: float) -> float:
+        return float(sum(np.mean(direction.simulate_value(truth)) for direction in directions))
 
-    wanted = sum(found)
-    common = 0.0 if mean(0.0) >= wanted else crossing(mean, wanted, 0.0, max(found))
-    first, second = (ray.at(common) for ray in rays)
+    wanted = sum(values)
+    common = 0.0 if mean(0.0) >= wanted else crossing(mean, wanted, 0.0, max(values))
+    first, second = (direction.simulate_value(common) for direction in directions)
     return first - second
 
 
 def crossing(
     function: Callable[[float], float], wanted: float, low: float, high: float, *, halvings: int = 20
 ) -> float:
-    """Where a growing step function reaches a value, by bisection."""
+    """Where an increasing step function reaches a value, by bisection."""
     for _ in range(halvings):
         middle = (low + high) / 2
         if function(middle) < wanted:
@@ -108,3 +123,11 @@ def crossing(
         else:
             high = middle
     return (low + high) / 2
+
+
+def two_sided_p_value(value: float, null: np.ndarray) -> float:
+    """The share of a null distribution that is at least as far from its mean as the observed value."""
+    center = float(null.mean())
+    # The tolerance keeps rounding errors from counting as differences.
+    above = int(np.count_nonzero(np.abs(null - center) >= abs(value - center) - 1e-12))
+    return (1 + above) / (len(null) + 1)

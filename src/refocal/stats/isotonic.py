@@ -1,4 +1,4 @@
-"""Isotonic recalibration of cells of equal predictions, and the parts of the Brier score, of many samples at once."""
+"""Isotonic recalibration and the parts of the Brier score, for many samples at once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import scipy
 
 
 def isotonic_rows(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The best non-decreasing fit to each row of values (..., C), with positive weights."""
-    # one long row in which each is lifted above the one before: no block reaches from one to the next
+    """The best non-decreasing fit to each row of values (..., C); weights are positive."""
+    # Concatenate the rows and lift each above the one before, so that no block of the fit spans two rows.
     flat = values.reshape(-1, values.shape[-1])
     lift = (np.arange(len(flat)) * (1.0 + float(np.ptp(flat))))[:, None]
     fitted = scipy.optimize.isotonic_regression((flat + lift).ravel(), weights=weights.ravel()).x
@@ -23,12 +23,12 @@ def brier_parts(
     Args:
         places: Predictions of the cells of each class, (K, C).
         mass: Weight of each cell, (..., K, C).
-        hits: Weight of the samples whose class it is, (..., K, C).
+        hits: Weight of the samples of that class in each cell, (..., K, C).
         divisor: Weight of all samples, (...).
         fitted: Recalibrated predictions, (..., K, C).
     """
-    of_class = mass.sum(axis=-1, keepdims=True)
-    frequency = hits.sum(axis=-1, keepdims=True) / np.where(of_class > 0, of_class, 1.0)
+    class_mass = mass.sum(axis=-1, keepdims=True)
+    frequency = hits.sum(axis=-1, keepdims=True) / np.where(class_mass > 0, class_mass, 1.0)
     score, recalibrated, constant = (_squares(values, mass, hits, divisor) for values in (places, fitted, frequency))
     return np.stack([score, score - recalibrated, recalibrated, constant, constant - recalibrated])
 
@@ -36,12 +36,12 @@ def brier_parts(
 def calibration_part(
     places: np.ndarray, mass: np.ndarray, hits: np.ndarray, divisor: np.ndarray | float, fitted: np.ndarray
 ) -> np.ndarray:
-    """The calibration of `brier_parts` alone, (...)."""
+    """The calibration part of `brier_parts` alone, (...)."""
     score, recalibrated = (_squares(values, mass, hits, divisor) for values in (places, fitted))
     return score - recalibrated
 
 
 def _squares(values: np.ndarray, mass: np.ndarray, hits: np.ndarray, divisor: np.ndarray | float) -> np.ndarray:
-    # sum w (v - y)^2 over the members of each cell, y being 0 or 1
+    # The sum of w (v - y)^2 over the samples of each cell, with y = 0 or 1.
     squares: np.ndarray = np.sum(hits * (1 - 2 * values) + mass * values**2, axis=(-2, -1)) / divisor
     return squares

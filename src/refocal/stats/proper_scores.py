@@ -1,4 +1,4 @@
-"""Scores of predicted probabilities, one value a sample, in float64."""
+"""Scores of predicted probabilities, one value per sample, in float64."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import scipy
 
 
 def log_scores(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """-log p of the true class, (N,); infinite where it was given probability 0."""
+    """-log p of the true class, (N,); infinite if p is 0."""
     return -truth_of_probs(probs, labels)[0]
 
 
 def truth_of_probs(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log p and log(1 - p) of the true class of rows (N, K), or of events with probabilities (N,)."""
+    """Log p and log(1 - p) of the true class, for rows (N, K) or for events with probabilities (N,)."""
     if probs.ndim == 1:
         wide = probs.astype(np.float64)
         p = np.where(labels == 1, wide, 1 - wide)
@@ -25,7 +25,7 @@ def truth_of_probs(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, n
 
 
 def truth_of_logits(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same from logits, for a softmax (N, K) or a sigmoid (N,): nothing saturates."""
+    """`truth_of_probs` of the softmax of (N, K) or the sigmoid of (N,), without saturation."""
     wide = logits.astype(np.float64)
     if wide.ndim == 1:
         signed = np.where(labels == 1, wide, -wide)
@@ -42,7 +42,7 @@ def truth_of_logits(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray,
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities in float64, of rows (N, K), or of events (N,) by the sigmoid."""
+    """Probabilities in float64: the softmax of rows (N, K), or the sigmoid of events (N,)."""
     wide = logits.astype(np.float64)
     if wide.ndim == 1:
         return scipy.special.expit(wide)
@@ -53,8 +53,8 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def softmax_and_scores(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`softmax`, log p of the true class as `truth_of_logits` gives it, and `brier_scores`, with one exponential."""
-    # one class after another, so that sums and maxima over classes run along whole vectors
+    """`softmax`, log p of the true class as in `truth_of_logits`, and `brier_scores`, with one exponential."""
+    # Classes come first, so that sums and maxima over classes run along whole vectors.
     odds = logits.T.astype(np.float64, order="C")
     flat, true = odds.reshape(-1), true_places(odds, labels)
     odds -= odds.max(axis=0)
@@ -64,20 +64,20 @@ def softmax_and_scores(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarr
     flat[true] = 0.0
     others, squares = odds.sum(axis=0), np.einsum("ij,ij->j", odds, odds)
     flat[true] = own_odds
-    log_p = own - np.log1p(others + (own_odds - 1))  # where the true class is the top one, own_odds is 1
+    log_p = own - np.log1p(others + (own_odds - 1))  # own_odds is 1 if the true class is on top
     share = 1 / (others + own_odds)
     odds *= share
-    # sum_k (p_k - [y = k])^2, in which 1 - p of the true class is the share of the others
+    # sum_k (p_k - [y = k])^2; for the true class, 1 - p is the share of the others.
     return odds.T, log_p, (squares + others**2) * share**2
 
 
 def true_places(by_class: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Where the values of the true classes stand in the flat array of scores (K, N): far faster than two indices."""
+    """Positions of the true classes in the flattened scores (K, N); one index is much faster than two."""
     return labels * by_class.shape[1] + np.arange(by_class.shape[1])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities in float64 of rows (N, K)."""
+    """Log-probabilities of rows (N, K), in float64."""
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=1, keepdims=True)
     wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
@@ -85,7 +85,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def brier_scores(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """sum_k (p_k - [y = k])^2 of rows (N, K); (p - y)^2 of events (N,)."""
+    """The sum over k of (p_k - [y = k])^2 for rows (N, K); (p - y)^2 for events (N,)."""
     wide = probs.astype(np.float64)
     if wide.ndim == 1:
         return (wide - labels) ** 2
@@ -95,14 +95,14 @@ def brier_scores(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def divergences(posterior: np.ndarray, probs: np.ndarray) -> np.ndarray:
-    """KL(posterior || probs) of each row, (N,): what is lost by predicting `probs`."""
+    """KL(posterior || probs) of each row, (N,)."""
     terms: np.ndarray = scipy.special.rel_entr(posterior.astype(np.float64), probs.astype(np.float64))
     totals: np.ndarray = terms.sum(axis=-1)
     return totals
 
 
 def divergences_of_logits(posterior: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """KL(posterior || softmax(logits)) of each row: finite wherever logits are."""
+    """KL(posterior || softmax(logits)) of each row, (N,); finite if the logits are."""
     wide = posterior.astype(np.float64)
     possible = wide > 0
     with np.errstate(divide="ignore"):
