@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocal import _check
+from refocal._check import Input
 from refocal.predictions.errors import Place
 
-INPUTS = ("logits", "probs")
+INPUTS: tuple[Input, ...] = ("logits", "probs")
 SPLIT_LENGTH = 64  # characters; split names are words such as "val", and a limit bounds the memory that a file can take
 NAME_LENGTH = 256
 
@@ -28,7 +29,7 @@ class Columns(NamedTuple):
         return Columns(function(self.scores), *(None if array is None else function(array) for array in self[1:]))
 
 
-def check_columns(columns: Columns, input: str, place: Place) -> Columns:
+def check_columns(columns: Columns, input: Input, place: Place) -> Columns:
     """Check columns and convert them to native dtypes: labels to int64, sample weights to float64."""
     scores = _scores(columns.scores, input, place)
     rows, classes = len(scores), count_classes(scores.shape)
@@ -46,7 +47,7 @@ def count_classes(shape: tuple[int, ...]) -> int:
     return max(2, shape[1]) if len(shape) == 2 else 2
 
 
-def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: str, place: Place) -> None:
+def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: Input, place: Place) -> None:
     """Check dtype and shape of the scores, which a file declares before its data."""
     if dtype.kind != "f" or dtype.itemsize > 8:
         message = f"must be float16, float32 or float64, got {dtype}"
@@ -113,7 +114,7 @@ def check_class_names(names: Any, classes: int, place: Place) -> tuple[str, ...]
     return found
 
 
-def _scores(scores: np.ndarray, input: str, place: Place) -> np.ndarray:
+def _scores(scores: np.ndarray, input: Input, place: Place) -> np.ndarray:
     check_scores_form(scores.dtype, scores.shape, input, place)
     scores = scores.astype(scores.dtype.newbyteorder("="), copy=False)
     matrix = scores.reshape(len(scores), -1)
@@ -152,7 +153,7 @@ def _probs(matrix: np.ndarray, place: Place) -> None:
         raise place.error(message, column=place.name_scores("probs"), row=row)
 
 
-def _reject(bad: np.ndarray, matrix: np.ndarray, allowed: str, input: str, place: Place) -> None:
+def _reject(bad: np.ndarray, matrix: np.ndarray, allowed: str, input: Input, place: Place) -> None:
     if bad.any():
         row, index = (int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
         message = f"{allowed}, got {matrix[row, index]}"

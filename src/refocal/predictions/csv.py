@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from refocal._check import Input
 from refocal.predictions import arrow, checks, header
 from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place, PredictionsError
@@ -108,7 +109,7 @@ def _with_line(error: PredictionsError, names: list[str], place: Place) -> Predi
     return at.error(reason, column=names[int(column)] if column else None, row=0)
 
 
-def _parse(texts: Any, input: str, place: Place, *, lists: bool) -> Any:
+def _parse(texts: Any, input: Input, place: Place, *, lists: bool) -> Any:
     """Parse texts such as "[0.5, 0.25, 0.25]" to numbers or lists of numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -124,7 +125,7 @@ def _parse(texts: Any, input: str, place: Place, *, lists: bool) -> Any:
     return pa.ListArray.from_arrays(parts.offsets, _floats(parts.flatten(), parts.offsets.to_numpy(), input, place))
 
 
-def _floats(words: Any, offsets: np.ndarray, input: str, place: Place) -> Any:
+def _floats(words: Any, offsets: np.ndarray, input: Input, place: Place) -> Any:
     """Convert words to float64; row r has the words from offsets[r] to offsets[r + 1]."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from refocal._check import Input
 from refocal._documents import check_regular
 from refocal._files import is_disk_error
 
@@ -34,7 +35,7 @@ class Place:
     has_lines: bool = False
     first_row: int = 0
 
-    def name_scores(self, input: str, index: int | None = None) -> str:
+    def name_scores(self, input: Input, index: int | None = None) -> str:
         """Return the name of the scores, or of those of one class."""
         if index is None:
             return f"{input[:-1]}_..." if self.numbered else input

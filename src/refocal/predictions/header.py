@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from refocal._check import Input
 from refocal.predictions.checks import INPUTS
 from refocal.predictions.errors import Place
 
@@ -17,7 +18,7 @@ _NUMBERED = re.compile(r"(logit|prob)_(0|[1-9][0-9]{0,6})")  # at most 7 digits:
 class Header:
     """Whether scores are logits or probs, and their columns: one for all classes, or one per class in order."""
 
-    input: str
+    input: Input
     columns: tuple[str, ...]
     numbered: bool
 
@@ -25,7 +26,8 @@ class Header:
 def parse_array_names(names: Sequence[str], place: Place) -> Header:
     """Parse the header of an npz file."""
     _check_names(names, [*INPUTS, "labels", "split", "weights", "class_names"], place, "array")
-    return Header(*_one_input([input for input in INPUTS if input in names], names, place, "an array"), numbered=False)
+    input = _choose_input([input for input in INPUTS if input in names], names, place, "an array")
+    return Header(input, (input,), numbered=False)
 
 
 def parse_column_names(names: Sequence[str], place: Place) -> Header:
@@ -38,9 +40,9 @@ def parse_column_names(names: Sequence[str], place: Place) -> Header:
     inputs = [
         input for input in INPUTS if input in named or any(name.startswith(input[:-1] + "_") for name in numbered)
     ]
-    input, whole = _one_input(inputs, names, place, "columns logit_0 ... or prob_0 ..., or one column")
+    input = _choose_input(inputs, names, place, "columns logit_0 ... or prob_0 ..., or one column")
     if not numbered:
-        return Header(input, whole, numbered=False)
+        return Header(input, (input,), numbered=False)
     if input in named:
         message = f"scores must be in one place, got columns {input} and {numbered[0]}"
         raise place.error(message)
@@ -52,7 +54,7 @@ def parse_column_names(names: Sequence[str], place: Place) -> Header:
     return Header(input, tuple(columns), numbered=True)
 
 
-def _one_input(inputs: list[str], names: Sequence[str], place: Place, what: str) -> tuple[str, tuple[str, ...]]:
+def _choose_input(inputs: list[Input], names: Sequence[str], place: Place, what: str) -> Input:
     if len(inputs) > 1:
         message = "scores must be logits or probs, got both"
         raise place.error(message)
@@ -60,7 +62,7 @@ def _one_input(inputs: list[str], names: Sequence[str], place: Place, what: str)
         found = ", ".join(repr(name) for name in names[:10]) or "nothing"
         message = f"scores are missing: the file must have {what} 'logits' or 'probs', got {found}"
         raise place.error(message)
-    return inputs[0], (inputs[0],)
+    return inputs[0]
 
 
 def _check_names(names: Sequence[str], known: list[str], place: Place, what: str) -> None:

@@ -19,6 +19,7 @@ from typing import IO, BinaryIO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
+from refocal._check import Input
 from refocal.predictions import checks, header
 from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
 from refocal.predictions.errors import Place
@@ -118,7 +119,7 @@ def _member(name: str, stream: IO[bytes], size: int, place: Place) -> _Member:
     return _Member(name, stream, dtype, shape, fortran and len(shape) == 2)
 
 
-def _check_forms(members: dict[str, _Member], input: str, place: Place) -> None:
+def _check_forms(members: dict[str, _Member], input: Input, place: Place) -> None:
     """Check all shapes and dtypes before any array is read."""
     scores = members[input]
     checks.check_scores_form(scores.dtype, scores.shape, input, place)
@@ -135,7 +136,7 @@ def _check_forms(members: dict[str, _Member], input: str, place: Place) -> None:
         checks.check_names_shape(members["class_names"].shape, checks.count_classes(scores.shape), place)
 
 
-def _blocks(members: dict[str, _Member], input: str, step: int, place: Place) -> Iterator[Columns]:
+def _blocks(members: dict[str, _Member], input: Input, step: int, place: Place) -> Iterator[Columns]:
     rows = members[input].shape[0]
     for start in range(0, rows, step):
         count = min(step, rows - start)

@@ -135,7 +135,7 @@ class Predictions:
 
     @classmethod
     def _from_checked(
-        cls, columns: Columns, input: str, class_names: tuple[str, ...] | None, source: Path | None
+        cls, columns: Columns, input: Input, class_names: tuple[str, ...] | None, source: Path | None
     ) -> Self:
         """Make predictions of columns that are already checked, without checking them again."""
         made = object.__new__(cls)

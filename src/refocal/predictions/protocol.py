@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
+from refocal._check import Input
 from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.predictions import Predictions
@@ -32,7 +33,7 @@ class FileSize(NamedTuple):
 class OpenFile:
     """An open file: its header, and blocks of rows that are not checked yet."""
 
-    input: str
+    input: Input
     class_names: tuple[str, ...] | None
     rows: int | None
     size: FileSize

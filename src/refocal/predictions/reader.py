@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from refocal._check import Input
 from refocal.predictions import checks, formats
 from refocal.predictions.predictions import Predictions
 from refocal.predictions.protocol import FileSize, OpenFile
@@ -37,7 +38,7 @@ class PredictionsReader:
         logits 5 5
     """
 
-    input: str
+    input: Input
     class_names: tuple[str, ...] | None
     rows: int | None
     size: FileSize
