@@ -183,7 +183,7 @@ def test_a_torch_module_and_its_calibrator():
 
 
 def test_scores_that_a_classifier_does_not_have():
-    with pytest.raises(TypeError, match="GaussianNB has no decision_function: give the calibrator input='probs'"):
+    with pytest.raises(TypeError, match="GaussianNB has no decision_function: pass input='probs' to the calibrator"):
         Calibrated(GaussianNB().fit(X, Y), TemperatureScaling()).fit(X, Y)
-    with pytest.raises(TypeError, match="LinearSVC has no predict_proba: give the calibrator input='logits'"):
+    with pytest.raises(TypeError, match="LinearSVC has no predict_proba: pass input='logits' to the calibrator"):
         Calibrated(LinearSVC().fit(X, Y), TemperatureScaling(input="probs")).fit(X, Y)

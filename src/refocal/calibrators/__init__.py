@@ -1,7 +1,7 @@
 """Calibrators: scikit-learn estimators that turn the logits of a trained classifier into probabilities.
 
-Each is fitted on held-out data, `fit(logits, labels)`, predicts with `predict_proba(logits)`, and ships as JSON
-(`save`, `load`), as a PyTorch module (`to_torch`) or as an ONNX graph (`to_onnx`).
+Fit a calibrator to held-out data with `fit(logits, labels)` and predict with `predict_proba(logits)`. Save it as JSON
+(`save`, `load`), or export it to a PyTorch module (`to_torch`) or to an ONNX graph (`to_onnx`).
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from refocal.calibrators.temperature import TemperatureScaling
     from refocal.calibrators.wrap import Calibrated
 
-# scikit-learn, which every calibrator builds on, takes a second to import: it comes with the first name
+# Every calibrator needs scikit-learn, which takes a second to import, so names are imported when they are first used.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {

@@ -1,11 +1,12 @@
-"""Choosing a calibrator by cross-validation."""
+"""Choice of a calibrator by cross-validation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, final, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
 
@@ -21,8 +22,9 @@ from refocal.calibrators.linear import MatrixScaling, VectorScaling
 from refocal.calibrators.temperature import TemperatureScaling
 from refocal.stats.proper_scores import log_scores
 
-_FLOOR = 700.0  # a probability of 0 for the true class costs as much as one of e^-700, so that means stay comparable
+_LARGEST_SCORE = 700.0  # a probability of 0 for the true class counts as e^-700, so that means stay comparable
 
+Scoring = Literal["nll", "brier"]
 Data = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # logits, class indices and weights
 
 
@@ -43,16 +45,16 @@ _RESULT: dict[str, Check] = {
 }
 
 
-def _best(value: Any, name: str, calibrator: Any) -> Calibrator:
-    """A fitted calibrator of the same classes."""
+def _check_best(value: Any, name: str, calibrator: Any) -> Calibrator:
+    """Check a fitted calibrator of the same number of classes."""
     if not isinstance(value, Calibrator) or len(getattr(value, "classes_", ())) != attributes.count_classes(calibrator):
         msg = f"{name} must be a calibrator of {attributes.count_classes(calibrator)} classes, got {value!r:.100}"
         raise ValueError(msg)
     return value
 
 
-def _results(value: Any, name: str, calibrator: Any) -> list[dict[str, Any]]:
-    """What was tried, one dict for each candidate."""
+def _check_results(value: Any, name: str, calibrator: Any) -> list[dict[str, Any]]:
+    """Check the results: one dict per candidate."""
     if not (
         isinstance(value, list)
         and value
@@ -61,21 +63,24 @@ def _results(value: Any, name: str, calibrator: Any) -> list[dict[str, Any]]:
         msg = f"{name} must be a list of dicts with the keys {', '.join(_RESULT)}, got {value!r:.100}"
         raise ValueError(msg)
     return [
-        {key: rule(row[key], f"{name}[{index}].{key}", calibrator) for key, rule in _RESULT.items()}
+        {key: check(row[key], f"{name}[{index}].{key}", calibrator) for key, check in _RESULT.items()}
         for index, row in enumerate(value)
     ]
 
 
-def _best_index(value: Any, name: str, calibrator: Any) -> int:
-    """The place of one of the results."""
+def _check_best_index(value: Any, name: str, calibrator: Any) -> int:
+    """Check an index into the results."""
     if attributes.check_count(value, name, calibrator) >= len(calibrator.results_):
         msg = f"{name} must be below {len(calibrator.results_)}, the number of candidates, got {value}"
         raise ValueError(msg)
     return int(value)
 
 
+@final
 class AutoCalibrator(Calibrator):
-    """Chooses a calibrator by cross-validation: the simplest one that is not clearly worse than the best.
+    """Choose a calibrator by cross-validation: the simplest one that is not clearly worse than the best.
+
+    Use it if you have no preference. It takes about as long as fitting every candidate `cv` + 1 times.
 
     Each candidate is fitted to all folds but one and scored on that one. The one-standard-error rule then takes the
     candidate with the fewest parameters among those whose mean score is worse than the best by at most the standard
@@ -108,17 +113,21 @@ class AutoCalibrator(Calibrator):
     Reference: the one-standard-error rule: Breiman et al., "Classification and Regression Trees", 1984.
     """
 
-    _learned: ClassVar[dict[str, Check]] = {"best_": _best, "results_": _results, "best_index_": _best_index}
+    _learned: ClassVar[dict[str, Check]] = {
+        "best_": _check_best,
+        "results_": _check_results,
+        "best_index_": _check_best_index,
+    }
 
     def __init__(
         self,
         *,
         candidates: Sequence[Calibrator] | None = None,
-        scoring: str = "nll",
+        scoring: Scoring = "nll",
         cv: Any = 5,
         random_state: int = 0,
         input: Input = "logits",
-        classes: Any = None,
+        classes: ArrayLike | None = None,
     ) -> None:
         self.candidates = candidates
         self.scoring = scoring
@@ -127,7 +136,9 @@ class AutoCalibrator(Calibrator):
         self.input = input
         self.classes = classes
 
-    def choose(self, fitted: Sequence[Calibrator], X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def choose(
+        self, fitted: Sequence[Calibrator], X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Choose among calibrators that are already fitted to these data: `fit` without fitting them again.
 
         Args:
@@ -137,7 +148,7 @@ class AutoCalibrator(Calibrator):
             sample_weight: One weight per row, or None.
 
         Returns:
-            self.
+            The calibrator itself.
         """
         data = self._prepare(X, y, sample_weight)
         self._choose(fitted, data, self._score(fitted, data))
@@ -158,7 +169,7 @@ class AutoCalibrator(Calibrator):
             msg = f"candidates must be a sequence of calibrators, got {candidates!r}"
             raise ValueError(msg)
         logits, labels, _ = data
-        folds = self._folds(logits, labels)
+        folds = self._split(logits, labels)
         copies = [_copy(candidate, logits.shape[1]) for candidate in candidates]
         scores = np.array([_score_held_out(each, data, folds=folds, scoring=scoring) for each in copies])
         return HeldOut(scores, np.concatenate([test for _, test in folds]))
@@ -188,7 +199,7 @@ class AutoCalibrator(Calibrator):
             for index in np.argsort(means, kind="stable")
         ]
 
-    def _folds(self, logits: np.ndarray, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _split(self, logits: np.ndarray, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         if isinstance(self.cv, int | np.integer):
             if not 2 <= self.cv <= len(logits):
                 msg = f"cv must be a splitter or a number of folds from 2 to the number of samples, got {self.cv}"
@@ -198,8 +209,9 @@ class AutoCalibrator(Calibrator):
             splitter = check_cv(self.cv, labels, classifier=True)
         return list(splitter.split(logits, labels))
 
-    def _check_scoring(self) -> str:
-        return _check.one_of(self.scoring, "scoring", ("nll", "brier"))
+    def _check_scoring(self) -> Scoring:
+        scoring: Scoring = _check.one_of(self.scoring, "scoring", get_args(Scoring))
+        return scoring
 
     def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         self._check_scoring()
@@ -234,7 +246,7 @@ def _score_held_out(
     data: Data,
     *,
     folds: list[tuple[np.ndarray, np.ndarray]],
-    scoring: str,
+    scoring: Scoring,
 ) -> np.ndarray:
     """Score each sample by the fit to the other folds, fold after fold."""
     logits, labels, weights = data
@@ -243,7 +255,7 @@ def _score_held_out(
         candidate.fit(logits[train], labels[train], None if weights is None else weights[train])
         probs = candidate.predict_proba(logits[test])
         if scoring == "nll":
-            parts.append(np.minimum(log_scores(probs, labels[test]), _FLOOR))
+            parts.append(np.minimum(log_scores(probs, labels[test]), _LARGEST_SCORE))
         else:
             parts.append(np.sum((probs - np.eye(probs.shape[1])[labels[test]]) ** 2, axis=1))
     return np.concatenate(parts)

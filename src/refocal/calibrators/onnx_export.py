@@ -1,8 +1,8 @@
-"""A fitted calibrator as an ONNX graph.
+"""Export of a fitted calibrator to an ONNX graph.
 
-The graph comes from the same functions that predict: they run on symbols instead of arrays, and a symbol writes down
-what is done to it. It computes in float64 between a float32 input and a float32 output, so that jumps of a map and
-saturated logits come out as they do here.
+The functions that predict also write the graph: they run on symbols instead of arrays, and a symbol records the
+operations on it. The graph has float32 input and output and computes in float64 in between, so that jumps of a map and
+saturated logits give the same results as `predict_proba`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Shape = tuple[int | None, ...]
 
 
 def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
-    """Write the fitted map to a file, under a temporary name first."""
+    """Write a fitted calibrator to an ONNX file; it replaces the file only when it is complete."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -59,7 +59,7 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
 
 
 class Symbol:
-    """An array that will exist when the graph runs; the batch dimension has length None."""
+    """An array that exists when the graph runs; the length of its batch dimension is None."""
 
     device = "cpu"
 
@@ -121,7 +121,7 @@ class Symbol:
 
 
 class Graph:
-    """The part of the array-API namespace that heads use, on symbols; it keeps the nodes and constants it needed."""
+    """The part of the array-API namespace that heads use, for symbols. It keeps the graph's nodes and constants."""
 
     inf = math.inf
     float64, int64 = np.dtype(np.float64), np.dtype(np.int64)
@@ -131,7 +131,7 @@ class Graph:
         self.constants: list[Any] = []
 
     def constant(self, value: Any) -> Symbol:
-        """Numbers that are stored in the graph."""
+        """Store numbers in the graph."""
         from onnx import numpy_helper
 
         array = np.ascontiguousarray(value).reshape(np.shape(value))
@@ -140,7 +140,7 @@ class Graph:
         return Symbol(self, name, array.shape, array.dtype, array)
 
     def node(self, operation: str, inputs: list[Symbol], shape: Shape, dtype: Any, **attributes: Any) -> Symbol:
-        """One step of the computation."""
+        """Add one step of the computation."""
         from onnx import helper
 
         name = f"n{len(self.nodes)}"
@@ -149,13 +149,13 @@ class Graph:
         return Symbol(self, name, shape, np.dtype(dtype))
 
     def pairwise(self, operation: str, first: Any, second: Any, *, dtype: Any = None) -> Symbol:
-        """An operation on two arrays, or on an array and a number of its kind."""
+        """Add an operation on two arrays, or on an array and a number of its kind."""
         kind = next(each.dtype for each in (first, second) if isinstance(each, Symbol))
         pair = [each if isinstance(each, Symbol) else self.constant(kind.type(each)) for each in (first, second)]
         return self.node(operation, pair, _broadcast(pair[0].shape, pair[1].shape), dtype or kind)
 
     def cast(self, x: Symbol, dtype: Any) -> Symbol:
-        """The same values in another dtype."""
+        """Convert to another dtype."""
         from onnx import helper
 
         code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -180,7 +180,7 @@ class Graph:
         return self.node("Log", [x], x.shape, x.dtype)
 
     def log1p(self, x: Symbol) -> Symbol:
-        """The standard has none. What 1 + x loses of x, log(1 + x) / (1 + x - 1) lacks likewise."""
+        """Compute log(1 + x), which ONNX lacks, as log(1 + x) x / ((1 + x) - 1): rounding errors of 1 + x cancel."""
         shifted = 1 + x
         lost = shifted == 1.0
         return self.where(lost, x, self.log(shifted) * (x / self.where(lost, 1.0, shifted - 1)))
@@ -243,7 +243,7 @@ class Graph:
 
 
 def _broadcast(first: Shape, second: Shape) -> Shape:
-    """The shape of a pairwise operation; a batch of unknown length goes with itself and with 1."""
+    """Compute the shape of a pairwise operation. A batch of unknown length goes with itself and with 1."""
     length = max(len(first), len(second))
     padded = [(1,) * (length - len(shape)) + shape for shape in (first, second)]
     return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))

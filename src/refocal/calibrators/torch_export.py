@@ -1,4 +1,4 @@
-"""A fitted calibrator as a PyTorch module."""
+"""Export of a fitted calibrator to a PyTorch module."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class CalibratedHead(nn.Module):
-    """Maps what the calibrator was fitted on to probabilities: same shape (one column becomes two), same dtype.
+    """A module that maps the scores a calibrator was fitted to to probabilities of the same shape and dtype.
 
-    Parameters are buffers, so that the module moves between devices; there is nothing to train.
+    One column of scores becomes two columns of probabilities. The fitted values are buffers, so they move between
+    devices with the module; there is nothing to train.
     """
 
     def __init__(self, calibrator: Calibrator) -> None:
@@ -32,7 +33,7 @@ class CalibratedHead(nn.Module):
         self.description = type(calibrator).__name__
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Calibrated probabilities."""
+        """Compute calibrated probabilities (..., K)."""
         least, gap = probability_edges(torch.finfo(scores.dtype))
         dtype = torch.float64 if self.wide else torch.promote_types(scores.dtype, torch.float32)
         work = scores.to(dtype)
@@ -42,10 +43,10 @@ class CalibratedHead(nn.Module):
         return result.to(scores.dtype)
 
     def extra_repr(self) -> str:
-        """The calibrator."""
+        """The name of the calibrator, for `repr`."""
         return self.description
 
 
 def to_torch(calibrator: Calibrator) -> CalibratedHead:
-    """The fitted map of a calibrator."""
+    """Convert a fitted calibrator to a module."""
     return CalibratedHead(calibrator).eval()

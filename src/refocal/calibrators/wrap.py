@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Self
+from typing import Any, Self, final
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_predict
@@ -17,20 +18,23 @@ from refocal.calibrators.base import Calibrator
 _BATCH = 1024
 
 
+@final
 class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
-    """A scikit-learn classifier or a PyTorch module, followed by a calibrator.
+    """Join a classifier and its calibrator in one object that predicts calibrated probabilities.
 
-    What the calibrator gets is said by its `input`: "logits" are `decision_function` of a classifier, or the output of
-    a module; "probs" are `predict_proba`, or a module whose output are probabilities.
+    Use it to pass a scikit-learn classifier or a PyTorch module on with its calibration.
 
-    If both are fitted already, `predict_proba` works at once. Otherwise `fit` fits the calibrator, on data that the
-    classifier must not have seen; with `cv`, it fits both.
+    The calibrator's `input` says which scores it gets: "logits" are the `decision_function` of a classifier or the
+    output of a module; "probs" are `predict_proba`, or the output of a module that returns probabilities.
+
+    If both parts are already fitted, `predict_proba` works at once. Otherwise `fit` fits the calibrator; its data must
+    be new to the classifier. With `cv`, `fit` fits both parts.
 
     Args:
-        estimator: A fitted classifier or a module (an unfitted classifier with `cv`). It is used, not copied.
-        calibrator: A `refocal.calibrators` object.
-        cv: None to fit the calibrator alone. A number of folds or a splitter: the calibrator is fitted to scores of
-            held-out folds, then a copy of the classifier to all data.
+        estimator: A fitted classifier or a module; with `cv`, an unfitted classifier. It is not copied.
+        calibrator: A calibrator of `refocal.calibrators`.
+        cv: None to fit only the calibrator. With a number of folds or a splitter, the calibrator is fitted to the
+            scores of held-out folds, and a copy of the classifier to all data.
 
     Attributes:
         estimator_: The classifier that predicts.
@@ -52,19 +56,28 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self.calibrator = calibrator
         self.cv = cv
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the calibrator, and with `cv` the classifier, too. Returns self."""
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the calibrator and, with `cv`, the classifier.
+
+        Args:
+            X: Features, as the classifier takes them.
+            y: Labels (N,).
+            sample_weight: Weights (N,), or None.
+
+        Returns:
+            The object itself.
+        """
         _check.unmasked(y, "y")
         _check.unmasked(sample_weight, "sample_weight")
         if self.cv is None:
             self.estimator_ = self.estimator
-            scores = self._scores(X)
+            scores = self._compute_scores(X)
         else:
             if _is_module(self.estimator):
-                msg = "cv needs a scikit-learn classifier, which can be fitted again; a torch module needs cv=None"
+                msg = "cv needs a scikit-learn classifier that can be fitted again; use cv=None with a torch module"
                 raise TypeError(msg)
             weights = {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight)}
-            method = _method(self.estimator, self.calibrator)
+            method = _choose_method(self.estimator, self.calibrator)
             scores = cross_val_predict(clone(self.estimator), X, y, cv=self.cv, method=method, params=weights or None)
             self.estimator_ = clone(self.estimator).fit(X, y, **weights)
         calibrator = clone(self.calibrator)
@@ -75,37 +88,37 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Calibrated probabilities (N, K), float64."""
-        return self._fitted().predict_proba(self._scores(X))
+        """Calibrated probabilities (N, K) in float64."""
+        return self._get_calibrator().predict_proba(self._compute_scores(X))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Their logarithms."""
-        return self._fitted().predict_log_proba(self._scores(X))
+        """Logarithms of the calibrated probabilities (N, K)."""
+        return self._get_calibrator().predict_log_proba(self._compute_scores(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row."""
-        return self._fitted().predict(self._scores(X))
+        """The most probable class of each row (N,)."""
+        return self._get_calibrator().predict(self._compute_scores(X))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "calibrator_") or (_is_ready(self.estimator) and _is_ready(self.calibrator))
 
-    def _fitted(self) -> Calibrator:
+    def _get_calibrator(self) -> Calibrator:
         check_is_fitted(self)
         return self.calibrator_ if hasattr(self, "calibrator_") else self.calibrator
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _compute_scores(self, X: Any) -> np.ndarray:
         estimator = getattr(self, "estimator_", self.estimator)
         if _is_module(estimator):
-            return _module_scores(estimator, X)
-        scores: np.ndarray = getattr(estimator, _method(estimator, self.calibrator))(X)
+            return _evaluate_module(estimator, X)
+        scores: np.ndarray = getattr(estimator, _choose_method(estimator, self.calibrator))(X)
         return scores
 
 
-def _method(estimator: Any, calibrator: Calibrator) -> str:
+def _choose_method(estimator: Any, calibrator: Calibrator) -> str:
     method = "decision_function" if calibrator.input == "logits" else "predict_proba"
     if not hasattr(estimator, method):
         other = "probs" if calibrator.input == "logits" else "logits"
-        msg = f"{type(estimator).__name__} has no {method}: give the calibrator input={other!r}"
+        msg = f"{type(estimator).__name__} has no {method}: pass input={other!r} to the calibrator"
         raise TypeError(msg)
     return method
 
@@ -125,8 +138,8 @@ def _is_ready(part: Any) -> bool:
     return True
 
 
-def _module_scores(module: Any, X: Any) -> np.ndarray:
-    """The output of a module for each row, in evaluation mode, which is left as it was found."""
+def _evaluate_module(module: Any, X: Any) -> np.ndarray:
+    """Compute the output of a module for each row in evaluation mode, then restore the mode of every part."""
     torch = sys.modules["torch"]
     first = next(module.parameters(), None)
     inputs = torch.as_tensor(X)

@@ -1,1 +1,1 @@
-"""Optimizers and likelihoods that the calibrators are fitted with."""
+"""Likelihoods of labeled logits, and the optimizers that fit calibrators to them. NumPy and SciPy only."""

@@ -1,7 +1,7 @@
-"""Minimizers for one and for two parameters, safeguarded so that they end at an optimum or at a stated bound.
+"""Minimizers for one and for two parameters. Safeguards ensure that they end at an optimum or at a stated bound.
 
-A function to be minimized takes the point and whether to be exact: far from the optimum the precision of the data
-is enough, the last evaluations are in float64.
+The function to minimize takes the point and whether to be exact. Far from the optimum the precision of the data is
+enough; the last evaluations are in float64.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import NamedTuple
 import numpy as np
 
 _MAX_EVALUATIONS = 100
-_PATIENCE = 20  # evaluations; after so many, all are exact
-_CLOSE_STEP = 0.1  # two points so near to each other determine a cubic well
-_COARSE_STEP = 1e-3  # relative; from steps of this size on, evaluations are exact
-_SECANT_STEP = 0.03  # relative; after steps of this size, two slopes give the curvature to 1e-3
-_LEAST_RADIUS = 1e-9  # a trust region that shrinks below this has derivatives that do not match its values
+_PATIENCE = 20  # after this many evaluations, all are exact
+_CLOSE_STEP = 0.1  # two points this close determine a cubic well
+_COARSE_STEP = 1e-3  # relative; once a step is smaller than this, evaluations are exact
+_SECANT_STEP = 0.03  # relative; after a step smaller than this, two slopes give the curvature to 1e-3
+_LEAST_RADIUS = 1e-9  # if a trust region shrinks below this, the derivatives do not match the values
 _LAST_STEP = 1e-5  # a Newton step of this size leaves an error of about its square
 
 
 class Slope(NamedTuple):
-    """A function of one variable: value, first and, where it was asked for, second derivative."""
+    """A function of one variable at a point: its value, slope and, on request, curvature."""
 
     value: float
     slope: float
@@ -30,7 +30,7 @@ class Slope(NamedTuple):
 
 
 class Root(NamedTuple):
-    """Where a convex function is least; value and curvature are within rounding, and 1e-3, of those there."""
+    """The minimum of a convex function. The value is exact to rounding, the curvature to 1e-3."""
 
     x: float
     value: float
@@ -48,18 +48,18 @@ def minimize_convex(
     last_step: float = _LAST_STEP,
     sharpen: bool = True,
 ) -> Root:
-    """The minimum over [low, high], 0 < low, of a convex function >= 0, by Newton's method inside a shrinking bracket.
+    """Minimize a convex function >= 0 over [low, high], 0 < low, by Newton's method inside a shrinking bracket.
 
-    Steps are taken in 1/x: the slope of a likelihood in an inverse temperature is nearly straight in the temperature.
+    Steps are taken in 1/x, because the slope of an NLL by inverse temperature is nearly linear in the temperature.
 
     Args:
-        function: The function, of a point, whether to be exact, and whether the curvature is wanted. Near the
-            optimum it follows from slopes, and from the last one.
+        function: A function of a point, whether to be exact, and whether to compute the curvature. Near the optimum,
+            the curvature comes from two slopes and the last curvature instead.
         start: First guess.
         low: Lower bound.
         high: Upper bound.
-        last_step: Relative size of a Newton step after which the search ends, at an error of about its square.
-        sharpen: Whether the last evaluations have to be exact.
+        last_step: The search ends after a Newton step of this relative size; the error is about its square.
+        sharpen: Whether the last evaluations must be exact.
     """
     left, right = low, high
     x, exact, near, curvature = start, False, False, 0.0
@@ -69,7 +69,7 @@ def minimize_convex(
         if at.curvature is not None:
             curvature = at.curvature
         elif before is not None and abs(x * before[1] - 1) > _COARSE_STEP:
-            # the slopes' quotient is the curvature halfway
+            # The quotient of differences is the curvature halfway between the two points.
             curvature = 2 * (at.slope - before[0]) / (x - 1 / before[1]) - curvature
         if not (math.isfinite(at.slope) and math.isfinite(curvature)):
             msg = f"the function to be minimized is not finite at {x:g}"
@@ -85,7 +85,7 @@ def minimize_convex(
         following = 1 / inverse if inverse > 0 else math.inf
         if not left <= following <= right:
             edge = left if at.slope > 0 else right
-            # a bound of the search is tried itself; a bracket that came from an evaluation is halved
+            # Try a bound of the search itself, but halve a bracket that came from an evaluation.
             following = edge if edge in (low, high) and edge != x else math.sqrt(left * right)
         step = abs(following / x - 1)
         if step < last_step and (exact or not sharpen):
@@ -98,9 +98,9 @@ def minimize_convex(
 
 
 def _inverse_root(here: tuple[float, float, float], before: tuple[float, float, float] | None) -> float:
-    """Where t is when the slope g is 0, from (g, t, dt/dg) at one point, or by cubic interpolation at two.
+    """Estimate the t at which the slope g is 0, from (g, t, dt/dg) at one point or, by a cubic, at two points.
 
-    One point gives Newton's step; two that are close give an error of about the product of both errors squared.
+    One point gives Newton's step. With two close points, the error is about the product of the squares of both errors.
     """
     slope, t, rate = here
     if before is None or before[0] == slope:
@@ -117,7 +117,7 @@ def _inverse_root(here: tuple[float, float, float], before: tuple[float, float, 
 
 
 class Quadratic(NamedTuple):
-    """A function's value, gradient (d,) and Hessian (d, d), where one was asked for, at a point."""
+    """A function of several variables at a point: its value, gradient (d,) and, on request, Hessian (d, d)."""
 
     value: float
     gradient: np.ndarray
@@ -125,7 +125,7 @@ class Quadratic(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """A local minimum within a box; value and Hessian are within rounding, and 1e-3, of those at the optimum."""
+    """A local minimum within a box. The value is exact to rounding, the Hessian to 1e-3."""
 
     x: np.ndarray
     value: float
@@ -143,17 +143,17 @@ def minimize_in_trust_region(
     last_step: float = _LAST_STEP,
     sharpen: bool = True,
 ) -> Minimum:
-    """A local minimum within a box, by Newton's method in a trust region that starts with radius 1.
+    """Find a local minimum within a box by Newton's method in a trust region that starts with radius 1.
 
     Args:
-        function: The function, of a point, whether to be exact, and whether the Hessian is wanted. Near the optimum
-            the last Hessian serves on.
+        function: A function of a point, whether to be exact, and whether to compute the Hessian. Near the optimum,
+            the last Hessian is used again.
         start: First guess (d,).
         low: Lower bounds (d,).
         high: Upper bounds (d,).
-        last_step: Size of a Newton step after which the search ends, at an error of about its square. It ends earlier
-            where the change of the Hessian foretells as small an error.
-        sharpen: Whether the last evaluations have to be exact.
+        last_step: The search ends after a Newton step of this size; the error is about its square. It ends earlier if
+            the change of the Hessian predicts an error as small.
+        sharpen: Whether the last evaluations must be exact.
     """
     x, exact = start, False
     at = function(x, exact, True)
@@ -173,12 +173,12 @@ def minimize_in_trust_region(
             x = x + step
             return Minimum(x, at.value, at_end, bool(np.any((x <= low) | (x >= high))), evaluation)
         near = size < min(_COARSE_STEP, 0.9 * radius)
-        if evaluation == _PATIENCE and not exact:  # rounding may be what holds it up
+        if evaluation == _PATIENCE and not exact:  # rounding may prevent progress
             exact, at, evaluation = True, function(x, True, False), evaluation + 1
             continue
         there, evaluation = function(x + step, exact or near, not near), evaluation + 1
         expected = -float(at.gradient @ step + step @ hessian @ step / 2)
-        # the first exact value cannot be compared with the one before, nor need it be: the step was short
+        # The first exact value cannot be compared with the one before. It need not be: the step was short.
         rounding = math.inf if near and not exact else (1e-13 if exact else 1e-6) * abs(at.value)
         exact = exact or near
         if at.value - there.value >= 0.1 * expected - rounding:
@@ -201,11 +201,11 @@ def _bent_step(
     free: np.ndarray,
     radius: float,
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Newton's step with the Hessian halfway along it, the Hessian at its end, and how wrong the step may be.
+    """Compute Newton's step with the Hessian halfway along it, the Hessian at its end, and a bound of its error.
 
-    The Hessian changes along the step as it did along the last one, in so far as both go the same way: in a valley they
-    do, and the error is one of third order. `before` is the last step and the Hessian at its beginning. A step that
-    would be the longer of the two is left as it is.
+    The Hessian is assumed to change along the step as it did along the last one, as far as both have the same
+    direction. In a valley they do, and the error is of third order. `before` is the last step and the Hessian at its
+    beginning. If the step would be longer than the last one, Newton's step is returned unchanged.
     """
     last, earlier = before
     step = newton
@@ -216,22 +216,22 @@ def _bent_step(
         step = _newton_step(gradient, hessian + share / 2 * (hessian - earlier), free=free, radius=radius)
     size = np.linalg.norm(step)
     foretold = np.linalg.norm(step - newton) * (np.linalg.norm(last) + size)
-    aside = np.linalg.norm(step - share * last) * size  # of the change in that direction nothing is known
+    aside = np.linalg.norm(step - share * last) * size  # nothing is known about the change in that direction
     return step, hessian + share * (hessian - earlier), float(foretold + 3 * aside)
 
 
 def _find_pressed(x: np.ndarray, gradient: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Which coordinates are at a bound that a descent would cross."""
+    """Find the coordinates at a bound that a descent would cross."""
     pressed: np.ndarray = (x <= low) & (gradient > 0) | (x >= high) & (gradient < 0)
     return pressed
 
 
 def _newton_step(gradient: np.ndarray, hessian: np.ndarray, *, free: np.ndarray, radius: float) -> np.ndarray:
-    """Newton's step in the free coordinates, no longer than the radius."""
+    """Compute Newton's step in the free coordinates, no longer than the radius."""
     step = np.zeros_like(gradient)
     if np.any(free):
         curvature, axes = np.linalg.eigh(hessian[np.ix_(free, free)])
-        # where the function bends down, Newton's step would climb: it keeps its size and descends
+        # Newton's step would climb along a direction of negative curvature: reverse it and keep its size.
         steepness = np.maximum(np.abs(curvature), 1e-12 * np.max(np.abs(curvature)) + 1e-300)
         along = axes.T @ gradient[free] / steepness
         length = float(np.linalg.norm(along))

@@ -13,9 +13,9 @@ from refocal.calibrators.fit.focal_masses import (
     RankedLogits,
     Rest,
     TopClasses,
+    compute_top_classes,
     fill_masses,
-    parts,
-    top_classes,
+    split_rows,
 )
 from refocal.calibrators.fit.temperature_likelihood import in_blocks
 
@@ -23,24 +23,24 @@ AtLabel = tuple[np.ndarray, np.ndarray]  # the true class of each row, as an ind
 
 
 def focal_likelihood(ranked: RankedLogits, at: Parameters, *, exact: bool = True, curvature: bool = True) -> Quadratic:
-    """NLL in (gamma, beta) with gradient and Hessian.
+    """Evaluate the NLL in (gamma, beta), with its gradient and Hessian.
 
-    With a_j = log h(p_j), NLL = log sum e^(a_j) - a_y, so its gradient is <a'> - a'_y and its Hessian
-    <a' a' + a''> - <a'><a'> - a''_y, with means under Psi.
+    With a_j = log h(p_j), the NLL is log sum e^(a_j) - a_y. So its gradient is <a'> - a'_y and its Hessian is
+    <a' a' + a''> - <a'><a'> - a''_y, where <> are means under Psi.
 
     Args:
         ranked: The logits and labels.
         at: Focal parameter and inverse temperature.
-        exact: Whether to compute in float64; else in the precision of the logits.
-        curvature: Whether the Hessian is wanted, which is almost half of the work; else it is None.
+        exact: Whether to compute in float64; otherwise in the dtype of the logits.
+        curvature: Whether to compute the Hessian, which is almost half of the work; otherwise it is None.
     """
     dtype = np.dtype(np.float64) if exact else ranked.data.logits.dtype
     value = 0.0
     gradient, hessian = np.zeros(2), np.zeros((2, 2))
-    for part in parts(ranked):
-        top = top_classes(part, at, dtype, square=curvature)
+    for part in split_rows(ranked):
+        top = compute_top_classes(part, at, dtype, square=curvature)
         share = part.data.share
-        loss, first, second = _derivatives(part, top, at, dtype, curvature=curvature)
+        loss, first, second = _differentiate(part, top, at, dtype, curvature=curvature)
         value += float(share @ loss)
         gradient += first @ share
         if second is not None:
@@ -50,7 +50,7 @@ def focal_likelihood(ranked: RankedLogits, at: Parameters, *, exact: bool = True
 
 
 class _Sums(NamedTuple):
-    """Of each row (n,), over the classes below the top, weighted by h."""
+    """Sums over the classes below the top, weighted by h; one value per row (n,)."""
 
     mass: np.ndarray
     gamma: np.ndarray  # a' in gamma
@@ -58,11 +58,11 @@ class _Sums(NamedTuple):
     growth: np.ndarray  # G
     gamma_gamma: np.ndarray  # a' a' + a''
     gamma_beta: np.ndarray
-    beta_beta: np.ndarray  # of d2 log h / dt2 u^2 + a' a'; a'' is less by Var d times G
+    beta_beta: np.ndarray  # d2 log h / dt2 u^2 + a' a'; a'' is d2 log h / dt2 u^2 - Var d G
 
 
 class _ClassTerms(NamedTuple):
-    """Log h of one class of each row (n,), and its derivatives; of the true class in t where they say beta."""
+    """Log h of one class of each row (n,), and its derivatives. For the true class, those by beta are by t."""
 
     log_h: np.ndarray
     gamma: np.ndarray
@@ -72,10 +72,10 @@ class _ClassTerms(NamedTuple):
     beta_beta: np.ndarray
 
 
-def _derivatives(
+def _differentiate(
     part: RankedLogits, top: TopClasses, at: Parameters, dtype: np.dtype, *, curvature: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Loss (n,), gradient (2, n) and Hessian (3, n) of each row."""
+    """Compute the loss (n,), gradient (2, n) and Hessian (3, n) of each row."""
     sums, labels = np.zeros((7, len(part.argmax))), np.zeros((6, len(part.argmax)))
     tilt = (top.runner_up - top.q * top.mean).astype(dtype)[:, None]
     for block, room in in_blocks(part.data.logits, dtype, arrays=10 if curvature else 9, size=BLOCK_BYTES):
@@ -92,7 +92,7 @@ def _derivatives(
 
 
 def _fill_first_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, label: _ClassTerms) -> None:
-    """Fill in first derivatives: of the classes, `distance` being u, of sums, and of the true classes."""
+    """Fill in the first derivatives of the classes, of their sums, and of the true classes; `distance` holds u."""
     distance, growth, mass, odds, a_gamma, inverse, ratio, slope, moment, _ = rest
     np.add(ratio, 1, out=slope)
     slope *= odds
@@ -111,7 +111,7 @@ def _fill_first_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, l
 
 
 def _fill_second_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, label: _ClassTerms) -> None:
-    """What second derivatives need; `rest` is used up."""
+    """Fill in the sums that second derivatives need; this overwrites `rest`."""
     distance, growth, mass, odds, a_gamma, inverse, ratio, slope, moment, spare = rest
     sums.growth[:] = np.vecdot(mass, growth)
     ratio *= ratio
@@ -147,7 +147,7 @@ def _fill_second_sums(rest: Rest, gamma: float, at_label: AtLabel, sums: _Sums, 
 def _combine(
     part: RankedLogits, top: TopClasses, at: Parameters, sums: _Sums, label: _ClassTerms, *, curvature: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Loss, gradient and Hessian of each row, the top class taken in; log h is measured from its own."""
+    """Combine the other classes with the top class; log h is relative to the log h of the top class."""
     is_top = part.argmax == part.data.labels
     own = _top_terms(top, at.gamma)
     tilt = part.data.label_gap - top.q * top.mean
@@ -181,7 +181,7 @@ def _combine(
 
 
 def _top_terms(top: TopClasses, gamma: float) -> _ClassTerms:
-    """The top class, from the mean of the others' logits; nothing is divided by q."""
+    """Compute the terms of the top class from the mean of the other logits, without a division by q."""
     p, q, mean, focus = top.p, top.q, top.mean, top.focus
     ratio, log_q_1, ratio_1 = top.excess + p, p * mean, -top.excess * mean
     square = top.square if top.square is not None else mean * mean

@@ -1,12 +1,13 @@
-"""The classes of each row under focal temperature scaling: the top one by itself, the others as arrays.
+"""Class masses under focal temperature scaling: the top class by itself, the others as arrays.
 
 The model is Psi^gamma(softmax(beta logits)), Psi_j = h(p_j) / sum h. With t = log p, q = 1 - p, o = p / q and
 s = -o t,
 
     log h = t - gamma log q - log(1 + gamma s).
 
-The top class, whose q may be tiny, is computed in float64, many rows at a time. The others have p <= 1/2 and one
-formula: they are arrays in the precision asked for, worked through in blocks that stay in a core's cache.
+The q of the top class may be tiny. So this class is computed in float64, many rows at a time. The other classes have
+p <= 1/2 and need only one formula. They are arrays in the requested precision, processed in blocks that fit into a
+core's cache.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import numpy as np
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits, in_blocks, top_softmax
 from refocal.maps.focal import focus_of_top
 
-BLOCK_BYTES = 1 << 17  # of one temporary, so that all of them stay in the cache
-_ROWS = 1 << 13  # that are summed before the top classes are computed
-_FAINT = -45.0  # beside 1, e^-45 is below rounding
-_FAINT_P = 1e-18  # up to here h(p) = p to the last digit, while p^2 may be subnormal, which takes long
+BLOCK_BYTES = 1 << 17  # size of one temporary: all of them fit into the cache
+_ROWS = 1 << 13  # rows for which the top classes are computed together
+_FAINT = -45.0  # e^-45 is below the rounding of 1
+_FAINT_P = 1e-18  # below this, h(p) = p to the last digit, and p^2 may be subnormal, which is slow
 
 
 class Parameters(NamedTuple):
@@ -38,9 +39,9 @@ class RankedLogits(NamedTuple):
 
     Attributes:
         data: The logits and labels.
-        argmax: (N,) the top class, the first of equals.
+        argmax: (N,) the top class; the first one in a tie.
         runner_up: (N,) the largest of the other logits, in their dtype.
-        depth: At least how far any logit lies below its row's largest.
+        depth: A bound: no logit lies farther than this below the largest of its row.
     """
 
     data: LabeledLogits
@@ -50,7 +51,7 @@ class RankedLogits(NamedTuple):
 
     @classmethod
     def prepare(cls, data: LabeledLogits) -> RankedLogits:
-        """Prepare."""
+        """Find the two largest logits of each row."""
         argmax = np.empty(len(data.logits), np.intp)
         runner_up = np.empty_like(data.top)
         depth = 0.0
@@ -70,13 +71,13 @@ class RankedLogits(NamedTuple):
 
 
 def top_confidences(ranked: RankedLogits, at: Parameters) -> np.ndarray:
-    """The largest probability of each row of Psi^gamma(softmax(beta logits)), (N,) in float64."""
+    """Compute the largest probability of each row of Psi^gamma(softmax(beta logits)), (N,) in float64."""
     if at.gamma == 0.0:
         return top_softmax(ranked.data, at.beta)
     dtype = ranked.data.logits.dtype
     confidence = []
-    for part in parts(ranked):
-        top = top_classes(part, at, dtype, square=False)
+    for part in split_rows(ranked):
+        top = compute_top_classes(part, at, dtype, square=False)
         mass = np.empty(len(part.argmax))
         for block, room in in_blocks(part.data.logits, dtype, arrays=7, size=BLOCK_BYTES):
             rest = Rest(*room, *room[:3])
@@ -86,8 +87,8 @@ def top_confidences(ranked: RankedLogits, at: Parameters) -> np.ndarray:
     return np.concatenate(confidence)
 
 
-def parts(ranked: RankedLogits) -> Iterator[RankedLogits]:
-    """Consecutive rows, so many that work on (n,) arrays is cheap and their memory small."""
+def split_rows(ranked: RankedLogits) -> Iterator[RankedLogits]:
+    """Iterate over parts of the rows, large enough for cheap work on (n,) arrays and small enough for memory."""
     data = ranked.data
     for start in range(0, len(data.logits), _ROWS):
         rows = slice(start, start + _ROWS)
@@ -97,9 +98,9 @@ def parts(ranked: RankedLogits) -> Iterator[RankedLogits]:
 
 
 class TopClasses(NamedTuple):
-    """The top class of each row and what the others need of it: (n,) in float64, where nothing underflows."""
+    """The top class of each row, and the values that the others need from it: (n,) in float64, without underflow."""
 
-    runner_up: np.ndarray  # its logit less the top one's, <= 0
+    runner_up: np.ndarray  # the logit of the runner-up minus the top logit, <= 0
     log_p: np.ndarray
     log_q: np.ndarray
     p: np.ndarray
@@ -107,28 +108,28 @@ class TopClasses(NamedTuple):
     focus: np.ndarray  # 1 + gamma s
     excess: np.ndarray  # s - p
     log_p_next: np.ndarray  # log p of the runner-up
-    scale: np.ndarray  # p of the runner-up over h of the top class
-    mean: np.ndarray  # of the other classes' logits less the top one's, under the softmax
-    square: np.ndarray | None  # the same of their squares
+    scale: np.ndarray  # p of the runner-up divided by h of the top class
+    mean: np.ndarray  # mean of the other logits minus the top logit, under the softmax
+    square: np.ndarray | None  # mean of the squares of the same differences
 
 
 class Rest(NamedTuple):
-    """Arrays (n, K) over the classes below the top, which itself has mass 0 in them."""
+    """Arrays (n, K) of the classes below the top; the top class has mass 0 in them."""
 
-    distance: np.ndarray  # d, the logit less the runner-up's; then u = dt / d beta
-    log_p: np.ndarray  # t; then G = d log h / dt
-    mass: np.ndarray  # h over p of the runner-up
+    distance: np.ndarray  # d, the logit minus that of the runner-up; later u = dt / d beta
+    log_p: np.ndarray  # t; later G = d log h / dt
+    mass: np.ndarray  # h divided by p of the runner-up
     odds: np.ndarray  # o
-    log_q: np.ndarray  # log q; then d log h / d gamma
+    log_q: np.ndarray  # log q; later d log h / d gamma
     inverse: np.ndarray  # 1 / (1 + gamma s)
-    ratio: np.ndarray  # -s; then -s / (1 + gamma s)
+    ratio: np.ndarray  # -s; later -s / (1 + gamma s)
     slope: np.ndarray  # -(ds / dt) / (1 + gamma s)
     moment: np.ndarray  # h u
     spare: np.ndarray
 
 
-def top_classes(part: RankedLogits, at: Parameters, dtype: np.dtype, *, square: bool) -> TopClasses:
-    """The top class, from sums over the others."""
+def compute_top_classes(part: RankedLogits, at: Parameters, dtype: np.dtype, *, square: bool) -> TopClasses:
+    """Compute the top classes from sums over the others."""
     gamma, beta = at
     total, mean, squares = (np.empty(len(part.argmax)) for _ in range(3))
     for block, room in in_blocks(part.data.logits, dtype, arrays=2, size=2 * BLOCK_BYTES):
@@ -164,9 +165,10 @@ def top_classes(part: RankedLogits, at: Parameters, dtype: np.dtype, *, square: 
 def _fill_odds(
     part: RankedLogits, block: slice, distance: np.ndarray, exponent: np.ndarray, *, beta: float, out: np.ndarray
 ) -> None:
-    """Fill in d, beta d (no less than what counts), and p_j / p of the runner-up, which is 0 at the top class.
+    """Fill in d, beta d (bounded below where it no longer matters), and p_j / p of the runner-up.
 
-    The mass of masked classes, whose logits are far below, has to be 0, not merely small.
+    The last is 0 for the top class. It must be exactly 0, not merely small, for masked classes, whose logits are far
+    below the others.
     """
     at_top = np.arange(len(distance)), part.argmax[block]
     np.subtract(part.data.logits[block], part.runner_up[block, None], out=distance, dtype=distance.dtype)
@@ -183,7 +185,7 @@ def _fill_odds(
 
 
 def fill_masses(part: RankedLogits, block: slice, top: TopClasses, rest: Rest, at: Parameters) -> None:
-    """Fill in `rest` up to the ratio, but for `log_p`."""
+    """Fill in the arrays of `rest` up to `ratio`, except `log_p`."""
     gamma, beta = at
     distance, log_p, mass, odds, log_q, inverse, ratio = rest[:7]
     log_p_next = top.log_p_next[block, None]

@@ -1,7 +1,7 @@
-"""Penalized multinomial and binary logistic regression on the outputs of a network.
+"""Penalized multinomial and binary logistic regression, and mixture weights, for the outputs of a network.
 
-Both objectives are strictly convex for positive penalties, so each has one minimum, which is found or else reported
-as not found. `scipy.optimize` is imported where it is used: it takes longer than the rest of the package together.
+All objectives are convex, and strictly so with positive penalties. Each function finds the minimum or raises an error.
+`scipy.optimize` is imported inside functions, because its import takes longer than that of the rest of the package.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 
 _MAX_ITERATIONS = 2000
 _MAX_NEWTON_STEPS = 100
-_GRADIENT_TOLERANCE = 1e-5  # in variables in which the mean NLL has a Hessian near the identity
+_GRADIENT_TOLERANCE = 1e-5  # in variables for which the Hessian of the mean NLL is near the identity
 
 
 class Affine(NamedTuple):
-    """W (K, K), or (K,) for a diagonal, and b (K,)."""
+    """A linear map: W (K, K), or (K,) if it is diagonal, and b (K,)."""
 
     weights: np.ndarray
     bias: np.ndarray
@@ -32,19 +32,19 @@ def fit_affine(
     off_diagonal: float | None,
     bias: float,
 ) -> Affine:
-    """softmax(W x + b) by penalized likelihood.
+    """Fit softmax(W x + b) by penalized likelihood.
 
-    The mean NLL, plus half of: `diagonal` sum (W_ii / start - 1)^2 + `off_diagonal` sum (W_ij / start)^2 +
-    `bias` sum c_i^2, c = (W - start I) <x> + b being the change of scores at the mean of x. The penalty is least for
-    temperature scaling, W = `start` I and b = 0.
+    The objective is the mean NLL plus half of: `diagonal` sum (W_ii / start - 1)^2 + `off_diagonal` sum
+    (W_ij / start)^2 + `bias` sum c_i^2. Here c = (W - start I) <x> + b is the change of the scores at the mean of x.
+    The penalty is 0 for temperature scaling, W = `start` I and b = 0.
 
     Args:
         features: x, (N, K).
         labels: Class indices (N,).
         share: Weights of the rows, summing to 1.
-        start: The inverse temperature the penalty shrinks to.
+        start: The inverse temperature toward which the penalty shrinks the diagonal.
         diagonal: Penalty of the diagonal.
-        off_diagonal: Penalty of the other weights; None to leave them at 0.
+        off_diagonal: Penalty of the other weights; None to keep them at 0.
         bias: Penalty of the bias.
     """
     from scipy.optimize import minimize
@@ -54,7 +54,7 @@ def fit_affine(
     x = features * start
     mean = share @ x
     x -= mean
-    base = x + mean  # scores of temperature scaling, to which weights and offsets are added
+    base = x + mean  # the scores of temperature scaling; weights and offsets are added to them
     full = off_diagonal is not None
     common = diagonal if off_diagonal is None else off_diagonal
     penalty = np.full((classes, classes) if full else classes, common)
@@ -70,20 +70,20 @@ def fit_affine(
         weights, offset = unpack(parameters)
         scores = (x @ weights.T if full else x * weights) + (base + offset)
         scores -= scores.max(axis=1, keepdims=True)
-        chosen = scores[index, labels].copy()
+        own = scores[index, labels].copy()
         np.exp(scores, out=scores)
         total = scores.sum(axis=1)
         residual = scores
         residual *= (share / total)[:, None]
         residual[index, labels] -= share
-        value = share @ (np.log(total) - chosen) + 0.5 * (np.sum(penalty * weights**2) + bias * (offset @ offset))
+        value = share @ (np.log(total) - own) + 0.5 * (np.sum(penalty * weights**2) + bias * (offset @ offset))
         slope = (residual.T @ x if full else np.einsum("ij,ij->j", residual, x)) + penalty * weights
         slope = slope @ to_weights if full else slope * to_weights
         return float(value), np.concatenate([slope.ravel(), (residual.sum(axis=0) + bias * offset) * to_offset])
 
     options = {"maxiter": _MAX_ITERATIONS, "maxfun": 2 * _MAX_ITERATIONS, "maxcor": 20, "ftol": 0.0, "gtol": 1e-7}
-    nothing = np.zeros(penalty.size + classes)
-    found = minimize(objective, nothing, jac=True, method="L-BFGS-B", options=options)
+    origin = np.zeros(penalty.size + classes)
+    found = minimize(objective, origin, jac=True, method="L-BFGS-B", options=options)
     steepest = float(np.max(np.abs(found.jac)))
     if not steepest < _GRADIENT_TOLERANCE:
         msg = f"no optimum found in {found.nit} iterations: the gradient is still {steepest:.1e}"
@@ -96,9 +96,10 @@ def fit_affine(
 def _condition(
     x: np.ndarray, share: np.ndarray, penalty: float, bias: float, *, full: bool
 ) -> tuple[np.ndarray, float]:
-    """Factors from the variables of the descent to weights and offsets, in which the Hessian is near the identity.
+    """Compute factors that map the variables of the descent to weights and offsets.
 
-    The Hessian of a row of W is about Cov(x) / K + penalty.
+    They are chosen so that the Hessian in these variables is near the identity. The Hessian of a row of W is about
+    Cov(x) / K + penalty.
     """
     classes = x.shape[1]
     to_offset = float(1 / np.sqrt(1 / classes + bias))
@@ -109,9 +110,10 @@ def _condition(
 
 
 def fit_binary(features: np.ndarray, targets: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Coefficients (d,) of a logistic regression of soft targets in (0, 1) on features (N, d), by Newton's method.
+    """Fit the coefficients (d,) of a logistic regression of targets in (0, 1) on features (N, d) by Newton's method.
 
-    Soft targets keep separable data finite. A column that repeats others gets the least of all solutions.
+    Soft targets keep the coefficients of separable data finite. If columns are linearly dependent, the solution with
+    the smallest norm is taken.
     """
     coefficients = np.zeros(features.shape[1])
 
@@ -139,10 +141,10 @@ def fit_binary(features: np.ndarray, targets: np.ndarray, share: np.ndarray) -> 
 
 
 def fit_mixture(likelihoods: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Weights (m,) on the simplex that maximize the mean log of their mixture of likelihoods (N, m).
+    """Find weights (m,) on the simplex that maximize the mean log of a mixture of likelihoods (N, m).
 
-    The problem is convex. Newton's method, by least squares with signs: the minimum over w >= 0 of
-    share . (-log(L w)) + sum(w) has sum(w) = 1.
+    The problem is convex. It is solved by Newton's method with non-negative least squares, because the minimum over
+    w >= 0 of share . (-log(L w)) + sum(w) has sum(w) = 1.
     """
     from scipy.optimize import nnls
 
@@ -159,7 +161,7 @@ def fit_mixture(likelihoods: np.ndarray, share: np.ndarray) -> np.ndarray:
         mixture = likelihoods @ weights
         ratio = likelihoods * (roots / mixture)[:, None]
         hessian = ratio.T @ ratio
-        # the quadratic model around w has gradient 1 - ratio' roots and this Hessian: a least-squares problem in w
+        # The quadratic model around w has gradient 1 - ratio' roots and this Hessian: a least-squares problem in w.
         curvature, axes = np.linalg.eigh(hessian)
         curvature = np.maximum(curvature, 1e-12 * curvature[-1])
         half = np.sqrt(curvature)[:, None] * axes.T

@@ -1,4 +1,4 @@
-"""The maximum-likelihood temperature, and focal temperature, of labeled logits."""
+"""Maximum-likelihood fits of temperature scaling and of focal temperature scaling to labeled logits."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from refocal.calibrators.fit.descent import Minimum, Quadratic, Root, Slope, minimize_convex, minimize_in_trust_region
 from refocal.calibrators.fit.temperature_likelihood import FocalNLL, LabeledLogits
 
-# beta = 1/T times the scale of the logits stays within these: beyond, probabilities are uniform or one-hot
+# Bounds of beta = 1/T times the scale of the logits. Beyond them, probabilities are uniform or one-hot.
 _LEAST_SCALED_BETA, _LARGEST_SCALED_BETA = 1e-4, 1e4
-GAMMA_BOUNDS = (-0.97, 50.0)  # where the map is tested against exact arithmetic
+GAMMA_BOUNDS = (-0.97, 50.0)  # the range in which the map is tested against exact arithmetic
 
-# a first guess comes from about so many of the rows
+# The first guess comes from about this many rows.
 _ROWS_FOR_A_GUESS = 512
 _ROWS_FOR_A_FOCAL_GUESS = 4096
 
 
 class Likelihood(Protocol):
-    """What a fit asks of labeled logits, be they `LabeledLogits` in memory or parts of them on many machines."""
+    """What a fit needs from labeled logits. They are `LabeledLogits` in memory, or parts of them in files."""
 
     @property
     def classes(self) -> int:
@@ -28,24 +28,24 @@ class Likelihood(Protocol):
 
     @property
     def single(self) -> bool:
-        """Whether the logits are of single precision."""
+        """Whether the logits are float32."""
 
     @property
     def samples(self) -> float:
-        """How many samples the rows stand for."""
+        """The number of samples: rows, or the sum of their weights."""
 
     @property
     def scale(self) -> float:
-        """Mean distance of a logit below its row's largest; 0 if every row is constant."""
+        """Mean distance of a logit below the largest of its row; 0 if every row is constant."""
 
     def sample(self, size: int) -> LabeledLogits | None:
-        """About `size` rows for a first guess; None where there are too few to be worth it."""
+        """About `size` rows for a first guess; None if there are too few rows for this to pay."""
 
     def temperature_nll(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
-        """See `temperature_likelihood`."""
+        """Evaluate the NLL of temperature scaling; see `temperature_likelihood`."""
 
     def prepare_focal_nll(self) -> FocalNLL:
-        """See `focal_likelihood`."""
+        """Prepare the NLL of focal temperature scaling for many evaluations; see `focal_likelihood`."""
 
 
 class Temperature(NamedTuple):
@@ -53,18 +53,18 @@ class Temperature(NamedTuple):
 
     beta: float
     nll: float
-    relative_error: float  # standard error of log T; infinite where the data do not determine T
+    relative_error: float  # standard error of log T; infinite if the data do not determine T
     at_bound: bool
     evaluations: int
 
 
 def fit_temperature(data: Likelihood, *, exact: bool = False) -> Temperature:
-    """The inverse temperature with the least NLL; 1 where the logits of each row are all equal.
+    """Find the inverse temperature with the smallest NLL; 1 if the logits of each row are all equal.
 
     Args:
         data: The logits and labels.
-        exact: Whether the NLL has to be in float64 although the logits are not. It makes a difference of about 1e-8
-            to the temperature, less than the rounding of the logits.
+        exact: Whether to compute the NLL in float64 even for float32 logits. This changes the temperature by about
+            1e-8, which is less than the rounding of the logits.
     """
     scale = data.scale
     if not scale > 0:
@@ -94,21 +94,21 @@ class FocalTemperature(NamedTuple):
     gamma: float
     beta: float
     nll: float
-    gamma_error: float  # standard errors of gamma and of log T; infinite where the data do not determine them
+    gamma_error: float  # standard errors of gamma and of log T; infinite if the data do not determine them
     relative_error: float
     at_bound: bool
     evaluations: int
 
 
 def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
-    """The (gamma, beta) with the least NLL that a descent from temperature scaling reaches; never worse than that.
+    """Find the (gamma, beta) with the smallest NLL that a descent from temperature scaling reaches.
 
-    The NLL is convex in beta for gamma = 0 but not in gamma; where the descent ends at a bound, it starts again
-    from the other side, and the better end is taken.
+    The result is never worse than temperature scaling. The NLL is convex in beta for gamma = 0, but not in gamma. If
+    the descent ends at a bound, a second one starts from the other side, and the better end is taken.
     """
     single = data.single
     plain = fit_temperature(data, exact=not single)
-    if plain.evaluations == 0 or plain.at_bound:  # nothing more can be learned than that
+    if plain.evaluations == 0 or plain.at_bound:  # gamma cannot be learned either
         return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, math.inf, plain.at_bound, plain.evaluations)
     scale = data.scale
     low = np.array([math.log1p(GAMMA_BOUNDS[0]), math.log(_LEAST_SCALED_BETA / scale)])
@@ -116,7 +116,7 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
 
     def descend(focal: FocalNLL, start: np.ndarray) -> Minimum:
         def nll(point: np.ndarray, exact: bool, curvature: bool) -> Quadratic:
-            """In log(1 + gamma) and log beta, which no step can take out of their domain."""
+            """The NLL in log(1 + gamma) and log beta, so that no step leaves the domain."""
             gamma, beta = math.expm1(point[0]), math.exp(point[1])
             at = focal(gamma, beta, exact=exact, curvature=curvature)
             factor = np.array([1 + gamma, beta])
@@ -124,7 +124,7 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
             hessian = None if at.hessian is None else at.hessian * np.outer(factor, factor) + np.diag(gradient)
             return Quadratic(at.value, gradient, hessian)
 
-        # a last step of 1e-3 leaves an error of about 1e-6, as the rounding of single precision does
+        # A last step of 1e-3 leaves an error of about 1e-6, like the rounding of float32.
         last_step = 1e-3 if single else 1e-5
         return minimize_in_trust_region(nll, start, low=low, high=high, last_step=last_step, sharpen=not single)
 
@@ -137,7 +137,7 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
     best = descend(focal, start)
     evaluations = plain.evaluations + best.evaluations
     if best.at_bound:
-        # gamma steepens the map about as 1 + gamma, hence the start on the other side
+        # gamma steepens the map about as much as a factor 1 + gamma; the second start makes up for this with beta.
         side = -1.0 if best.x[0] > 0 else 1.0
         other = descend(focal, np.clip([side, math.log(plain.beta) - 0.7 * side], low, high))
         evaluations += other.evaluations
@@ -154,7 +154,7 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
 
 
 def _is_better(data: Likelihood, focal: FocalNLL, found: Minimum, plain: Temperature) -> bool:
-    """Whether what was found is no worse than temperature scaling; a gain that could be rounding is computed again."""
+    """Whether a minimum is no worse than temperature scaling. A gain that could be rounding is computed again."""
     gain = plain.nll - found.value
     if abs(gain) < 1e-6 * abs(plain.nll):
         gain = data.temperature_nll(plain.beta, curvature=False).value

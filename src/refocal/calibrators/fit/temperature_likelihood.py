@@ -1,8 +1,8 @@
 """The likelihood of labels under temperature scaling, with exact first and second derivatives.
 
-Temperature scaling is softmax(beta d) with d = logits - max and beta = 1 / T; its negative log-likelihood (NLL) is
-convex in beta. Rows are worked through in blocks that stay in a core's cache, so the memory needed does not grow with
-the data; sums over rows are in float64.
+Temperature scaling is softmax(beta d) with d = logits - max and beta = 1 / T. Its negative log-likelihood (NLL) is
+convex in beta. Rows are processed in blocks that fit into a core's cache, so the memory does not grow with the data.
+Sums over rows are in float64.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 
 from refocal.calibrators.fit.descent import Quadratic, Slope
 
-_BLOCK_BYTES = 1 << 18  # of one temporary, so that a few of them stay in a core's cache
-_BLOCK_ROWS = 8192  # so that columns stay in the cache, too
+_BLOCK_BYTES = 1 << 18  # size of one temporary: a few of them fit into a core's cache
+_BLOCK_ROWS = 8192  # columns of this length fit into the cache, too
 
 _FEW_CLASSES = 64
 _ROWS_FOR_SCALE = 256
-_VANISHING = -80.0  # e^-80 beside 1 is nothing, in float64 too
+_VANISHING = -80.0  # 1 + e^-80 is 1, also in float64
 
 
-FocalNLL = Callable[..., Quadratic]  # of gamma and beta, with `exact` and `curvature` by name
+FocalNLL = Callable[..., Quadratic]  # a function of gamma and beta, with keywords `exact` and `curvature`
 
 
 class LabeledLogits(NamedTuple):
@@ -32,10 +32,10 @@ class LabeledLogits(NamedTuple):
         logits: (N, K), finite, float32 or float64.
         labels: (N,) class indices.
         share: (N,) weights of the rows, summing to 1.
-        samples: How many samples the rows stand for: their number, or the sum of their weights.
+        samples: The number of samples: rows, or the sum of their weights.
         top: (N,) the largest logit of each row.
         label_gap: (N,) logit of the true class minus `top`, <= 0, in float64.
-        scale: Mean distance of a logit below its row's largest, in up to 512 rows; 0 if every row is constant.
+        scale: Mean distance of a logit below the largest of its row, in up to 512 rows; 0 if every row is constant.
     """
 
     logits: np.ndarray
@@ -48,14 +48,14 @@ class LabeledLogits(NamedTuple):
 
     @classmethod
     def prepare(cls, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> LabeledLogits:
-        """Prepare; `weights` (N,) are non-negative with a positive sum, None for equal ones."""
+        """Prepare logits (N, K) with class indices (N,); `weights` (N,) have a positive sum, or are None if equal."""
         rows = len(logits)
         samples = float(rows if weights is None else weights.sum())
         share = np.full(rows, 1 / rows) if weights is None else weights / samples
         top = np.empty(rows, logits.dtype)
-        if logits.shape[1] >= _FEW_CLASSES:  # an arg max of rows is faster than their maximum
+        if logits.shape[1] >= _FEW_CLASSES:  # the arg max of rows is faster than their maximum
             top = logits[np.arange(rows), np.argmax(logits, axis=1)]
-        else:  # along whole vectors
+        else:  # the maximum along whole columns
             for start in range(0, rows, _BLOCK_ROWS):
                 block = slice(start, start + _BLOCK_ROWS)
                 np.max(np.ascontiguousarray(logits[block].T), axis=0, out=top[block])
@@ -64,26 +64,26 @@ class LabeledLogits(NamedTuple):
             scale = float(np.mean(top[some, None] - logits[some], dtype=np.float64))
         if not np.isfinite(scale):
             far = float(np.max(np.abs(logits)))
-            msg = f"logits must not lie further apart than {logits.dtype} can tell, got some of size {far:g}"
+            msg = f"logits must have differences that are finite in {logits.dtype}, got logits of size {far:g}"
             raise ValueError(msg)
         if scale == 0:
             scale = float(np.mean(top[:, None] - logits, dtype=np.float64))
-        chosen = logits[np.arange(rows), labels]
-        gap = chosen.astype(np.float64) - top.astype(np.float64)
+        own = logits[np.arange(rows), labels]
+        gap = own.astype(np.float64) - top.astype(np.float64)
         return cls(logits, labels, share, samples, top, gap, scale)
 
     @property
     def classes(self) -> int:
-        """K."""
+        """The number of classes, K."""
         return self.logits.shape[1]
 
     @property
     def single(self) -> bool:
-        """Whether the logits are of single precision."""
+        """Whether the logits are float32."""
         return self.logits.dtype == np.float32
 
     def sample(self, size: int) -> LabeledLogits | None:
-        """About `size` rows for a first guess; None where there are too few to be worth it."""
+        """About `size` rows for a first guess; None if there are too few rows for this to pay."""
         return self.thin(len(self.logits) // size) if len(self.logits) >= 4 * size else None
 
     def thin(self, step: int) -> LabeledLogits:
@@ -94,11 +94,11 @@ class LabeledLogits(NamedTuple):
         return kept._replace(top=self.top[rows], label_gap=self.label_gap[rows])
 
     def temperature_nll(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
-        """`temperature_likelihood` of these rows."""
+        """Evaluate `temperature_likelihood` of these rows."""
         return temperature_likelihood(self, beta, exact=exact, curvature=curvature)
 
     def prepare_focal_nll(self) -> FocalNLL:
-        """`focal_likelihood` of these rows in gamma and beta, prepared once for many evaluations."""
+        """Prepare `focal_likelihood` of these rows, a function of gamma and beta, for many evaluations."""
         from refocal.calibrators.fit.focal_likelihood import focal_likelihood
         from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits
 
@@ -107,20 +107,22 @@ class LabeledLogits(NamedTuple):
 
 
 def temperature_likelihood(data: LabeledLogits, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
-    """NLL in beta = 1 / T: E[log sum e^(beta d) - beta d_y], E[<d> - d_y] and E[Var d], means under the softmax.
+    """Evaluate the NLL in beta = 1 / T, with its first and second derivative.
+
+    They are E[log sum e^(beta d) - beta d_y], E[<d> - d_y] and E[Var d], where <d> and Var d are under the softmax.
 
     Args:
         data: The logits and labels.
         beta: The inverse temperature, > 0.
-        exact: Whether to compute in float64; else in the precision of the logits, which is faster in float32.
-        curvature: Whether the second derivative is wanted; else it is None.
+        exact: Whether to compute in float64; otherwise in the dtype of the logits, and float32 is faster.
+        curvature: Whether to compute the second derivative; otherwise it is None.
     """
     dtype = np.dtype(np.float64) if exact else data.logits.dtype
     value = slope = bend = 0.0
     for block, room in in_blocks(data.logits, dtype, arrays=2, size=_BLOCK_BYTES):
         distance, mass = room
         np.subtract(data.logits[block], data.top[block, None], out=distance, dtype=dtype)
-        with np.errstate(over="ignore"):  # of a masked class, with a logit as low as its dtype holds
+        with np.errstate(over="ignore"):  # a masked class has the lowest logit of its dtype
             np.multiply(distance, beta, out=mass)
         total = np.einsum("ij->i", exp_in_place(mass))
         mean = np.vecdot(mass, distance) / total
@@ -135,7 +137,7 @@ def temperature_likelihood(data: LabeledLogits, beta: float, *, exact: bool = Tr
 
 
 def top_softmax(data: LabeledLogits, beta: float) -> np.ndarray:
-    """The largest probability of each row of softmax(beta logits), (N,) in float64."""
+    """Compute the largest probability of each row of softmax(beta logits), (N,) in float64."""
     confidence = np.empty(len(data.logits))
     for block, room in in_blocks(data.logits, data.logits.dtype, arrays=1, size=_BLOCK_BYTES):
         exponent = np.subtract(data.logits[block], data.top[block, None], out=room[0])
@@ -146,7 +148,7 @@ def top_softmax(data: LabeledLogits, beta: float) -> np.ndarray:
 
 
 def in_blocks(rows: np.ndarray, dtype: np.dtype, *, arrays: int, size: int) -> Iterator[tuple[slice, np.ndarray]]:
-    """Slices of rows, with room (arrays, n, K) for temporaries of `size` bytes each that is the same every time."""
+    """Iterate over blocks of rows, each with the same room (arrays, n, K) for temporaries of `size` bytes each."""
     count, classes = rows.shape
     step = min(_BLOCK_ROWS, max(1, size // (classes * dtype.itemsize)))
     room = np.empty((arrays, min(step, count), classes), dtype)
@@ -156,7 +158,7 @@ def in_blocks(rows: np.ndarray, dtype: np.dtype, *, arrays: int, size: int) -> I
 
 
 def exp_in_place(exponent: np.ndarray) -> np.ndarray:
-    """e^x, exactly 0 where it vanishes: what is left of subnormal numbers takes a hundred times as long."""
+    """Compute e^x, and exactly 0 for tiny values: arithmetic with subnormal numbers is a hundred times slower."""
     if exponent.min() < _VANISHING:
         np.putmask(exponent, exponent < _VANISHING, -np.inf)
     return np.exp(exponent, out=exponent)
