@@ -48,7 +48,7 @@ def test_every_mutant_is_another_module_that_compiles(mutants):
         "phi: wide > 0 -> wide >= 0",
         "phi: wide > 0 -> wide <= 0",
         "phi: -wide -> wide",
-        "phi: xp.exp(gamma * log_q) -> gamma * log_q",
+        "phi: xp.exp(exponent * log_q) -> exponent * log_q",
         "module: 0.125 -> 0.25",
         "near_one_deficit: 0.0 -> 1.0",
     ],

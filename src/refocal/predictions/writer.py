@@ -79,8 +79,8 @@ class PredictionsWriter:
             raise Place(self.path).error(_HALF)
         form = _form(block)
         if not self._form:
-            sink = self._format.open_writer(self._file, self.path, block)
-            self._write: Callable[[Predictions], None] = self._stack.enter_context(sink)
+            writing = self._format.open_writer(self._file, self.path, block)
+            self._write: Callable[[Predictions], None] = self._stack.enter_context(writing)
             self._form = form
         for name, value in form.items():
             if value != self._form[name]:
