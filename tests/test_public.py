@@ -96,3 +96,10 @@ def test_public_names_exist_and_are_documented():
         if not isinstance(value, type):
             assert "Example:" in value.__doc__, name
             assert REFERENCE.search(value.__doc__), name
+
+
+def test_papers_are_cited_by_author_and_year():
+    """Only the lab uses numbers of papers, such as 001, as ids."""
+    number = re.compile(r"(?<![\w.])00[1-4]\b")
+    paths = [path for path in PACKAGE.rglob("*.py") if number.search(path.read_text(encoding="utf-8"))]
+    assert paths == []
