@@ -17,21 +17,27 @@ ROOMS = {
     "train": {"numpy", "scipy", "torch", "safetensors", "refocal.metrics", "refocal.losses", "refocal.curvature"}
     | {"refocal_lab.train"}
     | BASE,
-    "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich", "refocal_lab.train.data"} | BASE,
+    "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich", "refocal_lab.train.data", "refocal_lab.train.own_parts"}
+    | BASE,
     "train/kernels": {"triton"},
-    "train/models": {"torch", "refocal._check", "refocal_lab.train.models", "refocal_lab.train.convolution"},
+    "train/models": {"torch", "refocal._check", "refocal_lab.train.models", "refocal_lab.train.convolution"}
+    | {"refocal_lab.train.own_parts"},
     "train/on_ray": {"ray", "torch", "refocal.scale", "refocal_lab.train"} | BASE,
-    "train/runs": {"numpy", "torch", "safetensors", "refocal", "refocal_lab.train"},
+    "train/results": {"numpy", "torch", "safetensors", "refocal", "refocal_lab.train"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.predictions", "refocal.report.words", "refocal_lab.train.recipe", "refocal_lab.train.objective"}
+    | {"refocal_lab.train.run_folder"}
     | {"refocal_lab.zoo"}
     | BASE,
-    "claims": {"flint", "mpmath", "numpy", "scipy", "rich", "matplotlib", "refocal.maps", "refocal_lab.claims"} | BASE,
+    "claims": {"flint", "mpmath", "numpy", "scipy", "rich", "matplotlib", "refocal.maps", "refocal_lab.claims"}
+    | {"refocal_lab.papers"}
+    | BASE,
     "reproduce": {"numpy", "scipy", "torch", "matplotlib", "PIL", "refocal"}
-    | {"refocal_lab.train", "refocal_lab.zoo", "refocal_lab.reproduce"},
+    | {"refocal_lab.papers", "refocal_lab.train", "refocal_lab.zoo", "refocal_lab.reproduce"},
     "cli": {"numpy", "rich", "refocal", "refocal_lab"},
     "cli/train": {"torch", "rich", "refocal", "refocal_lab"},
     "cli/curvature": {"torch", "rich", "refocal", "refocal_lab"},
+    "papers": set(),
     "__main__": {"refocal._program"},
     "__init__": set(),
 }
