@@ -273,7 +273,7 @@ def test_redrawn_charts_lie_where_python_drew_them(page):
 def test_a_number_out_of_range_is_refused_in_words(page, value):
     enter(page, "#gamma-number", Keys.DELETE if value == "" else value)
     assert find(page, "#gamma-number").get_attribute("aria-invalid") == "true"
-    assert find(page, "#gamma-problem").text == "A number from -0.9 to 10"
+    assert find(page, "#gamma-problem").text == "Enter a number from -0.9 to 10"
     assert find(page, "#now-where").text == "γ = 3, T = 1.2" or value == "11"
     enter(page, "#gamma-number", "2")
     now(page, 2.0, 1.2)

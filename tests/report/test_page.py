@@ -123,8 +123,8 @@ def test_largest_slider_keeps_the_page_below_its_bound():
 
 
 def test_page_says_how_many_rows_it_recomputes(page):
-    assert "The numbers are of all 1,000 test rows, each counted once" in page
-    assert "The numbers are of 300 of the 1,000 test rows" in render_page(sample.sample_report(1000, slider_rows=300))
+    assert "The numbers are for all 1,000 test rows, each counted once" in page
+    assert "The numbers are for 300 of the 1,000 test rows" in render_page(sample.sample_report(1000, slider_rows=300))
 
 
 def test_a_fit_outside_the_sliders_widens_them(report):
@@ -148,7 +148,7 @@ def test_a_report_without_classes_changes_or_measures_still_renders(report):
     Outline(page)
     assert "No confidence changed" in page
     assert "nan" not in "".join(Outline(page).shown)
-    assert "holds no diagrams of single classes" in page
+    assert "has no diagrams of single classes" in page
 
 
 def test_scores_that_need_no_change_are_recommended_as_given(report):
@@ -213,5 +213,5 @@ def test_map_is_the_identity_without_gamma_and_temperature():
 def test_a_page_of_one_method_says_one_way():
     page = render_page(evaluate(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])))
     assert "1 way to turn the scores into probabilities" in page
-    assert "Nothing was fitted, before and after are the same: <b class='after'><bdi>As given</bdi></b>" in page
+    assert "Nothing was fitted; before and after are the same: <b class='after'><bdi>As given</bdi></b>" in page
     assert "ecommended" not in page.partition("<script")[0]

@@ -1,4 +1,4 @@
-"""Reports: fit, compare, and say what was found, as records, a table, figures and a page."""
+"""Reports: fit and compare calibrators, and show the result as a record, a table, figures and a page."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Matplotlib figures of a report: each draws on the Axes it is given and changes no global setting."""
+"""Matplotlib figures of a report. Each function draws on the Axes it is given and changes no global setting."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-BEFORE, AFTER = "#b04a06", "#0a649f"  # told apart by color-blind readers, and the page's own
+BEFORE, AFTER = "#b04a06", "#0a649f"  # the colors of the page; color-blind readers can distinguish them
 _BAND, _LINE = "0.88", "0.45"
 
 
 def draw_reliability(ax: Axes, diagram: Diagram, *, color: str = AFTER, label: str | None = None) -> None:
-    """Draw a reliability diagram: filled dots lie outside the consistency band, their area grows with the samples.
+    """Draw a reliability diagram.
+
+    The area of a dot grows with the number of samples. Filled dots lie outside the consistency band.
 
     Args:
-        ax: Where to draw.
-        diagram: Of the top label or of a class.
-        color: Of the dots.
-        label: For the legend.
+        ax: The Axes to draw on.
+        diagram: Diagram of the top label or of a class.
+        color: Color of the dots.
+        label: Label in the legend.
     """
     confidence, accuracy = np.asarray(diagram.confidence), np.asarray(diagram.accuracy)
     low, high, count = np.asarray(diagram.low), np.asarray(diagram.high), np.asarray(diagram.count)
@@ -37,18 +39,18 @@ def draw_reliability(ax: Axes, diagram: Diagram, *, color: str = AFTER, label: s
     area = 20 + 100 * count / max(count.max(initial=0), 1)
     faces = [ax.get_facecolor() if held else color for held in inside]
     dots = ax.scatter(confidence, accuracy, s=area, c=faces, edgecolors=color, linewidths=1.6, zorder=4, label=label)
-    dots.set_clip_on(False)  # those at 0 and 1 stay whole
+    dots.set_clip_on(False)  # dots at 0 and 1 are drawn in full
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
-    ax.set(xlabel="predicted probability", ylabel="came true")
+    ax.set(xlabel="predicted probability", ylabel="observed frequency")
 
 
 def draw_histogram(ax: Axes, before: Sequence[float], after: Sequence[float]) -> None:
-    """Draw how many samples have their confidence where: before upwards, after downwards.
+    """Draw a histogram of confidence, with bars upward before calibration and downward after it.
 
     Args:
-        ax: Where to draw.
-        before: Samples in equal parts of [0, 1].
-        after: The same, after calibration.
+        ax: The Axes to draw on.
+        before: Number of samples in equal parts of [0, 1], such as `Method.histogram`.
+        after: The same after calibration.
     """
     if len(before) != len(after):
         msg = f"before and after must have the same length, got {len(before)} and {len(after)}"
@@ -59,19 +61,19 @@ def draw_histogram(ax: Axes, before: Sequence[float], after: Sequence[float]) ->
     ax.bar(middles, before, width=width, color=BEFORE, label="before")
     ax.bar(middles, [-count for count in after], width=width, color=AFTER, label="after")
     ax.axhline(0, color=_LINE, linewidth=1)
-    ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):,.0f}")  # a count is none the less below the axis
+    ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):,.0f}")  # counts below the axis are positive, too
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="samples")
 
 
 def draw_map(ax: Axes, gamma: float, temperature: float, *, color: str = AFTER, label: str | None = None) -> None:
-    """Draw the map for two classes: softmax score p to Psi^gamma(softmax(logits / T)), with the diagonal.
+    """Draw the map from a softmax score of two classes to Psi^gamma(softmax(logits / T)), with the diagonal.
 
     Args:
-        ax: Where to draw.
+        ax: The Axes to draw on.
         gamma: Focusing parameter, > -1.
         temperature: T, > 0.
-        color: Of the curve.
-        label: For the legend.
+        color: Color of the curve.
+        label: Label in the legend.
     """
     gamma, temperature = _check.scalar_gamma(gamma), _check.positive(temperature, "temperature")
     p, mapped = binary_map(gamma=gamma, temperature=temperature)

@@ -1,4 +1,4 @@
-"""The numbers that the page recomputes, as Python computes them: they stand on the page before anything is moved."""
+"""The numbers of the page's live section. Python computes the initial ones, and the script recomputes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TWO_SIDED_95 = 1.959964
 
 @dataclass(frozen=True)
 class Live:
-    """What the page shows of its rows for one gamma and T."""
+    """The numbers that the live section shows for one gamma and T."""
 
     ece: float
     nll: float
@@ -26,18 +26,18 @@ class Live:
 
 
 def measure_rows(slider: Slider, *, gamma: float, temperature: float) -> Live:
-    """Measure Psi^gamma(softmax(logits / T)) on the slider's rows: ECE over 15 equal-width bins, NLL, error."""
+    """Measure Psi^gamma(softmax(logits / T)) on the slider's rows, with ECE over 15 equal-width bins."""
     rows, labels = slider.rows(), np.asarray(slider.labels)
     log_probs = posterior_from_logits(rows, gamma=gamma, temperature=temperature, log=True)
     probs = np.exp(log_probs)
-    wrong = np.argmax(rows, axis=1) != labels  # the map keeps the most probable class
+    wrong = np.argmax(rows, axis=1) != labels  # the map does not change the most probable class
     confidence = probs.max(axis=1)
     bins = equal_width_bins(confidence, ~wrong, bins=BINS)
     variance = equal_width_bins(confidence, confidence * (1 - confidence), bins=BINS).correct
     held = bins.samples > 0
     count = bins.samples[held]
     mean, accuracy = bins.confidence[held] / count, bins.correct[held] / count
-    # calibrated, the number right in a bin is a sum of independent trials: its variance is the sum of p (1 - p)
+    # If p is calibrated, the number of correct samples in a bin has the variance sum p (1 - p).
     half = _TWO_SIDED_95 * np.sqrt(variance[held]) / count
     return Live(
         bins.expected_calibration_error,
@@ -54,7 +54,7 @@ def measure_rows(slider: Slider, *, gamma: float, temperature: float) -> Live:
 
 
 def binary_map(*, gamma: float, temperature: float, points: int = 201) -> tuple[np.ndarray, np.ndarray]:
-    """The map for two classes on an even grid of softmax scores: (p, Psi^gamma(softmax(logits / T)))."""
+    """Compute the map for two classes on an even grid of softmax scores: (p, Psi^gamma(softmax(logits / T)))."""
     p = np.linspace(0.0, 1.0, points)
     inner = p[1:-1]
     logits = np.stack([np.log(inner), np.log1p(-inner)], axis=1)

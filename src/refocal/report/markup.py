@@ -1,4 +1,4 @@
-"""Tables and paragraphs of the page as HTML text; what comes from users is escaped here."""
+"""Tables and paragraphs of the page as HTML. Text from users is escaped here."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from refocal.report import words
 from refocal.report.live import Live
 from refocal.report.record import Diagram, Method, Report
 
-_SORTS = "<span class='on-screen'>Choose a heading to sort.</span>"
+_SORTS = "<span class='on-screen'>Click a heading to sort.</span>"
 
 
 def text(value: str) -> str:
-    """A user's words as HTML text."""
+    """Escape text from users for HTML."""
     return escape(words.printable(value))
 
 
 def isolated(value: str) -> str:
-    """A user's words between other words, whatever direction they are written in."""
+    """Escape text from users that stands inside a sentence, whatever direction it is written in."""
     return f"<bdi>{text(value)}</bdi>"
 
 
@@ -62,11 +62,11 @@ def methods_table(report: Report) -> str:
 
 
 def glossary(report: Report) -> str:
-    """What the measures mean."""
+    """A list of the measures with their meanings."""
     entries = [words.describe_measure(name) for name in words.list_measures(report)]
     terms = "".join(f"<dt>{text(entry.label)}</dt><dd>{text(entry.meaning)}</dd>" for entry in entries)
     if any(method.p_value is not None for method in report.methods):
-        terms += "<dt>p-value</dt><dd>probability that calibrated confidence looks at least this far off</dd>"
+        terms += "<dt>p-value</dt><dd>probability that calibrated confidence looks at least this far off by chance</dd>"
     return f"<details class='glossary'><summary>What the columns mean</summary><dl>{terms}</dl></details>"
 
 
@@ -91,12 +91,12 @@ def changes_table(report: Report) -> str:
             _cell(f"{100 * shift:+.1f}".replace("-", "−"), shift),
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")
-    caption = "Confidence in the predicted class, before and after; the change in percentage points. " + _SORTS
+    caption = "Confidence in the predicted class before and after, and its change in percentage points. " + _SORTS
     return _table(caption, head, rows, name="Changed most")
 
 
 def bins_table(diagram: Diagram, *, name: str) -> str:
-    """The numbers of a diagram, for those who want them or do not see it."""
+    """The numbers of a diagram as a table."""
     columns = (diagram.count, diagram.confidence, diagram.accuracy, diagram.low, diagram.high)
     rows = "".join(
         f"<tr><td>{words.format_percent(confidence)}</td><td>{words.format_percent(accuracy)}</td>"
@@ -106,13 +106,13 @@ def bins_table(diagram: Diagram, *, name: str) -> str:
     return (
         f"<details><summary>Numbers, {name}</summary><div class='scroll' tabindex='0' role='region' "
         f"aria-label='Bins, {name}'><table><caption>Bins, {name}</caption><thead><tr><th scope='col'>Confidence</th>"
-        "<th scope='col'>Came true</th><th scope='col'>If calibrated</th><th scope='col'>Samples</th></tr></thead>"
+        "<th scope='col'>Observed</th><th scope='col'>If calibrated</th><th scope='col'>Samples</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div></details>"
     )
 
 
 def live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
-    """ECE, NLL, error and mean confidence of the rows that the page recomputes; the last line is the one it changes."""
+    """ECE, NLL, error and mean confidence of the live section. The script changes the last line."""
     lines = []
     settings = list(rows)
     for index, (title, where, live) in enumerate(settings):
@@ -137,7 +137,7 @@ def live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
 
 
 def tiles(given: Method, chosen: Method) -> str:
-    """The headline numbers, before and after; once where nothing changes."""
+    """The headline numbers before and after; only once if nothing changes."""
     methods = (chosen,) if given.chosen else (given, chosen)
     parts = [
         _tile(
@@ -154,17 +154,17 @@ def tiles(given: Method, chosen: Method) -> str:
 
 
 def legend(report: Report) -> str:
-    """Which method is before and which after."""
+    """The names of the methods before and after."""
     given, chosen = report.given, report.chosen
     if len(report.methods) == 1:
-        return f"Nothing was fitted, before and after are the same: <b class='after'>{isolated(given.title)}</b>"
+        return f"Nothing was fitted; before and after are the same: <b class='after'>{isolated(given.title)}</b>"
     if given.chosen:
         return f"Recommended as given: <b class='after'>{isolated(given.title)}</b>"
     return f"<b class='before'>{isolated(given.title)}</b> → <b class='after'>{isolated(chosen.title)}</b>"
 
 
 def confidence_words(given: Method, chosen: Method) -> str:
-    """Mean confidence against accuracy, before and after."""
+    """Mean confidence and accuracy before and after, in words."""
     lines = []
     both = (("Before", "before", given), ("After", "after", chosen))
     for label, series, method in (("As given", "after", given),) if given.chosen else both:
@@ -178,8 +178,8 @@ def confidence_words(given: Method, chosen: Method) -> str:
             f"<b>{words.format_percent(sure)}</b> sure and <b>{words.format_percent(right)}</b> right: {off}.</p>"
         )
     return (
-        "".join(lines) + "<p class='note'>Samples by the confidence in their predicted class, in 20 equal parts; "
-        "both halves have the same scale.</p>"
+        "".join(lines) + "<p class='note'>Number of samples by the confidence in their predicted class, in 20 equal "
+        "parts. Both halves have the same scale.</p>"
     )
 
 

@@ -1,4 +1,4 @@
-"""Measuring probabilities for a report."""
+"""Measuring the probabilities of one method for a report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refocal import _check, metrics
 from refocal.report.record import Change, Diagram, Estimate, Method, freeze
 
 _HISTOGRAM_BINS = 20
-_CLASSES_FOR_CLASSWISE = 100  # beyond, classwise intervals take longer than all the rest
+_CLASSES_FOR_CLASSWISE = 100  # with more, classwise intervals take longer than everything else
 _CLASSES_SHOWN = 20
 _CHANGES = 12
 _CLASS_RESAMPLES = 200
@@ -20,10 +20,10 @@ _CLASS_RESAMPLES = 200
 
 @dataclass(frozen=True)
 class TestData:
-    """What every method is measured on.
+    """The data on which all methods are measured.
 
     Attributes:
-        scores: As they came, (N, K), or (N,) or (N, 1) for two classes.
+        scores: Scores as given, (N, K), or (N,) or (N, 1) for two classes.
         labels: Class indices (N,).
         sample_weight: One per row, or None.
     """
@@ -34,7 +34,7 @@ class TestData:
 
     @classmethod
     def of(cls, scores: Any, labels: Any, sample_weight: Any) -> Self:
-        """The same of arrays of any library, or lists."""
+        """Convert arrays of any library, or lists."""
         for name, array in (("scores", scores), ("labels", labels), ("sample_weight", sample_weight)):
             _check.unmasked(array, name)
         weight = None if sample_weight is None else np.asarray(sample_weight)
@@ -42,7 +42,7 @@ class TestData:
 
 
 def choose_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:
-    """The classes that a report shows, in their own order."""
+    """Choose the classes that a report shows: the most frequent ones, in order of their index."""
     frequent = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:_CLASSES_SHOWN]
     return tuple(sorted(frequent.tolist()))
 
@@ -50,7 +50,7 @@ def choose_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:
 def measure_method(
     probs: np.ndarray, data: TestData, shown: tuple[int, ...], *, seconds: float | None = None, **named: Any
 ) -> Method:
-    """A method with everything that the report says about it; `named` are its name, title, parameters and roles."""
+    """Measure a method on test data; `named` holds its name, title, parameters and roles."""
     confidence = probs.max(axis=1)
     histogram = np.histogram(confidence, bins=_HISTOGRAM_BINS, range=(0.0, 1.0))[0]
     return Method(
@@ -88,7 +88,7 @@ def _class_diagram(probs: np.ndarray, came_true: np.ndarray, sample_weight: np.n
 
 
 def find_largest_changes(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[Change, ...]:
-    """The samples whose predicted class gained or lost the most probability."""
+    """Find the samples whose predicted class gained or lost the most probability."""
     predicted = np.argmax(after, axis=1)
     rows = np.arange(len(labels))
     change = after[rows, predicted] - before[rows, predicted]

@@ -18,7 +18,7 @@ from refocal.report.live import BINS, Live, measure_rows
 from refocal.report.record import Diagram, Report, Slider
 
 _AXES = ("confidence (%)", "correct (%)")
-_CLASS_AXES = ("predicted probability (%)", "came true (%)")
+_CLASS_AXES = ("predicted probability (%)", "observed frequency (%)")
 # Ranges of the two sliders. A fitted value outside widens them.
 _GAMMA_RANGE = (-0.9, 10.0)
 _TEMPERATURE_RANGE = (0.1, 10.0)
@@ -97,7 +97,11 @@ def _diagram_sections(report: Report) -> dict[str, str] | None:
         "histogram": svg.histogram(given.histogram or (), chosen.histogram or ()),
         "confidence": markup.confidence_words(given, chosen),
         "live": svg.reliability(
-            fitted.diagram, name="live", series="live", title="Reliability of these rows, as set now", axes=_AXES
+            fitted.diagram,
+            name="live",
+            series="live",
+            title="Reliability of these rows at the current setting",
+            axes=_AXES,
         ),
         "map": svg.fitted_map(gamma=slider.gamma, temperature=slider.temperature),
         **_controls(slider, fitted, samples=report.samples),
@@ -112,7 +116,7 @@ def _reliability(diagram: Diagram, when: str) -> str:
 
 def _by_class(report: Report) -> str:
     if not report.shown_classes:
-        return "<p>This report holds no diagrams of single classes.</p>"
+        return "<p>This report has no diagrams of single classes.</p>"
     options = "".join(f"<option dir='auto'>{markup.text(report.class_names[k])}</option>" for k in report.shown_classes)
     first = report.class_names[report.shown_classes[0]]
     diagrams = []
@@ -129,7 +133,7 @@ def _by_class(report: Report) -> str:
         else f"the {len(report.shown_classes):,} most frequent of {report.classes:,} classes"
     )
     return (
-        f"<p>When it gives a class some probability, does that class come true so often? The list has {part}.</p>"
+        f"<p>If a class gets a probability of 30%, is it the true class 30% of the time? The list has {part}.</p>"
         f"<p class='picker'><label for='class'>Class</label>"
         f"<select id='class' autocomplete='off'>{options}</select></p>"
         f"<p class='shown'>Shown: <bdi id='class-now'>{markup.text(first)}</bdi></p>"

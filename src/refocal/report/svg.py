@@ -1,6 +1,6 @@
-"""The page's charts as SVG text, so that they show and print without a script.
+"""The charts of the page as SVG, so that they show and print without a script.
 
-A script that redraws a chart replaces the path `.band` and what is inside `.shapes`, in the same coordinates.
+To redraw a chart, the script replaces the path `.band` and the content of `.shapes`, in the same coordinates.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from refocal.report.live import binary_map
 from refocal.report.markup import text as as_text
 from refocal.report.record import Diagram
 
-# The square that a probability is drawn against a probability in, and the strip of sample counts below it.
+# The square in which frequencies are drawn against probabilities, and the strip of sample counts below it.
 LEFT, TOP, SIZE = 46, 10, 300
 STRIP_TOP, STRIP_BOTTOM = 322, 362
-# Where the bars of the histogram may stand.
+# The area of the bars of the histogram.
 _BARS_LEFT, _BARS_WIDTH, _BARS_TOP, _BARS_HEIGHT = 46, 340, 22, 216
 
 
 def reliability(diagram: Diagram, *, name: str, series: str, title: str, axes: tuple[str, str]) -> str:
-    """A reliability diagram with its consistency band and sample counts; `name` begins its element ids."""
+    """Draw a reliability diagram with its consistency band and sample counts. Element ids begin with `name`."""
     inner = (
         f"{_grid()}<path class='band' d='{_band(diagram)}'/>{_diagonal()}"
         f"<line class='axis' x1='{LEFT}' x2='{LEFT + SIZE}' y1='{STRIP_BOTTOM}' y2='{STRIP_BOTTOM}'/>"
@@ -35,7 +35,7 @@ def reliability(diagram: Diagram, *, name: str, series: str, title: str, axes: t
 
 
 def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
-    """Samples by confidence: before upwards, after downwards, on one scale."""
+    """Draw a histogram of confidence, with bars upward before and downward after, on the same scale."""
     left, width, bottom = _BARS_LEFT, _BARS_WIDTH, _BARS_TOP + _BARS_HEIGHT
     highest = max(before), max(after)
     scale = _BARS_HEIGHT / max(sum(highest), 1)
@@ -68,7 +68,7 @@ def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
     modes = [words.format_percent(_mode(counts), 0) for counts in (before, after)]
     largest = [words.format_count(value) for value in highest]
     description = (
-        f"Bars of {len(before)} equal parts of the confidence. Most samples lie near {modes[0]} before and near "
+        f"Bars for {len(before)} equal parts of the confidence. Most samples lie near {modes[0]} before and near "
         f"{modes[1]} after; the largest bars hold {largest[0]} and {largest[1]} samples."
     )
     return _svg(
@@ -82,7 +82,7 @@ def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
 
 
 def fitted_map(*, gamma: float, temperature: float) -> str:
-    """The map for two classes, softmax score to probability, twice: as fitted, and the one that a script moves."""
+    """Draw the map from softmax score to probability for two classes: as fitted, and as the script sets it."""
     x, y = binary_map(gamma=gamma, temperature=temperature)
     curve = "M" + "L".join(f"{_x(a):.1f} {_y(b):.1f}" for a, b in zip(x, y, strict=True))
     at = [words.format_percent(float(np.interp(p, x, y))) for p in (0.6, 0.8, 0.95)]
@@ -158,9 +158,9 @@ def _shapes(diagram: Diagram) -> str:
         x, y = f"{_x(confidence):.1f}", f"{_y(accuracy):.1f}"
         tall = (STRIP_BOTTOM - STRIP_TOP) * n / most
         where = "inside" if low <= accuracy <= high else "outside"
-        predicted, came_true, least, greatest = (words.format_percent(p) for p in (confidence, accuracy, low, high))
+        predicted, observed, least, greatest = (words.format_percent(p) for p in (confidence, accuracy, low, high))
         text = (
-            f"{words.format_count(n)} samples: predicted {predicted}, came true {came_true}; "
+            f"{words.format_count(n)} samples: predicted {predicted}, observed {observed}; "
             f"calibrated: {least} to {greatest}"
         )
         parts.append(
@@ -177,7 +177,7 @@ def _most(diagram: Diagram) -> str:
 
 
 def short_count(value: float) -> str:
-    """A count in at most five characters, for an axis."""
+    """Format a count for an axis, in at most five characters."""
     for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if value >= limit:
             return f"{value / divisor:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""How a report's numbers and names are written for people: the same in the terminal and on the page."""
+"""How the terminal and the page write the numbers and names of a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from refocal.report.record import Diagram, Estimate, Method, Report
 
 
 class Wording(NamedTuple):
-    """What a measure is called, what it says, and whether it is read as a percentage."""
+    """The label of a measure, its meaning, and whether it is shown as a percentage."""
 
     label: str
     meaning: str
@@ -19,20 +19,20 @@ class Wording(NamedTuple):
 
 
 _MEASURES = {
-    "ece": Wording("ECE", "how far confidence is from accuracy, on average over bins", True),
-    "adaptive_ece": Wording("Adaptive ECE", "ECE over bins of equally many samples", True),
-    "smooth_ece": Wording("Smooth ECE", "ECE without bins, by smoothing", True),
-    "classwise_ece": Wording("Classwise ECE", "ECE of each class's probability, averaged", True),
-    "rms": Wording("RMS calibration error", "as ECE, with the gaps squared", True),
-    "mce": Wording("MCE", "the largest gap between confidence and accuracy of a bin", True),
+    "ece": Wording("ECE", "mean distance between confidence and accuracy over bins", True),
+    "adaptive_ece": Wording("Adaptive ECE", "ECE over bins that hold equally many samples", True),
+    "smooth_ece": Wording("Smooth ECE", "ECE with smoothing instead of bins", True),
+    "classwise_ece": Wording("Classwise ECE", "mean ECE of the probabilities of each class", True),
+    "rms": Wording("RMS calibration error", "root mean square of the gaps that ECE averages", True),
+    "mce": Wording("MCE", "largest gap between confidence and accuracy in any bin", True),
     "nll": Wording("NLL", "mean of −log p of the true class; lower is better", False),
     "brier": Wording("Brier", "mean squared error of the probabilities; lower is better", False),
-    "error": Wording("Error", "how often the most probable class is wrong", True),
+    "error": Wording("Error", "fraction of samples whose most probable class is wrong", True),
     "confidence": Wording("Confidence", "mean probability of the most probable class", True),
-    "confidence_share": Wording("Share 99% sure", "how many predictions have a confidence of 99% or more", True),
-    "share_accuracy": Wording("Accuracy of these", "how often those are right", True),
-    "auroc": Wording("AUROC", "how well confidence tells right from wrong; higher is better", False),
-    "aurc": Wording("AURC", "mean error when the least confident are left out; lower is better", False),
+    "confidence_share": Wording("Share 99% sure", "fraction of predictions with a confidence of 99% or more", True),
+    "share_accuracy": Wording("Accuracy of these", "fraction of those predictions that are right", True),
+    "auroc": Wording("AUROC", "how well confidence separates right from wrong predictions; higher is better", False),
+    "aurc": Wording("AURC", "mean error when the least confident predictions are rejected; lower is better", False),
 }
 _SYMBOLS = {"gamma": "γ", "temperature": "T"}
 MISSING = "–"
@@ -44,33 +44,33 @@ FROM_SUMS = (
     "Measured block by block, from sums over rows.",
     "Confidence intervals, p-values and a verdict need all rows in memory.",
 )
-# What neither a page nor a terminal should get: controls (an escape would command the terminal), and the halves of
-# surrogate pairs that undecodable file names bring.
+# Characters that neither a page nor a terminal should get: control characters (an escape would command the terminal),
+# and halves of surrogate pairs, which come from undecodable file names.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def describe_measure(measure: str) -> Wording:
-    """The words for a measure; one that is not known is called by its name."""
+    """Return label and meaning of a measure. An unknown measure is called by its name."""
     return _MEASURES.get(measure) or Wording(measure.replace("_", " "), measure.replace("_", " "), False)
 
 
 def list_measures(report: Report) -> tuple[str, ...]:
-    """The measures of any method, each once, in the order of the first method that has it."""
+    """List the measures of all methods, each once, in the order of the first method that has it."""
     return tuple(dict.fromkeys(name for method in report.methods for name in method.measures))
 
 
 def printable(value: str) -> str:
-    """A user's words, with a sign in place of each character that cannot be shown."""
+    """Replace each character that cannot be shown by �."""
     return _UNPRINTABLE.sub("\ufffd", value)
 
 
 def format_percent(value: float, digits: int = 1) -> str:
-    """A share, as a percentage."""
+    """Format a fraction as a percentage."""
     return f"{100 * value:.{digits}f}%" if math.isfinite(value) else MISSING
 
 
 def format_number(value: float) -> str:
-    """A number to four decimals; a very small one, which would show as 0, by its power of ten."""
+    """Format a number with four decimals, or in scientific notation if that would show 0."""
     if math.isnan(value):
         return MISSING
     if math.isinf(value):
@@ -80,7 +80,7 @@ def format_number(value: float) -> str:
 
 
 def format_measure(measure: str, value: float) -> str:
-    """A measure's value."""
+    """Format the value of a measure."""
     return format_percent(value, 2) if describe_measure(measure).percent else format_number(value)
 
 
@@ -97,29 +97,29 @@ def format_p_value(value: float | None) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """A duration; nothing was fitted where there is none."""
+    """Format a duration; None if nothing was fitted."""
     return MISSING if value is None else "< 0.01 s" if value < 0.01 else f"{value:.2f} s"
 
 
 def format_count(value: float) -> str:
-    """A number of samples, which weights may make fractional."""
+    """Format a number of samples, which can be fractional if they have weights."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 def format_parameters(values: Mapping[str, float]) -> str:
-    """Fitted parameters, such as "γ = 3, T = 1.21"."""
+    """Format fitted parameters, such as "γ = 3, T = 1.21"."""
     return ", ".join(f"{_SYMBOLS.get(name, name)} = {value:.4g}".replace("-", "−") for name, value in values.items())
 
 
 def mean_confidence_and_accuracy(method: Method) -> tuple[float, float]:
-    """Mean confidence and accuracy of a method, over all samples."""
+    """Return mean confidence and accuracy of a method over all samples."""
     if method.diagram is None:
         return method.measures["confidence"].value, 1 - method.measures["error"].value
     return diagram_means(method.diagram)
 
 
 def diagram_means(diagram: Diagram) -> tuple[float, float]:
-    """Mean confidence and accuracy over all samples of a diagram."""
+    """Return mean confidence and accuracy over all samples of a diagram."""
     total = sum(diagram.count)
     if not total:
         return math.nan, math.nan
@@ -129,16 +129,16 @@ def diagram_means(diagram: Diagram) -> tuple[float, float]:
 
 
 def count_outside(diagram: Diagram) -> int:
-    """How many bins lie outside the consistency band."""
+    """Count the bins that lie outside the consistency band."""
     bins = zip(diagram.accuracy, diagram.low, diagram.high, strict=True)
     return sum(not low <= accuracy <= high for accuracy, low, high in bins)
 
 
 def describe_diagram(diagram: Diagram) -> str:
-    """A diagram in a sentence, for those who do not see it."""
+    """Describe a diagram in words, for readers who do not see it."""
     sure, right = diagram_means(diagram)
     bins = f"{len(diagram.count)} {'bin' if len(diagram.count) == 1 else 'bins'}"
     return (
-        f"{format_count(sum(diagram.count))} samples in {bins}, {count_outside(diagram)} outside "
-        f"the consistency band. Mean predicted probability {format_percent(sure)}, came true {format_percent(right)}."
+        f"{format_count(sum(diagram.count))} samples in {bins}, {count_outside(diagram)} outside the consistency band. "
+        f"Mean predicted probability {format_percent(sure)}, observed frequency {format_percent(right)}."
     )

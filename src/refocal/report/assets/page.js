@@ -35,7 +35,7 @@
     const mean = (values) => values.reduce((sum, value, i) => sum + count[i] * value, 0) / total;
     const outside = accuracy.filter((value, i) => value < low[i] || value > high[i]).length;
     return `${countText(total)} samples in ${count.length} ${count.length === 1 ? "bin" : "bins"}, ${outside} outside ` +
-      `the consistency band. Mean predicted probability ${percent(mean(confidence))}, came true ` +
+      `the consistency band. Mean predicted probability ${percent(mean(confidence))}, observed frequency ` +
       `${percent(mean(accuracy))}.`;
   }
 
@@ -49,7 +49,7 @@
     const shapes = count.flatMap((n, i) => {
       const x = xOf(confidence[i]), y = yOf(accuracy[i]), tall = (stripBottom - stripTop) * n / most;
       const inside = low[i] <= accuracy[i] && accuracy[i] <= high[i];
-      const text = `${countText(n)} samples: predicted ${percent(confidence[i])}, came true ${percent(accuracy[i])}; ` +
+      const text = `${countText(n)} samples: predicted ${percent(confidence[i])}, observed ${percent(accuracy[i])}; ` +
         `calibrated: ${percent(low[i])} to ${percent(high[i])}`;
       return [
         shape("line", { class: "gap", x1: x, x2: x, y1: yOf(confidence[i]), y2: y }),
@@ -85,7 +85,7 @@
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", falling ? "descending" : "ascending");
     byId("status").textContent =
-      `Sorted by ${header.textContent.trim()}, in ${falling ? "falling" : "rising"} order.`;
+      `Sorted by ${header.textContent.trim()}, in ${falling ? "descending" : "ascending"} order.`;
   }
 
   for (const table of document.querySelectorAll("table.sortable")) {
@@ -184,9 +184,9 @@
       });
       box.addEventListener("input", () => {
         const value = box.valueAsNumber;
-        if (!(value >= Number(box.min) && value <= Number(box.max))) { // NaN, an empty box, is refused too
+        if (!(value >= Number(box.min) && value <= Number(box.max))) { // an empty box is NaN, which is rejected, too
           box.setAttribute("aria-invalid", "true");
-          byId(`${key}-problem`).textContent = `A number from ${box.min} to ${box.max}`;
+          byId(`${key}-problem`).textContent = `Enter a number from ${box.min} to ${box.max}`;
           return;
         }
         now[key] = value;
@@ -208,8 +208,8 @@
         show(key);
       }
       schedule();
-      byId("status").textContent = "Back at the fitted values.";
-      controls.gamma.slider.focus(); // the button is disabled next, and would lose the focus
+      byId("status").textContent = "Reset to the fitted values.";
+      controls.gamma.slider.focus(); // the button gets disabled and would lose the focus
     });
   }
 

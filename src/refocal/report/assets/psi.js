@@ -1,7 +1,7 @@
 "use strict";
 
-// 1 + gamma s of the largest class, s = log(1 + odds) / odds, from the odds against it. Near p = 1 it is written by
-// 1 - s = sum_k q^k / (k (k + 1)), so that for gamma near -1 nothing cancels.
+// 1 + gamma s of the largest class, where s = log(1 + odds) / odds and odds are those against the class. Near p = 1 it
+// uses the series 1 - s = sum_k q^k / (k (k + 1)), so that nothing cancels for gamma near -1.
 function focusOfTop(odds, gamma) {
   const q = odds / (1 + odds);
   if (q >= 0.125) return 1 + gamma * Math.log1p(odds) / odds;
@@ -10,8 +10,8 @@ function focusOfTop(odds, gamma) {
   return (1 + gamma) - gamma * deficit;
 }
 
-// log Psi^gamma(softmax(z / T)) of the row of K logits that begins at `at`, into `out`; returns the largest class.
-// Odds are counted against the runner-up and 1 - p of the largest class is the sum of the others: nothing saturates.
+// Writes log Psi^gamma(softmax(z / T)) of the row of K logits that begins at `at` to `out`; returns the largest class.
+// Odds are relative to the runner-up, and 1 - p of the largest class is the sum of the others: nothing saturates.
 function logPosterior(z, at, K, gamma, T, out) {
   let top = 0;
   for (let j = 1; j < K; j++) if (z[at + j] > z[at + top]) top = j;
@@ -30,7 +30,7 @@ function logPosterior(z, at, K, gamma, T, out) {
     rest += Math.exp(out[j]);
   }
   const tiny = Math.exp(-gap), against = rest * tiny, logTotal = Math.log1p(against);
-  const far = gap > 40 || gamma < 0; // e^gap is not formed, and (1 + gamma) gap is one product
+  const far = gap > 40 || gamma < 0; // then e^gap is not computed, and (1 + gamma) gap is one product
   const offset = far ? rest - 1 : Math.expm1(gap);
   const scale = far ? tiny : 1 / rest;
   const base = (far ? gamma * Math.log(rest) - (1 + gamma) * gap : -gap) + Math.log(focusOfTop(against, gamma));
@@ -47,7 +47,7 @@ function logPosterior(z, at, K, gamma, T, out) {
   return top;
 }
 
-// Error, NLL, mean confidence, ECE and the reliability diagram over equal-width bins (a, b], 0 in the first.
+// Computes error, NLL, mean confidence, ECE and the reliability diagram over equal-width bins (a, b].
 function measureRows(logits, labels, K, gamma, T, bins) {
   const N = labels.length, row = new Float64Array(K);
   const count = new Float64Array(bins), sure = new Float64Array(bins);
