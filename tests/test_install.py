@@ -1,54 +1,104 @@
-"""The package as users install it: the wheel, in an environment with the base dependencies only."""
+"""The two wheels, and the library as users install it: in an environment with the base dependencies only."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.timeout(900)  # a hundred megabytes are fetched and unpacked
+pytestmark = pytest.mark.timeout(900)  # a hundred megabytes are downloaded and unpacked
 REPOSITORY = Path(__file__).parents[1]
-EXAMPLE = REPOSITORY / "README.md"
+# without the variables that would let an installed program find the repository
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+class Wheels(NamedTuple):
+    library: Path
+    lab: Path
 
 
 @pytest.fixture(scope="module")
-def base_python(tmp_path_factory):
-    """A Python that has the wheel of this package and what it depends on, nothing else."""
-    folder = tmp_path_factory.mktemp("install")
+def pip_settings(tmp_path_factory):
+    """The environment variables for pip; skips the tests if no package index can be reached."""
     # the versions of constraints.txt, or those that `make test-oldest` and the like ask for
-    environment = {"PIP_CONSTRAINT": str(REPOSITORY / "constraints.txt"), **os.environ}
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    # what builds the wheel is asked for first: where it comes from, all else does
-    probe = [*pip, "download", "--no-deps", "--retries", "1", "--dest", str(folder / "probe"), "hatchling"]
+    settings = {"PIP_CONSTRAINT": str(REPOSITORY / "constraints.txt"), **os.environ}
+    # an index that has the build backend has all other packages
+    folder = tmp_path_factory.mktemp("probe")
+    probe = [sys.executable, "-m", "pip", "download", "--no-deps", "--retries", "1", "--dest", folder, "hatchling"]
     found = subprocess.run(probe, capture_output=True, text=True, check=False)
     if found.returncode != 0:
         reasons = [line for line in found.stderr.splitlines() if line.startswith("ERROR:")]
         pytest.skip(f"pip finds no package index: {reasons[0] if reasons else found.stderr}")
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder / "dist"), str(REPOSITORY)]
-    subprocess.run(build, check=True, capture_output=True, env=environment)
-    (wheel,) = (folder / "dist").glob("refocal-*.whl")
-    venv.create(folder / "env", with_pip=False)
-    python = folder / "env" / "bin" / "python"
-    install = [*pip, "--python", python, "install", "--quiet"]
-    # most modules of the dependencies are never imported here: those that are get compiled then
-    subprocess.run([*install, "--no-compile", wheel], check=True, capture_output=True, env=environment)
-    return python
+    return settings
 
 
-def run(python, code, folder):
-    """Run code away from the repository, so that only the installed package can be imported."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [python, "-W", "error", "-c", code]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=clean, check=False)
+@pytest.fixture(scope="module")
+def wheels(pip_settings, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    for source in (REPOSITORY, REPOSITORY / "lab"):
+        build = [sys.executable, "-m", "build", "--wheel", "--outdir", folder, source]
+        subprocess.run(build, check=True, capture_output=True, env=pip_settings)
+    (library,), (lab,) = folder.glob("refocal-*.whl"), folder.glob("refocal_lab-*.whl")
+    return Wheels(library, lab)
+
+
+@pytest.fixture(scope="module")
+def bin_folder(wheels, pip_settings, tmp_path_factory):
+    """The programs of an environment that has the library's wheel, its dependencies, and nothing else."""
+    folder = tmp_path_factory.mktemp("install") / "env"
+    venv.create(folder, with_pip=False)
+    install(folder / "bin" / "python", pip_settings, wheels.library)
+    return folder / "bin"
+
+
+def install(python, settings, *arguments):
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet"]
+    # most modules of the dependencies are never imported here; those that are get compiled then
+    subprocess.run([*pip, "--no-compile", *arguments], check=True, capture_output=True, env=settings)
+
+
+def run(folder, *command):
+    """Run a program away from the repository, so that only installed packages can be imported."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_every_module_of_the_base_works_without_extras(base_python, tmp_path):
+def content(wheel):
+    """The names of the files in a wheel, without its metadata."""
+    with zipfile.ZipFile(wheel) as packed:
+        return {name for name in packed.namelist() if ".dist-info/" not in name}
+
+
+def sources(package):
+    """The names of the files of a package in the repository."""
+    files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {str(path.relative_to(package.parent)) for path in files}
+
+
+def test_the_library_wheel_holds_the_library_only(wheels):
+    found = content(wheels.library)
+    assert found == sources(REPOSITORY / "src" / "refocal")
+    assert {"refocal/py.typed", "refocal/data/digits.npz", "refocal/report/assets/page.html"} <= found
+    assert {name.split("/")[0] for name in found} == {"refocal"}
+    assert not [name for name in found if Path(name).name.startswith(("test_", "conftest"))]
+
+
+def test_the_lab_wheel_holds_the_lab_only(wheels):
+    found = content(wheels.lab)
+    assert found == sources(REPOSITORY / "lab" / "src" / "refocal_lab")
+    assert {"refocal_lab/py.typed", "refocal_lab/zoo/published.json"} <= found
+    assert {name.split("/")[0] for name in found} == {"refocal_lab"}
+
+
+def test_every_module_of_the_base_works_without_extras(bin_folder, tmp_path):
     code = """
 import importlib.resources, pkgutil, sys
 import numpy as np
@@ -71,22 +121,59 @@ assert np.allclose(refocal.posterior_from_logits(np.log(scores), gamma=3), eta, 
 assert np.isclose(refocal.sigmoid_minimizer(np.array(0.8), gamma=2), 0.6266, atol=5e-5)
 print(refocal.thresholds(3), refocal.closest_temperature(1, classes=2, logit_range=5))
 """
-    assert "tau_oc" in run(base_python, code, tmp_path)
+    assert "tau_oc" in run(tmp_path, bin_folder / "python", "-W", "error", "-c", code)
 
 
-def test_readme_example_runs_from_the_wheel_as_printed(base_python, tmp_path):
+def test_readme_example_runs_from_the_wheel_as_printed(bin_folder, tmp_path):
     code, printed = readme_example()
-    assert run(base_python, code, tmp_path).splitlines() == printed
+    assert run(tmp_path, bin_folder / "python", "-W", "error", "-c", code).splitlines() == printed
 
 
-def test_installed_command_shows_the_demo(base_python, tmp_path):
-    command = base_python.parent / "refocal"
-    done = subprocess.run([command, "demo"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "underconfident" in done.stdout
+def test_main_commands_run_from_the_wheel(bin_folder, tmp_path):
+    code = "from refocal import demo; [demo.load().select(name).write(name + '.npz') for name in ('val', 'test')]"
+    run(tmp_path, bin_folder / "python", "-W", "error", "-c", code)
+    refocal = bin_folder / "refocal"
+    assert "underconfident" in run(tmp_path, refocal, "evaluate", "test.npz")
+    written = ["--save", "cal.json", "--out", "probs.npz", "--report", "report.html"]
+    calibrated = run(tmp_path, refocal, "calibrate", "val.npz", "--test", "test.npz", "--gamma", "3", *written)
+    assert "calibrator: cal.json" in calibrated
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    applied = run(tmp_path, refocal, "apply", "cal.json", "test.npz", "--out", "again.npz", "--json")
+    assert json.loads(applied)["rows"] > 0
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "probs.npz").read_bytes()
+    assert "underconfident if its top score" in run(tmp_path, refocal, "explain", "--gamma", "3")
+    assert "underconfident" in run(tmp_path, refocal, "demo")
+
+
+@pytest.mark.parametrize("command", ["", "evaluate", "calibrate", "apply", "export", "explain", "demo"])
+def test_help_is_shown_from_the_wheel(bin_folder, tmp_path, command):
+    assert f"usage: refocal {command}" in run(tmp_path, bin_folder / "refocal", *command.split(), "--help")
+
+
+def test_the_lab_wheel_brings_its_program(bin_folder, wheels, pip_settings, tmp_path):
+    """Without PyTorch it shows its help, and outside a clone it says what it needs."""
+    install(bin_folder / "python", pip_settings, "--no-deps", "--target", tmp_path / "lab", wheels.lab)
+    program = [bin_folder / "python", "-m", "refocal_lab"]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path / "lab")}
+    script = (tmp_path / "lab" / "bin" / "refocal-lab").read_text(encoding="utf-8")
+    assert "from refocal_lab.__main__ import main" in script
+    for arguments, status, message in (
+        (["--version"], 0, "refocal-lab "),
+        (["train", "--help"], 0, "usage: refocal-lab train"),
+        (["reproduce", "--list"], 1, "reads experiments/ from a clone of the refocal repository"),
+        (["zoo", "list"], 1, "reads zoo/ from a clone of the refocal repository"),
+    ):
+        done = subprocess.run(
+            [*program, *arguments], cwd=tmp_path, capture_output=True, text=True, env=environment, check=False
+        )
+        assert done.returncode == status, done.stderr
+        assert message in (done.stderr if status else done.stdout)
+        assert done.stderr.count("\n") == status
 
 
 def readme_example():
     """The first Python block of the README, and the lines that it says are printed."""
-    block = EXAMPLE.read_text(encoding="utf-8").split("```python\n", 1)[1].split("```", 1)[0]
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    block = readme.split("```python\n", 1)[1].split("```", 1)[0]
     printed = [line.split("  # ", 1)[1] for line in block.splitlines() if line.startswith("print(")]
     return block, printed

@@ -53,11 +53,11 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> None:
     """Make figures, list them, or write the page that shows them."""
+    folder = require_folder("experiments", options.experiments, command="reproduce")
     from refocal import _files
     from refocal.cli.output import check_output, show
     from refocal_lab import reproduce as experiments
 
-    folder = require_folder("experiments", options.experiments, command="reproduce")
     specs = experiments.read_specs(folder)
     results = folder / "results" if options.results is None else Path(options.results)
     if options.list:

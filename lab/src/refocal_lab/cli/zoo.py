@@ -42,35 +42,37 @@ def add_parser(commands: Commands) -> None:
 
 def add_runs(options: Namespace) -> None:
     """Copy finished runs into a zoo."""
+    folder = require_folder("zoo", options.zoo, command="zoo")
     from refocal.cli.output import show
     from refocal_lab import zoo
 
-    folder = require_folder("zoo", options.zoo, command="zoo")
     added = [zoo.add(run, folder) for run in options.runs]
     show(options, "\n".join(card.name for card in added), [card.content for card in added])
 
 
 def list_entries(options: Namespace) -> None:
     """List the networks of a zoo."""
+    folder = require_folder("zoo", options.zoo, command="zoo")
     from refocal.cli.output import show
     from refocal_lab import zoo
     from refocal_lab.zoo import tables
 
-    found = zoo.entries(require_folder("zoo", options.zoo, command="zoo"))
+    found = zoo.entries(folder)
     show(options, tables.render_list(found), [entry.card.content for entry in found])
 
 
 def show_table(options: Namespace) -> None:
     """Compute every measure of every entry."""
+    if options.json and options.markdown:
+        msg = "--json and --markdown exclude each other"
+        raise ValueError(msg)
+    folder = require_folder("zoo", options.zoo, command="zoo")
     from refocal.cli.output import show
     from refocal.cli.progress import track
     from refocal_lab import zoo
     from refocal_lab.zoo import tables
 
-    if options.json and options.markdown:
-        msg = "--json and --markdown exclude each other"
-        raise ValueError(msg)
-    found = zoo.entries(require_folder("zoo", options.zoo, command="zoo"))
+    found = zoo.entries(folder)
     human = _read_human(options.human)
     measured = []
     with track() as progress:
