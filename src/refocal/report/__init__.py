@@ -3,16 +3,25 @@
 from typing import TYPE_CHECKING
 
 from refocal._lazy import lazy_names
-from refocal.report.evaluation import evaluate
-from refocal.report.page import render_page, save_page
-from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict
-from refocal.report.table import build_table
 
 if TYPE_CHECKING:
+    from refocal.report.evaluation import evaluate
+    from refocal.report.page import render_page, save_page
+    from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict
     from refocal.report.selection import METHODS, Candidate, Selection, calibrate
+    from refocal.report.table import build_table
 
 # fitting needs scikit-learn, which takes a second to import
-__getattr__, __dir__ = lazy_names(__name__, {"selection": ("METHODS", "Candidate", "Selection", "calibrate")})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "evaluation": ("evaluate",),
+        "page": ("render_page", "save_page"),
+        "record": ("Change", "Diagram", "Estimate", "Method", "Report", "Slider", "Verdict"),
+        "selection": ("METHODS", "Candidate", "Selection", "calibrate"),
+        "table": ("build_table",),
+    },
+)
 
 __all__ = [
     "METHODS",
