@@ -100,6 +100,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
 	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
 	$(BIN)/python benchmarks/cli.py --out benchmarks/results/cli.md
+	$(BIN)/python benchmarks/imports.py --out benchmarks/results/imports.md
 	$(PIP) pandas
 	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.md
 	$(PIP) --no-deps PyHessian
