@@ -20,7 +20,7 @@ suite test-slow: export OMP_NUM_THREADS = 1
 suite test-slow: export PYTHONDONTWRITEBYTECODE =
 
 # on a GPU's kernels, which Triton's interpreter runs here
-INTERPRETED := tests/losses/test_kernels.py tests/losses/test_as_cross_entropy.py lab/tests/train/test_convolution.py
+INTERPRETED := tests/losses/test_kernels.py tests/losses/test_like_cross_entropy.py lab/tests/train/test_convolution.py
 
 test: lint types suite
 

@@ -1,4 +1,4 @@
-"""A small network in float64, data with ignored samples, every loss, the exact matrices by `torch.func`, and ours."""
+"""Cases for curvature: a small network in float64, data with ignored samples, every loss, and exact matrices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _adapted():
     return policy
 
 
-# each adds up over samples, but for MMCE
+# Each is a sum over samples, except MMCE.
 LOSSES = {
     "cross-entropy": nn.CrossEntropyLoss,
     "cross-entropy, weights, smoothing": lambda **more: nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.1, **more),
@@ -62,7 +62,7 @@ def network():
 
 
 def samples(name):
-    """Inputs and targets, some of which are ignored."""
+    """Inputs and targets; some targets are ignored."""
     generator = torch.Generator().manual_seed(2)
     inputs = torch.randn(SAMPLES, 4, generator=generator, dtype=torch.float64)
     if name.startswith("sigmoid"):
@@ -75,7 +75,7 @@ def samples(name):
 
 
 def batches(name):
-    """Uneven ones; MMCE is a property of a batch, so that there is one."""
+    """Uneven batches; a single batch for MMCE, which is a property of a batch."""
     inputs, target = samples(name)
     if name.startswith("MMCE"):
         return [(inputs, target)]
@@ -88,14 +88,14 @@ def batches(name):
 
 
 def exact_hessian(model, loss, inputs, target, names=None):
-    """Every entry, of the loss over all samples at once."""
+    """The exact Hessian of the loss over all samples at once, by `torch.func`."""
     parameters = _parameters(model, names)
     whole = hessian(lambda values: loss(functional_call(model, values, (inputs,)), target))(parameters)
     return _joined(whole, parameters)
 
 
 def exact_ggn(model, loss, inputs, target):
-    """J'(d2 loss / d scores2)J with both factors written down."""
+    """The exact Gauss-Newton matrix J'(d2 loss / d scores2)J, from its factors."""
     parameters = _parameters(model, None)
     jacobian = jacrev(lambda values: functional_call(model, values, (inputs,)).flatten())(parameters)
     rows = torch.cat([jacobian[name].flatten(1) for name in parameters], dim=1)
@@ -105,14 +105,14 @@ def exact_ggn(model, loss, inputs, target):
 
 
 def every_product(model, loss, data, *, matrix="hessian", memory=2**27, **settings):
-    """The same by what eigenvalues are found with; without memory, each product makes its graph again."""
+    """The matrix from the products that eigenvalues are found with. Without memory, each product rebuilds its graph."""
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
     multiply = matrix_vector_product(problem, matrix=matrix, memory=memory)
     return torch.stack([multiply(unit) for unit in torch.eye(problem.size, dtype=problem.dtype, device=problem.device)])
 
 
 def forms(rows, model, loss, data, *, matrix="hessian", **settings):
-    """v'Av of each row v, by what the trace is estimated with."""
+    """v'Av of each row v, from the quadratic forms that the trace is estimated with."""
     problem = prepare(model, loss, data, **{**DEFAULTS, **settings})
     parts = torch.split(rows.to(problem.device), [values.numel() for values in problem.parameters.values()], dim=1)
     vectors = {

@@ -34,7 +34,7 @@ def test_hessian_of_uneven_batches_is_that_of_all_samples(name, reduction):
     assert exact.isfinite().all()
     tolerance = 1e-12 * exact.abs().max().item()
     torch.testing.assert_close(every_entry(model, loss, cases.batches(name)), exact, rtol=0, atol=tolerance)
-    if name != "proper focal" or reduction == "mean":  # whose products take long
+    if name != "proper focal" or reduction == "mean":  # its products take long
         found = every_product(model, loss, cases.batches(name))
         torch.testing.assert_close(found, exact, rtol=0, atol=tolerance)
     for group in (None, 3):
@@ -48,7 +48,7 @@ def test_gauss_newton_matrix(name):
     exact = cases.exact_ggn(model, loss, *cases.samples(name))
     found = every_entry(model, loss, cases.batches(name), matrix="ggn")
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
-    if name != "proper focal":  # whose products take long
+    if name != "proper focal":  # its products take long
         found = every_product(model, loss, cases.batches(name), matrix="ggn")
         torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
     found = diagonal(model, loss, cases.batches(name), matrix="ggn", group=3)
@@ -82,7 +82,10 @@ def test_logistic_regression_in_closed_form():
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, 5.0])
 def test_focal_hessian_is_more_than_a_scaled_one(gamma):
-    """d2 FL = F'(l) d2 l + F''(l) dl dl', l = -log p: 004, Eq. 28 keeps (1-p)^gamma of F' and drops F''."""
+    """d2 FL = F'(l) d2 l + F''(l) dl dl', l = -log p.
+
+    Kimura and Naganuma (2024), Eq. 28, keep (1-p)^gamma of F' and drop F''.
+    """
     model = cases.network()
     inputs, target = torch.randn(1, 4, dtype=torch.float64), torch.tensor([1])
     scores = model(inputs)
@@ -97,7 +100,7 @@ def test_focal_hessian_is_more_than_a_scaled_one(gamma):
     found = every_entry(model, FocalLoss(gamma), [(inputs, target)])
     torch.testing.assert_close(found, first * plain + second * torch.outer(slope, slope), rtol=0, atol=1e-12)
     assert (found - q**gamma * plain).abs().max() > 0.05 * found.abs().max()
-    # differentiating twice through a factor cut from the graph is what the paper writes
+    # The paper's formula results from differentiating twice with the factor cut from the graph.
     cut = every_entry(model, FocalLoss(gamma, detached=True), [(inputs, target)])
     torch.testing.assert_close(cut, q**gamma * plain, rtol=0, atol=1e-12)
 
@@ -116,7 +119,7 @@ def test_a_subset_of_parameters_is_a_block():
 
 
 class Standardized(nn.Module):
-    """BatchNorm with the statistics of the batch, written out: PyTorch's is not symmetric in `torch.func.hessian`."""
+    """BatchNorm with batch statistics in plain operations: PyTorch's is not symmetric in `torch.func.hessian`."""
 
     def __init__(self, norm):
         super().__init__()
@@ -188,7 +191,7 @@ def test_class_probabilities_as_targets():
     torch.testing.assert_close(every_entry(model, FocalLoss(2.0), parts), exact, rtol=0, atol=1e-12)
 
 
-def test_vectors_at_once_follow_the_memory():
+def test_the_number_of_vectors_follows_the_memory():
     problem = prepare(cases.network(), FocalLoss(2.0), cases.batches("focal"), **DEFAULTS)
     few, many = (count_vectors(problem, memory) for memory in (1, 2**20))
     assert few == 1
@@ -209,7 +212,7 @@ def test_products_without_memory_for_graphs():
 
 
 class Tied(nn.Module):
-    """One matrix, used twice, and a parameter that is not used."""
+    """One matrix that is used twice, and a parameter that is not used."""
 
     def __init__(self):
         super().__init__()
@@ -258,7 +261,7 @@ def test_a_loss_linear_in_the_parameters_is_flat():
 
 
 class Mixed(nn.Module):
-    """A weight by itself, one that is used elsewhere too, one by keyword, and attention."""
+    """A weight with a single use, one that is used elsewhere too, one given by keyword, and attention."""
 
     def __init__(self):
         super().__init__()
@@ -286,7 +289,7 @@ def test_weights_of_layers_are_told_from_others():
 
 
 class Convolutions(nn.Module):
-    """Convolutions in one, two and three dimensions, of all settings, between layers of other kinds."""
+    """Convolutions in one, two and three dimensions with all settings, between layers of other kinds."""
 
     def __init__(self):
         super().__init__()
@@ -343,7 +346,7 @@ class OneOutput(nn.Module):
 
 
 class OtherwiseForOne(nn.Module):
-    """A weight that has another use in batches of one sample."""
+    """A weight that batches of one sample use in another way."""
 
     def __init__(self):
         super().__init__()
@@ -394,7 +397,7 @@ def test_bytes_as_class_indices():
 
 
 class Stopped(nn.Module):
-    """A layer whose gradient is stopped, once."""
+    """A layer whose gradient is stopped at one of its uses."""
 
     def __init__(self):
         super().__init__()

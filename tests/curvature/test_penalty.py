@@ -1,4 +1,4 @@
-"""The trace as a term of the loss: its value, its gradient, and how it is used in training."""
+"""The trace as a term of the loss: its value, its gradient, and its use in training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from refocal.losses import FocalLoss
 
 @pytest.mark.parametrize("name", cases.LOSSES)
 def test_value_and_gradient_in_one_parameter(name):
-    """A single number has one sign vector up to the sign: the penalty is the second derivative itself."""
+    """A single parameter has one sign vector up to its sign, so the penalty is the second derivative itself."""
     loss, (inputs, target) = cases.LOSSES[name](reduction="mean"), cases.samples(name)
     direction = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -33,7 +33,7 @@ def test_value_and_gradient_in_one_parameter(name):
 
 
 def test_mean_over_many_probes_is_the_trace_with_its_gradient():
-    """Within six standard errors, of 24 means of 4 probes, in 52 numbers: missed by chance with probability 2e-4."""
+    """Within six standard errors of 24 means of 4 probes, in 52 numbers: fails by chance with probability 2e-4."""
     model, loss, (inputs, target) = cases.network(), FocalLoss(2.0), cases.samples("focal")
     parameters = {name: values.detach() for name, values in model.named_parameters()}
 
@@ -169,7 +169,7 @@ def test_settings_refused(settings, message):
 
 
 def _slopes_of_half(rank, folder):
-    """A process of two, with half of the samples: the gradient that DistributedDataParallel leaves."""
+    """One of two processes, with half of the samples: the gradient under DistributedDataParallel."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     model = nn.parallel.DistributedDataParallel(cases.network())
     inputs, target = (each[rank::2] for each in cases.samples("focal"))
@@ -179,9 +179,9 @@ def _slopes_of_half(rank, folder):
     alone = torch.autograd.grad(loss + penalty, list(model.parameters()), retain_graph=True)
     (loss + penalty).backward()
     torch.save(([values.grad for values in model.parameters()], alone, penalty.item()), f"{folder}/{rank}.pt")
-    torch.distributed.barrier()  # who leaves first would break the other's connection
+    torch.distributed.barrier()  # the first to leave would break the other's connection
     torch.distributed.destroy_process_group()
-    os._exit(0)  # threads of PyTorch's that outlive main now and then abort an orderly end
+    os._exit(0)  # PyTorch threads that outlive main sometimes abort a regular exit
 
 
 def test_two_processes_average_different_probes(tmp_path):

@@ -1,4 +1,4 @@
-"""Convolutions that are differentiated again and again: against finite differences and PyTorch's own derivatives."""
+"""Derivatives of convolutions, of every order, against finite differences and PyTorch's own."""
 
 from __future__ import annotations
 

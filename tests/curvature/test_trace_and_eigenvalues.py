@@ -1,4 +1,4 @@
-"""Estimates against exact values; what they leave alone; what they refuse."""
+"""Estimates against exact values, their side effects, and the arguments that they reject."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def exact(name, loss):
 def test_largest_eigenvalues_to_a_millionth(name):
     loss = cases.LOSSES[name](reduction="mean")
     values = np.linalg.eigvalsh(exact(name, loss).numpy())
-    k = 1 if name == "proper focal" else 3  # whose products take long
+    k = 1 if name == "proper focal" else 3  # its products take long
     found = hessian_top_eigenvalues(cases.network(), loss, [cases.samples(name)], k=k)
     np.testing.assert_allclose(found.algebraic, values[::-1][:k], rtol=1e-6)
     np.testing.assert_allclose(found.modulus, values[np.argsort(-np.abs(values))][:k], rtol=1e-6)
@@ -74,7 +74,7 @@ def test_lanczos_takes_fewer_products_than_power_iteration():
 
 @pytest.mark.parametrize("group", [None, 8, 10**6])
 def test_trace_is_unbiased_and_knows_its_error(group):
-    """100 estimates: their mean passes 5.2 standard errors, and their spread 40 %, with probability below 2e-6."""
+    """100 estimates: their mean is off by 5.2 standard errors, or their spread by 40 %, with probability below 2e-6."""
     loss, data = FocalLoss(2.0), [cases.samples("focal")]
     truth = exact("focal", loss).trace().item()
     found = [hessian_trace(cases.network(), loss, data, probes=10, group=group, seed=seed) for seed in range(100)]
@@ -102,7 +102,9 @@ def test_sketching_estimators(method, matrix):
         cases.network(), loss, *cases.samples("focal")
     )
     found = hessian_trace(cases.network(), loss, cases.batches("focal"), probes=72, method=method, matrix=matrix)
-    assert abs(found.value - whole.trace().item()) < 10 * found.standard_error  # of a t distribution with 3 degrees
+    assert (
+        abs(found.value - whole.trace().item()) < 10 * found.standard_error
+    )  # a t distribution with 3 degrees of freedom
 
 
 @pytest.mark.parametrize("method", ["hutch++", "xtrace"])
@@ -116,7 +118,7 @@ def test_sketching_is_exact_where_the_rank_is_low(method):
 
 
 def peak(call):
-    """Bytes of tensors at once, by the profiler."""
+    """The peak of allocated bytes, by the profiler."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         call()
     changes = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]

@@ -1,4 +1,4 @@
-"""Ways into a network that the quadratic forms have to see: v'Hv against differentiating back twice."""
+"""Ways in which a network uses its weights: v'Hv against differentiating twice in reverse mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from refocal.losses import FocalLoss
 
 
 class Product(torch.autograd.Function):
-    """A linear layer of somebody's own."""
+    """A user-defined linear layer."""
 
     generate_vmap_rule = True
 
@@ -43,7 +43,7 @@ class Product(torch.autograd.Function):
 
 
 class Stop(torch.autograd.Function):
-    """No gradient, and not even zeros for it."""
+    """A function that returns None as its gradient."""
 
     generate_vmap_rule = True
 
@@ -80,7 +80,7 @@ USES = {
 
 
 class Network(nn.Module):
-    """Three layers, of which the first two are used in one of many ways."""
+    """Three layers; the first two are used in one of many ways."""
 
     def __init__(self, use):
         super().__init__()
@@ -105,7 +105,7 @@ def test_every_use_counts(name):
 
 
 class TwoHeads(nn.Module):
-    """Scores in a tuple, as the loss takes them; a weight enters once more by the second."""
+    """Scores in a tuple, as the loss takes them. A weight enters again through the second entry."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +128,7 @@ def test_outputs_in_a_tuple():
 
 
 class Normalized(nn.Module):
-    """Weight normalization written out."""
+    """Weight normalization in plain operations."""
 
     def __init__(self, layer):
         super().__init__()
@@ -140,7 +140,7 @@ class Normalized(nn.Module):
 
 
 def test_weight_normalization():
-    """PyTorch's own second derivative is not symmetric, and it has none forward."""
+    """PyTorch's own second derivative is not symmetric, and it has no forward mode."""
     torch.manual_seed(0)
     layer, last = weight_norm(nn.Linear(4, 4, bias=False)), nn.Linear(4, 3)
     model = nn.Sequential(layer, nn.Tanh(), last).double()
@@ -161,7 +161,7 @@ def test_weight_normalization():
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer and what reads its last output; of sequences with lengths, packed, its last state."""
+    """A recurrent layer and a head that reads its last output, or its last state if sequences are packed."""
 
     def __init__(self, kind, *, lengths=None, **settings):
         super().__init__()
@@ -177,7 +177,7 @@ class Recurrent(nn.Module):
 
 
 class Stepped(nn.Module):
-    """A cell, step by step, in the place of a recurrent layer."""
+    """A cell, applied step by step, in place of a recurrent layer."""
 
     def __init__(self, *sizes, of, batch_first, **settings):
         super().__init__()
@@ -192,7 +192,7 @@ class Stepped(nn.Module):
 
 
 def _by_two_backward_passes(loss, parameters):
-    """The Hessian, row by row; `torch.func` does not take packed sequences."""
+    """The Hessian, row by row; `torch.func` does not accept packed sequences."""
     gradients = torch.autograd.grad(loss, parameters, create_graph=True)
     rows = [
         torch.autograd.grad(slope, parameters, retain_graph=True, materialize_grads=True)

@@ -1,4 +1,4 @@
-"""Rows to be ignored: -100 by default in every loss, as in cross-entropy, or another index; they never count."""
+"""Ignored rows never count. Their index is -100 by default in every loss, as in cross-entropy."""
 
 from __future__ import annotations
 

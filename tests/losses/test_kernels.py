@@ -1,6 +1,6 @@
-"""The fused kernels against the plain formulas: on a GPU where there is one, else through Triton's interpreter.
+"""The fused kernels against the plain formulas: on a GPU if there is one, else in Triton's interpreter.
 
-The interpreter has to be chosen before Triton is imported: `make test` runs this file with TRITON_INTERPRET=1.
+The interpreter must be chosen before Triton is imported: `make test` runs this file with TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from refocal.maps.posterior import posterior_from_logits  # noqa: E402
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = [
     pytest.mark.kernels,
-    # the interpreter evaluates both branches of a `where` with NumPy, which warns of the one not taken
+    # The interpreter evaluates both branches of a `where` with NumPy, which warns about the branch not taken.
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
 ]
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -54,7 +54,7 @@ def compare(logits, target, settings, reduction, *, incoming=1.0, copied=False):
     """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
     leaf = logits.detach().requires_grad_()
     value = dispatch.focal_loss(leaf, target, *settings, reduction)
-    assert (value is None) == copied  # no kernel, where the logits must be copied first
+    assert (value is None) == copied  # no kernel takes logits that must be copied first
     if copied:
         value = reduced_focal_loss(leaf, target, settings, reduction)
     assert value.dtype == torch.result_type(logits, target)
@@ -127,7 +127,7 @@ def test_a_confident_target(classes, gamma):
 @pytest.mark.parametrize("offset", [100.0, 1e4, 1e7])
 def test_an_offset_of_all_logits_changes_nothing(offset, monkeypatch):
     generator = torch.Generator().manual_seed(0)
-    for classes in (5, 1000):  # whole numbers: their sums with the offset are exact
+    for classes in (5, 1000):  # whole numbers, whose sums with the offset are exact
         near = torch.randint(-8, 9, (6, classes), generator=generator).to(DEVICE, torch.float32)
         target = torch.randint(classes, (6,), generator=generator).to(DEVICE)
         near[torch.arange(3), target[:3]] += 12.0
@@ -218,7 +218,7 @@ def test_images_in_half_precision(dtype):
 
 def test_images_as_they_lie():
     logits, target, soft = images((2, 4, 6), 5)
-    wide = torch.cat([logits, logits], dim=1)[:, 3:8]  # a part of more channels
+    wide = torch.cat([logits, logits], dim=1)[:, 3:8]  # a slice of more channels
     compare(wide, target, PLAIN, "mean")
     compare(wide, soft, PLAIN, "mean")
     compare(logits[:1].expand(2, -1, -1, -1), target, PLAIN, "mean")
@@ -295,11 +295,11 @@ def test_losses_of_one_stream_follow_each_other():
 
 
 def test_programs_of_several_groups_add_up_to_one_loss():
-    logits, target, _ = batch(130, 600)  # a program a row, 128 programs a group
+    logits, target, _ = batch(130, 600)  # one program per row, 128 programs per group
     target[::3] = -100
     compare(logits, target, PLAIN, "mean")
     if not INTERPRETED:
-        assert len({FocalLoss(2.0)(logits, target).item() for _ in range(5)}) == 1  # to the bit
+        assert len({FocalLoss(2.0)(logits, target).item() for _ in range(5)}) == 1  # bit by bit
 
 
 @pytest.mark.gpu
@@ -307,7 +307,7 @@ def test_graphs_and_streams_do_not_disturb_each_other():
     logits, target, _ = batch(4096, 100)
     criterion = FocalLoss(2.0)
     exact = criterion(logits.double(), target).float()
-    criterion(logits, target)  # compiled before it is captured
+    criterion(logits, target)  # compiles the kernels before the capture
     streams = [torch.cuda.Stream() for _ in range(4)]
     torch.cuda.synchronize()
     graphs = []
@@ -338,7 +338,7 @@ def test_no_memory_but_for_the_gradient(lies):
     logits.requires_grad_()
     target = torch.randint(21, (shape[0], *shape[2:]), device="cuda")
     criterion = FocalLoss(2.0)
-    torch.autograd.grad(criterion(logits, target), logits)  # whatever is kept is there now
+    torch.autograd.grad(criterion(logits, target), logits)  # allocates whatever is cached
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     torch.autograd.grad(criterion(logits, target), logits)
@@ -377,7 +377,7 @@ def test_trace_penalty_differentiates_three_times(reduction):
     results = []
     for served in (True, False):
         weight = torch.eye(4, device=logits.device, requires_grad=True)
-        # float64 is not served: the plain formula
+        # No kernel supports float64: this is the plain formula.
         scores = logits @ weight if served else logits.double() @ weight.double()
         penalty = HessianTracePenalty(1.0, probes=3)(FocalLoss(2.0, reduction=reduction)(scores, target), [weight])
         results.append((penalty.detach().float(), *torch.autograd.grad(penalty, weight)))
@@ -477,7 +477,7 @@ def test_masked_logits(classes):
     assert torch.equal(losses.isinf(), expected.isinf())
     losses[1].backward()
     expected[1].backward()
-    torch.testing.assert_close(leaf.grad[1], reference.grad[1])  # where p = 0 the factor is 1
+    torch.testing.assert_close(leaf.grad[1], reference.grad[1])  # at p = 0 the factor is 1
 
 
 def test_loss_scaling_in_float16():
@@ -513,7 +513,7 @@ def test_per_sample_losses_can_be_changed_in_place():
     assert (logits.grad[0] == 0).all()
 
 
-# forward-mode differentiation in PyTorch calls what it deprecates
+# Forward mode in PyTorch calls functions that PyTorch deprecates.
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")
 def test_what_the_kernels_leave_to_the_plain_formula():
     logits, target, soft = batch(4, 5)
@@ -586,7 +586,7 @@ def test_kernels_that_are_remembered(weighted, by_class, soft_target, reduction)
     gamma = torch.linspace(0.5, 3.0, 12).tolist() if by_class else 2.0
     criterion = FocalLoss(gamma, weight=weight, reduction=reduction)
     results = []
-    for moved in (0, 0, 0, 0, 1):  # kernels are kept from the second launch on; an odd address is another kernel's
+    for moved in (0, 0, 0, 0, 1):  # kernels are cached from the second launch on; an odd address needs another one
         buffer = torch.zeros(logits.numel() + moved, device=DEVICE)
         leaf = buffer[moved:].view_as(logits).copy_(logits).requires_grad_()
         loss = criterion(leaf, goal)

@@ -50,7 +50,7 @@ def test_gamma_zero_is_cross_entropy_in_every_combination(reduction, weight, smo
     options = {"weight": weight, "ignore_index": -7, "reduction": reduction, "label_smoothing": smoothing}
     expected = torch.nn.CrossEntropyLoss(**options)(logits, chosen)
     torch.testing.assert_close(FocalLoss(0, **options)(logits, chosen), expected, rtol=0, atol=0)
-    # a tiny gamma goes through the focal formulas, and must come out at cross-entropy too
+    # A tiny gamma takes the focal formulas, which must then agree with cross-entropy too.
     nearly = FocalLoss(1e-13, **options)(logits, chosen)
     torch.testing.assert_close(nearly, expected, rtol=1e-11, atol=1e-12)
 
@@ -142,7 +142,7 @@ def test_sigmoid_focal_loss_against_its_formula(gamma, alpha):
         p = torch.sigmoid(x)
         positive, negative = -((1 - p) ** gamma) * torch.log(p), -(p**gamma) * torch.log(1 - p)
         torch.testing.assert_close(losses, balance[0] * t * positive + balance[1] * (1 - t) * negative)
-    if gamma == 2.0 and alpha == 0.25:  # torchvision's p_t form, for hard targets
+    if gamma == 2.0 and alpha == 0.25:  # torchvision's form by p_t, for hard targets
         target = (torch.arange(13) % 2).double()
         p_t = p * target + (1 - p) * (1 - target)
         cross_entropy = F.binary_cross_entropy_with_logits(x, target, reduction="none")
@@ -321,7 +321,7 @@ def test_the_proper_part_under_vmap():
 
 def test_the_proper_part_under_vmap_without_values():
     one = torch.func.vmap(lambda z, y: L.proper_focal_loss(z[None], y[None], gamma=2.0)[0])
-    with FakeTensorMode():  # as what traces a program has
+    with FakeTensorMode():  # as in tracing
         assert one(*batch(6)[:2]).shape == (6,)
 
 

@@ -1,4 +1,4 @@
-"""The maximum mean calibration error: against the matrix of pairs, in 16 bits, with ignored rows, and its memory."""
+"""MMCE against the matrix of all pairs, in 16 bits, with ignored rows, and its use of memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from refocal.losses.pair_sums import laplacian_form  # noqa: E402
 
 
 def batch(count, *, classes=5, seed=0, dtype=torch.double):
-    """Logits (N, K), of which some rows are equal, and class indices, of which some do not count."""
+    """Logits (N, K) with some equal rows, and class indices with some that do not count."""
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(count, classes, generator=generator, dtype=torch.double)
     logits[1::7] = logits[::7][: len(logits[1::7])]
@@ -26,7 +26,7 @@ def batch(count, *, classes=5, seed=0, dtype=torch.double):
 
 
 def matrix_mmce(logits, target, *, weighted=False, kernel_width=0.4):
-    """MMCE by the matrix of all pairs of counted rows."""
+    """MMCE from the matrix of all pairs of rows that count."""
     keep = target != -100
     confidence, predicted = torch.softmax(logits[keep], dim=1).max(dim=1)
     correct = (predicted == target[keep]).to(confidence.dtype)
@@ -55,7 +55,7 @@ def test_values_and_gradients_are_those_of_the_matrix_of_pairs(count, weighted, 
 
 
 def test_the_width_of_the_kernel_by_hand():
-    # two wrong samples of confidence 0.6 and 0.9: the nearer they count, the larger the error
+    # Two wrong samples with confidences 0.6 and 0.9: a wider kernel brings them closer, and the error grows.
     logits = torch.tensor([[0.6, 0.4], [0.9, 0.1]], dtype=torch.double).log()
     target = torch.tensor([1, 1])
     for width in (0.1, 0.4, 10.0):
@@ -86,7 +86,7 @@ def test_autocast_takes_nothing_in_16_bits(count, dtype):
         whole = L.MMCELoss(2.0)(leaf, target)
     assert (loss.dtype, whole.dtype) == (torch.float32, torch.float32)
     torch.testing.assert_close(loss, expected.float(), rtol=1e-4, atol=0)
-    (slope,) = torch.autograd.grad(65536 * loss, leaf)  # as a loss scaler multiplies it
+    (slope,) = torch.autograd.grad(65536 * loss, leaf)  # as a loss scaler does
     assert slope.isfinite().all()
 
 
@@ -128,7 +128,7 @@ def test_memory_grows_with_the_rows_and_not_with_their_pairs():
 
 def test_second_derivatives_and_transformations(monkeypatch):
     logits, target = batch(9, classes=3)
-    logits *= torch.linspace(0.9, 1, 9, dtype=torch.double)[:, None]  # no ties: at those, no second derivative exists
+    logits *= torch.linspace(0.9, 1, 9, dtype=torch.double)[:, None]  # no ties, at which no second derivative exists
     inside = functools.partial(L.mmce_loss, target=target)
     outside = functools.partial(matrix_mmce, target=target)
     several = [
@@ -137,7 +137,7 @@ def test_second_derivatives_and_transformations(monkeypatch):
         lambda f: torch.func.jacrev(torch.func.jacrev(f)),
         lambda f: torch.func.jacfwd(torch.func.jacfwd(f)),
     ]
-    for few in (256, 0):  # by pairs, and in order
+    for few in (256, 0):  # by the matrix of pairs, and in sorted order
         monkeypatch.setattr("refocal.losses.pair_sums._FEW", few)
         for transform in several:
             torch.testing.assert_close(transform(inside)(logits), transform(outside)(logits))

@@ -1,4 +1,4 @@
-"""Losses that are computed with their gradient in main memory, against the plain formulas in float64."""
+"""Losses that are computed on a CPU together with their gradient, against the plain formulas in float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSES = 7
 
 
 def batch(*, dtype=torch.float32):
-    """Logits of which some rows are confident, with targets that are the top class or not, or not counted."""
+    """Logits with some confident rows, and targets that are the top class, another class, or ignored."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(60, CLASSES, generator=generator)
     logits[:40, 3] += torch.linspace(0, 40, 40)
@@ -36,7 +36,7 @@ def loss_and_slope(function, logits, target):
 
 
 def assert_as_plain(function, logits, target, monkeypatch):
-    """Both in one pass over small blocks and by the plain formula, in float64 and in float32."""
+    """Compare one pass over small blocks with the plain formula, in float64 and in float32."""
     monkeypatch.setattr(rows, "_BLOCK_ELEMENTS", 11 * CLASSES)
     wide = target.double() if target.is_floating_point() else target
     found = loss_and_slope(function, logits, target), loss_and_slope(function, logits.double(), wide)
@@ -68,7 +68,7 @@ def test_focal_loss(gamma, detached, weighted, monkeypatch):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_other_losses(kind, gamma, weighted, monkeypatch):
     logits, target, _ = batch()
-    logits[5] = 1.0  # no class below another
+    logits[5] = 1.0  # no class is below another
     logits[6, 1] = logits[6, 2]
 
     def function(scores, labels):
@@ -167,7 +167,7 @@ def test_logits_far_apart_in_single_precision(loss):
 
 
 def criteria(**options):
-    """One loss of each way through the pass."""
+    """One loss for each branch of the pass."""
     smoothed = L.FocalLoss(2.0, label_smoothing=0.1, **options)
     by_class = L.FocalLoss(tuple(0.5 * k for k in range(CLASSES)), **options)
     others = [L.FocalLoss(L.FLSD53, **options), L.DualFocalLoss(2.0, **options), L.InverseFocalLoss(1.0, **options)]

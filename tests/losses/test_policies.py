@@ -83,7 +83,7 @@ def test_a_scheduled_loss_is_compiled_once_for_all_epochs(target):
 
 
 def predictions(confidence, accuracy, count=100):
-    """Two-class predictions with this confidence, right as often as `accuracy` says."""
+    """Two-class predictions with this confidence and this accuracy."""
     probs = torch.tensor([[confidence, 1 - confidence]]).repeat(count, 1)
     labels = (torch.arange(count) >= round(accuracy * count)).long()
     return probs, labels
@@ -93,7 +93,7 @@ def test_adafocal_starts_as_published():
     stated = AdaFocal(bins=15, rate=1.0, initial_gamma=1.0, switch=0.2, gamma_min=-2.0, gamma_max=20.0)
     assert AdaFocal().extra_repr() == stated.extra_repr()
     assert AdaFocal().gammas.tolist() == [1.0] * 15
-    for end in (-2.0, 20.0):  # the ends of the range belong to it
+    for end in (-2.0, 20.0):  # the range is closed
         assert AdaFocal(initial_gamma=end).gammas.tolist() == [end] * 15
 
 
@@ -102,9 +102,9 @@ def test_adafocal_follows_its_update_rule():
     policy.step_epoch(*predictions(0.8, 0.5))
     assert policy.gammas.item() == pytest.approx(math.exp(2 * 0.3), rel=1e-5)
     policy.gammas.fill_(0.21)
-    policy.step_epoch(*predictions(0.6, 0.9))  # underconfident: shrinks below the switch, and turns over
+    policy.step_epoch(*predictions(0.6, 0.9))  # underconfident: gamma shrinks below the switch and changes its sign
     assert policy.gammas.item() == pytest.approx(-0.2)
-    policy.step_epoch(*predictions(0.6, 0.9))  # still underconfident: the inverse loss grows
+    policy.step_epoch(*predictions(0.6, 0.9))  # still underconfident: |gamma| of the inverse loss grows
     assert policy.gammas.item() == pytest.approx(-0.2 * math.exp(2 * 0.3), rel=1e-5)
     policy.gammas.fill_(-0.21)
     policy.step_epoch(*predictions(0.9, 0.5))
@@ -126,7 +126,7 @@ def test_adafocal_bins_hold_equal_mass_and_keep_unseen_gammas():
         held = torch.bincount(torch.bucketize(confidence[:count], policy.edges))
         assert sorted(held[held > 0].tolist()) == sizes
     before = policy.gammas.clone()
-    policy.step_epoch(*predictions(0.8, 0.5))  # ties fill one bin only
+    policy.step_epoch(*predictions(0.8, 0.5))  # ties fill only one bin
     assert (policy.gammas == before).sum() == 3
 
 
@@ -172,7 +172,7 @@ def test_bad_policies():
     with pytest.raises(ValueError, match="need gamma_min <= -switch < 0 < switch"):
         AdaFocal(switch=-1.0)
     with pytest.raises(ValueError, match="need gamma_min <= -switch < 0 < switch"):
-        AdaFocal(gamma_min=-0.1)  # a sign that flips would flip back at the next update
+        AdaFocal(gamma_min=-0.1)  # a sign that changed would change back at the next step
     for value in (3.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="give probabilities, not logits"):
             AdaFocal().step_epoch(torch.tensor([[value, 0.5]]), torch.tensor([0]))

@@ -1,4 +1,4 @@
-"""The test that a wrong map cannot pass: minimize the expected loss, and recover the posterior."""
+"""The test that a wrong map cannot pass: minimize the expected loss and recover the posterior."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def posteriors(classes, rows=4):
 
 
 def risk_and_gradient(criterion, eta, free):
-    """The expected loss as training sees it, averaged over labels drawn from eta; the last logit is 0."""
+    """The expected loss, averaged over labels drawn from eta as in training; the last logit is 0."""
     leaf = torch.from_numpy(free).requires_grad_()
     logits = torch.cat([leaf, torch.zeros(1, dtype=torch.double)])
     risk = (eta * criterion(logits.expand(len(eta), -1), torch.arange(len(eta)))).sum()
@@ -27,7 +27,7 @@ def risk_and_gradient(criterion, eta, free):
 
 
 def where_training_ends(criterion, eta):
-    """Logits at the least expected loss; at a vanishing gradient where the factor is detached and nothing is least."""
+    """Logits that minimize the expected loss; if the factor is detached, logits at which the gradient vanishes."""
 
     def field(free):
         return risk_and_gradient(criterion, eta, free)
@@ -37,7 +37,7 @@ def where_training_ends(criterion, eta):
     if has_least:
         least = minimize(field, start, jac=True, method="L-BFGS-B", options={"ftol": 0.0, "gtol": 1e-8}).x
         assert field(least)[0] < field(start)[0]
-    # to the last digits: SciPy's search for a root, with differences of its own
+    # SciPy's root search, with its own finite differences, gives the last digits.
     found = root(lambda free: field(free)[1], least, tol=1e-13)
     assert abs(field(found.x)[1]).max() < 1e-10, found.message
     assert not has_least or field(found.x)[0] < field(least)[0] + 1e-14
@@ -106,7 +106,7 @@ def test_sigmoid_losses_with_hard_and_soft_targets(alpha, gamma):
 
 
 def batch_at_the_truth(eta):
-    """A hundred labels that are drawn in the proportions of eta, to be scored alike."""
+    """A hundred labels in the proportions of eta, all with the same scores."""
     return torch.repeat_interleave(torch.arange(len(eta)), (100 * eta).round().long())
 
 
@@ -119,7 +119,7 @@ def test_mmce_added_to_cross_entropy_leaves_the_softmax(weight):
     def risk(logits):
         return float(criterion(torch.as_tensor(logits).expand(100, 3), labels))
 
-    # a kink at the minimum, where MMCE is 0: no gradient vanishes there
+    # MMCE is 0 at the minimum and has a kink there, so no gradient vanishes.
     found = minimize(risk, [1.0, 0.5, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
     torch.testing.assert_close(criterion.posterior(torch.from_numpy(found.x)), eta, rtol=0, atol=1e-6)
 

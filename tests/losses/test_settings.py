@@ -1,4 +1,4 @@
-"""Every setting of a loss counts, and a value that it cannot have is refused by its name."""
+"""Every setting of a loss has an effect, and a value out of range is rejected by the setting's name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_dual_focal_loss_counts_its_weights():
 
 
 def test_the_gradient_of_dual_focal_loss_flows_through_the_runner_up():
-    # the runner-up lies below the class, so that it counts; no two scores are equal, so that differences exist
+    # The runner-up lies below the class, so it counts. No two scores are equal, so finite differences exist.
     logits = torch.tensor([[2.0, 1.0, -1.0], [0.3, 1.5, 0.1]], dtype=torch.double, requires_grad=True)
     target = torch.tensor([0, 1])
 

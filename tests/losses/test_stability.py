@@ -1,4 +1,4 @@
-"""Losses and gradients that keep their digits: logits far from 0, and settings at the end of their range."""
+"""Losses and gradients keep their precision for logits far from 0 and for settings at the end of their range."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def loss_and_slope(function, logits, target):
 
 
 def far_off(offset, rows=64, classes=5):
-    """Logits in float32 that are exactly `offset` above others, and the others in float64."""
+    """Logits in float64, and the same logits plus exactly `offset` in float32."""
     generator = torch.Generator().manual_seed(0)
-    near = torch.randint(-8, 9, (rows, classes), generator=generator).float()  # whole: their sums are exact
+    near = torch.randint(-8, 9, (rows, classes), generator=generator).float()  # whole numbers, whose sums are exact
     near[: rows // 4, 0] += 12
     return near + offset, near.double(), torch.randint(classes, (rows,), generator=generator)
 

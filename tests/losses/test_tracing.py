@@ -1,4 +1,4 @@
-"""Posterior maps where PyTorch records, fakes or compiles: no value may be looked at, and nothing may be lost."""
+"""Posterior maps under tracing, fake tensors and compilation: they must not read values, and must stay exact."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_recorded_graph(posterior_map, tracing_mode):
 
 
 @each_map
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")  # a FutureWarning from PyTorch 2.15 on
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")  # a FutureWarning since PyTorch 2.15
 def test_torchscript_takes_batches_of_any_size(posterior_map):
     traced = torch.jit.trace(posterior_map, logits(4))
     many = logits(30_000, seed=1)
@@ -62,7 +62,7 @@ def test_torchscript_takes_batches_of_any_size(posterior_map):
 
 
 @each_map
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, of its older exporter
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from PyTorch's older exporter
 @pytest.mark.skipif("dynamo" not in inspect.signature(torch.onnx.export).parameters, reason="one exporter is left")
 def test_the_older_exporter_to_onnx(posterior_map):
     pytest.importorskip("onnx")

@@ -1,9 +1,9 @@
 """docs/which-map.md, checked: each public focal loss is minimized numerically and the documented call undoes it.
 
-A row of free logits stands for a network that can fit anything. Its expected loss under a known posterior eta is
-minimized; the code block of the page, run as it stands, must then give eta back, and a plausible wrong call must not.
-A package that is not installed is skipped. Losses whose code is hard to install (mmcv, the gists, XGBoost) are written
-down again from their formulas.
+A row of free logits stands for a network that can fit anything. The test minimizes its expected loss under a known
+posterior eta. The code block of the page must then return eta, and a plausible wrong call must not. Packages that are
+not installed are skipped. Losses whose code is hard to install (mmcv, the gists, XGBoost) are rewritten from their
+formulas.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 pytestmark = [
-    # pytorch-toolbelt decorates its losses with a spelling of autocast that torch has deprecated
+    # pytorch-toolbelt decorates its losses with a form of autocast that PyTorch has deprecated.
     pytest.mark.filterwarnings("ignore:.torch.cuda.amp.autocast:FutureWarning"),
-    # fvcore scripts its losses when it is imported
+    # fvcore scripts its losses on import.
     pytest.mark.filterwarnings("ignore:.torch.jit.script.:DeprecationWarning"),
 ]
 
@@ -37,7 +37,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "which-map.md"
 
 EXACT = 1e-5
 FLOAT32 = 1e-3  # for losses that cast their input to float32
-MISS = 0.01  # what a wrong call misses by, at least
+MISS = 0.01  # the least error of a wrong call
 
 SOFTMAX_WEIGHT = "probs = refocal.posterior_from_logits(logits, gamma=gamma, weight=weight)"
 SIGMOID = "probs = refocal.sigmoid_posterior(logits, gamma=gamma, alpha=alpha)"
@@ -127,7 +127,7 @@ probs = refocal.posterior_from_logits(logits, gamma=gamma, weight=[alpha, 1 - al
 
 
 def documented(heading, name, **variables):
-    """What the code block of the page makes of the variables."""
+    """The result of a code block of the page, given its variables."""
     scope = {"np": np, "refocal": refocal, **variables}
     exec(CALLS[heading][name], scope)
     return scope["probs"]
@@ -147,7 +147,7 @@ def test_the_page_shows_exactly_these_calls():
 
 
 def load(name, **stubs):
-    """A module without the `__init__` of its parents, which ask for torchvision, OpenCV and other heavy things."""
+    """Import a module without the `__init__` of its parents, which need torchvision, OpenCV and the like."""
     root = name.partition(".")[0]
     found = importlib.util.find_spec(root)
     if found is None:
@@ -182,12 +182,12 @@ def class_weights(classes):
     return np.linspace(0.5, 2.0, classes)
 
 
-# one posterior a row, one column: the shape (N, 1) suits every sigmoid loss
+# One posterior per row in a single column: every sigmoid loss accepts the shape (N, 1).
 POSITIVE = torch.tensor([[0.02], [0.1], [0.3], [0.5], [0.7], [0.9], [0.97]], dtype=torch.float64)
 
 
 def softmax_risk(loss, eta):
-    """The expected loss of logits (N, K), summed over rows; `loss` takes labels (N,) and gives N values."""
+    """The expected loss of logits (N, K), summed over rows; `loss` takes labels (N,) and returns N values."""
     rows, classes = eta.shape
     labels = torch.arange(classes).repeat(rows)
 
@@ -198,7 +198,7 @@ def softmax_risk(loss, eta):
 
 
 def sigmoid_risk(loss, eta):
-    """The expected loss of logits, summed; `loss` takes targets of the same shape and gives a value for each."""
+    """The expected loss of logits, summed; `loss` takes targets of the same shape and returns a value for each."""
 
     def risk(logits):
         return (eta * loss(logits, torch.ones_like(eta)) + (1 - eta) * loss(logits, torch.zeros_like(eta))).sum()
@@ -217,7 +217,7 @@ def each_row(loss):
 
 
 def newton_step(risk, logits):
-    """The Newton step of every row; with a detached factor, of the loss in which the factor is a constant."""
+    """The Newton step of every row; if the factor is detached, it is taken as a constant."""
     leaf = logits.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(risk(leaf), leaf, create_graph=True)
     columns = [torch.autograd.grad(gradient[:, k].sum(), leaf, retain_graph=True)[0] for k in range(leaf.shape[1])]
@@ -251,7 +251,7 @@ def minimize(risk, shape, *, polish=True):
 
 
 def settle(risk, shape, *, damping=0.3, steps=150):
-    """Where training stops when a factor is detached: the gradient is zero, which is not a minimum of the loss."""
+    """Where training stops if a factor is detached: the gradient is zero, but the loss has no minimum there."""
     logits = torch.zeros(shape, dtype=torch.float64)
     for _ in range(steps):
         step = newton_step(risk, logits)
@@ -430,7 +430,7 @@ def test_smp_multiclass(classes, gamma, alpha, weighted):
     focal = load("segmentation_models_pytorch.losses.focal")
     weights = list(class_weights(classes)) if weighted else None
     loss = focal.FocalLoss("multiclass", alpha=alpha, gamma=gamma, class_weights=weights)
-    eta = posteriors(classes)[:3]  # few rows: the loss is called once a row and class
+    eta = posteriors(classes)[:3]  # few rows: the loss is called once per row and class
     logits = minimize(softmax_risk(each_row(loss), eta), eta.shape)
     assert miss(documented(heading, "multiclass", logits=logits, gamma=gamma, alpha=alpha), eta) < EXACT
     assert miss(refocal.posterior_from_logits(logits, gamma=gamma), eta) > MISS
@@ -442,7 +442,7 @@ def test_smp_multiclass(classes, gamma, alpha, weighted):
 def test_smp_options_without_a_map(option, off):
     focal = load("segmentation_models_pytorch.losses.focal")
     loss = focal.FocalLoss("binary", reduction="sum", **option)
-    # one batch with 100 pixels for each posterior, the share eta of them positive
+    # One batch with 100 pixels for each posterior, of which the share eta is positive.
     target = (torch.arange(100) < torch.round(100 * POSITIVE)).double()
     logits = minimize(lambda x: loss(x.expand(-1, 100), target), POSITIVE.shape, polish=False)
     assert miss(refocal.sigmoid_posterior(logits, gamma=2), POSITIVE) == pytest.approx(off, abs=0.005)
@@ -533,7 +533,7 @@ def test_toolbelt_binary_with_softmax_has_no_map(toolbelt, classes, gamma):
 @each_gamma
 @pytest.mark.parametrize("alpha", [None, 0.25])
 def test_boosting(gamma, alpha):
-    """Newton boosting of a margin, one leaf a row, by the gradient and a positive bound on the curvature."""
+    """Newton boosting of a margin with one leaf per row, by the gradient and a positive bound on the curvature."""
     loss = sigmoid_focal(gamma, alpha)
     margin = torch.zeros_like(POSITIVE)
     for _ in range(500):
@@ -767,7 +767,7 @@ def test_timm_single_label(classes, gamma_pos, gamma_neg):
 
 @each_k
 def test_timm_single_label_default_smoothing(classes):
-    """With eps > 0 the map is an approximation, and undoing a label smoothing makes it worse."""
+    """With eps > 0 the map is an approximation; undoing label smoothing makes it worse."""
     heading = "timm `AsymmetricLossSingleLabel`"
     asymmetric = load("timm.loss.asymmetric_loss")
     eta = posteriors(classes)

@@ -5,10 +5,10 @@ s_i = d log q_i / d log h_i, the implicit function theorem gives the gradient of
 
     phi(q_y) s_y (M_j / sum(M) - [j = y]),    M_i = q_i s_i,
 
-one number per row times the distance of a distribution from the label, as in cross-entropy. With one gamma, no class
-but the top one has q > 1/2, so log q serves as the unknown of the others, and a few Newton steps on all equations at
-once suffice (`refocal.maps.newton` has the equations). Rows that do not converge, and one gamma per class, go to the
-bracketed search there.
+one number per row times the distance of a distribution from the label, as in cross-entropy. With a single gamma, only
+the top class can have q > 1/2. The unknowns are then the log-odds of the top class and log q of the others, and a few
+Newton steps on all equations at once suffice (`refocal.maps.newton` has the equations). Rows that do not converge, and
+losses with one gamma per class, use the bracketed search there.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def proper_focal_rows(logits: Tensor, target: Tensor, gamma: Any) -> Tensor:
 
 
 def proper_focal_rows_plain(logits: Tensor, target: Tensor, gamma: Any) -> Tensor:
-    """The same by operations that can be differentiated any number of times and transformed by `torch.func`."""
+    """The same in plain operations: differentiable any number of times, and open to `torch.func`."""
     log_probs = torch.log_softmax(logits, dim=1)
-    broken = log_probs.isnan().any(dim=1, keepdim=True)  # such rows have no minimizer: they stay what they are
+    broken = log_probs.isnan().any(dim=1, keepdim=True)  # such rows have no minimizer and stay NaN
     losses = proper_focal_partial_unchecked(torch.where(broken, 0, log_probs), target, gamma=gamma, in_logs=True, xp=xp)
     return torch.where(broken[:, 0], log_probs.gather(1, target[:, None])[:, 0], losses)
 
@@ -55,8 +55,8 @@ def _operator(logits: Tensor, target: Tensor, gamma: list[float]) -> tuple[Tenso
     losses, gradient = logits.new_empty(len(logits)), torch.empty_like(logits, memory_format=torch.contiguous_format)
     for block in row_blocks(logits):
         log_probs, labels = torch.log_softmax(logits[block], dim=1), target[block, None]
-        of_block = _with_one_gamma if settings.one_gamma else _by_search
-        loss, gradient[block] = of_block(log_probs, labels, settings)
+        compute = _solve_by_newton if settings.one_gamma else _solve_by_search
+        loss, gradient[block] = compute(log_probs, labels, settings)
         losses[block] = torch.where(log_probs.gather(1, labels) == -torch.inf, torch.inf, loss)[:, 0]
     return losses, gradient
 
@@ -87,7 +87,7 @@ _operator.register_autograd(_backward, setup_context=_setup_context)
 
 
 class _Step(NamedTuple):
-    """Where the equations of the classes below the top stand: a = log q solves log h(a) = log h_top + relative."""
+    """The state of the equations of the classes below the top: a = log q solves log h(a) = log h_top + relative."""
 
     mass: Tensor  # (n, K) q over e^largest
     largest: Tensor  # (n, 1) the largest a of a row
@@ -100,7 +100,7 @@ def _evaluate(a: Tensor, gamma: float) -> _Step:
     mass = torch.exp(a - largest)
     q = mass * torch.exp(largest)
     ratio, slope = _ratio_and_slope(a, q, gamma)
-    # not log, which takes six times as long as log1p
+    # torch.log takes six times as long as torch.log1p.
     return _Step(mass, largest, ratio.mul_(gamma).log1p_().add_(torch.log1p(-q), alpha=gamma), slope)
 
 
@@ -112,17 +112,17 @@ def _ratio_and_slope(a: Tensor, q: Tensor, gamma: float) -> tuple[Tensor, Tensor
     return ratio, (q - ratio).div_(focus).add_(q).mul_(inverse).mul_(gamma).add_(1)
 
 
-def _with_one_gamma(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
-    """Losses (n, 1) and gradients (n, K), by Newton's method in the top class's log-odds and the others' log q."""
+def _solve_by_newton(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
+    """Losses (n, 1) and gradients (n, K) for a single gamma, by Newton's method."""
     gamma, limits = settings.gamma, torch.finfo(log_probs.dtype)
     top_log_prob, top = log_probs.max(dim=1, keepdim=True)
-    lowest = -(limits.max**0.75)  # stands for -inf, so that q log q is 0
+    lowest = -(limits.max**0.75)  # replaces -inf, so that q log q is 0
     relative = (log_probs - top_log_prob).scatter_(1, top, lowest).clamp_(min=lowest)
     largest = relative.amax(dim=1, keepdim=True)
     log_rest = largest + torch.exp(relative - largest).sum(dim=1, keepdim=True).log_()
-    # with one gamma, 1/K <= q_top <= max(eta_top, 1/2)
+    # With a single gamma, 1/K <= q_top <= max(eta_top, 1/2).
     low, high = -math.log(max(1, log_probs.shape[1] - 1)) - 1e-6, 1e-6 - log_rest.clamp(max=0)
-    # q is close to eta where no class stands out; near q = 1, the top class has log h = gamma x - log(1 + gamma)
+    # If no class stands out, q is close to eta. Near q = 1, the top class has log h = gamma x - log(1 + gamma).
     x = torch.minimum(-log_rest, (math.log1p(gamma) - log_rest) / (1 + gamma)).clamp_(min=low)
     a = (relative - (log_rest + softplus(x, xp=xp))).clamp_(max=_LOG_HALF)
     tolerance, rounding = limits.eps**0.5, 4 * limits.eps
@@ -141,21 +141,21 @@ def _with_one_gamma(log_probs: Tensor, labels: Tensor, settings: MapSettings) ->
         a.add_(residual.add_(slope_top * (new_x - x)).div_(slope)).clamp_(max=_LOG_HALF)
         x = new_x
         if bool(converged.all()):
-            return _from_log_q(x, a, top, labels, settings)
-    losses, gradient = _from_log_q(x, a, top, labels, settings)
+            return _assemble(x, a, top, labels, settings)
+    losses, gradient = _assemble(x, a, top, labels, settings)
     stuck = (~converged)[:, 0].nonzero()[:, 0]
-    losses[stuck], gradient[stuck] = _by_search(log_probs[stuck], labels[stuck], settings)
+    losses[stuck], gradient[stuck] = _solve_by_search(log_probs[stuck], labels[stuck], settings)
     return losses, gradient
 
 
-def _from_log_q(x: Tensor, a: Tensor, top: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
-    """Losses and gradients from the top class's log-odds x and log q of the others."""
+def _assemble(x: Tensor, a: Tensor, top: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
+    """Losses and gradients from the log-odds x of the top class and log q of the others."""
     gamma = settings.gamma
     log_h_top, slope_top = log_h_of_top(x, settings, xp=xp)
     log_q_top, log_complement = -softplus(-x, xp=xp), -softplus(x, xp=xp)
-    mass = _shares_of_rest(a)
+    mass = _normalize_rest(a)
     _, slope = _ratio_and_slope(a, mass * torch.exp(log_complement), gamma)
-    mass = _masses(mass.div_(slope), top, torch.exp(log_q_top), slope_top)
+    mass = _join_masses(mass.div_(slope), top, torch.exp(log_q_top), slope_top)
     log_q = a.gather(1, labels)
     ratio, slope = _ratio_and_slope(log_q, torch.exp(log_q), gamma)
     log_complement_of_label = torch.log1p(-torch.exp(log_q))
@@ -165,11 +165,11 @@ def _from_log_q(x: Tensor, a: Tensor, top: Tensor, labels: Tensor, settings: Map
     pull = torch.where(is_top, torch.exp(log_q_top - log_h_top) * share, pull)
     log_q = torch.where(is_top, log_q_top, log_q)
     log_complement = torch.where(is_top, log_complement, log_complement_of_label)
-    return -torch.exp(gamma * log_complement) * log_q, _gradient(mass, labels, pull)
+    return -torch.exp(gamma * log_complement) * log_q, _scale_masses(mass, labels, pull)
 
 
-def _by_search(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
-    """The same for any settings, by the bracketed search."""
+def _solve_by_search(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tuple[Tensor, Tensor]:
+    """Losses and gradients for any settings, by the bracketed search."""
     broken = log_probs[:, :1].isnan()
     found = solve(torch.where(broken, 0, log_probs), settings, in_logs=True, xp=xp)
     constants = settings.like(log_probs, xp=xp)
@@ -179,30 +179,30 @@ def _by_search(log_probs: Tensor, labels: Tensor, settings: MapSettings) -> tupl
     slope = complement + gamma * (found.q - above / focus)  # (1 - q) / s
     log_share = torch.where(slope > 0, found.log_complement - torch.log(slope), 0)  # at gamma = 0, s is 1
     largest, top = found.log_q.max(dim=1, keepdim=True)
-    rest = _shares_of_rest(found.log_q.scatter(1, top, torch.finfo(log_probs.dtype).min)) * torch.exp(log_share)
-    mass = _masses(rest, top, torch.exp(largest), slope.gather(1, top))
+    rest = _normalize_rest(found.log_q.scatter(1, top, torch.finfo(log_probs.dtype).min)) * torch.exp(log_share)
+    mass = _join_masses(rest, top, torch.exp(largest), slope.gather(1, top))
     is_zero = torch.as_tensor(gamma == 0, device=log_probs.device)
     factor = torch.where(is_zero, 1, torch.exp(gamma * found.log_complement))
     losses, pull = -factor * found.log_q, factor * focus * torch.exp(log_share)
     losses, pull = (torch.where(broken, torch.nan, each.gather(1, labels)) for each in (losses, pull))
-    return losses, _gradient(mass, labels, pull)
+    return losses, _scale_masses(mass, labels, pull)
 
 
-def _shares_of_rest(log_q: Tensor) -> Tensor:
-    """q / (1 - q_top) of the classes below the top, which is near -inf here; they sum to 1, whatever q_top's error."""
+def _normalize_rest(log_q: Tensor) -> Tensor:
+    """q / (1 - q_top) of the rest, given log q with a very low value at the top. The sum is 1, whatever q_top is."""
     shares = torch.exp(log_q - log_q.amax(dim=1, keepdim=True))
     return shares.div_(shares.sum(dim=1, keepdim=True))
 
 
-def _masses(rest: Tensor, top: Tensor, q_top: Tensor, slope_top: Tensor) -> Tensor:
-    """M over a common factor, from M / (1 - q_top) of the rest and the top class's slope d log h / dx = (1 - q) / s.
+def _join_masses(rest: Tensor, top: Tensor, q_top: Tensor, slope_top: Tensor) -> Tensor:
+    """M up to a common factor, from M / (1 - q_top) of the rest and the slope d log h / dx = (1 - q) / s of the top.
 
-    Neither 1 - q_top nor its slope is divided by: both may underflow.
+    There is no division by 1 - q_top or by the slope, because both may underflow.
     """
     return rest.mul_(slope_top.clamp(max=1)).scatter_(1, top, q_top / slope_top.clamp(min=1))
 
 
-def _gradient(masses: Tensor, labels: Tensor, pull: Tensor) -> Tensor:
-    """Pull (n, 1) times (M / sum(M) - [j = y]), in the place of `masses`."""
+def _scale_masses(masses: Tensor, labels: Tensor, pull: Tensor) -> Tensor:
+    """Pull (n, 1) times (M / sum(M) - [j = y]); overwrites `masses`."""
     of_label, rest = take_out_target(masses, labels)
     return scale_distance(masses, labels, rest, pull / (of_label + rest))

@@ -137,7 +137,7 @@ def test_batches_of_many_sizes_are_compiled_twice_at_most():
         torch.testing.assert_close(loss, criterion(logits, target))
         (slope,) = torch.autograd.grad(loss, leaf)
         torch.testing.assert_close(slope, torch.autograd.grad(criterion(leaf, target), leaf)[0])
-    assert counter.frame_count <= 2  # one for the first size, one for all others
+    assert counter.frame_count <= 2  # one frame for the first size and one for all others
 
 
 def test_a_backward_pass_needs_one_array_of_the_size_of_the_logits():

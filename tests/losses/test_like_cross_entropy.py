@@ -1,6 +1,6 @@
-"""Shapes and types of every kind: the losses refuse what cross-entropy refuses, and else give what it gives.
+"""Shapes and types of every kind: the losses accept and reject the same arguments as cross-entropy.
 
-TRITON_INTERPRET=1 puts the fused kernels to the same tests; slowly, so that they see fewer combinations of types.
+With TRITON_INTERPRET=1 the fused kernels take the same tests. The interpreter is slow, so it gets fewer types.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def sample(shape, dtype, target_dtype):
 
 
 def outcome(criterion, logits, target, *, autocast=False):
-    """What a loss raises; or its type and shape, where it is NaN, and its gradient's type."""
+    """The error of a loss; or its type and shape, whether it is NaN, and the type of its gradient."""
     leaf = logits.clone().requires_grad_(logits.is_floating_point())
     try:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -55,10 +55,10 @@ def outcome(criterion, logits, target, *, autocast=False):
 
 
 def assert_same(criterion, logits, target, *, autocast=False, **options):
-    """The same outcome as that of cross-entropy; a gradient, too, where that has none.
+    """Check for the same outcome as cross-entropy, or for a gradient if cross-entropy has none.
 
-    Indices of 32 bits are refused even where older versions of PyTorch overlook them: in an empty batch's mean or sum,
-    which then has no gradient. The words are those for losses that are not reduced.
+    32-bit indices are always rejected. Older versions of PyTorch overlook them in the mean or sum of an empty batch,
+    which then has no gradient. The message is the one for losses without reduction.
     """
     if target.dtype == torch.int32 and not logits.numel():
         options["reduction"] = "none"
@@ -191,5 +191,5 @@ def test_weights_of_images_in_another_shape_are_those_of_classes():
     for kind in (L.FocalLoss, L.DualFocalLoss, L.InverseFocalLoss, L.ProperFocalLoss):
         flat, other = (kind(1.0, weight=given) for given in (weight, weight[None]))
         torch.testing.assert_close(other(logits, target), flat(logits, target))
-        if kind is not L.DualFocalLoss:  # it has none
+        if kind is not L.DualFocalLoss:  # it has no posterior
             torch.testing.assert_close(other.posterior(logits), flat.posterior(logits))
