@@ -19,6 +19,7 @@ from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.maps.heads import table_head
 from refocal.maps.simplex import log_p_and_q, split_logits
+from refocal.stats.binning import BINS
 
 Method = Literal["one_vs_rest", "top_label"]
 
@@ -111,7 +112,7 @@ class HistogramBinning(Calibrator):
 
     _learned: ClassVar[dict[str, Check]] = {"knots_": attributes.check_knots, "values_": attributes.check_probabilities}
 
-    def __init__(self, *, bins: int = 15, input: Input = "logits", classes: ArrayLike | None = None) -> None:
+    def __init__(self, *, bins: int = BINS, input: Input = "logits", classes: ArrayLike | None = None) -> None:
         self.bins = bins
         self.input = input
         self.classes = classes

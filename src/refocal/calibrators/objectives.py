@@ -11,9 +11,8 @@ from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits, top_c
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 from refocal.maps.focal import focal_partial_unchecked
 from refocal.maps.simplex import log_p_and_q, split_logits
-from refocal.stats.binning import equal_mass_bins, equal_width_bins
+from refocal.stats.binning import BINS, equal_mass_bins, equal_width_bins
 
-BINS = 15  # Mukhoti et al. (2020), section 6; Komisarenko and Kull (2024), section 5.1
 _BLOCK = 1 << 16
 
 

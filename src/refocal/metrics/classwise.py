@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from refocal.stats.gap_norms import GapNorm, calibration_error
 Reduction = Literal["mean", "sum"]
 
 CLASS_TASKS: tuple[Task, ...] = ("multiclass", "multilabel")  # "binary" has no classes to average over
-REDUCTIONS: tuple[Reduction, ...] = ("mean", "sum")
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 _COLUMN_ELEMENTS = 1 << 22
 

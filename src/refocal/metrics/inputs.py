@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from refocal.stats.top_label import top_label, top_label_of_logits
 ArrayLike = Array | Sequence[Any]  # an array of any library, or nested lists
 Task = Literal["multiclass", "binary", "multilabel"]
 
-INPUTS: tuple[Input, ...] = ("logits", "probs")
-TASKS: tuple[Task, ...] = ("multiclass", "binary", "multilabel")
+INPUTS: tuple[Input, ...] = get_args(Input)
+TASKS: tuple[Task, ...] = get_args(Task)
 
 _BLOCK_ELEMENTS = 1 << 17
 _EVENT_ROWS = 1 << 16  # (confidence, correct) pairs that are binned at once

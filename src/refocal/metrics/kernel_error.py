@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from refocal.stats.kernel_sums import laplacian_pairs, laplacian_vector_products
 
 KernelClasses = Literal["top", "all"]
 
-KERNEL_CLASSES: tuple[KernelClasses, ...] = ("top", "all")
+KERNEL_CLASSES: tuple[KernelClasses, ...] = get_args(KernelClasses)
 
 
 def kernel_calibration_error(

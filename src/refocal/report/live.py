@@ -8,9 +8,8 @@ import numpy as np
 
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.record import Diagram, Slider
-from refocal.stats.binning import equal_width_bins
+from refocal.stats.binning import BINS, equal_width_bins
 
-BINS = 15
 _TWO_SIDED_95 = 1.959964
 
 

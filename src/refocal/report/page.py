@@ -14,8 +14,9 @@ from typing import Any
 
 from refocal._files import write_text
 from refocal.report import markup, svg, words
-from refocal.report.live import BINS, Live, measure_rows
+from refocal.report.live import Live, measure_rows
 from refocal.report.record import Diagram, Report, Slider
+from refocal.stats.binning import BINS
 
 _AXES = ("confidence (%)", "correct (%)")
 _CLASS_AXES = ("predicted probability (%)", "observed frequency (%)")

@@ -11,11 +11,11 @@ import numpy as np
 from sklearn.base import clone
 
 from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling
-from refocal.calibrators.objectives import BINS, reject_weights
+from refocal.calibrators.objectives import reject_weights
 from refocal.scale.engines import Engine, EngineName, Progress, open_engine
 from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
 from refocal.scale.parts import Block, FileSource, Paths, Rows, find_files, require_form
-from refocal.stats.binning import Bins
+from refocal.stats.binning import BINS, Bins
 
 C = TypeVar("C", bound=Calibrator)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from refocal.stats.proper_scores import true_places
 
 FixedBinning = Literal["equal_width", "guo2017", "torchmetrics"]  # edges that do not depend on the data
 AdaptiveBinning = Literal["equal_mass", "mukhoti2020"]  # equally many samples per bin
-Binning = Literal["equal_width", "guo2017", "torchmetrics", "equal_mass", "mukhoti2020"]
+Binning = FixedBinning | AdaptiveBinning
 
-FIXED: tuple[FixedBinning, ...] = ("equal_width", "guo2017", "torchmetrics")
-ADAPTIVE: tuple[AdaptiveBinning, ...] = ("equal_mass", "mukhoti2020")
+FIXED: tuple[FixedBinning, ...] = get_args(FixedBinning)
+ADAPTIVE: tuple[AdaptiveBinning, ...] = get_args(AdaptiveBinning)
 BINNINGS: tuple[Binning, ...] = FIXED + ADAPTIVE
-BINS = 15  # the default number of bins, as in Mukhoti et al. (2020), section 6
+BINS = 15  # the default, as in Mukhoti et al. (2020), section 6, and Komisarenko and Kull (2024), section 5.1
 
 
 class Bins(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import scipy
@@ -10,7 +10,7 @@ import scipy
 from refocal.stats.binning import Bins, PairSums
 
 GapNorm = Literal["l1", "l2", "max"]
-NORMS: tuple[GapNorm, ...] = ("l1", "l2", "max")
+NORMS: tuple[GapNorm, ...] = get_args(GapNorm)
 
 
 def calibration_error(gaps: np.ndarray, samples: np.ndarray, *, norm: GapNorm) -> np.ndarray:
