@@ -1,9 +1,11 @@
+"""Choice of a calibrator by cross-validation, and classifiers joined with their calibrator."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from labeled_logits import calibrated, focal, mean_nll
+from labeled_logits import draw_calibrated, draw_focal, mean_nll
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
@@ -24,11 +26,11 @@ from refocal.calibrators import (
     VectorScaling,
 )
 
-# --- choosing
+# --- AutoCalibrator
 
 
 def test_weights_count_as_repetitions_in_the_standard_error():
-    logits, labels = calibrated(400, 3)
+    logits, labels = draw_calibrated(400, 3)
     once, often = (AutoCalibrator().fit(2 * logits, labels, np.full(400, times)) for times in (1.0, 100.0))
     ratios = [b["error"] / a["error"] for a, b in zip(once.results_[1:3], often.results_[1:3], strict=True)]
     assert ratios == pytest.approx([np.sqrt(399 / 39_999)] * 2, rel=0.1)
@@ -36,7 +38,7 @@ def test_weights_count_as_repetitions_in_the_standard_error():
 
 @pytest.mark.parametrize(("scale", "chosen"), [(1.0, "FocalPosterior"), (3.0, "TemperatureScaling")])
 def test_the_simplest_sufficient_calibrator_is_chosen(scale, chosen):
-    logits, labels = calibrated(3000, 4)
+    logits, labels = draw_calibrated(3000, 4)
     auto = AutoCalibrator().fit(scale * logits, labels)
     assert type(auto.best_).__name__ == chosen
     assert auto.n_parameters_ == auto.best_.n_parameters_
@@ -49,14 +51,14 @@ def test_the_simplest_sufficient_calibrator_is_chosen(scale, chosen):
 
 
 def test_a_focal_network_gets_focal_temperature_scaling():
-    logits, labels = focal(20_000, 5, gamma=5.0, temperature=2.0)
+    logits, labels = draw_focal(20_000, 5, gamma=5.0, temperature=2.0)
     auto = AutoCalibrator(cv=3).fit(logits, labels)
     assert isinstance(auto.best_, FocalTemperatureScaling)
     np.testing.assert_array_equal(auto.predict_proba(logits), auto.best_.predict_proba(logits))
 
 
-def test_scores_are_those_of_held_out_folds():
-    logits, labels = calibrated(200, 3)
+def test_scores_come_from_held_out_folds():
+    logits, labels = draw_calibrated(200, 3)
     folds = KFold(4)
     auto = AutoCalibrator(candidates=[VectorScaling()], cv=folds).fit(2 * logits, labels)
     parts = []
@@ -69,15 +71,15 @@ def test_scores_are_those_of_held_out_folds():
     assert brier.results_[0]["score"] == pytest.approx(np.mean(np.sum((probs - np.eye(3)[labels]) ** 2, axis=1)))
 
 
-def test_the_seed_decides_the_folds():
-    logits, labels = calibrated(300, 3)
+def test_the_seed_determines_the_folds():
+    logits, labels = draw_calibrated(300, 3)
     first, again, other = (AutoCalibrator(random_state=seed).fit(logits, labels).results_ for seed in (0, 0, 1))
     assert first == again
     assert first != other
 
 
-def test_auto_takes_probabilities_weights_and_names():
-    logits, labels = calibrated(300, 3)
+def test_auto_accepts_probabilities_weights_and_class_names():
+    logits, labels = draw_calibrated(300, 3)
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     names = np.array(["a", "b", "c"])
     auto = AutoCalibrator(input="probs", candidates=[TemperatureScaling(), MatrixScaling()], cv=2)
@@ -89,7 +91,7 @@ def test_auto_takes_probabilities_weights_and_names():
 
 @pytest.mark.parametrize("input", ["logits", "probs"])
 def test_choosing_among_fitted_candidates_is_fitting_and_choosing(input):
-    logits, labels = calibrated(400, 3)
+    logits, labels = draw_calibrated(400, 3)
     weights = np.random.default_rng(3).integers(0, 3, 400)
     scores = 3 * logits if input == "logits" else np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     kinds = (TemperatureScaling, MatrixScaling)
@@ -103,7 +105,7 @@ def test_choosing_among_fitted_candidates_is_fitting_and_choosing(input):
 
 
 def test_auto_errors():
-    logits, labels = calibrated(20, 3)
+    logits, labels = draw_calibrated(20, 3)
     for options, message in [
         ({"scoring": "ece"}, "scoring must be one of"),
         ({"candidates": []}, "candidates must be a sequence of calibrators"),
@@ -115,7 +117,7 @@ def test_auto_errors():
             AutoCalibrator(**options).fit(logits, labels)
 
 
-# --- wrapping
+# --- Calibrated
 
 X, Y = load_digits(return_X_y=True)
 X = X / 16
@@ -182,7 +184,7 @@ def test_a_torch_module_and_its_calibrator():
         Calibrated(network, TemperatureScaling(), cv=3).fit(X, Y)
 
 
-def test_scores_that_a_classifier_does_not_have():
+def test_a_classifier_without_the_scores_is_rejected():
     with pytest.raises(TypeError, match="GaussianNB has no decision_function: pass input='probs' to the calibrator"):
         Calibrated(GaussianNB().fit(X, Y), TemperatureScaling()).fit(X, Y)
     with pytest.raises(TypeError, match="LinearSVC has no predict_proba: pass input='logits' to the calibrator"):

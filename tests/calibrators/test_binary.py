@@ -1,8 +1,10 @@
+"""Calibrators that treat each class by itself: Platt, beta, isotonic and histogram."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from labeled_logits import calibrated, mean_nll
+from labeled_logits import draw_calibrated, mean_nll
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.base import clone
@@ -19,15 +21,15 @@ from refocal.calibrators import (
 )
 
 
-def two_classes(rows=3000, *, slope=0.6, bias=0.4):
-    """Log-odds of class 1 with a known logistic map to its posterior."""
+def draw_two_classes(rows=3000, *, slope=0.6, bias=0.4):
+    """Draw log-odds of class 1, and labels from a known logistic map of them."""
     rng = np.random.default_rng(0)
     log_odds = 3 * rng.standard_normal(rows)
     return log_odds, (rng.random(rows) < expit(slope * log_odds + bias)).astype(int)
 
 
 def test_platt_against_scikit_learn():
-    log_odds, labels = two_classes()
+    log_odds, labels = draw_two_classes()
     ours, theirs = PlattScaling().fit(log_odds, labels), _SigmoidCalibration().fit(log_odds, labels)
     assert ours.weights_[0] == pytest.approx(-theirs.a_, rel=1e-4)
     assert ours.bias_[0] == pytest.approx(-theirs.b_, rel=1e-3)
@@ -36,7 +38,7 @@ def test_platt_against_scikit_learn():
 
 
 def test_beta_against_a_general_optimizer():
-    log_odds, labels = two_classes()
+    log_odds, labels = draw_two_classes()
     fitted = BetaCalibration().fit(log_odds, labels)
     count = labels.sum()
     targets = np.where(labels, (count + 1) / (count + 2), 1 / (len(labels) - count + 2))
@@ -51,10 +53,10 @@ def test_beta_against_a_general_optimizer():
     np.testing.assert_allclose(found, best.x, atol=2e-3)
 
 
-def test_beta_falls_back_where_a_part_would_fall():
+def test_beta_drops_coefficients_that_would_be_negative():
     rng = np.random.default_rng(0)
     log_odds = 2 * rng.standard_normal(2000)
-    labels = (rng.random(2000) < expit(np.abs(log_odds) - 1)).astype(int)  # falls, then rises
+    labels = (rng.random(2000) < expit(np.abs(log_odds) - 1)).astype(int)  # decreases, then increases
     fitted = BetaCalibration().fit(log_odds, labels)
     assert np.all(fitted.weights_ >= 0)
     assert np.any(fitted.weights_ == 0)
@@ -64,8 +66,8 @@ def test_beta_falls_back_where_a_part_would_fall():
 
 
 @pytest.mark.parametrize("calibrator", [PlattScaling(), BetaCalibration(), IsotonicCalibration(), HistogramBinning()])
-def test_two_columns_are_what_one_column_is(calibrator):
-    log_odds, labels = two_classes(500)
+def test_one_column_and_two_columns_give_the_same(calibrator):
+    log_odds, labels = draw_two_classes(500)
     one = calibrator.fit(log_odds, labels).predict_proba(log_odds)
     two = np.stack([-0.5 * log_odds, 0.5 * log_odds], axis=1)
     np.testing.assert_allclose(calibrator.fit(two, labels).predict_proba(two), one, atol=1e-9)
@@ -82,8 +84,8 @@ MULTICLASS = [
 
 
 @pytest.mark.parametrize("calibrator", MULTICLASS, ids=str)
-def test_calibrated_input_stays_about_the_same(calibrator):
-    logits, labels = calibrated(20_000, 4)
+def test_calibrated_input_hardly_changes(calibrator):
+    logits, labels = draw_calibrated(20_000, 4)
     fitted = calibrator.fit(logits, labels)
     plain = TemperatureScaling().fit(logits, labels)
     assert mean_nll(fitted, logits, labels) < mean_nll(plain, logits, labels) + 0.05
@@ -93,19 +95,19 @@ def test_calibrated_input_stays_about_the_same(calibrator):
 
 @pytest.mark.parametrize("calibrator", MULTICLASS, ids=str)
 def test_many_classes_and_few_samples_do_not_break(calibrator):
-    logits, labels = calibrated(5000, 100)
-    test_logits, test_labels = calibrated(5000, 100, seed=1)
+    logits, labels = draw_calibrated(5000, 100)
+    test_logits, test_labels = draw_calibrated(5000, 100, seed=1)
     right = mean_nll(TemperatureScaling().fit(logits, labels), test_logits, test_labels)
     raw = mean_nll(FocalPosterior(gamma=0), 2.5 * test_logits, test_labels)
     after = mean_nll(calibrator.fit(2.5 * logits, labels), 2.5 * test_logits, test_labels)
-    # a method that changes only the top class, or that counts in bins, cannot undo all of it
-    mends = 0.95 if isinstance(calibrator, PlattScaling | BetaCalibration) else 0.3
-    assert raw - after > mends * (raw - right)
+    # A method that changes only the top class, or that counts in bins, cannot undo everything.
+    share = 0.95 if isinstance(calibrator, PlattScaling | BetaCalibration) else 0.3
+    assert raw - after > share * (raw - right)
 
 
 @pytest.mark.parametrize("calibrator", [PlattScaling(), BetaCalibration()], ids=str)
-def test_scores_that_are_all_the_same_have_no_slope(calibrator):
-    """The mean of equal numbers differs from them by rounding, which is no spread to scale by."""
+def test_equal_scores_get_no_slope(calibrator):
+    """The mean of equal numbers differs from them by rounding. This is not a spread to scale by."""
     rng = np.random.default_rng(1)
     for classes in (2, 3, 7):
         logits = np.tile(5 * rng.standard_normal(classes), (30, 1))
@@ -119,7 +121,7 @@ def test_scores_that_are_all_the_same_have_no_slope(calibrator):
 
 
 @pytest.mark.parametrize("calibrator", MULTICLASS, ids=str)
-def test_little_data_stay_finite(calibrator):
+def test_few_data_give_finite_probabilities(calibrator):
     for logits, labels in [
         (np.array([[2.0, 0.0, 1.0]]), [1]),
         (np.zeros((4, 3)), [0, 1, 2, 0]),
@@ -134,8 +136,8 @@ def test_little_data_stay_finite(calibrator):
         np.testing.assert_allclose(probs.sum(axis=1), 1)
 
 
-def test_isotonic_is_scikit_learn_s_regression():
-    log_odds, labels = two_classes(400)
+def test_isotonic_against_scikit_learn():
+    log_odds, labels = draw_two_classes(400)
     weights = np.random.default_rng(2).random(400)
     fitted = IsotonicCalibration().fit(log_odds, labels, weights)
     floor = 1 / (weights.sum() + 2)
@@ -147,7 +149,7 @@ def test_isotonic_is_scikit_learn_s_regression():
 
 
 def test_top_label_isotonic_keeps_proportions():
-    logits, labels = calibrated(3000, 5)
+    logits, labels = draw_calibrated(3000, 5)
     fitted = IsotonicCalibration(method="top_label").fit(3 * logits, labels)
     probs = fitted.predict_proba(3 * logits)
     top = logits.argmax(axis=1)
@@ -164,8 +166,8 @@ def test_top_label_isotonic_keeps_proportions():
 
 
 def test_histogram_against_a_loop():
-    log_odds, labels = two_classes(100)
-    log_odds[10:30] = log_odds[10]  # ties stay together
+    log_odds, labels = draw_two_classes(100)
+    log_odds[10:30] = log_odds[10]  # ties stay in one bin
     fitted = HistogramBinning(bins=4).fit(log_odds, labels)
     order = np.sort(log_odds)
     edges = [order[24], order[49], order[74]]
@@ -186,8 +188,8 @@ def test_histogram_against_a_loop():
 
 
 @pytest.mark.parametrize("calibrator", [HistogramBinning(bins=7), IsotonicCalibration()], ids=str)
-def test_rows_that_differ_by_the_order_of_classes_are_equal(calibrator):
-    """The log-odds of a class do not depend on the order of the others, but the rounding of their sum does."""
+def test_the_order_of_the_classes_does_not_matter(calibrator):
+    """The log-odds of a class do not depend on the order of the others. The rounding of their sum does."""
     rng = np.random.default_rng(0)
     logits = rng.integers(-3, 4, (2000, 5)) / 3
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
@@ -200,7 +202,7 @@ def test_rows_that_differ_by_the_order_of_classes_are_equal(calibrator):
 
 
 def test_histogram_counts_weights_as_repetitions():
-    log_odds, labels = two_classes(200)
+    log_odds, labels = draw_two_classes(200)
     counts = np.random.default_rng(0).integers(1, 4, 200)
     weighted = HistogramBinning().fit(log_odds, labels, counts).predict_proba(log_odds)
     repeated = HistogramBinning().fit(np.repeat(log_odds, counts), np.repeat(labels, counts)).predict_proba(log_odds)

@@ -7,7 +7,7 @@ from unittest import SkipTest
 import numpy as np
 import pytest
 import torch
-from labeled_logits import EVERY, calibrated
+from labeled_logits import EVERY, draw_calibrated
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
@@ -21,20 +21,20 @@ from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, Tempera
 
 every = pytest.mark.parametrize("name", list(EVERY))
 
-# scikit-learn's checks give features instead of scores; these cannot pass, each for its reason.
-_FEATURES = "gives two features and labels of three classes, or labels that number no columns: those are no scores"
+# scikit-learn's checks pass features instead of scores. These checks cannot pass, each for the reason given.
+_FEATURES = "passes two features with labels of three classes, or labels that are not column numbers"
 EXCLUDED = {
     "check_estimators_overwrite_params": _FEATURES,
     "check_estimators_fit_returns_self": _FEATURES,
     "check_readonly_memmap_input": _FEATURES,
     "check_estimators_nan_inf": _FEATURES,
     "check_classifiers_classes": _FEATURES,
-    "check_classifiers_train": _FEATURES + "; it also wants an error for one-dimensional X, which is one column here",
+    "check_classifiers_train": _FEATURES + "; it also expects an error for one-dimensional X, which is valid here",
 }
 
 
 @pytest.mark.parametrize("name", ["temperature", "focal-temperature", "vector", "platt", "histogram", "ensemble"])
-def test_scikit_learn_s_checks(name):
+def test_scikit_learn_checks(name):
     run, failed = 0, {}
     for estimator, check in estimator_checks_generator(clone(EVERY[name])):
         title = getattr(check, "func", check).__name__
@@ -42,7 +42,7 @@ def test_scikit_learn_s_checks(name):
             check(estimator)
             run += 1
         except Exception as error:
-            if not isinstance(error, SkipTest):  # which asks for an environment variable or a package
+            if not isinstance(error, SkipTest):  # a skipped check needs an environment variable or a package
                 failed[title] = error
     unexpected = {title: error for title, error in failed.items() if title not in EXCLUDED}
     assert not unexpected
@@ -51,7 +51,7 @@ def test_scikit_learn_s_checks(name):
 
 @every
 def test_probabilities_of_all_classes(name):
-    logits, labels = calibrated(300, 4)
+    logits, labels = draw_calibrated(300, 4)
     calibrator = clone(EVERY[name])
     assert calibrator.fit(logits, labels) is calibrator
     probs, logs = calibrator.predict_proba(logits), calibrator.predict_log_proba(logits)
@@ -77,21 +77,21 @@ def test_clone_and_parameters(name):
 
 @every
 def test_labels_of_any_kind(name):
-    logits, labels = calibrated(200, 3)
+    logits, labels = draw_calibrated(200, 3)
     names = np.array(["cat", "dog", "eel"])
     plain = clone(EVERY[name]).fit(logits, labels)
     named = clone(EVERY[name]).fit(logits, names[labels])
     assert named.classes_.tolist() == names.tolist()
     np.testing.assert_allclose(named.predict_proba(logits), plain.predict_proba(logits))
     assert np.array_equal(named.predict(logits), names[plain.predict(logits)])
-    order = np.array(["eel", "cat", "dog"])  # columns in an order of their own
+    order = np.array(["eel", "cat", "dog"])  # columns in another order than sorted
     moved = clone(EVERY[name]).set_params(classes=order).fit(logits, order[labels])
     np.testing.assert_allclose(moved.predict_proba(logits), plain.predict_proba(logits))
 
 
 @every
-def test_a_class_that_is_missing(name):
-    logits, labels = calibrated(200, 4)
+def test_a_missing_class(name):
+    logits, labels = draw_calibrated(200, 4)
     kept = labels != 2
     calibrator = clone(EVERY[name]).fit(logits[kept], labels[kept])
     assert calibrator.classes_.tolist() == [0, 1, 2, 3]
@@ -108,7 +108,7 @@ def test_one_sample(name):
 
 @every
 def test_extreme_scores(name):
-    logits, labels = calibrated(300, 3)
+    logits, labels = draw_calibrated(300, 3)
     calibrator = clone(EVERY[name]).fit(logits, labels)
     far = np.array([[1e3, 0, -1e3], [1e-300, 0, 0], [0, 0, 0], [-1e6, 1e6, 0]])
     probs = calibrator.predict_proba(far)
@@ -116,9 +116,9 @@ def test_extreme_scores(name):
     np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
 
 
-def test_half_precision_probabilities_are_read_as_such():
-    """Their rows sum to 1 up to 1e-3, and their least number is 6e-8."""
-    logits, labels = calibrated(2000, 5, spread=4.0)
+def test_float16_probabilities():
+    """Rows of float16 probabilities sum to 1 within 1e-3, and the smallest number is 6e-8."""
+    logits, labels = draw_calibrated(2000, 5, spread=4.0)
     probs = np.exp(logits - logits.max(axis=1, keepdims=True))
     probs /= probs.sum(axis=1, keepdims=True)
     half = probs.astype(np.float16)
@@ -138,8 +138,8 @@ def test_half_precision_probabilities_are_read_as_such():
         TemperatureScaling(input="probs").fit(1.1 * half, labels)
 
 
-def test_labels_and_scores_that_do_not_fit():
-    logits, labels = calibrated(20, 3)
+def test_bad_labels_scores_and_weights_are_rejected():
+    logits, labels = draw_calibrated(20, 3)
     calibrator = TemperatureScaling()
     for X, y, options, message in [
         (logits, labels + 1, {"classes": [0, 1, 2]}, "labels in y must be among classes, got"),
@@ -168,14 +168,14 @@ def test_labels_and_scores_that_do_not_fit():
 
 
 def test_pipeline_and_grid_search():
-    logits, labels = calibrated(400, 3)
+    logits, labels = draw_calibrated(400, 3)
     pipeline = make_pipeline(FunctionTransformer(lambda z: 2 * z), FocalTemperatureScaling())
     assert pipeline.fit(logits, labels).predict_proba(logits).shape == (400, 3)
     search = GridSearchCV(VectorScaling(), {"scale_penalty": [1.0, 100.0]}, scoring="neg_log_loss", cv=3)
     assert search.fit(logits, labels).best_params_["scale_penalty"] in (1.0, 100.0)
 
 
-def test_a_real_classifier_gets_better():
+def test_a_real_classifier_improves():
     X, y = load_digits(return_X_y=True)
     model = LogisticRegression(C=100.0, max_iter=300).fit(X[:600] / 16, y[:600])
     logits = model.decision_function(X[600:] / 16)

@@ -1,4 +1,4 @@
-"""Calibrator files with a right digest and wrong content: each is refused by the name of the file and of the field."""
+"""Calibrator files with a correct digest and wrong content. Each error names the file and the field."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import math
 
 import numpy as np
 import pytest
-from labeled_logits import SHIPPED, calibrated
+from labeled_logits import SHIPPED, draw_calibrated
 from sklearn.base import clone
 
 from refocal._documents import parse_json
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling, load
 from refocal.calibrators.files import _digest
 
-LOGITS, LABELS = calibrated(200, 3)
+LOGITS, LABELS = draw_calibrated(200, 3)
 MISSING = object()
 
 
-def deep(levels):
+def nest(levels):
     value = []
     for _ in range(levels):
         value = {"list": [value]}
@@ -38,7 +38,7 @@ HOSTILE = {
     "true": True,
     "list": [1.0, 2.0],
     "object": {"no": "key"},
-    "nested": deep(50),
+    "nested": nest(50),
     "huge number": 10**400,
     "huge exponent": {"float": "1e999"},
     "large float": 1e308,
@@ -59,7 +59,7 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    """The content of a file of each calibrator."""
+    """The content of one file per calibrator."""
     folder = tmp_path_factory.mktemp("records")
     found = {}
     for name, calibrator in SHIPPED.items():
@@ -69,15 +69,15 @@ def records(tmp_path_factory):
 
 
 def write(path, content, body):
-    body = parse_json(json.dumps(body), ValueError)  # as it will be read: a bare NaN is null
+    body = parse_json(json.dumps(body), ValueError)  # as `load` reads it: a bare NaN becomes null
     path.write_text(json.dumps({**content, "calibrator": body, "digest": _digest(body)}), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", list(SHIPPED))
 def test_every_field_with_every_kind_of_damage(records, name, tmp_path):
-    """What is accepted predicts; what is refused names the file and the field."""
+    """A calibrator that loads must predict. An error must name the file and the field."""
     content, path = records[name], tmp_path / "calibrator.json"
-    refused = 0
+    rejected = 0
     for part in ("learned", "parameters"):
         for field in content["calibrator"][part]:
             for value in HOSTILE.values():
@@ -90,19 +90,19 @@ def test_every_field_with_every_kind_of_damage(records, name, tmp_path):
                 try:
                     calibrator = load(path)
                 except ValueError as error:
-                    refused += 1
+                    rejected += 1
                     assert str(path) in str(error), (field, value)
                     assert part == "parameters" or field in str(error), (field, value, error)
                 else:
                     with np.errstate(over="ignore"):  # a given gamma may be 1e308
                         probs = calibrator.predict_proba(LOGITS)
                     np.testing.assert_allclose(probs.sum(axis=1), 1, err_msg=f"{field}: {value!r:.80}")
-    assert refused > len(HOSTILE)
+    assert rejected > len(HOSTILE)
 
 
 @pytest.mark.parametrize("name", list(SHIPPED))
-def test_nothing_learned_may_be_missing_or_of_another_size(records, name, tmp_path):
-    """Each learned field is required, and an array of another shape is refused."""
+def test_fitted_attributes_are_required_and_keep_their_shape(records, name, tmp_path):
+    """Each fitted attribute is required, and an array of another shape is rejected."""
     content, path = records[name], tmp_path / "calibrator.json"
     optional = (
         () if SHIPPED[name].__class__ is not FocalPosterior or name.endswith("fit") else ("gamma_", "gamma_error_")
@@ -123,7 +123,7 @@ def test_nothing_learned_may_be_missing_or_of_another_size(records, name, tmp_pa
 
 
 @pytest.mark.parametrize("value", [-1.0, 0.0, {"float": "inf"}, {"float": "-inf"}, {"float": "nan"}])
-def test_no_temperature_but_a_positive_one(records, value, tmp_path):
+def test_temperatures_must_be_positive_and_finite(records, value, tmp_path):
     path = tmp_path / "calibrator.json"
     body = copy.deepcopy(records["temperature"]["calibrator"])
     body["learned"]["temperature_"] = value
@@ -153,14 +153,14 @@ def test_ranges_of_arrays(records, place, array, message, tmp_path):
         load(path)
 
 
-def test_the_parts_of_a_record(records, tmp_path):
-    """Whatever stands in place of a record, a digest does not make it one."""
+def test_bodies_that_are_no_record(records, tmp_path):
+    """A correct digest does not make other content a record."""
     path, content = tmp_path / "calibrator.json", records["temperature"]
     for body in (None, [], "text", 3, {}, {"kind": []}, {**content["calibrator"], "learned": 3}):
         write(path, content, body)
         with pytest.raises(ValueError, match=r"calibrator\.json is damaged: "):
             load(path)
-    nested = {**content["calibrator"], "learned": deep(400)}
+    nested = {**content["calibrator"], "learned": nest(400)}
     write(path, content, nested)
     with pytest.raises(ValueError, match=r"calibrator\.json"):
         load(path)
@@ -172,7 +172,7 @@ def test_the_parts_of_a_record(records, tmp_path):
         load(path)
 
 
-def test_what_could_not_be_read_again_is_not_written(tmp_path):
+def test_a_calibrator_that_could_not_be_loaded_is_not_written(tmp_path):
     calibrator = TemperatureScaling().fit(LOGITS, LABELS)
     calibrator.temperature_ = math.inf
     with pytest.raises(ValueError, match="temperature_ must be positive and finite, got inf"):
@@ -180,8 +180,8 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_fits_make_stays_readable(tmp_path):
-    """Extremes of a fit: data that determine nothing, wide labels, a map that was never fitted."""
+def test_extreme_fits_can_be_loaded(tmp_path):
+    """Data that determine nothing, long labels, and a map that was never fitted."""
     path = tmp_path / "calibrator.json"
     for calibrator in (TemperatureScaling(), FocalTemperatureScaling(), *SHIPPED.values()):
         flat = clone(calibrator).fit(np.zeros((6, 3)), [0, 1, 2, 0, 1, 2])

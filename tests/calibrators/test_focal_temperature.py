@@ -1,3 +1,5 @@
+"""Focal temperature scaling and the posterior map of focal loss."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -5,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from labeled_logits import calibrated, focal, mean_nll
+from labeled_logits import draw_calibrated, draw_focal, mean_nll
 from scipy.optimize import minimize
 
 from refocal import posterior_from_logits
@@ -14,19 +16,19 @@ from refocal.calibrators.focal_temperature import PUBLISHED_GAMMAS, PUBLISHED_TE
 from refocal.stats.binning import equal_mass_bins
 
 
-def scaled(logits, temperatures):
-    """Logits divided by one temperature, or by each of several: (..., N, K)."""
+def scale(logits, temperatures):
+    """Divide logits by one temperature, or by each of several: (..., N, K)."""
     return logits.astype(np.float64) / np.asarray(temperatures)[..., None, None]
 
 
-def nll_at(logits, labels, gamma, temperatures):
-    logs = posterior_from_logits(scaled(logits, temperatures), gamma=gamma, log=True)
+def compute_nll(logits, labels, gamma, temperatures):
+    logs = posterior_from_logits(scale(logits, temperatures), gamma=gamma, log=True)
     return -np.mean(logs[..., np.arange(len(labels)), labels], axis=-1)
 
 
 @pytest.mark.parametrize(("gamma", "temperature"), [(3.0, 1.0), (1.0, 2.5), (0.5, 0.2), (0.0, 1.0)])
 def test_known_parameters_are_found_within_their_standard_errors(gamma, temperature):
-    logits, labels = focal(20_000, 6, gamma=gamma, temperature=temperature)
+    logits, labels = draw_focal(20_000, 6, gamma=gamma, temperature=temperature)
     fitted = FocalTemperatureScaling().fit(logits, labels)
     assert abs(fitted.gamma_ - gamma) < 3 * fitted.gamma_error_
     assert abs(fitted.temperature_ - temperature) < 3 * fitted.temperature_error_
@@ -34,8 +36,8 @@ def test_known_parameters_are_found_within_their_standard_errors(gamma, temperat
     assert fitted.n_parameters_ == 2
 
 
-def test_standard_errors_are_the_spread_of_estimates():
-    fits = [FocalTemperatureScaling().fit(*calibrated(4000, 5, seed=seed)) for seed in range(100)]
+def test_standard_errors_match_the_spread_of_estimates():
+    fits = [FocalTemperatureScaling().fit(*draw_calibrated(4000, 5, seed=seed)) for seed in range(100)]
     for name in ("gamma", "temperature"):
         spread = np.std([getattr(fit, f"{name}_") for fit in fits])
         assert np.mean([getattr(fit, f"{name}_error_") for fit in fits]) == pytest.approx(spread, rel=0.25)
@@ -43,37 +45,37 @@ def test_standard_errors_are_the_spread_of_estimates():
 
 @pytest.mark.parametrize("classes", [2, 3, 20])
 @pytest.mark.parametrize("scale", [0.5, 1.0, 4.0])
-def test_the_optimum_is_one_and_never_worse_than_temperature_scaling(classes, scale):
-    logits, labels = calibrated(600, classes)
-    logits = scale * np.sign(logits) * np.abs(logits) ** 1.3  # no member of the family
+def test_the_fit_is_optimal_and_never_worse_than_temperature_scaling(classes, scale):
+    logits, labels = draw_calibrated(600, classes)
+    logits = scale * np.sign(logits) * np.abs(logits) ** 1.3  # not a member of the family
     fitted = FocalTemperatureScaling().fit(logits, labels)
-    here = nll_at(logits, labels, fitted.gamma_, fitted.temperature_)
+    here = compute_nll(logits, labels, fitted.gamma_, fitted.temperature_)
     plain = TemperatureScaling().fit(logits, labels)
     assert here <= mean_nll(plain, logits, labels) + 1e-14
     if not fitted.at_bound_:
         for gamma_step in (-1e-3, 0, 1e-3):
             for factor in (0.999, 1, 1.001):
-                other = nll_at(logits, labels, fitted.gamma_ + gamma_step, fitted.temperature_ * factor)
+                other = compute_nll(logits, labels, fitted.gamma_ + gamma_step, fitted.temperature_ * factor)
                 assert here <= other + 1e-13
     for gamma in PUBLISHED_GAMMAS:
-        assert np.all(here <= nll_at(logits, labels, gamma, PUBLISHED_TEMPERATURES[4::25]) + 1e-12)
+        assert np.all(here <= compute_nll(logits, labels, gamma, PUBLISHED_TEMPERATURES[4::25]) + 1e-12)
 
 
-def test_a_general_optimiser_finds_nothing_better():
-    logits, labels = focal(2000, 4, gamma=2.0, temperature=1.5)
+def test_a_general_optimizer_finds_nothing_better():
+    logits, labels = draw_focal(2000, 4, gamma=2.0, temperature=1.5)
     fitted = FocalTemperatureScaling().fit(logits, labels)
     found = minimize(
-        lambda x: nll_at(logits, labels, np.expm1(x[0]), np.exp(x[1])),
+        lambda x: compute_nll(logits, labels, np.expm1(x[0]), np.exp(x[1])),
         [0.5, 0.0],
         method="Nelder-Mead",
         options={"xatol": 1e-7, "fatol": 1e-13, "maxiter": 2000},
     )
     assert fitted.gamma_ == pytest.approx(np.expm1(found.x[0]), rel=1e-3)
-    assert nll_at(logits, labels, fitted.gamma_, fitted.temperature_) <= found.fun + 1e-12
+    assert compute_nll(logits, labels, fitted.gamma_, fitted.temperature_) <= found.fun + 1e-12
 
 
-def test_single_and_double_precision_give_one_fit():
-    logits, labels = focal(3000, 10, gamma=1.0)
+def test_float32_and_float64_give_the_same_fit():
+    logits, labels = draw_focal(3000, 10, gamma=1.0)
     logits = logits.astype(np.float32)
     single, double = (FocalTemperatureScaling().fit(logits.astype(t), labels) for t in (np.float32, np.float64))
     assert single.gamma_ == pytest.approx(double.gamma_, abs=1e-4)
@@ -82,7 +84,7 @@ def test_single_and_double_precision_give_one_fit():
 
 
 def test_weights_count_as_repetitions():
-    logits, labels = focal(500, 4, gamma=1.0)
+    logits, labels = draw_focal(500, 4, gamma=1.0)
     counts = np.random.default_rng(0).integers(0, 4, 500)
     weighted = FocalTemperatureScaling().fit(logits, labels, counts)
     repeated = FocalTemperatureScaling().fit(np.repeat(logits, counts, axis=0), np.repeat(labels, counts))
@@ -92,8 +94,8 @@ def test_weights_count_as_repetitions():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_masked_classes_do_not_matter(dtype):
-    """A class whose logit is -10,000 in every row is as if it were not there."""
-    logits, labels = focal(2000, 5, gamma=1.0)
+    """A class whose logit is -10,000 in every row does not affect the fit."""
+    logits, labels = draw_focal(2000, 5, gamma=1.0)
     logits = logits.astype(dtype)
     masked = np.concatenate([logits, np.full((2000, 2), -1e4, dtype=dtype)], axis=1)
     for method in (TemperatureScaling, FocalTemperatureScaling):
@@ -113,43 +115,43 @@ def test_logits_too_far_apart_for_their_dtype():
 # --- grid and line
 
 
-def adaptive_errors(logits, labels, gamma, temperatures):
-    confidences = posterior_from_logits(scaled(logits, temperatures), gamma=gamma).max(axis=-1)
+def compute_errors(logits, labels, gamma, temperatures):
+    confidences = posterior_from_logits(scale(logits, temperatures), gamma=gamma).max(axis=-1)
     correct = logits.argmax(axis=1) == labels
     return [equal_mass_bins(each, correct, bins=15).expected_calibration_error for each in confidences]
 
 
-def test_grid_is_the_paper_s():
+def test_the_default_grid_is_the_published_one():
     assert PUBLISHED_GAMMAS.tolist() == [-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1, 5]
     assert len(PUBLISHED_TEMPERATURES) == 500
     assert (PUBLISHED_TEMPERATURES[0], PUBLISHED_TEMPERATURES[-1]) == (0.01, 5.0)
     np.testing.assert_allclose(np.diff(PUBLISHED_TEMPERATURES), 0.01)
-    logits, labels = focal(80, 3, gamma=1.0)
+    logits, labels = draw_focal(80, 3, gamma=1.0)
     fitted = FocalTemperatureScaling(objective="adaptive_ece", search="grid").fit(logits, labels)
     assert fitted.evaluations_ == 4500
-    least = min(min(adaptive_errors(logits, labels, gamma, PUBLISHED_TEMPERATURES)) for gamma in PUBLISHED_GAMMAS)
-    (found,) = adaptive_errors(logits, labels, fitted.gamma_, [fitted.temperature_])
+    least = min(min(compute_errors(logits, labels, gamma, PUBLISHED_TEMPERATURES)) for gamma in PUBLISHED_GAMMAS)
+    (found,) = compute_errors(logits, labels, fitted.gamma_, [fitted.temperature_])
     assert found == pytest.approx(least, abs=1e-12)
     assert fitted.gamma_ in PUBLISHED_GAMMAS
     assert fitted.temperature_ in PUBLISHED_TEMPERATURES
 
 
-def test_grids_of_one_s_own():
-    logits, labels = focal(200, 3, gamma=1.0)
+def test_custom_grids():
+    logits, labels = draw_focal(200, 3, gamma=1.0)
     fitted = FocalTemperatureScaling(search="grid", gamma_grid=[0.0, 1.0], temperature_grid=[0.9, 1.1])
     fitted.fit(logits, labels)
-    pairs = {(g, t): nll_at(logits, labels, g, t) for g in (0.0, 1.0) for t in (0.9, 1.1)}
+    pairs = {(g, t): compute_nll(logits, labels, g, t) for g in (0.0, 1.0) for t in (0.9, 1.1)}
     assert (fitted.gamma_, fitted.temperature_) == min(pairs, key=pairs.get)
     assert fitted.evaluations_ == 4
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, 4.0])
 def test_line_comes_within_a_tenth_of_a_point_of_the_grid(gamma):
-    logits, labels = focal(3000, 5, gamma=gamma, temperature=1.4)
+    logits, labels = draw_focal(3000, 5, gamma=gamma, temperature=1.4)
     line = FocalTemperatureScaling(objective="adaptive_ece", search="line").fit(logits, labels)
     coarse = {"gamma_grid": PUBLISHED_GAMMAS, "temperature_grid": PUBLISHED_TEMPERATURES[50::3]}
     grid = FocalTemperatureScaling(objective="adaptive_ece", search="grid", **coarse).fit(logits, labels)
-    (of_line,), (of_grid,) = (adaptive_errors(logits, labels, fit.gamma_, [fit.temperature_]) for fit in (line, grid))
+    (of_line,), (of_grid,) = (compute_errors(logits, labels, fit.gamma_, [fit.temperature_]) for fit in (line, grid))
     assert of_line <= of_grid + 0.001
     assert line.evaluations_ < 4500 / 50
 
@@ -157,7 +159,7 @@ def test_line_comes_within_a_tenth_of_a_point_of_the_grid(gamma):
 @pytest.mark.parametrize("least_at", [-0.5, 0.3, 1.0, 1.5])
 @pytest.mark.parametrize("offset", [-0.1, 0.2])
 def test_line_follows_a_valley_with_a_bend(least_at, offset):
-    """log T rises along log(1 + gamma) with slope .3, and with slope .6 from gamma = 1 on."""
+    """log T rises along log(1 + gamma) with slope 0.3, and with slope 0.6 above gamma = 1."""
     evaluations = []
 
     def height(u):
@@ -174,8 +176,8 @@ def test_line_follows_a_valley_with_a_bend(least_at, offset):
     assert len(evaluations) <= 80
 
 
-def test_searches_count_their_evaluations_and_state_no_errors():
-    logits, labels = focal(200, 3, gamma=1.0)
+def test_searches_count_evaluations_and_give_no_standard_errors():
+    logits, labels = draw_focal(200, 3, gamma=1.0)
     tried = []
     _line_search(lambda gamma, temperature: tried.append(1) or abs(np.log(temperature)) + abs(gamma), 1.0)
     line = FocalTemperatureScaling(search="line").fit(logits, labels)
@@ -190,13 +192,13 @@ def test_searches_count_their_evaluations_and_state_no_errors():
 
 
 def test_line_by_likelihood_is_close_to_newton():
-    logits, labels = focal(3000, 5, gamma=1.0)
+    logits, labels = draw_focal(3000, 5, gamma=1.0)
     line, newton = (FocalTemperatureScaling(search=search).fit(logits, labels) for search in ("line", "newton"))
     assert mean_nll(newton, logits, labels) <= mean_nll(line, logits, labels) + 1e-12
     assert mean_nll(line, logits, labels) <= mean_nll(newton, logits, labels) + 1e-3
 
 
-# --- decisions
+# --- predicted classes
 
 
 @settings(max_examples=150, deadline=None)
@@ -206,19 +208,19 @@ def test_line_by_likelihood_is_close_to_newton():
     st.floats(0.01, 100),
 )
 def test_arg_max_never_changes(logits, gamma, temperature):
-    calibrator = FocalTemperatureScaling().fit(*calibrated(50, 5))
+    calibrator = FocalTemperatureScaling().fit(*draw_calibrated(50, 5))
     calibrator.gamma_, calibrator.temperature_ = gamma, temperature
     logs = calibrator.predict_log_proba(logits)
     top = np.take_along_axis(logs, logits.argmax(axis=1)[:, None], axis=1)[:, 0]
-    # up to ties by rounding
+    # up to rounding
     assert np.all(top >= logs.max(axis=1) - 1e-12 * (1 + np.abs(top)))
     probs = calibrator.predict_proba(logits)
     assert np.all(np.isfinite(probs))
     np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-12)
 
 
-def test_the_doors_of_the_domain():
-    logits, labels = calibrated(30, 3)
+def test_extreme_data_and_bad_settings():
+    logits, labels = draw_calibrated(30, 3)
     held = FocalTemperatureScaling().fit(logits, logits.argmax(axis=1))  # separable
     assert held.at_bound_
     assert held.gamma_ == 0
@@ -238,12 +240,12 @@ def test_the_doors_of_the_domain():
             FocalTemperatureScaling(**options).fit(logits, labels)
 
 
-# --- the posterior map alone
+# --- FocalPosterior
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 def test_posterior_with_a_fitted_gamma(gamma):
-    logits, labels = focal(20_000, 5, gamma=gamma)
+    logits, labels = draw_focal(20_000, 5, gamma=gamma)
     fitted = FocalPosterior(gamma="fit").fit(logits, labels)
     assert abs(fitted.gamma_ - gamma) < 3 * fitted.gamma_error_
     assert 0 < fitted.gamma_error_ < 0.2
@@ -253,21 +255,21 @@ def test_posterior_with_a_fitted_gamma(gamma):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_fitted_gamma_is_the_likeliest_and_its_error_that_of_the_curvature(weighted):
-    logits, labels = focal(300, 4, gamma=1.5)
+def test_a_fitted_gamma_maximizes_the_likelihood_and_has_the_error_of_its_curvature(weighted):
+    logits, labels = draw_focal(300, 4, gamma=1.5)
     times = np.random.default_rng(0).integers(1, 4, 300) if weighted else np.ones(300, int)
     fitted = FocalPosterior(gamma="fit").fit(logits, labels, times if weighted else None)
     repeated, answers = np.repeat(logits, times, axis=0), np.repeat(labels, times)
     gammas = fitted.gamma_ + np.array([-1e-2, 0.0, 1e-2])
-    before, at, after = (float(nll_at(repeated, answers, gamma, 1.0)) for gamma in gammas)
+    before, at, after = (float(compute_nll(repeated, answers, gamma, 1.0)) for gamma in gammas)
     curvature = (before - 2 * at + after) / 1e-4
     assert abs(after - before) / 2e-2 < 1e-4 * np.sqrt(curvature)  # no slope
-    # in log(1 + gamma), where the slope is 0, the curvature is that in gamma times (1 + gamma)^2
+    # Where the slope is 0, the curvature in log(1 + gamma) is (1 + gamma)^2 times that in gamma.
     assert fitted.gamma_error_ == pytest.approx(1 / np.sqrt(curvature * len(answers)), rel=5e-3)
 
 
 def test_posterior_needs_no_fit_and_takes_every_setting():
-    logits, _ = calibrated(10, 3)
+    logits, _ = draw_calibrated(10, 3)
     settings = {"weight": [1.0, 2.0, 3.0], "label_smoothing": 0.1, "detached": True}
     calibrator = FocalPosterior(gamma=[0.5, 1.0, 2.0], **settings)
     expected = posterior_from_logits(logits, gamma=[0.5, 1.0, 2.0], **settings)
@@ -279,20 +281,20 @@ def test_posterior_needs_no_fit_and_takes_every_setting():
 
 
 @pytest.mark.parametrize("gamma", [45.0, -0.965])
-def test_posterior_fit_near_the_end_of_the_range_is_no_fit_at_the_end(gamma):
+def test_posterior_fit_near_the_end_of_the_range(gamma):
     rng = np.random.default_rng(0)
     logits = 3 * rng.standard_normal((4000, 4)) / (1 + gamma)
     probs = posterior_from_logits(logits, gamma=gamma)
     labels = (probs.cumsum(axis=1) < rng.random((4000, 1))).sum(axis=1).clip(0, 3)
     fitted = FocalPosterior(gamma="fit").fit(logits, labels)
     tried = np.linspace(30, 50, 201) if gamma > 0 else np.linspace(-0.97, -0.9, 201)
-    best = min(tried, key=lambda g: nll_at(logits, labels, g, 1.0))
-    assert nll_at(logits, labels, fitted.gamma_, 1.0) <= nll_at(logits, labels, best, 1.0)
+    best = min(tried, key=lambda g: compute_nll(logits, labels, g, 1.0))
+    assert compute_nll(logits, labels, fitted.gamma_, 1.0) <= compute_nll(logits, labels, best, 1.0)
     assert 0 < fitted.gamma_error_ < 3
 
 
-def test_posterior_fit_at_the_end_of_the_range_says_so():
-    logits, _ = calibrated(200, 3)
+def test_posterior_fit_at_the_end_of_the_range_has_no_finite_error():
+    logits, _ = draw_calibrated(200, 3)
     fitted = FocalPosterior(gamma="fit").fit(logits, logits.argmax(axis=1))
     assert fitted.gamma_ == 50
     assert np.isinf(fitted.gamma_error_)

@@ -1,4 +1,4 @@
-"""Fitted calibrators as JSON files, PyTorch modules and ONNX graphs."""
+"""Fitted calibrators saved as JSON, and exported to PyTorch and ONNX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from labeled_logits import SATURATED, SHIPPED, calibrated
+from labeled_logits import SATURATED, SHIPPED, draw_calibrated
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -27,14 +27,14 @@ from refocal.calibrators import (
 every = pytest.mark.parametrize("name", list(SHIPPED))
 
 
-def fitted(name, *, columns=3, seed=0):
-    logits, labels = calibrated(400, columns, seed=seed, dtype=np.float32)
+def fit_shipped(name, *, columns=3, seed=0):
+    logits, labels = draw_calibrated(400, columns, seed=seed, dtype=np.float32)
     return clone(SHIPPED[name]).fit(1.5 * logits, labels), np.concatenate([logits[:40], SATURATED[:, :columns]])
 
 
 @every
 def test_json_round_trip(name, tmp_path):
-    calibrator, logits = fitted(name)
+    calibrator, logits = fit_shipped(name)
     calibrator.save(tmp_path / "calibrator.json")
     same = load(tmp_path / "calibrator.json")
     assert type(same) is type(calibrator)
@@ -46,7 +46,7 @@ def test_json_round_trip(name, tmp_path):
 
 
 def test_json_keeps_names_and_settings(tmp_path):
-    logits, labels = calibrated(50, 3)
+    logits, labels = draw_calibrated(50, 3)
     names = np.array(["cat", "dog", "eel"], dtype=object)
     calibrator = VectorScaling(bias_penalty=7.0, classes=list(names)).fit(logits, names[labels])
     calibrator.save(tmp_path / "a.json")
@@ -59,7 +59,7 @@ def test_json_keeps_names_and_settings(tmp_path):
 
 
 def test_damaged_and_foreign_files(tmp_path):
-    logits, labels = calibrated(50, 3)
+    logits, labels = draw_calibrated(50, 3)
     path = tmp_path / "calibrator.json"
     TemperatureScaling().fit(logits, labels).save(path)
     text = path.read_text(encoding="utf-8")
@@ -91,8 +91,8 @@ def test_damaged_and_foreign_files(tmp_path):
         load(tmp_path / "nothing.json")
 
 
-def test_what_cannot_be_saved(tmp_path):
-    logits, labels = calibrated(50, 3)
+def test_calibrators_that_cannot_be_saved(tmp_path):
+    logits, labels = draw_calibrated(50, 3)
     with pytest.raises(NotFittedError):
         TemperatureScaling().save(tmp_path / "a.json")
     odd = FocalPosterior(gamma=1.0, classes=[complex(k) for k in range(3)])
@@ -107,7 +107,7 @@ def test_what_cannot_be_saved(tmp_path):
 
 @every
 def test_torch_module_gives_the_same_numbers(name):
-    calibrator, logits = fitted(name)
+    calibrator, logits = fit_shipped(name)
     module = calibrator.to_torch()
     expected = calibrator.predict_proba(logits)
     found = module(torch.tensor(logits))
@@ -125,8 +125,8 @@ def run_onnx(path, name, scores):
     return session.run(["probabilities"], {name: scores.astype(np.float32)})[0]
 
 
-def test_coefficients_beyond_single_precision_ship_too(tmp_path):
-    """Where all of a class's probabilities are tiny, so is log(1 - p), and what it is multiplied by is not."""
+def test_coefficients_beyond_float32_are_exported(tmp_path):
+    """If all probabilities of a class are tiny, so is log(1 - p), and its coefficient is huge."""
     rng = np.random.default_rng(3)
     logits = 100 * rng.standard_normal((40, 5)) - [400, 0, 0, 0, 0]
     labels = np.argmax(logits / 60 + rng.gumbel(size=logits.shape), axis=1)
@@ -144,7 +144,7 @@ def test_coefficients_beyond_single_precision_ship_too(tmp_path):
 
 @every
 def test_onnx_graph_gives_the_same_numbers(name, tmp_path):
-    calibrator, logits = fitted(name)
+    calibrator, logits = fit_shipped(name)
     path = tmp_path / "head.onnx"
     calibrator.to_onnx(path)
     found = run_onnx(path, "logits", logits)
@@ -159,7 +159,7 @@ def test_onnx_graph_gives_the_same_numbers(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["temperature", "focal-temperature", "platt", "histogram", "matrix"])
 @pytest.mark.parametrize("kind", ["logits", "probs"])
-def test_one_column_and_probabilities_ship_too(name, kind, tmp_path):
+def test_one_column_and_probabilities_are_exported(name, kind, tmp_path):
     rng = np.random.default_rng(0)
     scores = (3 * rng.standard_normal(300)).astype(np.float32)
     labels = rng.random(300) < 1 / (1 + np.exp(-scores / 2))
@@ -173,9 +173,9 @@ def test_one_column_and_probabilities_ship_too(name, kind, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["histogram", "isotonic"])
-def test_steps_of_single_precision_probabilities_ship_too(name, tmp_path):
+def test_steps_of_float32_probabilities_are_exported(name, tmp_path):
     """A logarithm in float32 would move samples over the edges of bins."""
-    logits, labels = calibrated(300, 9, spread=30.0)
+    logits, labels = draw_calibrated(300, 9, spread=30.0)
     probs = np.exp(logits - logits.max(axis=1, keepdims=True))
     probs = (probs / probs.sum(axis=1, keepdims=True)).astype(np.float32)
     calibrator = clone(SHIPPED[name]).set_params(input="probs").fit(probs, labels)

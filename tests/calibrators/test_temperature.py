@@ -1,8 +1,10 @@
+"""Temperature scaling with each of its objectives."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from labeled_logits import calibrated, focal, mean_nll
+from labeled_logits import draw_calibrated, draw_focal, mean_nll
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.calibration import _TemperatureScaling
@@ -12,7 +14,7 @@ from refocal.calibrators.temperature import PUBLISHED_TEMPERATURES
 from refocal.stats.binning import equal_mass_bins, equal_width_bins
 
 
-def nll_at(logits, labels, temperature, weights=None):
+def compute_nll(logits, labels, temperature, weights=None):
     scores = -log_softmax(logits.astype(np.float64) / temperature, axis=1)[np.arange(len(labels)), labels]
     return np.average(scores, weights=weights)
 
@@ -20,7 +22,7 @@ def nll_at(logits, labels, temperature, weights=None):
 @pytest.mark.parametrize("true", [0.1, 0.5, 1.0, 3.0, 50.0])
 @pytest.mark.parametrize("classes", [2, 10])
 def test_a_known_temperature_is_found_within_its_standard_error(true, classes):
-    logits, labels = calibrated(5000, classes)
+    logits, labels = draw_calibrated(5000, classes)
     calibrator = TemperatureScaling().fit(true * logits, labels)
     assert abs(calibrator.temperature_ - true) < 3 * calibrator.temperature_error_
     assert calibrator.temperature_error_ < 0.05 * true
@@ -28,40 +30,43 @@ def test_a_known_temperature_is_found_within_its_standard_error(true, classes):
     assert calibrator.n_parameters_ == 1
 
 
-def test_standard_error_is_the_spread_of_estimates():
-    fits = [TemperatureScaling().fit(*calibrated(400, 5, seed=seed)) for seed in range(200)]
+def test_standard_error_matches_the_spread_of_estimates():
+    fits = [TemperatureScaling().fit(*draw_calibrated(400, 5, seed=seed)) for seed in range(200)]
     spread = np.std([fit.temperature_ for fit in fits])
     assert np.mean([fit.temperature_error_ for fit in fits]) == pytest.approx(spread, rel=0.15)
 
 
 def test_scikit_learn_finds_the_same_temperature():
-    logits, labels = calibrated(3000, 6)
+    logits, labels = draw_calibrated(3000, 6)
     theirs = _TemperatureScaling().fit(2.5 * logits, labels)
     ours = TemperatureScaling().fit(2.5 * logits, labels)
     assert ours.temperature_ == pytest.approx(1 / theirs.beta_, rel=1e-4)
-    assert nll_at(2.5 * logits, labels, ours.temperature_) <= nll_at(2.5 * logits, labels, 1 / theirs.beta_) + 1e-15
+    assert (
+        compute_nll(2.5 * logits, labels, ours.temperature_)
+        <= compute_nll(2.5 * logits, labels, 1 / theirs.beta_) + 1e-15
+    )
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_optimum_is_one(dtype, weighted):
-    logits, labels = calibrated(800, 7, dtype=dtype)
+def test_the_fit_is_optimal(dtype, weighted):
+    logits, labels = draw_calibrated(800, 7, dtype=dtype)
     weights = np.random.default_rng(3).random(800) if weighted else None
     found = TemperatureScaling().fit(1.7 * logits, labels, weights).temperature_
     best = minimize_scalar(
-        lambda log_t: nll_at(1.7 * logits, labels, np.exp(log_t), weights),
+        lambda log_t: compute_nll(1.7 * logits, labels, np.exp(log_t), weights),
         bounds=(-3, 3),
         method="bounded",
         options={"xatol": 1e-10},
     )
     assert found == pytest.approx(np.exp(best.x), rel=1e-6)
-    here = nll_at(1.7 * logits, labels, found, weights)
+    here = compute_nll(1.7 * logits, labels, found, weights)
     for other in [*PUBLISHED_TEMPERATURES, found * 1.001, found / 1.001]:
-        assert here <= nll_at(1.7 * logits, labels, other, weights) + 1e-15
+        assert here <= compute_nll(1.7 * logits, labels, other, weights) + 1e-15
 
 
-def test_single_and_double_precision_give_one_fit():
-    logits, labels = calibrated(3000, 20, dtype=np.float32)
+def test_float32_and_float64_give_the_same_fit():
+    logits, labels = draw_calibrated(3000, 20, dtype=np.float32)
     single, double = (TemperatureScaling().fit(2 * logits.astype(t), labels) for t in (np.float32, np.float64))
     assert single.temperature_ == pytest.approx(double.temperature_, rel=1e-7)
     assert single.temperature_ > 1.8
@@ -70,7 +75,7 @@ def test_single_and_double_precision_give_one_fit():
 
 
 def test_weights_count_as_repetitions():
-    logits, labels = calibrated(300, 4)
+    logits, labels = draw_calibrated(300, 4)
     counts = np.random.default_rng(0).integers(0, 4, 300)
     weighted = TemperatureScaling().fit(logits, labels, counts)
     repeated = TemperatureScaling().fit(np.repeat(logits, counts, axis=0), np.repeat(labels, counts))
@@ -79,7 +84,7 @@ def test_weights_count_as_repetitions():
 
 
 def test_a_scale_of_logits_is_undone_and_a_shift_does_nothing():
-    logits, labels = calibrated(500, 4)
+    logits, labels = draw_calibrated(500, 4)
     plain = TemperatureScaling().fit(logits, labels)
     for scale in (1e-12, 1e-3, 1e3, 1e12):
         scaled = TemperatureScaling().fit(scale * logits, labels)
@@ -89,13 +94,13 @@ def test_a_scale_of_logits_is_undone_and_a_shift_does_nothing():
 
 
 def test_two_classes_in_closed_form():
-    # one logit gap g, right in a share r of cases: log-odds g / T = log(r / (1 - r))
+    # One logit gap g that is right in a share r of the cases: log-odds g / T = log(r / (1 - r)).
     logits = np.tile([[5.0, 0.0]], (10, 1))
     labels = np.array([0] * 8 + [1] * 2)
     calibrator = TemperatureScaling().fit(logits, labels)
     assert calibrator.temperature_ == pytest.approx(5 / np.log(4), rel=1e-7)
     np.testing.assert_allclose(calibrator.predict_proba(logits[:1]), [[0.8, 0.2]], rtol=1e-6)
-    # information of a Bernoulli log-odds: N g^2 r (1 - r) in 1/T
+    # The information of Bernoulli log-odds about 1/T is N g^2 r (1 - r).
     expected = calibrator.temperature_**2 / np.sqrt(10 * 25 * 0.16)
     assert calibrator.temperature_error_ == pytest.approx(expected, rel=1e-3)
 
@@ -115,8 +120,8 @@ def test_a_calibrated_log_odds_in_one_column_has_temperature_1(shape):
     assert from_probs.temperature_ == pytest.approx(calibrator.temperature_, rel=1e-6)
 
 
-def test_probabilities_are_what_their_logits_are():
-    logits, labels = calibrated(600, 5)
+def test_probabilities_and_their_logits_give_the_same_fit():
+    logits, labels = draw_calibrated(600, 5)
     probs = np.exp(log_softmax(3 * logits, axis=1))
     a, b = TemperatureScaling(input="probs").fit(probs, labels), TemperatureScaling().fit(3 * logits, labels)
     assert a.temperature_ == pytest.approx(b.temperature_, rel=1e-7)
@@ -131,7 +136,7 @@ def test_probabilities_are_what_their_logits_are():
 
 
 def test_focal_objective_then_posterior_recovers_probabilities():
-    logits, labels = focal(20_000, 4, gamma=3.0, temperature=1.6)
+    logits, labels = draw_focal(20_000, 4, gamma=3.0, temperature=1.6)
     calibrator = TemperatureScaling(objective="focal", gamma=3.0, apply_posterior=True).fit(logits, labels)
     assert calibrator.temperature_ == pytest.approx(1.6, rel=0.05)
     raw = TemperatureScaling(objective="focal", gamma=3.0).fit(logits, labels)
@@ -139,8 +144,8 @@ def test_focal_objective_then_posterior_recovers_probabilities():
     assert mean_nll(calibrator, logits, labels) < mean_nll(raw, logits, labels) - 0.05
 
 
-def test_focal_objective_is_least_and_gamma_0_is_the_likelihood():
-    logits, labels = calibrated(400, 3)
+def test_focal_objective_is_minimized_and_gamma_0_is_the_likelihood():
+    logits, labels = draw_calibrated(400, 3)
     plain, zero = TemperatureScaling().fit(logits, labels), TemperatureScaling(objective="focal").fit(logits, labels)
     assert zero.temperature_ == plain.temperature_
 
@@ -154,7 +159,7 @@ def test_focal_objective_is_least_and_gamma_0_is_the_likelihood():
 
 @pytest.mark.parametrize(("objective", "bins"), [("ece", equal_width_bins), ("adaptive_ece", equal_mass_bins)])
 def test_calibration_error_over_the_published_grid(objective, bins):
-    logits, labels = calibrated(600, 4)
+    logits, labels = draw_calibrated(600, 4)
     correct = logits.argmax(axis=1) == labels
 
     def error(temperature):
@@ -171,7 +176,7 @@ def test_calibration_error_over_the_published_grid(objective, bins):
     assert own.temperature_ in (1.5, 2.0)
 
 
-# --- data that say little
+# --- data that determine little
 
 
 def test_separable_data_end_at_the_documented_bound():
@@ -185,8 +190,8 @@ def test_separable_data_end_at_the_documented_bound():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_no_separable_data_end_short_of_the_bound(dtype):
-    """Where all that is left of the NLL or its slope is rounding, no other temperature is a minimum."""
+def test_all_separable_data_end_at_the_bound(dtype):
+    """The search must not stop before the bound because the NLL or its slope has become rounding noise."""
     for seed in range(60):
         rng = np.random.default_rng(seed)
         logits = (rng.choice([0.5, 5, 30]) * rng.standard_normal((rng.choice([5, 30]), 3))).astype(dtype)
@@ -198,7 +203,7 @@ def test_no_separable_data_end_short_of_the_bound(dtype):
 
 
 def test_predictions_all_wrong_end_uniform():
-    logits, _ = calibrated(100, 4)
+    logits, _ = draw_calibrated(100, 4)
     calibrator = TemperatureScaling().fit(logits, logits.argmin(axis=1))
     assert calibrator.at_bound_
     np.testing.assert_allclose(calibrator.predict_proba(logits), 0.25, atol=1e-3)
@@ -212,7 +217,7 @@ def test_constant_logits_leave_temperature_1():
 
 
 def test_errors_name_the_argument():
-    logits, labels = calibrated(20, 3)
+    logits, labels = draw_calibrated(20, 3)
     for settings, message in [
         ({"objective": "mse"}, "objective must be one of .*got 'mse'"),
         ({"gamma": 2.0}, 'gamma and apply_posterior belong to objective="focal"'),

@@ -1,11 +1,11 @@
-"""`to_torch()` on a GPU, eager, compiled and exported: the numbers are the CPU's, to float32 rounding."""
+"""`to_torch()` on a GPU: eager, compiled and exported modules agree with the CPU to float32 rounding."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from labeled_logits import SATURATED, SHIPPED, calibrated
+from labeled_logits import SATURATED, SHIPPED, draw_calibrated
 from sklearn.base import clone
 
 DEVICES = [
@@ -19,18 +19,18 @@ every = pytest.mark.parametrize("name", list(SHIPPED))
 @pytest.fixture(scope="module")
 def fitted():
     """Each calibrator, fitted once."""
-    logits, labels = calibrated(400, 3, dtype=np.float32)
+    logits, labels = draw_calibrated(400, 3, dtype=np.float32)
     return {name: clone(calibrator).fit(1.5 * logits, labels) for name, calibrator in SHIPPED.items()}
 
 
 def scores(device, dtype=torch.float32):
-    logits, _ = calibrated(40, 3, seed=1, dtype=np.float32)
+    logits, _ = draw_calibrated(40, 3, seed=1, dtype=np.float32)
     return torch.tensor(np.concatenate([logits, SATURATED]), dtype=dtype, device=device)
 
 
 @every
 @on_every_device
-def test_module_gives_the_cpu_s_numbers(name, device, fitted):
+def test_module_agrees_with_the_cpu(name, device, fitted):
     calibrator = fitted[name]
     module = calibrator.to_torch().to(device)
     batch = scores(device)
@@ -49,7 +49,7 @@ def test_module_gives_the_cpu_s_numbers(name, device, fitted):
 @on_every_device
 def test_compiled_module_gives_the_same_numbers(name, device, fitted):
     module, batch = fitted[name].to_torch().to(device), scores(device)
-    torch._dynamo.reset()  # one graph a calibrator, whatever was compiled before
+    torch._dynamo.reset()  # one graph per calibrator, whatever was compiled before
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(batch), module(batch), atol=1e-6, rtol=0)
 

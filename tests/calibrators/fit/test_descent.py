@@ -1,4 +1,4 @@
-"""Minimizers of one and of two parameters, on functions whose minimum and whose number of steps are known."""
+"""Minimizers of one and of two parameters, on functions with a known minimum and a known number of steps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from refocal.calibrators.fit.descent import Quadratic, Slope, minimize_convex, m
 WIDE = {"low": np.full(2, -99.0), "high": np.full(2, 99.0)}
 
 
-def straight_in_the_inverse(root, scale=1.0):
-    """A function whose slope is straight in 1/x, as Newton's step takes it: scale (x / root - log(x / root)) + 1."""
+def linear_slope_in_the_inverse(root, scale=1.0):
+    """A function whose slope is linear in 1/x, as Newton's step assumes: scale (x / root - 1 - log(x / root)) + 1."""
 
     def function(x, exact, curvature):
         value = scale * (x / root - 1 - math.log(x / root)) + 1
@@ -24,14 +24,14 @@ def straight_in_the_inverse(root, scale=1.0):
 
 @pytest.mark.parametrize("start", [0.02, 0.7, 3.0, 40.0])
 @pytest.mark.parametrize(("root", "scale"), [(0.05, 1.0), (3.0, 0.2), (30.0, 7.0)])
-def test_one_step_reaches_the_root_of_a_slope_that_is_straight_in_the_inverse(root, scale, start):
-    """The step itself, one evaluation that finds it short, and one that is exact."""
-    found = minimize_convex(straight_in_the_inverse(root, scale), start, low=1e-3, high=1e3)
+def test_one_step_reaches_the_root_of_a_slope_that_is_linear_in_the_inverse(root, scale, start):
+    """The first evaluation gives the step, the second finds that no more is needed, and the third is exact."""
+    found = minimize_convex(linear_slope_in_the_inverse(root, scale), start, low=1e-3, high=1e3)
     assert found.x == pytest.approx(root, rel=1e-12)
     assert found.value == pytest.approx(1, rel=1e-12)
     assert found.evaluations == (2 if start == root else 3)
     assert not found.at_bound
-    rough = minimize_convex(straight_in_the_inverse(root, scale), start, low=1e-3, high=1e3, sharpen=False)
+    rough = minimize_convex(linear_slope_in_the_inverse(root, scale), start, low=1e-3, high=1e3, sharpen=False)
     assert rough.evaluations == (1 if start == root else 2)
 
 
@@ -62,7 +62,7 @@ def test_a_minimum_at_a_bound_needs_no_search():
         assert (found.x, found.at_bound, found.evaluations) == (bound, True, 1)
 
 
-def test_a_value_that_vanishes_leads_to_the_bound_towards_which_it_falls():
+def test_a_vanishing_value_leads_to_the_bound_toward_which_it_falls():
     found = minimize_convex(lambda x, *_: Slope(math.exp(-x), -math.exp(-x), math.exp(-x)), 800.0, low=0.1, high=5e3)
     assert (found.x, found.at_bound, found.evaluations) == (5e3, True, 2)
     found = minimize_convex(lambda *_: Slope(0.0, 1e-300, 1e-300), 5.0, low=0.1, high=9.0)
@@ -70,7 +70,7 @@ def test_a_value_that_vanishes_leads_to_the_bound_towards_which_it_falls():
 
 
 def bowl(center, hessian):
-    """A quadratic with its least value, 1, at the center."""
+    """A quadratic with its smallest value, 1, at the center."""
 
     def function(x, exact, curvature):
         away = x - center
@@ -80,7 +80,7 @@ def bowl(center, hessian):
 
 
 def test_a_trust_region_doubles_while_its_steps_end_at_its_border():
-    """From radius 1, steps of 1, 2, 4, 8 and 16 lead 31 far; one more is short, and one exact."""
+    """Steps of 1, 2, 4, 8 and 16 cover 31. One more evaluation ends the search and one is exact."""
     found = minimize_in_trust_region(bowl(np.array([0.0, 31.0]), np.eye(2)), np.zeros(2), **WIDE)
     np.testing.assert_allclose(found.x, [0, 31], atol=1e-12)
     assert found.evaluations == 7
@@ -90,7 +90,7 @@ def test_a_trust_region_doubles_while_its_steps_end_at_its_border():
 
 @pytest.mark.parametrize("angle", [0.0, 0.4, 2.0])
 def test_newtons_step_ends_at_the_minimum_of_a_bowl(angle):
-    """Whatever its axes: the step, and an evaluation there that is exact."""
+    """For any axes, one step and one exact evaluation are enough."""
     axes = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     center = np.array([0.3, -0.4])
     found = minimize_in_trust_region(bowl(center, axes @ np.diag([1.0, 50.0]) @ axes.T), np.zeros(2), **WIDE)
@@ -107,7 +107,7 @@ def test_newtons_step_ends_at_the_minimum_of_a_bowl(angle):
         ([0.5, -0.1], [9, 9], [0.5, -0.1]),
     ],
 )
-def test_a_bowl_whose_center_is_outside_of_the_box_ends_at_its_border(low, high, end):
+def test_a_bowl_with_its_center_outside_the_box_ends_at_the_border(low, high, end):
     hessian = np.diag([1.0, 50.0])
     start = np.array([2.0, -0.7]) if high[1] < 0 else np.array([2.0, 3.0])
     found = minimize_in_trust_region(
@@ -119,7 +119,7 @@ def test_a_bowl_whose_center_is_outside_of_the_box_ends_at_its_border(low, high,
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_a_coordinate_at_its_bound_does_not_bend_the_steps_of_the_other(side):
-    """With x held at 1/2, y is where its own slope is 0: not at the center, since the axes are askew."""
+    """With x at its bound of 1/2, y ends where its own slope is 0. This is not the center: the axes are tilted."""
     hessian = np.array([[2.0, 1.5], [1.5, 2.0]])
     low, high = (np.array([0.5, -9.0]), np.full(2, 9.0)) if side > 0 else (np.full(2, -9.0), np.array([-0.5, 9.0]))
     found = minimize_in_trust_region(bowl(np.zeros(2), hessian), side * np.array([3.0, 1.0]), low=low, high=high)
@@ -153,8 +153,8 @@ def test_steps_that_overshoot_are_shortened():
     assert found.evaluations < 15
 
 
-def test_values_of_single_precision_are_trusted_up_to_their_rounding():
-    """Noise of 1e-7 in what is not exact hides the last descents; the end is exact."""
+def test_inexact_values_are_trusted_up_to_their_rounding():
+    """Noise of 1e-7 in inexact values hides the last decreases; the last evaluations are exact."""
     rng = np.random.default_rng(0)
     exactness = []
     plain = bowl(np.array([1.0, 2.0]), np.array([[2.0, 0.5], [0.5, 1.0]]))
@@ -171,3 +171,57 @@ def test_values_of_single_precision_are_trusted_up_to_their_rounding():
     exactness.clear()
     minimize_in_trust_region(function, np.zeros(2), **WIDE, sharpen=False, last_step=1e-3)
     assert not exactness[0]
+
+
+@pytest.mark.parametrize("root", [1e-3, 0.5, 1.0, 7.0, 300.0])
+@pytest.mark.parametrize("start", [0.01, 1.0, 90.0])
+def test_minimize_convex_finds_any_root(root, start):
+    def function(x, *_):
+        return Slope(1.0, np.tanh(x - root), 1 - np.tanh(x - root) ** 2)
+
+    found = minimize_convex(function, start, low=1e-6, high=1e4)
+    assert found.x == pytest.approx(root, rel=1e-6)
+    assert not found.at_bound
+
+
+def test_minimize_convex_at_a_bound():
+    assert minimize_convex(lambda *_: Slope(1.0, 1.0, 0.0), 1.0, low=0.1, high=9.0)[::3] == (0.1, True)
+    assert minimize_convex(lambda *_: Slope(1.0, -1.0, 1.0), 1.0, low=0.1, high=9.0)[::3] == (9.0, True)
+
+
+def test_minimizers_say_when_they_fail():
+    with pytest.raises(RuntimeError, match="the function to be minimized is not finite at 1"):
+        minimize_convex(lambda *_: Slope(1.0, np.nan, np.nan), 1.0, low=0.1, high=9.0)
+    with pytest.raises(RuntimeError, match="no minimum found in 100 evaluations; it lies between"):
+        minimize_convex(lambda *_: Slope(1.0, -1.0, 100.0), 1.0, low=0.1, high=1e9)
+
+    def wrong(x, *_):
+        """Values that rise where the gradient says they fall."""
+        return Quadratic(1 + float(np.sum(x)), -np.ones(2), np.eye(2))
+
+    with pytest.raises(RuntimeError, match=r"no minimum found in .* evaluations; the last step had size"):
+        minimize_in_trust_region(wrong, np.zeros(2), low=np.full(2, -9.0), high=np.full(2, 9.0))
+
+
+def test_trust_region_on_a_curved_valley_and_at_a_bound():
+    def rosenbrock(x, *_):
+        a, b = x
+        value = (1 - a) ** 2 + 100 * (b - a * a) ** 2
+        gradient = np.array([-2 * (1 - a) - 400 * a * (b - a * a), 200 * (b - a * a)])
+        return Quadratic(value, gradient, np.array([[2 - 400 * (b - 3 * a * a), -400 * a], [-400 * a, 200.0]]))
+
+    start = np.array([-1.2, 1.0])
+    free = minimize_in_trust_region(rosenbrock, start, low=np.full(2, -9.0), high=np.full(2, 9.0))
+    np.testing.assert_allclose(free.x, 1, rtol=1e-6)
+    assert not free.at_bound
+    held = minimize_in_trust_region(rosenbrock, start, low=np.full(2, -9.0), high=np.array([0.5, 9.0]))
+    np.testing.assert_allclose(held.x, [0.5, 0.25], rtol=1e-6)
+    assert held.at_bound
+
+
+def test_hitting_the_optimum_exactly_ends_the_search():
+    found = minimize_convex(lambda x, *_: Slope(1.0, x - 2.0, 1.0), 2.0, low=0.1, high=9.0)
+    assert found.x == 2.0
+    assert found.evaluations <= 3
+    flat = minimize_convex(lambda *_: Slope(1.0, 0.0, 1.0), 0.3, low=0.1, high=9.0)
+    assert flat.x == 0.3

@@ -1,4 +1,4 @@
-"""Penalized regressions: each ends where the conditions of its optimum hold."""
+"""Penalized regressions and mixtures: each ends where the conditions of its optimum hold."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
+from sklearn.linear_model import LogisticRegression
 
+from refocal.calibrators.fit import logistic
 from refocal.calibrators.fit.logistic import fit_affine, fit_binary, fit_mixture
 
 
 @pytest.mark.parametrize("off_diagonal", [None, 0.3])
-def test_affine_is_the_minimum_of_the_stated_objective(off_diagonal):
+def test_affine_minimizes_the_stated_objective(off_diagonal):
     rng = np.random.default_rng(0)
     features, labels, share = rng.normal(0.5, 2, (60, 3)), rng.integers(0, 3, 60), rng.dirichlet(np.ones(60))
     start, diagonal, bias = 0.7, 0.05, 0.02
@@ -33,7 +35,7 @@ def test_affine_is_the_minimum_of_the_stated_objective(off_diagonal):
     np.testing.assert_allclose(np.concatenate([found.weights.ravel(), found.bias]), best.x, atol=2e-5)
 
 
-def test_affine_without_anything_to_learn_is_temperature_scaling():
+def test_affine_with_infinite_penalties_is_temperature_scaling():
     rng = np.random.default_rng(1)
     features, labels = rng.normal(0, 2, (40, 4)), rng.integers(0, 4, 40)
     found = fit_affine(features, labels, np.full(40, 1 / 40), 0.4, diagonal=1e9, off_diagonal=1e9, bias=1e9)
@@ -41,10 +43,10 @@ def test_affine_without_anything_to_learn_is_temperature_scaling():
     np.testing.assert_allclose(found.bias, 0, atol=1e-6)
 
 
-# the first four need no step that is shortened, the others do
+# The first four seeds need no shortened step; the others do.
 @pytest.mark.parametrize("seed", [1, 2, 3, 5, 4, 13, 14, 18, 47])
 def test_a_mixture_meets_the_conditions_of_its_optimum(seed):
-    """The mean of L_i / (L w) is 1 for a component in use, and at most 1 for the others."""
+    """The mean of L_i / (L w) is 1 for a component with positive weight, and at most 1 for the others."""
     rng = np.random.default_rng(seed)
     rows = int(rng.integers(2, 6))
     likelihoods = np.exp(rng.normal(0, rng.choice([1, 5, 10]), (rows, 3)))
@@ -58,8 +60,8 @@ def test_a_mixture_meets_the_conditions_of_its_optimum(seed):
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4, 130, 150, 210])
-def test_a_binary_regression_has_no_slope_at_its_optimum(seed):
-    """From seed 130 on, some steps have to be shortened."""
+def test_a_binary_regression_has_gradient_0_at_its_optimum(seed):
+    """Seeds from 130 on need shortened steps."""
     rng = np.random.default_rng(seed)
     rows = int(rng.integers(3, 8))
     features = np.c_[rng.normal(0, rng.choice([1, 10]), (rows, 2)), np.ones(rows)]
@@ -68,3 +70,38 @@ def test_a_binary_regression_has_no_slope_at_its_optimum(seed):
     found = fit_binary(features, targets, share)
     slope = features.T @ (share * (expit(features @ found) - targets))
     np.testing.assert_allclose(slope, 0, atol=1e-6)
+
+
+def test_mixture_weights_against_a_fine_grid():
+    rng = np.random.default_rng(0)
+    likelihoods = rng.random((200, 3)) ** [1, 2, 0.5]
+    share = rng.random(200)
+    share /= share.sum()
+    found = fit_mixture(likelihoods, share)
+    here = share @ np.log(likelihoods @ found)
+    grid = np.array([(a, b, 1 - a - b) for a in np.linspace(0, 1, 101) for b in np.linspace(0, 1 - a, 51)])
+    assert here >= np.max(share @ np.log(likelihoods @ grid.T)) - 1e-12
+    assert fit_mixture(np.array([[1.0, 0.0, 0.25]]), np.ones(1)).tolist() == pytest.approx([1, 0, 0])
+
+
+def test_binary_regression_against_scikit_learn():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((500, 2))
+    y = rng.random(500) < 1 / (1 + np.exp(-(1.5 * x[:, 0] - x[:, 1] + 0.5)))
+    features = np.column_stack([x, np.ones(500)])
+    found = fit_binary(features, y.astype(float), np.full(500, 1 / 500))
+    theirs = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000).fit(x, y)
+    np.testing.assert_allclose(found, [*theirs.coef_[0], *theirs.intercept_], rtol=1e-4)
+
+
+def test_solvers_say_when_they_fail(monkeypatch):
+    rng = np.random.default_rng(0)
+    x, labels, share = rng.standard_normal((50, 3)), rng.integers(0, 3, 50), np.full(50, 0.02)
+    monkeypatch.setattr(logistic, "_MAX_ITERATIONS", 1)
+    with pytest.raises(RuntimeError, match="no optimum found in 1 iterations"):
+        fit_affine(x, labels, share, 1.0, diagonal=1e-3, off_diagonal=1e-3, bias=1e-3)
+    monkeypatch.setattr(logistic, "_MAX_NEWTON_STEPS", 1)
+    with pytest.raises(RuntimeError, match="no optimum found in 1 Newton steps"):
+        fit_binary(x, (labels == 0).astype(float), share)
+    with pytest.raises(RuntimeError, match="no optimum found in 1 Newton steps"):
+        fit_mixture(rng.random((50, 3)), share)

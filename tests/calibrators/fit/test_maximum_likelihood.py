@@ -1,4 +1,4 @@
-"""Fitted temperatures and focal temperatures: optima by other means, standard errors, and what decides in between."""
+"""Maximum-likelihood temperatures and focal temperatures: optima by other means, and standard errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from scipy.optimize import minimize
 
 from refocal import posterior_from_logits
 from refocal.calibrators.fit.descent import Minimum
+from refocal.calibrators.fit.focal_likelihood import focal_likelihood
+from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits
 from refocal.calibrators.fit.maximum_likelihood import (
     GAMMA_BOUNDS,
     Temperature,
@@ -17,11 +19,11 @@ from refocal.calibrators.fit.maximum_likelihood import (
     fit_focal_temperature,
     fit_temperature,
 )
-from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits, temperature_likelihood
 
 
-def drawn(seed, rows, classes, *, spread=1.0):
-    """Logits twice as large as those that the labels were drawn with."""
+def draw_overconfident(seed, rows, classes, *, spread=1.0):
+    """Draw labels from the softmax of logits, and return the logits times 2."""
     rng = np.random.default_rng(seed)
     logits = spread * rng.standard_normal((rows, classes))
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
@@ -29,13 +31,13 @@ def drawn(seed, rows, classes, *, spread=1.0):
 
 
 def mean_nll(data, gamma, beta):
-    """By the posterior map, which shares no code with the likelihood."""
+    """Compute the mean NLL with the posterior map, which shares no code with the likelihood."""
     logs = posterior_from_logits(data.logits, gamma=float(gamma), temperature=1 / float(beta), log=True)
     return float(-data.share @ logs[np.arange(len(data.labels)), data.labels])
 
 
 class Counted:
-    """Labeled logits that count their evaluations, and have no sample for a first guess."""
+    """Labeled logits that count their evaluations and have no sample for a first guess."""
 
     def __init__(self, data):
         self.data, self.calls = data, 0
@@ -69,8 +71,8 @@ def test_constant_rows_teach_nothing(classes):
 
 @pytest.mark.parametrize(("seed", "rows"), [(13, 20), (24, 20), (0, 300)])
 def test_no_other_start_finds_a_better_focal_temperature(seed, rows):
-    """Seeds 13 and 24: the descent from gamma = 0 ends at the lower bound, and the other side is better."""
-    data = drawn(seed, rows, 10)
+    """For seeds 13 and 24, the descent from gamma = 0 ends at the lower bound, and the other side is better."""
+    data = draw_overconfident(seed, rows, 10)
     counted = Counted(data)
     found = fit_focal_temperature(counted)
     bounds = [np.log1p(GAMMA_BOUNDS), (-9.0, 2.0)]
@@ -92,8 +94,8 @@ def test_no_other_start_finds_a_better_focal_temperature(seed, rows):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_standard_errors_are_those_of_the_inverse_hessian(seed):
-    data = drawn(seed, 400, 5)
+def test_standard_errors_come_from_the_inverse_hessian(seed):
+    data = draw_overconfident(seed, 400, 5)
     found = fit_focal_temperature(data)
     h = 1e-3
 
@@ -119,7 +121,7 @@ def test_standard_errors_are_those_of_the_inverse_hessian(seed):
 
 
 def test_temperatures_that_the_data_do_not_determine_have_no_finite_error():
-    """Every label is the arg max: the likelihood rises for ever with 1/T."""
+    """Every label is the arg max, so the likelihood always rises with 1/T."""
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((50, 4))
     data = LabeledLogits.prepare(logits, logits.argmax(axis=1), None)
@@ -133,9 +135,9 @@ def test_temperatures_that_the_data_do_not_determine_have_no_finite_error():
 
 
 @pytest.mark.parametrize(("rows", "classes"), [(300, 3), (5000, 20)])
-def test_exactness_is_a_matter_of_the_last_step(rows, classes):
-    """The slope where the search ends: Newton's error is about the square of its last step, 1e-3 or 1e-5."""
-    data = drawn(1, rows, classes)
+def test_the_last_step_determines_the_accuracy(rows, classes):
+    """Newton's error is about the square of its last step, which is 1e-3 or 1e-5."""
+    data = draw_overconfident(1, rows, classes)
     for exact, limit in ((False, 1e-5), (True, 1e-9)):
         fitted = fit_temperature(data, exact=exact)
         slope = data.temperature_nll(fitted.beta)
@@ -146,8 +148,8 @@ def test_exactness_is_a_matter_of_the_last_step(rows, classes):
 
 @pytest.mark.parametrize("spread", [1.0, 8.0])
 def test_a_gain_that_could_be_rounding_is_computed_again(spread):
-    """Of an NLL of about 1, and of less than a tenth."""
-    data = drawn(2, 400, 4, spread=spread)
+    """Test an NLL of about 1 and one below 0.1."""
+    data = draw_overconfident(2, 400, 4, spread=spread)
     plain = fit_temperature(data, exact=True)
     best = fit_focal_temperature(data)
     other = np.array([math.log1p(best.gamma), math.log(best.beta)])
@@ -155,12 +157,42 @@ def test_a_gain_that_could_be_rounding_is_computed_again(spread):
     assert mean_nll(data, math.expm1(worse[0]), plain.beta) > plain.nll > best.nll
     counted = Counted(data)
 
-    def judged(x, claimed_gain):
+    def judge(x, claimed_gain):
         found = Minimum(x, plain.nll * (1 - claimed_gain), np.eye(2), False, 1)
         counted.calls = 0
         return _is_better(counted, counted.prepare_focal_nll(), found, plain), counted.calls
 
-    assert judged(worse, 1e-7) == (False, 2)  # what it claims is within rounding: both are evaluated
-    assert judged(other, -1e-7) == (True, 2)
-    assert judged(worse, 1e-5) == (True, 0)
-    assert judged(other, -1e-5) == (False, 0)
+    assert judge(worse, 1e-7) == (False, 2)  # the claimed gain is within rounding: both are evaluated
+    assert judge(other, -1e-7) == (True, 2)
+    assert judge(worse, 1e-5) == (True, 0)
+    assert judge(other, -1e-5) == (False, 0)
+
+
+def test_a_large_problem_has_the_same_optimum_as_all_its_rows():
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((20_000, 120))
+    data = LabeledLogits.prepare(1.5 * logits, np.argmax(logits + rng.gumbel(size=logits.shape), axis=1), None)
+    fitted = fit_temperature(data)
+    assert abs(temperature_likelihood(data, fitted.beta).slope) < 1e-6
+    assert abs(temperature_likelihood(data, fit_temperature(data, exact=True).beta).slope) < 1e-8
+    focal = fit_focal_temperature(data)
+    assert focal.nll <= fitted.nll
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_search_that_ends_early_ends_at_the_optimum(seed):
+    """In float32, the optimum and its Hessian agree with a search that continues in float64."""
+    rng = np.random.default_rng(seed)
+    logits = (2 * rng.standard_normal((3000, 20))).astype(np.float32)
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    single, double = (
+        fit_focal_temperature(LabeledLogits.prepare(logits.astype(t), labels, None)) for t in (np.float32, float)
+    )
+    assert single.gamma == pytest.approx(double.gamma, abs=5e-5)
+    assert single.beta == pytest.approx(double.beta, rel=2e-5)
+    assert single.gamma_error == pytest.approx(double.gamma_error, rel=5e-3)
+    assert single.relative_error == pytest.approx(double.relative_error, rel=5e-3)
+    slope = focal_likelihood(
+        RankedLogits.prepare(LabeledLogits.prepare(logits, labels, None)), Parameters(single.gamma, single.beta)
+    ).gradient
+    assert np.max(np.abs(slope)) < 1e-5
