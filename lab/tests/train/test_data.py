@@ -186,7 +186,7 @@ class TestDamage:
 
     def test_python_version_is_refused(self, tmp_path, cifar):
         write(tmp_path, {"cifar-10-python.tar.gz": b"anything"})
-        with pytest.raises(FileNotFoundError, match=r"pickles, which run code .* take cifar-10-binary\.tar\.gz"):
+        with pytest.raises(FileNotFoundError, match=r"pickles, which are never read .* use cifar-10-binary\.tar\.gz"):
             load(cifar.spec(held_out=2), tmp_path)
 
     def test_nothing_there(self, tmp_path, cifar):
@@ -211,8 +211,8 @@ class TestDamage:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (lambda content: content[:-1], r"train-01\.wpm is damaged: its header tells of \d+ bytes, the file has"),
-            (lambda content: b"WPM2" + content[4:], "no .wpm file"),
+            (lambda content: content[:-1], r"train-01\.wpm is damaged: its header describes \d+ bytes, the file has"),
+            (lambda content: b"WPM2" + content[4:], "not a .wpm file"),
             (lambda content: content[:20], "header cannot be read"),
             (lambda content: content[:-4000] + bytes(4000), "is damaged"),
             (lambda content: content.replace(b'"cols": 4', b'"cols": 2'), "is damaged: mosaic 0 cannot be read"),
@@ -310,7 +310,7 @@ class TestDownload:
     def test_damaged_on_the_way(self, tmp_path, spec):
         path = tmp_path / "web" / "cifar-10-binary.tar.gz"
         path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(DataError, match=r"came with \d+ bytes of md5 .*, expected md5"):
+        with pytest.raises(DataError, match=r"sent \d+ bytes with md5 .*, expected md5"):
             load(spec, tmp_path / "data", download=True)
         assert list((tmp_path / "data" / "cifar10").iterdir()) == []
 
@@ -368,14 +368,14 @@ def _read_glove(path):
 
 
 def _read_trees(path):
-    return sst._from_archive(path.parent, "train.txt")
+    return sst._read_archive(path.parent, "train.txt")
 
 
 @pytest.mark.parametrize(
     ("name", "read"),
     [
         ("labels.npz", lambda path: shards.read_labels(path.parent)),
-        ("counts.npz", human._counts),
+        ("counts.npz", human._read_counts),
         ("glove.6B.100d-subset.npz", _read_glove),
         ("trainDevTestTrees_PTB.zip", _read_trees),
     ],

@@ -32,7 +32,7 @@ def test_an_unreadable_checkpoint_is_reported_and_kept(tmp_path, damage):
     folder = unfinished(recipe, tmp_path)
     path = folder / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[damage])
-    with pytest.raises(checkpoint.CheckpointError, match=r"cannot be read .* remove it to begin again"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"cannot be read .* remove it to start again"):
         run(recipe, tmp_path)
     assert path.exists()
     assert len(history(folder)) == recipe.epochs
@@ -72,7 +72,7 @@ def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path, capsys):
     (folder / "checkpoint.safetensors").write_bytes(settings)
     with largest_file(50_000):
         assert main([*options, "--epochs", "2", "--milestones", "1"]) == 1
-    assert "could not be written (File too large); the one before it is kept" in capsys.readouterr().err
+    assert "could not be written (File too large); the previous one is kept" in capsys.readouterr().err
     assert (folder / "checkpoint.safetensors").read_bytes() == settings
     assert {path.name for path in folder.iterdir()} == {
         *(".lock", "checkpoint.safetensors", "metrics.jsonl", "predictions.npz", "weights.safetensors")

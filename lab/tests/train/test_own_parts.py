@@ -13,8 +13,8 @@ import torch
 from small_runs import CPU, weights
 
 from refocal_lab.cli import main
-from refocal_lab.cli.parser import parser
-from refocal_lab.cli.train import _recipes
+from refocal_lab.cli.parser import build_parser
+from refocal_lab.cli.recipes import build_recipes
 from refocal_lab.train.data import load, make_data_set
 from refocal_lab.train.loop import train
 from refocal_lab.train.models import build
@@ -124,7 +124,7 @@ def test_a_network_a_loss_and_data_of_ones_own_are_trained(tmp_path, capsys):
     recipe = TrainingRecipe(
         data="mine:blobs", model="mine:small", loss="mine:sharp", epochs=4, batch_size=20, learning_rate=0.1
     )
-    assert _recipes(parser().parse_args(shlex.split(card["command"])[1:])) == [recipe]
+    assert build_recipes(build_parser().parse_args(shlex.split(card["command"])[1:])) == [recipe]
     folder = tmp_path / "runs" / card["name"]
     network = load_network(folder, classes=3, shape=(5,))
     data = load("mine:blobs")
@@ -134,7 +134,7 @@ def test_a_network_a_loss_and_data_of_ones_own_are_trained(tmp_path, capsys):
 
 
 def test_a_stopped_run_goes_on_with_the_same_parts(tmp_path):
-    (recipe,) = _recipes(parser().parse_args(["train", *OWN, *QUICK]))
+    (recipe,) = build_recipes(build_parser().parse_args(["train", *OWN, *QUICK]))
 
     class StoppedError(Exception):
         pass

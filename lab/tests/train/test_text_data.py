@@ -104,7 +104,7 @@ def test_a_line_that_is_no_tree_is_named(line, message):
 def test_damaged_treebanks(tmp_path):
     files, treebank = texts.trees()
     texts.write(tmp_path, files | {"dev.txt": files["dev.txt"] + b"(2 more)\n"})
-    with pytest.raises(DataError, match=r"dev\.txt has 21 trees, the published one 20"):
+    with pytest.raises(DataError, match=r"dev\.txt has 21 trees, the published file has 20"):
         load(treebank.spec(), tmp_path)
     texts.write(tmp_path, {"dev.txt": b"(2 a)\n(2 \xff)\n"})
     with pytest.raises(DataError, match=r"dev\.txt, line 2: not UTF-8"):
@@ -191,13 +191,13 @@ def test_what_unpacks_to_any_size_is_refused_before_it_does(tmp_path, monkeypatc
         path = tmp_path / "trainDevTestTrees_PTB.zip"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("trees/train.txt", zeros)
-        read = partial(sst._from_archive, tmp_path, "train.txt")
+        read = partial(sst._read_archive, tmp_path, "train.txt")
     else:
         path = tmp_path / name
         path.write_bytes(gzip.compress(zeros) if name.endswith("gz") else lzma.compress(zeros, preset=0))
-        read = partial(sst._from_xz, tmp_path, "train.txt")
+        read = partial(sst._read_xz, tmp_path, "train.txt")
         if name.startswith("20news"):
-            read = partial(list, newsgroups20._from_archive(path))
+            read = partial(list, newsgroups20._read_archive(path))
     del zeros
     tracemalloc.start()
     try:
@@ -236,7 +236,7 @@ def test_vocabulary_is_of_the_training_part_and_the_most_frequent():
 def test_word_vectors(tmp_path):
     files, treebank = texts.trees()
     texts.write(tmp_path / "sst", files)
-    with pytest.raises(FileNotFoundError, match=r"word_vectors 'glove' needs glove\.6B\.100d\.txt or .*'learned' does"):
+    with pytest.raises(FileNotFoundError, match=r"word_vectors 'glove' needs glove\.6B\.100d\.txt .*'learned' needs"):
         load(treebank.spec(), tmp_path, word_vectors="glove")
     content = texts.vectors(["of", "good", "never", ","])
     texts.write(tmp_path, {"glove/glove.6B.100d.txt": content, "mine.txt": content})

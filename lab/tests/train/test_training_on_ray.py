@@ -107,9 +107,9 @@ def meeting(folder, partners):
 
 @pytest.mark.parametrize("at_once", [1, 3, 4])
 def test_as_many_tasks_share_a_gpu_as_were_asked_for(tmp_path, at_once):
-    from refocal_lab.train.on_ray import spread
+    from refocal_lab.train.on_ray import run_tasks
 
-    found = list(spread(meeting(tmp_path, at_once), range(6), gpu_share=1 / at_once))
+    found = list(run_tasks(meeting(tmp_path, at_once), range(6), gpu_share=1 / at_once))
     assert max(most for most, _, _ in found) == at_once  # of six CPUs: the others wait for the GPU
     for _, given, visible in found:
         assert given == {"CPU": 1.0, "GPU": pytest.approx(1 / at_once, abs=1e-4)}
@@ -118,7 +118,7 @@ def test_as_many_tasks_share_a_gpu_as_were_asked_for(tmp_path, at_once):
 
 
 def test_a_task_waits_for_a_gpu_that_another_has(tmp_path):
-    from refocal_lab.train.on_ray import spread
+    from refocal_lab.train.on_ray import run_tasks
 
     @ray.remote(num_gpus=1)
     class Holder:
@@ -127,7 +127,7 @@ def test_a_task_waits_for_a_gpu_that_another_has(tmp_path):
 
     holder = Holder.remote()
     assert ray.get(holder.ready.remote())
-    results = spread(meeting(tmp_path, 1), [0], gpu_share=0.25)
+    results = run_tasks(meeting(tmp_path, 1), [0], gpu_share=0.25)
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.extend(results))
     thread.start()
@@ -184,7 +184,7 @@ def test_word_vectors_are_those_of_the_recipe(tmp_path, monkeypatch, given, pass
 
 
 def test_what_a_network_raises_comes_after_the_others_are_trained(tmp_path):
-    from refocal_lab.train.on_ray import spread
+    from refocal_lab.train.on_ray import run_tasks
 
     def halve(number):
         if number % 2:
@@ -192,7 +192,7 @@ def test_what_a_network_raises_comes_after_the_others_are_trained(tmp_path):
             raise ValueError(msg)
         return number // 2
 
-    results = list(spread(halve, [2, 3, 4], gpu_share=0.5))
+    results = list(run_tasks(halve, [2, 3, 4], gpu_share=0.5))
     assert sorted(result for result in results if isinstance(result, int)) == [1, 2]
     (error,) = (result for result in results if not isinstance(result, int))
     assert type(error) is ValueError
@@ -205,7 +205,7 @@ def test_what_brings_down_its_workers_is_named(monkeypatch):
 
     monkeypatch.setattr(training, "RETRIES", 1)
     monkeypatch.setattr(tasks, "RETRIES", 1)
-    (error,) = training.spread(lambda _: os._exit(1), ["003-fig-3"], gpu_share=0.5)
+    (error,) = training.run_tasks(lambda _: os._exit(1), ["003-fig-3"], gpu_share=0.5)
     assert str(error).startswith("a worker died 2 times while it worked on 003-fig-3: ")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from refocal.scale.ray_engine import open_ray
 from refocal_lab.reproduce import Context, Reproduction, read_specs
 from refocal_lab.reproduce import reproduce as make
-from refocal_lab.train.on_ray import spread
+from refocal_lab.train.on_ray import run_tasks
 
 
 def reproduce(
@@ -38,7 +38,7 @@ def reproduce(
     given = {name: None if path is None else path.absolute() for name, path in (("data", data), ("zoo", zoo))}
     settings = {**folders, **given, "scale": scale, "force": force}
     with open_ray(address, lambda _: None):
-        yield from spread(_reproduce_one, ids, gpu_share=0, **settings)
+        yield from run_tasks(_reproduce_one, ids, gpu_share=0, **settings)
 
 
 def _reproduce_one(

@@ -9,6 +9,7 @@
 | `objective` | `build_loss(recipe)` makes the loss of a recipe |
 | `own_parts` | networks, losses and data sets of your own, named `package.module:function` |
 | `recipe` | `TrainingRecipe`: all settings of one training, with the papers' values as defaults |
+| `defaults` | the defaults that depend on the kind of data |
 | `loop` | `train(recipes, data, out, ...)` trains networks, one after another or side by side on a GPU |
 | `on_ray` | the same on a Ray cluster, one task per network |
 | `trial` | `Trial`: one network being trained, epoch by epoch |

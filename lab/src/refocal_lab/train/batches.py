@@ -1,7 +1,7 @@
-"""The training part on the device, and the batches of an epoch: order and augmentation are drawn at its start.
+"""The training part on the device, and the batches of an epoch, whose order and augmentation are drawn at its start.
 
-Everything random about an epoch follows from the seed and the number of the epoch, so that a run that was stopped goes
-on as if it had not been. The tensors keep their places in memory: a captured step reads them anew at each replay.
+Everything random about an epoch follows from the seed and the number of the epoch, so a stopped run continues as if it
+had never stopped. The tensors keep their places in memory, because a captured step reads them again at each replay.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _EVALUATION_BATCH = 2_000
 
 
 class Evaluation(Protocol):
-    """A part of a data set on the device."""
+    """A part of a data set on the device, to be evaluated again and again."""
 
     def logits(self, network: torch.nn.Module) -> Iterator[Tensor]:
-        """Of its samples in their order, piece by piece."""
+        """The logits of the samples in their order, piece by piece."""
 
 
 class BatchSource(Protocol):
-    """What a step takes its batches from.
+    """The batches of a training part, for `Step`.
 
     Attributes:
-        steps: How many there are in an epoch.
+        steps: Number of steps per epoch.
         fixed_shapes: Whether all batches have tensors of one shape, so that a step can be captured.
     """
 
@@ -40,7 +40,7 @@ class BatchSource(Protocol):
 
     @property
     def size(self) -> int:
-        """Samples a step in this process."""
+        """Samples per step in this process."""
 
     @property
     def position(self) -> Tensor:
@@ -48,32 +48,32 @@ class BatchSource(Protocol):
 
     @property
     def epoch_labels(self) -> Tensor:
-        """The labels of the epoch's samples in the order of the steps (steps, size)."""
+        """Labels (steps, size) of the samples of the epoch."""
 
     def draw(self, epoch: int) -> None:
-        """Choose what is random about an epoch and go to its beginning."""
+        """Draw everything random about an epoch and go to its first step."""
 
     def next(self) -> tuple[Any, Tensor]:
-        """What the network takes in the present step, and the labels (B,) of its logits, a sample's own first."""
+        """The inputs of the present step, and the labels (B,) of its logits; those of the samples come first."""
 
     def go_on(self) -> None:
-        """Move to the next step."""
+        """Go to the next step."""
 
     def select_samples(self, logits: Tensor) -> Tensor:
-        """Of the logits of a step those that `epoch_labels` belong to (size, K)."""
+        """The logits (size, K) of a step that belong to `epoch_labels`."""
 
     def evaluation(self, part: Part) -> Evaluation:
-        """A part, to be evaluated again and again."""
+        """Prepare a part for evaluation."""
 
 
 class Order:
-    """Which samples each step of an epoch has.
+    """The order of the samples in an epoch.
 
     Args:
         count: Number of samples.
-        batch_size: Samples a step, over all processes.
+        batch_size: Samples per step, over all processes.
         seed: Fixes the order.
-        process: Which of the processes this is, and how many there are: each takes its share of every batch.
+        process: This process; each one takes its share of every batch.
     """
 
     def __init__(self, count: int, *, batch_size: int, seed: int, process: Process = ALONE) -> None:
@@ -85,35 +85,35 @@ class Order:
         self.steps, self.size = count // self._whole, self._whole // process.count
 
     def generator(self, epoch: int) -> np.random.Generator:
-        """What all that is random about an epoch is drawn from, the order first."""
+        """The source of everything random about an epoch; the order is drawn first."""
         return np.random.default_rng([self._seed, epoch])
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """The samples of an epoch (steps x batch_size,), over all processes."""
+        """Draw the samples (steps x batch_size,) of an epoch, over all processes."""
         return rng.permutation(self._count)[: self.steps * self._whole]
 
     def share(self, drawn: np.ndarray) -> np.ndarray:
-        """What falls to this process (steps, size, ...) of values for all samples drawn."""
+        """This process's share (steps, size, ...) of values for all drawn samples."""
         return drawn.reshape(self.steps, self._whole, *drawn.shape[1:])[:, self._process.rank :: self._process.count]
 
     def rows(self, epoch: int) -> np.ndarray:
-        """The samples of each step of an epoch (steps, size)."""
+        """The samples (steps, size) of an epoch in this process."""
         return np.ascontiguousarray(self.share(self.draw(self.generator(epoch))))
 
 
 class ArrayBatches(BatchSource):
-    """Batches of a part of a data set.
+    """Batches of images or vectors.
 
     Args:
         inputs: Images (N, H, W, C) of bytes, or vectors (N, F).
         labels: Class indices (N,).
-        mean: Of each channel or feature, subtracted from the inputs.
-        std: Of each channel or feature; they are divided by it.
+        mean: One value per channel, or one for vectors; subtracted from the inputs.
+        std: The same; the inputs are divided by it.
         augmentation: "crop-flip" or "crop" for images, or "none".
-        batch_size: Samples a step, over all processes.
+        batch_size: Samples per step, over all processes.
         seed: Fixes order and augmentation.
-        device: Where the data live.
-        dtype: Of the inputs that the network is given.
+        device: Where the data are.
+        dtype: Type of the network's inputs.
         process: As in `Order`.
     """
 
@@ -150,7 +150,7 @@ class ArrayBatches(BatchSource):
 
     @property
     def size(self) -> int:
-        """Samples a step in this process."""
+        """Samples per step in this process."""
         return self._choices.shape[1]
 
     @property
@@ -160,11 +160,11 @@ class ArrayBatches(BatchSource):
 
     @property
     def epoch_labels(self) -> Tensor:
-        """The labels of the epoch's samples in the order of the steps (steps, size)."""
+        """Labels (steps, size) of the samples of the epoch."""
         return self._labels[self._choices[:, :, 0]]
 
     def draw(self, epoch: int) -> None:
-        """Choose order, windows and reflections of an epoch and go to its beginning."""
+        """Draw the order, crops and reflections of an epoch and go to its first step."""
         rng = self._order.generator(epoch)
         order = self._order.draw(rng)
         choices = np.zeros((len(order), 4), np.int64)
@@ -177,7 +177,7 @@ class ArrayBatches(BatchSource):
         self._position.zero_()
 
     def next(self) -> tuple[Tensor, Tensor]:
-        """Inputs (B, C, H, W), channels last in memory, or (B, F), and labels (B,) of the present step."""
+        """Inputs (B, C, H, W) with channels last in memory, or (B, F), and labels (B,) of the present step."""
         index, top, left, mirrored = self._choices.index_select(0, self._position)[0].unbind(1)
         if self._extent is None:
             inputs = self._inputs[index]
@@ -190,34 +190,34 @@ class ArrayBatches(BatchSource):
         return normalize(inputs, self._mean, self._scale, self._dtype), self._labels[index]
 
     def go_on(self) -> None:
-        """Move to the next step."""
+        """Go to the next step."""
         self._position.add_(1)
 
     def select_samples(self, logits: Tensor) -> Tensor:
-        """All: each sample has one row."""
+        """All of them: each sample has one row."""
         return logits
 
     def evaluation(self, part: Part) -> Evaluation:
-        """A part, to be evaluated again and again, without augmentation."""
+        """Prepare a part for evaluation, without augmentation."""
         assert isinstance(part.inputs, np.ndarray)
         inputs = torch.from_numpy(part.inputs).to(self._labels.device)
         return ArrayEvaluation(inputs, mean=self._mean, scale=self._scale, dtype=self._dtype)
 
 
 class ArrayEvaluation(Evaluation):
-    """Inputs on the device, normalized where they are used."""
+    """Images or vectors of a part on the device, normalized when they are used."""
 
     def __init__(self, inputs: Tensor, *, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
         self._inputs, self._mean, self._scale, self._dtype = inputs, mean, scale, dtype
 
     def logits(self, network: torch.nn.Module) -> Iterator[Tensor]:
-        """Of all samples, piece by piece."""
+        """The logits of all samples, piece by piece."""
         for first in range(0, len(self._inputs), _EVALUATION_BATCH):
             inputs = self._inputs[first : first + _EVALUATION_BATCH]
             yield network(normalize(inputs, self._mean, self._scale, self._dtype))
 
 
 def normalize(inputs: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Inputs as a network takes them: (inputs - mean) scale, images as (B, C, H, W) with channels last in memory."""
+    """Turn inputs into those of a network, (inputs - mean) scale; images as (B, C, H, W), channels last in memory."""
     values = ((inputs.float() - mean) * scale).to(dtype)
     return values.permute(0, 3, 1, 2) if values.ndim == 4 else values

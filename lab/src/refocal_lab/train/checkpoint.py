@@ -1,4 +1,4 @@
-"""Checkpoints: all tensors of a training and where it stands, in one safetensors file, replaced whole or not at all."""
+"""Checkpoints: all tensors of a training and its progress, in one safetensors file, replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from refocal._files import replacing
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read, or is of another training."""
+    """A checkpoint that cannot be read, or that belongs to another training."""
 
 
 class CheckpointInfo(NamedTuple):
-    """Where a training stands.
+    """The progress of a training.
 
     Attributes:
-        epochs: How many are done.
-        settings: What it was begun with, as JSON.
-        processes: How many share its batches.
+        epochs: Number of epochs done.
+        settings: Settings that it was started with, as JSON.
+        processes: Number of processes that share its batches.
     """
 
     epochs: int
@@ -34,7 +34,7 @@ class CheckpointInfo(NamedTuple):
         """The settings as a mapping."""
 
         def refuse(reason: str) -> CheckpointError:
-            return CheckpointError(f"the checkpoint {path} cannot be read: its settings are no recipe ({reason})")
+            return CheckpointError(f"the checkpoint {path} cannot be read: its settings are not a recipe ({reason})")
 
         settings = parse_json(self.settings, refuse)
         if not isinstance(settings, dict):
@@ -44,7 +44,7 @@ class CheckpointInfo(NamedTuple):
 
 
 def save(path: Path, tensors: dict[str, Tensor], *, epochs: int, settings: str, processes: int = 1) -> None:
-    """Write a checkpoint; a full disk leaves the one before."""
+    """Write a checkpoint. If the disk is full, the previous one stays."""
     import safetensors.torch
 
     content = safetensors.torch.save(
@@ -55,22 +55,22 @@ def save(path: Path, tensors: dict[str, Tensor], *, epochs: int, settings: str, 
         with replacing(path, overwrite=True) as file:
             file.write(content)
     except OSError as error:
-        kept = "; the one before it is kept" if path.exists() else ""
+        kept = "; the previous one is kept" if path.exists() else ""
         msg = f"the checkpoint {path} could not be written ({error.strerror}){kept}"
         raise OSError(error.errno, msg) from None
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], int, dict[str, Any]]:
-    """Tensors, the number of epochs done, and the settings that were trained with."""
-    with _open(path) as (file, about):
+    """Read the tensors, the number of epochs done, and the settings of the training."""
+    with _open(path) as (file, info):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-        return tensors, about.epochs, about.recipe(path)
+        return tensors, info.epochs, info.recipe(path)
 
 
 def read_info(path: Path) -> CheckpointInfo:
-    """Where a training stands, without its tensors."""
-    with _open(path) as (_, about):
-        return about
+    """Read the progress of a training, without its tensors."""
+    with _open(path) as (_, info):
+        return info
 
 
 @contextmanager
@@ -81,10 +81,10 @@ def _open(path: Path) -> Iterator[tuple[Any, CheckpointInfo]]:
         check_regular(path)
         with safetensors.safe_open(path, framework="pt") as file:
             noted = file.metadata() or {}
-            processes = int(noted.get("processes", 1))  # older checkpoints do not note them
+            processes = int(noted.get("processes", 1))  # older checkpoints have no such entry
             yield file, CheckpointInfo(int(noted["epochs"]), noted["settings"], processes)
     except CheckpointError:
         raise
     except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
-        msg = f"the checkpoint {path} cannot be read ({error}); the run is left as it is, remove it to begin again"
+        msg = f"the checkpoint {path} cannot be read ({error}); the run is unchanged; remove it to start again"
         raise CheckpointError(msg) from None

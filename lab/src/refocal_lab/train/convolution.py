@@ -1,4 +1,4 @@
-"""A convolution layer that takes the kernels of `kernels.conv3x3` where they are faster, and PyTorch's elsewhere."""
+"""A convolution layer that uses the kernels of `kernels.conv3x3` where they are faster, and else PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,21 +12,30 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class _Tile(NamedTuple):
-    """How the kernels are laid out: results that are neighbors and taps of a row taken together, groups a program."""
+    """How a kernel divides its work.
+
+    Attributes:
+        pixels: Neighboring results that one group computes together.
+        taps: Taps of a row that are one matrix product.
+        block: Groups per program.
+        warps: Warps per program.
+        shares: Partial sums of a gradient.
+        stages: Stages of the software pipeline.
+    """
 
     pixels: int
     taps: int
     block: int
     warps: int
-    shares: int = 0  # of a gradient's sum
+    shares: int = 0
     stages: int = 1
 
     def fit(self, width: int) -> _Tile:
-        """The same for images whose rows have an odd number of pixels."""
+        """This tile, or one of single pixels if the width of the image is not a multiple."""
         return self if width % self.pixels == 0 else self._replace(pixels=1)
 
 
-# the fastest on an H200 of those tried, by channels in and out, and stride
+# by channels in, channels out and stride: the fastest of the tiles tried on an H200
 _CONVOLVED = {
     (3, 16, 1): _Tile(1, 3, 128, 2),
     (16, 16, 1): _Tile(2, 3, 128, 4),
@@ -47,7 +56,7 @@ _SPREAD_BLOCK, _WARPS = 256, 4
 
 
 class Convolution(nn.Conv2d):
-    """`nn.Conv2d`; on a GPU in bfloat16, the 3x3 convolutions of He's networks for CIFAR are fast."""
+    """`nn.Conv2d`, with faster kernels for the 3x3 convolutions of He's networks for CIFAR in bfloat16 on a GPU."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Convolve (N, C, H, W)."""
@@ -74,12 +83,12 @@ class Convolution(nn.Conv2d):
 
 @torch.library.custom_op("refocal::convolve3x3", mutates_args=())
 def convolve(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> Tensor:
-    """3x3 convolution of the channels in `_CONVOLVED`; transposed: the gradient in its inputs."""
+    """3x3 convolution for the channels in `_CONVOLVED`; if transposed, the gradient with respect to its inputs."""
     from refocal_lab.train.kernels import conv3x3
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     weight = weight.contiguous(memory_format=torch.channels_last)
-    outputs = _results(inputs, weight, stride, transposed)
+    outputs = _empty_results(inputs, weight, stride, transposed)
     if transposed and stride == 2:
         count, _, height, width = inputs.shape
         pixels = count * height * width
@@ -123,7 +132,7 @@ def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
         STAGES=tile.stages,
         num_warps=tile.warps,
     )
-    total = _like_weight(inputs, gradient)
+    total = _empty_weight(inputs, gradient)
     rows = _power_of_two(shares)
     block = max(8192 // rows, 16)
     conv3x3.add_up[(-(-size // block),)](
@@ -133,7 +142,7 @@ def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
 
 
 def _constants(tile: _Tile, inner: int, results: Tensor, stride: int) -> dict[str, int]:
-    """What both kernels over groups of results are compiled for."""
+    """The constants that the kernels over groups of results are compiled for."""
     _, outer, height, width = results.shape
     reached = stride * (tile.pixels - 1) + tile.taps  # inputs in a row
     return {
@@ -143,11 +152,11 @@ def _constants(tile: _Tile, inner: int, results: Tensor, stride: int) -> dict[st
 
 
 def _power_of_two(count: int) -> int:
-    """The next one, and at least what a matrix instruction takes."""
+    """The next power of two, and at least the size of a matrix instruction."""
     return max(16, 1 << (count - 1).bit_length())
 
 
-def _results(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> Tensor:
+def _empty_results(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> Tensor:
     count, _, height, width = inputs.shape
     if transposed:
         shape = (count, weight.shape[1], height * stride, width * stride)
@@ -156,19 +165,19 @@ def _results(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> T
     return torch.empty(shape, dtype=inputs.dtype, device=inputs.device, memory_format=torch.channels_last)
 
 
-def _like_weight(inputs: Tensor, gradient: Tensor) -> Tensor:
+def _empty_weight(inputs: Tensor, gradient: Tensor) -> Tensor:
     shape = (gradient.shape[1], inputs.shape[1], 3, 3)
     return torch.empty(shape, dtype=inputs.dtype, device=inputs.device, memory_format=torch.channels_last)
 
 
 @convolve.register_fake
 def _(inputs: Tensor, weight: Tensor, stride: int, transposed: bool) -> Tensor:
-    return _results(inputs, weight, stride, transposed)
+    return _empty_results(inputs, weight, stride, transposed)
 
 
 @_correlate.register_fake
 def _(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:  # noqa: ARG001
-    return _like_weight(inputs, gradient)
+    return _empty_weight(inputs, gradient)
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: Tensor) -> None:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""What is measured after each epoch, a line of JSON each."""
+"""The measures after each epoch, one line of JSON per epoch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from refocal._files import name_if_full, write_text
 
 
 def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """NLL, error and ECE (15 bins); and NLL, entropy and true-class probability of correct and wrong samples apart.
+    """Measure predictions: NLL, error and ECE, and three means over the correct and over the wrong samples.
+
+    The three means are those of the NLL, the softmax entropy and the probability of the true class. They are None if
+    there are no such samples.
 
     Args:
-        logits: (N, K).
+        logits: Logits (N, K).
         labels: Class indices (N,).
 
     Example:
         >>> measure(np.array([[2.0, 0.0], [1.0, 0.0]]), np.array([0, 1]))["error"]
         0.5
 
-    Reference: 002, section 3 (Figures 1 and 3 plot these).
+    Reference: Mukhoti et al. (2020), section 3 (Figures 1 and 3 plot these).
     """
     log_probs = log_softmax(logits.astype(np.float64), axis=1)
     probs = np.exp(log_probs)
@@ -50,26 +53,26 @@ def _summarize(true: np.ndarray, entropy: np.ndarray, group: np.ndarray) -> dict
 
 
 class History:
-    """The file `metrics.jsonl` of a run: one line an epoch."""
+    """The file `metrics.jsonl` of a run: one line per epoch."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def keep(self, epochs: int) -> None:
-        """Drop what was written after so many epochs, in whatever state a kill left it: the run goes on from there."""
+        """Drop the lines after this many epochs, even a damaged one that a kill left: the run continues from there."""
         lines = self._lines()
         if len(lines) < epochs:
             msg = (
                 f"{self._path} has {len(lines)} epochs, the checkpoint beside it {epochs}: one of them is damaged, "
-                "remove both to begin again"
+                "remove both to start again"
             )
             raise ValueError(msg)
-        _parse(lines[:epochs], self._path)  # what is damaged is told now, not when all epochs are over
+        _parse(lines[:epochs], self._path)  # report damage now, not when all epochs are over
         if lines[epochs:]:
             write_text(self._path, "".join(lines[:epochs]), overwrite=True)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add an epoch, with six digits; it is on the disk before the checkpoint that counts it."""
+        """Add an epoch, with six digits. It is on the disk before the checkpoint that counts it."""
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(_round(record)) + "\n")
@@ -79,13 +82,13 @@ class History:
             name_if_full(error, self._path)
             raise
 
-    def best(self) -> int:
+    def find_best(self) -> int:
         """The first epoch with the lowest validation error."""
         epochs = self.read()
         return min(epochs, key=lambda epoch: epoch["val"]["error"])["epoch"]
 
     def read(self) -> list[dict[str, Any]]:
-        """All epochs."""
+        """Read the measures of all epochs."""
         return _parse(self._lines(), self._path)
 
     def _lines(self) -> list[str]:
@@ -96,13 +99,13 @@ class History:
 
 def _parse(lines: list[str], path: Path) -> list[dict[str, Any]]:
     def refuse(reason: str) -> ValueError:
-        return ValueError(f"{path} is damaged ({reason}): remove it and the checkpoint beside it to begin again")
+        return ValueError(f"{path} is damaged ({reason}): remove it and the checkpoint beside it to start again")
 
     epochs = [parse_json(line, refuse) for line in lines]
     for number, epoch in enumerate(epochs, start=1):
         val = epoch.get("val") if isinstance(epoch, dict) else None
         if not isinstance(val, dict) or not isinstance(val.get("error"), int | float) or epoch.get("epoch") != number:
-            reason = f"line {number} is not the measures of epoch {number}"
+            reason = f"line {number} does not hold the measures of epoch {number}"
             raise refuse(reason)
     return epochs
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from refocal_lab.train.recipe import TrainingRecipe
 
-# loss -> the settings it needs
+# the settings that each loss needs
 _NEEDS: dict[str, tuple[str, ...]] = {
     "cross-entropy": (),
     "focal": ("gamma",),
@@ -31,7 +31,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
 LOSSES = tuple(_NEEDS)
 SCHEDULED = ("fls-531", "fls-532")
 _UNSMOOTHED = ("brier", "mmce", "dual-focal", "inverse-focal", "proper-focal")
-_SCHEDULE = (100 / 350, 250 / 350)  # 002 changes gamma after 100 and 250 of 350 epochs
+_SCHEDULE = (100 / 350, 250 / 350)  # Mukhoti et al. (2020) change gamma after 100 and 250 of 350 epochs
 
 
 def check_loss(name: str, *, gamma: float | None, label_smoothing: float, factor: float | None) -> None:
@@ -55,7 +55,7 @@ def check_loss(name: str, *, gamma: float | None, label_smoothing: float, factor
 
 
 def build_schedule(name: str, epochs: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Epochs after which gamma changes, and its values, of a loss that changes it by epoch.
+    """The epochs after which a scheduled loss changes gamma, and the values of gamma.
 
     Example:
         >>> build_schedule("fls-532", 350)
@@ -67,7 +67,12 @@ def build_schedule(name: str, epochs: int) -> tuple[tuple[int, ...], tuple[float
 
 
 def gamma_at_epoch(name: str, *, epochs: int, epoch: int) -> float:
-    """Gamma that an epoch, counted from 1, of so many is trained with.
+    """The gamma of one epoch of a scheduled loss.
+
+    Args:
+        name: Of the loss, one of `SCHEDULED`.
+        epochs: Number of epochs of the training.
+        epoch: The epoch, counted from 1.
 
     Example:
         >>> [gamma_at_epoch("fls-532", epochs=350, epoch=epoch) for epoch in (100, 101, 350)]

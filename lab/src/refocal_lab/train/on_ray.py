@@ -1,4 +1,4 @@
-"""Training networks on a Ray cluster: a task a network, which goes on from its checkpoint where its worker died."""
+"""Train networks on a Ray cluster, one task per network, which survives the death of its worker."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def train(
     keep_logits: tuple[int, ...] = (),
     finished: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Train networks, each by a task on the cluster, in a folder of its own under `out`, which all machines share.
+    """Train networks on a cluster, each in its own folder under `out`, which all machines share.
 
-    Finished networks are left alone; one whose worker dies is started again by Ray and goes on from its checkpoint.
-    The card of each says on which machine it was finished, `ran_on`.
+    Finished runs are skipped. If a worker dies, Ray starts its task again, and the network continues from its
+    checkpoint. The entry `ran_on` of a card names the machine that finished the network.
 
     Args:
         recipes: What to train.
         out: Folder of the runs.
-        address: Of the cluster; None for one on this machine.
-        at_once: How many networks share a GPU, where the cluster has some; the others wait.
-        data_folder: Of the data files, on every machine; None for `$REFOCAL_DATA`.
-        compiled: Let `torch.compile` fuse the networks' elementwise work (on a GPU).
-        keep_logits: Epochs after which the logits of the training part are stored.
-        finished: Is told the name of each network that is trained.
+        address: Address of the cluster; None for a cluster on this machine.
+        at_once: Number of networks that share a GPU, if the cluster has GPUs; the others wait.
+        data_folder: Folder of the data files, on every machine; None for `$REFOCAL_DATA`.
+        compiled: Let `torch.compile` fuse the elementwise operations of the networks (on a GPU).
+        keep_logits: Epochs after which to store the logits of the training part.
+        finished: Called with the name of each network when it is trained.
     """
     from refocal_lab.train.loop import check_epochs
 
@@ -60,7 +60,7 @@ def train(
     }
     failures: list[Exception] = []
     with open_ray(address, lambda _: None):
-        for result in spread(_train_one, recipes, gpu_share=1 / at_once, **settings):
+        for result in run_tasks(_train_one, recipes, gpu_share=1 / at_once, **settings):
             if isinstance(result, Exception):
                 failures.append(result)
             else:
@@ -69,13 +69,19 @@ def train(
         raise_all(failures)
 
 
-def spread(
+def run_tasks(
     function: Callable[..., R], items: Sequence[Any], *, gpu_share: float, **settings: Any
 ) -> Iterator[R | Exception]:
-    """Results of a function of each item and the settings, or what it raised, as Ray's tasks end; leaving ends them.
+    """Call a function on each item, one Ray task per item, and yield results or exceptions as the tasks end.
 
-    A task has one CPU and, on a cluster with GPUs, a share of one, for which it waits. Ray starts it again where its
-    worker dies, three times at most.
+    A task gets one CPU and, on a cluster with GPUs, a share of a GPU, for which it waits. If a worker dies, Ray starts
+    its task again, three times at most. Closing the iterator ends the remaining tasks.
+
+    Args:
+        function: Called with an item and the settings.
+        items: One per task.
+        gpu_share: The share of a GPU that a task gets.
+        settings: Keyword arguments of all calls.
     """
     import ray
 
@@ -100,7 +106,7 @@ def spread(
 
 
 def raise_all(failures: Sequence[Exception]) -> None:
-    """Raise what went wrong: one exception as it is, several as one with the reasons of all."""
+    """Raise a single exception as it is, or several as one that gives all reasons."""
     if len(failures) == 1:
         raise failures[0]
     reasons = dict.fromkeys(str(failure) for failure in failures)
@@ -133,7 +139,7 @@ def _train_one(
     add_to_path(working_folder)
     data_folder = None if is_own(recipe.data) else data_folder
     data = load(recipe.data, folder=data_folder, split_seed=recipe.split_seed, word_vectors=vectors)
-    # without a share Ray leaves all GPUs of the machine in sight
+    # a task without a share still sees all GPUs of its machine
     on_gpu = bool(ray.get_gpu_ids()) and torch.cuda.is_available()
     loop.train(
         [recipe],

@@ -1,4 +1,4 @@
-"""What a training is made of: its settings, their checks, and the papers' values as defaults."""
+"""The settings of a training, their checks, and the papers' values as defaults."""
 
 from __future__ import annotations
 
@@ -17,51 +17,59 @@ from refocal_lab.train.objective import check_loss
 from refocal_lab.train.own_parts import check_name, is_own
 
 AUGMENTATIONS = ("crop-flip", "crop", "none")
-_FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # mirrored digits and letters are others
+_FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # a mirrored digit or letter is another one
 _LATE_DECAY = ("svhn",)
 OPTIMIZERS = ("sgd", "adam", "adagrad")
 KEPT = ("last", "best-validation")
 
 
 def _by_data() -> Any:
-    """A setting whose default depends on the data: a paper's value for them."""
+    """A setting whose default depends on the data: the value that a paper uses for them."""
     return field(default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
-    """Settings of one training; two with equal settings train the same network.
+    """All settings of one training. Recipes with equal settings train the same network.
+
+    Data, model and loss are names that the lab knows, or `package.module:function` for parts of your own.
 
     Attributes:
-        data: Name of a data set, see `refocal_lab.train.data`.
-        model: Name of a network, see `refocal_lab.train.models`.
-        loss: Name of a loss, see `refocal_lab.train.objective`.
+        data: Name of a data set, see `refocal_lab.train.data.load`.
+        model: Name of a network, see `refocal_lab.train.models.build`.
+        loss: Name of a loss, see `refocal_lab.train.objective.LOSSES`.
         gamma: Focusing parameter of the losses that have one.
-        label_smoothing: Of cross-entropy and focal loss.
-        factor: Weight of MMCE beside cross-entropy; 002 uses 2 for images, 8 for text.
-        curvature_penalty: Weight tau of the trace of the loss's Hessian, added to the loss (004, Eq. 33).
-        optimizer: "sgd", "adam" or "adagrad". Default: stochastic gradient descent; Adam for documents, AdaGrad for
-            trees.
+        label_smoothing: Label smoothing of cross-entropy and focal loss.
+        factor: Weight of MMCE, which is added to cross-entropy. Mukhoti et al. (2020) use 2 for images, 8 for texts.
+        curvature_penalty: Weight tau of the trace of the loss's Hessian, which is added to the loss; Kimura and
+            Naganuma (2024), Eq. 33.
+        optimizer: "sgd", "adam" or "adagrad". Default: "sgd"; "adam" for documents, "adagrad" for trees.
         epochs: Passes over the training part. Default: 200; 50 for documents, 25 for trees.
-        batch_size: Samples a step; what is left over at the end of an epoch waits for the next one. Default: 128; 25
-            for trees.
-        learning_rate: At first. Default: 0.1; 0.001 for documents, 0.05 for trees.
-        milestones: Epochs after which the learning rate is a tenth. Default: after 40 % and 75 % of the epochs, for
-            SVHN 50 % and 80 %, as 001 does; never for texts.
-        momentum: Of stochastic gradient descent. Default: 0.9.
-        weight_decay: On every parameter but word vectors: most words are absent from a batch, and would fade. Default:
-            0.0005; 0 for documents, 0.0001 for trees.
-        keep: The network of the "last" epoch, or that of the first with the lowest validation error,
-            "best-validation". Default: "last"; for texts the best.
+        batch_size: Samples per step. Samples that do not fill the last batch of an epoch are left out of it. Default:
+            128; 25 for trees.
+        learning_rate: Initial learning rate. Default: 0.1; 0.001 for documents, 0.05 for trees.
+        milestones: Epochs after which the learning rate falls to a tenth. Default: after 40 % and 75 % of the epochs,
+            for SVHN 50 % and 80 %, as in Charoenphakdee et al. (2021); never for texts.
+        momentum: Momentum of "sgd". Default: 0.9.
+        weight_decay: Weight decay of all parameters except word vectors, which would fade because most words are
+            absent from a batch. Default: 0.0005; 0 for documents, 0.0001 for trees.
+        keep: "last" keeps the network of the last epoch, "best-validation" that of the first epoch with the lowest
+            validation error. Default: "last"; "best-validation" for texts.
         word_vectors: Of texts: "glove", "learned" or a file, see `refocal_lab.train.data.load`. Default: "glove".
-        augmentation: "crop-flip" (four black pixels around, a random window, mirrored or not), "crop" or "none".
-            Default: "crop-flip" for CIFAR and Tiny ImageNet, "none" for the others.
-        sum_loss: Sum the loss over the batch, as the code of 002 does; it clips too.
-        clip_norm: Largest norm of the gradient; 2 in the code of 002.
+        augmentation: "crop-flip" (pad with four black pixels, crop at random, mirror at random), "crop" or "none".
+            Default: "crop-flip" for CIFAR and Tiny ImageNet, "none" for all others.
+        sum_loss: Sum the loss over the batch instead of averaging it, as the code of Mukhoti et al. (2020) does; that
+            code also clips the gradient.
+        clip_norm: Largest norm of the gradient; 2 in the code of Mukhoti et al. (2020).
         seed: Fixes initial weights, order and augmentation.
         split_seed: Fixes which samples are held out.
 
-    Reference: 001, section 6; 002, Appendix C.
+    Example:
+        >>> recipe = TrainingRecipe(data="svhn", model="resnet20", loss="focal", gamma=3.0, epochs=50)
+        >>> recipe.name, recipe.milestones
+        ('svhn-resnet20-focal-g3-s0', (25, 40))
+
+    Reference: Charoenphakdee et al. (2021), section 6; Mukhoti et al. (2020), Appendix C.
     """
 
     data: str
@@ -91,7 +99,7 @@ class TrainingRecipe:
         _check.one_of(self.optimizer, "optimizer", OPTIMIZERS)
         _check.one_of(self.keep, "keep", KEPT)
         if self.momentum and self.optimizer != "sgd":
-            msg = f"momentum is of optimizer 'sgd', got {self.momentum!r} with {self.optimizer!r}"
+            msg = f"momentum needs optimizer 'sgd', got {self.momentum!r} with {self.optimizer!r}"
             raise ValueError(msg)
         if self.word_vectors is not None and self.data not in TEXTS:
             msg = f"word_vectors are for {', '.join(TEXTS)}, got {self.word_vectors!r} for {self.data}"
@@ -120,7 +128,7 @@ class TrainingRecipe:
         _check.one_of(self.augmentation, "augmentation", AUGMENTATIONS)
 
     def _complete(self) -> None:
-        """Give each setting that depends on others its value."""
+        """Set each setting whose default depends on the others."""
         defaults = ARRAYS if self.data not in TEXTS else TREES if self.data == "sst" else DOCUMENTS
         for name, value in defaults.items():
             if getattr(self, name) is None:
@@ -144,7 +152,7 @@ class TrainingRecipe:
 
     @property
     def name(self) -> str:
-        """What a run of this recipe is called: data, network, loss with what sets it apart, and the seed."""
+        """The name of a run of this recipe: data, network, loss with its settings, and seed."""
         parts = [part.replace(":", ".") for part in (self.data, self.model, self.loss)]
         marked = (("g", self.gamma), ("f", self.factor), ("tau", self.curvature_penalty))
         parts += [f"{mark}{value:g}" for mark, value in marked if value is not None]
@@ -153,13 +161,21 @@ class TrainingRecipe:
         return "-".join([*parts, f"s{self.seed}"])
 
     def settings(self) -> dict[str, Any]:
-        """Every setting, as JSON and TOML know them."""
+        """All settings, in types that JSON and TOML have."""
         values = dataclasses.asdict(self)
         return values | {"milestones": list(self.milestones or ())}
 
 
 def parse_recipe(settings: Mapping[str, Any], *, where: str = "the recipe") -> TrainingRecipe:
-    """A recipe from a mapping; names and types that do not fit are refused.
+    """Make a recipe from a mapping of settings, such as a TOML file or a card holds. Imports nothing.
+
+    Args:
+        settings: Values by the names of `TrainingRecipe`.
+        where: Where the settings come from, for messages.
+
+    Raises:
+        ValueError: A setting is unknown, missing or out of range.
+        TypeError: A setting has the wrong type.
 
     Example:
         >>> parse_recipe({"data": "svhn", "model": "resnet20", "loss": "focal", "gamma": 3, "epochs": 50}).milestones
@@ -187,12 +203,12 @@ def parse_recipe(settings: Mapping[str, Any], *, where: str = "the recipe") -> T
 
 
 def expand_loss_name(name: str) -> str:
-    """The name of a loss, for which ce is short where it is cross-entropy."""
+    """The full name of a loss: "ce" is short for "cross-entropy"."""
     return "cross-entropy" if name == "ce" else name
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """The settings in a TOML file, to be completed and checked by `parse_recipe`."""
+    """Read the settings in a TOML file; `parse_recipe` checks and completes them."""
     return parse_toml(read_document(path), lambda reason: ValueError(f"{path} is not a TOML file: {reason}"))
 
 

@@ -1,7 +1,7 @@
 """One optimizer step as a whole: batch, augmentation, forward, loss, backward, update.
 
-On a GPU the step is captured once as a CUDA graph and replayed: the host only says "again". The network computes in
-bfloat16 with channels last; the optimizer moves float32 parameters, of which the network holds rounded copies.
+On a GPU the step is captured once as a CUDA graph, and the host only replays it. The network computes in bfloat16 with
+channels last. The optimizer updates float32 parameters, of which the network holds rounded copies.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from refocal_lab.train.models.layers import Dropout, Head, WordVectors
 from refocal_lab.train.process import combine
 from refocal_lab.train.recipe import TrainingRecipe
 
-_IN_FLIGHT = 8
-_WARM_UP = 3  # steps before a capture: libraries choose their kernels in the first ones
+_IN_FLIGHT = 8  # steps between two marks at which the host waits
+_WARM_UP = 3  # steps before a capture; libraries choose their kernels in the first ones
 
 
 class Step:
-    """Trains a network step by step; knows everything that a checkpoint must hold.
+    """Trains a network step by step, and knows all tensors that a checkpoint must hold.
 
     Args:
         network: Trained in place, on its device.
@@ -37,7 +37,7 @@ class Step:
         recipe: The optimizer's settings.
         classes: Number of classes.
         half: Compute in bfloat16.
-        compiled: Let `torch.compile` fuse the network's elementwise work.
+        compiled: Let `torch.compile` fuse the elementwise operations of the network.
     """
 
     def __init__(
@@ -73,21 +73,22 @@ class Step:
             exact.grad = gradient
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.num_batches_tracked = None  # not used where the momentum is fixed, but a kernel launch each
+                module.num_batches_tracked = None  # unused if the momentum is fixed, but it costs a kernel launch
         self._rate = torch.zeros((), device=device)
         self._seed = recipe.seed
         self._dropouts = [module for module in network.modules() if isinstance(module, Dropout)]
-        self._optimizer = optimizer(self._group_by_decay(recipe.weight_decay), recipe, rate=self._rate)
-        self._can_be_captured = batches.fixed_shapes and recipe.optimizer != "adagrad"  # PyTorch's counts on the host
+        self._optimizer = build_optimizer(self._group_by_decay(recipe.weight_decay), recipe, rate=self._rate)
+        # PyTorch's AdaGrad counts its steps on the host
+        self._can_be_captured = batches.fixed_shapes and recipe.optimizer != "adagrad"
         outputs = torch.empty((batches.size, classes), device="meta")
         self.losses = torch.zeros(batches.steps, device=device)
         self.logits = torch.zeros((batches.steps, *batches.select_samples(outputs).shape), device=device)
         self._graphs: dict[float | None, torch.cuda.CUDAGraph] = {}
-        # of its own: libraries keep work space by stream, and steps that share it cannot run at the same time
+        # Each step has its own stream: libraries keep work space per stream, and steps that share it cannot overlap.
         self.stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that training changes, by name: in place, so that copying into them restores a state."""
+        """The tensors that training changes, by name. Copying into them restores a state."""
         trained = dict(zip(self._names, self.parameters, strict=True))
         tensors = {
             f"parameter.{name}": trained.get(name, weight).data for name, weight in self.network.named_parameters()
@@ -101,13 +102,13 @@ class Step:
 
     @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
         self._round()
 
     def run_epoch(self, epoch: int, *, rate: float) -> None:
-        """Make all steps of an epoch; their losses and logits are in `losses` and `logits` then."""
+        """Run all steps of an epoch. Their losses and logits are then in `losses` and `logits`."""
         self.network.train()
         self._rate.fill_(rate)
         self._batches.draw(epoch)
@@ -123,19 +124,19 @@ class Step:
         marks = [torch.cuda.Event(blocking=True) for _ in range(2)]  # type: ignore[no-untyped-call]
         for number in range(self._batches.steps):
             replay()
-            if number % _IN_FLIGHT == 0:  # the host stays at most two such numbers of steps ahead
+            if number % _IN_FLIGHT == 0:  # the host stays at most two marks ahead
                 mark = marks[number // _IN_FLIGHT % 2]
                 mark.synchronize()
                 mark.record()
 
     def capture(self) -> None:
-        """Capture the step with the loss as it is now, on a GPU, where it can be; nothing is trained by it."""
+        """Capture the step with the present loss, on a GPU and if possible. This trains nothing."""
         if self._phase() in self._graphs or self.stream is None or not self._can_be_captured:
             return
         self.network.train()
         before = {name: tensor.clone() for name, tensor in self.state().items()}
         self.stream.wait_stream(torch.cuda.current_stream())
-        # no cudnn.benchmark: of the kernels it chose on an H200, some replays did not end
+        # no cudnn.benchmark: replays of some kernels that it chose on an H200 did not end
         with torch.cuda.stream(self.stream):
             for _ in range(_WARM_UP):
                 self._batches.position.zero_()
@@ -147,7 +148,7 @@ class Step:
             self._advance()
         self._graphs[self._phase()] = graph
         self.restore(before)
-        torch.cuda.current_stream().synchronize()  # what replays it runs on another stream
+        torch.cuda.current_stream().synchronize()  # replays run on another stream
 
     def _phase(self) -> float | None:
         """The gamma that a captured step holds as a constant; None if it holds none."""
@@ -159,7 +160,7 @@ class Step:
             logits, labels = self._forward(self.network, self._batches)
         loss = self.loss(logits.float(), labels)
         if not self._summed and len(labels) != self._batches.size:
-            loss = loss * (len(labels) / self._batches.size)  # of a sample, the sum over its labels
+            loss = loss * (len(labels) / self._batches.size)  # sum over the labels of a sample, mean over samples
         if self._penalty.tau:
             loss = loss + self._penalty(loss, self._used)
         gradients = torch.autograd.grad(loss, self._used)
@@ -176,7 +177,7 @@ class Step:
             self._batches.go_on()
 
     def _group_by_decay(self, weight_decay: float) -> list[dict[str, Any]]:
-        """The parameters, word vectors apart from those that decay."""
+        """The parameters in groups: word vectors do not decay, all others do."""
         vectors = {id(module.weight) for module in self.network.modules() if isinstance(module, WordVectors)}
         kinds: tuple[list[Tensor], list[Tensor]] = [], []
         for weight, kept in zip(self._used, self.parameters, strict=True):
@@ -187,11 +188,11 @@ class Step:
         return [group for group in groups if group["params"]]
 
     def _take(self, gradients: tuple[Tensor, ...]) -> None:
-        """Give each parameter its gradient: those of rounded weights are copied, all of one type in one launch."""
+        """Give each parameter its gradient. Gradients of rounded weights are copied, all in one launch."""
         if self._rounded:
             torch._foreach_copy_(self._exact_gradients, list(itertools.compress(gradients, self._is_rounded)))
         for kept, gradient, apart in zip(self.parameters, gradients, self._is_rounded, strict=True):
-            if not apart:  # fused optimizers go through memory, so that both must lie there in one order
+            if not apart:  # fused optimizers walk through memory, so both must have one order there
                 in_order = gradient.stride() == kept.stride()
                 kept.grad = gradient if in_order else torch.empty_like(kept).copy_(gradient)
 
@@ -200,8 +201,8 @@ class Step:
             torch._foreach_copy_(self._rounded, self._exact)
 
 
-def optimizer(groups: list[dict[str, Any]], recipe: TrainingRecipe, *, rate: Tensor) -> torch.optim.Optimizer:
-    """The optimizer of a recipe, with all of its state from the beginning: a checkpoint is restored into it."""
+def build_optimizer(groups: list[dict[str, Any]], recipe: TrainingRecipe, *, rate: Tensor) -> torch.optim.Optimizer:
+    """The optimizer of a recipe, with all of its state allocated, so that a checkpoint can be copied into it."""
     match recipe.optimizer:
         case "adagrad":
             return torch.optim.Adagrad(groups, lr=rate, fused=rate.device.type == "cpu")
@@ -226,12 +227,12 @@ def _forward(network: nn.Module, batches: BatchSource) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _compiled_forward() -> Callable[..., Any]:
-    """One compiled function for all networks of a kind: parameters are its inputs."""
+    """One compiled function for all networks of an architecture; parameters are its inputs."""
     return torch.compile(_forward, dynamic=False)
 
 
 def _rounded_weights(network: nn.Module) -> list[Tensor]:
-    """All but those of the last layer, whose logits keep their digits, and of batch norm, computed in float32."""
+    """All weights except those of the last layer and of batch norm, which compute in float32."""
     return [
         weight
         for module in network.modules()

@@ -1,4 +1,4 @@
-"""Batches of documents and of trees, laid out as their networks take them."""
+"""Batches of documents and of trees, in the layouts that their networks take."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from refocal_lab.train.data.words import UNKNOWN, Documents, Forest
 from refocal_lab.train.models.gp_cnn import GAP, SPREAD, STRIDE, PackedDocuments
 from refocal_lab.train.models.tree_lstm import TreeLevels
 
-LONGEST = 1_000  # words of a document that are read: the last ones
+LONGEST = 1_000  # words of a document that are read, the last ones
 _EVALUATION_BATCH = 256
-_PIECES_AT_ONCE = 50  # libraries for GPUs prepare for each shape anew: sizes are multiples, so that there are few
+_PIECES_AT_ONCE = 50  # sizes are multiples of this, because GPU libraries prepare again for each new shape
 
 
 class TextBatches(BatchSource):
@@ -26,7 +26,7 @@ class TextBatches(BatchSource):
     Args:
         part: The training part.
         scored: The classes of the samples, as in `DataSet`.
-        order: Which samples each step has.
+        order: Order of the samples.
         device: Where the network is.
     """
 
@@ -41,7 +41,7 @@ class TextBatches(BatchSource):
 
     @property
     def size(self) -> int:
-        """Samples a step in this process."""
+        """Samples per step in this process."""
         return self._order.size
 
     @property
@@ -51,35 +51,35 @@ class TextBatches(BatchSource):
 
     @property
     def epoch_labels(self) -> Tensor:
-        """The labels of the epoch's samples in the order of the steps (steps, size)."""
+        """Labels (steps, size) of the samples of the epoch."""
         return torch.from_numpy(self._part.labels[self._rows]).to(self._device)
 
     def draw(self, epoch: int) -> None:
-        """Choose the order of an epoch and go to its beginning."""
+        """Draw the order of an epoch and go to its first step."""
         self._rows = self._order.rows(epoch)
         self._number = 0
         self._position.zero_()
 
     def next(self) -> tuple[Any, Tensor]:
-        """The texts of the present step, and their labels: of trees those of all nodes, the roots first."""
+        """The texts of the present step, and their labels; for trees those of all nodes, the roots first."""
         return lay_out(self._part, self._rows[self._number], self._device)
 
     def go_on(self) -> None:
-        """Move to the next step."""
+        """Go to the next step."""
         self._number += 1
         self._position.add_(1)
 
     def select_samples(self, logits: Tensor) -> Tensor:
-        """The logits of the samples among those of a step, for the scored classes."""
-        return scored_logits(logits[: self.size], self._scored)
+        """The logits of the samples, for the scored classes."""
+        return select_scored(logits[: self.size], self._scored)
 
     def evaluation(self, part: Part) -> TextEvaluation:
-        """A part, to be evaluated again and again."""
+        """Prepare a part for evaluation."""
         return TextEvaluation(part, device=self._device)
 
 
 class TextEvaluation:
-    """Texts of a part in its order, laid out once."""
+    """The texts of a part in their order, laid out once."""
 
     def __init__(self, part: Part, *, device: torch.device) -> None:
         rows = np.arange(len(part))
@@ -87,18 +87,18 @@ class TextEvaluation:
         self._texts = [(lay_out(part, piece, device)[0], len(piece)) for piece in pieces]
 
     def logits(self, network: torch.nn.Module) -> Iterator[Tensor]:
-        """Of all samples, piece by piece."""
+        """The logits of all samples, piece by piece."""
         for texts, count in self._texts:
             yield network(texts)[:count]
 
 
-def scored_logits(logits: Tensor, scored: tuple[int, ...] | None) -> Tensor:
+def select_scored(logits: Tensor, scored: tuple[int, ...] | None) -> Tensor:
     """The columns of the scored classes."""
     return logits if scored is None else logits[:, list(scored)]
 
 
 def lay_out(part: Part, rows: np.ndarray, device: torch.device) -> tuple[Any, Tensor]:
-    """Texts as their network takes them, and their labels."""
+    """Turn texts into the input of their network; returns it and the labels."""
     if isinstance(part.inputs, Forest):
         levels, labels = arrange_levels(part.inputs[rows])
         return _to_device(device, levels), torch.from_numpy(labels).to(device)
@@ -107,11 +107,11 @@ def lay_out(part: Part, rows: np.ndarray, device: torch.device) -> tuple[Any, Te
 
 
 def arrange_levels(trees: Forest) -> tuple[TreeLevels, np.ndarray]:
-    """Trees by the heights of their nodes, and the labels of all nodes, roots first."""
+    """Sort trees by the heights of their nodes; returns them and the labels of all nodes, roots first."""
     lengths = np.diff(trees.starts)
     by_height = np.argsort(trees.heights, kind="stable")
     row = np.empty_like(by_height)
-    row[by_height] = np.arange(len(row))  # where each node stands now
+    row[by_height] = np.arange(len(row))  # the new row of each node
     leaves = int(np.searchsorted(trees.heights[by_height], 1))
     nodes = by_height[leaves:]
     first = np.repeat(trees.starts[:-1], lengths)[nodes]
@@ -131,7 +131,7 @@ def arrange_levels(trees: Forest) -> tuple[TreeLevels, np.ndarray]:
 
 
 def pack(documents: Documents) -> PackedDocuments:
-    """The last words of documents one after another, each from a multiple of `STRIDE` places on."""
+    """Join the last words of documents; each document starts at a multiple of `STRIDE` places."""
     lengths = np.minimum(np.diff(documents.starts), LONGEST)
     begins = np.concatenate([[0], np.cumsum(_ceil_divide(STRIDE, lengths + GAP))])
     inside = _count_up(lengths)
@@ -158,12 +158,12 @@ def pack(documents: Documents) -> PackedDocuments:
 
 
 def _ceil_divide(size: int, counts: np.ndarray) -> np.ndarray:
-    """How many of a size hold each count."""
+    """The smallest numbers of pieces of a size that hold each count."""
     return -(-counts // size)
 
 
 def _count_up(lengths: np.ndarray) -> np.ndarray:
-    """0, 1, ... for each length, one after another."""
+    """Count 0, 1, ... for each length, one after another."""
     ends = np.cumsum(lengths)
     return np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
 

@@ -29,26 +29,26 @@ from refocal_lab.train.results import write_results, write_training_logits
 from refocal_lab.train.resume import check_same_settings
 from refocal_lab.train.run_folder import RunFolder
 from refocal_lab.train.step import Step
-from refocal_lab.train.text_batches import TextBatches, scored_logits
+from refocal_lab.train.text_batches import TextBatches, select_scored
 
 ReportEpoch = Callable[["Trial", dict[str, Any]], None]
 
 
 class DivergedError(RuntimeError):
-    """The loss of a step, or what the network says after an epoch, is not a finite number."""
+    """The loss of a step, or a logit after an epoch, is not a finite number."""
 
 
 class Trial:
-    """One network being trained in a folder of its own; made anew in the same folder, it goes on where it stopped.
+    """One network being trained in its own folder. A new trial in the same folder continues where the last one stopped.
 
     Args:
         recipe: What to train.
         data: The data set of the recipe.
-        folder: Where checkpoint, measures and results go.
+        folder: Where checkpoint, measures and results go. It must exist.
         device: Where to train.
-        compiled: Let `torch.compile` fuse the network's elementwise work (on a GPU).
-        keep_logits: Epochs after which the logits of the training part are stored.
-        process: Which of the processes of a distributed training this is, and how many there are.
+        compiled: Let `torch.compile` fuse the elementwise operations of the network (on a GPU).
+        keep_logits: Epochs after which to store the logits of the training part.
+        process: This process of a distributed training.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Trial:
         # texts are small; your own network or loss may do what cannot be rounded or captured.
         own = is_own(recipe.model) or is_own(recipe.loss)
         fast = on_gpu and recipe.curvature_penalty is None and data.kind == "arrays" and not own
-        self.network = _network(recipe, data).to(device)
-        self._batches = _batches(recipe, data, device=device, half=fast, process=process)
+        self.network = _build_network(recipe, data).to(device)
+        self._batches = _build_batches(recipe, data, device=device, half=fast, process=process)
         self.loss = build_loss(recipe).to(device)
         self._step = Step(
             *(self.network, self.loss, self._batches, recipe),
@@ -85,10 +85,10 @@ class Trial:
         if fast:
             self._capture()
         if on_gpu:
-            torch.cuda.synchronize(device)  # what runs it works on another stream
+            torch.cuda.synchronize(device)  # training runs on another stream
 
     def run(self, report: ReportEpoch, *, stop: threading.Event) -> None:
-        """Train to the end, or until asked to stop after an epoch."""
+        """Train to the end, or until `stop` is set; then the present epoch is the last one."""
         with self._own_stream():
             while self.epochs_done < self.recipe.epochs and not stop.is_set():
                 record = self._epoch()
@@ -104,7 +104,7 @@ class Trial:
         self._check_losses(epoch)
         share_buffers(self.network)
         logits, labels = (gather(each) for each in (self._step.logits, self._batches.epoch_labels))
-        train = measure(_numpy(logits.flatten(0, -2)), _numpy(labels.flatten()))
+        train = measure(_to_numpy(logits.flatten(0, -2)), _to_numpy(labels.flatten()))
         held_out = {name: self._logits(part) for name, part in self._held_out.items()}
         self._check_logits(held_out, epochs=epoch + 1, dtype=torch.float32)
         self._adapt(held_out["val"])
@@ -113,17 +113,17 @@ class Trial:
             "epoch": self.epochs_done,
             "learning_rate": rate,
             "loss": float(self._step.losses.mean()),
-            "train": train,  # of the augmented batches, each before its step
-            **{name: measure(_numpy(logits), getattr(self._data, name).labels) for name, logits in held_out.items()},
+            "train": train,  # measured on the augmented batches, each before its step
+            **{name: measure(_to_numpy(logits), getattr(self._data, name).labels) for name, logits in held_out.items()},
             "head_norm": _measure_head(self.network),
             "seconds": time.perf_counter() - start,
         }
         if self._process.leads:
             if self.epochs_done in self._keep_logits:
                 logits = self._logits(self._batches.evaluation(self._data.train))
-                write_training_logits(self.folder, self.epochs_done, _numpy(logits), self._data.train.labels)
+                write_training_logits(self.folder, self.epochs_done, _to_numpy(logits), self._data.train.labels)
             self._history.append(record)
-            if self.recipe.keep == "best-validation" and self._history.best() == self.epochs_done:
+            if self.recipe.keep == "best-validation" and self._history.find_best() == self.epochs_done:
                 self._save(self.folder.best)
             self._save(self.folder.checkpoint)
         return record
@@ -140,7 +140,7 @@ class Trial:
             raise DivergedError(msg)
 
     def _check_logits(self, held_out: dict[str, Tensor], *, epochs: int, dtype: torch.dtype) -> None:
-        """The last step of an epoch has no loss after it that would show what became of the weights."""
+        """Find weights that the last step of an epoch spoiled: no loss is computed after it."""
         for name, logits in held_out.items():
             largest = float(logits.abs().max())
             if not largest <= torch.finfo(dtype).max:
@@ -156,12 +156,12 @@ class Trial:
             policy.step_epoch(torch.softmax(logits, dim=1), self._val_labels)
 
     def _logits(self, part: Evaluation) -> Tensor:
-        """Logits of a part on the device, for the classes that samples have."""
-        return scored_logits(self._all_logits(part), self._data.scored)
+        """Logits (N, K) of a part on the device, for the classes that samples have."""
+        return select_scored(self._all_logits(part), self._data.scored)
 
     @torch.no_grad()
     def _all_logits(self, part: Evaluation) -> Tensor:
-        """The same for all classes."""
+        """Logits (N, K) of a part on the device, for all classes."""
         self.network.eval()
         return torch.cat([logits.float() for logits in part.logits(self.network)])
 
@@ -221,7 +221,7 @@ class Trial:
             self.folder,
             self.recipe,
             self._data,
-            logits={name: _numpy(part) for name, part in logits.items()},
+            logits={name: _to_numpy(part) for name, part in logits.items()},
             weights=weights,
             epochs=self._history.read(),
             kept_epoch=kept_epoch,
@@ -236,8 +236,8 @@ def _measure_head(network: torch.nn.Module) -> float | None:
     return None if head is None else float(torch.linalg.vector_norm(head.weight.detach()))
 
 
-def _network(recipe: TrainingRecipe, data: DataSet) -> torch.nn.Module:
-    """The network of a recipe as training begins."""
+def _build_network(recipe: TrainingRecipe, data: DataSet) -> torch.nn.Module:
+    """The network of a recipe before its first step."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         network = build(recipe.model, classes=len(data.classes), shape=data.shape)
@@ -247,10 +247,10 @@ def _network(recipe: TrainingRecipe, data: DataSet) -> torch.nn.Module:
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def _batches(
+def _build_batches(
     recipe: TrainingRecipe, data: DataSet, *, device: torch.device, half: bool, process: Process
 ) -> BatchSource:
-    """The training part in batches."""
+    """The batches of the training part."""
     part = data.train
     if not isinstance(part.inputs, np.ndarray):
         order = Order(len(part), batch_size=recipe.batch_size, seed=recipe.seed, process=process)
@@ -269,5 +269,5 @@ def _batches(
     )
 
 
-def _numpy(tensor: Tensor) -> np.ndarray:
+def _to_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Data sets of the papers, read from their publishers' files, verified and divided the same way everywhere."""
+"""The data sets of the papers, read from their publishers' files, verified, and divided the same way everywhere."""
 
 from __future__ import annotations
 
@@ -67,45 +67,46 @@ def load(
     split_seed: int = 0,
     word_vectors: str | None = None,
 ) -> DataSet:
-    """Read a data set whole, verify it, and divide it.
+    """Read a whole data set, verify it, and divide it into training, validation and test parts.
 
     | name | train / val / test |
     |---|---|
-    | cifar10, cifar100 | 45,000 / 5,000 / 10,000 (001 to 003) |
-    | cifar10-s | 10% of each class of cifar10's training part, the same val and test (001) |
-    | svhn | 65,932 / 7,325 / 26,032: a tenth held out, as in 002's code |
+    | cifar10, cifar100 | 45,000 / 5,000 / 10,000, as in three of the papers |
+    | cifar10-s | 10% of each class of cifar10's training part; the same val and test; Charoenphakdee et al. (2021) |
+    | svhn | 65,932 / 7,325 / 26,032: a tenth held out, as in the code of Mukhoti et al. (2020) |
     | fashion-mnist | 54,000 / 6,000 / 10,000: a tenth held out |
-    | tiny-imagenet | 90,000 / 10,000 / 10,000: the published validation part is the test part (003) |
-    | digits | 1,257 / 180 / 360: test and validation parts drawn from all |
-    | newsgroups20, newsgroups20-stripped | 14,229 / 848 / 3,769: drawn from all in the proportions of 002 |
+    | tiny-imagenet | 90,000 / 10,000 / 10,000: tested on the published val part; Komisarenko and Kull (2024) |
+    | digits | 1,257 / 180 / 360: test and validation parts drawn from all samples |
+    | newsgroups20, newsgroups20-stripped | 14,229 / 848 / 3,769: in the proportions of Mukhoti et al. (2020) |
     | newsgroups20-bydate, newsgroups20-bydate-stripped | 10,678 / 636 / 7,532: tested on later messages |
-    | sst | 6,920 / 872 / 1,821: as published, sentences that are not neutral |
+    | sst | 6,920 / 872 / 1,821: as published, without neutral sentences |
 
-    The messages of newsgroups20 are whole; "stripped" leaves out headers, quotes and signatures. UTF-8 is read as such,
-    all else as Latin-1; an empty message has no words and keeps its label. Texts have a vocabulary of the 20,000 most
-    frequent words of the training part, all other words are one. In sst every node of a training tree has a label,
-    neutral ones included.
+    The messages of newsgroups20 are complete; "stripped" removes headers, quotes and signatures. Messages are decoded
+    as UTF-8 if possible, else as Latin-1. An empty message has no words and keeps its label. Texts have a vocabulary of
+    the 20,000 most frequent words of the training part; all other words count as one unknown word. In sst each node of
+    a training tree has a label, and these may be neutral.
 
-    The validation part is drawn from the publisher's training samples by a hash of their indices (`splits.draw`), so
-    that a seed means the same split on every machine and under every version.
+    The validation part is drawn from the publisher's training samples by a hash of their indices (`splits.draw`), so a
+    seed means the same split on every machine and under every version.
 
     Args:
         name: One of `names()`, or `package.module:function`: a function of your own that returns a `DataSet`. It is
             called with `split_seed` if that is not 0, and else without arguments.
-        folder: Holds the publisher's files, packed or unpacked, or compact shards, itself or in a folder named after
-            the data set. By default the environment variable REFOCAL_DATA, else ~/.cache/refocal.
-        download: Fetch the publisher's files into the folder where nothing else is found.
-        split_seed: Another seed draws another validation part.
-        word_vectors: What the vectors of words are at first: "glove" (6B, 100 dimensions; in the folder or in a folder
-            glove of it), "learned" for none, or the path of a file of GloVe's format. Default for texts: "glove".
+        folder: Folder of the publisher's files, packed or unpacked, or of compact shards. The files are in the folder
+            itself or in a subfolder named after the data set. Default: the environment variable REFOCAL_DATA, else
+            ~/.cache/refocal.
+        download: Fetch the publisher's files into the folder if they are not there.
+        split_seed: Seed of the validation part.
+        word_vectors: Initial word vectors of texts: "glove" (6B, 100 dimensions, in the folder or in its subfolder
+            glove), "learned" for random ones, or the path of a file in GloVe's format. Default: "glove".
 
     Returns:
         All samples in memory.
 
     Raises:
         DataError: A file is damaged, incomplete or not the published one.
-        FileNotFoundError: There are no files, and `download` is false.
-        ConnectionError: They could not be fetched.
+        FileNotFoundError: The files are missing, and `download` is false.
+        ConnectionError: The files could not be fetched.
 
     Example:
         >>> digits = load("digits")
@@ -136,11 +137,11 @@ def _load_own(name: str, folder: str | os.PathLike[str] | None, *, download: boo
 
 
 def cifar10h(folder: str | os.PathLike[str] | None = None) -> np.ndarray:
-    """Human label distributions of the CIFAR-10 test images: a measured posterior.
+    """Read the human label distributions of the CIFAR-10 test images, an estimate of the true posterior.
 
     Args:
-        folder: Holds `cifar10h-counts.npy` of the publisher or `counts.npz`, itself or in a folder `cifar10h`; by
-            default as in `load`.
+        folder: Folder of the publisher's `cifar10h-counts.npy` or of `counts.npz`; the file is in the folder itself or
+            in its subfolder `cifar10h`. Default: as in `load`.
 
     Returns:
         Probabilities, float64 (10,000, 10), in the order of the test images.
@@ -178,14 +179,14 @@ def _load(
     train, val, split = _divide(name, spec, published, split_seed)
     if published.lexicon is not None:
         parts = train, val, published.test
-        return _texts(name, published, parts, split, glove.find(word_vectors or "glove", root))
+        return _make_texts(name, published, parts, split, glove.find_file(word_vectors or "glove", root))
     assert isinstance(train.inputs, np.ndarray)
     mean, std = moments(train.inputs)
     return DataSet(name, published.classes, train, val, published.test, published.source, split, mean, std)
 
 
 def _divide(name: str, spec: DataSetSpec, published: PublishedData, split_seed: int) -> tuple[Part, Part, str]:
-    """Training and validation parts, and how they came about."""
+    """The training and validation parts, and a description of the split."""
     if published.val is not None:
         split = f"{len(published.train):,} / {len(published.val):,} / {len(published.test):,}, as published"
         return published.train, published.val, split
@@ -200,17 +201,17 @@ def _divide(name: str, spec: DataSetSpec, published: PublishedData, split_seed: 
     return train, val, f"{sizes}, the validation part drawn by SHA-256 with seed {split_seed}"
 
 
-def _texts(
+def _make_texts(
     name: str, published: PublishedData, parts: tuple[Part, Part, Part], split: str, vectors_file: Path | None
 ) -> DataSet:
-    """Texts in the words of the training part, with the vectors that these have at first."""
+    """Number the words of texts by the vocabulary of the training part, and look up their initial vectors."""
     lexicon = published.lexicon or ()
     texts = [part.inputs for part in parts if not isinstance(part.inputs, np.ndarray)]
     vocabulary = build_vocabulary(texts[0], lexicon)
-    vectors, told = None, "learned"
+    vectors, description = None, "learned"
     if vectors_file is not None:
         vectors, found = glove.read(vectors_file, vocabulary)
-        told = f"{vectors_file.name}: {found:,} of {len(vocabulary):,} words"
+        description = f"{vectors_file.name}: {found:,} of {len(vocabulary):,} words"
     train, val, test = (
         replace(part, inputs=renumber(inputs, lexicon, vocabulary)) for part, inputs in zip(parts, texts, strict=True)
     )
@@ -218,6 +219,6 @@ def _texts(
         *(name, published.classes, train, val, test, published.source, split),
         vocabulary=vocabulary,
         vectors=vectors,
-        word_vectors=told,
+        word_vectors=description,
         scored=published.scored,
     )

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: the binary version of the publisher, or compact shards."""
+"""CIFAR-10 and CIFAR-100: the publisher's binary version, or compact shards."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _PIXELS = 3 * 32 * 32
 class Cifar:
     """The files of one of the two data sets.
 
-    A record is one byte a label (CIFAR-100: coarse, then fine) and 3,072 bytes of pixels, channel by channel.
+    A record is one byte per label (CIFAR-100: coarse, then fine) and 3,072 bytes of pixels, channel by channel.
 
     Attributes:
-        name: Of the data set.
-        archive: The publisher's archive, with the checksum on the publisher's page.
-        folder: Its folder in the archive.
-        train: Its files with their checksums.
-        test: The same.
+        name: Name of the data set.
+        archive: The publisher's archive, with the checksum from the publisher's page.
+        folder: Name of the folder in the archive.
+        train: Training files with their checksums.
+        test: Test files with their checksums.
         classes: Names of the classes.
-        pickles: What the publisher's Python version is called.
-        labels: Names of the labels in a record, as `labels.npz` has them after "train" and "test"; the last is used.
+        pickles: File names of the publisher's Python version.
+        labels: The labels of a record, as suffixes of "train" and "test" in `labels.npz`; the last one is used.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Cifar:
     labels: tuple[str, ...] = ("",)
 
     def spec(self, *, held_out: int) -> DataSetSpec:
-        """How it is found and divided."""
+        """How the data set is found and divided."""
         places = (self.name, "")
         inside = tuple(f"{place}/{self.folder}".strip("/") for place in places)
         return DataSetSpec(
@@ -66,7 +66,7 @@ class Cifar:
         )
 
     def read_archive(self, folder: Path) -> PublishedData:
-        """The publisher's archive, unpacked in memory."""
+        """Read the publisher's archive, unpacked in memory."""
         path = folder / self.archive.file
         check_md5(path, self.archive.md5, path)
         content = {}
@@ -79,7 +79,7 @@ class Cifar:
         return self._assemble(content, f"{self.archive.file} of the publisher, md5 verified")
 
     def read_folder(self, folder: Path) -> PublishedData:
-        """The publisher's files, unpacked."""
+        """Read the publisher's unpacked files."""
         content = {}
         for name, md5 in (self.train | self.test).items():
             content[name] = (folder / name).read_bytes()
@@ -87,7 +87,7 @@ class Cifar:
         return self._assemble(content, f"{', '.join(content)} of the publisher, md5 verified")
 
     def read_shards(self, folder: Path) -> PublishedData:
-        """Compact shards; they must give the publisher's files byte by byte."""
+        """Read compact shards, which must yield the publisher's files byte by byte."""
         stored = shards.read_labels(folder)
         train, test = (
             self._shard(folder, part, stored, files) for part, files in (("train", self.train), ("test", self.test))

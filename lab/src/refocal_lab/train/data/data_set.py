@@ -1,4 +1,4 @@
-"""A data set in memory, with where it came from and how it was divided."""
+"""A data set in memory, with its source and the way it was divided."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from refocal_lab.train.data.words import Documents, Forest
 
-LEARNED_DIMENSIONS = 100  # of word vectors that are not given
+LEARNED_DIMENSIONS = 100  # of word vectors that start at random
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,9 +16,9 @@ class Part:
     """Samples of one part of a data set.
 
     Attributes:
-        inputs: uint8 (N, H, W, C) images, float32 (N, F) vectors, N documents or N trees.
-        labels: int64 (N,), of a tree the label of its root.
-        indices: int64 (N,), places in the publisher's order of the file that the samples come from.
+        inputs: Images, uint8 (N, H, W, C); vectors, float32 (N, F); N documents or N trees.
+        labels: Class indices, int64 (N,); for a tree, the class of its root.
+        indices: Positions of the samples in the publisher's file, int64 (N,).
     """
 
     inputs: np.ndarray | Documents | Forest
@@ -29,7 +29,7 @@ class Part:
         return len(self.labels)
 
     def take(self, indices: np.ndarray) -> Part:
-        """The samples with these places in the publisher's order, which must be increasing in both."""
+        """The samples at these positions of the publisher's file. Both sets of indices must be increasing."""
         rows = np.searchsorted(self.indices, indices)
         return Part(self.inputs[rows], self.labels[rows], indices)
 
@@ -39,20 +39,20 @@ class DataSet:
     """Training, validation and test samples.
 
     Attributes:
-        name: What `load` calls it.
-        classes: Their names, in the order of the labels.
-        train: What to train on.
-        val: What to choose and calibrate on.
-        test: What to measure on.
-        source: Which files it came from, and how they were verified.
+        name: Name of the data set.
+        classes: Names of the classes, in the order of the labels.
+        train: Samples to train on.
+        val: Samples to choose and calibrate on.
+        test: Samples to measure on.
+        source: The files it came from, and how they were verified.
         split: How it was divided.
-        mean: Mean of the training inputs in their own units: one number a channel, or one for vectors; 0 for texts.
-        std: Standard deviation of the same; 1 for texts.
-        vocabulary: Of texts, the words that have a number of their own, counted from 1; 0 stands for all others.
-        vectors: float32 (1 + words, D), what the words' vectors are at first; None where they are learned.
-        word_vectors: Which these are, in words.
-        scored: The classes that samples have, of which their labels are the places; None for all. Nodes of trees may
-            have others.
+        mean: Mean of the training inputs in their own units: one value per channel, or one for vectors; 0 for texts.
+        std: Standard deviation of the training inputs, in the same form; 1 for texts.
+        vocabulary: For texts, the words with numbers 1, 2, ...; 0 is the number of all other words.
+        vectors: Initial word vectors, float32 (1 + words, D); None if they start at random.
+        word_vectors: A description of these vectors.
+        scored: The classes that samples can have; labels are positions in this tuple. None for all classes. Nodes of
+            trees can have other classes.
     """
 
     name: str
@@ -71,13 +71,13 @@ class DataSet:
 
     @property
     def kind(self) -> str:
-        """What the samples are: "arrays", "documents" or "trees"."""
+        """The kind of samples: "arrays", "documents" or "trees"."""
         kinds = {Documents: "documents", Forest: "trees"}
         return kinds.get(type(self.train.inputs), "arrays")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample as a network takes it: (channels, height, width) or (features,); of texts (words, D)."""
+        """The shape of one input of a network: (channels, height, width) or (features,); (words, D) for texts."""
         if not isinstance(self.train.inputs, np.ndarray):
             dimensions = LEARNED_DIMENSIONS if self.vectors is None else self.vectors.shape[1]
             return 1 + len(self.vocabulary), dimensions
@@ -86,7 +86,7 @@ class DataSet:
 
 
 def moments(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation, exact for bytes, whose values are counted."""
+    """Mean and standard deviation per channel of images, or over all values of vectors. Exact for bytes."""
     if inputs.dtype != np.uint8:
         return np.array([inputs.mean(dtype=np.float64)]), np.array([inputs.std(dtype=np.float64)])
     values = np.arange(256)

@@ -1,4 +1,4 @@
-"""The handwritten digits that ship with scikit-learn: 1,797 images of 8x8 pixels, as vectors in 0 ... 1."""
+"""The handwritten digits that ship with scikit-learn: 1,797 images of 8x8 pixels, as vectors of values in [0, 1]."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TEST = 360
 
 
 def spec(*, held_out: int) -> DataSetSpec:
-    """How it is found and divided."""
+    """How the data set is found and divided."""
     return DataSetSpec(layouts=(FileLayout(("",), (), _read),), held_out=held_out, key="digits")
 
 

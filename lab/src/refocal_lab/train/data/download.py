@@ -1,4 +1,4 @@
-"""Fetching a publisher's file: whole and verified, or not at all."""
+"""Fetch the files of a publisher, whole and verified or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECONDS = 60
 
 
 def fetch(downloads: Sequence[Download], root: Path, name: str) -> None:
-    """Complete a publisher's files, in the folder that has some of them, or else in one named after the data set."""
+    """Fetch missing files into the folder that has some of them, or else into a folder named after the data set."""
     started = (folder for folder in (root / name, root) if any((folder / each.file).is_file() for each in downloads))
     folder = next(started, root / name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def fetch(downloads: Sequence[Download], root: Path, name: str) -> None:
 
 
 def _fetch(download: Download, folder: Path) -> None:
-    """One file, under another name until its checksum is right: a damaged or interrupted download leaves nothing."""
+    """Fetch one file, under a temporary name until its checksum is right. A failed download leaves nothing."""
     target = folder / download.file
     try:
         with (
@@ -48,12 +48,12 @@ def _fetch(download: Download, folder: Path) -> None:
                     progress.advance(task, len(piece))
             if digest.hexdigest() != download.md5:
                 msg = (
-                    f"{download.url} came with {length} bytes of md5 {digest.hexdigest()}, expected md5 {download.md5}"
+                    f"{download.url} sent {length} bytes with md5 {digest.hexdigest()}, expected md5 {download.md5}"
                     + (f" and {size} bytes" if size else "")
                 )
                 raise DataError(msg)
     except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
-        msg = f"cannot fetch {download.url} ({error}): put {download.file} into {folder} by other means"
+        msg = f"cannot fetch {download.url} ({error}): put {download.file} into {folder} yourself"
         raise ConnectionError(msg) from error
 
 

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: four idx files, as they are or compressed."""
+"""Fashion-MNIST: four idx files, plain or compressed."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from refocal_lab.train.data.sources import (
 )
 
 _UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile, "": io.FileIO}
-_MOST = 1 << 26  # bytes of a file, the largest of which has 47 million
+_MOST = 1 << 26  # bytes of a file; the largest has 47 million
 
 
 @dataclass(frozen=True)
 class FashionMNIST:
-    """The files of the data set; checksums are of the idx files, which others may have compressed anew.
+    """The files of the data set. Checksums are those of the idx files, which others may have compressed again.
 
     Attributes:
-        md5: Of training images, training labels, test images and test labels.
+        md5: Checksums of training images, training labels, test images and test labels.
         downloads: The publisher's compressed files, in the same order.
     """
 
@@ -43,7 +43,7 @@ class FashionMNIST:
     downloads: tuple[Download, ...] = ()
 
     def spec(self, *, held_out: int) -> DataSetSpec:
-        """How it is found and divided."""
+        """How the data set is found and divided."""
         places = ("fashion-mnist", "fashion_mnist", "")
         layouts = (
             FileLayout(places, tuple(name + suffix for name in _FILES), partial(self.read, suffix=suffix))
@@ -52,7 +52,7 @@ class FashionMNIST:
         return DataSetSpec(layouts=tuple(layouts), held_out=held_out, key="fashion-mnist", downloads=self.downloads)
 
     def read(self, folder: Path, *, suffix: str) -> PublishedData:
-        """All four files."""
+        """Read all four files."""
         contents = []
         for name, md5 in zip(_FILES, self.md5, strict=True):
             path = folder / (name + suffix)
@@ -63,7 +63,7 @@ class FashionMNIST:
                 msg = f"{path} is damaged: {error}"
                 raise DataError(msg) from error
             check_md5(content, md5, path)
-            contents.append(_idx(content))
+            contents.append(_parse_idx(content))
         source = f"{', '.join(_FILES)} of the publisher, md5 verified"
         return PublishedData(_samples(*contents[:2]), _samples(*contents[2:]), _CLASSES, source)
 
@@ -72,8 +72,8 @@ def _samples(images: np.ndarray, labels: np.ndarray) -> Part:
     return make_part(images[..., None], labels)
 
 
-def _idx(content: bytes) -> np.ndarray:
-    """An array of bytes: two zeros, the type, the number of axes, the axes as four bytes each, big endian, the data."""
+def _parse_idx(content: bytes) -> np.ndarray:
+    """Parse an array: two zeros, the type, the number of axes, their lengths as big-endian integers, the data."""
     axes = content[3]
     shape = np.frombuffer(content, dtype=">u4", count=axes, offset=4)
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)

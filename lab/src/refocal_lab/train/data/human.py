@@ -1,4 +1,4 @@
-"""CIFAR-10H: what about fifty people said of each CIFAR-10 test image."""
+"""CIFAR-10H: the answers of about fifty people to each CIFAR-10 test image."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _MD5 = "6d64a4f1a4749da37fff1826dafd9342"
 
 
 def read(root: Path, *, md5: str = _MD5) -> np.ndarray:
-    """Counts of answers as probabilities, float64 (10,000, 10), in the order of the test images."""
+    """Read the shares of the answers, float64 (10,000, 10), in the order of the test images."""
     for folder in (root / "cifar10h", root):
         for name in _FILES:
             path = folder / name
             if path.is_file():
-                counts = _counts(path)
+                counts = _read_counts(path)
                 check_md5(counts.data, md5, path)
                 return counts / counts.sum(axis=1, keepdims=True)
     msg = (
-        f"CIFAR-10H is not in {root}, nor in a folder cifar10h of it: needs {' or '.join(_FILES)}; the publisher's is "
+        f"CIFAR-10H is not in {root} or its subfolder cifar10h: it needs {' or '.join(_FILES)}; the publisher's is "
         "https://github.com/jcpeterson/cifar-10h/raw/master/data/cifar10h-counts.npy (CC BY-NC-SA 4.0)"
     )
     raise FileNotFoundError(msg)
 
 
-def _counts(path: Path) -> np.ndarray:
-    """The counts as int64, so that one checksum fits all."""
+def _read_counts(path: Path) -> np.ndarray:
+    """Read the counts as int64, so that one checksum fits all files."""
     with convert_errors(path), open(path, "rb") as file:
         content = np.load(file, allow_pickle=False)
         counts = content if isinstance(content, np.ndarray) else content["counts"]

@@ -1,4 +1,4 @@
-"""20 Newsgroups, by date: an archive or a folder of messages, a folder for each group."""
+"""20 Newsgroups, the edition by date: an archive or a folder of messages, with one subfolder per group."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _UNPACK: dict[str, Callable[[Path], Any]] = {
     "20news-bydate.tar.gz": gzip.GzipFile,
     "20news-bydate.tar.xz": lzma.LZMAFile,
 }
-_MOST = 1 << 28  # bytes of all messages, which are some 40 million
+_MOST = 1 << 28  # bytes of all messages, which have about 40 million
 _PARTS = ("20news-bydate-train", "20news-bydate-test")
 _QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
-_SHARES = (900 / 19_997, 3_999 / 19_997)  # of validation and test in 002, Appendix C
+_SHARES = (900 / 19_997, 3_999 / 19_997)  # of validation and test in Mukhoti et al. (2020), Appendix C
 _Message = tuple[str, str, str]  # part, group and text
 
 
@@ -36,19 +36,19 @@ class Newsgroups:
     """The messages of the edition by date.
 
     Attributes:
-        train: How many the publisher's training folder has.
-        test: The same of the test folder.
+        train: Number of messages in the publisher's training folder.
+        test: Number of messages in the test folder.
     """
 
     train: int
     test: int
 
     def spec(self, *, by_date: bool, stripped: bool) -> DataSetSpec:
-        """How it is found and divided.
+        """How the data set is found and divided.
 
         Args:
-            by_date: Test on the publisher's later messages; else on messages drawn from all, as 002 does.
-            stripped: Leave out headers, quotes and signatures.
+            by_date: Test on the publisher's later messages; else on messages drawn from all (Mukhoti et al., 2020).
+            stripped: Remove headers, quotes and signatures.
         """
         read = partial(self._read, by_date=by_date, stripped=stripped)
         places = ("newsgroups20", "20news-bydate", "")
@@ -65,8 +65,8 @@ class Newsgroups:
         return round(_SHARES[1] * (self.train + self.test))
 
     def _read(self, folder: Path, *, archive: str | None, by_date: bool, stripped: bool) -> PublishedData:
-        """All messages, in the order of their parts, groups and names."""
-        messages = list(_from_archive(folder / archive) if archive else _from_folder(folder))
+        """Read all messages, in the order of their parts, groups and names."""
+        messages = list(_read_archive(folder / archive) if archive else _read_folder(folder))
         counts = tuple(sum(part == name for part, _, _ in messages) for name in _PARTS)
         if counts != (self.train, self.test):
             msg = (
@@ -90,35 +90,35 @@ class Newsgroups:
         return PublishedData(every.take(train), every.take(test), groups, source, lexicon=lexicon.words())
 
 
-def _from_archive(path: Path) -> Iterator[_Message]:
+def _read_archive(path: Path) -> Iterator[_Message]:
     members = {}
     with convert_errors(path):
         with _UNPACK[path.name](path) as packed:
             content = decompress(
                 packed, path, most=_MOST
-            )  # to its end, which tarfile never sees: the checksum is there
+            )  # to its end, where the checksum is; tarfile would not read that far
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
                 place = PurePosixPath(member.name).parts[-3:]
                 stream = archive.extractfile(member) if len(place) == 3 and place[0] in _PARTS else None
                 if stream is not None:
-                    members[place] = _text(stream.read())
+                    members[place] = _decode(stream.read())
     for place in sorted(members, key=_order):
         yield place[0], place[1], members[place]
 
 
-def _from_folder(folder: Path) -> Iterator[_Message]:
+def _read_folder(folder: Path) -> Iterator[_Message]:
     places = [path.parts[-3:] for part in _PARTS for path in (folder / part).glob("*/*") if path.is_file()]
     for place in sorted(places, key=_order):
-        yield place[0], place[1], _text(folder.joinpath(*place).read_bytes())
+        yield place[0], place[1], _decode(folder.joinpath(*place).read_bytes())
 
 
 def _order(place: tuple[str, ...]) -> tuple[int, str, str]:
     return _PARTS.index(place[0]), place[1], place[2]
 
 
-def _text(content: bytes) -> str:
-    """A message as text: UTF-8 where it is that, else Latin-1, which knows every byte."""
+def _decode(content: bytes) -> str:
+    """Decode a message as UTF-8 if possible, else as Latin-1, which knows every byte."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
@@ -126,8 +126,8 @@ def _text(content: bytes) -> str:
 
 
 def _strip(message: str) -> str:
-    """What a message says itself: no header, no quoted lines, no signature after a last rule or blank line."""
-    lines_end = "\n" if "\n" in message.strip() else "\t"  # some copies have their lines joined by tabs
+    """Remove the header, quoted lines, and the signature after the last rule or blank line of a message."""
+    lines_end = "\n" if "\n" in message.strip() else "\t"  # some copies join lines by tabs
     body = message.replace("\r", "").replace(lines_end, "\n").partition("\n\n")[2]
     lines = [line for line in body.strip().split("\n") if not _QUOTE.search(line)]
     for number in range(len(lines) - 1, 0, -1):

@@ -1,8 +1,9 @@
 """Compact shards of a data set of color images: lossless WebP mosaics (`.wpm`) and labels (`labels.npz`).
 
-A .wpm file is b"WPM1", the length of the header as four bytes (little endian), the header in JSON, and the mosaics one
-after the other. The header has the height `h` and width `w` of the images, the number `cols` of columns of a mosaic,
-and for each mosaic the number of its images (`counts`) and of its bytes (`lengths`). Images fill a mosaic row by row.
+A .wpm file consists of b"WPM1", the length of the header as four bytes (little endian), the header in JSON, and the
+mosaics one after another. The header has the height `h` and width `w` of the images, the number `cols` of columns of a
+mosaic, and for each mosaic the number of its images (`counts`) and of its bytes (`lengths`). Images fill a mosaic row
+by row.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class _Header(NamedTuple):
 
 
 def read_images(folder: Path, part: str, *, count: int) -> np.ndarray:
-    """All images of a part, uint8 (count, H, W, 3)."""
+    """Read all images of a part, uint8 (count, H, W, 3)."""
     paths = sorted(folder.glob(f"{part}-[0-9][0-9].wpm"))
     expected = [f"{part}-{number:02d}.wpm" for number in range(len(paths))]
     if [path.name for path in paths] != expected:
         msg = f"{folder} lacks shards: expected {', '.join(expected)}, found {', '.join(path.name for path in paths)}"
         raise DataError(msg)
-    headers = [_header(path) for path in paths]
+    headers = [_read_header(path) for path in paths]
     held = sum(sum(header.counts) for header in headers)
     if held != count:
         msg = f"{folder} holds {held} images of {part} in {len(paths)} shards, expected {count}: shards are missing"
@@ -58,7 +59,7 @@ def read_images(folder: Path, part: str, *, count: int) -> np.ndarray:
             for number, job in enumerate(jobs):
                 try:
                     job.result()
-                except Exception as error:  # Pillow raises many kinds over a damaged image
+                except Exception as error:  # Pillow raises exceptions of many types for damaged images
                     msg = f"{path} is damaged: mosaic {number} cannot be read ({error})"
                     raise DataError(msg) from error
             start = starts[-1]
@@ -66,13 +67,13 @@ def read_images(folder: Path, part: str, *, count: int) -> np.ndarray:
 
 
 def read_labels(folder: Path) -> dict[str, np.ndarray]:
-    """The arrays of labels.npz."""
+    """Read the arrays of labels.npz."""
     path = folder / "labels.npz"
     with convert_errors(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def _header(path: Path) -> _Header:
+def _read_header(path: Path) -> _Header:
     size = path.stat().st_size
     with open(path, "rb") as file:
         try:
@@ -81,10 +82,10 @@ def _header(path: Path) -> _Header:
             header = _Header(8 + length, *(fields[name] for name in _Header._fields[1:]))
             ends = header.offset + sum(header.lengths)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            msg = f"{path} is damaged or no .wpm file: its header cannot be read"
+            msg = f"{path} is damaged or not a .wpm file: its header cannot be read"
             raise DataError(msg) from error
     if ends != size or len(header.counts) != len(header.lengths):
-        msg = f"{path} is damaged: its header tells of {ends} bytes, the file has {size}"
+        msg = f"{path} is damaged: its header describes {ends} bytes, the file has {size}"
         raise DataError(msg)
     return header
 

@@ -1,4 +1,4 @@
-"""The ways into a data set: which files hold it, where they may lie, and what reads them."""
+"""Where data sets come from: which files hold one, where these may be, and which function reads them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from refocal_lab.train.data.data_set import Part
 
 
 class DataError(ValueError):
-    """Files that do not hold the whole data set as it was published: the message names the file and what was found."""
+    """A file that does not hold the whole data set as it was published. The message names the file and the problem."""
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedData:
-    """What a publisher provides: samples to train on, before a validation part is taken out, and to test on.
+    """The samples that a publisher provides, before a validation part is taken out.
 
     Attributes:
-        train: What to train on.
-        test: What to test on.
+        train: Samples to train on.
+        test: Samples to test on.
         classes: Names of the classes.
-        source: Which files it came from, and how they were verified.
-        val: The validation part, where the publisher has one.
-        lexicon: Of texts, all words by number.
-        scored: Of the classes, those that labels of samples are places in; None for all.
+        source: The files they came from, and how they were verified.
+        val: The validation part, if the publisher has one.
+        lexicon: For texts, all words by number.
+        scored: The classes that samples can have; labels are positions in this tuple. None for all classes.
     """
 
     train: Part
@@ -45,12 +45,12 @@ class PublishedData:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """One way into a data set.
+    """One set of files that holds a data set.
 
     Attributes:
-        folders: Below the user's folder, where the files may lie.
-        files: Names, of files or folders, that must all be there.
-        read: Reads a folder that has them.
+        folders: Subfolders of the user's folder in which the files may be.
+        files: Names of the files or folders, all of which must be there.
+        read: Function that reads a folder with these files.
     """
 
     folders: tuple[str, ...]
@@ -60,14 +60,14 @@ class FileLayout:
 
 @dataclass(frozen=True)
 class Download:
-    """A file at its publisher's."""
+    """A file on its publisher's server, with its checksum."""
 
     url: str
     md5: str
 
     @property
     def file(self) -> str:
-        """Its name."""
+        """The name of the file."""
         return self.url.rsplit("/", 1)[1]
 
 
@@ -76,12 +76,12 @@ class DataSetSpec:
     """How a data set is found, read and divided.
 
     Attributes:
-        layouts: File layouts that hold it, the best first.
+        layouts: Files that may hold it, the best ones first.
         held_out: Number of training samples that become the validation part.
-        downloads: Files to fetch where no door opens.
-        pickles: Names of files that hold the data set as pickles.
-        share: What part of each class is kept for training.
-        key: Names the split; two data sets with one key have one validation part.
+        key: Name of the split. Data sets with the same key have the same validation part.
+        downloads: Files to fetch if none of the layouts is found.
+        pickles: Names of files that hold the data set as pickles, which are never read.
+        share: Share of each class that is kept for training.
     """
 
     layouts: tuple[FileLayout, ...]
@@ -93,18 +93,18 @@ class DataSetSpec:
 
 
 def make_part(inputs: np.ndarray, labels: np.ndarray) -> Part:
-    """All samples of a file, in its order."""
+    """The part of all samples of a file, in its order."""
     return Part(np.ascontiguousarray(inputs), labels.astype(np.int64), np.arange(len(labels)))
 
 
 def find_layout(spec: DataSetSpec, root: Path) -> Callable[[], PublishedData] | None:
-    """What reads the first door whose files are all there."""
-    for door in spec.layouts:
-        for place in door.folders:
-            if all((root / place / name).exists() for name in door.files):
-                for name in door.files:
+    """The function that reads the first layout whose files are all there; None if no layout is complete."""
+    for layout in spec.layouts:
+        for place in layout.folders:
+            if all((root / place / name).exists() for name in layout.files):
+                for name in layout.files:
                     _check_regular(root / place / name)
-                return partial(door.read, root / place)
+                return partial(layout.read, root / place)
     return None
 
 
@@ -116,38 +116,38 @@ def _check_regular(path: Path) -> None:
 
 
 def explain_missing(spec: DataSetSpec, root: Path) -> DataError | FileNotFoundError:
-    """Which files are missing, and what helps."""
+    """The error that says which files are missing, and what helps."""
     lacking = []
-    for door in spec.layouts:
-        for place in door.folders:
-            missing = [name for name in door.files if not (root / place / name).exists()]
-            if len(missing) < len(door.files):
+    for layout in spec.layouts:
+        for place in layout.folders:
+            missing = [name for name in layout.files if not (root / place / name).exists()]
+            if len(missing) < len(layout.files):
                 lacking.append(f"{root / place} lacks {', '.join(missing)}")
     if lacking:
         return DataError(f"{spec.key} is not complete: {'; '.join(lacking)}")
-    places = list(dict.fromkeys(place for door in spec.layouts for place in door.folders))
-    wanted = " or ".join(", ".join(door.files) for door in spec.layouts)
-    message = f"{spec.key} is not in {root}, nor in a folder {' or '.join(filter(None, places))} of it: needs {wanted}"
+    places = list(dict.fromkeys(place for layout in spec.layouts for place in layout.folders))
+    wanted = " or ".join(", ".join(layout.files) for layout in spec.layouts)
+    message = f"{spec.key} is not in {root} or its subfolder {' or '.join(filter(None, places))}: it needs {wanted}"
     if spec.downloads:
         message += f"; download=True (--download) fetches {', '.join(download.url for download in spec.downloads)}"
     for path in (root / place / name for place in places for name in spec.pickles):
         if path.exists():
             message += (
-                f". {path} is made of pickles, which run code when they are read, and so never are: "
-                f"take {spec.downloads[0].file}"
+                f". {path} is made of pickles, which are never read here, because reading them runs code: "
+                f"use {spec.downloads[0].file}"
             )
     return FileNotFoundError(message)
 
 
 @contextmanager
 def convert_errors(name: object, *, otherwise: str = "damaged") -> Iterator[None]:
-    """Turn whatever a parser raises over the content of a file into a DataError that names it.
+    """Turn any exception about the content of a file into a DataError that names the file.
 
     Failures of the disk stay OSError.
 
     Args:
-        name: Of the file.
-        otherwise: What a file is that cannot be read.
+        name: Name of the file.
+        otherwise: Description of a file that cannot be read.
     """
     try:
         yield
@@ -161,12 +161,12 @@ def convert_errors(name: object, *, otherwise: str = "damaged") -> Iterator[None
 
 
 def decompress(stream: Readable, name: object, *, most: int) -> bytes:
-    """What a compressed file holds, refused beyond a size that the published one does not have."""
+    """The content of a compressed file; rejects one that is larger than the published file can be."""
     return unpack(stream, most, lambda reason: DataError(f"{name} is not the published one: {reason}"))
 
 
 def check_md5(content: bytes | memoryview | Path, expected: str, name: object) -> None:
-    """Compare a file, or content, with a checksum."""
+    """Compare the checksum of a file or of its content with the published one."""
     if isinstance(content, Path):
         with open(content, "rb") as file:
             found = hashlib.file_digest(file, _md5).hexdigest()

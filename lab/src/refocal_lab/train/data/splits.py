@@ -1,4 +1,4 @@
-"""Splits that no version of any library can change: samples are ordered by a hash of their index."""
+"""Splits that do not depend on the version of any library: samples are ordered by a hash of their index."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def draw(indices: np.ndarray, count: int, *, key: str, seed: int) -> np.ndarray:
-    """The `count` indices i whose SHA-256 of "key/seed/i" is smallest, in increasing order.
+    """Draw the `count` indices i with the smallest SHA-256 of "key/seed/i", in increasing order.
 
     Example:
         >>> draw(np.arange(10), 3, key="cifar10", seed=0)
@@ -19,12 +19,12 @@ def draw(indices: np.ndarray, count: int, *, key: str, seed: int) -> np.ndarray:
 
 
 def draw_share(labels: np.ndarray, indices: np.ndarray, share: float, *, key: str, seed: int) -> np.ndarray:
-    """Of the samples of each class, the same share, rounded; in increasing order.
+    """Draw the same share of each class, rounded, in increasing order.
 
     Args:
-        labels: Class of each index.
-        indices: (N,).
-        share: In (0, 1].
+        labels: Class of each index (N,).
+        indices: Indices (N,).
+        share: Share of each class, in (0, 1].
         key: As in `draw`.
         seed: As in `draw`.
     """

@@ -1,4 +1,4 @@
-"""The Stanford Sentiment Treebank, binary: sentences that are not neutral, a label at every node of their trees."""
+"""The binary Stanford Sentiment Treebank: trees of sentences that are not neutral, with a label at each node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from refocal_lab.train.data.trees import read_forest
 from refocal_lab.train.data.words import Forest, Lexicon
 
 _ARCHIVE = "trainDevTestTrees_PTB.zip"
-_MOST = 1 << 26  # bytes of a part, the largest of which has some 2 million
+_MOST = 1 << 26  # bytes of a part; the largest has about 2 million
 _PARTS = ("train", "dev", "test")
 _CLASSES = ("negative", "neutral", "positive")
 _SCORED = (0, 2)
@@ -30,21 +30,21 @@ class Treebank:
     """The files of the treebank.
 
     Attributes:
-        sentences: How many the publisher's train.txt, dev.txt and test.txt have.
+        sentences: Number of sentences in the publisher's train.txt, dev.txt and test.txt.
     """
 
     sentences: tuple[int, int, int]
 
     def spec(self) -> DataSetSpec:
-        """How it is found."""
+        """How the data set is found."""
         names = [f"{part}.txt" for part in _PARTS]
         packed = tuple(f"{name}.xz" for name in names)
         places = ("sst", "sst/trees", "trees", "")
         return DataSetSpec(
             layouts=(
-                FileLayout(("sst", ""), (_ARCHIVE,), partial(self._read, unpack=_from_archive)),
-                FileLayout(places, tuple(names), partial(self._read, unpack=_plain)),
-                FileLayout(places, packed, partial(self._read, unpack=_from_xz)),
+                FileLayout(("sst", ""), (_ARCHIVE,), partial(self._read, unpack=_read_archive)),
+                FileLayout(places, tuple(names), partial(self._read, unpack=_read_plain)),
+                FileLayout(places, packed, partial(self._read, unpack=_read_xz)),
             ),
             held_out=0,
             key="sst",
@@ -63,7 +63,7 @@ class Treebank:
                 raise DataError(msg) from None
             forest = read_forest(lines, lexicon, name=path)
             if len(forest) != expected:
-                msg = f"{path} has {len(forest)} trees, the published one {expected}"
+                msg = f"{path} has {len(forest)} trees, the published file has {expected}"
                 raise DataError(msg)
             parts.append(_binary(forest))
         train, val, test = parts
@@ -73,24 +73,24 @@ class Treebank:
 
 
 def _binary(forest: Forest) -> Part:
-    """The sentences with a root that is not neutral; the label of a sentence is its place among the scored classes."""
+    """Keep the sentences whose root is not neutral; the label is the position among the scored classes."""
     classes = _OF_FIVE[forest.labels]
     roots = classes[forest.starts[1:] - 1]
     kept = np.flatnonzero(np.isin(roots, _SCORED))
     return Part(replace(forest, labels=classes)[kept], np.searchsorted(_SCORED, roots[kept]), kept)
 
 
-def _plain(folder: Path, name: str) -> tuple[Path, bytes]:
+def _read_plain(folder: Path, name: str) -> tuple[Path, bytes]:
     return folder / name, (folder / name).read_bytes()
 
 
-def _from_xz(folder: Path, name: str) -> tuple[Path, bytes]:
+def _read_xz(folder: Path, name: str) -> tuple[Path, bytes]:
     path = folder / f"{name}.xz"
     with convert_errors(path), lzma.open(path) as stream:
         return path, decompress(stream, path, most=_MOST)
 
 
-def _from_archive(folder: Path, name: str) -> tuple[Path, bytes]:
+def _read_archive(folder: Path, name: str) -> tuple[Path, bytes]:
     path = folder / _ARCHIVE
     place = path / f"trees/{name}"
     damaged = convert_errors(path, otherwise="damaged or not the published one")

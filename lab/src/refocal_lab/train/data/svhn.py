@@ -1,4 +1,4 @@
-"""SVHN, cropped digits: the publisher's MATLAB files, or compact shards re-derived from the full-number images."""
+"""SVHN, cropped digits: the publisher's MATLAB files, or compact shards derived from the full-number images."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SVHN:
     """The files of the data set.
 
     Attributes:
-        train: X (32, 32, 3, N) and y (N, 1) with 10 for the digit 0, in a MATLAB 5 file.
-        test: The same.
-        shards: Checksums of the images and then the labels, as bytes, of the re-derived training and test parts.
+        train: A MATLAB 5 file of X (32, 32, 3, N) and y (N, 1), with 10 for the digit 0.
+        test: The same for the test part.
+        shards: Checksums of the derived training and test parts: the bytes of the images, then those of the labels.
     """
 
     train: Download
@@ -35,7 +35,7 @@ class SVHN:
     shards: tuple[str, str]
 
     def spec(self, *, held_out: int) -> DataSetSpec:
-        """How it is found and divided."""
+        """How the data set is found and divided."""
         return DataSetSpec(
             layouts=(
                 FileLayout(("svhn", ""), (self.train.file, self.test.file), self.read_matlab),
@@ -47,21 +47,21 @@ class SVHN:
         )
 
     def read_matlab(self, folder: Path) -> PublishedData:
-        """The publisher's files."""
+        """Read the publisher's files."""
         source = f"{self.train.file}, {self.test.file} of the publisher, md5 verified"
-        return PublishedData(_matlab(folder, self.train), _matlab(folder, self.test), _DIGITS, source)
+        return PublishedData(_read_mat(folder, self.train), _read_mat(folder, self.test), _DIGITS, source)
 
     def read_shards(self, folder: Path) -> PublishedData:
-        """Compact shards."""
+        """Read compact shards."""
         stored = shards.read_labels(folder)
         train, test = (
-            _shard(folder, part, stored, md5) for part, md5 in zip(("train", "test"), self.shards, strict=True)
+            _read_shard(folder, part, stored, md5) for part, md5 in zip(("train", "test"), self.shards, strict=True)
         )
         source = "compact shards, re-derived from the full-number images: some pixels differ by one gray level"
         return PublishedData(train, test, _DIGITS, source)
 
 
-def _shard(folder: Path, part: str, stored: dict[str, np.ndarray], md5: str) -> Part:
+def _read_shard(folder: Path, part: str, stored: dict[str, np.ndarray], md5: str) -> Part:
     if part not in stored:
         msg = f"{folder / 'labels.npz'} lacks {part}"
         raise DataError(msg)
@@ -72,7 +72,7 @@ def _shard(folder: Path, part: str, stored: dict[str, np.ndarray], md5: str) -> 
     return make_part(images, labels)
 
 
-def _matlab(folder: Path, download: Download) -> Part:
+def _read_mat(folder: Path, download: Download) -> Part:
     from scipy.io import loadmat
 
     path = folder / download.file

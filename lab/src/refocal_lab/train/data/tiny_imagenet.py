@@ -1,4 +1,4 @@
-"""Tiny ImageNet: the publisher's zip file, or its folder; the published validation images are the test part."""
+"""Tiny ImageNet: the publisher's zip file or its unpacked folder. The published validation images are the test part."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class TinyImageNet:
 
     Attributes:
         archive: The publisher's zip file.
-        classes: How many there are.
-        train: Images a class to train on.
-        test: Images to test on.
+        classes: Number of classes.
+        train: Number of training images per class.
+        test: Number of test images.
     """
 
     archive: Download
@@ -45,7 +45,7 @@ class TinyImageNet:
     test: int = 10_000
 
     def spec(self, *, held_out: int) -> DataSetSpec:
-        """How it is found and divided."""
+        """How the data set is found and divided."""
         places = ("tiny-imagenet", "")
         inside = (f"tiny-imagenet/{_FOLDER}", _FOLDER, *places)
         return DataSetSpec(
@@ -70,7 +70,7 @@ class TinyImageNet:
         return self._read(lambda name: (folder / name).read_bytes(), folder, "unpacked, number of images verified")
 
     def _read(self, read: Callable[[str], bytes], place: Path, verified: str) -> PublishedData:
-        """Classes in the order of their names (WordNet's); training images class by class, by their numbers."""
+        """Read all images: classes in the order of their WordNet names, training images class by class by number."""
         with convert_errors(f"{place}, wnids.txt or val/val_annotations.txt,"):
             classes = tuple(sorted(read("wnids.txt").decode().split()))
             lines = read("val/val_annotations.txt").decode().splitlines()
@@ -105,7 +105,7 @@ def _images(read: Callable[[str], bytes], place: Path, names: list[str], labels:
         try:
             with Image.open(io.BytesIO(read(names[number])), formats=["JPEG"]) as picture:
                 images[number] = np.asarray(picture.convert("RGB"))
-        except Exception as error:  # a missing file, or one of many kinds that Pillow raises over a damaged one
+        except Exception as error:  # a missing file, or one of many types that Pillow raises for damaged images
             msg = f"{place}, {names[number]} cannot be read: {error}"
             raise DataError(msg) from error
 

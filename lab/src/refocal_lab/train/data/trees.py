@@ -1,4 +1,4 @@
-"""Parse trees in brackets, `(3 (2 an) (4 (2 odd) (4 delight)))`: a label, then a word or two trees."""
+"""Parse trees in brackets, `(3 (2 an) (4 (2 odd) (4 delight)))`: each node has a label and a word or two nodes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from refocal_lab.train.data.sources import DataError
 from refocal_lab.train.data.words import Forest, Lexicon
 
-_TOKEN = re.compile(r"[()]|[^ \t\r\n()]+")  # a word may hold a space that does not break
+_TOKEN = re.compile(r"[()]|[^ \t\r\n()]+")  # a word may contain a non-breaking space
 _LABELS = ("0", "1", "2", "3", "4")
 _ESCAPES = {"-lrb-": "(", "-rrb-": ")", "-lcb-": "{", "-rcb-": "}", "-lsb-": "[", "-rsb-": "]"}
 _Node = tuple[int, int, int, int, int]  # word, left, right, height, label
 
 
 def read_forest(lines: Iterable[str], lexicon: Lexicon, *, name: object) -> Forest:
-    """One tree a line; labels are 0 to 4 and stay so; empty lines are passed over.
+    """Read one tree per line, with labels 0 to 4; empty lines are skipped.
 
     Args:
-        lines: The text.
+        lines: The lines of the file.
         lexicon: Numbers the words, in lower case.
-        name: Of the file, for messages.
+        name: Name of the file, for messages.
 
     Raises:
-        DataError: A line is no such tree; the message has file and line.
+        DataError: A line is not such a tree; the message names file and line.
 
     Example:
         >>> forest = read_forest(["(3 (2 an) (4 (2 odd) (4 delight)))"], Lexicon(), name="example")
@@ -48,7 +48,7 @@ def read_forest(lines: Iterable[str], lexicon: Lexicon, *, name: object) -> Fore
 def _nodes(line: str, lexicon: Lexicon) -> list[_Node]:
     """The nodes of one tree, children first."""
     nodes: list[_Node] = []
-    open_: list[tuple[int, list[int], list[str]]] = []  # label, children and words of each bracket not yet closed
+    open_: list[tuple[int, list[int], list[str]]] = []  # label, children and words of each open bracket
     pieces = iter(_TOKEN.findall(line))
     for piece in pieces:
         if nodes and not open_:

@@ -1,4 +1,4 @@
-"""GloVe's word vectors: the publisher's text files (a word and its numbers a line), or two arrays in a .npz file."""
+"""GloVe's word vectors: the publisher's text files (one word and its numbers per line), or a .npz file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from refocal._documents import check_regular
 from refocal_lab.train.data.sources import DataError, convert_errors
 
-_MOST = 1 << 33  # bytes of words and vectors, more than GloVe's largest has
+_MOST = 1 << 33  # bytes of words and vectors; GloVe's largest file has fewer
 _FILES = ("glove.6B.100d.txt", "glove.6B.100d-subset.npz")
 
 
-def find(given: str, root: Path) -> Path | None:
-    """The file that a setting means: None for "learned", GloVe's 6B of 100 dimensions for "glove", else a path."""
+def find_file(given: str, root: Path) -> Path | None:
+    """The file for a setting: None for "learned", GloVe's 6B with 100 dimensions for "glove", else the path itself."""
     if given == "learned":
         return None
     if given != "glove":
@@ -24,30 +24,30 @@ def find(given: str, root: Path) -> Path | None:
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         msg = (
-            f"word_vectors 'glove' needs {' or '.join(_FILES)} in {root} or in a folder glove of it; "
-            "'learned' does without, and the path of any file of GloVe's format stands for itself"
+            f"word_vectors 'glove' needs {' or '.join(_FILES)} in {root} or in its subfolder glove; "
+            "'learned' needs no file, and the path of any file in GloVe's format is accepted"
         )
         raise FileNotFoundError(msg)
     return path
 
 
 def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
-    """Vectors of a vocabulary, and how many of its words have one; others are zero, as is that of unknown words.
+    """Read the vectors of a vocabulary. Words without a vector, and the unknown word, get zeros.
 
     Args:
-        path: A text file, or .npz with the arrays `words` and `vectors`.
-        vocabulary: V words.
+        path: A text file, or a .npz file with the arrays `words` and `vectors`.
+        vocabulary: The V words.
 
     Returns:
-        float32 (1 + V, D), the first for unknown words, and the number of words found.
+        Vectors, float32 (1 + V, D), the first one for unknown words, and the number of words found.
 
     Raises:
-        DataError: The file is not of this format, the message has the line; or it knows none of the words.
+        DataError: The file does not have this format, or it has none of the words. The message names the line.
     """
-    with convert_errors(path, otherwise="no file of word vectors"):
+    with convert_errors(path, otherwise="not a file of word vectors"):
         check_regular(path)
     rows = {word: row for row, word in enumerate(vocabulary, start=1)}
-    places, vectors = (_from_arrays if path.suffix == ".npz" else _from_text)(path, rows)
+    places, vectors = (_read_arrays if path.suffix == ".npz" else _read_text)(path, rows)
     if not places:
         msg = f"{path} has a vector for none of the {len(vocabulary):,} words of the training part"
         raise DataError(msg)
@@ -59,7 +59,7 @@ def read(path: Path, vocabulary: Sequence[str]) -> tuple[np.ndarray, int]:
     return every, len(places)
 
 
-def _from_arrays(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
+def _read_arrays(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
     damaged = convert_errors(path, otherwise="damaged or without the arrays words and vectors")
     with damaged, open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         size = sum(member.file_size for member in arrays.zip.infolist())
@@ -74,7 +74,7 @@ def _from_arrays(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarra
     return [rows[words[place]] for place in held], vectors[held].astype(np.float32)
 
 
-def _from_text(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
+def _read_text(path: Path, rows: dict[str, int]) -> tuple[list[int], np.ndarray]:
     found: dict[int, np.ndarray] = {}
     dimensions = 0
     with convert_errors(path), open(path, encoding="utf-8", newline="\n") as file:

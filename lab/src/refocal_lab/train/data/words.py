@@ -1,4 +1,4 @@
-"""Texts as numbers: documents and parse trees of unequal length, one after another, and the words they are made of."""
+"""Texts as numbers: documents and parse trees of unequal length, joined end to end, and the words they consist of."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-VOCABULARY = 20_000  # the most frequent words that have a vector of their own
-UNKNOWN = 0  # what all other words are
+VOCABULARY = 20_000  # the most frequent words, each with its own vector
+UNKNOWN = 0  # the number of all other words
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -19,8 +19,8 @@ class Documents:
     """Sequences of words.
 
     Attributes:
-        words: int32 (W,), the words of all documents.
-        starts: int64 (N + 1,), where each begins, and the end.
+        words: Words of all documents, int32 (W,).
+        starts: Where each document starts, and the end, int64 (N + 1,).
     """
 
     words: np.ndarray
@@ -36,15 +36,15 @@ class Documents:
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Binary trees, a label at each node; nodes come after their children, so that the last of a tree is its root.
+    """Binary trees with a label at each node. Nodes come after their children, so the last node of a tree is its root.
 
     Attributes:
-        words: int32 (W,), the word of a leaf; -1 for a node with children.
-        left: int32 (W,), its left child, counted from the first node of the tree; -1 for a leaf.
-        right: int32 (W,), the right one.
-        heights: int32 (W,), the longest way down to a leaf.
-        labels: int64 (W,), class of each node.
-        starts: int64 (N + 1,), where each tree begins, and the end.
+        words: Word of each leaf, int32 (W,); -1 for a node with children.
+        left: Left child of each node, counted from the first node of the tree, int32 (W,); -1 for a leaf.
+        right: Right child of each node, in the same form.
+        heights: Length of the longest path down to a leaf, int32 (W,).
+        labels: Class of each node, int64 (W,).
+        starts: Where each tree starts, and the end, int64 (N + 1,).
     """
 
     words: np.ndarray
@@ -66,13 +66,13 @@ class Forest:
 
 
 class Lexicon:
-    """Numbers words as they come."""
+    """Numbers words in the order in which they come."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def number(self, word: str) -> int:
-        """The number of a word, a new one where it has none."""
+        """The number of a word; a new word gets the next number."""
         return self._numbers.setdefault(word, len(self._numbers))
 
     def words(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class Lexicon:
 
 
 def tokenize(text: str) -> Iterator[str]:
-    """Letters and digits between anything else, in lower case.
+    """Split a text into words: runs of letters and digits, in lower case.
 
     Example:
         >>> list(tokenize("It's 64 KB, isn't it?"))
@@ -91,7 +91,7 @@ def tokenize(text: str) -> Iterator[str]:
 
 
 def make_documents(texts: Iterable[str], lexicon: Lexicon) -> Documents:
-    """Texts as documents of the lexicon's numbers."""
+    """Turn texts into documents, with words numbered by a lexicon."""
     each = [np.array([lexicon.number(word) for word in tokenize(text)], np.int32) for text in texts]
     return Documents(np.concatenate([np.empty(0, np.int32), *each]), np.cumsum([0, *map(len, each)]))
 
@@ -99,7 +99,7 @@ def make_documents(texts: Iterable[str], lexicon: Lexicon) -> Documents:
 def build_vocabulary(
     training: Documents | Forest, lexicon: Sequence[str], *, size: int = VOCABULARY
 ) -> tuple[str, ...]:
-    """The most frequent words of training texts, most frequent first, words of one frequency by alphabet."""
+    """The most frequent words of training texts, in the order of their frequency and, if equal, of the alphabet."""
     counts = np.bincount(training.words[training.words >= 0], minlength=len(lexicon))
     present = np.flatnonzero(counts).tolist()
     order = sorted(present, key=lambda number: (-counts[number], lexicon[number]))
@@ -107,14 +107,14 @@ def build_vocabulary(
 
 
 def renumber(texts: Documents | Forest, lexicon: Sequence[str], vocabulary: Sequence[str]) -> Documents | Forest:
-    """Texts with the numbers of a vocabulary, counted from 1; words outside it are `UNKNOWN`."""
+    """Number the words of texts by a vocabulary, from 1; words outside it become `UNKNOWN`."""
     numbers = {word: number for number, word in enumerate(vocabulary, start=1)}
     table = np.array([*(numbers.get(word, UNKNOWN) for word in lexicon), -1], np.int32)  # -1 stays -1
     return replace(texts, words=table[texts.words])
 
 
 def _spans(starts: np.ndarray, rows: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The places of chosen texts one after another, and where each begins then."""
+    """The places of selected texts one after another, and where each then starts."""
     lengths = np.diff(starts)[rows]
     begins = np.concatenate([[0], np.cumsum(lengths)])
     return np.arange(begins[-1]) + np.repeat(starts[:-1][rows] - begins[:-1], lengths), begins

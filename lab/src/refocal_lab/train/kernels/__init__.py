@@ -1,1 +1,1 @@
-"""Kernels in Triton for what the training of small networks spends its time on."""
+"""Triton kernels for the operations that dominate the training of small networks."""

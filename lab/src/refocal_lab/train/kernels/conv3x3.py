@@ -1,13 +1,13 @@
-"""3x3 convolutions of few channels, as they are in He's networks for CIFAR, channels last.
+"""3x3 convolutions of few channels, as in He's networks for CIFAR, with channels last.
 
-The library's kernels are made for many channels: at 16 they leave most of each matrix instruction unused and take some
-five times as long as reading the input and writing the output. Here a program holds all channels of a block of pixels.
-Neighbors in a row of the image are neighbors in memory, so that the taps of a row can be one matrix product, and that
-of two neighboring results at once a banded one: a third more multiplications, but a third fewer loads.
+The library's kernels are made for many channels. With 16 channels they leave most of each matrix instruction unused and
+take about five times as long as reading the input and writing the output. Here a program holds all channels of a block
+of pixels. Neighbors in a row of the image are neighbors in memory, so the taps of a row can be one matrix product. Two
+neighboring results can share one banded product, with a third more multiplications but a third fewer loads.
 
-Names: INNER channels are summed over, OUTER are the result's; a group is PIXELS neighboring results; TAPS of a row are
-one product, whose DEPTH, a power of two, is that of the neighboring inputs they reach, of all channels. The weight of
-the forward convolution lies as (out, tap, in). Pixels count through all images.
+Names: INNER channels are summed over, OUTER channels belong to the result. A group is PIXELS neighboring results. TAPS
+taps of a row are one product; its DEPTH, a power of two, covers all channels of the neighboring inputs that they reach.
+The weight of the forward convolution has the layout (out, tap, in). Pixels are counted through all images.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def convolve(
     BLOCK: tl.constexpr,
     TRANSPOSED: tl.constexpr,
 ):
-    """Convolution with zeros around the image; HEIGHT and WIDTH are the result's.
+    """Convolve with zero padding; HEIGHT and WIDTH are those of the result.
 
-    TRANSPOSED, at stride 1: the gradient in the inputs from that in the outputs.
+    If TRANSPOSED, at stride 1: the gradient with respect to the inputs, from that with respect to the outputs.
     """
     group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     line, column = group // (WIDTH // PIXELS), group % (WIDTH // PIXELS) * PIXELS
@@ -76,9 +76,10 @@ def spread(
     OUTER: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The gradient in the inputs of a convolution of stride 2, from that in its outputs, of which there are `pixels`.
+    """The gradient with respect to the inputs of a convolution of stride 2, from that of its `pixels` outputs.
 
-    Of the inputs, one program has those of even or odd rows and columns: these have one tap in a direction, those two.
+    A program computes the inputs of either even or odd rows, and of either even or odd columns. In each direction, an
+    even place has one tap and an odd one has two.
     """
     odd_row, odd_column = tl.program_id(1) // 2, tl.program_id(1) % 2
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -114,7 +115,10 @@ def correlate(
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The gradient in the weight in parts (share, pixel of a group, out, tap, in): a program has a share and TAPS."""
+    """The gradient with respect to the weight, in parts (share, pixel of a group, out, tap, in).
+
+    A program computes one share of TAPS taps.
+    """
     share, shares = tl.program_id(0), tl.num_programs(0)
     tap = tl.program_id(1) * TAPS
     down, left = tap // 3 - 1, tap % 3 - 1
@@ -141,14 +145,14 @@ def correlate(
 
 @triton.jit
 def _inside(exists, row, column, step, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr):
-    """Which of the inputs from a place on, of all channels each, are in the same row of the image."""
+    """Whether each of the inputs that start at a place, with all their channels, is in the row of the image."""
     across = column[:, None] + (step // INNER)[None, :]
     return (exists & (row >= 0) & (row < HEIGHT))[:, None] & (across >= 0) & (across < WIDTH)
 
 
 @triton.jit
 def add_up(parts_ptr, total_ptr, SIZE: tl.constexpr, SHARES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum of the shares, always in the same order."""
+    """Sum the shares, always in the same order."""
     place, share = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, ROWS)
     exists = (share < SHARES)[:, None] & (place < SIZE)[None, :]
     total = tl.sum(tl.load(parts_ptr + share[:, None] * SIZE + place[None, :], mask=exists, other=0.0), axis=0)

@@ -1,4 +1,4 @@
-"""The papers' networks for small images and for texts, and a multilayer perceptron for vectors, by name."""
+"""Networks by name: those of the papers for small images and texts, and a multilayer perceptron for vectors."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def names() -> tuple[str, ...]:
 
 
 def input_kind(name: str) -> str:
-    """What a network of this name takes: "arrays", "documents" or "trees"."""
+    """The kind of input of a network: "arrays", "documents" or "trees"."""
     _check.one_of(name, "name", names())
     return _TEXTS.get(name, "arrays")
 
 
 def build(name: str, *, classes: int = 10, shape: Shape = (3, 32, 32)) -> nn.Module:
-    """A network with fresh weights, drawn from PyTorch's global generator.
+    """Make a network with fresh weights, drawn from PyTorch's global generator.
 
     It takes float tensors (N, *shape) and returns logits (N, classes). `gp-cnn` takes `gp_cnn.PackedDocuments`,
     `tree-lstm` takes `tree_lstm.TreeLevels`.
 
-    Two networks share a name in the papers: `resnet110` is He's 6n + 2 network (1.7 M parameters; 001),
-    `resnet110-bottleneck` is what 002 trained (46 M).
+    Two networks share a name in the papers: `resnet110` is He's 6n + 2 network (1.7 M parameters) of Charoenphakdee et
+    al. (2021), `resnet110-bottleneck` (46 M) is the one that Mukhoti et al. (2020) trained.
 
     Args:
         name: One of `names()`, or `package.module:function`: a function of your own that takes `classes` and `shape`
             by keyword and returns the network.
         classes: Number of classes.
-        shape: Of one sample: (channels, height, width) of an image; `mlp` also takes (features,); of texts the number
-            of words and the dimensions of their vectors.
+        shape: Shape of one sample: (channels, height, width) for an image; `mlp` also takes (features,); for texts the
+            number of words and the dimensions of their vectors.
 
     Returns:
         The network, in training mode, on the CPU.
@@ -80,7 +80,8 @@ def build(name: str, *, classes: int = 10, shape: Shape = (3, 32, 32)) -> nn.Mod
         >>> sum(parameter.numel() for parameter in network.parameters())
         269722
 
-    Reference: 001, section 6; 002, section 5; 003, section 5.1; 004, section 4.
+    Reference: Charoenphakdee et al. (2021), section 6; Mukhoti et al. (2020), section 5; Komisarenko and Kull (2024),
+        section 5.1; Kimura and Naganuma (2024), section 4.
     """
     check_name(name, "name", names())
     classes = _check.count(classes, "classes", least=2)

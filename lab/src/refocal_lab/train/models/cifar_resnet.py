@@ -1,4 +1,4 @@
-"""He's residual networks for CIFAR-10, of 6n + 2 layers."""
+"""He's residual networks for CIFAR-10, with 6n + 2 layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, he_init
 class CifarBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut without parameters (option A of the paper).
 
-    Where the block halves the image and widens it, the shortcut takes every second pixel and appends zero channels.
+    If the block halves the image and adds channels, the shortcut takes every second pixel and appends zero channels.
     """
 
     def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
@@ -31,15 +31,15 @@ class CifarBlock(nn.Module):
 
 
 class CifarResNet(nn.Sequential):
-    """A residual network of 6n + 2 layers: three stages of n blocks with 16, 32 and 64 channels.
+    """A residual network with 6n + 2 layers: three stages of n blocks with 16, 32 and 64 channels.
 
     Args:
         classes: Number of classes.
         shape: (channels, height, width).
-        depth: 6n + 2.
+        depth: Number of layers, 6n + 2.
 
-    Reference: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition. CVPR 2016, section 4.2; 001,
-        section 6.
+    Reference: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition. CVPR 2016, section 4.2;
+        Charoenphakdee et al. (2021), section 6.
     """
 
     def __init__(self, *, classes: int, shape: tuple[int, ...], depth: int) -> None:

@@ -11,7 +11,7 @@ from refocal_lab.train.models.layers import AveragePool, Head, check_size
 
 
 class DenseLayer(nn.Module):
-    """Appends `growth` channels, computed through a bottleneck from all earlier ones."""
+    """Computes `growth` new channels from all earlier ones, through a bottleneck, and appends them."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -30,15 +30,15 @@ class DenseLayer(nn.Module):
 
 
 class DenseNet(nn.Sequential):
-    """Dense blocks, with a transition between them that halves channels and image.
+    """Dense blocks, with transitions between them that halve the channels and the image.
 
-    The stem is a 3x3 convolution with no pooling and no norm, as in 002's code.
+    The stem is a 3x3 convolution without pooling or norm, as in the code of Mukhoti et al. (2020).
 
     Args:
         classes: Number of classes.
         shape: (channels, height, width).
-        blocks: Number of layers, block by block.
-        growth: Channels that a layer adds.
+        blocks: Number of layers of each block.
+        growth: Channels that each layer adds.
 
     Reference: Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks. CVPR 2017, Table 1.
     """

@@ -9,7 +9,7 @@ from refocal_lab.train.convolution import Convolution
 
 
 class ConvNorm(nn.Sequential):
-    """Convolution without bias, padded to keep the size (divided by the stride), and batch norm."""
+    """A convolution without bias, padded to keep the size (divided by the stride), and batch norm."""
 
     def __init__(self, inputs: int, outputs: int, *, kernel: int = 3, stride: int = 1, groups: int = 1) -> None:
         conv = Convolution(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
@@ -17,7 +17,7 @@ class ConvNorm(nn.Sequential):
 
 
 class AveragePool(nn.Module):
-    """Mean over all places of an image, (N, C, H, W) -> (N, C)."""
+    """The mean over all places of an image, (N, C, H, W) -> (N, C)."""
 
     def forward(self, features: Tensor) -> Tensor:
         """Pool."""
@@ -25,9 +25,9 @@ class AveragePool(nn.Module):
 
 
 class Head(nn.Linear):
-    """The last layer of every network: features to logits, in the precision of its own weights.
+    """The last layer of each network, from features to logits, in the precision of its own weights.
 
-    Where a network computes in bfloat16, its logits keep the digits of float32.
+    In a network that computes in bfloat16, the logits keep the digits of float32.
     """
 
     def forward(self, features: Tensor) -> Tensor:
@@ -36,12 +36,12 @@ class Head(nn.Linear):
 
 
 class WordVectors(nn.Embedding):
-    """Vectors of words by their numbers, drawn from a normal distribution until others are given.
+    """Word vectors by number, drawn from a normal distribution unless given.
 
     Args:
-        words: How many there are.
-        dimensions: Of each.
-        tuned: Go on training those that are given.
+        words: Number of words.
+        dimensions: Dimensions of each vector.
+        tuned: Whether to train given vectors further.
     """
 
     def __init__(self, words: int, dimensions: int, *, tuned: bool) -> None:
@@ -51,18 +51,19 @@ class WordVectors(nn.Embedding):
 
     @torch.no_grad()
     def start_from(self, vectors: Tensor) -> None:
-        """Take these vectors (words, dimensions), and train them no further unless they are to be tuned."""
+        """Start from given vectors (words, dimensions)."""
         self.weight.copy_(vectors)
         self.weight.requires_grad_(self._tuned)
 
 
 class Dropout(nn.Module):
-    """Leaves out features at random while a network is trained; the others are enlarged, so that the mean stays.
+    """Drops features at random during training and scales up the others, so that the mean stays.
 
-    Which ones follows from a seed, so that a training can be stopped and go on; without one, from PyTorch's generator.
+    After `restart`, the choice follows from a seed, so that a stopped training continues with the same bits. Without
+    it, the choice follows from PyTorch's generator.
 
     Args:
-        share: Of the features that are left out, in [0, 1).
+        share: Share of the features that are dropped, in [0, 1).
 
     Reference: Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov: Dropout. JMLR 15, 2014.
     """
@@ -73,11 +74,11 @@ class Dropout(nn.Module):
         self._generator: torch.Generator | None = None
 
     def restart(self, seed: int, device: torch.device) -> None:
-        """Draw from this seed on."""
+        """Draw from a new generator with this seed."""
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features of the same shape."""
+        """Drop some of the features, of any shape, in training mode."""
         if not self.training:
             return features
         kept = torch.empty_like(features).bernoulli_(1 - self._share, generator=self._generator)
@@ -92,7 +93,7 @@ def find_head(network: nn.Module) -> nn.Linear | None:
 
 
 def he_initialize(network: nn.Module) -> None:
-    """Normal weights of variance 2 / fan-out in every convolution.
+    """Draw the weights of each convolution from a normal distribution of variance 2 / fan-out.
 
     Reference: He, Zhang, Ren, Sun: Delving Deep into Rectifiers. ICCV 2015, section 2.2.
     """
@@ -102,7 +103,7 @@ def he_initialize(network: nn.Module) -> None:
 
 
 def check_size(size: int, shape: tuple[int, ...], network: str) -> None:
-    """Refuse images that the network's pooling would shrink to nothing."""
+    """Reject images that the pooling of a network would shrink to nothing."""
     if min(shape[1:]) < size:
         msg = f"shape must be at least {size} pixels high and wide for {network}, got {shape}"
         raise ValueError(msg)

@@ -11,14 +11,14 @@ from refocal_lab.train.models.layers import Head
 
 
 class MLP(nn.Sequential):
-    """Hidden layers with rectifiers between two linear maps.
+    """A multilayer perceptron with rectifiers.
 
     Args:
         classes: Number of classes.
-        shape: Of one sample; it is flattened.
+        shape: Shape of one sample, which is flattened.
         hidden: Widths of the hidden layers.
 
-    Reference: 004, section 4.3 (two hidden layers of 100 units).
+    Reference: Kimura and Naganuma (2024), section 4.3 (two hidden layers of 100 units).
     """
 
     def __init__(self, *, classes: int, shape: tuple[int, ...], hidden: Sequence[int]) -> None:

@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, he_initialize
 
-# expansion, channels, blocks, stride; the ImageNet network strides in the stem and in the second group, too
+# expansion, channels, blocks, stride; the ImageNet network also has stride 2 in the stem and in the second group
 _GROUPS = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 class InvertedResidual(nn.Module):
-    """Widen, convolve channel by channel, narrow without an activation; add the input where the shape allows."""
+    """Widen, convolve channel by channel, and narrow without an activation; add the input if the shapes are equal."""
 
     def __init__(self, inputs: int, outputs: int, *, expansion: int, stride: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Sequential):
-    """Seventeen inverted residuals between two convolutions, with no dropout; 32x32 images end as 4x4.
+    """Seventeen inverted residuals between two convolutions, without dropout; 32x32 images end as 4x4.
 
     Args:
         classes: Number of classes.

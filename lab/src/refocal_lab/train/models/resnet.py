@@ -11,7 +11,7 @@ from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head
 
 
 class _Residual(nn.Module):
-    """A branch and a shortcut, added; the shortcut is a 1x1 convolution where the shape changes."""
+    """The sum of a branch and a shortcut; the shortcut is a 1x1 convolution if the shape changes."""
 
     def __init__(self, branch: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -54,18 +54,18 @@ class Bottleneck(_Residual):
 class ResNet(nn.Sequential):
     """Stages of residual blocks; each stage after the first halves the image and doubles the width.
 
-    Weights start as PyTorch draws them by default, which is what 002's code does.
+    The initial weights are PyTorch's defaults, as in the code of Mukhoti et al. (2020).
 
     Args:
         classes: Number of classes.
         shape: (channels, height, width).
         block: Kind of block.
-        blocks: Number of blocks, stage by stage.
+        blocks: Number of blocks of each stage.
         stem: Channels after the first convolution.
         width: Width of the first stage.
 
     Reference: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition. CVPR 2016, Table 1; Zagoruyko,
-        Komodakis: Wide Residual Networks. BMVC 2016 (with the activation after the sum, as 002 has it).
+        Komodakis: Wide Residual Networks. BMVC 2016 (with the activation after the sum, as in Mukhoti et al., 2020).
     """
 
     def __init__(

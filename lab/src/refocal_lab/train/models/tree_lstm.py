@@ -1,4 +1,4 @@
-"""The constituency (binary) Tree-LSTM, over many trees at once: a step for each level, not for each node."""
+"""The constituency (binary) Tree-LSTM, for many trees at once: one step per level, not one per node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from refocal_lab.train.models.layers import Dropout, Head, WordVectors
 
 
 class TreeLevels(NamedTuple):
-    """Trees, all leaves first and then the other nodes by their height: children come before their parents.
+    """The nodes of trees, all L leaves first, then the I inner nodes by height, so that children precede their parents.
 
     Attributes:
-        words: Of the leaves (L,).
-        left: Rows of the left children of the other nodes (I,).
-        right: The same of the right children.
-        bounds: Where each height begins among these, and the end: a number more than there are heights.
-        order: Rows (L + I,) in the order that logits are returned in.
+        words: Numbers of the words at the leaves (L,).
+        left: Rows of the left children of the inner nodes (I,).
+        right: Rows of their right children (I,).
+        bounds: Where each height starts among the inner nodes, and the end.
+        order: Rows (L + I,) in the order in which logits are returned.
     """
 
     words: Tensor
@@ -33,8 +33,8 @@ class TreeLSTM(nn.Module):
     """Logits at every node of binary trees, from the leaves up.
 
     A leaf with word vector x has c = W x + b, h = o tanh(c); a node with children l and r has
-    c = i u + f_l c_l + f_r c_r, h = o tanh(c), each gate a function of U_l h_l + U_r h_r + b. Half of h is left out
-    before the last layer in training.
+    c = i u + f_l c_l + f_r c_r, h = o tanh(c), where each gate is a function of U_l h_l + U_r h_r + b. Training drops
+    half of h before the last layer.
 
     Args:
         classes: Number of classes.
@@ -64,9 +64,9 @@ class TreeLSTM(nn.Module):
 
 
 class _Climb(torch.autograd.Function):
-    """From the leaves' c and h (L, d) to h (L + I, d) of all nodes, level by level.
+    """From c and h (L, d) of the leaves to h (L + I, d) of all nodes, level by level.
 
-    A node has one parent, so that gradients of its state are assigned, never added, and those of the weights are one
+    A node has one parent, so the gradient of its state is assigned, never added. The gradients of the weights are one
     product over all nodes.
     """
 

@@ -8,10 +8,10 @@ from refocal_lab.train.models.layers import AveragePool, Head, check_size, he_in
 
 
 class VGG(nn.Sequential):
-    """Sixteen 3x3 convolutions in five groups, each group pooled, and one linear layer.
+    """Sixteen 3x3 convolutions in five groups with pooling after each, and one linear layer.
 
-    On 32x32 images the last pooling leaves one pixel, so that the three linear layers of the ImageNet network, made for
-    7x7, shrink to one.
+    On 32x32 images the last pooling leaves one pixel. The three linear layers of the ImageNet network, which are made
+    for 7x7 pixels, therefore shrink to one.
 
     Args:
         classes: Number of classes.

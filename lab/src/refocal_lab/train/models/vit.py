@@ -9,19 +9,19 @@ from refocal_lab.train.models.layers import Head
 
 
 class VisionTransformer(nn.Module):
-    """Patches as words, a class token, learned places, and encoder layers that normalize first.
+    """Patches as tokens, a class token, learned position vectors, and encoder layers that normalize first.
 
     With patches of 4 pixels, width 384, 12 layers and 6 heads, this is ViT-S/4.
 
     Args:
         classes: Number of classes.
-        shape: (channels, height, width), height and width multiples of `patch`.
+        shape: (channels, height, width); height and width are multiples of `patch`.
         patch: Height and width of a patch.
         width: Length of a token.
         depth: Number of encoder layers.
         heads: Number of attention heads.
 
-    Reference: Dosovitskiy et al.: An Image is Worth 16x16 Words. ICLR 2021, section 3.1; the small size is that of
+    Reference: Dosovitskiy et al.: An Image is Worth 16x16 Words. ICLR 2021, section 3.1; the small size is from
         Touvron et al.: Training Data-Efficient Image Transformers. ICML 2021, Table 1.
     """
 
@@ -34,7 +34,7 @@ class VisionTransformer(nn.Module):
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.places = nn.Parameter(torch.empty(1, 1 + (high // patch) * (wide // patch), width))
-        # one by one: nn.TransformerEncoder would start all layers with the same weights
+        # built one by one: nn.TransformerEncoder would give all layers the same initial weights
         self.layers = nn.Sequential(
             *(
                 nn.TransformerEncoderLayer(
