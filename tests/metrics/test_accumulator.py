@@ -1,3 +1,5 @@
+"""Accumulators agree with the functions, in any batches and any order, and reject damaged states."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +14,7 @@ from refocal import metrics
 from refocal.metrics import CalibrationAccumulator
 
 
-def fed(batches, **settings):
+def accumulate(batches, **settings):
     accumulator = CalibrationAccumulator(**settings)
     for batch in batches:
         accumulator.update(*batch[:2], sample_weight=batch[2] if len(batch) > 2 else None)
@@ -20,7 +22,7 @@ def fed(batches, **settings):
 
 
 def functions(probs, labels, **rest):
-    """What the accumulator's fields should be, from the functions."""
+    """The expected fields of the summary, from the functions."""
     share = metrics.confidence_share(probs, labels, **rest)
     return {
         "ece": metrics.ece(probs, labels, **rest),
@@ -35,7 +37,7 @@ def functions(probs, labels, **rest):
 
 
 @pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel"])
-def test_batches_give_what_all_at_once_gives(task):
+def test_batches_give_the_same_as_one_call(task):
     rng = np.random.default_rng(0)
     probs, labels = draw_calibrated(rng, (1000, 4), spread=4)
     weights = rng.random(1000)
@@ -44,7 +46,7 @@ def test_batches_give_what_all_at_once_gives(task):
     elif task == "multilabel":
         labels = (rng.random(probs.shape) < probs).astype(int)
     pieces = [slice(0, 10), slice(10, 11), slice(11, 700), slice(700, 1000)]
-    found = fed([(probs[piece], labels[piece], weights[piece]) for piece in pieces], task=task).compute()
+    found = accumulate([(probs[piece], labels[piece], weights[piece]) for piece in pieces], task=task).compute()
     for name, value in functions(probs, labels, task=task, sample_weight=weights).items():
         assert getattr(found, name) == pytest.approx(value, rel=1e-12), name
     if task == "multiclass":
@@ -55,42 +57,42 @@ def test_batches_give_what_all_at_once_gives(task):
         assert np.isnan(found.classwise_ece)
 
 
-def test_an_infinite_score_of_weight_0_is_nothing():
-    found = fed([(np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([1, 0]), np.array([0.0, 2.0]))]).compute()
+def test_weight_0_removes_an_infinite_score():
+    found = accumulate([(np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([1, 0]), np.array([0.0, 2.0]))]).compute()
     assert found.nll == pytest.approx(np.log(2))
-    assert fed([(np.array([[1.0, 0.0]]), np.array([1]))]).compute().nll == np.inf
+    assert accumulate([(np.array([[1.0, 0.0]]), np.array([1]))]).compute().nll == np.inf
 
 
 @pytest.mark.parametrize("bins", [1, 7, 15])
 @pytest.mark.parametrize("spread", [0.3, 2.0, 20.0])
 def test_equal_mass_bins_from_the_grid_are_within_one_thousandth(bins, spread):
-    """Flat, spread and saturated confidences, calibrated or not, 10,000 samples."""
+    """10,000 flat, spread and saturated confidences, calibrated or not."""
     rng = np.random.default_rng(1)
     for power in (0.7, 1.0, 2.0):
         probs, labels = draw_calibrated(rng, (10_000, 5), spread=spread)
         probs = sharpen(probs, power=power)
-        found = fed([(probs, labels)], bins=bins).compute().adaptive_ece
+        found = accumulate([(probs, labels)], bins=bins).compute().adaptive_ece
         assert found == pytest.approx(metrics.adaptive_ece(probs, labels, bins=bins), abs=1e-3)
 
 
-def test_merging_in_any_order_gives_the_same():
+def test_the_order_of_merging_does_not_matter():
     rng = np.random.default_rng(2)
     batches = [draw_calibrated(rng, (50 * (i + 1), 3)) for i in range(4)]
-    whole = fed(batches).compute()
+    whole = accumulate(batches).compute()
     for order in permutations(range(4)):
         total = CalibrationAccumulator()
         for index in order:
-            assert total.merge(fed([batches[index]])) is total
+            assert total.merge(accumulate([batches[index]])) is total
         assert total.compute() == pytest.approx(whole, rel=1e-12)
-    pair = fed(batches[:2]).merge(fed(batches[2:]))
+    pair = accumulate(batches[:2]).merge(accumulate(batches[2:]))
     assert pair.compute() == pytest.approx(whole, rel=1e-12)
-    empty = fed(batches).merge(CalibrationAccumulator())
+    empty = accumulate(batches).merge(CalibrationAccumulator())
     assert empty.compute() == pytest.approx(whole, rel=1e-12)
 
 
-def test_merge_leaves_the_other_alone():
+def test_merge_does_not_change_the_other():
     batch = draw_calibrated(np.random.default_rng(3), (50, 3))
-    other, target = fed([batch]), CalibrationAccumulator()
+    other, target = accumulate([batch]), CalibrationAccumulator()
     before = other.compute()
     target.merge(other)
     target.update(*batch)
@@ -100,7 +102,7 @@ def test_merge_leaves_the_other_alone():
 @pytest.mark.parametrize("suffix", ["npz", "json"])
 @pytest.mark.parametrize("settings", [{}, {"bins": 7, "classwise": False, "threshold": 0.9, "ignore_index": -1}])
 def test_state_is_saved_and_loaded(tmp_path, suffix, settings):
-    accumulator = fed([draw_calibrated(np.random.default_rng(4), (200, 3))], **settings)
+    accumulator = accumulate([draw_calibrated(np.random.default_rng(4), (200, 3))], **settings)
     path = tmp_path / f"state.{suffix}"
     accumulator.save(path)
     loaded = CalibrationAccumulator.load(path)
@@ -116,7 +118,7 @@ def test_an_empty_state_is_saved_too(tmp_path):
         CalibrationAccumulator.load(tmp_path / "empty.npz").compute()
 
 
-def test_states_of_other_kinds_are_refused(tmp_path):
+def test_states_with_other_settings_are_rejected(tmp_path):
     path = tmp_path / "state.json"
     CalibrationAccumulator().save(path)
     state = json.loads(path.read_text(encoding="utf-8"))
@@ -128,7 +130,7 @@ def test_states_of_other_kinds_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["multiclass", "binary"])
-def test_logits_are_added_as_their_probabilities(task):
+def test_logits_give_the_same_as_their_probabilities(task):
     rng = np.random.default_rng(5)
     logits, labels = 5 * rng.standard_normal((500, 3)), rng.integers(0, 3, 500)
     probs = softmax(logits, axis=1)
@@ -137,7 +139,7 @@ def test_logits_are_added_as_their_probabilities(task):
         probs = 1 / (1 + np.exp(-logits))
     accumulator = CalibrationAccumulator(task=task)
     accumulator.update(logits, labels, input="logits")
-    expected = fed([(probs, labels)], task=task).compute()
+    expected = accumulate([(probs, labels)], task=task).compute()
     np.testing.assert_allclose(accumulator.compute(), expected, rtol=1e-9)
 
 
@@ -152,22 +154,22 @@ def test_dense_batches_with_ignored_places():
     assert accumulator.compute().ece == pytest.approx(metrics.ece(dense[1:], labels[1:]), rel=1e-12)
 
 
-def test_a_batch_in_which_nothing_counts_adds_nothing():
-    """An image without a labeled pixel must not end an epoch."""
+def test_a_batch_without_counting_rows_adds_nothing():
+    """An image without a labeled pixel must not stop an epoch."""
     probs, labels = draw_calibrated(np.random.default_rng(2), (40, 3))
-    accumulator = fed([(probs, labels)], ignore_index=-1)
+    accumulator = accumulate([(probs, labels)], ignore_index=-1)
     before = accumulator.compute()
     accumulator.update(probs, np.full(40, -1))
     accumulator.update(np.log(probs), np.full(40, -1), input="logits")
     accumulator.update(probs, labels, sample_weight=np.zeros(40))
     assert accumulator.compute() == pytest.approx(before, nan_ok=True)
     with pytest.raises(ValueError, match="needs at least one sample"):
-        fed([(probs, np.full(40, -1))], ignore_index=-1).compute()
+        accumulate([(probs, np.full(40, -1))], ignore_index=-1).compute()
 
 
-def test_a_refused_batch_leaves_nothing_behind():
+def test_a_rejected_batch_changes_nothing():
     good = draw_calibrated(np.random.default_rng(7), (60_000, 3))
-    accumulator = fed([good])
+    accumulator = accumulate([good])
     before = accumulator.compute()
     bad = good[0].copy()
     bad[-1, 0] = np.nan
@@ -176,12 +178,12 @@ def test_a_refused_batch_leaves_nothing_behind():
     assert accumulator.compute() == before
 
 
-def test_what_does_not_fit_is_refused():
-    accumulator = fed([draw_calibrated(np.random.default_rng(8), (20, 3))])
+def test_mismatched_input_is_rejected():
+    accumulator = accumulate([draw_calibrated(np.random.default_rng(8), (20, 3))])
     with pytest.raises(ValueError, match="scores must have 3 classes as before, got 4"):
         accumulator.update(*draw_calibrated(np.random.default_rng(9), (20, 4)))
     with pytest.raises(ValueError, match="other must have 3 classes, got 4"):
-        accumulator.merge(fed([draw_calibrated(np.random.default_rng(9), (20, 4))]))
+        accumulator.merge(accumulate([draw_calibrated(np.random.default_rng(9), (20, 4))]))
     with pytest.raises(ValueError, match=r"other must have the same settings .*'bins': 15.*got .*'bins': 10"):
         accumulator.merge(CalibrationAccumulator(bins=10))
     with pytest.raises(ValueError, match="bins must be at least 1"):
@@ -189,7 +191,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_memory_does_not_grow():
-    accumulator = fed([draw_calibrated(np.random.default_rng(10), (10, 3))])
+    accumulator = accumulate([draw_calibrated(np.random.default_rng(10), (10, 3))])
     before = sum(part.nbytes for part in (accumulator.sums, accumulator.grid, accumulator.classes))
     for seed in range(3):
         accumulator.update(*draw_calibrated(np.random.default_rng(seed), (5000, 3)))

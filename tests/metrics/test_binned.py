@@ -1,3 +1,5 @@
+"""Binned calibration errors against loops, other packages and closed forms."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -45,7 +47,7 @@ def test_ece_equals_the_loop(given_events, norm, bins):
 
 @settings(max_examples=60, deadline=None)
 @given(events, st.randoms(use_true_random=False))
-def test_no_order_of_samples_matters(given_events, random):
+def test_the_order_of_samples_does_not_matter(given_events, random):
     p, y = given_events
     order = list(range(len(p)))
     random.shuffle(order)
@@ -100,7 +102,7 @@ def test_top_k_error_against_a_loop():
 def test_torchmetrics_convention_gives_its_numbers(norm):
     rng = np.random.default_rng(3)
     probs = random_simplex(rng, (500, 4), spread=4.0).astype(np.float32)
-    probs[:40] = np.eye(4, dtype=np.float32)[rng.integers(0, 4, 40)]  # confidence 1 has a bin of its own there
+    probs[:40] = np.eye(4, dtype=np.float32)[rng.integers(0, 4, 40)]  # torchmetrics has a separate bin for confidence 1
     labels = rng.integers(0, 4, 500)
     theirs = multiclass_calibration_error(
         torch.tensor(probs), torch.tensor(labels), num_classes=4, n_bins=15, norm=norm
@@ -116,7 +118,7 @@ def test_guo_convention_drops_confidence_zero():
     p, y = np.array([0.0, 0.0, 0.3, 1.0]), np.array([1, 1, 0, 1])
     assert metrics.ece(p, y, task="binary", binning="guo2017") == pytest.approx(0.3 / 4)
     assert metrics.ece(p, y, task="binary") == pytest.approx((2 + 0.3) / 4)
-    # edges are those of torch.linspace in float32
+    # The edges are those of torch.linspace in float32.
     for bins in range(1, 64):
         edges = torch.linspace(0, 1, bins + 1).numpy()
         for shifted, expected in ((edges[1:], range(bins)), (np.nextafter(edges[:-1], np.float32(1)), range(bins))):
@@ -137,7 +139,7 @@ def test_mukhoti_convention_against_a_loop():
     assert np.flatnonzero(index == size - 1).tolist() == [int(p.argmin())]  # the least confident sample is dropped
 
 
-def test_equal_width_bins_are_those_of_scikit_learn():
+def test_equal_width_bins_agree_with_scikit_learn():
     rng = np.random.default_rng(5)
     p = np.concatenate([rng.random(400), [0.0, 0.2, 0.4, 1.0]])
     y = (rng.random(404) < p).astype(int)
@@ -157,8 +159,8 @@ def test_edges_belong_to_the_bin_below():
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_calibration_error_falls_like_one_over_the_root_of_n(norm):
-    """For calibrated labels every bin's gap is noise: n times four halves the error.
+def test_calibration_error_decreases_like_one_over_the_root_of_n(norm):
+    """For calibrated labels the gap of every bin is noise, so four times the samples halve the error.
 
     A mean over 60 seeds has a relative standard error below .03 for each size, so a false alarm beyond .85 ... 1.15 has
     a probability below 1e-3.
@@ -172,8 +174,8 @@ def test_calibration_error_falls_like_one_over_the_root_of_n(norm):
     assert means[0] / means[1] == pytest.approx(2, rel=0.15)
 
 
-def test_debiased_squares_have_the_mean_of_the_true_ones():
-    """Monte Carlo over 4,000 samples of 60: the mean is within 4 standard errors (false alarm 6e-5 a bin)."""
+def test_debiased_squares_are_unbiased():
+    """Monte Carlo over 4,000 samples of 60: the mean is within 4 standard errors (false alarm: 6e-5 per bin)."""
     rng = np.random.default_rng(6)
     p = rng.random((4000, 60))
     y = rng.random(p.shape) < np.clip(p + 0.1, 0, 1)
@@ -190,7 +192,7 @@ def test_debiased_squares_have_the_mean_of_the_true_ones():
     assert np.all(np.abs(errors) < 4)
 
 
-def test_debiasing_where_confidence_is_constant_is_the_formula_of_kumar():
+def test_debiasing_at_constant_confidence_is_the_formula_of_kumar():
     y = np.array([1, 1, 0, 1, 0, 1, 1, 1, 0, 1])
     p = np.full(10, 0.9)
     accuracy = y.mean()
@@ -214,7 +216,7 @@ def test_debiasing_does_not_depend_on_the_unit_of_weights(norm):
 
 
 def test_debiased_error_of_single_samples():
-    """A bin of one sample has no estimate of its gap's square: G ~ N(g, g^2), whose |G| has a mean in closed form."""
+    """A bin of one sample has no pairs, so G ~ N(g, g^2), and the mean of |G| has a closed form."""
     folded = np.sqrt(2 / np.pi) * np.exp(-0.5) + 1 - 2 * norm_distribution.cdf(-1)
     p, y = np.array([0.05, 0.3, 0.95]), np.array([1, 0, 1])
     expected = np.mean(np.abs(p - y)) * (2 - folded)
@@ -222,7 +224,7 @@ def test_debiased_error_of_single_samples():
     assert metrics.ece(p, y, task="binary", debias=True, norm="l2") == 0
 
 
-def test_sums_of_single_precision_are_double():
+def test_float32_is_summed_in_float64():
     rng = np.random.default_rng(0)
     probs, labels = draw_calibrated(rng, (20_000, 4))
     single = probs.astype(np.float32)
@@ -230,7 +232,7 @@ def test_sums_of_single_precision_are_double():
         assert measure(single, labels) == pytest.approx(measure(single.astype(np.float64), labels), rel=1e-12)
 
 
-def test_the_error_of_bins_is_the_loop():
+def test_the_error_of_bins_equals_the_loop():
     rng = np.random.default_rng(8)
     p = rng.random(300)
     y = rng.random(300) < p**2
@@ -238,19 +240,19 @@ def test_the_error_of_bins_is_the_loop():
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_what_a_convention_drops_has_no_bias_to_subtract(norm):
+def test_dropped_samples_have_no_bias_to_subtract(norm):
     rng = np.random.default_rng(0)
     p = rng.uniform(0.01, 1, 400)
     y = (rng.random(400) < p**2).astype(int)
     settings = {"task": "binary", "binning": "guo2017", "norm": norm, "debias": True}
     kept = metrics.ece(p, y, **settings)
     dropped = metrics.ece(np.append(p, np.zeros(400)), np.append(y, [0, 1] * 200), **settings)
-    # 400 samples of confidence 0 count in n alone
+    # 400 samples of confidence 0 count only in n.
     assert dropped == pytest.approx(kept / 2 if norm == "l1" else kept / np.sqrt(2), rel=1e-9)
 
 
-def test_debiasing_takes_bias_away():
-    """For 200 calibrated samples of 500, l1 loses over a third of its bias; a large true error stays what it is."""
+def test_debiasing_reduces_the_bias():
+    """Over 200 calibrated samples of 500, l1 loses more than a third of its bias; a large error does not change."""
     plain, debiased = [], []
     for seed in range(200):
         probs, labels = draw_calibrated(np.random.default_rng(seed), (500, 3))
@@ -262,7 +264,7 @@ def test_debiasing_takes_bias_away():
     assert metrics.ece(wrong, labels, debias=True) == pytest.approx(metrics.ece(wrong, labels), rel=0.02)
 
 
-def test_bins_take_frequencies_as_well_as_outcomes():
+def test_bins_accept_frequencies_and_outcomes():
     sums = equal_width_bins(np.array([0.1, 0.9, 0.9]), np.array([0.25, 0.5, 1.0]), bins=2)
     assert sums.correct.tolist() == [0.25, 1.5]
     assert sums.samples.tolist() == [1, 2]
@@ -280,7 +282,7 @@ def test_equal_mass_bins_hold_equal_shares_and_keep_ties():
 
 
 def test_cells_of_a_histogram_fall_into_the_bins_of_their_samples():
-    """Where shares end exactly at a cell, the cell is in the lower bin; so it is for weighted samples."""
+    """If a share ends exactly at a cell, the cell is in the lower bin, as for weighted samples."""
     assert mass_index_of_counts(np.array([5, 5, 5, 5]), bins=2).tolist() == [0, 0, 1, 1]
     assert mass_index_of_counts(np.array([1, 1, 8, 0, 2]), bins=3).tolist() == [0, 0, 0, 2, 2]
     p, counts = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]), np.array([3, 3, 1, 2, 2, 1])

@@ -1,3 +1,5 @@
+"""The parts of the Brier score."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -9,7 +11,7 @@ from refocal import metrics
 from refocal.stats.isotonic import isotonic_rows
 
 
-def test_parts_add_up_and_are_those_of_isotonic_regression():
+def test_parts_add_up_and_agree_with_isotonic_regression():
     rng = np.random.default_rng(0)
     probs, labels = draw_calibrated(rng, (300, 3))
     probs = sharpen(probs, power=2)
@@ -27,7 +29,7 @@ def test_parts_add_up_and_are_those_of_isotonic_regression():
         assert parts.refinement == pytest.approx(refined, rel=1e-6)
 
 
-def test_an_increasing_map_changes_calibration_only():
+def test_an_increasing_map_changes_only_calibration():
     rng = np.random.default_rng(1)
     p = rng.random(500)
     y = (rng.random(500) < p).astype(int)
@@ -38,7 +40,7 @@ def test_an_increasing_map_changes_calibration_only():
     assert before.brier == pytest.approx(metrics.brier(p, y, task="binary"), rel=1e-12)
 
 
-def test_labels_of_a_multilabel_task_have_a_map_each():
+def test_each_label_of_a_multilabel_task_has_its_own_map():
     rng = np.random.default_rng(2)
     p, y = rng.random((200, 2)), rng.integers(0, 2, (200, 2))
     each = [metrics.brier_decomposition(p[:, k], y[:, k], task="binary") for k in range(2)]
@@ -58,7 +60,7 @@ def test_ties_in_any_order_and_growing_samples():
     assert large < small / 5
 
 
-def test_rows_are_fitted_each_by_itself():
+def test_each_row_is_fitted_by_itself():
     rng = np.random.default_rng(5)
     values, weights = rng.normal(0, 3, (2, 3, 7)), rng.random((2, 3, 7)) + 0.1
     fitted = isotonic_rows(values, weights)

@@ -47,7 +47,7 @@ def value(name, probs, labels, *, input="probs", **options):
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_logits_give_what_their_probabilities_give(name):
+def test_logits_give_the_same_as_their_probabilities(name):
     probs, labels = sample()
     found = value(name, probs, labels, input="logits")
     np.testing.assert_allclose(found, value(name, probs, labels), rtol=1e-9)
@@ -55,7 +55,7 @@ def test_logits_give_what_their_probabilities_give(name):
 
 @INPUTS
 @pytest.mark.parametrize("name", MEASURES)
-def test_labels_to_be_ignored_do_not_count(name, input):
+def test_ignored_labels_do_not_count(name, input):
     probs, labels = sample()
     ignored = np.where(np.arange(300) % 3 == 0, 7, labels)
     kept = ignored != 7
@@ -68,7 +68,7 @@ def test_labels_to_be_ignored_do_not_count(name, input):
 
 @INPUTS
 @pytest.mark.parametrize("name", [name for name in MEASURES if name not in DRAWN + RANKED])
-def test_whole_weights_are_repeated_samples(name, input):
+def test_integer_weights_are_repeated_samples(name, input):
     probs, labels = sample()
     times = np.random.default_rng(2).integers(1, 4, 300)
     found = value(name, probs, labels, input=input, sample_weight=times)
@@ -180,7 +180,7 @@ def test_a_probability_at_the_threshold_is_not_above_it():
 
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("unbiased", "most"), [(False, np.sqrt(2)), (True, 2.0)])
-def test_the_kernel_error_of_whole_rows_is_at_most_the_distance_of_two_corners(unbiased, most, classes):
+def test_the_kernel_error_of_rows_is_at_most_the_distance_of_two_corners(unbiased, most, classes):
     probs, labels = draw_calibrated(np.random.default_rng(0), (50, classes))
     common = {"input": "probs", "sample_weight": None, "task": "multiclass", "ignore_index": None}
     settings = {"classes": "all", "unbiased": unbiased}
@@ -193,7 +193,7 @@ def test_the_kernel_error_of_whole_rows_is_at_most_the_distance_of_two_corners(u
     assert evidence.value == pytest.approx(biased**2 if unbiased else biased, rel=1e-9)
 
 
-def test_a_p_value_counts_what_is_as_far_from_the_mean():
+def test_a_p_value_counts_values_as_far_from_the_mean():
     null = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
     assert two_sided_p_value(1.0, null) == pytest.approx(5 / 6)
     assert two_sided_p_value(-1.5, null) == pytest.approx(3 / 6)
@@ -209,7 +209,7 @@ def test_a_model_does_not_differ_from_itself(measure):
     assert found.p_value == 1
 
 
-def test_recalibrated_predictions_are_the_end_of_the_way_from_the_given_ones():
+def test_predictions_move_from_recalibrated_to_given():
     """At t = 0 the model is calibrated; at t = 1 its mean squared error against the truth is that of p - pi."""
     probs, labels = sample()
     common = {"input": "probs", "sample_weight": None, "task": "multiclass", "ignore_index": None}
@@ -225,7 +225,7 @@ def test_recalibrated_predictions_are_the_end_of_the_way_from_the_given_ones():
         assert np.all(away <= 5 * drawn.std(axis=0)[used] / np.sqrt(2000) + 1e-9)
 
 
-def test_defaults_are_those_that_the_documentation_states():
+def test_defaults_are_the_documented_ones():
     probs, labels = sample()
     for stated in (
         {"measure": metrics.kernel_calibration_error, "kernel_width": 0.4, "classes": "top", "unbiased": False},

@@ -1,4 +1,4 @@
-"""Faults that other packages have been seen with, one a test."""
+"""Faults that other packages have had, one per test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refocal.stats.binning import bin_index, bin_sums
 
 
 def test_confidence_one_is_in_the_last_bin():
-    """Gaps of -.8 at confidence .92 and of +1 at confidence 1 cancel in the last bin, not in two bins."""
+    """Gaps of -0.8 at confidence 0.92 and of +1 at confidence 1 cancel in one bin, but not in two."""
     p, y = np.repeat([0.92, 1.0], 10), np.array([1] * 19 + [0])
     assert metrics.ece(p, y, task="binary", bins=10) == pytest.approx(0.2 / 20)
     theirs = float(binary_calibration_error(torch.tensor(p), torch.tensor(y), n_bins=10))
@@ -68,18 +68,18 @@ def test_counts_do_not_stop_at_two_to_the_24():
     assert all(part.dtype == np.float64 for part in sums)
 
 
-def test_logits_inside_the_unit_interval_are_not_taken_as_probabilities():
+def test_logits_inside_the_unit_interval_are_not_read_as_probabilities():
     logits = np.array([[0.9, 0.1, 0.05], [0.2, 0.7, 0.1]])
     with pytest.raises(ValueError, match=r"rows of scores must sum to 1 \(for logits, pass input='logits'\)"):
         metrics.ece(logits, [0, 1])
     softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     assert metrics.ece(logits, [0, 1], input="logits") == pytest.approx(metrics.ece(softmax, [0, 1]), rel=1e-12)
     theirs = multiclass_calibration_error(torch.tensor(logits), torch.tensor([0, 1]), num_classes=3)
-    assert abs(float(theirs) - metrics.ece(softmax, [0, 1])) > 0.1  # they guess
+    assert abs(float(theirs) - metrics.ece(softmax, [0, 1])) > 0.1  # torchmetrics guesses
 
 
 def test_classes_absent_from_the_sample_count():
-    """Five columns, labels up to 2 only: the mean is over five classes."""
+    """Five columns and labels up to 2: the mean is over five classes."""
     probs, _ = draw_calibrated(np.random.default_rng(1), (300, 5))
     labels = np.random.default_rng(2).integers(0, 3, 300)
     by_class = [metrics.ece(probs[:, k].copy(), (labels == k).astype(int), task="binary") for k in range(5)]
@@ -89,7 +89,7 @@ def test_classes_absent_from_the_sample_count():
 
 
 @pytest.mark.parametrize("bins", [1, 2, 10, 15])
-def test_as_many_bins_as_asked_for(bins):
+def test_the_number_of_bins_is_the_requested_one(bins):
     p = (np.arange(1000) + 0.5) / 1000
     for binning in ("equal_width", "equal_mass"):
         index, size = bin_index(p, None, bins=bins, binning=binning)
@@ -99,8 +99,8 @@ def test_as_many_bins_as_asked_for(bins):
         assert counts.sum() == 1000
 
 
-def test_edges_that_floating_point_misses_are_right():
-    """0.3 / 0.1 is below 3: dividing by the width puts edges into the wrong bins."""
+def test_edges_are_exact_despite_rounding():
+    """0.3 / 0.1 is below 3, so dividing by the width puts edges into the wrong bins."""
     for tenth in range(1, 11):
         index, _ = bin_index(np.array([tenth / 10]), None, bins=10, binning="equal_width")
         assert index.tolist() == [tenth - 1]

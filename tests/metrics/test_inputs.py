@@ -1,4 +1,4 @@
-"""What may come in, in which kind and shape, and what is said of the rest."""
+"""Accepted arrays, dtypes and shapes, and the errors for everything else."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_every_library_and_precision_gives_the_float64_value(measure, xp):
         assert result == pytest.approx(exact, rel=1e-6, abs=1e-9)
 
 
-def test_more_than_sixty_four_bits_are_not_read_as_thirty_two():
+def test_long_doubles_are_not_read_as_float32():
     probs, labels = draw_calibrated(np.random.default_rng(5), (300, 3))
     for measure in MEASURES:
         assert measure(probs.astype(np.longdouble), labels) == measure(probs, labels)
 
 
-def test_sixteen_bits_are_read_as_they_are():
+def test_float16_is_read_exactly():
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)
     probs, labels = draw_calibrated(rng, (500, 5))
@@ -62,7 +62,7 @@ def test_sixteen_bits_are_read_as_they_are():
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, np.uint64])
 @pytest.mark.parametrize("measure", [metrics.ece, metrics.classwise_ece, metrics.brier, metrics.nll])
 def test_labels_of_every_integer_dtype(measure, dtype):
-    probs, labels = draw_calibrated(np.random.default_rng(2), (300, 20))  # 19 x 15 bins is more than uint8 holds
+    probs, labels = draw_calibrated(np.random.default_rng(2), (300, 20))  # 19 x 15 bins do not fit into uint8
     assert measure(probs, labels.astype(dtype)) == measure(probs, labels)
 
 
@@ -80,7 +80,7 @@ def test_a_probability_above_one_by_rounding_is_one(classes):
     assert accumulator.compute().ece == pytest.approx(0.5, abs=1e-9)
 
 
-def test_a_gradient_or_a_list_is_no_obstacle():
+def test_tensors_with_gradients_and_lists_are_accepted():
     torch = pytest.importorskip("torch")
     probs = torch.tensor(PROBS, requires_grad=True)
     assert metrics.nll(probs, torch.tensor(LABELS)) == metrics.nll(PROBS.tolist(), LABELS.tolist())
@@ -115,7 +115,7 @@ def test_bad_rows_and_labels_are_named(probs, labels, error, message):
             measure(probs, labels)
 
 
-def test_a_bad_row_is_named_wherever_it_stands():
+def test_a_bad_row_in_any_block_is_named():
     rng = np.random.default_rng(2)
     probs = random_simplex(rng, (100_000, 3)).astype(np.float32)
     probs[98_765, 1] = np.nan
@@ -132,7 +132,7 @@ def test_a_bad_row_is_named_wherever_it_stands():
         metrics.nll(np.array([0.0, 1.0, np.nan]), [0, 0, 0], task="binary", input="logits")
 
 
-def test_masked_and_huge_logits_are_no_error():
+def test_masked_and_huge_logits_are_accepted():
     logits = np.array([[0.0, -np.inf, 800.0], [-np.inf, 3.0, -900.0]])
     assert metrics.nll(logits, [2, 1], input="logits") == 0.0
     assert metrics.ece(logits, [2, 1], input="logits") == 0.0
@@ -154,12 +154,12 @@ def test_bad_weights_are_named(weights, message):
 
 
 @pytest.mark.parametrize("measure", [*MEASURES, metrics.brier_decomposition])
-def test_whole_weights_repeat_samples(measure):
+def test_integer_weights_repeat_samples(measure):
     rng = np.random.default_rng(3)
     probs, labels = draw_calibrated(rng, (60, 3))
     probs = sharpen(probs, power=1.5)
     times = rng.integers(0, 4, 60)
-    if measure is metrics.aurc:  # a repeated sample is a tie, in random order; a heavy one comes as a whole
+    if measure is metrics.aurc:  # repeated samples are ties in random order; a heavy sample is one step
         times = np.full(60, 2)
     repeated = measure(np.repeat(probs, times, axis=0), np.repeat(labels, times))
     assert measure(probs, labels, sample_weight=times.astype(float)) == pytest.approx(
@@ -169,7 +169,7 @@ def test_whole_weights_repeat_samples(measure):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16, np.uint32, np.uint64])
 def test_labels_of_any_integer_dtype_are_the_same_labels(dtype):
-    """A class number times the number of bins does not fit into a byte."""
+    """A class index times the number of bins does not fit into a byte."""
     probs, labels = draw_calibrated(np.random.default_rng(4), (500, 100))
     few = labels.astype(dtype)
     for measure in MEASURES:
@@ -182,7 +182,7 @@ def test_labels_of_any_integer_dtype_are_the_same_labels(dtype):
     assert 0 < events < 1
 
 
-def test_a_class_that_only_weightless_samples_give_does_not_count():
+def test_a_class_with_only_weightless_samples_does_not_count():
     probs, labels = np.array([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8]]), np.array([0, 0, 1])
     weights = np.array([1.0, 2.0, 0.0])
     found = metrics.thresholded_ece(probs, labels, sample_weight=weights)
@@ -217,7 +217,7 @@ def test_dense_predictions_are_rows_with_classes_on_axis_one():
         metrics.ece(PROBS, [0, 1, 2], ignore_index=1, sample_weight=[0.0, 1.0, 0.0])
     with pytest.raises(ValueError, match=r"got nan in row \(1, 2, 3\)"):
         metrics.ece(spoil(dense, (1, 0, 2, 3), np.nan), labels.reshape(2, 4, 5))
-    # what is ignored is not looked at
+    # Ignored rows are not checked.
     metrics.ece(spoil(PROBS, (1, 0), np.nan), [0, 9, 1], ignore_index=9)
 
 

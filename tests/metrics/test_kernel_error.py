@@ -1,3 +1,5 @@
+"""Kernel calibration errors against sums over all pairs."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -45,7 +47,7 @@ def test_it_is_the_mmce_loss():
 
 @pytest.mark.parametrize("classes", ["top", "all"])
 def test_unbiased_estimate_has_mean_zero_for_calibrated_labels(classes):
-    """400 samples of 50: within 4 standard errors of 0 (false alarm 6e-5); the biased root is far from it."""
+    """The mean over 400 samples of 50 is within 4 standard errors of 0 (false alarm: 6e-5); the biased root is not."""
     values, roots = [], []
     for seed in range(400):
         probs, labels = draw_calibrated(np.random.default_rng(seed), (50, 3))

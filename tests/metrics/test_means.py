@@ -1,3 +1,5 @@
+"""Means over samples against scikit-learn, loops and limits."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -53,7 +55,7 @@ def test_scores_against_loops():
 
 
 @pytest.mark.parametrize("task", ["multiclass", "binary"])
-def test_logits_give_what_their_probabilities_give(task):
+def test_logits_give_the_same_as_their_probabilities(task):
     rng = np.random.default_rng(3)
     logits = 3 * rng.standard_normal((200, 4))
     labels = rng.integers(0, 4, 200)
@@ -79,7 +81,7 @@ def test_nothing_saturates_from_logits():
     assert metrics.kl_to_posterior(masked, np.array([[1.0, 0.0]]), input="logits") == 0
 
 
-def test_impossible_labels_cost_infinity_unless_they_weigh_nothing():
+def test_impossible_labels_cost_infinity_unless_their_weight_is_0():
     probs = np.array([[1.0, 0.0], [0.5, 0.5]])
     assert metrics.nll(probs, [1, 0]) == np.inf
     assert metrics.nll(probs, [1, 0], sample_weight=[0.0, 1.0]) == pytest.approx(np.log(2))
@@ -109,7 +111,7 @@ def test_bad_settings(call, error, message):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_softmax_and_scores_are_those_of_their_own_functions(dtype):
+def test_softmax_and_scores_agree_with_the_separate_functions(dtype):
     rng = np.random.default_rng(5)
     logits = (5 * rng.standard_normal((400, 6))).astype(dtype)
     logits[:20] *= 200  # saturated

@@ -1,4 +1,4 @@
-"""The page about metrics names every function."""
+"""The documentation page names every function."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Areas under ranking curves against scikit-learn and loops."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -24,7 +26,7 @@ def test_auroc_equals_scikit_learn_with_ties_and_weights():
         assert found == pytest.approx(expected, rel=1e-9)
 
 
-def test_aurc_against_a_loop_and_ties_by_the_mean_over_orders():
+def test_aurc_against_a_loop_with_ties_averaged_over_orders():
     rng = np.random.default_rng(1)
     probs, labels = draw_calibrated(rng, (300, 3))
     confidence, correct = loop_top(probs, labels)

@@ -1,3 +1,5 @@
+"""Consistency bands and the calibration test against their distributions."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -8,7 +10,7 @@ from arrays import draw_calibrated, sharpen
 from refocal import metrics
 
 
-def test_bands_are_the_binomial_quantiles_where_confidence_is_constant():
+def test_bands_at_constant_confidence_are_binomial_quantiles():
     p, y = np.repeat([0.3, 0.8], 200), np.tile([0, 1], 200)
     diagram = metrics.reliability_diagram(p, y, task="binary", bins=10, level=0.9, resamples=20_000)
     np.testing.assert_allclose(diagram.low, binom.ppf(0.05, 200, [0.3, 0.8]) / 200, atol=0.0051)
@@ -17,8 +19,8 @@ def test_bands_are_the_binomial_quantiles_where_confidence_is_constant():
     assert diagram.accuracy.tolist() == [0.5, 0.5]
 
 
-def test_bands_hold_a_calibrated_model():
-    """15 bins of 40 calibrated samples, bands of 95 %: at least 90 % inside (a chance below 1e-4 to fail)."""
+def test_bands_contain_a_calibrated_model():
+    """15 bins of 40 calibrated samples with 95 % bands: at least 90 % lie inside (false alarm: below 1e-4)."""
     inside = total = 0
     for seed in range(40):
         probs, labels = draw_calibrated(np.random.default_rng(seed), (3000, 3))
@@ -29,7 +31,7 @@ def test_bands_hold_a_calibrated_model():
 
 
 def test_p_values_of_calibrated_models_are_uniform_and_of_others_small():
-    """Kolmogorov-Smirnov at 1e-3 over calibrated samples, without and with joined cells."""
+    """Kolmogorov-Smirnov test at 1e-3 over calibrated samples, without and with grouped samples."""
     for count, repeats in ((300, 150), (5000, 60)):
         values = [
             metrics.calibration_test(*draw_calibrated(np.random.default_rng(seed), (count, 3)), resamples=200).p_value
@@ -62,7 +64,7 @@ def test_weights_seeds_and_conventions():
 
 
 def test_simulated_errors_that_equal_the_observed_one_count():
-    """Of one sample with confidence 1/2 every error is 1/2, whatever the label."""
+    """The error of one sample with confidence 1/2 is 1/2 for either label."""
     for label in (0, 1):
         found = metrics.calibration_test(np.array([0.5]), np.array([label]), task="binary", resamples=100)
         assert (found.value, found.p_value) == (0.5, 1.0)

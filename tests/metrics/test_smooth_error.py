@@ -1,3 +1,5 @@
+"""Smooth calibration error against relplot and a kernel sum."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,7 +9,7 @@ from arrays import draw_calibrated
 from refocal import metrics
 from refocal.metrics.smooth_error import smooth, sum_on_grid
 
-# relplot 1.0.3's smECE of the confidences and labels that `drawn` makes
+# relplot 1.0.3's smECE of the confidences and labels of `draw_events`
 RELPLOT = [
     (500, 1.0, 0, 0.033772439),
     (500, 2.0, 1, 0.177315987),
@@ -19,7 +21,7 @@ RELPLOT = [
 ]
 
 
-def drawn(count, power, seed):
+def draw_events(count, power, seed):
     rng = np.random.default_rng(seed)
     p = rng.random(count)
     return p, (rng.random(count) < p**power).astype(int)
@@ -27,12 +29,12 @@ def drawn(count, power, seed):
 
 @pytest.mark.parametrize(("count", "power", "seed", "expected"), RELPLOT)
 def test_values_of_relplot(count, power, seed, expected):
-    p, y = drawn(count, power, seed)
+    p, y = draw_events(count, power, seed)
     assert metrics.smooth_ece(p, y, task="binary") == pytest.approx(expected, abs=1e-6)
 
 
 def test_smoothing_against_the_kernel_sum():
-    """The reflected Gaussian, summed over the images of each place, where the cut at 1/2 does not matter."""
+    """The reflected Gaussian, summed over the images of each place; the cutoff at 1/2 does not matter here."""
     width = 0.05
     places, values = np.array([0.03, 0.4, 0.99]), np.array([1.0, -2.0, 0.5])
     found = smooth(sum_on_grid(places, values, points=1001), bandwidth=width)
@@ -42,7 +44,7 @@ def test_smoothing_against_the_kernel_sum():
     np.testing.assert_allclose(found, kernel @ values / (np.sqrt(2 * np.pi) * width), rtol=1e-3, atol=1e-5)
 
 
-def test_no_jump_where_bins_have_one():
+def test_there_is_no_jump_at_the_edge_of_a_bin():
     y = np.array([0, 1] * 50)
     below, above = np.full(100, 0.5), np.full(100, np.nextafter(0.5, 1))
     assert metrics.smooth_ece(below, y, task="binary") == pytest.approx(

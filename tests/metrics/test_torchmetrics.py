@@ -1,3 +1,5 @@
+"""The torchmetrics metric agrees with the accumulator, across processes too."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -11,7 +13,7 @@ from refocal.metrics import CalibrationAccumulator
 from refocal.metrics.torchmetrics import CalibrationMetric
 
 
-def test_it_computes_what_the_accumulator_computes():
+def test_it_agrees_with_the_accumulator():
     probs, labels = draw_calibrated(np.random.default_rng(0), (300, 4))
     accumulator = CalibrationAccumulator()
     accumulator.update(probs, labels)
@@ -28,7 +30,7 @@ def test_it_computes_what_the_accumulator_computes():
 
 
 def test_states_are_summed_across_processes():
-    """Each process's states have the reduction "sum", and their sum is the state of all batches."""
+    """States are reduced by "sum", and the sum over processes is the state of all batches."""
     probs, labels = draw_calibrated(np.random.default_rng(1), (200, 3))
     parts = []
     for piece in (slice(0, 50), slice(50, 200)):

@@ -1,3 +1,5 @@
+"""Intervals cover the truth, and paired tests have uniform p-values for equal models."""
+
 from __future__ import annotations
 
 import functools
@@ -10,7 +12,7 @@ from arrays import draw_calibrated, sharpen
 from refocal import metrics
 from refocal.metrics import inputs
 
-# every measure with an interval, and settings it needs
+# Every measure with an interval, and the settings that it needs.
 MEASURES = [
     (metrics.ece, {}),
     (metrics.ece, {"norm": "l2", "debias": True}),
@@ -39,12 +41,12 @@ MEASURES = [
 ]
 
 
-def value_of(measure, probs, labels, *, part=None, **settings):
+def compute_value(measure, probs, labels, *, part=None, **settings):
     found = measure(probs, labels, **settings)
     return found if part is None else getattr(found, part)
 
 
-def overconfident(seed, count, gap):
+def draw_overconfident(seed, count, gap):
     """Confidences in [1/2, 1] and outcomes whose probability is lower by `gap`."""
     rng = np.random.default_rng(seed)
     p = 0.5 + 0.5 * rng.beta(2, 1, count)
@@ -56,7 +58,7 @@ def test_every_scalar_has_an_interval_around_it(measure, settings):
     probs, labels = draw_calibrated(np.random.default_rng(0), (3000, 3))
     probs = sharpen(probs, power=2)
     found = metrics.interval(measure, probs, labels, resamples=200, **settings)
-    assert found.value == pytest.approx(value_of(measure, probs, labels, **settings), rel=1e-12)
+    assert found.value == pytest.approx(compute_value(measure, probs, labels, **settings), rel=1e-12)
     assert 0 <= found.low < found.value < found.high
     weighted = metrics.interval(measure, probs, labels, resamples=200, sample_weight=np.full(3000, 3.0), **settings)
     assert weighted.value == pytest.approx(found.value, rel=1e-9)
@@ -75,21 +77,21 @@ def test_intervals_from_logits(name, settings):
     assert from_logits == pytest.approx(metrics.interval(getattr(metrics, name), probs, labels, **settings), rel=1e-6)
 
 
-# how many samples, and how many of their intervals of level .95 cover at least
+# The number of samples, and the least number of 95 % intervals that must cover.
 often = pytest.mark.parametrize(("repeats", "least"), [(100, 87), pytest.param(200, 176, marks=pytest.mark.slow)])
 
 
 @often
 @pytest.mark.parametrize("gap", [0.0, 0.02, 0.05, 0.15])
 def test_ece_interval_covers_the_truth(gap, repeats, least):
-    """The interval of level .95 covers in 100 samples of 1,000 at least 87 times, in 200 at least 176.
+    """The 95 % interval covers at least 87 times in 100 samples of 1,000, and at least 176 times in 200.
 
-    For a true coverage of .93 or more, what larger simulations show, fewer have a probability below 1e-2; the plain
+    For a true coverage of 0.93 or more, which larger simulations show, fewer have a probability below 1e-2. The plain
     percentile interval of a calibrated model never covers.
     """
     hits = plain = 0
     for seed in range(repeats):
-        p, y = overconfident(seed, 1000, gap)
+        p, y = draw_overconfident(seed, 1000, gap)
         _, low, high = metrics.interval(metrics.ece, p, y, task="binary", resamples=300, seed=seed)
         hits += low <= gap <= high
         if gap == 0.0 and seed < 0.15 * repeats:
@@ -101,8 +103,8 @@ def test_ece_interval_covers_the_truth(gap, repeats, least):
 
 
 @often
-def test_interval_covers_where_one_bin_is_wrong_and_the_others_are_noise(repeats, least):
-    """As often as above; the truth is the mean gap of the confidences above .97, .2 each."""
+def test_interval_covers_if_one_bin_is_wrong_and_the_others_are_noise(repeats, least):
+    """As often as above. The truth is the mean gap: 0.2 for confidences above 14/15, 0 below."""
     grid = 0.5 + 0.5 * np.random.default_rng(99).beta(2, 1, 1_000_000)
     truth = 0.2 * np.mean(grid > 14 / 15)
     hits = 0
@@ -119,18 +121,18 @@ def test_interval_covers_where_one_bin_is_wrong_and_the_others_are_noise(repeats
     ("repeats", "least", "resamples"), [(60, 53, 100), pytest.param(100, 88, 200, marks=pytest.mark.slow)]
 )
 def test_smooth_interval_covers_zero_gap_and_constant_gap(repeats, least, resamples):
-    """At least 53 of 60, or 88 of 100, for each (below 1e-2 at a coverage of .95)."""
+    """At least 53 of 60, or 88 of 100, for each gap (fewer: below 1e-2 at a coverage of 0.95)."""
     for gap in (0.0, 0.1):
         hits = 0
         for seed in range(repeats):
-            p, y = overconfident(seed, 1000, gap)
+            p, y = draw_overconfident(seed, 1000, gap)
             _, low, high = metrics.interval(metrics.smooth_ece, p, y, task="binary", resamples=resamples, seed=seed)
             hits += low <= gap <= high
         assert hits >= least
 
 
-def covered(truth, sample, measure, *, repeats=60, **settings):
-    """How often the interval of level .95 of `sample(seed)` covers the truth."""
+def count_covered(truth, sample, measure, *, repeats=60, **settings):
+    """How often the 95 % interval of `sample(seed)` covers the truth."""
     hits = 0
     for seed in range(repeats):
         _, low, high = metrics.interval(measure, *sample(seed), resamples=200, seed=seed, **settings)
@@ -138,13 +140,13 @@ def covered(truth, sample, measure, *, repeats=60, **settings):
     return hits
 
 
-# For a true coverage of .93, less than 49 of 60 have a probability of 8e-4; of .95, of 4e-5 (binomial).
+# Fewer than 49 of 60 have probability 8e-4 at a true coverage of 0.93, and 4e-5 at 0.95 (binomial).
 LEAST_OF_60 = 49
 
 
 @functools.cache
 def mean_kernel(width):
-    """Over pairs of 2,000 confidences of `overconfident`."""
+    """The mean of the kernel over pairs of 2,000 confidences of `draw_overconfident`."""
     x = 0.5 + 0.5 * np.random.default_rng(99).beta(2, 1, 2000)
     return np.exp(-np.abs(x[:, None] - x) / width).mean()
 
@@ -153,9 +155,9 @@ def mean_kernel(width):
 @pytest.mark.parametrize("settings", [{"unbiased": True}, {"unbiased": True, "kernel_width": 0.1}])
 def test_unbiased_kernel_interval_covers(gap, settings):
     """The truth is the square of a constant gap times the mean of the kernel over pairs of confidences."""
-    hits = covered(
+    hits = count_covered(
         gap**2 * mean_kernel(settings.get("kernel_width", 0.4)),
-        lambda seed: overconfident(seed, 500, gap),
+        lambda seed: draw_overconfident(seed, 500, gap),
         metrics.kernel_calibration_error,
         task="binary",
         **settings,
@@ -165,7 +167,7 @@ def test_unbiased_kernel_interval_covers(gap, settings):
 
 @functools.cache
 def true_vector_error(power):
-    """E r . r' k(p, p') of a sharpened model, r = p - posterior, by 200,000 pairs."""
+    """E r . r' k(p, p') of a sharpened model, with r = p - posterior, from 200,000 pairs."""
     posterior, _ = draw_calibrated(np.random.default_rng(99), (400_000, 3))
     probs = sharpen(posterior, power=power)
     residual = probs - posterior
@@ -182,7 +184,7 @@ def test_vector_kernel_interval_covers(power, unbiased):
 
     square = true_vector_error(power)
     truth = square if unbiased else np.sqrt(square)
-    hits = covered(truth, sample, metrics.kernel_calibration_error, classes="all", unbiased=unbiased)
+    hits = count_covered(truth, sample, metrics.kernel_calibration_error, classes="all", unbiased=unbiased)
     assert hits >= LEAST_OF_60
 
 
@@ -191,7 +193,7 @@ def test_vector_kernel_interval_covers(power, unbiased):
 def test_brier_part_intervals_cover(part, slope):
     """P(y = 1) is 1/2 + slope (p - 1/2) for uniform p, so every part has a closed form.
 
-    At least 49 of 60 samples of 500 are covered.
+    At least 49 of 60 intervals from samples of 500 cover it.
     """
 
     def sample(seed):
@@ -199,16 +201,16 @@ def test_brier_part_intervals_cover(part, slope):
         p = rng.random(500)
         return p, (rng.random(500) < 0.5 + slope * (p - 0.5)).astype(int)
 
-    spread = 1 / 12  # of p
+    spread = 1 / 12  # the variance of p
     truth = {"calibration": (1 - slope) ** 2 * spread, "uncertainty": 0.25, "resolution": slope**2 * spread}
     truth["refinement"] = truth["uncertainty"] - truth["resolution"]
-    hits = covered(truth[part], sample, metrics.brier_decomposition, task="binary", part=part)
+    hits = count_covered(truth[part], sample, metrics.brier_decomposition, task="binary", part=part)
     assert hits >= LEAST_OF_60
 
 
 @pytest.mark.parametrize(("part", "truth"), [("share", 0.19), ("accuracy", (0.9**2 + 0.9 + 1) / (1.9 * 1.5) - 0.05)])
-def test_confident_shares_are_covered(part, truth):
-    """Confidence c has density 2c, and is right with probability c - .05: at least 49 of 60."""
+def test_intervals_of_confident_shares_cover(part, truth):
+    """Confidence c has density 2c and is right with probability c - 0.05: at least 49 of 60."""
 
     def sample(seed):
         rng = np.random.default_rng(seed)
@@ -217,24 +219,24 @@ def test_confident_shares_are_covered(part, truth):
         right = rng.random(400) < confidence - 0.05
         return np.stack([1 - confidence, confidence], axis=1), right.astype(int)
 
-    assert covered(truth, sample, metrics.confidence_share, part=part, threshold=0.9) >= LEAST_OF_60
+    assert count_covered(truth, sample, metrics.confidence_share, part=part, threshold=0.9) >= LEAST_OF_60
 
 
 @pytest.mark.parametrize("measure", [metrics.classwise_ece, metrics.thresholded_ece])
 @pytest.mark.parametrize("gap", [0.0, 0.1])
 def test_multilabel_intervals_cover(measure, gap):
-    """Three labels of one row that are right together or not, each off by the same gap: at least 49 of 60."""
+    """The three labels of a row are right together or wrong together, each off by the same gap: at least 49 of 60."""
 
     def sample(seed):
         rng = np.random.default_rng(seed)
         p = np.repeat(rng.uniform(0.2, 0.8, (400, 1)), 3, axis=1)
         return p + gap, (rng.random((400, 1)) < p).astype(int)
 
-    assert covered(gap, sample, measure, task="multilabel", bins=5) >= LEAST_OF_60
+    assert count_covered(gap, sample, measure, task="multilabel", bins=5) >= LEAST_OF_60
 
 
 def test_multilabel_columns_of_different_rows():
-    """Labels that do not count, and labels of weight 0, are as if they were not there."""
+    """Ignored labels and labels of weight 0 change nothing."""
     rng = np.random.default_rng(0)
     probs, labels = rng.random((200, 3)), rng.integers(0, 2, (200, 3))
     labels[::3, 1] = -1
@@ -262,7 +264,7 @@ def test_infinite_means_and_shares_of_nothing():
     assert (low, high) == (0, 1)
 
 
-def test_a_ranking_of_right_decisions_alone_is_unknown():
+def test_a_ranking_of_only_right_decisions_is_unknown():
     probs, labels = draw_calibrated(np.random.default_rng(1), (50, 3))
     right = probs.argmax(axis=1)
     value, low, high = metrics.interval(metrics.auroc, probs, right, resamples=100)
@@ -288,8 +290,8 @@ def test_few_samples_of_any_weight_have_brier_parts(part):
         assert 0 <= found.low <= found.high
 
 
-def test_an_interval_ends_where_resamples_may_lose_all_that_is_wrong():
-    """Of three samples, the two wrong ones are missing in 13 % of resamples: no truth explains them all."""
+def test_an_interval_ends_if_resamples_can_lose_all_wrong_samples():
+    """The two wrong ones of three samples are missing in 13 % of resamples, so no truth explains all of them."""
     sure, came_true = np.array([0.0, 0.0, 1.0]), np.array([1, 1, 1])
     found = metrics.interval(
         metrics.brier_decomposition, sure, came_true, task="binary", part="calibration", resamples=100
@@ -300,7 +302,7 @@ def test_an_interval_ends_where_resamples_may_lose_all_that_is_wrong():
 
 
 @pytest.mark.parametrize("part", ["calibration", "refinement"])
-def test_brier_parts_that_are_nothing_but_rounding(part):
+def test_brier_parts_that_are_only_rounding(part):
     rng = np.random.default_rng(0)
     sure = rng.integers(0, 2, (8, 6)).astype(np.float64)
     settings = {"task": "multilabel", "sample_weight": rng.random((8, 6)), "part": part, "resamples": 100}
@@ -311,19 +313,19 @@ def test_brier_parts_that_are_nothing_but_rounding(part):
     assert 0 <= found.low <= found.high
 
 
-def mean_of_some(values, chosen, draws):
+def mean_of_chosen(values, chosen, draws):
     """The mean of the chosen values in each draw of rows."""
     return (values & chosen)[draws].sum(axis=1) / chosen[draws].sum(axis=1)
 
 
-def test_paired_accuracy_of_different_samples_is_the_bootstrap_s():
-    """Each model has its own confident decisions: the p-value is that of a bootstrap of rows (2,000, z < 4)."""
+def test_paired_accuracy_of_different_samples_agrees_with_a_bootstrap():
+    """Each model has its own confident decisions; the p-value agrees with 2,000 bootstrap resamples of rows (z < 4)."""
     rng = np.random.default_rng(0)
     first, labels = draw_calibrated(rng, (1500, 3), spread=3)
     second = sharpen(first, power=2)
     test = metrics.paired_test(metrics.confidence_share, first, second, labels, part="accuracy", threshold=0.9)
     draws = rng.integers(0, 1500, (2000, 1500))
-    a, b = (mean_of_some(p.argmax(axis=1) == labels, p.max(axis=1) >= 0.9, draws) for p in (first, second))
+    a, b = (mean_of_chosen(p.argmax(axis=1) == labels, p.max(axis=1) >= 0.9, draws) for p in (first, second))
     expected = 2 * norm.sf(abs(test.first - test.second) / np.std(a - b))
     assert norm.isf(test.p_value / 2) == pytest.approx(norm.isf(expected / 2), rel=4 / np.sqrt(2 * 2000))
 
@@ -337,20 +339,20 @@ def test_few_samples_have_an_interval(measure, count):
     assert 0 <= value <= 1
 
 
-def test_no_noise_no_length():
+def test_without_noise_the_interval_has_no_length():
     found = metrics.interval(metrics.ece, np.ones(50), np.ones(50, dtype=int), task="binary")
     assert found == (0, 0, 0)
 
 
 @pytest.mark.parametrize("measure", [metrics.ece, metrics.mce, metrics.smooth_ece, metrics.kernel_calibration_error])
-def test_no_gap_at_all_is_not_known_without_noise(measure):
-    """Of 100 claims of 1/2 exactly half came true: gaps up to 1.96 standard errors explain that."""
+def test_a_gap_of_zero_has_an_interval(measure):
+    """Exactly half of 100 claims of 1/2 came true; gaps up to 1.96 standard errors explain that."""
     found = metrics.interval(measure, np.full(100, 0.5), np.arange(100) % 2, task="binary")
     assert (found.value, found.low) == pytest.approx((0, 0), abs=1e-12)
     assert found.high == pytest.approx(norm.ppf(0.975) * 0.05, rel=0.1)
 
 
-def test_analytic_intervals_are_the_textbook_ones():
+def test_analytic_intervals_agree_with_the_textbook():
     probs, labels = draw_calibrated(np.random.default_rng(2), (400, 3))
     wrong = int(np.sum(probs.argmax(axis=1) != labels))
     wilson = binomtest(wrong, 400).proportion_ci(0.9, method="wilson")
@@ -372,17 +374,17 @@ def test_analytic_intervals_are_the_textbook_ones():
     )
 
 
-def test_joined_cells_change_nothing_that_shows():
-    """Above 2,048 samples cells are joined; the interval of the same data by single samples is the same."""
-    p, y = overconfident(0, 6000, 0.03)
-    joined = metrics.interval(metrics.ece, p, y, task="binary", resamples=2000)
+def test_grouped_samples_give_the_same_interval():
+    """More than 2,048 samples are grouped; single samples give the same interval."""
+    p, y = draw_overconfident(0, 6000, 0.03)
+    grouped = metrics.interval(metrics.ece, p, y, task="binary", resamples=2000)
     single = metrics.interval(metrics.ece, p, y, task="binary", resamples=2000, sample_weight=np.ones(6000))
-    assert single == pytest.approx(joined, abs=2e-3)
+    assert single == pytest.approx(grouped, abs=2e-3)
 
 
 @pytest.mark.parametrize("measure", [metrics.ece, metrics.nll, metrics.auroc])
 def test_paired_p_values_are_uniform_for_equal_models(measure):
-    """Two noisy copies of one calibrated model: no p-value is far too common (KS at 1e-3), 60 pairs of 600."""
+    """60 pairs of two noisy copies of one calibrated model, 600 samples each (Kolmogorov-Smirnov test at 1e-3)."""
     values = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -395,7 +397,7 @@ def test_paired_p_values_are_uniform_for_equal_models(measure):
 
 @pytest.mark.parametrize("gap", [0.0, 0.05])
 def test_a_difference_of_biases_is_no_difference(gap):
-    """A sharp and a constant model, both off by the same gap: the sharp one uses more bins, so its ECE is larger.
+    """A sharp and a constant model are off by the same gap. The sharp one uses more bins, so its ECE is larger.
 
     Of 60 tests at .05 more than 9 reject with a probability of 1e-3.
     """
@@ -419,10 +421,10 @@ def test_paired_test_finds_the_worse_model(measure, settings):
     if measure in (metrics.error, metrics.auroc, metrics.aurc) or settings.get("part") in (
         "refinement",
         "resolution",
-    ):  # what an increasing map hardly changes
+    ):  # measures that an increasing map hardly changes
         worse = 0.2 * probs + 0.8 * np.random.default_rng(5).dirichlet(np.ones(3), 4000)
     test = metrics.paired_test(measure, probs, worse, labels, resamples=200, **settings)
-    expected = [value_of(measure, p, labels, **settings) for p in (probs, worse)]
+    expected = [compute_value(measure, p, labels, **settings) for p in (probs, worse)]
     assert [test.first, test.second] == pytest.approx(expected, rel=1e-12)
     assert test.p_value < 0.01
     same = metrics.paired_test(measure, probs, probs, labels, resamples=200, **settings)
@@ -433,8 +435,8 @@ def test_paired_test_finds_the_worse_model(measure, settings):
 @pytest.mark.parametrize(
     ("measure", "settings"), [*MEASURES[:12], (metrics.brier_decomposition, {"part": "calibration"})]
 )
-def test_a_model_without_any_gap_is_told_from_a_worse_one(measure, settings):
-    """Where all residuals are 0 there is no direction in which its truth could lie."""
+def test_a_model_without_any_gap_differs_from_a_worse_one(measure, settings):
+    """If all residuals are 0, there is no direction in which the truth could lie."""
     rng = np.random.default_rng(6)
     labels = rng.integers(0, 3, 500)
     perfect = np.eye(3)[labels]
@@ -446,7 +448,7 @@ def test_a_model_without_any_gap_is_told_from_a_worse_one(measure, settings):
         assert test.p_value < 0.01
 
 
-def test_paired_means_are_the_paired_t_test():
+def test_paired_means_agree_with_the_paired_t_test():
     probs, labels = draw_calibrated(np.random.default_rng(6), (2000, 3))
     other = sharpen(probs, power=1.1)
     losses = [-np.log(rows[np.arange(2000), labels]) for rows in (probs, other)]
@@ -482,8 +484,8 @@ def test_bad_requests(monkeypatch):
         metrics.interval(metrics.ece, probs, labels, level=95)
 
 
-def test_noise_of_many_cells_is_that_of_few(monkeypatch):
-    """Gaussian noise has the covariance of the resampled one, within the error of 4,000 resamples (z < 5)."""
+def test_noise_of_many_cells_agrees_with_that_of_few(monkeypatch):
+    """Gaussian noise has the covariance of resampled noise, within the error of 4,000 resamples (z < 5)."""
     from refocal.metrics.inputs import read
     from refocal.metrics.residuals import classwise_residuals
     from refocal.stats import resampling

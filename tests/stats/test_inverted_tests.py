@@ -1,4 +1,4 @@
-"""Limits and paired tests by inversion, where noise is normal and the answer is known."""
+"""Limits and paired tests for normal noise, for which the answer is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy.stats import norm as normal
 
 from refocal.stats.inverted_tests import Direction, crossing, limits, norm_directions, paired_null
 
-# standard normal noise without chance: the middles of 4,001 equally probable parts
+# Standard normal noise without randomness: the middles of 4,001 equally probable parts.
 NOISE = normal.ppf((np.arange(4001) + 0.5) / 4001)
 
 
@@ -16,13 +16,13 @@ def length(sums):
     return np.sqrt(np.sum(sums**2, axis=-1))
 
 
-def plane(value):
-    """A direction of the size `value`, whose observations are normal about it: nothing is folded."""
+def linear_direction(value):
+    """A direction of size `value` with normal observations around it, without an absolute value."""
     return Direction(value, lambda t: t * value + NOISE)
 
 
 @pytest.mark.parametrize("power", [1, 2])
-def test_without_noise_every_value_is_shown_as_it_is(power):
+def test_without_noise_every_value_is_simulated_exactly(power):
     center = np.array([3.0, 0.0, -4.0])
     for direction in norm_directions(center, np.zeros((5, 3)), norm=length, power=power):
         assert direction.size == pytest.approx(5.0**power)
@@ -34,12 +34,12 @@ def test_without_noise_every_value_is_shown_as_it_is(power):
     assert found == pytest.approx((5.0**power, 5.0**power), rel=1e-4)
 
 
-def test_the_second_direction_has_what_is_beyond_two_standard_errors():
+def test_the_second_direction_has_the_sums_beyond_two_standard_errors():
     deviations = np.stack([NOISE, 0.1 * NOISE, 3 * NOISE], axis=1)
     whole, clear = norm_directions(np.array([1.9, 0.5, -7.0]), deviations, norm=length)
     assert whole.size == pytest.approx(length(np.array([1.9, 0.5, 7.0])))
     assert clear.size == pytest.approx(length(np.array([0.5, 7.0])))
-    # where none is, the largest
+    # If no sum is, it has the largest.
     for largest in (1.9, -1.9):
         whole, clear = norm_directions(np.array([largest, 0.1, 0.5]), deviations, norm=length)
         assert clear.size == pytest.approx(1.9)
@@ -48,20 +48,20 @@ def test_the_second_direction_has_what_is_beyond_two_standard_errors():
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
 def test_limits_of_a_normal_value(level):
-    """found -+ z, the textbook's interval; 0 where noise alone shows the value often enough; never above `most`."""
+    """The textbook interval value -+ z; 0 if noise alone explains the value; never above `most`."""
     z = normal.ppf((1 + level) / 2)
-    assert limits(10.0, [plane(10.0)], level=level, most=99.0) == pytest.approx((10 - z, 10 + z), abs=5e-3)
-    assert limits(0.6 * z, [plane(0.6 * z)], level=level, most=99.0) == pytest.approx((0, 1.6 * z), abs=5e-3)
-    assert limits(10.0, [plane(10.0)], level=level, most=10.1)[1] == pytest.approx(10.1)
-    # the widest of several
+    assert limits(10.0, [linear_direction(10.0)], level=level, most=99.0) == pytest.approx((10 - z, 10 + z), abs=5e-3)
+    assert limits(0.6 * z, [linear_direction(0.6 * z)], level=level, most=99.0) == pytest.approx((0, 1.6 * z), abs=5e-3)
+    assert limits(10.0, [linear_direction(10.0)], level=level, most=10.1)[1] == pytest.approx(10.1)
+    # The widest of several directions counts.
     shifted = Direction(10.0, lambda t: t * 10.0 + NOISE + 0.5)
-    found = limits(10.0, [plane(10.0), shifted], level=level, most=99.0)
+    found = limits(10.0, [linear_direction(10.0), shifted], level=level, most=99.0)
     assert found == pytest.approx((9.5 - z, 10 + z), abs=5e-3)
 
 
 @pytest.mark.parametrize("size", [1e-2, 1e-6])
-def test_limits_of_a_small_value_are_as_exact(size):
-    """However far it lies below `most`."""
+def test_limits_of_a_small_value_are_equally_exact(size):
+    """They are exact however far the value lies below `most`."""
     z = normal.ppf(0.95)
     direction = Direction(size, lambda t: size * (t + 0.1 * NOISE))
     expected = (size * (1 - 0.1 * z), size * (1 + 0.1 * z))
@@ -69,13 +69,13 @@ def test_limits_of_a_small_value_are_as_exact(size):
 
 
 def test_limits_of_a_square():
-    """The size of the square (10 t)^2 is found again from t: limits are the squares of the root's."""
+    """The limits of (10 t)^2 are the squares of the limits of 10 t."""
     z = normal.ppf(0.95)
     square = Direction(100.0, lambda t: (t * 10.0 + NOISE) ** 2, power=2)
     assert limits(100.0, [square], level=0.9, most=999.0) == pytest.approx(((10 - z) ** 2, (10 + z) ** 2), rel=1e-3)
 
 
-def test_limits_where_nothing_was_found():
+def test_limits_of_a_zero_measure():
     nothing = Direction(0.0, lambda _: np.abs(NOISE))
     assert nothing.is_zero
     assert Direction(1e-12, lambda _: NOISE).is_zero
@@ -86,25 +86,25 @@ def test_limits_where_nothing_was_found():
     np.testing.assert_allclose(nothing.simulate_value(0.5), 0.5 + np.abs(NOISE))
 
 
-def test_a_paired_difference_keeps_what_comes_from_different_biases():
-    """Observations one higher for the first: of equal truths, differences are 1; the common truth is the mean's."""
+def test_a_paired_null_includes_the_difference_of_biases():
+    """The first model has a bias of 1, so equal truths differ by 1. The common truth fits the mean of both values."""
     seen = []
 
     def biased(t):
         seen.append(t)
         return 2 * t + NOISE + 1
 
-    first, second = Direction(2.0, biased), plane(4.0)
+    first, second = Direction(2.0, biased), linear_direction(4.0)
     difference = paired_null((5.0, 4.0), (first, second))
     np.testing.assert_allclose(difference, np.ones(len(NOISE)), atol=1e-12)
     assert seen[-1] * 2 == pytest.approx(4.0, abs=1e-4)  # (v + 1) + v = 5 + 4
     paired_null((2.0, 0.5), (first, second))
     assert seen[-1] * 2 == pytest.approx(0.75, abs=1e-4)
     paired_null((0.2, 0.3), (first, second))
-    assert seen[-1] == 0  # bias alone shows more than was found
+    assert seen[-1] == 0  # the bias alone is larger than the observed values
 
 
-def test_crossing_is_found_to_a_millionth_of_the_interval():
+def test_crossing_is_accurate_to_a_millionth_of_the_interval():
     assert crossing(lambda x: x**3, 8.0, 0.0, 5.0) == pytest.approx(2, abs=5e-6)
     assert crossing(lambda x: x, 3.0, 2.0, 6.0, halvings=0) == 4
     assert crossing(lambda x: x, 3.0, 2.0, 6.0, halvings=1) == 3

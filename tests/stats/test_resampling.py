@@ -1,6 +1,7 @@
-"""Resamples have the moments that theory gives them, drawn one by one or, of very many samples, as Gaussians.
+"""Resamples have the moments that theory predicts, drawn one by one or, for very many samples, as Gaussians.
 
-Moments of 4,000 resamples: a mean is within 5 standard errors (false alarm 6e-7), a variance within 15 % (6.7 of its).
+The tests use 4,000 resamples. A mean is within 5 standard errors (false alarm: 6e-7), a variance within 15 %, which is
+6.7 standard errors.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def made_cells(rng, count, copies):
 @pytest.mark.parametrize("many", [10**9, 30], ids=["each", "Gaussian"])
 @pytest.mark.parametrize("repeated", [False, True])
 def test_hits_of_a_calibrated_model(many, repeated, monkeypatch):
-    """A bin has the mean sum n w c, and the variance sum n w^2 c (1 - c)."""
+    """The hits of a bin have mean sum n w c and variance sum n w^2 c (1 - c)."""
     monkeypatch.setattr(resampling, "_MANY_CELLS", many)
     rng = np.random.default_rng(0)
     cells = made_cells(rng, 60, rng.integers(1, 9, 60).astype(float) if repeated else np.ones(60))
@@ -38,7 +39,7 @@ def test_hits_of_a_calibrated_model(many, repeated, monkeypatch):
     close(found, mean, np.bincount(cells.bin, weights=mass * cells.weight * c * (1 - c)))
 
 
-def test_hits_of_many_samples_of_which_one_counts_are_not_gaussian(monkeypatch):
+def test_hits_are_not_gaussian_if_one_of_many_samples_dominates(monkeypatch):
     monkeypatch.setattr(resampling, "_MANY_CELLS", 30)
     rng = np.random.default_rng(0)
     cells = made_cells(rng, 60, np.ones(60))._replace(weight=np.where(np.arange(60), 1e-6, 1.0), bin=np.zeros(60, int))
@@ -49,7 +50,7 @@ def test_hits_of_many_samples_of_which_one_counts_are_not_gaussian(monkeypatch):
 @pytest.mark.parametrize("many", [10**9, 30], ids=["each", "Gaussian"])
 @pytest.mark.parametrize("repeated", [False, True])
 def test_noise_of_weighted_means(many, repeated, monkeypatch):
-    """The covariance of a ratio of resampled sums: that of sum (r - c w) / total, c being the observed mean."""
+    """A ratio of resampled sums has the covariance of sum (r - c w) / total, with c the observed mean."""
     monkeypatch.setattr(resampling, "_MANY_CELLS", many)
     rng = np.random.default_rng(1)
     copies = rng.integers(1, 9, 400).astype(float) if repeated else np.ones(400)
@@ -66,14 +67,14 @@ def test_noise_of_weighted_means(many, repeated, monkeypatch):
     covariance = (away * copies[:, None]).T @ away / total**2
     joined = np.concatenate(found, axis=1)
     assert [part.shape for part in found] == [(RESAMPLES, 3), (RESAMPLES, 2)]
-    # the ratio has a bias of order 1 / n, which is below its standard error here
+    # The ratio has a bias of order 1 / n, which is below its standard error here.
     close(joined, np.zeros(5), np.diag(covariance))
     scale = np.sqrt(np.diag(covariance))
     np.testing.assert_allclose(np.cov(joined.T) / np.outer(scale, scale), covariance / np.outer(scale, scale), atol=0.1)
 
 
 @pytest.mark.parametrize("copies", [[1.0, 5.0, 20.0], [3.0, 5.0, 20.0], [2.0, 2.0, 2.0]])
-def test_samples_are_drawn_as_often_as_they_count(copies):
+def test_samples_are_drawn_in_proportion_to_their_copies(copies):
     copies = np.array(copies)
     found = np.concatenate(list(draw_counts(copies, np.ones(3), resamples=RESAMPLES, rng=np.random.default_rng(2))))
     assert len(found) == RESAMPLES
@@ -84,12 +85,12 @@ def test_samples_are_drawn_as_often_as_they_count(copies):
     close(ones, np.ones(50), np.ones(50))
 
 
-def test_a_resample_of_nothing_is_the_sample_itself():
+def test_an_empty_resample_is_replaced_by_the_sample():
     drawn = np.concatenate(list(draw_counts(np.ones(1), np.full(1, 3.0), resamples=500, rng=np.random.default_rng(0))))
     assert drawn.min() == 1
 
 
-def test_chunks_of_resamples_are_all_of_them(monkeypatch):
+def test_chunks_add_up_to_all_resamples(monkeypatch):
     monkeypatch.setattr(resampling, "_CHUNK_ELEMENTS", 100)
     found = [len(part) for part in draw_counts(np.ones(30), np.ones(30), resamples=10, rng=np.random.default_rng(0))]
     assert found == [3, 3, 3, 1]
@@ -111,7 +112,7 @@ def test_cells_keep_the_sums_of_their_bins(count):
         expected = np.bincount(index, weights=given)
         np.testing.assert_allclose(np.bincount(cells.bin, weights=cells.copies * kept), expected, rtol=1e-12)
     assert np.all(np.isin(cells.correct, [0, 1]))
-    # samples are joined only if there are more than levels of confidence, and only without weights
+    # Samples are grouped only without weights, and only if there are more samples than levels of confidence.
     assert (len(cells.copies) < count) == (count > 2048)
     weights = rng.random(count)
     alone = group_cells(confidence, correct, weights, index)
