@@ -26,7 +26,7 @@ def train(
     out: Path,
     *,
     device: torch.device,
-    report: ReportEpoch,
+    report: ReportEpoch = lambda _trial, _record: None,
     at_once: int = 4,
     compiled: bool = True,
     keep_logits: tuple[int, ...] = (),
@@ -39,7 +39,7 @@ def train(
         data: The data set.
         out: Folder of the runs. The folder of a run is named after its recipe.
         device: Where to train.
-        report: Called after each epoch of each network, from the thread that trains it.
+        report: Called after each epoch of each network with the trial and its measures, in the thread that trains it.
         at_once: Number of networks that share a GPU. A CPU trains one network at a time.
         compiled: Let `torch.compile` fuse the elementwise operations of the networks (on a GPU).
         keep_logits: Epochs after which to store the logits of the training part.

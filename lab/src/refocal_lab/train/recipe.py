@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from refocal import _check
 from refocal._documents import parse_toml, read_document
@@ -16,16 +16,13 @@ from refocal_lab.train.defaults import ARRAYS, DOCUMENTS, TREES
 from refocal_lab.train.objective import check_loss
 from refocal_lab.train.own_parts import check_name, is_own
 
-AUGMENTATIONS = ("crop-flip", "crop", "none")
+Augmentation = Literal["crop-flip", "crop", "none"]
+Optimizer = Literal["sgd", "adam", "adagrad"]
+KeptNetwork = Literal["last", "best-validation"]
 _FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # a mirrored digit or letter is another one
 _LATE_DECAY = ("svhn",)
-OPTIMIZERS = ("sgd", "adam", "adagrad")
-KEPT = ("last", "best-validation")
-
-
-def _by_data() -> Any:
-    """A setting whose default depends on the data: the value that a paper uses for them."""
-    return field(default=None)
+_WORDS = ("Augmentation", "Optimizer", "KeptNetwork")  # types of settings that are one of a few words
+_BY_DATA: Any = None  # a setting whose default depends on the data, see `refocal_lab.train.defaults`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +76,16 @@ class TrainingRecipe:
     label_smoothing: float = 0.0
     factor: float | None = None
     curvature_penalty: float | None = None
-    optimizer: str = _by_data()
-    epochs: int = _by_data()
-    batch_size: int = _by_data()
-    learning_rate: float = _by_data()
+    optimizer: Optimizer = _BY_DATA
+    epochs: int = _BY_DATA
+    batch_size: int = _BY_DATA
+    learning_rate: float = _BY_DATA
     milestones: tuple[int, ...] | None = None
-    momentum: float = _by_data()
-    weight_decay: float = _by_data()
-    keep: str = _by_data()
+    momentum: float = _BY_DATA
+    weight_decay: float = _BY_DATA
+    keep: KeptNetwork = _BY_DATA
     word_vectors: str | None = None
-    augmentation: str | None = None
+    augmentation: Augmentation | None = None
     sum_loss: bool = False
     clip_norm: float | None = None
     seed: int = 0
@@ -96,8 +93,8 @@ class TrainingRecipe:
 
     def __post_init__(self) -> None:
         self._complete()
-        _check.one_of(self.optimizer, "optimizer", OPTIMIZERS)
-        _check.one_of(self.keep, "keep", KEPT)
+        _check.one_of(self.optimizer, "optimizer", get_args(Optimizer))
+        _check.one_of(self.keep, "keep", get_args(KeptNetwork))
         if self.momentum and self.optimizer != "sgd":
             msg = f"momentum needs optimizer 'sgd', got {self.momentum!r} with {self.optimizer!r}"
             raise ValueError(msg)
@@ -125,7 +122,7 @@ class TrainingRecipe:
         if list(self.milestones or ()) != sorted(set(self.milestones or ())):
             msg = f"milestones must increase, got {self.milestones}"
             raise ValueError(msg)
-        _check.one_of(self.augmentation, "augmentation", AUGMENTATIONS)
+        _check.one_of(self.augmentation, "augmentation", get_args(Augmentation))
 
     def _complete(self) -> None:
         """Set each setting whose default depends on the others."""
@@ -181,7 +178,7 @@ def parse_recipe(settings: Mapping[str, Any], *, where: str = "the recipe") -> T
         >>> parse_recipe({"data": "svhn", "model": "resnet20", "loss": "focal", "gamma": 3, "epochs": 50}).milestones
         (25, 40)
     """
-    fields = {field.name: str(field.type) for field in dataclasses.fields(TrainingRecipe)}
+    fields = {field.name: _write_type(str(field.type)) for field in dataclasses.fields(TrainingRecipe)}
     for name, value in settings.items():
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
@@ -210,6 +207,13 @@ def expand_loss_name(name: str) -> str:
 def read_settings(path: str | Path) -> dict[str, Any]:
     """Read the settings in a TOML file; `parse_recipe` checks and completes them."""
     return parse_toml(read_document(path), lambda reason: ValueError(f"{path} is not a TOML file: {reason}"))
+
+
+def _write_type(annotation: str) -> str:
+    """The type of a setting as JSON and TOML know it: a word is a string."""
+    for word in _WORDS:
+        annotation = annotation.replace(word, "str")
+    return annotation
 
 
 def _has_type(value: Any, wanted: str) -> bool:

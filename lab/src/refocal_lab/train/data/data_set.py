@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from refocal_lab.train.data.words import Documents, Forest
 
+Kind = Literal["arrays", "documents", "trees"]  # of samples
 LEARNED_DIMENSIONS = 100  # of word vectors that start at random
 
 
@@ -70,9 +72,9 @@ class DataSet:
     scored: tuple[int, ...] | None = None
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """The kind of samples: "arrays", "documents" or "trees"."""
-        kinds = {Documents: "documents", Forest: "trees"}
+        kinds: dict[type, Kind] = {Documents: "documents", Forest: "trees"}
         return kinds.get(type(self.train.inputs), "arrays")
 
     @property

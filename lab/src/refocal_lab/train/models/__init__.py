@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from torch import nn
 
@@ -37,7 +38,7 @@ _NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "gp-cnn": GlobalPoolingCNN,
     "tree-lstm": TreeLSTM,
 }
-_TEXTS = {"gp-cnn": "documents", "tree-lstm": "trees"}
+_TEXTS: dict[str, Literal["documents", "trees"]] = {"gp-cnn": "documents", "tree-lstm": "trees"}
 
 
 def names() -> tuple[str, ...]:
@@ -50,7 +51,7 @@ def names() -> tuple[str, ...]:
     return tuple(_NETWORKS)
 
 
-def input_kind(name: str) -> str:
+def input_kind(name: str) -> Literal["arrays", "documents", "trees"]:
     """The kind of input of a network: "arrays", "documents" or "trees"."""
     _check.one_of(name, "name", names())
     return _TEXTS.get(name, "arrays")
