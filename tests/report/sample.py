@@ -1,4 +1,4 @@
-"""A report made from random numbers, with the class names that nobody should choose."""
+"""A report made from random numbers, with class names that are hard to show."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def method(
 def sample_report(
     rows: int = 4000, classes: int = 10, *, seed: int = 0, sharpness: float = 1.0, slider_rows: int | None = None
 ) -> Report:
-    """Scores of a network that minimizes the focal risk but for a temperature, and what was found about them."""
+    """A report on the scores of a network that minimizes the focal risk up to a temperature."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(rows, classes)) * rng.gamma(3.0, 1.6 * sharpness, size=(rows, 1))
     posterior = posterior_from_logits(scores, gamma=0.0)
@@ -123,7 +123,7 @@ def sample_report(
         verdict=Verdict(
             "underconfident",
             (
-                "These scores are underconfident; focal temperature scaling makes them probabilities that you can use.",
+                "These scores are underconfident; focal temperature scaling turns them into probabilities.",
                 f"On average they are {before.max(axis=1).mean():.1%} sure and {np.mean(predicted == labels):.1%} "
                 "right: the network was trained with focal loss (γ = 3), which in theory does that.",
                 "After the fit, no sign of miscalibration is left (p = 0.42).",
@@ -140,7 +140,7 @@ def sample_report(
 
 
 def poisoned(report: Report, string: str) -> Report:
-    """The report with the string at every place that a user can fill."""
+    """Put a string in every place of a report that users can fill."""
     return dataclasses.replace(
         report,
         source=string,

@@ -1,4 +1,4 @@
-"""The page in a real browser: Chromium without a window, opened from disk."""
+"""The page in a real browser: headless Chromium, opened from disk."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def address(report, tmp_path_factory):
 
 @pytest.fixture
 def page(browser, address):
-    """The page, freshly opened on a desk; what it says on the console is an error."""
+    """The page, freshly opened on a desktop. Any output on the console fails the test."""
     look(browser)
     browser.get(address)
     browser.get_log("browser")
@@ -107,14 +107,14 @@ def column(browser, table, index):
 
 
 def enter(browser, selector, value):
-    """Type a number as a person would, and wait until the page has recomputed."""
+    """Type a number as a person would."""
     box = find(browser, selector)
     box.send_keys(Keys.CONTROL + "a")
     box.send_keys(value)
 
 
 def now(browser, gamma, temperature):
-    """The numbers that the page shows, unrounded, once they are those of gamma and T."""
+    """Wait until the page has recomputed for gamma and T, and return its numbers, unrounded."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         at, *values = browser.execute_script(
@@ -253,7 +253,7 @@ def test_sliders_move_and_reset_goes_back_to_the_fit(page, report):
 
 
 def test_redrawn_charts_lie_where_python_drew_them(page):
-    """Moved and back again, by the script, the shapes are those of the page as written."""
+    """After a change and a reset, the script draws the same shapes as Python."""
     selector = "return [...document.querySelectorAll('#live .shapes *, #map .now')].map(e => e.outerHTML).join('')"
     before = page.execute_script(selector)
     description = page.execute_script("return document.getElementById('live-desc').textContent")

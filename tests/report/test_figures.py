@@ -1,4 +1,4 @@
-"""Matplotlib figures: they draw where they are told to, and change nothing else."""
+"""Matplotlib figures: they draw on the Axes that they are given, and change nothing else."""
 
 from __future__ import annotations
 

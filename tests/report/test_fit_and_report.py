@@ -20,7 +20,7 @@ def digits():
 
 
 def logits_of(rng, rows, classes=4, *, sharpness=1.0):
-    """Logits whose softmax is calibrated for sharpness 1, and labels drawn from it."""
+    """Draw logits whose softmax is calibrated for sharpness 1, and labels from it."""
     logits = 2 * rng.standard_normal((rows, classes))
     return sharpness * logits, np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
 
@@ -51,7 +51,7 @@ def test_measures_are_those_of_the_metrics(digits):
     ("sharpness", "regime"), [(0.5, "underconfident"), (1.0, "calibrated"), (2.5, "overconfident")]
 )
 def test_the_verdict_says_what_the_data_are(sharpness, regime):
-    rng = np.random.default_rng(8)  # one calibrated sample in twenty fails the test of calibration: not this one
+    rng = np.random.default_rng(8)  # one calibrated data set in twenty fails the test; this one passes
     logits, labels = logits_of(rng, 2000, sharpness=sharpness)
     calibration = calibrate(logits[:1000], labels[:1000])
     report = calibration.report(logits[1000:], labels[1000:])
@@ -91,7 +91,7 @@ def test_the_loss_that_was_told_is_told_apart_from_the_scores_as_given():
 def test_verdicts_that_are_neither_one_nor_the_other():
     rng = np.random.default_rng(6)
     sure = np.repeat([0.6, 0.9], 5000)
-    labels = (rng.random(10_000) < 0.25).astype(int)  # right in 75 %, whether it is sure or not
+    labels = (rng.random(10_000) < 0.25).astype(int)  # 75% correct at either confidence
     report = evaluate(np.stack([sure, 1 - sure], axis=1), labels, input="probs")
     assert report.verdict.regime == "miscalibrated"
     few = evaluate(np.array([[0.7, 0.3]] * 5), np.array([0, 0, 0, 1, 1]), input="probs")
@@ -119,7 +119,7 @@ def test_every_candidate_is_fitted_to_all_rows_once(monkeypatch):
     monkeypatch.setattr(TemperatureScaling, "_fit", lambda self, *data: (fits.append(len(data[0])), fit(self, *data)))
     calibrate(logits, labels)
     assert fits.count(200) == 1
-    assert fits.count(160) == 5  # of cross-validation
+    assert fits.count(160) == 5  # one per fold
 
 
 def test_probabilities_and_one_column_mean_the_same_as_logits():
@@ -146,7 +146,7 @@ def test_weights_count_as_repeated_samples():
     weighted = evaluate(logits, labels, sample_weight=weights).given.measures
     repeated = evaluate(np.repeat(logits, weights, axis=0), np.repeat(labels, weights)).given.measures
     for name, measured in weighted.items():
-        if name != "adaptive_ece":  # where bins end depends on ties
+        if name != "adaptive_ece":  # ties decide where its bins end
             assert measured.value == pytest.approx(repeated[name].value), name
 
 

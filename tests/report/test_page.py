@@ -33,7 +33,7 @@ def page(report):
 
 
 class Outline(HTMLParser):
-    """Every element closed by its own tag, ids, attributes, scripts and the text that is shown."""
+    """Checks that every element is closed, and collects ids, attributes, scripts and visible text."""
 
     def __init__(self, page):
         super().__init__()
@@ -104,7 +104,7 @@ def test_user_strings_are_text_wherever_they_stand(report, string):
     shown = "".join(poisoned.shown)
     expected = re.sub("[\x00-\x08\x7f-\x9f\ud800-\udfff]", "\ufffd", string)
     assert shown.count(expected) >= 10
-    page.encode()  # nothing is left that cannot be written
+    page.encode()  # no character is left that cannot be encoded
 
 
 def test_data_holds_no_character_that_could_end_it(page):

@@ -1,4 +1,4 @@
-"""The record: its JSON is what the documentation says, its rows survive packing."""
+"""The record: its JSON has the documented keys, and its rows survive packing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
 
 
 def documented_keys():
-    """Heading of each schema table -> its keys."""
+    """The keys of each schema table, by its heading."""
     schema = DOCUMENT.read_text(encoding="utf-8").split("## JSON, schema version", 1)[1]
     return {
         part.splitlines()[0].strip(): re.findall(r"^\| `(\w+)` \|", part, flags=re.M)
@@ -62,7 +62,7 @@ def test_packed_rows_are_the_logits_less_their_largest():
     rng = np.random.default_rng(0)
     logits = 1e6 + rng.normal(size=(50, 4)) * 30
     logits[3, 1] = -np.inf
-    logits[4, 2] = -1e300  # beyond float32, but not impossible
+    logits[4, 2] = -1e300  # outside the range of float32, but not masked
     rows = Slider.pack(logits, rng.integers(4, size=50), gamma=1.0, temperature=1.0).rows()
     exact = logits - logits.max(axis=1, keepdims=True)
     assert rows.max(axis=1).tolist() == [0.0] * 50

@@ -1,4 +1,4 @@
-"""Data sets of several files, uneven, with one that has no rows."""
+"""Data sets of several files of different sizes, one of which has no rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASSES = 5
 
 
 def predictions(rows, seed, *, dtype=np.float32, weighted=False, input="logits"):
-    """Overconfident scores whose labels are drawn from softmax(logits / 2)."""
+    """Draw overconfident scores, and labels from softmax(logits / 2)."""
     rng = np.random.default_rng(seed)
     logits = (4 * rng.standard_normal((rows, CLASSES))).astype(dtype)
     labels = np.argmax(logits / 2 + rng.gumbel(size=logits.shape), axis=1)
@@ -25,7 +25,7 @@ def predictions(rows, seed, *, dtype=np.float32, weighted=False, input="logits")
 
 
 def write(folder, **form):
-    """Files of a data set, the third of which has a header and no rows; the rows as one."""
+    """Write the files of a data set and return all rows. The third file has a header and no rows."""
     folder.mkdir(parents=True, exist_ok=True)
     whole = predictions(sum(SIZES), 0, **form)
     start = 0
@@ -47,7 +47,7 @@ def summarize(report, method=None):
 
 
 def spoil(path, row):
-    """Write a file of which one row has a label that is no class; gives what reading it has to say."""
+    """Write a file with an invalid label in one row, and return the error message that reading it gives."""
     good = predictions(200, 7)
     table = Predictions(good.scores, input="logits", labels=good.labels)
     table.write(path, overwrite=True)

@@ -1,4 +1,4 @@
-"""The commands over many files, in this process: what they print, refuse and write."""
+"""The commands on many files, in this process: what they print, reject and write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from refocal.predictions import Predictions
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """val and test of five files each, in the working directory, and both in one file with splits."""
+    """Folders val and test with five files each, and one file that holds both as splits."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     write(Path("val"))

@@ -1,4 +1,4 @@
-"""Fits to many files: they are those of the same rows in memory, in ten passes at most."""
+"""Fits to many files equal fits to the same rows in memory, and take at most ten passes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_eleventh_pass_is_refused(tmp_path):
 
 
 def change_before_the_second_pass(change):
-    """A progress that changes the files when the first pass is over."""
+    """A progress function that changes the files when the first pass is over."""
     changes = [change]
 
     def tell(done):
@@ -85,7 +85,7 @@ def test_rows_that_vanish_between_two_passes_are_noticed(tmp_path, weights, left
         rows = [f"{row},{weight}\n" for row, weight in zip(("1,2,1", "2,1,0", "1,2,0"), weights, strict=True)]
         path.write_text("".join(["logit_0,logit_1,label,weight\n", *rows]), encoding="utf-8")
 
-    def change():  # which neither size nor time tells
+    def change():  # without a change of size or time
         status = path.stat()
         write_rows(weights)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

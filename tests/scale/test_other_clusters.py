@@ -1,4 +1,4 @@
-"""Commands on a cluster that another process started, which lets in those who have its token."""
+"""Commands on a cluster that another process started and that requires a token."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TOKEN = "5f" * 32
 
 
 def surroundings(**settings):
-    """The environment of this process with other settings of Ray's authentication."""
+    """The environment of this process with other settings for Ray's authentication."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     return {**env, "RAY_USAGE_STATS_ENABLED": "0", **settings}
 
 
 @pytest.fixture(scope="module")
 def address():
-    """Of a head that `ray start` started, with a folder of its own: no other test finds it by itself."""
+    """The address of a head that `ray start` started. Its own folder hides it from other tests."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as folder:
@@ -56,7 +56,7 @@ def address():
 
 @pytest.fixture
 def evaluate(address, launch):
-    """Starts commands, all at the same time; gives their exit status, output and errors."""
+    """Runs commands, all at the same time, and returns their exit status, output and errors."""
 
     def run(path, *several):
         command = [sys.executable, "-m", "refocal", "evaluate", str(path), "--json", "--address", address]

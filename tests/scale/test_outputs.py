@@ -1,4 +1,4 @@
-"""Outputs of `apply`: each knows what made it, none is lost, and one command at a time writes to a folder."""
+"""Outputs of `apply`: each has a note of its origin, none is lost, and only one command writes to a folder."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_outputs_are_replaced_one_by_one(tmp_path):
     before = content(out)
     good = files[2].read_bytes()
     spoil(files[2], 0)
-    with pytest.raises(PredictionsError):  # as a kill would, this ends the run before the last two
+    with pytest.raises(PredictionsError):  # ends the run before the last two, as a kill would
         scale.apply(TWO, files, out, overwrite=True)
     after = content(out)
     assert [after[path.name] == before[path.name] for path in files] == [False, False, True, True]

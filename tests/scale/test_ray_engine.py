@@ -1,4 +1,4 @@
-"""The same data sets on a real Ray with two workers: equal numbers, dying workers, errors, interrupts, commands."""
+"""Data sets on a real Ray cluster with two workers: numbers, dying workers, errors, interrupts and commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def shuffled(folder):
-    """The files in an order of their own."""
+    """The files in another order."""
     return [folder / f"part-{number}.parquet" for number in (3, 0, 4, 2, 1)]
 
 
@@ -66,7 +66,7 @@ def test_both_engines_fit_the_same(tmp_path, calibrator):
     write(tmp_path)
     local = scale.calibrate(calibrator, tmp_path / "*.parquet")
     remote = scale.calibrate(calibrator, shuffled(tmp_path), engine="ray")
-    # the sample of the first guess depends on the order of files: the optimum, within what ends the search
+    # the first guess depends on the order of files, so that the results agree up to the tolerance of the search
     assert remote.temperature_ == pytest.approx(local.temperature_, rel=1e-5)
     if isinstance(calibrator, FocalTemperatureScaling):
         assert remote.gamma_ == pytest.approx(local.gamma_, rel=1e-4, abs=1e-5)
@@ -107,7 +107,7 @@ def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
         for number, block in enumerate(rows.read(path)):
             yield block
             if path.name == "part-3.parquet" and number == 0 and not marker.exists():
-                marker.write_text(str(os.getpid()), encoding="utf-8")  # after its rows were counted
+                marker.write_text(str(os.getpid()), encoding="utf-8")  # after its rows are counted
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def measure(block):
@@ -190,7 +190,7 @@ def test_an_error_is_raised_when_the_other_tasks_have_ended(tmp_path, place):
         before = beats.stat().st_size
         time.sleep(0.2)
         assert beats.stat().st_size == before
-        assert caught.traceback  # which keeps what its functions have open
+        assert caught.traceback  # a traceback keeps generators of its frames open
 
 
 def test_an_interrupt_ends_the_remote_work(tmp_path):

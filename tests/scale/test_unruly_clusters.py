@@ -1,4 +1,4 @@
-"""Clusters that stop, and files that bring down their workers: commands end, say why, and print nothing but results."""
+"""Clusters that stop, and files that crash their workers: commands end, say why, and print only results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def files(tmp_path):
 
 
 def deadly(read, name, attempts):
-    """Reads files, one of which brings down its worker; counts how often."""
+    """Make a reader that crashes its worker at one of the files, and counts how often."""
 
     def read_or_die(path):
         if path.name == name:
@@ -44,14 +44,14 @@ def deadly(read, name, attempts):
 
 
 def test_a_file_that_brings_down_its_workers_is_named(tmp_path, files, monkeypatch):
-    monkeypatch.setattr(ray_engine, "_TASKS", 1)  # all files in one, which does not tell which of them it is
+    monkeypatch.setattr(ray_engine, "_TASKS", 1)  # all files in one task, which hides the one that crashes
     monkeypatch.setattr(tasks, "RETRIES", 1)
     attempts = tmp_path / "attempts"
     source = FileSource.of(files, deadly(Rows(require_form(files)).read, "b.npz", attempts))
     with open_ray(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError) as caught:
         engine.fold(source, lambda block: len(block.labels), max, what="measuring")
     assert str(caught.value).startswith(f"a worker died 2 times while it worked on {files[1]}: ")
-    assert attempts.stat().st_size == 2 + 2  # together, and alone
+    assert attempts.stat().st_size == 2 + 2  # in the common task, and alone
 
 
 def test_a_file_that_brings_down_its_workers_is_named_by_a_fit(tmp_path, files, monkeypatch):
@@ -69,7 +69,7 @@ from refocal.__main__ import main
 
 folder, what = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1)
 
-class Rows(parts.Rows):  # of __main__, so that it travels to the workers
+class Rows(parts.Rows):  # in __main__, so that it is sent to the workers
     def read(self, path):
         begun = folder / "begun"
         first = not begun.exists()
@@ -90,7 +90,7 @@ sys.exit(main())
 
 @pytest.fixture
 def begin(launch):
-    """Begins a command of a process of its own, on the cluster of the tests."""
+    """Starts a command in another process, on the cluster of the tests."""
     address = ray.get_runtime_context().gcs_address
 
     def start(folder, what, *words):
@@ -117,7 +117,7 @@ def test_standard_output_is_empty_after_an_error(tmp_path, files, begin):
 
 @contextmanager
 def stopped_raylet():
-    """The raylet of the cluster, stopped for some seconds: for longer, and it would be declared dead."""
+    """Stop the raylet of the cluster for some seconds. After a longer stop, Ray would declare it dead."""
     from ray._private import worker
 
     (raylet,) = worker._global_node.all_processes["raylet"]

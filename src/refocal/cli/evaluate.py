@@ -89,11 +89,13 @@ def _show(options: Namespace, reports: Sequence[Report], tests: Sequence[dict[st
 
 
 def _measure(predictions: Predictions, file: str, *, by_class: bool) -> Report:
+    import numpy as np
+
     from refocal.report import evaluate
 
     return evaluate(
         predictions.scores,
-        predictions.labels,
+        np.asarray(predictions.labels),
         input=predictions.input,
         sample_weight=predictions.sample_weight,
         class_names=predictions.class_names,

@@ -7,6 +7,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from refocal.cli.output import show, show_line
 from refocal.predictions import Predictions
 from refocal.report import Report, Selection, build_table, calibrate
@@ -15,7 +17,12 @@ from refocal.report import Report, Selection, build_table, calibrate
 def fit(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Selection:
     """Fit calibrators to predictions, and choose one."""
     return calibrate(
-        val.scores, val.labels, input=val.input, sample_weight=val.sample_weight, progress=progress, **settings
+        val.scores,
+        np.asarray(val.labels),
+        input=val.input,
+        sample_weight=val.sample_weight,
+        progress=progress,
+        **settings,
     )
 
 
@@ -23,7 +30,7 @@ def report_on(selection: Selection, test: Predictions, source: str, progress: Ca
     """Measure the fitted calibrators on other predictions."""
     return selection.report(
         test.scores,
-        test.labels,
+        np.asarray(test.labels),
         sample_weight=test.sample_weight,
         class_names=test.class_names,
         source=source,

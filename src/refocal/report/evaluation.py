@@ -6,13 +6,14 @@ import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import refocal
 from refocal import _check
 from refocal._arrays import namespace
+from refocal._check import Input
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
 from refocal.report.record import SLIDER_LOGITS, Report, Slider, freeze
@@ -37,23 +38,23 @@ class ScoreMap:
 
     name: str
     title: str
-    predict: Callable[[Any], np.ndarray]
+    predict: Callable[[ArrayLike], np.ndarray]
     parameters: Mapping[str, float]
     seconds: float | None
     on_slider: bool = True
 
 
-def given_map(*, input: str) -> ScoreMap:
+def given_map(*, input: Input) -> ScoreMap:
     """Return the map of the scores as given: softmax of logits, or the probabilities themselves."""
     return ScoreMap(GIVEN, "As given", lambda scores: scores_to_probs(scores, input=input), freeze({}), None)
 
 
 def evaluate(
-    scores: Any,
-    labels: Any,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
-    input: str = "logits",
-    sample_weight: Any = None,
+    input: Input = "logits",
+    sample_weight: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     by_class: bool = True,
     source: str = "test data",
@@ -89,7 +90,7 @@ def compare(
     chosen: ScoreMap,
     data: TestData,
     *,
-    input: str,
+    input: Input,
     gamma: float | None = None,
     class_names: Sequence[str] | None = None,
     by_class: bool = True,
@@ -161,7 +162,7 @@ def name_classes(names: Sequence[str] | None, classes: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _slider(data: TestData, classes: int, fitted: Mapping[str, float], *, input: str) -> Slider:
+def _slider(data: TestData, classes: int, fitted: Mapping[str, float], *, input: Input) -> Slider:
     step = -(-len(data.labels) // max(1, SLIDER_LOGITS // classes))
     logits = scores_to_probs(data.scores[::step], input=input, log=True)
     values = {"gamma": 0.0, "temperature": 1.0, **fitted}

@@ -36,7 +36,10 @@ def methods_table(report: Report) -> str:
     for method in report.methods:
         tags = "".join(
             f" <span class='tag'>{tag}</span>"
-            for tag, holds in (("recommended", method.chosen and recommends), ("as given", method.given))
+            for tag, holds in (
+                ("recommended", method.chosen and recommends),
+                ("as given", method.given and method.title != "As given"),
+            )
             if holds
         )
         settings = f"<small>{text(words.format_parameters(method.parameters))}</small>" if method.parameters else ""

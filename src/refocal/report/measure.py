@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from refocal import _check, metrics
 from refocal.report.record import Change, Diagram, Estimate, Method, freeze
@@ -33,7 +34,7 @@ class TestData:
     sample_weight: np.ndarray | None
 
     @classmethod
-    def of(cls, scores: Any, labels: Any, sample_weight: Any) -> Self:
+    def of(cls, scores: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         """Convert arrays of any library, or lists."""
         for name, array in (("scores", scores), ("labels", labels), ("sample_weight", sample_weight)):
             _check.unmasked(array, name)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from refocal import _check
-from refocal._arrays import namespace
+from refocal._arrays import ClassWeights, namespace
 from refocal._check import Input
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
 from refocal.report.evaluation import GIVEN, POSTERIOR, ScoreMap, Step, compare, given_map
@@ -96,7 +97,7 @@ class Selection:
     gamma: float | None
     input: Input
 
-    def predict_proba(self, scores: Any) -> np.ndarray:
+    def predict_proba(self, scores: ArrayLike) -> np.ndarray:
         """Return calibrated probabilities (N, K) of scores of the fitted kind."""
         return self.chosen.calibrator.predict_proba(scores)
 
@@ -106,10 +107,10 @@ class Selection:
 
     def report(
         self,
-        scores: Any,
-        labels: Any,
+        scores: ArrayLike,
+        labels: ArrayLike,
         *,
-        sample_weight: Any = None,
+        sample_weight: ArrayLike | None = None,
         class_names: Sequence[str] | None = None,
         by_class: bool = True,
         source: str = "test data",
@@ -155,16 +156,16 @@ class Selection:
 
 
 def calibrate(
-    scores: Any,
-    labels: Any,
+    scores: ArrayLike,
+    labels: ArrayLike,
     *,
     gamma: float | None = None,
-    weight: Any = None,
+    weight: ClassWeights = None,
     label_smoothing: float = 0.0,
     detached: bool = False,
     method: str = "auto",
     input: Input = "logits",
-    sample_weight: Any = None,
+    sample_weight: ArrayLike | None = None,
     progress: Step = lambda _: None,
 ) -> Selection:
     """Fit calibrators to held-out scores of a classifier and choose one.
@@ -243,7 +244,7 @@ def calibrate(
     return Selection(chosen, tuple(candidates), gamma, input)
 
 
-def _class_indices(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _class_indices(labels: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
     """Check that labels are class indices. An estimator would accept any K distinct numbers as names of classes."""
     samples, *classes = shape or (0,)
     rows = np.broadcast_to(0.0, (samples, max([2, *classes])))
