@@ -40,6 +40,15 @@ class PlattScaling(Calibrator):
         weights_: a, (1,) for two classes, else (K,).
         bias_: b, of the same shape.
 
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> log_odds = 2 * rng.standard_normal(20_000)
+        >>> labels = rng.random(20_000) < 1 / (1 + np.exp(-(0.5 * log_odds + 1)))
+        >>> calibrator = PlattScaling().fit(log_odds, labels)
+        >>> round(float(calibrator.weights_[0]), 1), round(float(calibrator.bias_[0]), 1)
+        (0.5, 1.0)
+
     Reference: Platt, "Probabilistic outputs for support vector machines", 1999.
     """
 
@@ -79,6 +88,15 @@ class BetaCalibration(Calibrator):
     Attributes:
         weights_: a and b, (2, 1) for two classes, else (2, K).
         bias_: c, (1,) or (K,).
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> probs = rng.random(20_000)
+        >>> labels = rng.random(20_000) < probs**2 / (probs**2 + (1 - probs))
+        >>> calibrator = BetaCalibration(input="probs").fit(probs, labels)
+        >>> calibrator.weights_[:, 0].round().tolist()
+        [2.0, 1.0]
 
     Reference: Kull, Silva Filho and Flach, "Beta calibration", AISTATS 2017.
     """

@@ -36,6 +36,15 @@ class EnsembleTemperatureScaling(Calibrator):
         temperature_: T.
         weights_: w, (3,).
 
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> logits = 5 * rng.standard_normal((3000, 4))
+        >>> labels = np.where(rng.random(3000) < 0.2, rng.integers(0, 4, 3000), logits.argmax(axis=1))
+        >>> calibrator = EnsembleTemperatureScaling().fit(logits, labels)  # a fifth of the labels is random
+        >>> bool(calibrator.predict_proba([[90.0, 0.0, 0.0, 0.0]]).max() < 0.9)
+        True
+
     Reference: Zhang, Kailkhura and Han, "Mix-n-Match", ICML 2020.
     """
 

@@ -1,4 +1,4 @@
-"""The posterior map of focal loss as a calibrator: the inverse of what training with focal loss does."""
+"""The posterior map of focal loss as a calibrator: it undoes the effect of focal loss on the probabilities."""
 
 from __future__ import annotations
 

@@ -164,6 +164,15 @@ class MatrixScaling(_MatrixMap):
         weights_: W, (K, K): row i gives the score of class i.
         bias_: b, (K,).
 
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> logits = 2 * rng.standard_normal((20_000, 3))
+        >>> labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+        >>> calibrator = MatrixScaling().fit(3 * logits, labels)  # an overconfident network
+        >>> calibrator.weights_.diagonal().round(1).tolist()
+        [0.3, 0.3, 0.3]
+
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 4.2; the penalty of
     off-diagonal and intercept (ODIR): Kull et al., "Beyond temperature scaling", NeurIPS 2019.
     """
@@ -190,6 +199,15 @@ class DirichletCalibration(_MatrixMap):
     Attributes:
         weights_: W, (K, K): row i gives the score of class i.
         bias_: b, (K,).
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> probs = rng.dirichlet(np.ones(3), 5000)
+        >>> labels = np.array([rng.choice(3, p=row) for row in probs])
+        >>> calibrator = DirichletCalibration(input="probs").fit(probs, labels)
+        >>> bool(np.abs(calibrator.predict_proba(probs) - probs).max() < 0.1)  # calibrated probabilities stay
+        True
 
     Reference: Kull et al., "Beyond temperature scaling", NeurIPS 2019.
     """

@@ -44,6 +44,15 @@ class IsotonicCalibration(Calibrator):
         knots_: Log-odds at which a piece begins, (C, M): one row per function, padded with inf.
         values_: The function there, (C, M).
 
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> log_odds = 2 * rng.standard_normal(20_000)
+        >>> labels = rng.random(20_000) < np.where(log_odds > 0, 0.8, 0.2)  # a step
+        >>> calibrator = IsotonicCalibration().fit(log_odds, labels)
+        >>> calibrator.predict_proba([-1.0, 1.0])[:, 1].round(1).tolist()
+        [0.2, 0.8]
+
     Reference: Zadrozny and Elkan, KDD 2002; top-label: Gupta and Ramdas, ICLR 2022.
     """
 
@@ -106,6 +115,13 @@ class HistogramBinning(Calibrator):
         knots_: Left ends of the bins, which are open, (C, M): one row per class (for two classes, one row for the
             second class), padded with inf.
         values_: Probabilities, (C, M).
+
+    Example:
+        >>> import numpy as np
+        >>> log_odds = np.array([-2.0, -2.0, -1.0, -1.0, 1.0, 1.0, 2.0, 2.0])
+        >>> calibrator = HistogramBinning(bins=2).fit(log_odds, [0, 0, 0, 1, 1, 1, 1, 0])
+        >>> calibrator.predict_proba([-2.0, 2.0])[:, 1].round(2).tolist()  # (1 + 0.5) / 5 and (3 + 0.5) / 5
+        [0.3, 0.7]
 
     Reference: Zadrozny and Elkan, ICML 2001.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CalibratedHead(nn.Module):
-    """A module that maps the scores a calibrator was fitted to to probabilities of the same shape and dtype.
+    """A module that computes what a fitted calibrator predicts: probabilities of the shape and dtype of the scores.
 
     One column of scores becomes two columns of probabilities. The fitted values are buffers, so they move between
     devices with the module; there is nothing to train.

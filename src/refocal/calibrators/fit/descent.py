@@ -76,7 +76,7 @@ def minimize_convex(
             raise RuntimeError(msg)
         if (x == low and at.slope >= 0) or (x == high and at.slope <= 0):
             return Root(x, at.value, curvature, True, evaluation)
-        if at.value == 0 and low < x < high:  # what is left is below rounding, and falls toward a bound
+        if at.value == 0 and low < x < high:  # the rest is below rounding and decreases toward a bound
             x, near, before = (low if at.slope > 0 else high), False, None
             continue
         left, right = (left, x) if at.slope > 0 else (x, right)
