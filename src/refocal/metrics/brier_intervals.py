@@ -17,14 +17,14 @@ import scipy
 from refocal.metrics.classwise import class_columns
 from refocal.metrics.decomposition import BrierDecomposition
 from refocal.metrics.inputs import ArrayLike, Events, Sample, Task
-from refocal.metrics.measure_record import Interval, PairedTest, Request
+from refocal.metrics.measure_record import Interval, PairedTest, Part, Request
 from refocal.metrics.norm_intervals import Evidence
 from refocal.stats.binning import mass_edges
 from refocal.stats.inverted_tests import Direction, crossing, two_sided_p_value
 from refocal.stats.isotonic import brier_parts, calibration_part, isotonic_rows
 from refocal.stats.resampling import draw_counts
 
-BRIER_PARTS = ("refinement", "uncertainty", "resolution")  # that `BrierPartMethod` is for
+BRIER_PARTS: tuple[Part, ...] = ("refinement", "uncertainty", "resolution")  # that `BrierPartMethod` is for
 
 _PartsFunction = Callable[..., np.ndarray]  # `brier_parts`, or one of them
 _Column = tuple[np.ndarray, Events]  # the rows of a class, and its events
@@ -41,7 +41,7 @@ class BrierPartMethod:
         part: A field of `BrierDecomposition`.
     """
 
-    part: str
+    part: Part
 
     def interval(self, request: Request, scores: ArrayLike, *, level: float) -> Interval:
         """The part minus the quantiles of its error."""

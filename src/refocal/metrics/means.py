@@ -21,6 +21,7 @@ from refocal.stats.proper_scores import (
     truth_of_probs,
 )
 
+SharePart = Literal["share", "accuracy"]
 SampleScores = tuple[np.ndarray, np.ndarray | None]  # one score per sample, and the weights
 
 
@@ -270,9 +271,7 @@ def error_scores(sample: Sample) -> SampleScores:
     return np.concatenate(parts).astype(np.float64), sample.used_weights()
 
 
-def confident_scores(
-    sample: Sample, *, threshold: float = CONFIDENT, part: Literal["share", "accuracy"]
-) -> SampleScores:
+def confident_scores(sample: Sample, *, threshold: float = CONFIDENT, part: SharePart) -> SampleScores:
     """For "share", 1 for each confident decision. For "accuracy", 1 for each right one, with weights for confident."""
     threshold = _check.share(threshold, "threshold")
     parts = [(events.confidence >= threshold, events.correct) for events in decisions(sample)]

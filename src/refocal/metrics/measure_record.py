@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 
 from refocal import _check
 from refocal._check import Input
 from refocal.metrics.inputs import TASKS, ArrayLike, Sample, Task, read
+
+# The parts of `confidence_share` and of `brier_decomposition`.
+Part = Literal["share", "accuracy", "brier", "calibration", "refinement", "uncertainty", "resolution"]
 
 
 class Interval(NamedTuple):
@@ -50,7 +53,7 @@ class Measure:
     """
 
     function: Callable[..., Any]
-    methods: Mapping[str | None, Method]
+    methods: Mapping[Part | None, Method]
     tasks: tuple[Task, ...] = TASKS
 
     @property
@@ -63,7 +66,7 @@ class Measure:
         """The parameters of the function."""
         return inspect.signature(self.function).parameters
 
-    def choose_method(self, part: str | None) -> Method:
+    def choose_method(self, part: Part | None) -> Method:
         """The method for a part; an error if the measure has no such part."""
         if None not in self.methods:
             _check.one_of(part, "part", tuple(filter(None, self.methods)))
@@ -106,7 +109,7 @@ class Request:
     labels: ArrayLike
     common: CommonArguments
     settings: Mapping[str, Any]
-    part: str | None
+    part: Part | None
     resamples: int
     rng: np.random.Generator
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from refocal.metrics import means, residuals
 from refocal.metrics.binned import adaptive_ece, ece, mce, top_k_ece
@@ -33,7 +33,7 @@ MEASURES = (
         means.confidence_share,
         {
             part: MeanMethod(sample_scores(means.confident_scores, part=part), is_rate=True)
-            for part in means.ConfidenceShare._fields
+            for part in get_args(means.SharePart)
         },
     ),
     Measure(ece, {None: _BINNED}),

@@ -11,7 +11,7 @@ from refocal import _check
 from refocal._check import Input
 from refocal.metrics.defaults import LEVEL, RESAMPLES
 from refocal.metrics.inputs import ArrayLike, Task
-from refocal.metrics.measure_record import CommonArguments, Interval, Method, PairedTest, Request
+from refocal.metrics.measure_record import CommonArguments, Interval, Method, PairedTest, Part, Request
 from refocal.metrics.registry import find_measure
 
 
@@ -20,7 +20,7 @@ def interval(
     scores: ArrayLike,
     labels: ArrayLike,
     *,
-    part: str | None = None,
+    part: Part | None = None,
     level: float = LEVEL,
     resamples: int = RESAMPLES,
     seed: int | np.random.Generator = 0,
@@ -68,12 +68,7 @@ def interval(
     Reference: Carpenter: Test inversion bootstrap confidence intervals. J. R. Statist. Soc. B 61, 1999.
     """
     level = _check.share(level, "level")
-    common: CommonArguments = {
-        "input": input,
-        "sample_weight": sample_weight,
-        "task": task,
-        "ignore_index": ignore_index,
-    }
+    common = CommonArguments(input=input, sample_weight=sample_weight, task=task, ignore_index=ignore_index)
     method, request = _prepare(measure, part, labels, common, settings, resamples=resamples, seed=seed)
     return method.interval(request, scores, level=level)
 
@@ -84,7 +79,7 @@ def paired_test(
     second: ArrayLike,
     labels: ArrayLike,
     *,
-    part: str | None = None,
+    part: Part | None = None,
     resamples: int = RESAMPLES,
     seed: int | np.random.Generator = 0,
     input: Input = "probs",
@@ -123,19 +118,14 @@ def paired_test(
         >>> test.first < test.second, test.p_value < 0.01
         (True, True)
     """
-    common: CommonArguments = {
-        "input": input,
-        "sample_weight": sample_weight,
-        "task": task,
-        "ignore_index": ignore_index,
-    }
+    common = CommonArguments(input=input, sample_weight=sample_weight, task=task, ignore_index=ignore_index)
     method, request = _prepare(measure, part, labels, common, settings, resamples=resamples, seed=seed)
     return method.paired_test(request, first, second)
 
 
 def _prepare(
     function: Callable[..., Any],
-    part: str | None,
+    part: Part | None,
     labels: ArrayLike,
     common: CommonArguments,
     settings: dict[str, Any],
