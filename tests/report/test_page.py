@@ -13,7 +13,7 @@ import pytest
 import sample
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.evaluation import evaluate
-from refocal.report.live import binary_map, measure_rows
+from refocal.report.live import map_two_classes, measure_rows
 from refocal.report.page import render_page, save_page
 from refocal.report.record import Diagram, Estimate, Slider, freeze
 from refocal.stats.binning import equal_width_bins
@@ -206,7 +206,7 @@ def test_numbers_of_the_rows_are_those_of_the_probabilities(report, gamma, tempe
 
 
 def test_map_is_the_identity_without_gamma_and_temperature():
-    p, mapped = binary_map(gamma=0.0, temperature=1.0)
+    p, mapped = map_two_classes(gamma=0.0, temperature=1.0)
     np.testing.assert_allclose(mapped, p, atol=1e-15)
 
 

@@ -16,7 +16,7 @@ from refocal.report import build_table, render_page
 from refocal.report.selection import Candidate
 from refocal.report.sums import report_sums
 from refocal.report.table import compare_reports
-from refocal.report.verdict import verdict
+from refocal.report.verdict import write_verdict
 
 NAMES = ("<b>a</b>", "b", "c")
 
@@ -97,7 +97,7 @@ def test_the_page_shows_the_methods_alone(report):
 
 def test_a_verdict_needs_a_test(report):
     with pytest.raises(ValueError, match="a verdict needs the p-value of 'given'"):
-        verdict(report.given, report.chosen, samples=9, changed=0.0, gamma=None, below=None, alone=False)
+        write_verdict(report.given, report.chosen, samples=9, changed=0.0, gamma=None, below=None, alone=False)
 
 
 def test_calibrators_are_named_as_in_a_selection(data):

@@ -8,7 +8,7 @@ import pytest
 
 from refocal.report import words
 from refocal.report.record import Diagram, Estimate
-from refocal.report.svg import short_count
+from refocal.report.svg import format_short_count
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ from refocal.report.svg import short_count
             "γ = −0.5, T = 1.235, bias = 2",
         ),
         (words.describe_measure("own_measure").label, "own measure"),
-        (short_count(9999), "9999"),
-        (short_count(12_345), "12.3k"),
-        (short_count(4_000_000), "4M"),
-        (short_count(2.5e9), "2.5G"),
+        (format_short_count(9999), "9999"),
+        (format_short_count(12_345), "12.3k"),
+        (format_short_count(4_000_000), "4M"),
+        (format_short_count(2.5e9), "2.5G"),
     ],
 )
 def test_numbers_are_written_for_people(written, expected):

@@ -17,7 +17,7 @@ from refocal._check import Input
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
 from refocal.report.record import SLIDER_LOGITS, Report, Slider, freeze
-from refocal.report.verdict import verdict
+from refocal.report.verdict import write_verdict
 
 Step = Callable[[str], None]
 GIVEN, POSTERIOR = "given", "posterior"
@@ -132,7 +132,7 @@ def compare(
         classes=classes,
         class_names=names,
         shown_classes=shown,
-        verdict=verdict(
+        verdict=write_verdict(
             methods[0],
             winner,
             samples=len(data.labels),

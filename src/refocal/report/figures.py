@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from refocal import _check
-from refocal.report.live import binary_map
+from refocal.report.live import map_two_classes
 from refocal.report.record import Diagram
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def draw_map(ax: Axes, gamma: float, temperature: float, *, color: str = AFTER, 
         label: Label in the legend.
     """
     gamma, temperature = _check.scalar_gamma(gamma), _check.positive(temperature, "temperature")
-    p, mapped = binary_map(gamma=gamma, temperature=temperature)
+    p, mapped = map_two_classes(gamma=gamma, temperature=temperature)
     ax.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle=(0, (4, 4)))
     ax.plot(p, mapped, color=color, linewidth=2, label=label)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="softmax score", ylabel="probability")

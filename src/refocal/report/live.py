@@ -52,7 +52,7 @@ def measure_rows(slider: Slider, *, gamma: float, temperature: float) -> Live:
     )
 
 
-def binary_map(*, gamma: float, temperature: float, points: int = 201) -> tuple[np.ndarray, np.ndarray]:
+def map_two_classes(*, gamma: float, temperature: float, points: int = 201) -> tuple[np.ndarray, np.ndarray]:
     """Compute the map for two classes on an even grid of softmax scores: (p, Psi^gamma(softmax(logits / T)))."""
     p = np.linspace(0.0, 1.0, points)
     inner = p[1:-1]

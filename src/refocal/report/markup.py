@@ -13,17 +13,17 @@ from refocal.report.record import Diagram, Method, Report
 _SORTS = "<span class='on-screen'>Click a heading to sort.</span>"
 
 
-def text(value: str) -> str:
+def escape_text(value: str) -> str:
     """Escape text from users for HTML."""
     return escape(words.printable(value))
 
 
-def isolated(value: str) -> str:
+def isolate(value: str) -> str:
     """Escape text from users that stands inside a sentence, whatever direction it is written in."""
-    return f"<bdi>{text(value)}</bdi>"
+    return f"<bdi>{escape_text(value)}</bdi>"
 
 
-def methods_table(report: Report) -> str:
+def build_methods_table(report: Report) -> str:
     """The methods with their measures and confidence limits."""
     names = words.list_measures(report)
     recommends = report.verdict is not None and len(report.methods) > 1
@@ -42,8 +42,10 @@ def methods_table(report: Report) -> str:
             )
             if holds
         )
-        settings = f"<small>{text(words.format_parameters(method.parameters))}</small>" if method.parameters else ""
-        cells = [f"<th scope='row'>{isolated(method.title)}{tags}{settings}</th>"]
+        settings = (
+            f"<small>{escape_text(words.format_parameters(method.parameters))}</small>" if method.parameters else ""
+        )
+        cells = [f"<th scope='row'>{isolate(method.title)}{tags}{settings}</th>"]
         for name in names:
             value = method.measures.get(name)
             if value is None:
@@ -64,16 +66,16 @@ def methods_table(report: Report) -> str:
     return _table(caption, head, rows, name="Methods")
 
 
-def glossary(report: Report) -> str:
+def build_glossary(report: Report) -> str:
     """A list of the measures with their meanings."""
     entries = [words.describe_measure(name) for name in words.list_measures(report)]
-    terms = "".join(f"<dt>{text(entry.label)}</dt><dd>{text(entry.meaning)}</dd>" for entry in entries)
+    terms = "".join(f"<dt>{escape_text(entry.label)}</dt><dd>{escape_text(entry.meaning)}</dd>" for entry in entries)
     if any(method.p_value is not None for method in report.methods):
         terms += "<dt>p-value</dt><dd>probability that calibrated confidence looks at least this far off by chance</dd>"
     return f"<details class='glossary'><summary>What the columns mean</summary><dl>{terms}</dl></details>"
 
 
-def changes_table(report: Report) -> str:
+def build_changes_table(report: Report) -> str:
     """The samples whose confidence changed most."""
     if not report.changes:
         return "<p>No confidence changed.</p>"
@@ -85,7 +87,7 @@ def changes_table(report: Report) -> str:
         cells = [
             f"<th scope='row' data-value='{change.row}'>{change.row}</th>",
             *(
-                f"<td class='words'>{isolated(report.class_names[label])}</td>"
+                f"<td class='words'>{isolate(report.class_names[label])}</td>"
                 for label in (change.predicted, change.label)
             ),
             f"<td class='words'>{'yes' if change.predicted == change.label else 'no'}</td>",
@@ -98,7 +100,7 @@ def changes_table(report: Report) -> str:
     return _table(caption, head, rows, name="Changed most")
 
 
-def bins_table(diagram: Diagram, *, name: str) -> str:
+def build_bins_table(diagram: Diagram, *, name: str) -> str:
     """The numbers of a diagram as a table."""
     columns = (diagram.count, diagram.confidence, diagram.accuracy, diagram.low, diagram.high)
     rows = "".join(
@@ -114,7 +116,7 @@ def bins_table(diagram: Diagram, *, name: str) -> str:
     )
 
 
-def live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
+def build_live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
     """ECE, NLL, error and mean confidence of the live section. The script changes the last line."""
     lines = []
     settings = list(rows)
@@ -139,7 +141,7 @@ def live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
     )
 
 
-def tiles(given: Method, chosen: Method) -> str:
+def build_tiles(given: Method, chosen: Method) -> str:
     """The headline numbers before and after; only once if nothing changes."""
     methods = (chosen,) if given.chosen else (given, chosen)
     parts = [
@@ -156,17 +158,17 @@ def tiles(given: Method, chosen: Method) -> str:
     return "".join(parts)
 
 
-def legend(report: Report) -> str:
+def build_legend(report: Report) -> str:
     """The names of the methods before and after."""
     given, chosen = report.given, report.chosen
     if len(report.methods) == 1:
-        return f"Nothing was fitted; before and after are the same: <b class='after'>{isolated(given.title)}</b>"
+        return f"Nothing was fitted; before and after are the same: <b class='after'>{isolate(given.title)}</b>"
     if given.chosen:
-        return f"Recommended as given: <b class='after'>{isolated(given.title)}</b>"
-    return f"<b class='before'>{isolated(given.title)}</b> → <b class='after'>{isolated(chosen.title)}</b>"
+        return f"Recommended as given: <b class='after'>{isolate(given.title)}</b>"
+    return f"<b class='before'>{isolate(given.title)}</b> → <b class='after'>{isolate(chosen.title)}</b>"
 
 
-def confidence_words(given: Method, chosen: Method) -> str:
+def describe_confidence(given: Method, chosen: Method) -> str:
     """Mean confidence and accuracy before and after, in words."""
     lines = []
     both = (("Before", "before", given), ("After", "after", chosen))
@@ -208,8 +210,8 @@ def _cell(content: str, value: float, series: str = "") -> str:
 
 def _table(caption: str, head: list[tuple[str, str, str]], rows: list[str], *, name: str) -> str:
     headings = "".join(
-        f"<th scope='col' class='{kind}' data-kind='{kind}'><button type='button' title='{text(meaning)}'>"
-        f"{text(label)}</button></th>"
+        f"<th scope='col' class='{kind}' data-kind='{kind}'><button type='button' title='{escape_text(meaning)}'>"
+        f"{escape_text(label)}</button></th>"
         for label, kind, meaning in head
     )
     return (

@@ -49,23 +49,23 @@ def render_page(report: Report) -> str:
     if diagrams is None:
         template, diagrams = _ROW_SECTIONS.sub("", template), {}
     answer, *reasons = words.FROM_SUMS if report.verdict is None else report.verdict.sentences
-    regime = f"<span class='tag'>{markup.text(report.verdict.regime)}</span> " if report.verdict else ""
+    regime = f"<span class='tag'>{markup.escape_text(report.verdict.regime)}</span> " if report.verdict else ""
     return Template(template).substitute(
-        title=f"{markup.text(report.source)}: calibration report",
+        title=f"{markup.escape_text(report.source)}: calibration report",
         style=style,
         style_hash=_hash(style),
         script=script,
         script_hash=_hash(script),
         data=_inline_json(_data(report)),
-        answer=markup.text(answer),
-        reasons="".join(f"<p>{markup.text(sentence)}</p>" for sentence in reasons),
-        legend=markup.legend(report),
-        tiles=markup.tiles(report.given, report.chosen),
-        meta=f"{regime}{markup.isolated(report.source)} · {report.samples:,} test samples · {report.classes:,} classes",
-        limits="" if report.verdict is None else markup.text(words.LIMITS),
-        methods=markup.methods_table(report),
-        glossary=markup.glossary(report),
-        versions=markup.text(", ".join(f"{name} {version}" for name, version in report.versions.items())),
+        answer=markup.escape_text(answer),
+        reasons="".join(f"<p>{markup.escape_text(sentence)}</p>" for sentence in reasons),
+        legend=markup.build_legend(report),
+        tiles=markup.build_tiles(report.given, report.chosen),
+        meta=f"{regime}{markup.isolate(report.source)} · {report.samples:,} test samples · {report.classes:,} classes",
+        limits="" if report.verdict is None else markup.escape_text(words.LIMITS),
+        methods=markup.build_methods_table(report),
+        glossary=markup.build_glossary(report),
+        versions=markup.escape_text(", ".join(f"{name} {version}" for name, version in report.versions.items())),
         **diagrams,
     )
 
@@ -88,45 +88,47 @@ def _diagram_sections(report: Report) -> dict[str, str] | None:
         return None
     fitted = measure_rows(slider, gamma=slider.gamma, temperature=slider.temperature)
     return {
-        "given_title": markup.isolated(given.title),
-        "chosen_title": markup.isolated(chosen.title),
+        "given_title": markup.isolate(given.title),
+        "chosen_title": markup.isolate(chosen.title),
         "before": _reliability(given.diagram, "before"),
         "after": _reliability(chosen.diagram, "after"),
-        "before_numbers": markup.bins_table(given.diagram, name="before"),
-        "after_numbers": markup.bins_table(chosen.diagram, name="after"),
+        "before_numbers": markup.build_bins_table(given.diagram, name="before"),
+        "after_numbers": markup.build_bins_table(chosen.diagram, name="after"),
         "by_class": _by_class(report),
-        "histogram": svg.histogram(given.histogram or (), chosen.histogram or ()),
-        "confidence": markup.confidence_words(given, chosen),
-        "live": svg.reliability(
+        "histogram": svg.draw_histogram(given.histogram or (), chosen.histogram or ()),
+        "confidence": markup.describe_confidence(given, chosen),
+        "live": svg.draw_reliability(
             fitted.diagram,
             name="live",
             series="live",
             title="Reliability of these rows at the current setting",
             axes=_AXES,
         ),
-        "map": svg.fitted_map(gamma=slider.gamma, temperature=slider.temperature),
+        "map": svg.draw_map(gamma=slider.gamma, temperature=slider.temperature),
         **_controls(slider, fitted, samples=report.samples),
-        "changes": markup.changes_table(report),
+        "changes": markup.build_changes_table(report),
     }
 
 
 def _reliability(diagram: Diagram, when: str) -> str:
     title = f"Reliability diagram of the top label, {when}"
-    return svg.reliability(diagram, name=when, series=when, title=title, axes=_AXES)
+    return svg.draw_reliability(diagram, name=when, series=when, title=title, axes=_AXES)
 
 
 def _by_class(report: Report) -> str:
     if not report.shown_classes:
         return "<p>This report has no diagrams of single classes.</p>"
-    options = "".join(f"<option dir='auto'>{markup.text(report.class_names[k])}</option>" for k in report.shown_classes)
+    options = "".join(
+        f"<option dir='auto'>{markup.escape_text(report.class_names[k])}</option>" for k in report.shown_classes
+    )
     first = report.class_names[report.shown_classes[0]]
     diagrams = []
     for method, when, word in ((report.given, "before", "Before"), (report.chosen, "after", "After")):
         title = f"Reliability of the probability of {first}, {when}"
-        chart = svg.reliability(
+        chart = svg.draw_reliability(
             method.class_diagrams[0], name=f"class-{when}", series=when, title=title, axes=_CLASS_AXES
         )
-        caption = f"<b class='{when}'>{word}</b> {markup.isolated(method.title)}"
+        caption = f"<b class='{when}'>{word}</b> {markup.isolate(method.title)}"
         diagrams.append(f"<figure><figcaption>{caption}</figcaption>{chart}</figure>")
     part = (
         f"all {report.classes:,} classes"
@@ -137,7 +139,7 @@ def _by_class(report: Report) -> str:
         f"<p>If a class gets a probability of 30%, is it the true class 30% of the time? The list has {part}.</p>"
         f"<p class='picker'><label for='class'>Class</label>"
         f"<select id='class' autocomplete='off'>{options}</select></p>"
-        f"<p class='shown'>Shown: <bdi id='class-now'>{markup.text(first)}</bdi></p>"
+        f"<p class='shown'>Shown: <bdi id='class-now'>{markup.escape_text(first)}</bdi></p>"
         f"<div class='pair'>{''.join(diagrams)}</div>"
     )
 
@@ -164,7 +166,7 @@ def _controls(slider: Slider, fitted: Live, *, samples: int) -> dict[str, str]:
         "log_t": _exact(math.log10(temperature)),
         "log_t_min": _exact(math.log10(low_t)),
         "log_t_max": _exact(math.log10(high_t)),
-        "live_table": markup.live_table(
+        "live_table": markup.build_live_table(
             (("Softmax", "γ = 0, T = 1", softmax), ("Fitted", where, fitted), ("Now", where, fitted))
         ),
     }

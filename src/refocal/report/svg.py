@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from refocal.report import words
-from refocal.report.live import binary_map
-from refocal.report.markup import text as as_text
+from refocal.report.live import map_two_classes
+from refocal.report.markup import escape_text
 from refocal.report.record import Diagram
 
 # The square in which frequencies are drawn against probabilities, and the strip of sample counts below it.
@@ -19,7 +19,7 @@ STRIP_TOP, STRIP_BOTTOM = 322, 362
 _BARS_LEFT, _BARS_WIDTH, _BARS_TOP, _BARS_HEIGHT = 46, 340, 22, 216
 
 
-def reliability(diagram: Diagram, *, name: str, series: str, title: str, axes: tuple[str, str]) -> str:
+def draw_reliability(diagram: Diagram, *, name: str, series: str, title: str, axes: tuple[str, str]) -> str:
     """Draw a reliability diagram with its consistency band and sample counts. Element ids begin with `name`."""
     inner = (
         f"{_grid()}<path class='band' d='{_band(diagram)}'/>{_diagonal()}"
@@ -34,7 +34,7 @@ def reliability(diagram: Diagram, *, name: str, series: str, title: str, axes: t
     )
 
 
-def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
+def draw_histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
     """Draw a histogram of confidence, with bars upward before and downward after, on the same scale."""
     left, width, bottom = _BARS_LEFT, _BARS_WIDTH, _BARS_TOP + _BARS_HEIGHT
     highest = max(before), max(after)
@@ -55,7 +55,7 @@ def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
         for tick in range(0, 101, 20)
     )
     limits = "".join(
-        f"<text class='label' x='{left - 8}' y='{y + 4:.1f}' text-anchor='end'>{short_count(value)}</text>"
+        f"<text class='label' x='{left - 8}' y='{y + 4:.1f}' text-anchor='end'>{format_short_count(value)}</text>"
         for value, y in ((highest[0], _BARS_TOP), (0, middle), (highest[1], bottom))
     )
     inner = (
@@ -81,9 +81,9 @@ def histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
     )
 
 
-def fitted_map(*, gamma: float, temperature: float) -> str:
+def draw_map(*, gamma: float, temperature: float) -> str:
     """Draw the map from softmax score to probability for two classes: as fitted, and as the script sets it."""
-    x, y = binary_map(gamma=gamma, temperature=temperature)
+    x, y = map_two_classes(gamma=gamma, temperature=temperature)
     curve = "M" + "L".join(f"{_x(a):.1f} {_y(b):.1f}" for a, b in zip(x, y, strict=True))
     at = [words.format_percent(float(np.interp(p, x, y))) for p in (0.6, 0.8, 0.95)]
     inner = (
@@ -104,8 +104,8 @@ def _svg(inner: str, *, name: str, series: str, size: tuple[int, int], title: st
     return (
         f"<svg id='{name}' class='chart {series}' viewBox='0 0 {size[0]} {size[1]}' role='img' "
         f"aria-labelledby='{name}-title' aria-describedby='{name}-desc'>"
-        f"<title id='{name}-title'>{as_text(title)}</title>"
-        f"<desc id='{name}-desc'>{as_text(description)}</desc>{inner}</svg>"
+        f"<title id='{name}-title'>{escape_text(title)}</title>"
+        f"<desc id='{name}-desc'>{escape_text(description)}</desc>{inner}</svg>"
     )
 
 
@@ -173,10 +173,10 @@ def _shapes(diagram: Diagram) -> str:
 
 
 def _most(diagram: Diagram) -> str:
-    return short_count(max(diagram.count, default=0))
+    return format_short_count(max(diagram.count, default=0))
 
 
-def short_count(value: float) -> str:
+def format_short_count(value: float) -> str:
     """Format a count for an axis, in at most five characters."""
     for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if value >= limit:

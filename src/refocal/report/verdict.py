@@ -10,7 +10,7 @@ _SLIGHT = 0.01  # a smaller ECE rarely matters
 _TOO_MUCH = 0.05  # if so large an ECE cannot be ruled out, the question stays open
 
 
-def verdict(
+def write_verdict(
     given: Method,
     chosen: Method,
     *,

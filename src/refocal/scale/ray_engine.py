@@ -56,13 +56,13 @@ class RayEngine:
     ) -> T | None:
         """See `Engine`."""
         if isinstance(source, StoredBlocks):
-            results = run_in_order(partial(_fold_held, function=function), source.blocks)
+            results = run_in_order(partial(_fold_stored, function=function), source.blocks)
             of_files = len(source.blocks)
         else:
             run = partial(_fold_files, read=source.read, function=function, merge=merge)
-            results, of_files = run_in_order(run, _groups(source.files)), len(source.files)
+            results, of_files = run_in_order(run, _group_files(source.files)), len(source.files)
         total: T | None = None
-        for value in self._report(results, what, of_files):
+        for value in self._track(results, what, of_files):
             if value is not None:
                 total = value if total is None else merge(total, value)
         return total
@@ -76,16 +76,18 @@ class RayEngine:
         size = sum(file.path.stat().st_size for file in source.files)
         if size > _STORE_SHARE * room or cluster.uses_client():  # a client cannot stream
             return source
-        run = partial(_blocks_of_files, read=source.read)
-        with closing(run_in_order(run, _groups(source.files), streams=True)) as streams:
+        run = partial(_read_blocks, read=source.read)
+        with closing(run_in_order(run, _group_files(source.files), streams=True)) as streams:
             return StoredBlocks([(group, block) for group, blocks in streams for block in blocks])
 
     def each(self, function: Callable[[Path], int], paths: Sequence[Path], *, what: str) -> int:
         """See `Engine`."""
-        results = run_in_order(partial(_each_file, function=function), _groups([File(path, None) for path in paths]))
-        return sum(self._report(results, what, len(paths)))
+        results = run_in_order(
+            partial(_run_files, function=function), _group_files([File(path, None) for path in paths])
+        )
+        return sum(self._track(results, what, len(paths)))
 
-    def _report(self, results: Generator[tuple[Group, Result]], what: str, of_files: int) -> Iterator[Any]:
+    def _track(self, results: Generator[tuple[Group, Result]], what: str, of_files: int) -> Iterator[Any]:
         files = rows = 0
         with closing(results):  # now, because a traceback would keep it open until the cluster is gone
             for _, result in results:
@@ -94,7 +96,7 @@ class RayEngine:
                 yield result.value
 
 
-def _groups(files: Sequence[File]) -> list[tuple[Group, tuple[File, ...]]]:
+def _group_files(files: Sequence[File]) -> list[tuple[Group, tuple[File, ...]]]:
     """Divide files into at most `_TASKS` groups of equal size, in order."""
     calls = min(len(files), _TASKS)
     ends = [number * len(files) // calls for number in range(calls + 1)]
@@ -103,19 +105,19 @@ def _groups(files: Sequence[File]) -> list[tuple[Group, tuple[File, ...]]]:
 
 
 def _fold_files(files: Sequence[File], *, read: Any, function: Any, merge: Any) -> Result:
-    total, rows = fold_blocks(_blocks_of_files(files, read=read), function, merge)
+    total, rows = fold_blocks(_read_blocks(files, read=read), function, merge)
     return Result(total, len(files), rows)
 
 
-def _fold_held(block: Block, *, function: Any) -> Result:
+def _fold_stored(block: Block, *, function: Any) -> Result:
     return Result(function(block), 1, len(block.labels))
 
 
-def _blocks_of_files(files: Sequence[File], *, read: Any) -> Iterator[Block]:
+def _read_blocks(files: Sequence[File], *, read: Any) -> Iterator[Block]:
     return chain.from_iterable(file.blocks(read) for file in files)
 
 
-def _each_file(files: Sequence[File], *, function: Callable[[Path], int]) -> Result:
+def _run_files(files: Sequence[File], *, function: Callable[[Path], int]) -> Result:
     rows = sum(function(file.path) for file in files)
     return Result(rows, len(files), rows)
 
