@@ -496,7 +496,7 @@ def test_bad_settings():
         L.ProperFocalLoss([1.0, -1.0])
     with pytest.raises(ValueError, match="one value for each of 3 classes, got 2 values"):
         FocalLoss([1.0, 2.0])(torch.zeros(1, 3), torch.tensor([0]))
-    with pytest.raises(TypeError, match="takes class indices"):
+    with pytest.raises(TypeError, match="target must hold class indices for this loss, got class probabilities"):
         L.dual_focal_loss(torch.zeros(1, 3), torch.zeros(1, 3), gamma=1.0)
     with pytest.raises(ValueError, match="MMCE is a property of a batch"):
         L.MMCELoss(1.0, reduction="none")

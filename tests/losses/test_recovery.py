@@ -127,8 +127,8 @@ def test_mmce_added_to_cross_entropy_leaves_the_softmax(weight):
 def test_mmce_with_class_weights_or_in_its_weighted_form_has_its_minimum_elsewhere():
     eta, weight = torch.tensor([0.6, 0.3, 0.1], dtype=torch.double), torch.tensor([0.5, 1.0, 3.0], dtype=torch.double)
     for criterion, at, reason in (
-        (L.MMCELoss(2.0, weight=weight), weight * eta, "with class weights"),
-        (L.MMCELoss(2.0, weighted=True), eta, "its weighted form is not 0 at the truth"),
+        (L.MMCELoss(2.0, weight=weight), weight * eta, "class weights move the minimum of cross-entropy"),
+        (L.MMCELoss(2.0, weighted=True), eta, "its weighted form is not 0 at the true posterior"),
     ):
         of_cross_entropy = torch.log(at).requires_grad_()
         (pull,) = torch.autograd.grad(

@@ -54,8 +54,8 @@ class AdaFocal(GammaPolicy):
         initial_gamma, switch = _check.finite(initial_gamma, "initial_gamma"), _check.finite(switch, "switch")
         gamma_min, gamma_max = _check.finite(gamma_min, "gamma_min"), _check.finite(gamma_max, "gamma_max")
         if not gamma_min <= -switch < 0 < switch <= gamma_max or not gamma_min <= initial_gamma <= gamma_max:
-            given = f"{gamma_min}, {switch}, {gamma_max}, {initial_gamma}"
-            msg = f"need gamma_min <= -switch < 0 < switch <= gamma_max with initial_gamma between, got {given}"
+            given = f"gamma_min={gamma_min}, switch={switch}, gamma_max={gamma_max}, initial_gamma={initial_gamma}"
+            msg = f"need gamma_min <= -switch < 0 < switch <= gamma_max, and initial_gamma between them, got {given}"
             raise ValueError(msg)
         self.initial_gamma, self.switch = initial_gamma, switch
         self.gamma_min, self.gamma_max = gamma_min, gamma_max

@@ -115,9 +115,9 @@ class MMCELoss(AbstractLoss):
     def posterior_map(self) -> nn.Module:
         """Softmax; none with class weights or with the weighted form of MMCE."""
         if self.weighted:
-            reason = "its weighted form is not 0 at the truth"
+            reason = "its weighted form is not 0 at the true posterior"
         elif self.weight is not None and len(set(self.weight.flatten().tolist())) > 1:
-            reason = "with class weights, cross-entropy has its minimum where MMCE has none"
+            reason = "class weights move the minimum of cross-entropy away from that of MMCE"
         else:
             return SoftmaxMap()
         msg = f"MMCE has no closed-form posterior here: {reason}; {FIT_INSTEAD}"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
+from refocal._arrays import ClassWeights, PerClass
 from refocal.losses.gpu import dispatch
 from refocal.losses.rows import check_tensors
 from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
@@ -30,9 +31,16 @@ class SoftmaxMap(nn.Module):
 class FocalMap(nn.Module):
     """Psi^gamma over dimension 1; see `refocal.posterior_from_logits`."""
 
-    def __init__(self, gamma: Any, *, weight: Any = None, label_smoothing: float = 0.0, detached: bool = False) -> None:
+    def __init__(
+        self,
+        gamma: PerClass,
+        *,
+        weight: ClassWeights = None,
+        label_smoothing: float = 0.0,
+        detached: bool = False,
+    ) -> None:
         super().__init__()
-        self.gamma = gamma
+        self.gamma: Any = gamma
         self.weight = _numbers(weight)
         self.label_smoothing, self.detached = label_smoothing, detached
 
@@ -60,7 +68,7 @@ class FocalMap(nn.Module):
 class InverseFocalMap(nn.Module):
     """The map of inverse focal loss over dimension 1, for gamma up to 1."""
 
-    def __init__(self, gamma: float, *, weight: Any = None) -> None:
+    def __init__(self, gamma: float, *, weight: ClassWeights = None) -> None:
         super().__init__()
         self.gamma = gamma
         self.weight = _numbers(weight)
@@ -78,7 +86,7 @@ class InverseFocalMap(nn.Module):
 class SigmoidMap(nn.Module):
     """The map of sigmoid focal loss, applied to each score; see `refocal.sigmoid_posterior`."""
 
-    def __init__(self, gamma: Any, alpha: Any) -> None:
+    def __init__(self, gamma: PerClass, alpha: PerClass | None) -> None:
         super().__init__()
         self.gamma, self.alpha = gamma, alpha
 

@@ -83,7 +83,7 @@ def parse_index_rows(logits: Tensor, target: Tensor, *, weight: Tensor | None) -
     """The same for a loss that takes class indices only, with logits at least in float32."""
     rows = parse_rows(logits, target, weight=weight)
     if not rows.has_indices:
-        msg = "this loss takes class indices as its target, not class probabilities"
+        msg = f"target must hold class indices for this loss, got class probabilities of type {target.dtype}"
         raise TypeError(msg)
     return rows._replace(logits=at_least_float32(rows.logits))
 
