@@ -72,7 +72,7 @@ def test_a_card_with_a_recipe_that_is_none(tmp_path, capsys, recipe):
     add(tmp_path, "bad", recipe=recipe)
     status, shown, trouble = run(capsys, "zoo", "list", "--zoo", tmp_path)
     assert (status, "1 entry" in shown) == (0, True)
-    assert "bad.json: recipe cannot be used: " in trouble
+    assert "bad.json: recipe is invalid: " in trouble
 
 
 def test_a_card_of_any_bytes(tmp_path):
@@ -162,7 +162,7 @@ def test_stored_results_of_other_content(tmp_path, change):
     copy.write_bytes(found.read_bytes())
     assert result_files.load(tmp_path, spec, scale).numbers.values == json.loads(found.read_bytes())["values"]
     copy.write_text(json.dumps(json.loads(found.read_bytes()) | change), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"numbers\.json is not a result"):
+    with pytest.raises(ValueError, match=r"numbers\.json is not a valid result"):
         result_files.load(tmp_path, spec, scale)
 
 

@@ -135,10 +135,10 @@ def test_paired_comparison():
 def test_faults_in_data_files(tmp_path):
     (tmp_path / "tabular").mkdir()
     np.savez(tmp_path / "tabular/short.npz", X=np.zeros((3, 2)), y=np.zeros(3))
-    with pytest.raises(ValueError, match=r"short\.npz must have the arrays X, y and categorical, got X, y"):
+    with pytest.raises(ValueError, match=r"short\.npz must contain the arrays X, y and categorical, got X, y"):
         tabular.read_table(tmp_path, "short")
     np.savez(tmp_path / "tabular/odd.npz", X=np.zeros((3, 2)), y=np.zeros(3), categorical=np.zeros(3, dtype=bool))
-    with pytest.raises(ValueError, match=r"odd\.npz: X must have the shape of y and categorical, got \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"odd\.npz: X must have shape \(len\(y\), len\(categorical\)\), got \(3, 2\)"):
         tabular.read_table(tmp_path, "odd")
     np.savez(
         tmp_path / "tabular/gap.npz", X=np.full((3, 2), np.nan), y=np.zeros(3), categorical=np.zeros(2, dtype=bool)

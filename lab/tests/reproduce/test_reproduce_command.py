@@ -31,8 +31,8 @@ def test_a_figure_is_made_once(capsys, tmp_path):
     assert "(no result yet)" in out
     assert "  upper bound by theory, γ = 4: paper: 0.238, ours: 0.2384, within: yes\n" in out
     assert (tmp_path / "results/003-fig-3/smoke/figure.svg").is_file()
-    assert "(already there)" in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")[1]
-    assert "(by --force)" in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke", "--force")[1]
+    assert "(already stored)" in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")[1]
+    assert "(forced)" in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke", "--force")[1]
 
 
 def test_json(capsys, tmp_path):
@@ -88,7 +88,7 @@ def test_the_gallery_counts_no_smoke_runs(capsys, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert "](results/001-fig-1/small/figure.svg)" in text
     assert "003-fig-3/smoke" not in text
-    assert "No result is stored." in text
+    assert "There is no stored result." in text
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_the_gallery_counts_no_smoke_runs(capsys, tmp_path):
         (["003-fig-33"], "ID must be one of 001-fig-1, .*, got 003-fig-33"),
         ([], "name figures or tables"),
         (["--gallery", "notes.txt"], "--gallery must end in .md, got 'notes.txt'"),
-        (["001-study-c", "--scale", "smoke"], "this needs a folder of data files with tabular/"),
-        (["001-study-c", "--scale", "smoke", "--data", "."], "no data set 'wine': tabular/wine.npz is not there"),
+        (["001-study-c", "--scale", "smoke"], "this figure needs a data folder with tabular/"),
+        (["001-study-c", "--scale", "smoke", "--data", "."], "no data set 'wine': tabular/wine.npz does not exist"),
     ],
 )
 def test_refusals(capsys, tmp_path, monkeypatch, arguments, message):
@@ -122,4 +122,4 @@ def test_a_figure_that_fails_does_not_stop_the_others(capsys, tmp_path):
     status, out, trouble = call(capsys, tmp_path, "001-study-c", "001-fig-1", "--scale", "smoke")
     assert status == 1
     assert "001-fig-1, scale smoke" in out
-    assert "needs a folder of data files with tabular/*.npz" in trouble
+    assert "needs a data folder with tabular/*.npz" in trouble

@@ -60,11 +60,11 @@ def make(spec, folder, **more):
 def test_done_once(spec, counting, tmp_path):
     first, second = make(spec, tmp_path), make(spec, tmp_path)
     assert counting.runs == 1
-    assert (first.why, second.why) == ("no result yet", "already there")
+    assert (first.why, second.why) == ("no result yet", "already stored")
     assert first.result == second.result
     assert first.finding == second.finding == "It ends at 5.0."
     assert first.result.published[0].line == "the end: paper: 5, ours: 5, within: yes"
-    assert make(spec, tmp_path, force=True).why == "by --force"
+    assert make(spec, tmp_path, force=True).why == "forced"
     assert counting.runs == 2
 
 
@@ -79,7 +79,7 @@ def test_a_changed_spec_runs_again(spec, counting, tmp_path):
     make(spec, tmp_path)
     changed = replace(spec, parameters={**spec.parameters, "small": Parameters(2.0, 4)})
     outcome = make(changed, tmp_path)
-    assert outcome.why == "the spec has changed since the stored result"
+    assert outcome.why == "the spec has changed since the result was stored"
     assert outcome.result.numbers.values == {"end": 6.0}
     assert counting.runs == 2
 
@@ -131,11 +131,11 @@ def test_a_finding_must_name_computed_values(spec, counting, tmp_path):
 def test_a_damaged_result_is_named(spec, counting, tmp_path):
     folder = make(spec, tmp_path).folder
     (folder / "numbers.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"numbers\.json is not a result .*: --force makes it anew"):
+    with pytest.raises(ValueError, match=r"numbers\.json is not a valid result .*: make it again with --force"):
         make(spec, tmp_path)
-    assert make(spec, tmp_path, force=True).why == "by --force"
+    assert make(spec, tmp_path, force=True).why == "forced"
     (folder / "numbers.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match="is not a result"):
+    with pytest.raises(ValueError, match="is not a valid result"):
         make(spec, tmp_path)
 
 

@@ -54,27 +54,27 @@ def test_a_good_spec(write):
     ("old", "new", "message"),
     [
         ('id = "003-fig-3"', 'id = "003-fig-4"', "id must be the name of the file, '003-fig-3', got '003-fig-4'"),
-        ('paper = "003"', 'paper = "002"', "id must begin with the paper, '002-'"),
+        ('paper = "003"', 'paper = "002"', "id must begin with the number of the paper, '002-'"),
         ('kind = "bounds"', 'kind = "bound"', "kind must be one of arrows, .*, got 'bound'"),
         ('title = "Bounds"', "title = 3", "title must be of type str, got 3"),
-        ('title = "Bounds"', "", "the spec lacks title"),
-        ('title = "Bounds"', 'title = "Bounds"\ncolor = "red"', "the spec must have only .*, got color"),
-        ("example = 4", "", "scale smoke lacks example"),
+        ('title = "Bounds"', "", "the spec: missing title"),
+        ('title = "Bounds"', 'title = "Bounds"\ncolor = "red"', "the spec: keys must be among .*, got color"),
+        ("example = 4", "", "scale smoke: missing example"),
         ("example = 4", 'example = "four"', "scale smoke: example must be of type float, got 'four'"),
         ("example = 4", "example = true", "example must be of type float, got True"),
         ("example = 4", "example = nan", "example must be finite, got nan"),
         ("gammas = 11", "gammas = 1.5", "scale small: gammas must be of type int, got 1.5"),
-        ("gammas = 11", "gamma = 11", "scale small must have only .*, got gamma"),
-        ("paper = { gammas = 21 }", "", "scales lacks paper"),
+        ("gammas = 11", "gamma = 11", "scale small: keys must be among .*, got gamma"),
+        ("paper = { gammas = 21 }", "", "scales: missing paper"),
         ("paper = { gammas = 21 }", "paper = 3", "scales.paper must be of type dict, got 3"),
-        ("tolerance = 0.0005", "", "published 1: tolerance must be given, and not negative"),
-        ("tolerance = 0.0005", "tolerance = -1", "published 1: tolerance must be given, and not negative"),
+        ("tolerance = 0.0005", "", "published 1: tolerance must be given and must not be negative"),
+        ("tolerance = 0.0005", "tolerance = -1", "published 1: tolerance must be given and must not be negative"),
         (
             "tolerance = 0.0005",
             'relation = "near"',
             "relation must be one of 'about', 'at most', 'at least', got 'near'",
         ),
-        ('number = "lower(theory)"', "", "published 1 lacks number"),
+        ('number = "lower(theory)"', "", "published 1: missing number"),
         ("[scales]", "[scales", "not a TOML file"),
     ],
 )
@@ -100,5 +100,5 @@ def test_specs_come_in_order(write, tmp_path):
 
 
 def test_a_folder_without_specs(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no experiments in .*: --experiments names"):
+    with pytest.raises(FileNotFoundError, match=r"no experiments in .*: give the folder lab/experiments"):
         read_specs(tmp_path)

@@ -283,16 +283,16 @@ def test_a_result_is_made_anew_when_its_entries_change(tmp_path):
         return made.why, sorted(made.result.made_from)
 
     assert why() == ("no result yet", ["g0-s0"])
-    assert why() == ("already there", ["g0-s0"])
+    assert why() == ("already stored", ["g0-s0"])
     add(folder, "unrelated", data="cifar10", loss="dual-focal", gamma=5.0)
     add_history(folder, "unrelated")
-    assert why() == ("already there", ["g0-s0"])
+    assert why() == ("already stored", ["g0-s0"])
     add(folder, "brier-s0", data="cifar10", loss="brier")
     add_history(folder, "brier-s0")
-    assert why() == ("the zoo has changed since the stored result", ["brier-s0", "g0-s0"])
+    assert why() == ("the zoo has changed since the result was stored", ["brier-s0", "g0-s0"])
     add_history(folder, "g0-s0", epochs=11)
-    assert why()[0] == "the zoo has changed since the stored result"
-    assert why()[0] == "already there"
+    assert why()[0] == "the zoo has changed since the result was stored"
+    assert why()[0] == "already stored"
 
 
 def test_undefined_numbers_are_not_missing_entries(tmp_path):
@@ -301,7 +301,7 @@ def test_undefined_numbers_are_not_missing_entries(tmp_path):
     rows = computed("002-table-6", tmp_path).table
     found = {row[1]: row[2] for row in rows if row[0] == "CIFAR-10, ResNet-20"}
     assert found["confidence of 0.99 or more (%), pre T"] == "0.00"
-    assert found["accuracy where confident (%), pre T"] == "–"
+    assert found["accuracy if confident (%), pre T"] == "–"
 
 
 def test_the_list_says_what_is_out_of_date(tmp_path, capsys):
@@ -325,13 +325,13 @@ def test_the_command_shows_tables(networks, tmp_path, capsys):
     assert cli.main([*common, "002-table-3", "001-fig-5", "--scale", "smoke"]) == 0
     out = capsys.readouterr().out
     assert "  CIFAR-10, ResNet-50 |  | no entry [4.95] | no entry [5.00]" in out
-    assert "  best γ of raw scores, CIFAR-10, ResNet-8: paper: 0, ours: no entry\n" in out
+    assert "  best γ for raw scores, CIFAR-10, ResNet-8: paper: 0, ours: no entry\n" in out
     assert cli.main([*common, "002-table-3", "--scale", "smoke", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["table"][0][0] == "network"
 
 
 def test_without_a_zoo(tmp_path):
-    with pytest.raises(FileNotFoundError, match="give it by --zoo"):
+    with pytest.raises(FileNotFoundError, match="give their folder with --zoo"):
         reproduce.reproduce(SPECS["002-table-1"], scale="smoke", results=tmp_path)
 
 
@@ -339,7 +339,7 @@ def test_the_gallery_shows_tables_and_what_is_not_there(networks, tmp_path):
     spec = SPECS["001-fig-5"]
     made = reproduce.reproduce(spec, scale="small", results=tmp_path, context=Context(zoo=networks)).result
     shown = reproduce.render_gallery({spec.id: spec}, {spec.id: made}, figures="results")
-    assert "| best γ of raw scores, CIFAR-10, ResNet-8 | Sec. 6.2 | 0 | no entry | – |" in shown
+    assert "| best γ for raw scores, CIFAR-10, ResNet-8 | Sec. 6.2 | 0 | no entry | – |" in shown
     assert (
         "\n\n| network |  |  | γ = 0 | γ = 1 | γ = 2 | γ = 3 | best γ |\n|---|---|---|---|---|---|---|---|\n" in shown
     )

@@ -77,7 +77,7 @@ def test_the_table_has_the_paper_s_numbers_and_only_what_there_is(messages):
     cell = next(row for row in numbers.table if row[1:3] == ("γ = 3", "as given"))
     assert [text.partition(" [")[2] for text in cell[3:]] == ["29.26]", "109.62]", "8.67]", "8.65]", "", "18.85]"]
     assert ("20 Newsgroups by date, Global Pooling CNN", NO_ENTRY, *[""] * 7) in numbers.table
-    assert "focal loss with γ = 1, 2, 3 of no entry %" in result_files.fill_finding(spec.finding, numbers)
+    assert "Focal loss with γ = 1, 2 and 3 has no entry %" in result_files.fill_finding(spec.finding, numbers)
     assert set(style.render(reproduce.KINDS[spec.kind].draw, given, numbers)) == {"figure.svg", "figure.png"}
 
 

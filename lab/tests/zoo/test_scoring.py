@@ -58,7 +58,7 @@ def test_logits_of_all_classes_go_with_an_entry(entry):
     found.all_classes.unlink()
     assert found.all_classes is None
     assert found.digest() != before
-    with pytest.raises(zoo.ZooError, match="sst-x-s0 has no logits of further classes"):
+    with pytest.raises(zoo.ZooError, match="sst-x-s0 has no logits of all classes"):
         measures.read_all_classes(found)
 
 

@@ -1,4 +1,4 @@
-"""The papers' figures and tables as commands: a spec says what to compute, at which scale, and what was published."""
+"""Reproduce the papers' figures and tables: a spec names the computation, its scales, and the published numbers."""
 
 from refocal_lab.reproduce.computation import Context, Kind, Numbers
 from refocal_lab.reproduce.gallery import read_results, relative_link, render_gallery

@@ -1,4 +1,4 @@
-"""What a kind of computation is: parameters in, numbers out, and a drawing of them."""
+"""The interface of a computation: parameters in, numbers out, and a function that draws them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NO_ENTRY = "no entry"  # in place of a number that needs networks which are not there
+NO_ENTRY = "no entry"  # shown instead of a number if the zoo lacks the networks
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a computation found.
+    """The result of a computation.
 
     Attributes:
         values: Single numbers by name; published numbers are compared with these.
-        curves: What the figure shows beyond them: lists of numbers, or records of such lists.
-        table: Rows of words, the first of them the head; no rows for a figure without a table.
-        absent: Names of values that need networks which are not there.
+        curves: The data of the figure: lists of numbers, or records of such lists.
+        table: Rows of text, the header first; empty if there is no table.
+        absent: Names of values that need networks the zoo does not have.
     """
 
     values: dict[str, float]
@@ -32,12 +32,12 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Context:
-    """What a computation may use besides its parameters.
+    """What a computation may use in addition to its parameters.
 
     Attributes:
-        data: Folder of data sets, if one was given.
-        progress: Takes a few words on what is being done.
-        zoo: Folder of trained networks' logits, if one was given.
+        data: Folder of data sets; None if not given.
+        progress: Called with a few words about the current step.
+        zoo: Folder of the logits of trained networks; None if not given.
     """
 
     data: Path | None = None
@@ -50,15 +50,14 @@ def _nothing(_: Any, __: Context) -> dict[str, str]:
 
 
 class Kind(NamedTuple):
-    """A kind of figure or table; a spec names it and gives its parameters.
+    """A kind of figure or table. A spec names a kind and gives its parameters.
 
     Attributes:
-        parameters: A frozen dataclass; its fields and their types are what a spec may say.
-        compute: From parameters to numbers.
+        parameters: A frozen dataclass; its fields and their types define the keys of the spec.
+        compute: Computes the numbers.
         draw: Draws the numbers on an empty figure.
-        needs: Packages beyond the base that `compute` needs.
-        made_from: Names and digests of the files beside the spec that decide the numbers; a result is out of date when
-            they change.
+        needs: Optional packages that `compute` needs.
+        made_from: Names and digests of the input files. If they change, a stored result is outdated.
     """
 
     parameters: type

@@ -1,6 +1,6 @@
-"""What runs with several gammas say about 004's Figures 2 and 3: numbers with intervals over seeds.
+"""Summaries of runs with several gammas for Figures 2 and 3 of Kimura and Naganuma (2024), with intervals over seeds.
 
-A run is a record with its network, gamma, seed, ECE, and for each Hessian the largest eigenvalue and the trace.
+A run is a record with its network, gamma, seed and ECE, and the largest eigenvalue and the trace of each Hessian.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import numpy as np
 from scipy import stats
 
 Runs = Sequence[dict[str, Any]]
-HESSIANS = {"trained": "Hessian of the loss trained with", "cross_entropy": "Hessian of cross-entropy"}
-_FOR_A_CUBIC = 5  # runs: with four it passes through all of them
+HESSIANS = {"trained": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
+_FOR_A_CUBIC = 5  # runs; a cubic passes through any four
 
 
 def interval(values: Sequence[float]) -> dict[str, float]:
-    """Mean and 95 % limits of Student's t over seeds."""
+    """Mean over seeds, with a 95 % interval by Student's t."""
     given = np.asarray(values, dtype=float)
     half = float(stats.t.ppf(0.975, len(given) - 1) * given.std(ddof=1) / np.sqrt(len(given)))
     return {"mean": float(given.mean()), "low": float(given.mean() - half), "high": float(given.mean() + half)}
 
 
 def by_seed(runs: Runs, number: Callable[[Runs], float], *, interval_of: bool = True) -> dict[str, Any]:
-    """A number for each seed's runs, and the interval of their mean unless they are bounded, as correlations are."""
+    """Compute a number per seed and, unless it is bounded as correlations are, the interval of its mean."""
     values = [number([run for run in runs if run["seed"] == seed]) for seed in names(runs, "seed")]
     return {"seeds": values, **(interval(values) if interval_of and len(values) > 1 else {})}
 
 
 def ratio_by_seed(runs: Runs, number: Callable[[Runs], float]) -> dict[str, Any]:
-    """The same for a ratio: geometric mean, and limits from its logarithms."""
+    """Compute a ratio per seed, its geometric mean, and an interval from the logarithms."""
     logs = by_seed(runs, lambda each: float(np.log(number(each))))
     return {key: np.exp(value).tolist() for key, value in logs.items()}
 
 
 def summarize_by_gamma(runs: Runs) -> dict[str, Any]:
-    """Figure 2: how lambda_max goes with gamma, and where ECE is least; of as many seeds of each gamma."""
+    """Summarize Figure 2: how lambda_max depends on gamma, and which gamma has the lowest ECE."""
     found: dict[str, Any] = {}
     for network in names(runs, "network"):
         chosen = _whole_seeds([run for run in runs if run["network"] == network])
@@ -59,7 +59,7 @@ def summarize_by_gamma(runs: Runs) -> dict[str, Any]:
 
 
 def fit_cubics(runs: Runs) -> dict[str, Any]:
-    """Figure 3: ECE as a cubic in the trace, and the trace at which it is least inside the range."""
+    """Summarize Figure 3: fit ECE by a cubic in the trace, and find the trace with the lowest fitted ECE."""
     found: dict[str, Any] = {}
     for network in names(runs, "network"):
         chosen = [run for run in runs if run["network"] == network]
@@ -86,21 +86,21 @@ def fit_cubics(runs: Runs) -> dict[str, Any]:
 
 
 def names(runs: Runs, key: str) -> list[Any]:
-    """All values of a key, rising."""
+    """List all values of a key, in ascending order."""
     return sorted({run[key] for run in runs})
 
 
 def at(runs: Runs, across: str, place: float, key: str) -> float:
-    """A number of the run at one place."""
+    """Look up a number of the run at one place."""
     return float(next(run[key] for run in runs if run[across] == place))
 
 
 def _whole_seeds(runs: Runs) -> list[dict[str, Any]]:
-    """Runs that are seeds times gammas; none where gamma 0 or one between it and the largest is missing.
+    """Select runs that form a full grid of seeds and gammas.
 
-    They are of as many gammas as have two seeds or more, and then of as many seeds as these have. Seeds that all of
-    them have come first; others are matched in their order and numbered so: the networks of two gammas are independent
-    either way.
+    The result is empty unless the grid contains gamma 0 and at least two other gammas. It has all gammas with two or
+    more seeds, and as many seeds as all of these have. Seeds that all gammas share come first. Other seeds are matched
+    by rank and renumbered: the networks of two gammas are independent in either case.
     """
     of_gamma = {gamma: [run for run in runs if run["gamma"] == gamma] for gamma in names(runs, "gamma")}
     most = max(map(len, of_gamma.values()), default=0)

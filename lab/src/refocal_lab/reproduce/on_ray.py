@@ -1,4 +1,4 @@
-"""Making the papers' figures on a Ray cluster: a task a figure or table."""
+"""Reproduce figures on a Ray cluster, one task per figure or table."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def reproduce(
     zoo: Path | None = None,
     address: str | None = None,
 ) -> Iterator[Reproduction | Exception]:
-    """What became of each figure or table, or what it raised, as they are finished.
+    """Yield each figure or table when it is finished, or the exception that it raised.
 
     Args:
-        ids: Names of specs.
-        experiments: Folder of the specs, which all machines share.
-        results: Folder of the results, which all machines share.
+        ids: Ids of specs.
+        experiments: Folder of specs; all machines must share it.
+        results: Folder of results; all machines must share it.
         scale: "smoke", "small" or "paper".
-        force: Make again what is there.
-        data: Folder of the data sets, on every machine.
-        zoo: Folder of trained networks' logits, on every machine.
-        address: Of the cluster; None for one on this machine.
+        force: Whether to run again even if a current result is stored.
+        data: Folder of data sets, on every machine.
+        zoo: Folder of the logits of trained networks, on every machine.
+        address: Address of the cluster; None starts one on this machine.
     """
     folders = {"experiments": experiments.absolute(), "results": results.absolute()}
     given = {name: None if path is None else path.absolute() for name, path in (("data", data), ("zoo", zoo))}

@@ -1,4 +1,4 @@
-"""Results on disk: one folder for each experiment and scale, whole or not there."""
+"""Results on disk: one folder per experiment and scale, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from refocal_lab.reproduce.computation import NO_ENTRY, Numbers
 from refocal_lab.reproduce.spec import PublishedNumber, Spec
 
 _PLACE = re.compile(r"\{(?P<name>[^{}:]+):(?P<format>[^{}:]*)\}")
-_DIGITS = 5  # of what is drawn; no figure shows more
+_DIGITS = 5  # significant digits of stored curves; no figure shows more
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published number beside ours; `ours` and `within` are None where the networks are not there."""
+    """A published number and ours; `ours` and `within` are None if the zoo lacks the networks."""
 
     says: str
     where: str
@@ -46,29 +46,29 @@ class Comparison:
 
     @property
     def ours_text(self) -> str:
-        """Our number, to four digits; 0 has no sign."""
+        """Our number in four digits; zero has no sign."""
         return NO_ENTRY if self.ours is None else f"{self.ours + 0.0:.4g}"
 
     @property
     def paper_text(self) -> str:
-        """The paper's number with its relation."""
+        """The paper's number with its relation, such as "at most 0.5"."""
         return f"{'' if self.relation == 'about' else self.relation + ' '}{self.paper:g}"
 
 
 @dataclass(frozen=True)
 class StoredResult:
-    """What a run found, and by what.
+    """The result of a run, with everything needed to repeat it.
 
     Attributes:
-        id: Of the spec.
-        scale: Of the run.
-        kind: Of the computation.
-        parameters: Of the computation, its seed among them where it draws at random.
-        versions: Of Python and the packages that took part.
-        seconds: How long the computation took.
-        numbers: What it found.
-        published: PublishedNumber numbers beside ours.
-        made_from: Names and digests of what the numbers were computed from, beside the parameters.
+        id: Id of the spec.
+        scale: Scale of the run.
+        kind: Kind of the computation.
+        parameters: Parameters of the computation, including seeds.
+        versions: Versions of Python and of the packages used.
+        seconds: Duration of the computation.
+        numbers: The numbers.
+        published: Comparisons with the published numbers.
+        made_from: Names and digests of the input files.
     """
 
     id: str
@@ -83,15 +83,15 @@ class StoredResult:
 
 
 def to_json(parameters: Any) -> dict[str, Any]:
-    """Parameters as JSON gives them back."""
+    """Convert parameters to what JSON reads back."""
     return json.loads(json.dumps(asdict(parameters)))
 
 
 def compare(published: tuple[PublishedNumber, ...], numbers: Numbers) -> tuple[Comparison, ...]:
-    """Each published number beside ours.
+    """Compare each published number with ours.
 
     Raises:
-        ValueError: If a published number is about a value that was not computed.
+        ValueError: If a published number refers to a value that was not computed.
     """
     unknown = [item.number for item in published if item.number not in {*numbers.values, *numbers.absent}]
     if unknown:
@@ -106,10 +106,10 @@ def _compare_one(item: PublishedNumber, ours: float | None) -> Comparison:
 
 
 def fill_finding(text: str, numbers: Numbers) -> str:
-    """The finding of a spec in words, with the computed values in their places, "no entry" for those that are absent.
+    """Fill the computed values into the finding of a spec; absent values become "no entry".
 
     Raises:
-        ValueError: If it names a value that was not computed, or another format than .3f, .3e or .3g.
+        ValueError: If the finding names a value that was not computed, or has a format other than .3f, .3e or .3g.
 
     Example:
         >>> fill_finding("T is {T(2):.2f}, {T(3):.2f}.", Numbers({"T(2)": 0.4646}, absent=("T(3)",)))
@@ -130,12 +130,12 @@ def fill_finding(text: str, numbers: Numbers) -> str:
 
 
 def result_folder(results: Path, spec: Spec, scale: str) -> Path:
-    """Where a result belongs."""
+    """Return the folder in which a result is stored."""
     return results / spec.id / scale
 
 
 def load(results: Path, spec: Spec, scale: str) -> StoredResult | None:
-    """A stored result, None if there is none.
+    """Load a stored result; None if there is none.
 
     Raises:
         ValueError: If the file is damaged.
@@ -147,19 +147,19 @@ def load(results: Path, spec: Spec, scale: str) -> StoredResult | None:
         content = parse_json(read_document(file), ValueError)
         kinds = {"seconds": int | float, "values": dict, "curves": dict}
         if content["scale"] != scale or not all(isinstance(content[name], kind) for name, kind in kinds.items()):
-            msg = f"its scale must be {scale!r}, its seconds a number, its values and curves objects"
+            msg = f"scale must be {scale!r}, seconds a number, values and curves objects"
             raise ValueError(msg)
         table = tuple(tuple(row) for row in content.pop("table", ()))
         numbers = Numbers(content.pop("values"), content.pop("curves"), table, tuple(content.pop("absent", ())))
         published = tuple(Comparison(**item) for item in content.pop("published"))
         return StoredResult(**content, numbers=numbers, published=published)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        msg = f"{file} is not a result ({error}): --force makes it anew"
+        msg = f"{file} is not a valid result ({error}): make it again with --force"
         raise ValueError(msg) from error
 
 
 def save(results: Path, spec: Spec, result: StoredResult, figures: dict[str, bytes]) -> Path:
-    """Write numbers and figures; a result that was there is replaced once the new one is complete."""
+    """Write numbers and figures. An existing result is replaced only when the new one is complete."""
     target = result_folder(results, spec, result.scale)
     with _files.replacing_folder(target) as new:
         for name, content in figures.items():
@@ -169,13 +169,13 @@ def save(results: Path, spec: Spec, result: StoredResult, figures: dict[str, byt
 
 
 def update(results: Path, spec: Spec, result: StoredResult) -> None:
-    """Write numbers whose figures stay as they are."""
+    """Write the numbers and keep the figures."""
     file = result_folder(results, spec, result.scale) / "numbers.json"
     _files.write_text(os.fspath(file), _to_text(result), overwrite=True)
 
 
 def _to_text(result: StoredResult) -> str:
-    """One line for each entry: short files, and differences that can be read."""
+    """Write one line per entry, which keeps files short and diffs readable."""
     content = {field.name: getattr(result, field.name) for field in fields(result) if field.name != "numbers"}
     content["published"] = [asdict(item) for item in result.published]
     content |= asdict(result.numbers) | {"curves": round_curves(result.numbers.curves)}
@@ -187,7 +187,7 @@ def _to_text(result: StoredResult) -> str:
 
 
 def round_curves(curves: Any) -> Any:
-    """Arrays as lists of the digits that a figure can show."""
+    """Convert arrays to lists, rounded to the digits that a figure can show."""
     if isinstance(curves, (np.ndarray, np.generic)):
         curves = curves.tolist()
     if isinstance(curves, dict):

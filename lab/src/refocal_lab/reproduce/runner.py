@@ -1,4 +1,4 @@
-"""Run an experiment: compute, compare, draw, store; not again what is done."""
+"""Run an experiment: compute, compare, draw and store, unless a current result exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ _EXTRA_OF = {"matplotlib": "plot", "torch": "torch"}
 
 
 class Reproduction(NamedTuple):
-    """A result, what it says in words, where it is, and why it was computed or not."""
+    """A reproduced figure or table.
+
+    Attributes:
+        result: The numbers, as stored.
+        finding: The finding in words.
+        folder: Where the result is stored.
+        why: Why it was computed, or why not.
+    """
 
     result: result_files.StoredResult
     finding: str
@@ -32,24 +39,24 @@ class Reproduction(NamedTuple):
 def reproduce(
     spec: Spec, *, scale: str, results: Path, force: bool = False, context: Context | None = None
 ) -> Reproduction:
-    """Make a figure or table, unless it is there.
+    """Make a figure or table, unless a current result is stored.
 
     Args:
-        spec: What to make.
+        spec: The figure or table to make.
         scale: "smoke", "small" or "paper".
-        results: Folder of all results; the result goes to `<results>/<id>/<scale>`.
-        force: Run again what is there.
-        context: Data folder and progress.
+        results: Folder of all results; this one is stored in `<results>/<id>/<scale>`.
+        force: Whether to run again even if a current result is stored.
+        context: Data folders and progress.
 
     Raises:
-        ImportError: If a package is missing that drawing or computing needs; before any work.
+        ImportError: If a required package is missing; raised before any work.
     """
     _check.one_of(scale, "scale", SCALES)
     place = result_files.result_folder(results, spec, scale)
     parameters = spec.parameters[scale]
     kind, context = KINDS[spec.kind], context or Context()
     made_from = kind.made_from(parameters, context)
-    why = "by --force"
+    why = "forced"
     if not force:
         stored = result_files.load(results, spec, scale)
         why = "no result yet" if stored is None else explain_outdated(spec, stored, made_from)
@@ -73,27 +80,27 @@ def reproduce(
 
 
 def explain_outdated(spec: Spec, stored: result_files.StoredResult, made_from: dict[str, str]) -> str:
-    """Why a stored result cannot stay; nothing if it can.
+    """Explain why a stored result is outdated; the empty string if it is current.
 
     Args:
-        spec: Of the result.
-        stored: The result.
-        made_from: What it would be made from now, by its kind's `made_from`.
+        spec: The spec of the result.
+        stored: The stored result.
+        made_from: The digests of the current input files, from the kind's `made_from`.
     """
     if (stored.kind, stored.parameters) != (spec.kind, result_files.to_json(spec.parameters[stored.scale])):
-        return "the spec has changed since the stored result"
-    return "" if stored.made_from == made_from else "the zoo has changed since the stored result"
+        return "the spec has changed since the result was stored"
+    return "" if stored.made_from == made_from else "the zoo has changed since the result was stored"
 
 
 def _reuse(spec: Spec, stored: result_files.StoredResult, results: Path, place: Path) -> Reproduction:
-    """What is stored; compared anew if the published numbers in the spec have changed."""
+    """Reuse a stored result. If the spec has new published numbers, compare with them and store the comparison."""
     published = result_files.compare(spec.published, stored.numbers)
     finding = result_files.fill_finding(spec.finding, stored.numbers)
     if published == stored.published:
-        return Reproduction(stored, finding, place, "already there")
+        return Reproduction(stored, finding, place, "already stored")
     result = replace(stored, published=published)
     result_files.update(results, spec, result)
-    return Reproduction(result, finding, place, "already there; compared with the spec's new published numbers")
+    return Reproduction(result, finding, place, "already stored; compared with new published numbers in the spec")
 
 
 def _require(packages: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The simplex of three classes: points in it, and where they lie in the plane."""
+"""The simplex of three classes: grids of points, and their coordinates in the plane."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
 
 
 def interior_grid(side: int) -> np.ndarray:
-    """Probabilities that are positive multiples of 1 / side, shape (points, 3).
+    """List the probabilities that are positive multiples of 1 / side, shape (points, 3).
 
     Example:
         >>> interior_grid(4).tolist()
@@ -26,25 +26,25 @@ def interior_grid(side: int) -> np.ndarray:
 
 
 def closed_grid(side: int, *, margin: float) -> np.ndarray:
-    """Multiples of 1 / side with the corners and edges, all moved toward the center: no value is below the margin."""
+    """List the multiples of 1 / side, edges included, moved toward the center so that no value is below the margin."""
     inner = interior_grid(side + 3) * (side + 3) - 1
     return margin + (1 - 3 * margin) * inner / side
 
 
 def to_plane(probs: np.ndarray) -> np.ndarray:
-    """Points of an equilateral triangle with sides of length 1, shape (..., 2)."""
+    """Map probabilities to an equilateral triangle with sides of length 1, shape (..., 2)."""
     return np.asarray(probs) @ _CORNERS
 
 
 def from_plane(points: np.ndarray) -> np.ndarray:
-    """The probabilities of points in the plane; negative outside of the triangle."""
+    """Map points in the plane to probabilities; they are negative outside of the triangle."""
     third = points[..., 1] / _CORNERS[2, 1]
     second = points[..., 0] - third / 2
     return np.stack([1 - second - third, second, third], axis=-1)
 
 
 def draw_frame(ax: Axes) -> None:
-    """The triangle and the names of its corners."""
+    """Draw the triangle and the names of its corners."""
     corners = np.vstack([_CORNERS, _CORNERS[:1]])
     ax.plot(*corners.T, color="black", linewidth=0.8)
     for index, (x, y) in enumerate(_CORNERS):

@@ -1,4 +1,4 @@
-"""Many small multilayer perceptrons trained at once: one for each gamma and each trial, in batched matrices."""
+"""Train many small multilayer perceptrons at once, one per gamma and trial, with batched matrices."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Weights = list["Tensor"]
 
 @dataclass(frozen=True)
 class SmallNetworkRecipe:
-    """How the networks are built and trained: three layers, ReLU, Adam with a cosine from the learning rate to 0.
+    """Recipe of the networks: three layers, ReLU, AdamW with a cosine schedule down to 0.
 
     Attributes:
         hidden: Width of both hidden layers.
-        epochs: Passes over the training data.
-        batch: Samples a step.
-        learning_rate: At the start.
-        weight_decay: Of all weights, decoupled (AdamW).
+        epochs: Number of passes over the training data.
+        batch: Number of samples per step.
+        learning_rate: Initial learning rate.
+        weight_decay: Decoupled weight decay of all weights.
     """
 
     hidden: int
@@ -35,14 +35,14 @@ class SmallNetworkRecipe:
 
 
 class Samples(NamedTuple):
-    """Features (trials, n, d) and labels (trials, n): each trial has samples of its own."""
+    """Features (trials, n, d) and labels (trials, n); each trial has its own samples."""
 
     features: np.ndarray
     labels: np.ndarray
 
 
 class TrainedNetworks(NamedTuple):
-    """Networks after the last epoch, and, each by itself, after the epoch with its least held-out loss."""
+    """Weights after the last epoch, and after the epoch with the lowest held-out loss of each network."""
 
     last: Weights
     best: Weights
@@ -57,18 +57,18 @@ def train(
     recipe: SmallNetworkRecipe,
     seed: int,
 ) -> TrainedNetworks:
-    """Train a network for every gamma and trial, each with the focal loss of its gamma.
+    """Train one network per gamma and trial, each with the focal loss of its gamma.
 
-    The networks of a trial start from the same weights and see the same batches, so that they differ by gamma alone.
-    The sum of all losses is minimized: its gradient by one network's weights is that of this network's loss.
+    The networks of a trial start from the same weights and see the same batches, so they differ only in gamma. The sum
+    of all losses is minimized; its gradient with respect to the weights of one network is that of this network's loss.
 
     Args:
-        samples: To train on.
-        held_out: To choose the best epoch by.
+        samples: Training samples.
+        held_out: Held-out samples, which choose the best epoch.
         classes: Number of classes.
-        gammas: Focusing parameters, 0 for cross-entropy.
-        recipe: Size and training.
-        seed: Of the weights and batches.
+        gammas: Focusing parameters; 0 for cross-entropy.
+        recipe: Size and training of the networks.
+        seed: Seed of weights and batches.
     """
     import torch
 
@@ -101,7 +101,7 @@ def train(
 
 
 def compute_logits(weights: Weights, features: np.ndarray) -> np.ndarray:
-    """Logits (gammas, trials, n, classes) of features (trials, n, d), in double precision."""
+    """Compute logits (gammas, trials, n, classes) of features (trials, n, d), in double precision."""
     import torch
 
     with torch.no_grad():
@@ -116,7 +116,7 @@ def _tensors(samples: Samples) -> tuple[Tensor, Tensor]:
 
 
 def _draw_weights(trials: int, widths: tuple[int, ...], gammas: int, generator: object) -> Weights:
-    """Uniform weights in ±1/sqrt(inputs), as PyTorch's linear layers have; bias in the last row."""
+    """Draw uniform weights in ±1/sqrt(inputs), as in PyTorch's linear layers; the bias is the last row."""
     import torch
 
     weights = []
@@ -137,7 +137,7 @@ def _forward(weights: Weights, features: Tensor) -> Tensor:
 
 
 def _losses(weights: Weights, features: Tensor, labels: Tensor, gammas: tuple[float, ...]) -> Tensor:
-    """The mean loss (gammas, trials) of each network."""
+    """Mean loss (gammas, trials) of each network."""
     import torch
 
     from refocal.losses import focal_loss

@@ -1,4 +1,4 @@
-"""Specs of figures and tables: TOML files, checked when they are read."""
+"""Specs of figures and tables: TOML files that are checked when they are read."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class PublishedNumber:
     """A number that a paper states.
 
     Attributes:
-        number: Which of the computed values it is about.
-        says: What it is, in words.
-        where: Where the paper states it.
-        value: As published.
+        number: Name of the computed value.
+        says: What the number is, in words.
+        where: Place in the paper.
+        value: The published value.
         relation: Whether ours should be "about", "at most" or "at least" the value.
-        tolerance: How far from the value ours may be.
-        note: What we have to say about the difference.
+        tolerance: Allowed difference.
+        note: Our comment on the difference.
     """
 
     number: str
@@ -42,7 +42,7 @@ class PublishedNumber:
     note: str = ""
 
     def holds(self, ours: float) -> bool:
-        """Whether our number agrees with the published one."""
+        """Tell whether our number agrees with the published one."""
         excess = ours - self.value
         if self.relation == "about":
             return abs(excess) <= self.tolerance
@@ -51,17 +51,17 @@ class PublishedNumber:
 
 @dataclass(frozen=True)
 class Spec:
-    """A figure or table of a paper, and how to make it.
+    """The spec of a figure or table of a paper.
 
     Attributes:
         id: Paper and number, "003-fig-2"; also the name of its file.
         paper: Number of the paper.
-        title: A few words.
+        title: Title of a few words.
         caption: What the figure shows.
-        finding: What came out, with `{name:format}` for computed values; may be empty.
+        finding: The result in words, with `{name:format}` for computed values; may be empty.
         kind: The computation, one of `KINDS`.
-        parameters: Of the computation, for each scale: smoke (seconds), small (minutes), paper (as published).
-        published: Numbers of the paper to compare ours with.
+        parameters: Parameters by scale: smoke (seconds), small (minutes), paper (as published).
+        published: Published numbers to compare with.
     """
 
     id: str
@@ -75,13 +75,13 @@ class Spec:
 
 
 def read_spec(path: str | os.PathLike[str]) -> Spec:
-    """Read a spec and check all of it.
+    """Read and check a spec.
 
     Args:
         path: A TOML file.
 
     Raises:
-        ValueError: If something is missing, unknown or of the wrong type; the message names file and key.
+        ValueError: If a key is missing, unknown or of the wrong type; the message names the file and the key.
     """
     path = Path(path)
     content = parse_toml(read_document(path), lambda reason: ValueError(f"{path}: not a TOML file: {reason}"))
@@ -93,23 +93,23 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
 
 
 def read_specs(folder: str | os.PathLike[str]) -> dict[str, Spec]:
-    """All specs of a folder, by id in order.
+    """Read all specs of a folder, in the order of their ids.
 
     Args:
-        folder: Where the TOML files are.
+        folder: Folder of TOML files.
 
     Raises:
         FileNotFoundError: If there are none.
     """
     specs = {spec.id: spec for spec in map(read_spec, sorted(Path(folder).glob("*.toml"), key=_natural_key))}
     if not specs:
-        msg = f"no experiments in {os.fspath(folder)!r}: --experiments names the repository's folder of them"
+        msg = f"no experiments in {os.fspath(folder)!r}: give the folder lab/experiments of a clone with --experiments"
         raise FileNotFoundError(msg)
     return specs
 
 
 def _natural_key(path: Path) -> list[str]:
-    """Numbers of a file's name in their order: 002-table-9 before 002-table-10."""
+    """Sort key that puts 002-table-9 before 002-table-10."""
     return [part.zfill(4) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
 
 
@@ -124,7 +124,7 @@ def _build_spec(content: dict[str, Any], stem: str) -> Spec:
         msg = f"id must be the name of the file, {stem!r}, got {content['id']!r}"
         raise ValueError(msg)
     if not content["id"].startswith(f"{content['paper']}-"):
-        msg = f"id must begin with the paper, '{content['paper']}-', got {content['id']!r}"
+        msg = f"id must begin with the number of the paper, '{content['paper']}-', got {content['id']!r}"
         raise ValueError(msg)
     if content["kind"] not in KINDS:
         msg = f"kind must be one of {', '.join(sorted(KINDS))}, got {content['kind']!r}"
@@ -149,13 +149,13 @@ def _build_published(content: Any, where: str) -> PublishedNumber:
         msg = f"{where}: relation must be one of {', '.join(map(repr, RELATIONS))}, got {made.relation!r}"
         raise ValueError(msg)
     if not made.tolerance >= 0 or (made.relation == "about" and "tolerance" not in content):
-        msg = f"{where}: tolerance must be given, and not negative"
+        msg = f"{where}: tolerance must be given and must not be negative"
         raise ValueError(msg)
     return made
 
 
 def _build_record(wanted: type, given: dict[str, Any], where: str) -> Any:
-    """A frozen dataclass from a table, each field of its declared type."""
+    """Build a frozen dataclass from a TOML table; each field must have its declared type."""
     required = {field.name for field in fields(wanted) if field.default is MISSING}
     _check_keys(given, {field.name for field in fields(wanted)}, required=required, of=where)
     hints = get_type_hints(wanted)
@@ -163,7 +163,7 @@ def _build_record(wanted: type, given: dict[str, Any], where: str) -> Any:
 
 
 def _convert(value: Any, wanted: Any, name: str) -> Any:
-    """The value as the type that was declared: a finite number, text, or a tuple of such."""
+    """Convert a value to its declared type: a finite number, text, or a tuple of these."""
     if get_origin(wanted) is tuple:
         return tuple(_convert(item, get_args(wanted)[0], name) for item in _convert(value, list, name))
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
@@ -180,8 +180,8 @@ def _convert(value: Any, wanted: Any, name: str) -> Any:
 def _check_keys(given: dict[str, Any], allowed: set[str], *, required: set[str], of: str = "the spec") -> None:
     unknown, missing = sorted(set(given) - allowed), sorted(required - set(given))
     if unknown:
-        msg = f"{of} must have only {', '.join(sorted(allowed))}, got {', '.join(unknown)}"
+        msg = f"{of}: keys must be among {', '.join(sorted(allowed))}, got {', '.join(unknown)}"
         raise ValueError(msg)
     if missing:
-        msg = f"{of} lacks {', '.join(missing)}"
+        msg = f"{of}: missing {', '.join(missing)}"
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""The look of the figures: one style, readable in gray, the same bytes for the same numbers."""
+"""The style of the figures: readable in gray, and the same bytes for the same numbers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 7.2  # inches: the text width of a page
-GUIDE = "0.55"  # diagonals and other lines that carry no data
+WIDTH = 7.2  # inches, the text width of a page
+GUIDE = "0.55"  # color of diagonals and other lines without data
 _DPI = 130
-_COLOURS = 64  # of the PNG: enough for lines on white, a third of the bytes
+_COLOURS = 64  # of the PNG; enough for lines on white, and a third of the size
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 9,
@@ -36,7 +36,7 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "refocal",
     "path.simplify_threshold": 0.2,
 }
-# Told apart by dash and by lightness as well as by color.
+# Lines differ in dash and lightness as well as in color.
 _LINES: tuple[dict[str, Any], ...] = (
     {"color": "#000000", "linestyle": "-"},
     {"color": "#0a649f", "linestyle": (0, (6, 1.5))},
@@ -49,30 +49,30 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def line(index: int, **more: Any) -> dict[str, Any]:
-    """The style of the series with this index: a color and a dash of its own."""
+    """Return the style of a series: its own color and dash."""
     return {**_LINES[index % len(_LINES)], **more}
 
 
 def color(index: int) -> str:
-    """The color alone, for dots and areas."""
+    """Return the color of a series, for dots and areas."""
     return str(_LINES[index % len(_LINES)]["color"])
 
 
 def label_panel(ax: Axes, index: int, text: str = "") -> None:
-    """(a), (b), ... (z), (27), ... above the left corner of a panel, with what tells it from its neighbors."""
+    """Write (a), (b), ..., (z), (27), ... and a title above the left corner of a panel."""
     name = ascii_lowercase[index] if index < len(ascii_lowercase) else str(index + 1)
     ax.set_title(f"({name}) {text}".rstrip(), loc="left", pad=5)
 
 
 def start_at_zero(ax: Axes) -> None:
-    """Let the vertical axis begin at 0, with a margin above that is a share of the whole of it: no mark is cut off."""
+    """Start the vertical axis at 0, with a margin at the top so that no mark is cut off."""
     ax.update_datalim([(0, 0)], updatex=False)
     ax.autoscale_view(scalex=False)
     ax.set_ylim(bottom=0)
 
 
 def render(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numbers: Numbers) -> dict[str, bytes]:
-    """A drawing as files: figure.svg and figure.png."""
+    """Draw a figure as figure.svg and figure.png."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -83,7 +83,7 @@ def render(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, number
         figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
         draw(figure, parameters, numbers)
         svg, png = io.BytesIO(), io.BytesIO()
-        # by its canvases: `figure.savefig` would draw everything twice, for the layout and for the file
+        # Use the canvases directly: `figure.savefig` would draw everything twice, for the layout and for the file.
         vectors: Any = FigureCanvasSVG(figure)
         vectors.print_svg(svg, metadata={"Date": None})
         figure.set_dpi(_DPI)

@@ -1,4 +1,4 @@
-"""The training paradigms of 001: as trained, temperature scaling by focal loss, label smoothing; raw and after Psi."""
+"""The training paradigms of Charoenphakdee et al. (2021): standard, TS by focal loss, label smoothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMOOTHING = 0.1
 
 
 class Setting(NamedTuple):
-    """A network, how it was trained, and the gamma of its focal loss (0 for cross-entropy)."""
+    """A network, its training paradigm, and the gamma of its focal loss (0 for cross-entropy)."""
 
     network: Network
     paradigm: str
@@ -26,12 +26,12 @@ class Setting(NamedTuple):
         return f"{self.network}, {self.paradigm}, {self.gamma:g}"
 
     def trials(self, found: Entries) -> list[zoo.Entry]:
-        """Its entries."""
+        """Its entries in the zoo."""
         smoothing = SMOOTHING if self.paradigm == "label-smoothing" else 0.0
         return found.trials(self.network, parse_variant(f"focal {self.gamma:g}", smoothing))
 
     def maps(self, val: LogitPart) -> dict[str, Predict]:
-        """Raw scores and Psi^gamma of them; for TS_FL after the temperature that is best for focal loss."""
+        """Maps to raw scores and to Psi^gamma of them; for TS_FL, after the temperature that minimizes focal loss."""
         temperature = 1.0
         if self.paradigm == "ts-fl":
             scaling = TemperatureScaling(objective="focal", gamma=self.gamma).fit(val.logits, val.labels)
@@ -41,13 +41,13 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class ParadigmParameters:
-    """Which networks a figure of 001 shows.
+    """The networks that a figure of Charoenphakdee et al. (2021) shows.
 
     Attributes:
-        networks: "svhn resnet110" and the like.
-        paradigms: Of "standard", "ts-fl" and "label-smoothing".
+        networks: For example "svhn resnet110".
+        paradigms: A selection of "standard", "ts-fl" and "label-smoothing".
         gammas: Focusing parameters; 0 for cross-entropy.
-        bins: Of equal width.
+        bins: Number of bins of equal width.
     """
 
     networks: tuple[str, ...]
@@ -56,7 +56,7 @@ class ParadigmParameters:
     bins: int
 
     def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with one of the gammas in one of the paradigms."""
+        """Select the networks that were trained with one of the gammas in one of the paradigms."""
         smoothings = {SMOOTHING if paradigm == "label-smoothing" else 0.0 for paradigm in self.paradigms}
         losses = [f"focal {gamma:g}" for gamma in self.gammas]
         is_wanted = any(was_trained_with(card, losses, smoothing) for smoothing in smoothings)

@@ -1,4 +1,4 @@
-"""Networks of the zoo as figures and tables see them: which entries there are, and the words for them."""
+"""Networks of the zoo for figures and tables: select entries, label them, fit temperatures, write rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from refocal_lab.zoo.scoring import Scoring
 
 Variant = tuple[str, float | None, float]
 Predict = Callable[[np.ndarray], np.ndarray]
-Rows = list[tuple[str, ...]]  # of a table, the first of them the head
+Rows = list[tuple[str, ...]]  # rows of a table, the header first
 
 _DATA = {
     "cifar10": "CIFAR-10",
@@ -46,18 +46,18 @@ class ZooParameters(Protocol):
     """Parameters of a kind that reads the zoo."""
 
     def wants(self, card: zoo.Card) -> bool:
-        """Whether an entry decides the numbers."""
+        """Tell whether the computation uses an entry."""
 
 
 class Network(NamedTuple):
-    """A data set and a network, "cifar10 resnet20" in a spec."""
+    """A data set and a network, written "cifar10 resnet20" in a spec."""
 
     data: str
     model: str
 
     @classmethod
     def parse(cls, text: str) -> Network:
-        """From the words of a spec."""
+        """Parse the form used in specs."""
         data, _, model = text.partition(" ")
         return cls(data, model)
 
@@ -66,7 +66,7 @@ class Network(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As people write it.
+        """The usual spelling.
 
         Example:
             >>> Network("cifar10", "resnet20").label, Network("svhn", "wide-resnet26-10").label
@@ -77,7 +77,7 @@ class Network(NamedTuple):
 
 
 class Entries:
-    """What a computation gets from the zoo: the entries it wants, by network and variant."""
+    """Selected entries of the zoo, by network and variant."""
 
     def __init__(self, found: Iterable[zoo.Entry]) -> None:
         self._groups: dict[tuple[Network, Variant], list[zoo.Entry]] = {}
@@ -87,11 +87,11 @@ class Entries:
 
     @property
     def networks(self) -> list[Network]:
-        """The networks with any entry, in the order of the zoo."""
+        """The networks that have entries, in the order of the zoo."""
         return list(dict.fromkeys(network for network, _ in self._groups))
 
     def trials(self, network: Network, variant: Variant) -> list[zoo.Entry]:
-        """Entries that differ in their seeds alone; of several recipes the one with the most seeds."""
+        """Entries that differ only in their seeds; of several recipes, the one with the most seeds."""
         recipes: dict[str, list[zoo.Entry]] = {}
         for entry in self._groups.get((network, variant), []):
             recipes.setdefault(entry.card.settings, []).append(entry)
@@ -99,16 +99,16 @@ class Entries:
 
 
 def select_entries(given: ZooParameters, context: Context) -> Entries:
-    """The entries that a computation wants.
+    """Select the entries that a computation uses.
 
     Raises:
-        FileNotFoundError: If no zoo was given, or it is no folder.
+        FileNotFoundError: If no zoo was given, or it is not a folder.
     """
     return Entries(_select(given, context))
 
 
 def zoo_kind(parameters: type, compute: Callable[..., Any], draw: Callable[..., Any]) -> Kind:
-    """A kind whose results are out of date when the entries that it wants change."""
+    """Make a kind whose results are outdated when the entries it uses change."""
     return Kind(parameters, compute, draw, made_from=_made_from)
 
 
@@ -118,18 +118,24 @@ def _made_from(given: ZooParameters, context: Context) -> dict[str, str]:
 
 def _select(given: ZooParameters, context: Context) -> list[zoo.Entry]:
     if context.zoo is None:
-        msg = "this needs a folder of trained networks' logits: give it by --zoo"
+        msg = "this figure needs the logits of trained networks: give their folder with --zoo"
         raise FileNotFoundError(msg)
     return [entry for entry in zoo.entries(context.zoo) if given.wants(entry.card)]
 
 
 def was_trained_with(card: zoo.Card, losses: Sequence[str], label_smoothing: float = 0.0) -> bool:
-    """Whether a network was trained with one of these losses, "focal 3" and the like, and no penalty beside it."""
+    """Tell whether a network was trained with one of these losses, such as "focal 3", and without a penalty."""
     return not card.curvature_penalty and card.variant in {parse_variant(loss, label_smoothing) for loss in losses}
 
 
+def is_focal_network(card: zoo.Card, networks: Sequence[str], gammas: Sequence[float]) -> bool:
+    """Tell whether an entry is one of these networks, trained with focal loss and one of these gammas."""
+    losses = [f"focal {gamma:g}" for gamma in gammas]
+    return f"{card.data} {card.model}" in networks and was_trained_with(card, losses)
+
+
 def loss_label(loss: str) -> str:
-    """A loss of a spec as people write it.
+    """Give the usual name of a loss of a spec.
 
     Example:
         >>> loss_label("focal 3"), loss_label("fla-53"), loss_label("brier")
@@ -145,12 +151,12 @@ def loss_label(loss: str) -> str:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities as they are."""
+    """Uncalibrated probabilities."""
     return np.asarray(posterior_from_logits(logits, gamma=0.0))
 
 
 class FittedMap(NamedTuple):
-    """A map to probabilities and its temperature."""
+    """A map from logits to probabilities, and its temperature."""
 
     temperature: float
     predict: Predict
@@ -161,13 +167,13 @@ _BY_ALL_CLASSES = Scoring()
 
 
 def fit_temperature(method: str, val: LogitPart, *, grid: Any = None, scoring: Scoring = _BY_ALL_CLASSES) -> FittedMap:
-    """Scores as they are ("raw"), or temperature scaling by the validation part's NLL, ECE or adaptive ECE.
+    """Fit temperature scaling to a validation part.
 
     Args:
-        method: "raw", "ts-nll", "ts-ece" or "ts-adaptive-ece".
+        method: "raw" for no scaling; "ts-nll", "ts-ece" or "ts-adaptive-ece" to minimize NLL, ECE or adaptive ECE.
         val: The validation part.
-        grid: Temperatures to try for the calibration errors; None for those of 002.
-        scoring: How these errors are measured.
+        grid: Temperatures to try for the calibration errors; None for the grid of Mukhoti et al. (2020).
+        scoring: How the calibration errors are measured.
     """
     if method == "raw":
         return FittedMap(1.0, softmax)
@@ -183,7 +189,7 @@ def fit_temperature(method: str, val: LogitPart, *, grid: Any = None, scoring: S
 
 
 def make_focal_map(gamma: float, temperature: float = 1.0) -> Predict:
-    """logits to Psi^gamma(softmax(logits / T))."""
+    """Make the map from logits to Psi^gamma(softmax(logits / T))."""
     return partial(_focal_map, gamma=gamma, temperature=temperature)
 
 
@@ -192,11 +198,11 @@ def _focal_map(logits: np.ndarray, *, gamma: float, temperature: float) -> np.nd
 
 
 def collapse_rows(rows: Sequence[tuple[str, ...]], *, labels: int) -> tuple[tuple[str, ...], ...]:
-    """The rows of a table, one alone for a network of which there is nothing to say.
+    """Replace the rows of a network without numbers by a single row.
 
     Args:
-        rows: The head, then rows that begin with a network.
-        labels: How many columns say what a row is about.
+        rows: The header, then rows that begin with a network.
+        labels: Number of columns that label a row.
 
     Example:
         >>> collapse_rows([("network", "γ", "T"), ("a", "1", "no entry"), ("a", "2", "no entry")], labels=2)
@@ -212,7 +218,7 @@ def collapse_rows(rows: Sequence[tuple[str, ...]], *, labels: int) -> tuple[tupl
 
 
 def format_spread(values: Sequence[float], *, factor: float = 100.0, digits: int = 2) -> str:
-    """Mean ± standard deviation over trials in percent, the deviation where there are several; "no entry" for none.
+    """Write mean ± standard deviation over trials in percent; one trial has no deviation, none gives "no entry".
 
     Example:
         >>> format_spread([0.01, 0.03]), format_spread([0.01]), format_spread([])

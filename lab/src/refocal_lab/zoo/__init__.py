@@ -1,4 +1,4 @@
-"""The zoo: logits of trained networks with their cards, and every measure of them recomputed."""
+"""The zoo: logits of trained networks with their cards, and tables of measures computed from them."""
 
 from refocal._documents import SkippedWarning
 from refocal_lab.zoo.cards import Card, Entry, ZooError, add, entries

@@ -1,7 +1,11 @@
-"""Entries of a zoo: `NAME.json`, a card, `NAME.npz`, predictions with the splits val and test, and how training went.
+"""Entries of a zoo.
 
-The last is `NAME.jsonl.gz`: what was measured after each epoch. `all-classes/NAME.npz` holds the logits of all classes
-of a network whose samples have only some of them.
+An entry has these files:
+
+- `NAME.json`: the card;
+- `NAME.npz`: predictions for the splits val and test;
+- `NAME.jsonl.gz`: the measures after each epoch of training;
+- `all-classes/NAME.npz`: the logits of all classes, if the network knows more classes than occur among its samples.
 """
 
 from __future__ import annotations
@@ -52,26 +56,26 @@ _KEYS: dict[str, tuple[type, ...]] = {
 
 
 class ZooError(ValueError):
-    """An entry that cannot be used: the message names its file and key."""
+    """An entry is invalid; the message names its file and key."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a network was trained with, and what came of it on the test part.
+    """How a network was trained, and its test measures.
 
     Attributes:
-        name: Of the entry.
+        name: Name of the entry.
         data: Name of the data set.
         model: Name of the network.
         loss: Name of the loss.
-        gamma: Its focusing parameter; None for a loss that has none.
-        label_smoothing: Its smoothing.
-        seed: Of the training.
-        epochs: How long it was.
-        error: As measured after the training.
-        nll: The same.
-        ece: The same.
-        content: All keys.
+        gamma: Focusing parameter; None if the loss has none.
+        label_smoothing: Label smoothing.
+        seed: Seed of the training.
+        epochs: Number of epochs.
+        error: Test error after training.
+        nll: Test NLL after training.
+        ece: Test ECE after training.
+        content: All keys of the card.
     """
 
     name: str
@@ -89,7 +93,7 @@ class Card:
 
     @property
     def settings(self) -> str:
-        """Everything but the seed: what entries of one group have in common; settings that came later had defaults."""
+        """All settings except the seed, shared by the entries of a group. Missing settings get defaults."""
         named = {"data": self.data, "model": self.model, "loss": self.loss, "gamma": self.gamma, "seed": 0}
         given = named | self.content.get("recipe", {})
         recipe = parse_recipe(given, where=f"the card {self.name}").settings() if "recipe" in self.content else {}
@@ -98,12 +102,12 @@ class Card:
 
     @property
     def curvature_penalty(self) -> float | None:
-        """What the trace of the Hessian was multiplied by and added to the loss; None for the loss alone."""
+        """Factor of the trace penalty that was added to the loss; None if there was no penalty."""
         return self._setting("curvature_penalty")
 
     @property
     def factor(self) -> float | None:
-        """What MMCE was multiplied by and added to cross-entropy; None for another loss."""
+        """Factor of MMCE that was added to cross-entropy; None for other losses."""
         return self._setting("factor")
 
     def _setting(self, name: str) -> float | None:
@@ -120,25 +124,25 @@ class Card:
 
 @dataclass(frozen=True)
 class Entry:
-    """A card and the file of predictions beside it."""
+    """An entry: a card and its file of predictions."""
 
     card: Card
     predictions: Path
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The card, the predictions, what was measured after each epoch, and logits of all classes where there are."""
+        """The card, the predictions, the history, and the logits of all classes if there are any."""
         files = (self.predictions.with_name(f"{self.card.name}{suffix}") for suffix in _SUFFIXES)
         return (*files, *filter(None, [self.all_classes]))
 
     @property
     def all_classes(self) -> Path | None:
-        """The logits of all classes of the network, where samples have only some of them."""
+        """The file with the logits of all classes; None if there is none."""
         path = self.predictions.parent / _ALL_CLASSES / self.predictions.name
         return path if path.exists() else None
 
     def history(self) -> list[dict[str, Any]]:
-        """What was measured after each epoch."""
+        """Read the measures after each epoch."""
         path = self.files[2]
 
         def refuse(reason: str) -> ZooError:
@@ -151,22 +155,22 @@ class Entry:
             raise refuse(str(error)) from error
 
     def digest(self) -> str:
-        """The start of the SHA-256 of all files."""
+        """The first 16 digits of the SHA-256 of all files."""
         return hashlib.sha256(b"".join(file.read_bytes() for file in self.files)).hexdigest()[:16]
 
 
 def entries(folder: str | os.PathLike[str]) -> list[Entry]:
-    """All entries of a folder, in the order of data, network, loss, gamma, smoothing and seed.
+    """Read all entries of a folder, ordered by data set, network, loss, smoothing, gamma, epochs and seed.
 
     Raises:
-        FileNotFoundError: The folder is not there.
+        FileNotFoundError: If the folder does not exist.
 
     Warns:
-        SkippedWarning: An entry is left out, because its card cannot be used or one of its files is missing.
+        SkippedWarning: If an entry is skipped because its card is invalid or a file is missing.
     """
     root = Path(folder)
     if not root.is_dir():
-        msg = f"the zoo must be a folder, {root} is none"
+        msg = f"the zoo must be a folder, got {root}: give the folder lab/zoo of a clone with --zoo"
         raise FileNotFoundError(msg)
     cards, files = ({path.stem: path for path in root.glob(f"*.{suffix}")} for suffix in ("json", "npz"))
     found = []
@@ -180,31 +184,31 @@ def entries(folder: str | os.PathLike[str]) -> list[Entry]:
 
 def _entry(place: Path, card: Path | None, predictions: Path | None) -> Entry:
     if card is None or predictions is None:
-        msg = f"{place} needs both .json and .npz, {'.npz' if card is None else '.json'} is alone"
+        msg = f"{place} needs both .json and .npz, {'.json' if card is None else '.npz'} is missing"
         raise ZooError(msg)
     return Entry(_read(card), predictions)
 
 
 def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
-    """Copy a finished run, a folder that training wrote, into a zoo; its weights stay where they are.
+    """Copy a finished run from the folder that training wrote into a zoo; the weights are not copied.
 
     Raises:
-        FileNotFoundError: The run is not finished.
-        ZooError: Its card cannot be used, or the zoo holds a run of its name with other settings.
+        FileNotFoundError: If the run is not finished.
+        ZooError: If the card is invalid, or the zoo has a run of the same name with other settings.
     """
     source, root = RunFolder(run), Path(folder)
     try:
         card, predictions, history = map(read_document, (source.card, source.logits, source.history))
     except FileNotFoundError as error:
-        msg = f"{source} holds no finished run: there is no {Path(error.filename).name}"
+        msg = f"{source} is not a finished run: {Path(error.filename).name} is missing"
         raise FileNotFoundError(msg) from None
     added = _card(card, source.card)
     if added.name != Path(added.name).name or not added.name.strip("."):
-        msg = f"{source.card}: name must be that of a file, got {added.name!r}"
+        msg = f"{source.card}: name must be a file name, got {added.name!r}"
         raise ZooError(msg)
     target = root / f"{added.name}.json"
     if target.exists() and _read(target).settings != added.settings:
-        msg = f"{root} holds {added.name} with other settings than {source}: remove it, or choose another zoo"
+        msg = f"{root} has {added.name} with other settings than {source}: remove it or choose another zoo"
         raise ZooError(msg)
     root.mkdir(parents=True, exist_ok=True)
     contents = {".npz": predictions, ".jsonl.gz": gzip.compress(history, mtime=0), ".json": card}
@@ -232,7 +236,7 @@ def _read(path: Path) -> Card:
         raise ZooError(str(error)) from error
     card = _card(content, path)
     if card.name != path.stem:
-        msg = f"{path}: name must be that of the file, {path.stem!r}, got {card.name!r}"
+        msg = f"{path}: name must be the file name {path.stem!r}, got {card.name!r}"
         raise ZooError(msg)
     return card
 
@@ -267,14 +271,14 @@ def _card(text: bytes, path: Path) -> Card:
     try:
         _ = card.settings
     except (ValueError, TypeError, ArithmeticError) as error:
-        msg = f"{path}: recipe cannot be used: {error}"
+        msg = f"{path}: recipe is invalid: {error}"
         raise ZooError(msg) from error
     return card
 
 
 def _is_usable(value: Any) -> bool:
-    """Whether a number is one that can be computed with."""
+    """Tell whether a number is finite in float64."""
     try:
         return not isinstance(value, int | float) or math.isfinite(value)
-    except OverflowError:  # a whole number beyond float64
+    except OverflowError:  # an integer beyond the range of float64
         return False

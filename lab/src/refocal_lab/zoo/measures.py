@@ -1,4 +1,4 @@
-"""Every measure of an entry, from its logits alone: as given, and after each way to calibrate them."""
+"""Measures of an entry, computed from its logits: uncalibrated, and after each calibration method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from refocal_lab.train.objective import SCHEDULED, gamma_at_epoch
 from refocal_lab.zoo.cards import Card, Entry, ZooError
 
 METHODS = ("raw", "psi", "ts-nll", "ts-ece", "ts-fl", "ts-fl-psi", "fts")
-Function = Callable[..., float]  # of probabilities and labels
+Function = Callable[..., float]  # takes probabilities and labels
 _FROM_LABELS: dict[str, Function] = {
     "error": metrics.error,
     "nll": metrics.nll,
@@ -29,7 +29,7 @@ _FROM_LABELS: dict[str, Function] = {
     "adaptive_ece_15": partial(metrics.adaptive_ece, bins=15),
 }
 MEASURES = (*_FROM_LABELS, "kl_human")
-# what 002 has in its tables besides; NaN for the accuracy of no samples
+# further measures in the tables of Mukhoti et al. (2020); the accuracy of no samples is NaN
 FURTHER: dict[str, Function] = {
     "mce_15": partial(metrics.mce, bins=15),
     "classwise_ece_15": partial(metrics.classwise_ece, bins=15),
@@ -39,7 +39,7 @@ FURTHER: dict[str, Function] = {
 FUNCTIONS = {**_FROM_LABELS, **FURTHER}
 _HUMAN_DATA = ("cifar10", "cifar10-s")
 _FEWEST_FOR_PROCESSES = 8
-_LEAST_AGREEMENT = 0.9  # of people with the labels; it is 0.99 in the publisher's order, 0.1 in another
+_LEAST_AGREEMENT = 0.9  # between people and labels; 0.99 in the published order, 0.1 in any other
 
 Measures = dict[str, dict[str, float]]
 
@@ -48,26 +48,28 @@ _PROPER = ("brier", "mmce", "proper-focal")  # softmax is their posterior
 
 
 def measure(entry: Entry, human: np.ndarray | None = None) -> Measures:
-    """Measures of the test part, method by method; calibrators are fitted to the validation part.
+    """Measure the test part with each method; calibrators are fitted to the validation part.
 
-    "raw" is softmax; "psi" the closed-form posterior of the loss, where there is one; "ts-nll" and "ts-ece" are
-    temperature scaling by NLL and by ECE (15 bins, T from 0.1 to 10 as in 002); "ts-fl" and "ts-fl-psi" temperature
-    scaling by the focal loss of the training, without and with its posterior map; "fts" is focal temperature scaling by
-    NLL.
+    - "raw": softmax.
+    - "psi": the closed-form posterior of the loss, if there is one.
+    - "ts-nll", "ts-ece": temperature scaling by NLL, or by ECE (15 bins, T from 0.1 to 10).
+    - "ts-fl", "ts-fl-psi": temperature scaling by the focal loss of the training, without and with its posterior map.
+    - "fts": focal temperature scaling by NLL.
 
     Args:
-        entry: Of a zoo.
+        entry: An entry of a zoo.
         human: Label distributions of the CIFAR-10 test part; "kl_human" is the KL divergence from them.
 
     Returns:
-        The value of each of `MEASURES` for each of `METHODS`, those left out that do not apply.
+        The value of each of `MEASURES` for each of `METHODS`; those that do not apply are left out.
 
-    Reference: 001, section 6.1; 002, section 6; 003, section 5.
+    Reference: Charoenphakdee et al. (2021), Section 6.1; Mukhoti et al. (2020), Section 6; Komisarenko and Kull (2024),
+    Section 5.
     """
     val, (logits, labels) = read_parts(entry)
     seen = human if entry.card.data in _HUMAN_DATA else None
     if seen is not None and (seen.shape != logits.shape or np.mean(seen.argmax(axis=1) == labels) < _LEAST_AGREEMENT):
-        msg = f"{entry.predictions}: the test part is not that of CIFAR-10 in its publisher's order"
+        msg = f"{entry.predictions}: the test part must be that of CIFAR-10 in the published order"
         raise ZooError(msg)
     found = {method: predict(logits) for method, predict in fit_methods(entry.card, val)}
     if "psi" in found and entry.all_classes is not None:
@@ -77,9 +79,9 @@ def measure(entry: Entry, human: np.ndarray | None = None) -> Measures:
 
 
 def scored_posterior(entry: Entry) -> np.ndarray:
-    """The posterior of the loss on the test part, given that the class is one of those that samples have (n, K).
+    """Compute the posterior of the loss on the test part, conditional on the classes that occur (n, K).
 
-    The map needs the probabilities of all classes that the loss saw: on the logits of some it gives another answer.
+    The map needs the logits of all classes that the loss saw; on a subset of them it would give another result.
     """
     _, test = read_all_classes(entry)
     card = entry.card
@@ -89,34 +91,34 @@ def scored_posterior(entry: Entry) -> np.ndarray:
 
 
 def scored_classes(part: LogitPart) -> np.ndarray:
-    """The classes that samples have."""
+    """List the classes that occur among the samples."""
     return np.unique(part.labels)
 
 
 class LogitPart(NamedTuple):
-    """Logits (n, K) and labels (n,) of a part of the data."""
+    """Logits (n, K) and labels (n,) of one part of the data."""
 
     logits: np.ndarray
     labels: np.ndarray
 
 
 def read_parts(entry: Entry) -> tuple[LogitPart, LogitPart]:
-    """The validation and the test part of an entry, in double precision.
+    """Read the validation part and the test part of an entry, in double precision.
 
     Raises:
-        ZooError: The file holds no logits, no labels, or logits of masked classes.
+        ZooError: If the file has no logits or no labels, or has infinite logits.
     """
     return _read(entry.predictions)
 
 
 def read_all_classes(entry: Entry) -> tuple[LogitPart, LogitPart]:
-    """The same with the logits of all classes of the network; labels are their indices.
+    """Read both parts with the logits of all classes of the network; labels are indices of these classes.
 
     Raises:
-        ZooError: The entry has none, or as `read_parts`.
+        ZooError: If the entry has no such file, or the file is invalid as in `read_parts`.
     """
     if entry.all_classes is None:
-        msg = f"{entry.card.name} has no logits of further classes"
+        msg = f"{entry.card.name} has no logits of all classes"
         raise ZooError(msg)
     return _read(entry.all_classes)
 
@@ -124,10 +126,10 @@ def read_all_classes(entry: Entry) -> tuple[LogitPart, LogitPart]:
 def _read(path: Path) -> tuple[LogitPart, LogitPart]:
     predictions = Predictions.read(path)
     if predictions.input != "logits" or predictions.labels is None:
-        msg = f"{path} must hold logits and labels"
+        msg = f"{path} must contain logits and labels"
         raise ZooError(msg)
     if not np.isfinite(predictions.scores).all():
-        msg = f"{path} must hold finite logits, got -inf: no temperature is fitted to masked classes"
+        msg = f"{path} must contain finite logits, got -inf: temperature scaling does not support masked classes"
         raise ZooError(msg)
     val, test = (predictions.select(split) for split in ("val", "test"))
     return _part(val), _part(test)
@@ -138,7 +140,7 @@ def _part(predictions: Predictions) -> LogitPart:
 
 
 def measure_all(found: Sequence[Entry], human: np.ndarray | None = None) -> Iterator[Measures]:
-    """`measure` of each entry, in their order, in several processes where there are many."""
+    """Measure each entry, in order; many entries are measured in several processes."""
     one = partial(measure, human=human)
     workers = min(os.cpu_count() or 1, len(found) // (_FEWEST_FOR_PROCESSES // 2))
     if len(found) < _FEWEST_FOR_PROCESSES or workers < 2:
@@ -152,14 +154,14 @@ Predict = Callable[[np.ndarray], np.ndarray]
 
 
 def posterior_gamma(card: Card) -> float | None:
-    """Gamma of the posterior map of a focal loss, of a schedule the one that the kept epoch was trained with."""
+    """The gamma of the posterior map of a focal loss; for a schedule, that of the kept epoch."""
     if card.loss in SCHEDULED:
         return gamma_at_epoch(card.loss, epochs=card.epochs, epoch=card.content.get("kept_epoch", card.epochs))
     return 0.0 if card.loss == "cross-entropy" else card.gamma if card.loss == "focal" else None
 
 
 def fit_methods(card: Card, val: LogitPart) -> Iterator[tuple[str, Predict]]:
-    """Each method's name and map to probabilities, in the order of `METHODS`."""
+    """Fit each method to the validation part; yield its name and its map to probabilities."""
     logits, labels = val
     yield "raw", partial(posterior_from_logits, gamma=0.0)
     gamma = posterior_gamma(card)

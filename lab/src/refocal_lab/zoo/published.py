@@ -1,4 +1,4 @@
-"""Numbers of the papers, table by table as they print them, for the same network, data and loss."""
+"""Published numbers of the papers' tables, for the same network, data set and loss."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 
 class TableCell(NamedTuple):
-    """A paper's number.
+    """A number in a table of a paper.
 
     Attributes:
-        paper: 002 and so on, or its authors.
-        table: Its table.
-        value: As a share, or in nats.
-        deviation: Over trials; None where it is not given.
+        paper: Number of the paper, such as "002", or author and year.
+        table: Number of the table.
+        value: The value, as a fraction or in nats.
+        deviation: Standard deviation over trials; None if not given.
     """
 
     paper: str
@@ -30,16 +30,16 @@ Key = tuple[str, str, tuple[str, float | None, float], str, str]
 def lookup(
     data: str, model: str, variant: tuple[str, float | None, float], method: str, measure: str
 ) -> list[TableCell]:
-    """What the papers have for a network.
+    """Look up the published numbers of a network.
 
-    `resnet110` and `resnet110-bottleneck`, which the papers call by one name, never meet here.
+    `resnet110` and `resnet110-bottleneck` are kept apart, although the papers use one name for both.
 
     Args:
         data: Name of the data set.
         model: Name of the network.
         variant: Loss, gamma and label smoothing.
         method: One of `refocal_lab.zoo.measures.METHODS`, "ts-adaptive-ece" or "fts-adaptive-ece".
-        measure: One of `refocal_lab.zoo.measures.MEASURES`, or of `FURTHER` there.
+        measure: One of `refocal_lab.zoo.measures.FUNCTIONS`.
 
     Example:
         >>> [found] = lookup("cifar10", "resnet20", ("cross-entropy", None, 0.0), "raw", "error")
@@ -50,7 +50,7 @@ def lookup(
 
 
 def parse_variant(loss: str, label_smoothing: float = 0.0) -> tuple[str, float | None, float]:
-    """Loss, gamma and label smoothing of a loss as tables name it.
+    """Parse the name of a loss into loss, gamma and label smoothing.
 
     Example:
         >>> parse_variant("focal 3"), parse_variant("focal 0"), parse_variant("cross-entropy ls0.05")

@@ -1,4 +1,4 @@
-"""How predictions are measured, also of a network that knows more classes than the samples it is measured on have."""
+"""Measures of predictions, also for a network that knows more classes than occur among its samples."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _CONFIDENT = 0.99
 
 @dataclass(frozen=True, eq=False)
 class Scoring:
-    """Measures of predictions.
+    """How predictions are measured.
 
-    002 measures its Tree-LSTM, which knows negative, neutral and positive nodes, on sentences that are not neutral: the
-    prediction is the likelier of the two classes, its confidence the probability that the softmax over all three gives
-    it. Confidences below 1/2, even near 0, are possible then.
+    Mukhoti et al. (2020) measure a Tree LSTM with the classes negative, neutral and positive on sentences that are not
+    neutral. The prediction is the likelier of the two remaining classes. Its confidence is its probability under the
+    softmax over all three classes, so confidences below 1/2, even near 0, are possible.
 
     Attributes:
-        scored: The classes that samples have, among which predictions are chosen; None for all.
+        scored: The classes among which predictions are chosen; None for all.
     """
 
     scored: np.ndarray | None = None
 
     def value(self, measure: str, probs: np.ndarray, labels: np.ndarray) -> float:
-        """One of `FUNCTIONS` of predictions.
+        """Compute a measure.
 
         Args:
-            measure: Its name.
-            probs: (N, K).
+            measure: One of `refocal_lab.zoo.measures.FUNCTIONS`.
+            probs: Probabilities (N, K).
             labels: Class indices (N,).
 
         Example:
@@ -58,7 +58,7 @@ class Scoring:
         return FUNCTIONS[measure](confidence, correct, task="binary")
 
     def events(self, probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Confidence and correctness (N,) of the likeliest of the scored classes."""
+        """Compute confidence and correctness (N,) of the likeliest scored class."""
         assert self.scored is not None
         some = probs[:, self.scored]
         return some.max(axis=1), self.scored[some.argmax(axis=1)] == labels
@@ -68,7 +68,7 @@ _ece_of_events = partial(metrics.ece, bins=_BINS, task="binary")
 
 
 def read_as_published(entry: Entry) -> tuple[LogitPart, LogitPart, Scoring]:
-    """The validation and the test part of an entry, and how 002 measures them: with the logits of all classes."""
+    """Read both parts of an entry with the scoring of Mukhoti et al. (2020), which uses the logits of all classes."""
     if entry.all_classes is None:
         return (*read_parts(entry), Scoring())
     val, test = read_all_classes(entry)

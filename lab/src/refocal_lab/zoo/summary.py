@@ -1,4 +1,4 @@
-"""Entries that differ in their seeds alone, taken together, beside the papers' numbers."""
+"""Group entries that differ only in their seeds, and compare them with the papers' numbers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from refocal_lab.zoo.cards import Card, Entry
 from refocal_lab.zoo.measures import MEASURES, METHODS, Measures
 from refocal_lab.zoo.published import TableCell, lookup
 
-# how far a card may be from its logits, which are rounded to float16
+# allowed difference between a card and its logits, which are rounded to float16
 _TOLERANCES = {"error": 5e-4, "nll": 2e-3, "ece": 1e-3}
 
 
 class Mean(NamedTuple):
-    """A measure over seeds.
+    """The mean of a measure over seeds.
 
     Attributes:
-        mean: Of all values.
-        deviation: Standard deviation (n - 1); None for one value.
+        mean: Mean.
+        deviation: Standard deviation (n - 1); None if there is one value.
         published: The papers' numbers.
     """
 
@@ -35,9 +35,9 @@ class Group:
     """Entries of one recipe.
 
     Attributes:
-        cards: One a seed.
-        methods: Measures, method by method.
-        notes: Where a card says other than its logits.
+        cards: One card per seed.
+        methods: Measures by method.
+        notes: Differences between cards and logits.
     """
 
     cards: list[Card]
@@ -46,10 +46,10 @@ class Group:
 
 
 def summarize(found: Sequence[Entry], measured: Sequence[Measures]) -> list[Group]:
-    """Group entries that differ in their seeds alone.
+    """Group entries that differ only in their seeds.
 
     Args:
-        found: Entries.
+        found: The entries.
         measured: Their measures, in the same order.
     """
     groups: dict[str, list[tuple[Card, Measures]]] = {}
@@ -84,7 +84,7 @@ def _mean(values: list[float], published: list[TableCell]) -> Mean:
 def _notes(card: Card, raw: dict[str, float]) -> list[str]:
     found = {"error": raw["error"], "nll": raw["nll"], "ece": raw["ece_15"]}
     return [
-        f"{card.name}: its card says {name} {getattr(card, name):.4f}, its logits {found[name]:.4f}"
+        f"{card.name}: {name} is {getattr(card, name):.4f} on its card but {found[name]:.4f} from its logits"
         for name, tolerance in _TOLERANCES.items()
         if not abs(getattr(card, name) - found[name]) <= tolerance
     ]

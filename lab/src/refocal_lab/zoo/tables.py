@@ -1,4 +1,4 @@
-"""The zoo for people, in the terminal and as Markdown, and for machines."""
+"""Tables of the zoo for the terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from refocal.report.words import MISSING, format_number, format_percent, printable
+from refocal_lab.papers import PAPERS
 from refocal_lab.zoo.cards import Card, Entry
 from refocal_lab.zoo.measures import METHODS
 from refocal_lab.zoo.summary import Group, Mean
@@ -38,14 +39,14 @@ _IN_NATS = ("nll", "kl_human")
 
 
 class _Row(NamedTuple):
-    """One method of one group; what the group is stands beside its methods, line by line."""
+    """One method of one group; the description of the group fills the first column, line by line."""
 
     cells: list[str]
     first: bool
 
 
 def render_list(found: Sequence[Entry]) -> RenderableType:
-    """A table for each data set and network, a row an entry, as its card has it; names begin with those of the two."""
+    """Make one table per data set and network, with one row per entry, from the cards."""
     tables = []
     for (data, model), members in groupby((entry.card for entry in found), key=lambda card: (card.data, card.model)):
         table, beginning = Table(), f"{data}-{model}-"
@@ -64,7 +65,7 @@ def render_list(found: Sequence[Entry]) -> RenderableType:
 
 
 def render_terminal(groups: Sequence[Group]) -> RenderableType:
-    """A table for each data set and network."""
+    """Make one table per data set and network for the terminal."""
     tables: list[RenderableType] = []
     for title, members in _by_network(groups):
         measures = _list_measures(members)
@@ -82,7 +83,7 @@ def render_terminal(groups: Sequence[Group]) -> RenderableType:
 
 
 def render_markdown(groups: Sequence[Group]) -> str:
-    """The same as Markdown."""
+    """Make the same tables in Markdown."""
     lines = []
     for title, members in _by_network(groups):
         measures = _list_measures(members)
@@ -94,7 +95,7 @@ def render_markdown(groups: Sequence[Group]) -> str:
 
 
 def to_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The same for machines; an infinite value is null."""
+    """Convert the groups to JSON; infinite values become null."""
     keys = ("data", "model", "loss", "gamma", "factor", "label_smoothing", "curvature_penalty", "epochs")
     return [
         {key: getattr(group.cards[0], key) for key in keys}
@@ -125,7 +126,7 @@ def _by_network(groups: Sequence[Group]) -> Iterator[tuple[str, list[Group]]]:
 
 
 def _list_measures(groups: Sequence[Group]) -> list[str]:
-    """The measures that any of the groups has."""
+    """List the measures that any group has."""
     return [name for name in _MEASURES if any(name in group.methods["raw"] for group in groups)]
 
 
@@ -141,11 +142,17 @@ def _rows(groups: Sequence[Group], measures: Sequence[str]) -> Iterator[_Row]:
 
 
 def _format_value(name: str, value: Mean) -> str:
-    """Mean ± deviation, and below them the papers' numbers; everything but NLL and KL in percent."""
+    """Write mean ± deviation and, below, the papers' numbers; all measures except NLL and KL are in percent."""
     ours, theirs = (format_number, _format_published) if name in _IN_NATS else (_format_percent, _format_percent)
     lines = [_format_deviation(value.mean, value.deviation, ours)]
-    lines += [f"{found.paper}: {_format_deviation(found.value, found.deviation, theirs)}" for found in value.published]
+    lines += [
+        f"{_cite(found.paper)}: {_format_deviation(found.value, found.deviation, theirs)}" for found in value.published
+    ]
     return "\n".join(lines)
+
+
+def _cite(paper: str) -> str:
+    return PAPERS[paper].short if paper in PAPERS else paper
 
 
 def _format_deviation(value: float, deviation: float | None, render: Callable[[float], str]) -> str:
@@ -157,7 +164,7 @@ def _format_percent(value: float) -> str:
 
 
 def _format_published(value: float) -> str:
-    """No more digits than the papers have."""
+    """Write a number with no more digits than the papers have."""
     return f"{value:.4g}"
 
 
@@ -170,19 +177,20 @@ def _describe_loss(card: Card) -> list[str]:
 
 def _footnotes(groups: Sequence[Group]) -> Iterator[str]:
     means = [value for group in groups for values in group.methods.values() for value in values.values()]
-    yield "± is the standard deviation over seeds; calibrators are fitted to the validation part."
+    yield "± is the standard deviation over seeds. Calibrators are fitted to the validation part."
     tables: dict[str, set[int]] = {}
     for found in (found for value in means for found in value.published):
         tables.setdefault(found.paper, set()).add(found.table)
     for paper, numbers in sorted(tables.items()):
-        yield f"{paper}: published, in its Table{'s' * (len(numbers) > 1)} {', '.join(map(str, sorted(numbers)))}."
+        places = f"Table{'s' * (len(numbers) > 1)} {', '.join(map(str, sorted(numbers)))}"
+        yield f"{_cite(paper)}: published numbers, from {places}."
     if any(math.isinf(value.mean) for value in means):
-        yield "∞: with label smoothing, Ψ rules out classes that came to be."
+        yield "∞: with label smoothing, Ψ gives some true classes probability 0."
     for group in groups:
         yield from group.notes
 
 
 def _escape_cell(text: str) -> str:
-    """Words that cannot leave their cell, nor become markup."""
+    """Escape text so that it stays in its cell and does not become markup."""
     safe = printable(text).replace("&", "&amp;").replace("<", "&lt;")
     return safe.replace("|", "\\|").replace("\n", "<br>")

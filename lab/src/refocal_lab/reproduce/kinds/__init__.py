@@ -1,4 +1,4 @@
-"""The kinds of computation that a spec may name."""
+"""The kinds of computation that a spec can name."""
 
 from refocal_lab.reproduce.computation import Kind
 from refocal_lab.reproduce.kinds import (

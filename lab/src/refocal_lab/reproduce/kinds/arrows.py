@@ -1,4 +1,4 @@
-"""The focal map of three classes beside the nearest temperature scaling, as arrows on the simplex (003, Fig. 5)."""
+"""Figure 5 of Komisarenko and Kull (2024): the focal map and the nearest temperature scaling as arrows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Maps and the grid of arrows.
+    """The maps and the grid of arrows.
 
     Attributes:
-        gammas: A column of panels each.
-        recorded: Further gammas whose nearest temperature is recorded.
-        side: Arrows start at the inner points of a grid with this many steps a side.
-        logit_range: Each logit lies in plus or minus this, in the search for the nearest temperature.
+        gammas: One column of panels each.
+        recorded: Further gammas whose nearest temperatures are recorded.
+        side: Arrows start at the inner points of a grid with this many steps per side.
+        logit_range: Bound on the absolute value of the logits in the search for the nearest temperature.
     """
 
     gammas: tuple[float, ...]
@@ -34,12 +34,12 @@ class Parameters:
 
 
 def scale_probs(probs: np.ndarray, temperature: float) -> np.ndarray:
-    """Temperature scaling of probabilities."""
+    """Apply temperature scaling to probabilities."""
     return refocal.posterior_from_logits(np.log(probs) / temperature, gamma=0)
 
 
 def compute(given: Parameters, _: Context) -> Numbers:
-    """Where both maps take the points of the grid, and whether an arrow lowers the largest probability."""
+    """Apply both maps to the grid, and count arrows that lower the largest probability."""
     start = interior_grid(given.side)
     values, ends = {}, {}
     for gamma in (*given.gammas, *given.recorded):
@@ -59,7 +59,7 @@ def compute(given: Parameters, _: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Focal maps above, temperature scalings below."""
+    """Draw focal maps above, temperature scalings below."""
     figure.set_size_inches(style.WIDTH, 6.1)
     panels = figure.subplots(2, len(given.gammas), squeeze=False)
     start = np.asarray(numbers.curves["start"])

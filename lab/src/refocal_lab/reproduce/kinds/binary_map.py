@@ -1,4 +1,4 @@
-"""Focal loss of two classes as a map and a proper loss (003, Fig. 1)."""
+"""Figure 1 of Komisarenko and Kull (2024): binary focal loss as a map and a proper loss."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _DASHES = {"focal": ((0, (4, 1.5)), (0, (1, 1.2))), "proper": ("-", (0, (5, 1, 1
 
 @dataclass(frozen=True)
 class Parameters:
-    """Losses for some gammas on the left, maps for some on the right.
+    """The curves: losses on the left, maps on the right.
 
     Attributes:
-        loss_gammas: Focal loss and its proper part for each.
-        map_gammas: The map for each, > -1.
-        points: Of each curve.
-        posterior: A posterior whose focal scores are recorded.
+        loss_gammas: Gammas of focal loss and its proper part.
+        map_gammas: Gammas of the map, > -1.
+        points: Number of points per curve.
+        posterior: Posterior whose focal scores are recorded.
     """
 
     loss_gammas: tuple[float, ...]
@@ -37,7 +37,7 @@ class Parameters:
 
 
 def compute(given: Parameters, _: Context) -> Numbers:
-    """Losses of the true class and the maps."""
+    """Compute the losses of the true class and the maps."""
     inside = np.linspace(0, 1, given.points + 2)[1:-1]
     true = np.zeros(len(inside), dtype=int)
     values, focal_losses, proper_losses = {}, [], []
@@ -59,7 +59,7 @@ def compute(given: Parameters, _: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Losses on the left, maps on the right."""
+    """Draw losses on the left, maps on the right."""
     figure.set_size_inches(style.WIDTH, 3.3)
     left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
     losses = numbers.curves["losses"]

@@ -1,4 +1,4 @@
-"""Temperatures that bound the binary focal map, in theory and by experiment (003, Fig. 3)."""
+"""Figure 3 of Komisarenko and Kull (2024): temperatures that bound the binary focal map."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Parameters:
     """The grid of the experiment.
 
     Attributes:
-        largest_gamma: Gammas are spaced evenly from 0 to it.
-        gammas: How many.
-        example: The gamma whose bounds are recorded.
-        logit_range: Logits lie in plus or minus this.
-        narrower_range: Another range of logits for which the example's bounds are recorded.
-        logit_step: Between logits.
-        temperature_step: Between the temperatures tried.
+        largest_gamma: Gammas are evenly spaced from 0 to this value.
+        gammas: Number of gammas.
+        example: Gamma whose bounds are recorded.
+        logit_range: Bound on the absolute value of the logits.
+        narrower_range: Another bound on the logits, for which the bounds of the example are recorded.
+        logit_step: Step between logits.
+        temperature_step: Step between temperatures.
     """
 
     largest_gamma: float
@@ -42,23 +42,23 @@ class Parameters:
 
 
 def find_bounds(gamma: float, given: Parameters, *, logit_range: float) -> tuple[float, float]:
-    """The tightest temperatures of the grid whose scalings enclose the map at all logits of the grid.
+    """Find the tightest temperatures of the grid whose scalings enclose the map at all logits of the grid.
 
-    With FC(s) = sigmoid(k(s) s), scaling by T lies on one side of the map where 1 / T exceeds k everywhere, on the
-    other where it stays below: no temperature has to be tried one by one. k is even, so negative logits are enough,
-    whose probabilities do not saturate.
+    Write FC(s) = sigmoid(k(s) s). Scaling by T lies on one side of the map if 1 / T exceeds k everywhere, and on the
+    other side if 1 / T is always below k, so the temperatures need not be tried one by one. Because k is even, negative
+    logits are enough; their probabilities do not saturate.
     """
     s = -np.arange(given.logit_step, logit_range, given.logit_step)
     mapped = refocal.posterior_from_logits(np.column_stack([s, np.zeros_like(s)]), gamma=gamma)[:, 0]
     slope = logit(mapped) / s
-    slack = 1e-9  # a temperature that bounds the map up to rounding bounds it
+    slack = 1e-9  # allow for rounding errors
     lower = np.floor((1 / slope.max() + slack) / given.temperature_step) * given.temperature_step
     upper = np.ceil((1 / slope.min() - slack) / given.temperature_step) * given.temperature_step
     return float(lower), float(upper)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Bounds for all gammas."""
+    """Compute the bounds for all gammas."""
     gammas = np.linspace(0, given.largest_gamma, given.gammas)
     theory = np.array([refocal.temperature_bounds(gamma) for gamma in gammas])
     context.progress(f"experimental bounds for {len(gammas)} gammas")
@@ -79,7 +79,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """The bounds on the left, their widths on the right."""
+    """Draw the bounds on the left, their widths on the right."""
     left, right = figure.subplots(1, 2)
     gammas = np.asarray(numbers.curves["gamma"])
     for index, name in enumerate(("theory", "experiment")):

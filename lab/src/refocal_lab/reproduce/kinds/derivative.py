@@ -1,4 +1,4 @@
-"""Focal loss and its derivative, the right one beside one as printed (004, Fig. 1)."""
+"""Figure 1 of Kimura and Naganuma (2024): focal loss, its derivative, and the derivative as printed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NEAR_ONE = 1 - 1e-9
 
 @dataclass(frozen=True)
 class Parameters:
-    """Curves for some gammas.
+    """The curves.
 
     Attributes:
-        gammas: One curve a panel each.
-        points: Of each curve.
+        gammas: One curve per panel each.
+        points: Number of points per curve.
     """
 
     gammas: tuple[float, ...]
@@ -31,7 +31,10 @@ class Parameters:
 
 
 def printed_gradient(p: np.ndarray, gamma: float) -> np.ndarray:
-    """004, Eq. 30, as it stands: (1 - p)^gamma (gamma p (1 - p)^(gamma - 1) - (1 - p)^gamma log p)."""
+    """Equation 30 as printed: (1 - p)^gamma (gamma p (1 - p)^(gamma - 1) - (1 - p)^gamma log p).
+
+    Reference: Kimura and Naganuma (2024), Eq. 30.
+    """
     q = 1 - p
     return q**gamma * (gamma * p * q ** (gamma - 1) - q**gamma * np.log(p))
 
@@ -42,7 +45,7 @@ def derivative_size(p: np.ndarray, gamma: float) -> np.ndarray:
 
 
 def compute(given: Parameters, _: Context) -> Numbers:
-    """The loss, its derivative, the printed expression, and what they tend to at p = 1."""
+    """Compute the loss, its derivative, the printed expression, and their values near p = 1."""
     p = np.linspace(0, 1, given.points + 2)[1:-1]
     near_one = np.array([_NEAR_ONE])
     losses = [refocal.focal_partial(np.log(p), np.log1p(-p), gamma=gamma) for gamma in given.gammas]
@@ -61,12 +64,12 @@ def compute(given: Parameters, _: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Loss, derivative, printed expression."""
+    """Draw the loss, the derivative and the printed expression."""
     figure.set_size_inches(style.WIDTH, 2.9)
     panels = figure.subplots(1, 3)
     shown = {
         "loss": ("loss (nats)", 4),
-        "derivative": ("size of the derivative by p", 6),
+        "derivative": ("absolute derivative with respect to p", 6),
         "printed": ("Eq. 30 as printed", 2),
     }
     for index, (ax, (name, (words, top))) in enumerate(zip(panels, shown.items(), strict=True)):

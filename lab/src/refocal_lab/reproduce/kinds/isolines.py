@@ -1,4 +1,4 @@
-"""Isolines of the expected loss on the simplex of three classes (003, Fig. 4)."""
+"""Figure 4 of Komisarenko and Kull (2024): isolines of the expected loss on the simplex of three classes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Parameters:
     """Losses and levels.
 
     Attributes:
-        truth: The true posterior, for which the loss is expected.
-        gammas: Of the proper parts of focal loss beside the Brier score and cross-entropy.
-        percentiles: Of all expected losses on the simplex, one isoline each.
-        side: Points along a side of the grid that the percentiles are taken on.
-        directions: Points of each isoline.
+        truth: True posterior.
+        gammas: Gammas of the proper parts of focal loss, in addition to the Brier score and cross-entropy.
+        percentiles: Percentiles of the expected loss over the simplex, one isoline each.
+        side: Points per side of the grid for the percentiles.
+        directions: Number of points per isoline.
     """
 
     truth: tuple[float, ...]
@@ -39,7 +39,7 @@ class Parameters:
 
 
 def risks(truth: np.ndarray, gammas: tuple[float, ...]) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
-    """Expected losses of predictions (n, 3)."""
+    """Make functions that compute the expected losses of predictions (n, 3)."""
 
     def proper(gamma: float) -> Callable[[np.ndarray], np.ndarray]:
         def risk(probs: np.ndarray) -> np.ndarray:
@@ -57,9 +57,9 @@ def risks(truth: np.ndarray, gammas: tuple[float, ...]) -> dict[str, Callable[[n
 
 
 def isoline(risk: Callable[[np.ndarray], np.ndarray], level: float, truth: np.ndarray, directions: int) -> np.ndarray:
-    """Distances from the truth at which the risk reaches the level; NaN where the triangle ends before.
+    """Find the distances from the true posterior at which the risk reaches a level; NaN if the triangle ends before.
 
-    From the truth the risk of a proper loss grows along every ray, so that bisection finds the only such distance.
+    The risk of a proper loss grows along every ray from the true posterior, so bisection finds the only such distance.
     """
     angle = 2 * np.pi * np.arange(directions) / directions
     unit = np.column_stack([np.cos(angle), np.sin(angle)])
@@ -80,7 +80,7 @@ def isoline(risk: Callable[[np.ndarray], np.ndarray], level: float, truth: np.nd
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Isolines of each loss, where its risk is least, and how far from a circle the innermost isoline is."""
+    """Compute the isolines of each loss, the place of its minimum, and how far its inner isoline is from a circle."""
     truth, grid = np.array(given.truth), interior_grid(given.side)
     values, lines = {}, {}
     for name, risk in risks(truth, given.gammas).items():
@@ -95,7 +95,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A triangle for each loss."""
+    """Draw one triangle per loss."""
     count = len(numbers.curves["radii"])
     figure.set_size_inches(style.WIDTH * 0.85, 2.65 * -(-count // 2))
     panels = figure.subplots(-(-count // 2), 2).ravel()

@@ -1,4 +1,4 @@
-"""A linear model on four clusters with flipped labels, by cross-entropy and by focal loss (002, Figs. 5 and 6)."""
+"""Figures 5 and 6 of Mukhoti et al. (2020): a linear model on four clusters with flipped labels."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Parameters:
     """Data and training.
 
     Attributes:
-        samples: To train on.
-        test_samples: To look for mistakes in.
-        deviation: Standard deviation of each cluster; the means are (±1, ±1), the class is the sign of the first.
-        flipped: Share of labels that are turned round.
-        gamma: Of focal loss.
-        iterations: Steps of gradient descent over all samples.
-        learning_rate: Of each step.
-        records: How often weights are recorded.
-        seed: Of the samples.
+        samples: Number of training samples.
+        test_samples: Number of test samples.
+        deviation: Standard deviation of each cluster. The means are (±1, ±1); the class is the first sign.
+        flipped: Share of labels that are flipped.
+        gamma: Focusing parameter.
+        iterations: Number of steps of gradient descent over all samples.
+        learning_rate: Learning rate of each step.
+        records: Number of times the weights are recorded.
+        seed: Seed of the samples.
         show: "norms" (Fig. 5) or "mistakes" (Fig. 6).
     """
 
@@ -50,14 +50,14 @@ class Parameters:
 
 
 class Points(NamedTuple):
-    """Features (n, 2) and labels of -1 and 1."""
+    """Features (n, 2), and labels that are -1 or 1."""
 
     features: np.ndarray
     labels: np.ndarray
 
 
 def draw_points(given: Parameters, count: int, rng: np.random.Generator) -> Points:
-    """Four clusters, labels of a share of their points turned round."""
+    """Draw points of four clusters, and flip a share of the labels."""
     corners = rng.choice([-1.0, 1.0], size=(count, 2))
     features = corners + given.deviation * rng.standard_normal((count, 2))
     labels = corners[:, 0].copy()
@@ -66,7 +66,7 @@ def draw_points(given: Parameters, count: int, rng: np.random.Generator) -> Poin
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Gradient descent with both losses from zero weights, and the confidence of mistakes on the test points."""
+    """Run gradient descent with both losses from zero weights; measure the confidence of mistakes on test points."""
     _check.one_of(given.show, "show", ("norms", "mistakes"))
     rng = np.random.default_rng(given.seed)
     train, test = (draw_points(given, count, rng) for count in (given.samples, given.test_samples))
@@ -116,10 +116,12 @@ def _steps_between(given: Parameters) -> int:
 
 
 def descent(train: Points, *, gammas: tuple[float, ...], given: Parameters) -> np.ndarray:
-    """Weights (records, 2, gammas) along gradient descent.
+    """Record the weights (records, 2, gammas) during gradient descent.
 
-    With the margin m = y w·x and p = sigmoid(m), the loss falls with m at the rate (1 - p) phi^gamma(p):
-    cross-entropy's rate times phi (002, Prop. 1).
+    With the margin m = y w·x and p = sigmoid(m), the loss falls with m at the rate (1 - p) phi^gamma(p), which is the
+    rate of cross-entropy times phi.
+
+    Reference: Mukhoti et al. (2020), Proposition 1.
     """
     signed = train.features * train.labels[:, None]
     weights = np.zeros((2, len(gammas)))
@@ -134,7 +136,7 @@ def descent(train: Points, *, gammas: tuple[float, ...], given: Parameters) -> n
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Norms along the way, or mistakes and decision boundaries."""
+    """Draw norms during training, or mistakes and decision boundaries."""
     (_draw_norms if given.show == "norms" else _draw_mistakes)(figure, given, numbers)
 
 
@@ -145,7 +147,7 @@ def _names(given: Parameters) -> tuple[str, str]:
 def _draw_norms(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     figure.set_size_inches(style.WIDTH, 2.9)
     panels = figure.subplots(1, 2)
-    shown = {"logit_norm": "mean size of the logits", "weight_norm": "norm of the weights"}
+    shown = {"logit_norm": "mean absolute logit", "weight_norm": "norm of the weights"}
     for index, (ax, (curve, words)) in enumerate(zip(panels, shown.items(), strict=True)):
         for series, name in enumerate(_names(given)):
             ax.plot(numbers.curves["step"], numbers.curves[curve][series], label=name, **style.line(series))

@@ -1,4 +1,4 @@
-"""How far the focal map of three classes is from the nearest temperature scaling, point by point (003, Fig. 7)."""
+"""Figure 7 of Komisarenko and Kull (2024): difference between the focal map and the nearest temperature scaling."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LEVELS = 7
-_NEAR_CORNER = 0.75  # a top probability from here on
-_MARGIN = 1e-4  # about the least probability of logits in ±5
+_NEAR_CORNER = 0.75  # least top probability of points near a corner
+_MARGIN = 1e-4  # about the smallest probability for logits in ±5
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Maps and the grid.
+    """The maps and the grids.
 
     Attributes:
-        gammas: A panel each.
-        side: Points along a side of the grid that is drawn.
-        fine_side: Points along a side of the grid that the largest differences are looked for on.
-        logit_range: Each logit lies in plus or minus this, in the search for the nearest temperature.
+        gammas: One panel each.
+        side: Points per side of the grid that is drawn.
+        fine_side: Points per side of the grid for the largest differences.
+        logit_range: Bound on the absolute value of the logits in the search for the nearest temperature.
     """
 
     gammas: tuple[float, ...]
@@ -40,12 +40,12 @@ class Parameters:
 
 
 def difference(probs: np.ndarray, *, gamma: float, temperature: float) -> np.ndarray:
-    """The largest difference of a class probability between the focal map and temperature scaling."""
+    """Compute the largest difference of a class probability between the focal map and temperature scaling."""
     return np.max(np.abs(refocal.posterior(probs, gamma=gamma) - scale_probs(probs, temperature)), axis=1)
 
 
 def compute(given: Parameters, _: Context) -> Numbers:
-    """Differences on the grid that is drawn; the largest ones on a finer grid."""
+    """Compute the differences on the drawn grid, and the largest ones on a finer grid."""
     drawn, fine = (closed_grid(side, margin=_MARGIN) for side in (given.side, given.fine_side))
     center = np.full((1, 3), 1 / 3)
     values: dict[str, float] = {}
@@ -67,7 +67,7 @@ def compute(given: Parameters, _: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A triangle for each gamma, darker where the maps differ more."""
+    """Draw one triangle per gamma; darker means a larger difference."""
     figure.set_size_inches(style.WIDTH, 3.1)
     panels = figure.subplots(1, len(given.gammas), squeeze=False)[0]
     points = np.asarray(numbers.curves["points"])

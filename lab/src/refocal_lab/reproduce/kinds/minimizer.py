@@ -1,4 +1,7 @@
-"""The top score of a focal risk minimizer against the top posterior (001, Fig. 2; 002, Fig. 7)."""
+"""The top score of a focal risk minimizer against the top posterior.
+
+Reference: Charoenphakdee et al. (2021), Figure 2; Mukhoti et al. (2020), Figure 7.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ _AXES = {"score": "top score of the minimizer, max q", "posterior": "top posteri
 
 @dataclass(frozen=True)
 class Parameters:
-    """Curves for some gammas, a panel for each number of classes.
+    """The curves; there is one panel per number of classes.
 
     Attributes:
-        classes: Numbers of classes; the classes but the first share the rest evenly.
+        classes: Numbers of classes; all classes except the first are equally likely.
         gammas: One curve each.
-        points: Of each curve.
-        horizontal: "score": the posterior of each score; "posterior": the score of each posterior.
-        whole_axis: Begin at 0, with what is the top class only from one over the number of classes on.
-        posteriors: Top posteriors of two classes whose scores are recorded.
+        points: Number of points per curve.
+        horizontal: Horizontal axis: "score" or "posterior".
+        whole_axis: Whether the axis starts at 0; the first class is the top class only above 1 / classes.
+        posteriors: Top posteriors, for two classes, whose scores are recorded.
     """
 
     classes: tuple[int, ...]
@@ -40,13 +43,13 @@ class Parameters:
 
 
 def rows(top: np.ndarray, classes: int) -> np.ndarray:
-    """Probabilities with these values of the first class and the rest shared evenly."""
+    """Make rows with these probabilities of the first class; the other classes are equally likely."""
     rest = np.repeat((1 - top)[:, None] / (classes - 1), classes - 1, axis=1)
     return np.concatenate([top[:, None], rest], axis=1)
 
 
 def compute(given: Parameters, _: Context) -> Numbers:
-    """The curves, the scores at some posteriors, and how far a score exceeds its posterior."""
+    """Compute the curves, the scores of some posteriors, and by how much a score exceeds its posterior."""
     _check.one_of(given.horizontal, "horizontal", tuple(_AXES))
     change = refocal.posterior if given.horizontal == "score" else refocal.minimizer
     values, panels = {}, []
@@ -55,7 +58,7 @@ def compute(given: Parameters, _: Context) -> Numbers:
         curves = [change(rows(top, classes), gamma=gamma)[:, 0] for gamma in given.gammas]
         panels.append({"top": top, "curves": curves})
         sign = 1 if given.horizontal == "score" else -1
-        at_top = top >= 1 / classes  # below, another class is the top one
+        at_top = top >= 1 / classes  # below, another class is the top class
         for gamma, curve in zip(given.gammas, curves, strict=True):
             values[f"excess({classes}, {gamma:g})"] = float(np.max(sign * (top - curve)[at_top]))
     for posterior in given.posteriors:
@@ -66,7 +69,7 @@ def compute(given: Parameters, _: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A square panel for each number of classes."""
+    """Draw one square panel per number of classes."""
     count = len(given.classes)
     figure.set_size_inches(style.WIDTH * (0.98 if count > 1 else 0.55), 3.5)
     panels = figure.subplots(1, count, squeeze=False)[0]

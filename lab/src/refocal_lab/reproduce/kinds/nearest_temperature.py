@@ -1,4 +1,4 @@
-"""The temperature scaling nearest to the focal map, and what it leaves (003, Figs. 2 and 6)."""
+"""Figures 2 and 6 of Komisarenko and Kull (2024): the temperature scaling nearest to the focal map, and its error."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _LINE = ("slope", "intercept")
 
 @dataclass(frozen=True)
 class Parameters:
-    """The relation of gamma and 1 / T.
+    """The relation between gamma and 1 / T.
 
     Attributes:
-        classes: Numbers of classes, of 2, 3 and 4.
-        largest_gamma: Gammas are spaced evenly from 0 to it.
-        gammas: How many.
-        logit_range: Each logit lies in plus or minus this.
-        fits_up_to: A straight line is fitted to the gammas up to each of these; the first is drawn.
+        classes: Numbers of classes, from 2 to 4.
+        largest_gamma: Gammas are evenly spaced from 0 to this value.
+        gammas: Number of gammas.
+        logit_range: Bound on the absolute value of the logits.
+        fits_up_to: A line is fitted to the gammas up to each of these values; the first line is drawn.
         recorded: Gammas whose temperatures are recorded.
-        right: What the right panel shows: the "maps" of two classes at the recorded gammas, or the largest "error".
+        right: Content of the right panel: "maps" for the binary maps at the recorded gammas, or "error".
     """
 
     classes: tuple[int, ...]
@@ -43,7 +43,7 @@ class Parameters:
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Nearest temperatures, a straight line through their inverses, and the errors."""
+    """Compute the nearest temperatures, a line through their inverses, and the errors."""
     _check.one_of(given.right, "right", ("maps", "error"))
     gammas = np.linspace(0, given.largest_gamma, given.gammas)
     values: dict[str, float] = {}
@@ -74,7 +74,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """1 / T against gamma on the left; maps or errors on the right."""
+    """Draw 1 / T against gamma on the left, maps or errors on the right."""
     figure.set_size_inches(style.WIDTH, 3.2)
     left, right = figure.subplots(1, 2)
     gammas = np.asarray(numbers.curves["gamma"])
@@ -93,7 +93,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         )
         words = f"{slope:.2f} γ + {intercept:.2f}"
         left.plot(gammas, slope * gammas + intercept, label=words, **style.line(index, linewidth=1))
-    left.set(xlim=(0, None), ylim=(0, None), xlabel="γ", ylabel="inverse temperature nearest to the map, 1/T")
+    left.set(xlim=(0, None), ylim=(0, None), xlabel="γ", ylabel="inverse of the nearest temperature, 1/T")
     left.legend(loc="upper left")
     style.label_panel(left, 0)
     (_draw_maps if given.right == "maps" else _draw_errors)(right, given, numbers)
@@ -117,7 +117,7 @@ def _draw_errors(ax: Axes, given: Parameters, numbers: Numbers) -> None:
     for index, classes in enumerate(given.classes):
         percent = 100 * np.asarray(numbers.curves["error"][index])
         ax.plot(numbers.curves["gamma"], percent, label=f"{classes} classes", **style.line(index))
-    ax.set(xlim=(0, None), ylim=(0, None), xlabel="γ", ylabel="largest difference of a probability (%)")
+    ax.set(xlim=(0, None), ylim=(0, None), xlabel="γ", ylabel="largest difference in probability (%)")
     ax.legend(loc="upper left")
 
 

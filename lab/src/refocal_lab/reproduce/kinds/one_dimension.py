@@ -1,4 +1,4 @@
-"""Networks on one feature and three classes whose posterior is known (001, Fig. 3)."""
+"""Figure 3 of Charoenphakdee et al. (2021): networks on one feature and three classes with a known posterior."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Parameters:
     """Densities, networks and training.
 
     Attributes:
-        priors: Of the classes.
-        means: Of their normal densities.
-        deviations: Of their normal densities.
-        gammas: Of the focal losses beside cross-entropy.
-        samples: To train on; half as many to hold out, for the temperature.
-        test_samples: To measure on.
+        priors: Class priors.
+        means: Means of the normal class densities.
+        deviations: Standard deviations of the normal class densities.
+        gammas: Gammas of the focal losses; cross-entropy is added.
+        samples: Number of training samples; half as many are held out to fit the temperature.
+        test_samples: Number of test samples.
         hidden: Width of both hidden layers.
-        epochs: Passes over the training data.
-        batch: Samples a step.
-        learning_rate: At the start.
-        points: Of each curve.
-        seed: Of samples, weights and batches.
+        epochs: Number of passes over the training data.
+        batch: Number of samples per step.
+        learning_rate: Initial learning rate.
+        points: Number of points per curve.
+        seed: Seed of samples, weights and batches.
     """
 
     priors: tuple[float, ...]
@@ -56,27 +56,27 @@ class Parameters:
 
 
 def joint(given: Parameters, x: np.ndarray) -> np.ndarray:
-    """p(x, y), shape (n, classes)."""
+    """The joint density p(x, y), shape (n, classes)."""
     deviations = np.array(given.deviations)
     scaled = (x[:, None] - np.array(given.means)) / deviations
     return np.array(given.priors) * np.exp(-(scaled**2) / 2) / (deviations * np.sqrt(2 * np.pi))
 
 
 def posterior(given: Parameters, x: np.ndarray) -> np.ndarray:
-    """p(y|x)."""
+    """The posterior p(y|x), shape (n, classes)."""
     density = joint(given, x)
     return density / density.sum(axis=1, keepdims=True)
 
 
 def draw_samples(given: Parameters, count: int, rng: np.random.Generator) -> Samples:
-    """One trial of samples from the joint density."""
+    """Draw one trial of samples from the joint density."""
     labels = rng.choice(len(given.priors), size=count, p=given.priors)
     x = np.array(given.means)[labels] + np.array(given.deviations)[labels] * rng.standard_normal(count)
     return Samples(x[None, :, None], labels[None])
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Train the networks; measure their scores raw, after temperature scaling by NLL, and after the map."""
+    """Train the networks, and measure raw scores, scores after temperature scaling by NLL, and scores after Psi."""
     from refocal.calibrators import TemperatureScaling
 
     rng = np.random.default_rng(given.seed)
@@ -115,7 +115,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Densities, posterior and cross-entropy in the first row; a row for each gamma."""
+    """Draw densities, posterior and cross-entropy in the first row, then one row per gamma."""
     figure.set_size_inches(style.WIDTH, 1.9 * (1 + len(given.gammas)))
     panels = figure.subplots(1 + len(given.gammas), 3, sharex=True)
     x = np.asarray(numbers.curves["x"])

@@ -1,4 +1,7 @@
-"""phi^gamma, the factor between the gradients of focal loss and cross-entropy (001, Fig. 1; 002, Fig. 4a)."""
+"""phi^gamma, the ratio of the gradients of focal loss and cross-entropy.
+
+Reference: Charoenphakdee et al. (2021), Figure 1; Mukhoti et al. (2020), Figure 4a.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _UNDER, _BETWEEN, _OVER = "0.94", "0.87", "0.78"
-_STRIP = -0.14  # below the curves, for the names of the regions
+_STRIP = -0.14  # lower limit of the axis, to make room for the names of the regions
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Curves for some gammas.
+    """The curves.
 
     Attributes:
         gammas: One curve each.
-        points: Of each curve.
-        regions_of: The gamma whose over- and underconfident regions are shaded; 0 for none.
-        name: Of the function, on its axis.
-        evaluated_at: Probability at which each curve's value is recorded.
+        points: Number of points per curve.
+        regions_of: Gamma whose overconfident and underconfident regions are shaded; 0 for none.
+        name: Label of the vertical axis.
+        evaluated_at: Probabilities at which the values are recorded.
     """
 
     gammas: tuple[float, ...]
@@ -39,7 +42,7 @@ class Parameters:
 
 
 def compute(given: Parameters, _: Context) -> Numbers:
-    """The curves, their thresholds, and their values at some probabilities."""
+    """Compute the curves, their thresholds, and their values at some probabilities."""
     p = np.linspace(0, 1, given.points)
     values = {}
     for gamma in given.gammas:
@@ -51,7 +54,7 @@ def compute(given: Parameters, _: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """One panel."""
+    """Draw one panel."""
     figure.set_size_inches(style.WIDTH * 0.72, 3.3)
     ax = figure.subplots()
     if given.regions_of:
@@ -61,7 +64,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         ax.plot(numbers.curves["p"], curve, label=f"γ = {gamma:g}", **style.line(index))
     top = max(map(max, numbers.curves["phi"]))
     ax.set(xlim=(0, 1), ylim=(_STRIP if given.regions_of else 0, 1.15 * top))
-    # the regions are those of the largest score, whichever class is true
+    # The regions refer to the largest score, whatever the true class.
     ax.set(xlabel="top score" if given.regions_of else "probability of the true class", ylabel=given.name)
     ax.legend(loc="upper right")
 

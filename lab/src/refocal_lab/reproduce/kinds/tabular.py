@@ -1,4 +1,4 @@
-"""Networks on many tabular sets: does the map bring focal loss back to cross-entropy's calibration? (001, App. C)."""
+"""Appendix C of Charoenphakdee et al. (2021): calibration on tabular data sets, with focal loss and after Psi."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BINS = 10
 _TRAIN, _HELD_OUT = 0.6, 0.2
-_WHEN = {"best": "least validation loss", "last": "last epoch"}
+_WHEN = {"best": "lowest validation loss", "last": "last epoch"}
 _HOW = {"raw": "raw", "psi": "after Ψ"}
 
 
@@ -30,16 +30,16 @@ class Parameters:
     """Data sets, networks and training.
 
     Attributes:
-        sets: Names of npz files in the folder tabular of the data folder, with X (n, d), y (n,) and categorical (d,).
-        gammas: Of the focal losses beside cross-entropy.
-        trials: Splits, each with its own initial weights.
-        most_rows: Larger sets are cut to a random subset of this size in each trial; 0 for no limit.
+        sets: Names of npz files in `tabular/` of the data folder, with X (n, d), y (n,) and categorical (d,).
+        gammas: Gammas of the focal losses; cross-entropy is added.
+        trials: Number of splits, each with its own initial weights.
+        most_rows: Larger data sets are cut to a random subset of this size in each trial; 0 for no limit.
         hidden: Width of both hidden layers.
-        epochs: Passes over the training data.
-        batch: Samples a step.
-        learning_rate: At the start.
-        weight_decay: Of all weights.
-        seed: Of splits, weights and batches.
+        epochs: Number of passes over the training data.
+        batch: Number of samples per step.
+        learning_rate: Initial learning rate.
+        weight_decay: Weight decay of all weights.
+        seed: Seed of splits, weights and batches.
     """
 
     sets: tuple[str, ...]
@@ -55,7 +55,7 @@ class Parameters:
 
 
 class Table(NamedTuple):
-    """A data set as it is read."""
+    """A data set as stored."""
 
     features: np.ndarray
     labels: np.ndarray
@@ -66,33 +66,33 @@ def read_table(folder: Path | None, name: str) -> Table:
     """Read a data set.
 
     Raises:
-        FileNotFoundError: If no folder was given or the set is not in it.
-        ValueError: If arrays are missing, do not fit each other, or are not finite.
+        FileNotFoundError: If no folder was given or the data set is not in it.
+        ValueError: If arrays are missing, have shapes that do not match, or are not finite.
     """
     if folder is None:
-        msg = "this needs a folder of data files with tabular/*.npz: give it by --data or by $REFOCAL_DATA"
+        msg = "this figure needs a data folder with tabular/*.npz: give it with --data or $REFOCAL_DATA"
         raise FileNotFoundError(msg)
     file = folder / "tabular" / f"{name}.npz"
     if not file.is_file():
-        msg = f"no data set {name!r}: {file} is not there"
+        msg = f"no data set {name!r}: {file} does not exist"
         raise FileNotFoundError(msg)
     with np.load(file, allow_pickle=False) as arrays:
         missing = [key for key in ("X", "y", "categorical") if key not in arrays]
         if missing:
-            msg = f"{file} must have the arrays X, y and categorical, got {', '.join(arrays)}"
+            msg = f"{file} must contain the arrays X, y and categorical, got {', '.join(arrays)}"
             raise ValueError(msg)
         table = Table(np.asarray(arrays["X"], dtype=float), np.asarray(arrays["y"]), np.asarray(arrays["categorical"]))
     if table.features.shape != (len(table.labels), len(table.categorical)):
-        msg = f"{file}: X must have the shape of y and categorical, got {table.features.shape}"
+        msg = f"{file}: X must have shape (len(y), len(categorical)), got {table.features.shape}"
         raise ValueError(msg)
     if not np.isfinite(table.features).all():
-        msg = f"{file}: X must be finite, a value is NaN or infinite"
+        msg = f"{file}: X must be finite, got NaN or infinity"
         raise ValueError(msg)
     return table
 
 
 def encode(table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Categories as indicators, numbers as they are; labels 0 ... K - 1."""
+    """Encode categories as indicators and labels as 0 ... K - 1; numbers stay."""
     columns = []
     for column, categorical in zip(table.features.T, table.categorical, strict=True):
         levels = np.unique(column) if categorical else None
@@ -101,13 +101,13 @@ def encode(table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split(table: Table, given: Parameters, rng: np.random.Generator) -> tuple[Samples, Samples, Samples]:
-    """Training, held-out and test samples of all trials; each class is split alike, the columns are standardized."""
+    """Split all trials into training, held-out and test samples, stratified by class, with standardized columns."""
     features, labels = encode(table)
     parts: tuple[list[Samples], ...] = ([], [], [])
     for _ in range(given.trials):
         rows = rng.permutation(len(labels))
         rows = rows[: given.most_rows] if given.most_rows else rows
-        # ranked within their classes, the first 60 % of each class are trained on
+        # rank the rows within their class; the first 60 % of each class are training samples
         rank = np.empty(len(rows))
         for label in np.unique(labels[rows]):
             members = np.flatnonzero(labels[rows] == label)
@@ -125,7 +125,7 @@ def split(table: Table, given: Parameters, rng: np.random.Generator) -> tuple[Sa
 
 
 def measure(table: Table, given: Parameters, seed: int) -> dict[str, list[float]]:
-    """Mean test ECE and error over the trials of one data set: for cross-entropy, then for each gamma."""
+    """Measure mean test ECE and error over the trials of one data set, for cross-entropy and then for each gamma."""
     gammas = (0.0, *given.gammas)
     training, held_out, test = split(table, given, np.random.default_rng(seed))
     recipe = SmallNetworkRecipe(given.hidden, given.epochs, given.batch, given.learning_rate, given.weight_decay)
@@ -149,7 +149,7 @@ def measure(table: Table, given: Parameters, seed: int) -> dict[str, list[float]
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Each data set, then paired comparisons with cross-entropy over the data sets."""
+    """Measure each data set, then compare with cross-entropy over the data sets, in pairs."""
     tables = [read_table(context.data, name) for name in given.sets]
     found = []
     for index, (name, table) in enumerate(zip(given.sets, tables, strict=True)):
@@ -170,7 +170,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def compare_paired(differences: np.ndarray) -> dict[str, float]:
-    """The mean difference with its 95 % interval by Student's t, Wilcoxon's p-value, and how often it is positive."""
+    """Compute the mean difference, its 95 % interval by Student's t, Wilcoxon's p-value, and the share above 0."""
     from scipy import stats
 
     mean, count = float(differences.mean()), len(differences)
@@ -186,7 +186,7 @@ def compare_paired(differences: np.ndarray) -> dict[str, float]:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Mean differences above, the data sets one by one below; a column for each choice of the epoch."""
+    """Draw mean differences above and the data sets below, with one column per choice of the epoch."""
     figure.set_size_inches(style.WIDTH, 6.0)
     panels = figure.subplots(2, 2, height_ratios=(1, 1.5))
     for column, (when, words) in enumerate(_WHEN.items()):
@@ -197,7 +197,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     limits = np.array([ax.get_ylim() for ax in panels[0]])
     for ax in panels[0]:
         ax.set(xlim=(-0.5, len(given.gammas) - 0.5), ylim=(limits[:, 0].min(), limits[:, 1].max()))
-    panels[0, 0].set_ylabel("ECE − cross-entropy's\n(percentage points)")
+    panels[0, 0].set_ylabel("ECE minus that of\ncross-entropy (% points)")
     panels[1, 0].set_ylabel("ECE with focal loss (%)")
     panels[0, 0].legend(loc="upper left")
     panels[1, 0].legend(loc="lower right")

@@ -1,4 +1,4 @@
-"""The temperature that is best for each gamma of the focal map, for networks trained with several gammas."""
+"""Figure 8 of Komisarenko and Kull (2024): the best temperature for each gamma of the focal map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refocal_lab import zoo
 from refocal_lab.reproduce import style
 from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
 from refocal_lab.reproduce.kinds.zoo_focal_scaling import temperatures
-from refocal_lab.reproduce.zoo_entries import Network, Rows, collapse_rows, select_entries, was_trained_with, zoo_kind
+from refocal_lab.reproduce.zoo_entries import Network, Rows, collapse_rows, is_focal_network, select_entries, zoo_kind
 from refocal_lab.zoo.measures import LogitPart, read_parts
 from refocal_lab.zoo.published import parse_variant
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to try.
+    """The networks and the grids.
 
     Attributes:
-        networks: "cifar10 resnet50" and the like.
-        train_gammas: Of the focal losses of the training.
-        map_gammas: Of the focal map.
-        step: Of the grid of temperatures up to 5.
+        networks: For example "cifar10 resnet50".
+        train_gammas: Gammas of the training losses.
+        map_gammas: Gammas of the focal map.
+        step: Step of the grid of temperatures up to 5.
     """
 
     networks: tuple[str, ...]
@@ -37,13 +37,12 @@ class Parameters:
     step: float
 
     def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with one of the gammas."""
-        losses = [f"focal {gamma:g}" for gamma in self.train_gammas]
-        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, losses)
+        """Select these networks, trained with one of these gammas."""
+        return is_focal_network(card, self.networks, self.train_gammas)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Mean of the best temperatures over the seeds, and how much of their variance a line explains."""
+    """Compute the mean best temperatures over seeds, and the share of their variance that a line explains."""
     found = select_entries(given, context)
     values: dict[str, float] = {}
     absent, lines = [], []
@@ -66,7 +65,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def best_temperatures(val: LogitPart, given: Parameters) -> list[float]:
-    """For each gamma of the map the temperature with the least ECE (15 bins of equal mass) of the validation part."""
+    """Find, for each gamma of the map, the temperature with the lowest validation ECE (15 bins of equal mass)."""
     return [
         FocalTemperatureScaling(
             objective="adaptive_ece", search="grid", gamma_grid=[gamma], temperature_grid=temperatures(given.step)
@@ -78,7 +77,7 @@ def best_temperatures(val: LogitPart, given: Parameters) -> list[float]:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A panel for each network that the zoo holds."""
+    """Draw one panel per network of the zoo."""
     held = list(dict.fromkeys(line["network"] for line in numbers.curves["lines"])) or [""]
     figure.set_size_inches(style.WIDTH * (0.6 if len(held) == 1 else 1), 3.1)
     panels = figure.subplots(1, len(held), squeeze=False)[0]

@@ -1,4 +1,4 @@
-"""Box plots of ECE over trials by gamma, raw and after Psi, and which gamma is best for which network."""
+"""Figures 5 and 6 of Charoenphakdee et al. (2021): box plots of ECE by gamma, raw and after Psi."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = 3
 
 
 def compute(given: ParadigmParameters, context: Context) -> Numbers:
-    """ECE of each trial; the best gamma, and how raw ECE goes with gamma, of a network that has them all."""
+    """Compute the ECE of each trial. For networks with all gammas, find the best gamma and how raw ECE changes."""
     found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
@@ -59,12 +59,12 @@ def _measure_eces(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[
 
 
 def _find_best(gammas: tuple[float, ...], by_gamma: list[list[float]]) -> float | None:
-    """The gamma with the least mean, if all were tried."""
+    """Find the gamma with the lowest mean; None if a gamma is missing."""
     return gammas[int(np.argmin([np.mean(several) for several in by_gamma]))] if all(by_gamma) else None
 
 
 def _summarize(gammas: tuple[float, ...], eces: dict[str, list[list[float]]]) -> dict[str, float | None]:
-    """What 001 says of the boxes; None where a gamma is missing."""
+    """Compute the numbers that the paper states about the boxes; None if a gamma is missing."""
     named = ("best gamma raw", "best gamma psi", "least step of raw", "share better after psi")
     if not all(eces["raw"]):
         return dict.fromkeys(named)
@@ -79,7 +79,7 @@ def _summarize(gammas: tuple[float, ...], eces: dict[str, list[list[float]]]) ->
 
 
 def draw(figure: Figure, given: ParadigmParameters, numbers: Numbers) -> None:
-    """A panel for each network and paradigm that the zoo holds."""
+    """Draw one panel per network and paradigm of the zoo."""
     boxes = numbers.curves["boxes"]
     columns = min(_COLUMNS, max(len(boxes), 1))
     count = max(-(-len(boxes) // columns), 1)

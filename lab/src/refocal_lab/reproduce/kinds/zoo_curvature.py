@@ -1,4 +1,4 @@
-"""004's Figures 2 and 3 on the zoo's networks: curvature from their cards, by gamma and against ECE."""
+"""Figures 2 and 3 of Kimura and Naganuma (2024) for networks of the zoo: curvature by gamma, and against ECE."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from refocal_lab.reproduce.zoo_entries import (
     Rows,
     collapse_rows,
     format_spread,
+    is_focal_network,
     select_entries,
-    was_trained_with,
     zoo_kind,
 )
 from refocal_lab.zoo.published import parse_variant
@@ -31,12 +31,12 @@ _HEIGHT = 2.7
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to show.
+    """The networks and the figure.
 
     Attributes:
-        networks: "cifar10 resnet20" and the like.
+        networks: For example "cifar10 resnet20".
         gammas: Focusing parameters; 0 for cross-entropy.
-        part: Of the data that the Hessian is over.
+        part: Part of the data over which the Hessian is taken.
         against: "gamma" for Figure 2, "trace" for Figure 3.
     """
 
@@ -46,13 +46,12 @@ class Parameters:
     against: str
 
     def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with one of the gammas."""
-        losses = [f"focal {gamma:g}" for gamma in self.gammas]
-        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, losses)
+        """Select these networks, trained with one of these gammas."""
+        return is_focal_network(card, self.networks, self.gammas)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """The runs whose cards have both Hessians, and what they say."""
+    """Collect the runs whose cards have both Hessians, and summarize them."""
     found = select_entries(given, context)
     runs: list[dict[str, Any]] = []
     rows: Rows = [("network", "", *(f"γ = {gamma:g}" for gamma in given.gammas))]
@@ -76,7 +75,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def _read_run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict[str, Any] | None:
-    """A run, if its card has both Hessians over this part; of several measurements the one with the most samples."""
+    """Read a run; None if its card lacks a Hessian. Of several measurements, take the one with the most samples."""
     run: dict[str, Any] = {"network": str(network), "gamma": gamma, "seed": card.seed, "ece": card.ece}
     for name in HESSIANS:
         entries = [
@@ -93,9 +92,9 @@ def _read_run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict
 
 
 def _list_rows(given: Parameters) -> list[tuple[str, str, float]]:
-    """Words, key and factor of each row."""
+    """List the label, key and factor of each row."""
     key, words = ("lambda_max", "λmax") if given.against == "gamma" else ("trace", "trace")
-    short = {"trained": "loss trained with", "cross_entropy": "cross-entropy"}
+    short = {"trained": "training loss", "cross_entropy": "cross-entropy"}
     return [*((f"{words}, {short[name]}", f"{key}_{name}", 1.0) for name in HESSIANS), ("ECE, %", "ece", 100.0)]
 
 
@@ -104,7 +103,7 @@ def _cells(gammas: tuple[float, ...], runs: curvature_runs.Runs, key: str, facto
 
 
 def _flatten(entry: dict[str, Any]) -> dict[str, float]:
-    """Single numbers of a record: means with their limits, and the seeds' mean where there are none."""
+    """Flatten a record to single numbers: means with their limits if there are any."""
     flat: dict[str, float] = {}
     for what, value in entry.items():
         if isinstance(value, dict):
@@ -116,7 +115,7 @@ def _flatten(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _expected_values(given: Parameters) -> list[tuple[str, str]]:
-    """What every network should have: about what, and which number."""
+    """List the numbers that every network should have: subject and key."""
     if given.against == "gamma":
         means = [f"lambda_max_{name}_at_largest_over_at_0" for name in HESSIANS]
         means += ["gamma_of_least_ece", "ece_at_0_less_least_between", "ece_at_largest_less_least_between"]
@@ -129,7 +128,7 @@ def _expected_values(given: Parameters) -> list[tuple[str, str]]:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A row of panels for each network that the zoo has measured with several gammas."""
+    """Draw one row of panels per network that was measured with several gammas."""
     runs = numbers.curves["runs"]
     gammas = {name: {run["gamma"] for run in runs if run["network"] == name} for name in given.networks}
     networks = [name for name in given.networks if len(gammas[name]) > 1]

@@ -1,4 +1,4 @@
-"""Temperature scaling against focal temperature scaling by what they are chosen by (003's Table 1)."""
+"""Table 1 of Komisarenko and Kull (2024): temperature scaling and focal temperature scaling."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _PUBLISHED = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the table has.
+    """The content of the table.
 
     Attributes:
-        networks: "cifar10 resnet50" and the like; all others of the zoo with one of its data sets follow them.
-        losses: "focal 3" and the like.
-        step: Of the grid of temperatures up to 5.
+        networks: For example "cifar10 resnet50". Other networks of the zoo on the same data sets are appended.
+        losses: For example "focal 3".
+        step: Step of the grid of temperatures up to 5.
     """
 
     networks: tuple[str, ...]
@@ -58,13 +58,13 @@ class Parameters:
     step: float
 
     def wants(self, card: zoo.Card) -> bool:
-        """Every network of the paper's data sets that was trained with one of the losses."""
+        """Select the networks on these data sets that were trained with one of the losses."""
         data = {Network.parse(text).data for text in self.networks}
         return card.data in data and was_trained_with(card, self.losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Each entry with both methods chosen by both criteria; gains are means over all entries."""
+    """Evaluate each entry with both methods, tuned by both criteria; gains are means over all entries."""
     found = select_entries(given, context)
     networks = list(dict.fromkeys([*map(Network.parse, given.networks), *found.networks]))
     rows: Rows = [
@@ -99,14 +99,14 @@ def _trials(
 
 
 def temperatures(step: float) -> np.ndarray:
-    """The grid of 003: multiples of the step up to 5."""
+    """The temperature grid of Komisarenko and Kull (2024): multiples of the step up to 5."""
     return step * np.arange(1, round(5 / step) + 1)
 
 
 def _evaluate_choice(
     method: str, criterion: Objective, val: LogitPart, test: LogitPart, step: float
 ) -> dict[str, float]:
-    """Parameters by the validation part, measures of the test part."""
+    """Tune a method on the validation part and measure it on the test part."""
     grid = temperatures(step)
     if method == "ts":
         gamma = 0.0
@@ -154,7 +154,7 @@ def _format_published(network: Network, loss: str, how: str, criterion: str, fac
 
 
 def _gains(trials: list[dict[str, Any]]) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Relative gains of the mean over all trials, test part, in percent."""
+    """Compute relative gains in percent, from means over all trials on the test part."""
     named = {
         "gain in ECE of focal TS": ("ts, adaptive_ece", "fts, adaptive_ece", "adaptive_ece"),
         "gain in log-loss of focal TS": ("ts, nll", "fts, nll", "nll"),
@@ -172,7 +172,7 @@ def _gains(trials: list[dict[str, Any]]) -> tuple[dict[str, float], tuple[str, .
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Log-loss and ECE of each entry, by loss, of those that the zoo holds; TS and focal TS side by side."""
+    """Draw log-loss and ECE of each entry by loss, with TS and focal TS side by side."""
     figure.set_size_inches(style.WIDTH, 3.3)
     panels = figure.subplots(1, 2)
     measured = numbers.curves["networks"]
@@ -200,7 +200,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         short = {"cross-entropy": "cross-\nentropy", "flsd-53": "FLSD-\n53", "adafocal": "Ada-\nFocal"}
         ax.set_xticks(range(len(losses)), [short.get(loss, loss_label(loss)) for loss in losses])
         ax.set_ylabel(("log-loss (nats)", "ECE, 15 bins of equal mass (%)")[index])
-        style.label_panel(ax, index, f"chosen by {_CRITERIA[criterion]}")
+        style.label_panel(ax, index, f"tuned by {_CRITERIA[criterion]}")
         if not measured:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
     style.start_at_zero(panels[1])

@@ -1,4 +1,4 @@
-"""Norms of the loss's gradient by the logits at the end of training, for cross-entropy and focal loss."""
+"""Gradient norms with respect to the logits at the end of training, after Figure 4 of Mukhoti et al. (2020)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from refocal_lab.reproduce.zoo_entries import (
     Rows,
     collapse_rows,
     format_spread,
+    is_focal_network,
     select_entries,
     softmax,
-    was_trained_with,
     zoo_kind,
 )
 from refocal_lab.zoo.measures import LogitPart, read_parts
@@ -27,17 +27,17 @@ from refocal_lab.zoo.published import parse_variant
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SMALL = 0.01  # a norm below which a sample moves the weights no more
+_SMALL = 0.01  # below this norm a sample hardly moves the weights
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to show.
+    """The networks and the histogram.
 
     Attributes:
-        networks: The paper's, then others; the first that the zoo holds is drawn.
-        gammas: Of focal loss; 0 for cross-entropy.
-        bins: Of the histogram, from 0 to the largest norm.
+        networks: The paper's network, then others; the first one in the zoo is drawn.
+        gammas: Focusing parameters; 0 for cross-entropy.
+        bins: Number of bins of the histogram.
     """
 
     networks: tuple[str, ...]
@@ -45,13 +45,15 @@ class Parameters:
     bins: int
 
     def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with one of the gammas."""
-        losses = [f"focal {gamma:g}" for gamma in self.gammas]
-        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, losses)
+        """Select these networks, trained with one of these gammas."""
+        return is_focal_network(card, self.networks, self.gammas)
 
 
 def norms(part: LogitPart, gamma: float) -> np.ndarray:
-    """|dL/dz| = g(p, gamma) |softmax(z) - e_y| of each sample, g of 002's Proposition 1."""
+    """Compute |dL/dz| = g(p, gamma) |softmax(z) - e_y| of each sample.
+
+    Reference: Mukhoti et al. (2020), Proposition 1.
+    """
     probs = softmax(part.logits)
     residual = probs.copy()
     rows = np.arange(len(part.labels))
@@ -60,7 +62,7 @@ def norms(part: LogitPart, gamma: float) -> np.ndarray:
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Mean norm, its least fall from one gamma to the next, share of small norms, histograms of all seeds' samples."""
+    """Compute mean norms, their smallest drop between gammas, shares of small norms, and histograms over all seeds."""
     found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
@@ -92,7 +94,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """One panel, shares on a logarithmic scale."""
+    """Draw one panel with a logarithmic scale."""
     figure.set_size_inches(style.WIDTH * 0.72, 3.2)
     ax = figure.subplots()
     histograms = numbers.curves["histograms"]
@@ -102,7 +104,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             index = given.gammas.index(item["gamma"])
             label = f"γ = {item['gamma']:g}" if item["gamma"] else "cross-entropy"
             ax.stairs(item["shares"], item["edges"], label=label, **style.line(index, linewidth=1.2))
-    ax.set(yscale="log", xlabel="norm of the loss's gradient by the logits", ylabel="share of the samples")
+    ax.set(yscale="log", xlabel="gradient norm with respect to the logits", ylabel="share of samples")
     if shown:
         ax.legend(title=Network.parse(shown).label)
     else:

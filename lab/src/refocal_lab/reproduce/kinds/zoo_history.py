@@ -1,4 +1,4 @@
-"""Measures after each epoch of training, from the histories of the zoo."""
+"""Figures 1 to 3 of Mukhoti et al. (2020): measures after each epoch, from the training histories of the zoo."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WORDS = {"nll": "NLL", "error": "error", "ece": "ECE", "entropy": "entropy", "true_probability": "p(true class)"}
-_EPOCHS = 5  # from whose mean a rise is taken: single ones are noisy
-_WHOSE = {"correct": "of correct ones", "wrong": "of mistakes"}
+_EPOCHS = 5  # a rise starts at the mean of these, because single epochs are noisy
+_WHOSE = {"correct": "of correct samples", "wrong": "of mistakes"}
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to follow.
+    """The networks, losses and panels.
 
     Attributes:
-        networks: The paper's, then others; the first that the zoo holds is shown.
-        losses: "cross-entropy", "focal 3" and the like.
-        panels: Title and measures of each panel, "NLL, test: test.nll, test.correct.nll"; a dot goes into a record.
-        since: Share of the epochs after which the learning rate falls for the first time; rises are those from the mean
-            of the first five epochs after it to the last.
-        columns: Of panels.
+        networks: The paper's network, then others; the first one in the zoo is drawn.
+        losses: For example "focal 3".
+        panels: Title and measures of each panel, such as "NLL, test: test.nll, test.correct.nll".
+        since: Share of the epochs before the first drop of the learning rate. A rise is the difference between the last
+            epoch and the mean of the first five epochs after that drop.
+        columns: Number of columns of panels.
     """
 
     networks: tuple[str, ...]
@@ -42,28 +42,28 @@ class Parameters:
     columns: int
 
     def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with one of the losses."""
+        """Select these networks, trained with one of the losses."""
         return f"{card.data} {card.model}" in self.networks and was_trained_with(card, self.losses)
 
 
 class Panel(NamedTuple):
-    """A title and the measures below it."""
+    """A panel: a title and measures."""
 
     title: str
     measures: list[str]
 
     @classmethod
     def parse(cls, text: str) -> Panel:
-        """From the words of a spec."""
+        """Parse the form used in specs."""
         title, _, measures = text.rpartition(":")
         return cls(title, [measure.strip() for measure in measures.split(",")])
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Means over the seeds: all epochs, the first, the last, and the rise from where the learning rate falls.
+    """Compute means over seeds: every epoch, the first, the last, and the rise after the learning rate drops.
 
-    A network that has learned its training part by heart makes no mistakes there: means are over the seeds that do, and
-    what no seed has is left out.
+    A network that fits its training part perfectly makes no mistakes there. Means are over the seeds that have a value;
+    values that no seed has are left out.
     """
     found = select_entries(given, context)
     measures = list(dict.fromkeys(measure for text in given.panels for measure in Panel.parse(text).measures))
@@ -99,14 +99,14 @@ def _first_network(given: Parameters, held: list[Network]) -> Network | None:
 
 
 def _mean_path(histories: list[list[dict[str, Any]]], measure: str) -> np.ndarray:
-    """The mean over the seeds after each epoch; NaN where none has it."""
+    """Compute the mean over seeds after each epoch; NaN if no seed has a value."""
     found = np.array([[_at(epoch, measure) for epoch in history] for history in histories])
     held = np.sum(~np.isnan(found), axis=0)
     return np.divide(np.nansum(found, axis=0), held, out=np.full(len(held), np.nan), where=held > 0)
 
 
 def _at(epoch: dict[str, Any], measure: str) -> float:
-    """A measure after an epoch; NaN where it is of a group that has no samples."""
+    """Look up a measure of an epoch; NaN if its group has no samples."""
     found: Any = epoch
     for key in measure.split("."):
         found = found[key]
@@ -116,7 +116,7 @@ def _at(epoch: dict[str, Any], measure: str) -> float:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A panel for each group of measures: lines by loss, or by measure where there is one loss."""
+    """Draw one panel per group of measures, with lines by loss, or by measure if there is one loss."""
     panels = [Panel.parse(text) for text in given.panels]
     count = -(-len(panels) // given.columns)
     figure.set_size_inches(style.WIDTH, (0.5 if len(given.losses) > 1 else 1.4) + 2.2 * count)
@@ -146,7 +146,7 @@ def _draw_panel(ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float | 
 
 
 def _label(measure: str) -> str:
-    """Of a line: "NLL of mistakes" for test.wrong.nll; which part of the data it is says the panel, or the line."""
+    """Label a line, such as "NLL of mistakes" for test.wrong.nll; the part is named unless the panel names it."""
     part, *whose, name = measure.split(".")
     words = [_WORDS.get(name, name), *(_WHOSE[word] for word in whose)]
     return " ".join(words) if whose or name == "nll" else f"{words[0]}, {'training' if part == 'train' else part}"

@@ -1,7 +1,7 @@
-"""One network of the zoo with many losses: every measure, as given and after each way to calibrate, with intervals.
+"""Networks of the zoo with many losses: every measure, as given and after each calibration method, with intervals.
 
-Where a network knows more classes than its samples have, it is measured twice: by the classes that samples have, given
-that it is one of them, and as 002 does, with the confidences of the softmax over all classes.
+A network may know more classes than occur among its samples. It is then measured twice: over the classes that occur,
+conditional on them, and as in Mukhoti et al. (2020), with confidences from the softmax over all classes.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _BASELINE = "cross-entropy"
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the table has.
+    """The content of the table.
 
     Attributes:
-        paper: Whose numbers stand beside ours.
-        networks: "sst tree-lstm" and the like.
-        losses: "focal 3", "cross-entropy ls0.05" and the like.
-        resamples: Of the bootstrap of each interval and test.
+        paper: Number of the paper to compare with.
+        networks: For example "sst tree-lstm".
+        losses: For example "focal 3" or "cross-entropy ls0.05".
+        resamples: Number of bootstrap resamples per interval and test.
     """
 
     paper: str
@@ -64,12 +64,12 @@ class Parameters:
     resamples: int
 
     def wants(self, card: zoo.Card) -> bool:
-        """These networks, trained with one of the losses."""
+        """Select these networks, trained with one of the losses."""
         return f"{card.data} {card.model}" in self.networks and was_trained_with(card, self.losses)
 
 
 class MethodResult(NamedTuple):
-    """Test predictions by a method, and what there is to say of them."""
+    """Test predictions of a method, and their measures."""
 
     probs: np.ndarray
     labels: np.ndarray
@@ -81,7 +81,7 @@ Trial = dict[str, MethodResult]  # by method
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """All measures of all entries; limits of the ECE over seeds are the lowest and the highest of their intervals."""
+    """Measure all entries; the ECE limits over seeds are the lowest and the highest limits of their intervals."""
     found = select_entries(given, context)
     values: dict[str, float] = {}
     rows: Rows = [("network", "loss", "method", *_MEASURES.values())]
@@ -108,7 +108,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def _readings(trials: dict[str, list[zoo.Entry]]) -> tuple[str, ...]:
-    """By the classes that samples have; and by all where the network knows more."""
+    """Choose the readings: over the classes that occur, and over all classes if the network knows more."""
     knows_more = any(entry.all_classes is not None for several in trials.values() for entry in several)
     return ("scored", "all") if knows_more else ("scored",)
 
@@ -133,7 +133,7 @@ def _measure(entry: zoo.Entry, reading: str, resamples: int, context: Context) -
 
 
 def _predictions(entry: zoo.Entry, reading: str) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Methods, and probabilities and labels of the test part."""
+    """Yield each method with its probabilities and the labels of the test part."""
     if reading == "scored":
         val, test = read_parts(entry)
         for method, predict in fit_methods(entry.card, val):
@@ -147,7 +147,7 @@ def _predictions(entry: zoo.Entry, reading: str) -> Iterator[tuple[str, np.ndarr
 
 
 def _summarize(trials: list[Trial]) -> dict[str, dict[str, Any]]:
-    """Values of all seeds by method and measure, and the limits of the ECE over all of them."""
+    """Collect the values of all seeds by method and measure, and the overall limits of the ECE."""
     methods = [method for method in _METHODS if trials and all(method in trial for trial in trials)]
     return {
         method: {measure: [trial[method].values[measure] for trial in trials] for measure in _MEASURES}
@@ -160,7 +160,7 @@ def _summarize(trials: list[Trial]) -> dict[str, dict[str, Any]]:
 
 
 def _drop_infinite(item: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What can be stored: an NLL is infinite where a class that came to be was ruled out."""
+    """Drop infinite values, which JSON cannot store; NLL is infinite if a true class has probability 0."""
     return {
         method: {name: value for name, value in values.items() if np.all(np.isfinite(value))}
         for method, values in item.items()
@@ -168,7 +168,7 @@ def _drop_infinite(item: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
 
 
 def _name_values(item: dict[str, dict[str, Any]], network: str, loss: str) -> dict[str, float]:
-    """Means over seeds, in percent, that are finite."""
+    """Name the finite means over seeds, in percent."""
     found: dict[str, float] = {}
     for method, values in item.items():
         place = f"({network}, {loss}, {method})"
@@ -179,7 +179,7 @@ def _name_values(item: dict[str, dict[str, Any]], network: str, loss: str) -> di
 
 
 def _tests(measured: dict[str, list[Trial]], network: str, loss: str, resamples: int) -> dict[str, float]:
-    """The largest p-value over the seeds that the ECE differs from that of cross-entropy as given."""
+    """Test whether the ECE differs from that of uncalibrated cross-entropy; keep the largest p-value over seeds."""
     base = measured.get(_BASELINE, [])
     pairs = list(zip(base, measured[loss], strict=False))
     found = {}
@@ -210,7 +210,7 @@ def _find_absent(given: Parameters, values: dict[str, float]) -> tuple[str, ...]
 
 
 def _rows(title: str, loss: str, item: dict[str, dict[str, Any]], paper: str, network: Network | None) -> Rows:
-    """A row for each method; the paper's numbers are for the network, if one is given."""
+    """Make one row per method, with the paper's numbers if a network is given."""
     rows = []
     for method, values in item.items():
         cells = []
@@ -230,7 +230,7 @@ def _format_published(network: Network, loss: str, method: str, measure: str, pa
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """The ECE by loss, a panel for each network, bars for the limits over the seeds."""
+    """Draw the ECE by loss, with one panel per network and bars for the limits over seeds."""
     groups = numbers.curves["groups"]
     titles = list(dict.fromkeys(group["network"] for group in groups)) or [Network.parse(given.networks[0]).label]
     figure.set_size_inches(style.WIDTH, 0.5 + 2.4 * len(titles))

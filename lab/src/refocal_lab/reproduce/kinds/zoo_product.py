@@ -1,4 +1,4 @@
-"""Cross-entropy's temperature times that of the focal map, against the temperature that focal loss needs."""
+"""Section 4.1 of Komisarenko and Kull (2024): the temperature of focal loss as a product of two temperatures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from refocal_lab.reproduce.zoo_entries import (
     collapse_rows,
     fit_temperature,
     format_spread,
+    is_focal_network,
     make_focal_map,
     select_entries,
     softmax,
-    was_trained_with,
     zoo_kind,
 )
 from refocal_lab.zoo.measures import read_parts
@@ -33,24 +33,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to compare.
+    """The networks.
 
     Attributes:
-        networks: "cifar10 resnet50" and the like.
-        gammas: Of the focal losses of the training.
+        networks: For example "cifar10 resnet50".
+        gammas: Gammas of the training losses.
     """
 
     networks: tuple[str, ...]
     gammas: tuple[float, ...]
 
     def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with cross-entropy or one of the gammas."""
-        losses = [f"focal {gamma:g}" for gamma in (0.0, *self.gammas)]
-        return f"{card.data} {card.model}" in self.networks and was_trained_with(card, losses)
+        """Select these networks, trained with one of these gammas."""
+        return is_focal_network(card, self.networks, (0.0, *self.gammas))
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Temperatures by the validation part's NLL; that of the map is the nearest in KL divergence on the same logits."""
+    """Fit temperatures by validation NLL; that of the map is the nearest in KL divergence on the same logits."""
     found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
@@ -89,7 +88,7 @@ def _fit_temperatures(found: Entries, network: Network, gamma: float) -> list[fl
 
 
 def nearest_temperature(logits: np.ndarray, gamma: float) -> float:
-    """The temperature whose scaling has the least mean KL divergence from the focal map of these logits."""
+    """Find the temperature scaling with the lowest mean KL divergence from the focal map of these logits."""
     from scipy.optimize import minimize_scalar
 
     posterior = make_focal_map(gamma)(logits)
@@ -102,7 +101,7 @@ def nearest_temperature(logits: np.ndarray, gamma: float) -> float:
 
 
 def draw(figure: Figure, _: Parameters, numbers: Numbers) -> None:
-    """Product against fitted temperature: on the diagonal the account is right."""
+    """Draw the product against the fitted temperature; on the diagonal they agree."""
     figure.set_size_inches(style.WIDTH * 0.6, 3.3)
     ax = figure.subplots()
     points = numbers.curves["points"]
@@ -113,7 +112,7 @@ def draw(figure: Figure, _: Parameters, numbers: Numbers) -> None:
         words = Network.parse(network).label
         ax.plot(x, y, marker=style.MARKERS[index % 6], markersize=5, label=words, **style.line(index, linewidth=0.8))
         for item, at, height in zip(own, x, y, strict=True):
-            aside = (-9, 4) if height > at else (5, -8)  # away from the diagonal, where the others are
+            aside = (-9, 4) if height > at else (5, -8)  # away from the diagonal, where the other labels are
             gamma, color = f"{item['gamma']:g}", style.color(index)
             ax.annotate(gamma, (at, height), aside, textcoords="offset points", fontsize=8, color=color)
     ax.axline((1, 1), slope=1, color=style.GUIDE, linewidth=0.8)

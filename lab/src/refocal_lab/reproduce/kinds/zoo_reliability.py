@@ -1,4 +1,4 @@
-"""Reliability diagrams of networks trained with focal loss, raw and after Psi."""
+"""Figure 4 of Charoenphakdee et al. (2021): reliability diagrams of networks, raw and after Psi."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from refocal import metrics
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.computation import Context, Numbers
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
 from refocal_lab.reproduce.training_paradigms import LABELS, ParadigmParameters, Setting
 from refocal_lab.reproduce.zoo_entries import Network, Rows, collapse_rows, format_spread, select_entries, zoo_kind
 from refocal_lab.zoo.measures import read_parts
@@ -22,7 +22,7 @@ _HOW = {"raw": "raw", "psi": "after Ψ"}
 
 
 def compute(given: ParadigmParameters, context: Context) -> Numbers:
-    """Error and ECE of each trial, and one diagram of all trials' predictions together."""
+    """Compute error and ECE of each trial, and one diagram of the pooled predictions of all trials."""
     found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
@@ -69,7 +69,7 @@ def _measure(setting: Setting, trials: list[zoo.Entry], bins: int) -> dict[str, 
 
 
 def draw(figure: Figure, given: ParadigmParameters, numbers: Numbers) -> None:
-    """A row of panels for each network and paradigm that the zoo holds, a column for each gamma."""
+    """Draw one row of panels per network and paradigm of the zoo, and one column per gamma."""
     diagrams = numbers.curves["diagrams"]
     settings = list(dict.fromkeys((item["network"], item["paradigm"]) for item in diagrams)) or [("", "")]
     figure.set_size_inches(style.WIDTH, 0.5 + 2.4 * len(settings))
@@ -89,7 +89,7 @@ def draw(figure: Figure, given: ParadigmParameters, numbers: Numbers) -> None:
         handles, labels = next(ax for ax in panels.ravel() if len(ax.lines) > 1).get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=2)
     else:
-        panels[0, 0].text(0.5, 0.4, "no entry", ha="center")
+        panels[0, 0].text(0.5, 0.4, NO_ENTRY, ha="center")
 
 
 def _title(network: str, paradigm: str) -> str:

@@ -1,4 +1,4 @@
-"""Confidences of several networks for the same test samples, those that all get right and those that all get wrong."""
+"""Figure 8 of Mukhoti et al. (2020): confidences of several networks for the same test samples."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WHEN = {"raw": "as given", "ts-ece": "after TS"}
-_KINDS = {"right": "all right", "wrong": "all wrong"}
+_KINDS = {"right": "all correct", "wrong": "all wrong"}
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to compare.
+    """The networks and losses.
 
     Attributes:
-        networks: The paper's, then others; samples are those of the first that the zoo holds.
-        losses: "focal 3" and the like; the first seed of each is taken.
-        samples: How many right and how many wrong ones are shown, the first of the test part.
+        networks: The paper's network, then others; the first one in the zoo is drawn.
+        losses: For example "focal 3"; the first seed of each is used.
+        samples: Number of correct and of wrong samples to draw, taken from the start of the test part.
     """
 
     networks: tuple[str, ...]
@@ -47,12 +47,12 @@ class Parameters:
     samples: int
 
     def wants(self, card: zoo.Card) -> bool:
-        """The networks, trained with one of the losses."""
+        """Select these networks, trained with one of the losses."""
         return f"{card.data} {card.model}" in self.networks and was_trained_with(card, self.losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Top confidences as given and after temperature scaling by ECE, and their means over all such samples."""
+    """Compute top confidences as given and after temperature scaling by ECE, and their means."""
     found = select_entries(given, context)
     values: dict[str, float] = {}
     absent: list[str] = []
@@ -82,14 +82,14 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def _confidences(entry: zoo.Entry) -> dict[str, np.ndarray]:
-    """Top confidence of each test sample, and whether it is right."""
+    """Compute the top confidence of each test sample, and whether the prediction is correct."""
     val, test = read_parts(entry)
     found = {when: fit_temperature(when, val).predict(test.logits).max(axis=1) for when in _WHEN}
     return {**found, "correct": softmax(test.logits).argmax(axis=1) == test.labels}
 
 
 def _choose_samples(held: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Numbers of the samples that all networks get right, and of those that all get wrong."""
+    """Find the indices of samples that all networks classify correctly, and that all classify wrongly."""
     correct = np.array([one["correct"] for one in held.values()])
     if not held:
         return {kind: np.array([], dtype=int) for kind in _KINDS}
@@ -97,7 +97,7 @@ def _choose_samples(held: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndar
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A row for each sample; the right ones left, the wrong ones right."""
+    """Draw one row per sample, with correct samples on the left and wrong samples on the right."""
     figure.set_size_inches(style.WIDTH, 3.2)
     panels = figure.subplots(1, 2, sharex=True)
     for index, (ax, (kind, words)) in enumerate(zip(panels, _KINDS.items(), strict=True)):
@@ -107,7 +107,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             _draw_samples(ax, given, numbers.curves["shown"][kind])
         else:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
-    panels[0].set_ylabel("number of the test sample")
+    panels[0].set_ylabel("index of the test sample")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
 
 

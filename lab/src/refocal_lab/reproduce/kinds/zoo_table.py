@@ -1,4 +1,4 @@
-"""A table of 002: a measure of networks by loss, before and after temperature scaling, beside the paper's numbers."""
+"""Tables of Mukhoti et al. (2020): measures of networks by loss, before and after temperature scaling."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from refocal_lab import zoo
+from refocal_lab.papers import PAPERS
 from refocal_lab.reproduce import style
 from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
 from refocal_lab.reproduce.zoo_entries import (
@@ -37,19 +38,19 @@ _MEASURES = {
     "adaptive_ece_15": "adaptive ECE, 15 bins (%)",
     "mce_15": "MCE, 15 bins (%)",
     "confident_99": "confidence of 0.99 or more (%)",
-    "accuracy_99": "accuracy where confident (%)",
+    "accuracy_99": "accuracy if confident (%)",
 }
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the table has.
+    """The content of the table.
 
     Attributes:
-        paper: Whose table it is.
-        networks: Its networks, "cifar10 resnet50" and the like; all others of the zoo follow them.
-        losses: Its columns, "focal 3" and the like.
-        methods: "raw", and temperature scaling by the validation part: "ts-nll", "ts-ece" or "ts-adaptive-ece".
+        paper: Number of the paper.
+        networks: For example "cifar10 resnet50". Other networks of the zoo are appended.
+        losses: The columns, for example "focal 3".
+        methods: "raw", or temperature scaling on the validation part: "ts-nll", "ts-ece" or "ts-adaptive-ece".
         measures: Names of `refocal_lab.zoo.measures.FUNCTIONS`.
     """
 
@@ -60,12 +61,12 @@ class Parameters:
     measures: tuple[str, ...]
 
     def wants(self, card: zoo.Card) -> bool:
-        """Every network that was trained with one of the losses."""
+        """Select every network that was trained with one of the losses."""
         return was_trained_with(card, self.losses)
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Each measure of each entry, and the rows of the table."""
+    """Measure each entry and write the rows of the table."""
     found = select_entries(given, context)
     networks = list(dict.fromkeys([*map(Network.parse, given.networks), *found.networks]))
     measured = [
@@ -96,7 +97,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def _measure(given: Parameters, found: Entries, network: Network, loss: str, context: Context) -> dict[str, Any]:
-    """Measures and temperatures, method by method, a value for each trial; undefined values are left out."""
+    """Compute measures and temperatures by method, with one value per trial; undefined values are left out."""
     item: dict[str, Any] = {
         "network": str(network),
         "loss": loss,
@@ -117,7 +118,7 @@ def _measure(given: Parameters, found: Entries, network: Network, loss: str, con
 
 
 class CellKey(NamedTuple):
-    """What a number is about."""
+    """The key of a cell of the table."""
 
     network: Network
     loss: str
@@ -125,13 +126,13 @@ class CellKey(NamedTuple):
     measure: str
 
     def published(self, paper: str) -> float | None:
-        """The paper's number for the same network, if it has one."""
+        """Look up the paper's number for the same network; None if there is none."""
         numbers = lookup(*self.network, parse_variant(self.loss), self.method, self.measure)
         return next((number.value for number in numbers if number.paper == paper), None)
 
 
 def _cell(place: CellKey, paper: str, item: dict[str, Any] | None) -> str:
-    """Ours, with the temperature in parentheses where there is one, and the paper's in brackets."""
+    """Write our number, the temperature in parentheses if any, and the paper's number in brackets."""
     ours = NO_ENTRY if item is None else format_spread(item[place.measure][place.method]).replace(NO_ENTRY, "–")
     if item is not None and place.method != "raw":
         ours += f" ({np.mean(item['temperature'][place.method]):.2f})"
@@ -140,7 +141,7 @@ def _cell(place: CellKey, paper: str, item: dict[str, Any] | None) -> str:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """A panel for each data set and measure: the paper's networks in gray, ours in black and blue."""
+    """Draw one panel per data set and measure, with the paper's networks in gray and ours in black and blue."""
     networks = list(
         dict.fromkeys(
             [*map(Network.parse, given.networks), *(Network.parse(i["network"]) for i in numbers.curves["networks"])]
@@ -181,7 +182,7 @@ def _draw_panel(
                 marker="_x+1"[m],
                 markersize=7 if m == 0 else 5,
                 color="0.6",
-                label=f"{given.paper}, {when}",
+                label=f"{PAPERS[given.paper].citation}, {when}",
             )
         held = [item for item in measured if Network.parse(item["network"]) in networks]
         for n, network in enumerate(dict.fromkeys(item["network"] for item in held)):
