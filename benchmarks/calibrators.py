@@ -138,7 +138,7 @@ def nll(logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
 
 
 def plain_grid(logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """Nine gammas by 500 temperatures, one after the other, as 003 describes it."""
+    """Nine gammas by 500 temperatures, one after the other, as Komisarenko and Kull (2024) describe it."""
     correct = logits.argmax(axis=1) == labels
     best = (np.inf, 0.0, 1.0)
     for gamma in PUBLISHED_GAMMAS:
