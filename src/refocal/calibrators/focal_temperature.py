@@ -111,7 +111,7 @@ class FocalTemperatureScaling(Calibrator):
         if search == "newton":
             self.learn(data)
             return
-        objective = _objective(data, self.objective, weights)
+        objective = _make_objective(data, self.objective, weights)
         if search == "grid":
             cells = self.grid_cells()
             self.learn_from_grid(cells, np.array([objective(*cell) for cell in cells]))
@@ -170,7 +170,7 @@ class FocalTemperatureScaling(Calibrator):
         return 2
 
 
-def _objective(data: LabeledLogits, kind: str, weights: np.ndarray | None) -> Function:
+def _make_objective(data: LabeledLogits, kind: str, weights: np.ndarray | None) -> Function:
     if kind == "nll":
         nll = data.prepare_focal_nll()
         return lambda gamma, T: nll(gamma, 1 / T, exact=False, curvature=False).value
