@@ -97,8 +97,8 @@ def prepare(
     network = network if dtype is None else network.to(dtype)
     for module in network.modules():
         if isinstance(module, nn.RNNBase):
-            # It would arrange the weights for cuDNN, which `PlainLayers` does not use, although functional_call
-            # replaces them.
+            # It would rearrange the weights for cuDNN. `PlainLayers` does not use cuDNN, and the weights that
+            # functional_call puts in place have no memory of their own.
             module.flatten_parameters = _nothing  # type: ignore[method-assign]
     if batch_statistics:
         # Running statistics would be updated in place, which vmap cannot do.

@@ -1,4 +1,4 @@
-"""The bases of the loss modules: they hold the settings, reduce, and give the posterior map of what they train."""
+"""The bases of the loss modules, which hold settings, reduce, and know the posterior map of the networks they train."""
 
 from __future__ import annotations
 
