@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# for every pip, those that tests start included
+# for every pip, including those that tests start
 CONSTRAINTS := constraints.txt
 export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -13,18 +13,18 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
 
-# two workers with a thread each: threads of their own would wait for each other; a file is tested by one worker,
-# so that what its tests share (an installed wheel, a Ray cluster, a browser) is made once
+# Two workers with one thread each: more threads would wait for each other. One worker runs all tests of a file, so
+# that what they share (an installed wheel, a Ray cluster, a browser) is made once.
 suite test-slow: export OMP_NUM_THREADS = 1
-# and whatever Python was told: what it compiles is kept, for the many processes that tests start
+# Keep what Python compiles, for the many processes that tests start.
 suite test-slow: export PYTHONDONTWRITEBYTECODE =
 
-# on a GPU's kernels, which Triton's interpreter runs here
+# tests of GPU kernels, which Triton's interpreter runs here
 INTERPRETED := tests/losses/test_kernels.py tests/losses/test_like_cross_entropy.py lab/tests/train/test_convolution.py
 
 test: lint types suite
 
-# the last part ends with what no part ran
+# At the end of the last part, the tests that no part ran are listed.
 PARTS := .pytest_cache/parts.json
 suite: $(VENV)/.test
 	rm -f $(PARTS)
@@ -35,7 +35,7 @@ test-hostile: $(VENV)/.test
 	$(BIN)/python tools/hostile.py one-cpu $(MAKE) suite
 	$(BIN)/python tools/hostile.py load $(MAKE) suite
 
-# Other versions, each set in an environment of its own. The lowest that pyproject.toml promises, on the oldest Python:
+# Other versions, each set in its own environment. The lowest that the pyproject.toml files promise, on the oldest Python:
 OLDEST_PYTHON := python$(shell sed -n 's/^requires-python = ">=\(.*\)"/\1/p' pyproject.toml)
 OLDEST := .venv-oldest/constraints.txt
 test-oldest: $(OLDEST)
@@ -46,12 +46,12 @@ $(OLDEST): pyproject.toml lab/pyproject.toml tools/oldest.py
 	$(OLDEST_PYTHON) tools/oldest.py pyproject.toml lab/pyproject.toml > $@.new
 	mv $@.new $@
 
-# the newest that there are today
+# The newest versions there are today:
 test-newest:
 	rm -f .venv-newest/.base
 	PIP_UPGRADE=1 PIP_UPGRADE_STRATEGY=eager $(MAKE) suite VENV=.venv-newest CONSTRAINTS=
 
-# and constraints.txt on another Python: `make test-3.12`
+# Those of constraints.txt on another Python: `make test-3.12`
 test-3.%:
 	@python3.$* -c '' 2>/dev/null || { echo 'python3.$* was not found: the suite did not run on it'; exit 1; }
 	$(MAKE) suite VENV=.venv-3.$* PYTHON=python3.$*
@@ -59,7 +59,7 @@ test-3.%:
 test-jax: $(VENV)/.jax
 	$(BIN)/python -m pytest -n 2 --dist loadfile --backend jax tests/maps tests/stats tests/calibrators tests/metrics/test_inputs.py
 
-# Other packages, without what else they would install: losses and metrics to compare with, and what draws.
+# Other packages, without their dependencies: losses and metrics to compare with, and what draws them.
 DRAWING := contourpy cycler fonttools kiwisolver matplotlib pillow pyparsing python-dateutil
 PEERS := absl-py fvcore h5py keras kornia kornia_rs lightgbm ml_dtypes monai namex optree pytorch_toolbelt \
 	segmentation_models_pytorch timm torch_uncertainty torchvision \
@@ -73,13 +73,13 @@ test-peers: $(VENV)/.test
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
-# In the environment of $(PYTHON), whose PyTorch must see the GPU: `make test-gpu PYTHON=path/to/python`.
+# In the environment of $(PYTHON), whose PyTorch must find a GPU: `make test-gpu PYTHON=path/to/python`.
 ON_GPU := $(addprefix tests/,calibrators curvature losses) lab/tests/train
 test-gpu:
 	$(PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "PyTorch sees no GPU")'
 	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/lab/src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m "(gpu or kernels) and not slow" $(ON_GPU)
 
-# Small faults planted in the formulas, and whether a test notices each: an hour or two. One thread: processes fork.
+# Plant small faults in the formulas, and see whether a test notices each: an hour or two. One thread: processes fork.
 MUTANTS := --sample 1200 --seed 0
 mutants: export OMP_NUM_THREADS = 1
 mutants: $(VENV)/.test
@@ -109,7 +109,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
 	$(BIN)/python benchmarks/intervals.py --out benchmarks/results/intervals.md
 
-# Other packages' calibrators, without what else they would install.
+# Calibrators of other packages, without their dependencies.
 CALIBRATOR_PEERS := absl-py llvmlite netcal numba opt_einsum pandas probmetrics pyro-ppl python-dateutil \
 	pytorch-minimize pytz PyYAML tensorboard torch_uncertainty tqdm
 
@@ -123,10 +123,10 @@ figures: $(VENV)/.figures
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# curvlinops and what it imports; all that it asks for would bring a torchvision that may not fit this PyTorch.
+# curvlinops and what it imports. Its full dependencies include a torchvision that may not fit this PyTorch.
 CURVATURE := backpack-for-pytorch curvlinops-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
 
-# Each stamp is an installed state of the one environment; it is renewed when what it was made from changes.
+# Each stamp marks a state of the environment: .base has the library alone, .test has the lab and the tests too.
 $(VENV)/.base: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .

@@ -30,7 +30,7 @@ def data():
 
 @pytest.fixture
 def files(data, tmp_path, monkeypatch):
-    """val.npz, test.npz and both.npz in the working directory."""
+    """val.npz, test.npz and both.npz in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     for split in ("val", "test"):
@@ -40,7 +40,7 @@ def files(data, tmp_path, monkeypatch):
 
 
 def run(capsys, *arguments):
-    """Exit status, what was printed, what went to stderr."""
+    """The exit status, the standard output and the standard error."""
     status = cli.main([str(argument) for argument in arguments])
     return status, *capsys.readouterr()
 
@@ -58,7 +58,7 @@ def test_evaluate_one_file(files, capsys):
     )
     assert "<html" in Path("page.html").read_text(encoding="utf-8")
     assert "classwise_ece" in content["methods"][0]["measures"]
-    shown = run(capsys, "evaluate", "test.npz", "--json")[1]  # what the table shows
+    shown = run(capsys, "evaluate", "test.npz", "--json")[1]  # the measures of the table
     assert "classwise_ece" not in json.loads(shown)["methods"][0]["measures"]
     assert run(capsys, "evaluate", "both.npz", "--split", "test", "--json")[1] == shown.replace("test.npz", "both.npz")
 
@@ -194,7 +194,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["explain", "--gamma", "3", "--classes", "1"], "classes must be 2 to 100000"),
     ],
 )
-def test_what_is_refused_is_said_in_one_line(files, capsys, arguments, message):
+def test_errors_are_one_line(files, capsys, arguments, message):
     import re
 
     test = Predictions.read("test.npz")
@@ -231,7 +231,7 @@ def test_force_replaces(files, capsys):
     assert "<html" in Path("report.html").read_text(encoding="utf-8")
 
 
-def test_names_are_no_markup(files, capsys):
+def test_names_are_not_markup(files, capsys):
     test = Predictions.read("test.npz")
     refocal.calibrate(test.scores, test.labels, method="temperature").save("cal.json")
     status, shown, _ = run(capsys, "apply", "cal.json", "test.npz", "--out", "[bold]o.npz")
@@ -253,14 +253,14 @@ BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHON
 
 
 @pytest.mark.parametrize("arguments", ["explain --gamma 3", "explain --gamma 3 --json", "--help"])
-def test_a_reader_that_has_gone_is_no_failure(arguments):
+def test_a_closed_pipe_is_no_failure(arguments):
     command = f"{shlex.quote(sys.executable)} -m refocal {arguments} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=BUFFERED)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
-def test_an_output_that_cannot_be_written_is_said_in_one_line():
+def test_an_output_that_cannot_be_written_is_one_line():
     with open("/dev/full", "w", encoding="utf-8") as full:
         command = [sys.executable, "-m", "refocal", "explain", "--gamma", "3", "--json"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
@@ -268,7 +268,7 @@ def test_an_output_that_cannot_be_written_is_said_in_one_line():
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_signs_that_the_terminal_lacks_are_spelled_out(files, monkeypatch, encoding):
+def test_characters_that_the_terminal_lacks_are_spelled_out(files, monkeypatch, encoding):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
     for arguments in (
@@ -404,7 +404,7 @@ def test_forced_colors_bring_no_progress_into_a_file(files):
 
 def test_commands_of_the_readme_run_as_printed(files, capsys):
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    # the other commands have their tests in their own rooms
+    # the commands of the other blocks are tested elsewhere
     block = next(part for part in readme.split("```sh\n") if part.startswith("refocal evaluate")).split("```", 1)[0]
     commands = [line.split() for line in block.splitlines()]
     assert {command[1] for command in commands} == {"evaluate", "calibrate", "apply", "export", "explain"}

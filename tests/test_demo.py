@@ -1,4 +1,4 @@
-"""The predictions that ship with the package, and what the README says they show."""
+"""The predictions that ship with the package, and the numbers that the README gives for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command in one line, whenever it comes, and leaves no file; a background job goes on."""
+"""Ctrl-C ends a command with one line, at any time, and leaves no file. A background job continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from refocal.predictions import Predictions
 
 @pytest.fixture
 def long_command(tmp_path, launch):
-    """A command that has begun to write its output, and goes on for seconds."""
+    """A command that has begun to write its output, and needs seconds to finish."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 400_000)
     Predictions(rng.standard_normal((400_000, 10)), input="logits", labels=labels).write(tmp_path / "big.npz")
@@ -38,7 +38,7 @@ def test_ctrl_c_leaves_no_file_and_no_traceback(tmp_path, long_command, repeated
         long_command.send_signal(signal.SIGINT)
     _, trouble = long_command.communicate()
     assert trouble == "refocal: interrupted\n"
-    # Python ends itself by the signal if that came while an import ran code from a string; to a shell both are 130
+    # Python ends itself by the signal if it came while an import ran code from a string; a shell reports 130 for both
     assert long_command.returncode in {130, -signal.SIGINT}
     assert sorted(os.listdir(tmp_path)) == ["big.npz", "cal.json"]
 
@@ -79,7 +79,7 @@ sys.exit(main())
 
 
 def test_a_background_job_of_a_script_goes_on_after_ctrl_c(tmp_path):
-    """As for every command, an interrupt that is ignored when it starts stays ignored."""
+    """As for every program, an interrupt that is ignored at the start stays ignored."""
     code = (
         "import os, signal, sys; from refocal import cli\n"
         "os.kill(os.getpid(), signal.SIGINT); sys.exit(cli.main(['explain', '--gamma', '3']))"

@@ -1,4 +1,4 @@
-"""Commands hold what their memory limit allows: files are judged by what they unpack to, not by what they weigh."""
+"""Commands stay within their memory limit: what counts is the unpacked size of files, not the size on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from refocal.predictions import Predictions, PredictionsError, PredictionsReader
 
 ROWS, CLASSES = 200_000, 100
 SCORES_BYTES = ROWS * CLASSES * 4
-# a child that runs a command, then says how much memory it took beyond what its imports had taken
+# a child that runs a command, then prints how much memory it took beyond its imports
 CHILD = """
 import resource, sys
 import refocal.cli.comparison, refocal.cli.inputs, refocal.cli.workflow, refocal.scale.fitting, refocal.scale.measuring
@@ -26,7 +26,7 @@ status = refocal.cli.main(sys.argv[1:])
 sys.stderr.write(f"\\n{peak() - before}")
 sys.exit(status)
 """
-# by a process of its own: the peak of a child counts from that of its parent, which is this one's
+# started by another process: the peak of a child starts at that of its parent, and this process is large
 LAUNCHER = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', *sys.argv[1:]]))"
 
 
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 
 
 def run(folder, *arguments):
-    """What a command prints, and the memory that it took."""
+    """The output of a command, and the memory that it took."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", LAUNCHER, CHILD, *arguments],
         check=False,
@@ -72,7 +72,7 @@ def run(folder, *arguments):
     ],
 )
 def test_a_small_file_that_unpacks_to_much_is_streamed(folder, command):
-    """In memory, the logits and their probabilities in float64 take five times the logits; a block takes little."""
+    """In memory, the logits and their float64 probabilities take five times the logits; a block takes little."""
     shown, taken = run(folder, *command.split(), "--memory", "200M")
     assert all(path.stat().st_size < SCORES_BYTES / 20 for path in folder.iterdir())
     assert taken < 2 * SCORES_BYTES
@@ -81,7 +81,7 @@ def test_a_small_file_that_unpacks_to_much_is_streamed(folder, command):
 
 
 def test_json_takes_no_more_than_the_table(folder):
-    """Held in memory, both measure the same."""
+    """Held in memory, both compute the same measures."""
     (_, table), (shown, taken) = (
         run(folder, "evaluate", "both.npz", "--split", "val", *more) for more in ((), ("--json",))
     )
@@ -101,7 +101,7 @@ def test_sizes_are_known_from_headers(folder, tmp_path):
 
 
 def test_lists_of_any_length_come_in_small_blocks(tmp_path):
-    """The schema does not say how long lists are; the first row does."""
+    """The schema does not tell the length of lists; the first row does."""
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -113,7 +113,7 @@ def test_lists_of_any_length_come_in_small_blocks(tmp_path):
         assert max(len(block) for block in blocks) * classes <= 1 << 20
 
 
-def test_what_needs_all_rows_is_refused_with_the_reason(folder, capsys, monkeypatch):
+def test_options_that_need_all_rows_are_rejected_with_the_reason(folder, capsys, monkeypatch):
     from refocal import cli
 
     monkeypatch.chdir(folder)
@@ -126,8 +126,8 @@ def test_what_needs_all_rows_is_refused_with_the_reason(folder, capsys, monkeypa
     assert "must be a number of bytes, which may end in K, M, G or T, got 'much'" in capsys.readouterr().err
 
 
-def test_a_fortran_array_is_read_whole_or_refused(tmp_path, monkeypatch):
-    """Its rows are scattered over all of it."""
+def test_a_fortran_array_is_read_whole_or_rejected(tmp_path, monkeypatch):
+    """Its rows are scattered over the whole array."""
     from refocal.predictions import npz
 
     np.savez_compressed(tmp_path / "a.npz", logits=np.asfortranarray(np.zeros((500, 3))))

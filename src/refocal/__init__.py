@@ -1,7 +1,8 @@
 """refocal: class probabilities you can act on, from the scores of a classifier.
 
-A network trained with focal loss decides well, but its softmax output is provably not p(y|x). `posterior` and
-`posterior_from_logits` give p(y|x) back in closed form.
+A network trained with focal loss classifies well, but its softmax output is provably not p(y|x). `posterior` and
+`posterior_from_logits` recover p(y|x) in closed form. `evaluate` measures how well any scores are calibrated, and
+`calibrate` turns them into calibrated probabilities.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Start a command so that Ctrl-C ends it quietly, even during imports and when pressed repeatedly."""
+"""Start a program so that Ctrl-C ends it quietly, even during imports and when pressed repeatedly."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PATIENCE = 5.0  # seconds, after which another Ctrl-C ends the process at once
 
 
 def start(name: str, package: str) -> int:
-    """Import the package of a command and run its `main`.
+    """Import the package of a program and run its `main`.
 
     Args:
-        name: What the command is called in messages.
+        name: The name of the program, for messages.
         package: The package to import, such as "refocal.cli".
 
     Returns:
@@ -31,14 +31,14 @@ def start(name: str, package: str) -> int:
         sys.stderr.write(f"{name}: interrupted\n")
         status = _INTERRUPTED
     if getattr(sys.modules.get("refocal.scale.cluster"), "abandoned", False):
-        os._exit(status)  # threads that wait for a cluster would crash the process on its way out
+        os._exit(status)  # threads that wait for a cluster would crash the process while it ends
     return status
 
 
 def _count_interrupts(name: str) -> None:
-    """Let the first Ctrl-C interrupt the work, and ignore the next ones while it is cleaned up."""
-    here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored in the background
+    """Let the first Ctrl-C interrupt the work, and ignore further ones during the cleanup."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # background jobs ignore it
         return
     first: float | None = None
 

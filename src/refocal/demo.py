@@ -1,4 +1,4 @@
-"""Predictions that ship with the package: of networks trained with focal loss on scikit-learn's digits."""
+"""Predictions that ship with the package, of networks trained with focal loss on scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ SOURCE = "digits, networks trained with focal loss"
 
 
 def load() -> Predictions:
-    """The predictions, with splits val and test (made by tools/make_demo_data.py)."""
+    """Load the predictions, which have the splits val and test (made by tools/make_demo_data.py)."""
     with resources.as_file(resources.files("refocal").joinpath("data/digits.npz")) as path:
         return Predictions.read(path)

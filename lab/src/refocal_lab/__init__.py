@@ -1,1 +1,1 @@
-"""The laboratory of refocal: train networks, keep their logits, reproduce and check the papers."""
+"""The laboratory of refocal: it trains networks, keeps their logits, and reproduces and checks the papers."""

@@ -6,7 +6,7 @@ from refocal._program import start
 
 
 def main() -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line, and return the exit status."""
     return start("refocal-lab", "refocal_lab.cli")
 
 

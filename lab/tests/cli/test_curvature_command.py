@@ -75,7 +75,7 @@ def test_the_network_is_the_trained_one(folder):
     )
 
 
-def test_what_is_refused(folder, tmp_path, capsys):
+def test_errors(folder, tmp_path, capsys):
     for words, message in (
         (["--run", str(folder), "--part", "all"], "--part must be one of 'train', 'val', 'test', got 'all'"),
         (["--run", str(folder), "--loss", "focal"], "--loss must be one of 'trained', 'cross-entropy', got 'focal'"),
@@ -92,7 +92,7 @@ def test_several_runs_by_several_losses(tmp_path, capsys):
     folders = sorted(map(str, tmp_path.iterdir()))
     asked = ["curvature", "--run", *folders, "--loss", "trained", "cross-entropy", "--samples", "50", "--probes", "4"]
     capsys.readouterr()
-    for _ in range(2):  # what is measured again takes the place of what was there
+    for _ in range(2):  # a second measurement replaces the first
         assert main([*asked, "--device", "cpu", "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert [(each["run"], each["loss"]) for each in shown] == [
@@ -151,7 +151,7 @@ def test_gammas_that_change(tmp_path, capsys):
         (("card.json", '{"schema": 1}'), "card.json must be a card of schema 1, with a recipe"),
     ],
 )
-def test_a_damaged_run_is_said_in_one_line(folder, tmp_path, capsys, damage, reason):
+def test_a_damaged_run_is_reported_in_one_line(folder, tmp_path, capsys, damage, reason):
     damaged = tmp_path / "damaged"
     shutil.copytree(folder, damaged)
     name, content = damage
