@@ -145,8 +145,8 @@ def test_a_task_waits_for_a_gpu_that_another_has(tmp_path):
         (["--at-once", "0"], "at_once must be 1 to 10000, got 0"),
         (["--at-once", "20000"], "at_once must be 1 to 10000, got 20000"),
         (["--keep-logits", "200"], "keep_logits must be 1 to 150, got 200"),
-        (["--device", "cuda"], "--device and --download are not for --engine ray"),
-        (["--address", "127.0.0.1:1"], "this process is connected to .*, got address='127.0.0.1:1'"),
+        (["--device", "cuda"], "--device and --download do not work with --engine ray"),
+        (["--address", "127.0.0.1:1"], "address must be .*, to which this process is connected, got '127.0.0.1:1'"),
         (["--engine", "local", "--address", "auto"], "--address needs --engine ray"),
     ],
 )
