@@ -1,14 +1,14 @@
-"""Figures 2, 3 and 4 of 004 at small scale: does focal loss flatten the loss, and does flatness calibrate?
+"""Figures 2, 3 and 4 of Kimura and Naganuma (2024) at small scale: does focal loss flatten, and does that calibrate?
 
-Networks of two kinds are trained on 10,000 images of Fashion-MNIST with eight values of gamma (figures 2 and 3), and a
-two-layer perceptron with the trace penalty at several strengths and learning rates (figure 4), each with three seeds.
-The Hessian is that of the loss over 2,000 validation images, the loss trained with and cross-entropy, because the paper
-does not say which it used.
+For Figures 2 and 3, two kinds of networks are trained on 10,000 images of Fashion-MNIST with eight values of gamma. For
+Figure 4, a two-layer perceptron is trained with the trace penalty at several strengths and learning rates. Each setting
+has three seeds. The paper does not say which Hessian it uses, so both that of the training loss and that of
+cross-entropy are measured, over 2,000 validation images.
 
     python experiments/curvature.py gamma --data FASHION_MNIST --out experiments/results
     python experiments/curvature.py penalty --data FASHION_MNIST --out experiments/results
 
-FASHION_MNIST is a folder with the four files of the data set (Debian: package dataset-fashion-mnist).
+FASHION_MNIST is a folder with the four files of the data set (Debian package dataset-fashion-mnist).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ TAUS = (0.0, 1e-4, 1e-3, 1e-2, 3e-2)
 RATES = (0.01, 0.03, 0.1)
 TRAINED, HELD_OUT = 10_000, 2_000
 EPOCHS, BATCH = 30, 100
-PROBES = {"MLP": 100, "CNN": 20}  # for each group of 128 images
+PROBES = {"MLP": 100, "CNN": 20}  # per group of 128 images
 
 
 def mlp() -> nn.Module:
-    """Two layers, 100 hidden units, as in figure 4 of the paper."""
+    """Build a network of two layers with 100 hidden units, as in Figure 4 of the paper."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
 
 
 def cnn() -> nn.Module:
-    """Two convolutions and a linear layer: 7,551 parameters."""
+    """Build a network of two convolutions and two linear layers with 7,551 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 5, stride=2),
         nn.ReLU(),
@@ -63,7 +63,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {"MLP": mlp, "CNN": cnn}
 
 
 def fashion_mnist(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
-    """Images (N, 1, 28, 28), standardized, with their labels: the first ones of the training set, then validation."""
+    """Load standardized images (N, 1, 28, 28) with labels; training and validation images come first."""
     published = load("fashion-mnist", folder=folder)
     order = np.argsort(np.concatenate([published.train.indices, published.val.indices]))[: TRAINED + HELD_OUT]
     pixels, labels = (
@@ -85,7 +85,7 @@ def fashion_mnist(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
 def train(
     network: nn.Module, criterion: nn.Module, data: tuple[Tensor, Tensor], optimizer: torch.optim.Optimizer, seed: int
 ) -> None:
-    """Plain epochs over shuffled batches."""
+    """Train for a number of epochs over shuffled batches."""
     order = torch.Generator().manual_seed(seed)
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(data[1]), generator=order).split(BATCH):
@@ -94,10 +94,10 @@ def train(
             optimizer.step()
 
 
-def measured(
+def measure(
     network: nn.Module, data: dict[str, tuple[Tensor, Tensor]], losses: dict[str, nn.Module], *, probes: int
 ) -> dict[str, Any]:
-    """Calibration on the test images; curvature of each loss on the validation images."""
+    """Measure calibration on the test images, and curvature of each loss on the validation images."""
     with torch.no_grad():
         probs = torch.softmax(network(data["test"][0]).double(), dim=1).numpy()
     labels = data["test"][1].numpy()
@@ -118,7 +118,7 @@ def measured(
 
 
 def gamma_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
-    """A network for each architecture, gamma and seed, by Adam with rate 1e-3."""
+    """Train one network per architecture, gamma and seed, by Adam with learning rate 1e-3."""
     runs = []
     for architecture, build in NETWORKS.items():
         for seed in SEEDS:
@@ -127,14 +127,14 @@ def gamma_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
                 network, loss = build(), FocalLoss(gamma)
                 train(network, loss, data["train"], torch.optim.Adam(network.parameters(), lr=1e-3), seed)
                 losses = {"trained": loss, "cross_entropy": nn.CrossEntropyLoss()}
-                row = measured(network, data, losses, probes=PROBES[architecture])
+                row = measure(network, data, losses, probes=PROBES[architecture])
                 runs.append({"network": architecture, "gamma": gamma, "seed": seed, **row})
                 print(json.dumps(runs[-1]), flush=True)
     return runs
 
 
 def penalty_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
-    """A perceptron for each strength, learning rate and seed, by momentum SGD."""
+    """Train one perceptron per strength, learning rate and seed, by SGD with momentum."""
     runs = []
     for seed in SEEDS:
         for rate in RATES:
@@ -144,14 +144,14 @@ def penalty_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]
                 optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
                 train(network, CurvatureRegularized(loss, tau, seed=seed), data["train"], optimizer, seed)
                 lost = not all(values.isfinite().all() for values in network.parameters())
-                row = {} if lost else measured(network, data, {"cross_entropy": loss}, probes=PROBES["MLP"])
+                row = {} if lost else measure(network, data, {"cross_entropy": loss}, probes=PROBES["MLP"])
                 runs.append({"tau": tau, "rate": rate, "seed": seed, "diverged": lost, **row})
                 print(json.dumps(runs[-1]), flush=True)
     return runs
 
 
 def write(folder: Path, runs: list[dict[str, Any]], found: dict[str, Any], figure: Any) -> None:
-    """Numbers and picture of one figure."""
+    """Write the numbers and the picture of one figure."""
     folder.mkdir(parents=True, exist_ok=True)
     setting = {
         "data": f"Fashion-MNIST: {TRAINED} training, {HELD_OUT} validation, 10000 test images",
@@ -167,12 +167,12 @@ def write(folder: Path, runs: list[dict[str, Any]], found: dict[str, Any], figur
 
 
 def main() -> None:
-    """Train, measure, write."""
+    """Train, measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["gamma", "penalty"])
     parser.add_argument("--data", type=Path, required=True, help="folder of Fashion-MNIST")
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
-    parser.add_argument("--redraw", action="store_true", help="use the runs of earlier results")
+    parser.add_argument("--redraw", action="store_true", help="redraw the figures from stored runs")
     options = parser.parse_args()
     first = options.out / ("004-fig-2" if options.what == "gamma" else "004-fig-4") / "small"
     if options.redraw:

@@ -1,4 +1,4 @@
-"""What the runs of `curvature.py` with a penalty show, and the figures of all."""
+"""Summary of the runs of `curvature.py` with a penalty, and the figures of all runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from refocal_lab.reproduce.curvature_runs import HESSIANS, Runs, at, by_seed, interval, names, ratio_by_seed
 
-COLOURS = ("#0b6e99", "#c4541a", "#4b7f3a", "#7a4fa0", "#8a6d3b")
+COLORS = ("#0b6e99", "#c4541a", "#4b7f3a", "#7a4fa0", "#8a6d3b")
 
 
 def summarize_by_tau(runs: Runs) -> dict[str, Any]:
-    """Figure 4: ECE, error and trace at each tau against those without penalty, at each learning rate."""
+    """Summarize Figure 4: ECE, error and trace with and without penalty, by tau and learning rate."""
     found: dict[str, Any] = {}
     for rate in names(runs, "rate"):
         for tau in [tau for tau in names(runs, "tau") if tau]:
@@ -35,22 +35,22 @@ def summarize_by_tau(runs: Runs) -> dict[str, Any]:
 
 
 def against_gamma(runs: Runs) -> Figure:
-    """lambda_max and ECE over gamma, with intervals over seeds."""
+    """Draw lambda_max and ECE against gamma, with intervals over seeds."""
     networks = names(runs, "network")
     figure = Figure(figsize=(7.2, 2.9 * len(networks)), layout="constrained")
     for axes, network in zip(figure.subplots(len(networks), 2, squeeze=False), networks, strict=True):
         chosen = [run for run in runs if run["network"] == network]
-        for (name, label), color in zip(HESSIANS.items(), COLOURS, strict=False):
+        for (name, label), color in zip(HESSIANS.items(), COLORS, strict=False):
             _band(axes[0], chosen, "gamma", f"lambda_max_{name}", label=label, color=color)
         axes[0].set(ylim=(0, None), ylabel=f"{network}: λmax on validation data", xlabel="γ")
         axes[0].legend(frameon=False, fontsize="small")
-        _band(axes[1], chosen, "gamma", "ece", label="", color=COLOURS[2])
+        _band(axes[1], chosen, "gamma", "ece", label="", color=COLORS[2])
         axes[1].set(ylabel=f"{network}: ECE on test data", xlabel="γ", ylim=(0, None))
     return figure
 
 
 def against_trace(runs: Runs, fits: dict[str, Any]) -> Figure:
-    """ECE over the trace with the cubic fit, a color for each gamma."""
+    """Draw ECE against the trace with the fitted cubic, with one color per gamma."""
     networks = names(runs, "network")
     figure = Figure(figsize=(7.6, 2.9 * len(networks)), layout="constrained")
     rows = figure.subplots(len(networks), 2, squeeze=False)
@@ -70,7 +70,7 @@ def against_trace(runs: Runs, fits: dict[str, Any]) -> Figure:
 
 
 def against_tau(every: Runs) -> Figure:
-    """ECE over the trace, a color for each tau and a mark for each learning rate; and both over tau.
+    """Draw ECE against the trace, with one color per tau and one mark per learning rate; then both against tau.
 
     Diverged runs are left out; a band needs two runs.
     """
@@ -78,7 +78,7 @@ def against_tau(every: Runs) -> Figure:
     figure = Figure(figsize=(9.6, 3.2), layout="constrained")
     plane, *others = figure.subplots(1, 3)
     for rate, mark in zip(names(runs, "rate"), "os^", strict=True):
-        for tau, color in zip(names(runs, "tau"), COLOURS, strict=True):
+        for tau, color in zip(names(runs, "tau"), COLORS, strict=True):
             points = [run for run in runs if run["tau"] == tau and run["rate"] == rate]
             label = f"τ = {tau:g}" if mark == "o" else None
             trace, ece = ([run[key] for run in points] for key in ("trace_cross_entropy", "ece"))
@@ -86,7 +86,7 @@ def against_tau(every: Runs) -> Figure:
     plane.set(xlabel="Tr(H)", ylabel="ECE", ylim=(0, None))
     plane.legend(frameon=False, fontsize="x-small")
     for axis, key, label in zip(others, ("trace_cross_entropy", "ece"), ("Tr(H)", "ECE"), strict=True):
-        for rate, color in zip(names(runs, "rate"), COLOURS, strict=False):
+        for rate, color in zip(names(runs, "rate"), COLORS, strict=False):
             chosen = [run for run in runs if run["rate"] == rate]
             _band(axis, chosen, "tau", key, label=f"learning rate {rate:g}", color=color)
         axis.set(ylabel=label, xlabel="τ", xlim=(0, None))
@@ -98,7 +98,7 @@ def against_tau(every: Runs) -> Figure:
 
 
 def save(figure: Figure, folder: Path) -> None:
-    """As SVG and PNG."""
+    """Save a figure as SVG and PNG."""
     figure.savefig(folder / "figure.svg", metadata={"Date": None})
     figure.savefig(folder / "figure.png", dpi=120)
 

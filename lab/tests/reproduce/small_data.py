@@ -1,4 +1,4 @@
-"""Tabular data sets that ship with scikit-learn, as files in the form the experiments read."""
+"""Write tabular data sets of scikit-learn in the format that the experiments read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs of a network stand for a statement about gamma, and what is said of them."""
+"""Which runs of a network enter the summary by gamma, and what it says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from refocal_lab.reproduce.curvature_runs import summarize_by_gamma
 
 
 def run(gamma, seed, *, growth=1.1, ece=0.05):
-    """A run whose largest eigenvalue is 100 at gamma 0, and `growth` times that for each gamma more."""
+    """Make a run whose largest eigenvalue is 100 * growth ** gamma."""
     value = 100 * growth**gamma
     return {
         "network": "a",
@@ -24,7 +24,7 @@ def said(runs):
     return summarize_by_gamma(runs)["a"]["lambda_max_trained_at_largest_over_at_0"]
 
 
-def test_all_gammas_that_have_two_seeds_come_before_more_seeds_of_fewer():
+def test_more_gammas_with_two_seeds_win_over_more_seeds():
     seeds = {0.0: 5, 1.0: 5, 2.0: 5, 3.0: 5, 5.0: 3, 7.0: 3}
     runs = [run(gamma, seed) for gamma, count in seeds.items() for seed in range(count)]
     found = said(runs)
@@ -32,7 +32,7 @@ def test_all_gammas_that_have_two_seeds_come_before_more_seeds_of_fewer():
     assert found["low"] == pytest.approx(found["high"])
 
 
-def test_a_gamma_with_one_seed_does_not_take_the_interval_from_the_others():
+def test_a_gamma_with_one_seed_does_not_remove_the_interval():
     runs = [run(gamma, seed) for gamma in (0.0, 1.0, 2.0) for seed in range(2)]
     found = said([*runs, run(7.0, 0)])
     np.testing.assert_allclose(found["seeds"], [1.1**2] * 2)
@@ -45,11 +45,11 @@ def test_one_seed_of_each_gamma_has_no_interval():
 
 
 @pytest.mark.parametrize("gammas", [(0.0,), (0.0, 2.0), (1.0, 2.0, 3.0)], ids=str)
-def test_too_few_gammas_say_nothing(gammas):
+def test_too_few_gammas_give_no_summary(gammas):
     assert summarize_by_gamma([run(gamma, seed) for gamma in gammas for seed in range(3)]) == {}
 
 
-def test_the_least_ece_lies_between():
+def test_the_lowest_ece_lies_in_between():
     runs = [run(gamma, seed, ece=ece) for gamma, ece in ((0.0, 0.04), (1.0, 0.01), (3.0, 0.09)) for seed in (1, 4)]
     found = summarize_by_gamma(runs)["a"]
     assert found["gamma_of_least_ece"]["mean"] == 1.0

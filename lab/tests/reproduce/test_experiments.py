@@ -1,4 +1,4 @@
-"""Every spec of the repository: it runs, and its committed results and the page that shows them agree with it."""
+"""Every spec of the repository runs, and agrees with its stored results and with the gallery."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_stored_results_belong_to_their_specs(spec, scale):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
-def test_stored_figures_are_those_of_the_stored_numbers(spec, scale):
+def test_stored_figures_are_drawn_from_the_stored_numbers(spec, scale):
     result = result_files.load(RESULTS, spec, scale)
     if result.versions["matplotlib"] != importlib.metadata.version("matplotlib"):
         pytest.skip("another Matplotlib draws other bytes")
@@ -84,7 +84,7 @@ def test_stored_figures_are_those_of_the_stored_numbers(spec, scale):
         assert (RESULTS / spec.id / scale / name).read_bytes() == content, name
 
 
-def test_the_names_of_axes_are_not_cut_off():
+def test_axis_labels_are_not_cut_off():
     spec = SPECS["001-study-c"]
     with mpl.rc_context(style._STYLE):
         figure = Figure(figsize=(style.WIDTH, 3.1), layout="constrained")
@@ -105,7 +105,7 @@ def test_the_gallery_shows_the_stored_results():
     assert shown.count("figure.svg") == len(SPECS)
 
 
-def test_the_readme_says_what_was_found():
+def test_the_readme_agrees_with_the_results():
     values = reproduce.read_results(RESULTS, SPECS)["001-study-c"].numbers.values
     raw, mapped = (100 * values[f"difference({how}, 3, best)"] for how in ("raw", "psi"))
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())

@@ -1,4 +1,4 @@
-"""What the experiments compute, against values found in other ways."""
+"""The numbers of the experiments agree with values computed in other ways."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def plain_phi(p, gamma):
 
 
 def best_score(posterior, gamma):
-    """The score of two classes that minimizes the expected focal loss, by a general optimizer."""
+    """Minimize the expected binary focal loss with a general optimizer."""
 
     def risk(q):
         return -posterior * (1 - q) ** gamma * np.log(q) - (1 - posterior) * q**gamma * np.log(1 - q)
@@ -82,7 +82,7 @@ def test_binary_map():
 
 
 def test_bounds_by_trying_every_temperature():
-    """The paper's procedure, one temperature after the other."""
+    """Repeat the procedure of the paper, which tries one temperature after another."""
     parameters = given("003-fig-3")
     s = np.arange(parameters.logit_step, parameters.logit_range, parameters.logit_step)
     mapped = refocal.posterior_from_logits(np.column_stack([-s, np.zeros_like(s)]), gamma=4)[:, 0]
@@ -107,7 +107,7 @@ def test_nearest_temperature_by_grid():
     assert residuals @ found.curves["gamma"] == pytest.approx(0, abs=1e-8)
 
 
-def test_the_plane_and_back():
+def test_plane_coordinates_round_trip():
     grid = interior_grid(12)
     assert len(grid) == 11 * 10 // 2
     np.testing.assert_allclose(from_plane(to_plane(grid)), grid, atol=1e-14)
@@ -124,7 +124,7 @@ def test_isolines():
         around = to_plane(truth) + radii[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
         np.testing.assert_allclose(risk(from_plane(around)), level, rtol=1e-6, err_msg=name)
         if name == "Brier score":
-            # the risk is |q - truth|^2 + 1 - |truth|^2, and lengths in the plane are 1 / sqrt(2) of those in space
+            # The risk is |q - truth|^2 + 1 - |truth|^2; lengths in the plane are 1 / sqrt(2) of those in space.
             np.testing.assert_allclose(radii, np.sqrt((level - 1 + truth @ truth) / 2), rtol=1e-6)
 
 
@@ -186,10 +186,10 @@ def test_linear_model_follows_the_gradient_of_focal_loss():
     np.testing.assert_allclose(path[-1][:, 1], -one_step.learning_rate * weights.grad.numpy(), rtol=1e-10)
 
 
-def test_a_tenth_of_the_labels_is_flipped():
+def test_a_tenth_of_the_labels_are_flipped():
     points = linear_model.draw_points(given("002-fig-6"), 1000, np.random.default_rng(0))
     wrong = np.mean(np.sign(points.features[:, 0]) != points.labels)
-    assert wrong == pytest.approx(0.1 + 0.8 * 0.0228, abs=0.03)  # 2.3 % of a cluster lie beyond the boundary
+    assert wrong == pytest.approx(0.1 + 0.8 * 0.0228, abs=0.03)  # 2.3 % of a cluster lie across the boundary
 
 
 def test_a_loss_has_one_color_in_all_panels():
@@ -204,7 +204,7 @@ def test_a_loss_has_one_color_in_all_panels():
 @pytest.mark.parametrize(
     ("name", "axis"), [("001-fig-1", "top score"), ("002-fig-4a", "probability of the true class")]
 )
-def test_regions_of_confidence_are_of_the_top_score(name, axis):
+def test_regions_of_confidence_refer_to_the_top_score(name, axis):
     figure = Figure()
     phi.draw(figure, given(name), phi.compute(given(name), Context()))
     assert figure.axes[0].get_xlabel() == axis

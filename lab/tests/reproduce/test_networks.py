@@ -1,4 +1,4 @@
-"""Networks trained at once, the one-feature problem, and the study of tabular data sets."""
+"""Small networks trained together, the one-feature problem, and the study of tabular data sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trained(samples, gammas, **more):
     return train(samples, samples, classes=3, gammas=gammas, recipe=RECIPE, seed=1, **more)
 
 
-def test_networks_trained_together_are_those_trained_alone(samples):
+def test_networks_trained_together_equal_those_trained_alone(samples):
     together = compute_logits(trained(samples, (0.0, 2.0)).last, samples.features)
     for index, gamma in enumerate((0.0, 2.0)):
         alone = compute_logits(trained(samples, (gamma,)).last, samples.features)
@@ -36,8 +36,8 @@ def test_networks_trained_together_are_those_trained_alone(samples):
     assert np.abs(together[0] - together[1]).max() > 0.05
 
 
-def test_one_network_is_that_of_a_plain_loop(samples):
-    """The same start, batches and loss in torch.nn and with autograd, one trial and one gamma."""
+def test_one_network_equals_that_of_a_plain_loop(samples):
+    """Train one trial and one gamma with torch.nn, from the same weights and batches."""
     one = Samples(samples.features[:1], samples.labels[:1])
     found = compute_logits(trained(one, (0.0,)).last, one.features)[0, 0]
     generator = torch.Generator().manual_seed(1)
@@ -60,9 +60,9 @@ def test_one_network_is_that_of_a_plain_loop(samples):
     np.testing.assert_allclose(found, network(x).detach().numpy(), atol=1e-4)
 
 
-def test_the_best_epoch_has_the_least_held_out_loss(samples):
+def test_the_best_epoch_has_the_lowest_held_out_loss(samples):
     rng = np.random.default_rng(5)
-    noise = Samples(samples.features, rng.permuted(samples.labels, axis=1))  # training makes the held-out loss worse
+    noise = Samples(samples.features, rng.permuted(samples.labels, axis=1))  # training increases the held-out loss
     networks = train(samples, noise, classes=3, gammas=(0.0,), recipe=RECIPE, seed=1)
 
     def losses(weights):
@@ -102,12 +102,12 @@ def test_encoding(table):
     assert set(labels) == {0, 1}
 
 
-def test_splits_share_no_rows_and_keep_the_classes(table):
+def test_splits_are_disjoint_and_stratified(table):
     given = SPECS["001-study-c"].parameters["smoke"]
     parts = tabular.split(table, given, np.random.default_rng(0))
     assert [part.labels.shape for part in parts] == [(2, 60), (2, 20), (2, 20)]
     for trial in range(2):
-        # the last column numbers the rows, up to the scaling of the trial
+        # The last column is the row number, up to the scaling of the trial.
         numbers = np.concatenate([part.features[trial, :, -1] for part in parts])
         assert len(np.unique(numbers.round(6))) == 100
         assert all(abs(part.labels[trial].mean() - 0.6) < 0.051 for part in parts)

@@ -1,4 +1,4 @@
-"""`refocal-lab reproduce`: figures, the list, the gallery, and what it refuses."""
+"""The command `refocal-lab reproduce`: figures, the list, the gallery, and errors."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_list_needs_no_zoo(capsys, tmp_path):
     assert listed["002-table-6"]["out_of_date"] == []
 
 
-def test_the_gallery_counts_no_smoke_runs(capsys, tmp_path):
+def test_the_gallery_ignores_smoke_runs(capsys, tmp_path):
     call(capsys, tmp_path, "003-fig-3", "--scale", "smoke")
     call(capsys, tmp_path, "001-fig-1", "--scale", "small")
     page = tmp_path / "gallery.md"

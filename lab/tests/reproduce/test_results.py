@@ -1,4 +1,4 @@
-"""Runs and their results on disk: done once, whole or not there, anew when the spec has changed."""
+"""Results on disk: computed once, written completely or not at all, and computed again when the spec changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Parameters:
 
 
 class Counting:
-    """A kind that counts its runs and can be told to fail."""
+    """A kind that counts its runs and fails on demand."""
 
     def __init__(self):
         self.runs = 0
@@ -57,7 +57,7 @@ def make(spec, folder, **more):
     return reproduce.reproduce(spec, scale="small", results=folder, **more)
 
 
-def test_done_once(spec, counting, tmp_path):
+def test_a_figure_is_computed_once(spec, counting, tmp_path):
     first, second = make(spec, tmp_path), make(spec, tmp_path)
     assert counting.runs == 1
     assert (first.why, second.why) == ("no result yet", "already stored")
@@ -158,7 +158,7 @@ def test_the_same_numbers_give_the_same_files(spec, tmp_path):
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
-def test_the_gallery_shows_text_as_text(spec, tmp_path):
+def test_the_gallery_escapes_text(spec, tmp_path):
     odd = replace(spec, title="a | b <script>", caption="One\ntwo.")
     made = make(odd, tmp_path).result
     shown = reproduce.render_gallery({odd.id: odd}, {odd.id: made}, figures="results")

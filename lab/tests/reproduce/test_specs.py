@@ -1,4 +1,4 @@
-"""Reading specs: what is wrong is named with its file and key."""
+"""Reading specs: errors name the file and the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""004's Figures 2 and 3 from cards whose numbers are known."""
+"""Figures 2 and 3 of Kimura and Naganuma (2024), from cards with known numbers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def entry(loss, top, trace, **changes):
 
 
 def write(folder, *, seeds=3, gammas=ECE):
-    """lambda_max falls by 10^(-gamma / 3) for the loss trained with and rises for cross-entropy; seeds scale it."""
+    """Write cards whose lambda_max is scaled by 10^(-gamma / 3) for the training loss, and rises for cross-entropy."""
     for gamma in gammas:
         for seed in range(seeds):
             name, factor = f"g{gamma:g}-s{seed}", 1 + seed / 10
             measured = [
                 entry("trained", factor * 10 ** (-gamma / 3), 50 - 10 * gamma),
                 entry("cross-entropy", factor * (1 + gamma), 100.0 + gamma),
-                # not these: fewer samples, another part, another matrix
+                # must be ignored: fewer samples, another part, another matrix
                 entry("trained", 99.0, 99.0, samples=10),
                 entry("trained", 99.0, 99.0, part="train"),
                 entry("trained", 99.0, 99.0, matrix="ggn"),
@@ -89,17 +89,17 @@ def test_the_cubic(tmp_path):
     assert [len(ax.lines) for ax in drawn(spec, found).axes] == [5, 5]  # four gammas and the cubic
 
 
-def test_seeds_that_lack_a_gamma_are_left_out(tmp_path):
+def test_seeds_without_all_gammas_are_left_out(tmp_path):
     write(tmp_path, seeds=2)
     for suffix in ("json", "npz", "jsonl.gz"):
         (tmp_path / f"g3-s1.{suffix}").unlink()
     _, found = computed(2, tmp_path)
-    # two seeds with three gammas are more than one with four
+    # two seeds with three gammas win over one seed with four
     assert found.values[f"lambda_max_cross_entropy_at_largest_over_at_0({NAME})"] == pytest.approx(3)
     assert f"gamma_of_least_ece, low({NAME})" in found.values
 
 
-def test_other_seeds_of_a_gamma_are_matched_in_their_order(tmp_path):
+def test_different_seeds_are_matched_by_rank(tmp_path):
     write(tmp_path, seeds=2)
     for path in tmp_path.glob("g3-*.json"):
         card = json.loads(path.read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def test_cards_without_curvature(tmp_path, number):
     write(tmp_path, seeds=1)
     for path in tmp_path.glob("*.json"):
         card = json.loads(path.read_text(encoding="utf-8"))
-        card["curvature"] = card["curvature"][:1]  # one Hessian of the two
+        card["curvature"] = card["curvature"][:1]  # only one of the two Hessians
         path.write_text(json.dumps(card), encoding="utf-8")
     spec, found = computed(number, tmp_path)
     assert not found.values

@@ -1,4 +1,4 @@
-"""What is recomputed from a zoo, against direct calls; what is missing; and when a result is out of date."""
+"""Figures and tables from a zoo: numbers agree with direct calls, missing entries, and outdated results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def computed(name, folder, **changes):
 
 
 def both_seeds(folder, gamma, number):
-    """The mean of a number over the two seeds: number(val, val labels, test, test labels)."""
+    """Compute the mean of number(val, val labels, test, test labels) over the two seeds."""
     found = []
     for seed in range(2):
         (val, val_labels), (logits, labels) = parts(folder, f"g{gamma}-s{seed}")
@@ -75,7 +75,7 @@ def test_tables(networks, name, method, scaling, measure):
     assert values[f"{measure[0]}(cifar10 resnet20, cross-entropy, {method})"] == both_seeds(networks, 0, direct)
 
 
-def test_a_table_shows_ours_theirs_and_what_is_not_there(networks):
+def test_a_table_shows_our_numbers_the_papers_and_missing_entries(networks):
     found = computed("002-table-1", networks)
     head, *rows = found.table
     assert head[2:] == ("cross-entropy", "Brier score", "MMCE", "FLA-53", "FLSD-53")
@@ -99,7 +99,7 @@ def test_a_table_shows_ours_theirs_and_what_is_not_there(networks):
     assert set(ours[1:]) == {NO_ENTRY}
 
 
-def test_one_networks_number_is_never_anothers(tmp_path):
+def test_networks_of_one_name_are_not_mixed_up(tmp_path):
     for model in ("resnet110", "resnet110-bottleneck"):
         add(tmp_path, model, data="cifar10", model=model)
         add_history(tmp_path, model)
@@ -117,9 +117,9 @@ def test_one_networks_number_is_never_anothers(tmp_path):
         ("002-fig-4b", "mean norm(cifar10 resnet20, 1)"),
     ],
 )
-def test_a_penalised_network_does_not_stand_for_its_loss(name, value, networks, tmp_path):
+def test_a_penalized_network_does_not_represent_its_loss(name, value, networks, tmp_path):
     folder = write_zoo(tmp_path / "zoo")
-    for seed in range(3):  # more of them than of the others
+    for seed in range(3):  # more seeds than without penalty
         for loss in ({}, {"loss": "focal", "gamma": 1.0}):
             penalized = f"tau-{len(loss)}-{seed}"
             add(folder, penalized, seed=seed, data="cifar10", scale=3.0, recipe={"curvature_penalty": 0.1}, **loss)
@@ -154,7 +154,7 @@ def test_paradigms(networks, gamma):
         assert values[f"psi({where})"] == direct(gamma, scale=scale)
 
 
-def test_the_best_gamma_needs_all_of_them(networks, tmp_path):
+def test_the_best_gamma_needs_all_gammas(networks, tmp_path):
     found = computed("001-fig-5", networks)
     raw = {
         gamma: both_seeds(
@@ -183,7 +183,7 @@ def test_label_smoothing_is_its_own_paradigm(tmp_path):
 
 def test_histories(networks):
     found = computed("002-fig-3", networks)
-    # the made-up measures fall evenly in ten epochs from 2 / (1 + gamma); the learning rate falls after four
+    # The artificial measures fall linearly over ten epochs from 2 / (1 + gamma); the learning rate drops after four.
     path = 2 / (1 + 1) * (1 - np.arange(1, 11) / 11)
     np.testing.assert_allclose(found.curves["paths"]["focal 1"]["test.wrong.nll"], path)
     assert found.values["first test.wrong.nll(cifar10 resnet20, focal 1)"] == pytest.approx(path[0])
@@ -194,7 +194,7 @@ def test_histories(networks):
 
 def test_a_history_without_mistakes(tmp_path):
     folder = write_zoo(tmp_path / "zoo", gammas=(0.0,))
-    for seed, without in ((0, 3), (1, 5)):  # the last epochs in which no training sample is wrong
+    for seed, without in ((0, 3), (1, 5)):  # number of final epochs without training errors
         file = folder / f"g0-s{seed}.jsonl.gz"
         epochs = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
         for epoch in epochs[-without:]:
@@ -253,7 +253,7 @@ def test_gradients_are_those_of_focal_loss():
     np.testing.assert_allclose(zoo_gradient.norms(part, 2.0), logits.grad.norm(dim=1).numpy(), rtol=1e-9)
 
 
-def test_samples_are_those_that_all_get_right_or_wrong(networks):
+def test_samples_are_classified_correctly_or_wrongly_by_all(networks):
     found = computed("002-fig-8", networks)
     one, three = (list(parts(networks, f"g{gamma}-s0"))[1] for gamma in (0, 3))
     wrong = np.flatnonzero((one[0].argmax(1) != one[1]) & (three[0].argmax(1) != three[1]))
@@ -263,7 +263,7 @@ def test_samples_are_those_that_all_get_right_or_wrong(networks):
 
 
 @pytest.mark.parametrize("name", OF_THE_ZOO)
-def test_an_empty_zoo_is_no_error(name, tmp_path):
+def test_an_empty_zoo_is_not_an_error(name, tmp_path):
     folder = tmp_path / "zoo"
     folder.mkdir()
     spec = SPECS[name]
@@ -275,7 +275,7 @@ def test_an_empty_zoo_is_no_error(name, tmp_path):
     assert result_files.load(tmp_path / "results", spec, "smoke") == outcome.result
 
 
-def test_a_result_is_made_anew_when_its_entries_change(tmp_path):
+def test_a_result_is_recomputed_when_its_entries_change(tmp_path):
     folder = write_zoo(tmp_path / "zoo", seeds=1)
 
     def why(name="002-table-1"):
@@ -304,7 +304,7 @@ def test_undefined_numbers_are_not_missing_entries(tmp_path):
     assert found["accuracy if confident (%), pre T"] == "–"
 
 
-def test_the_list_says_what_is_out_of_date(tmp_path, capsys):
+def test_the_list_shows_outdated_results(tmp_path, capsys):
     folder = write_zoo(tmp_path / "zoo", seeds=1)
     common = ["reproduce", "--experiments", str(EXPERIMENTS), "--results", str(tmp_path / "r"), "--zoo", str(folder)]
     assert cli.main([*common, "002-table-3", "002-table-9", "--scale", "smoke"]) == 0
@@ -335,7 +335,7 @@ def test_without_a_zoo(tmp_path):
         reproduce.reproduce(SPECS["002-table-1"], scale="smoke", results=tmp_path)
 
 
-def test_the_gallery_shows_tables_and_what_is_not_there(networks, tmp_path):
+def test_the_gallery_shows_tables_and_missing_entries(networks, tmp_path):
     spec = SPECS["001-fig-5"]
     made = reproduce.reproduce(spec, scale="small", results=tmp_path, context=Context(zoo=networks)).result
     shown = reproduce.render_gallery({spec.id: spec}, {spec.id: made}, figures="results")
@@ -346,7 +346,7 @@ def test_the_gallery_shows_tables_and_what_is_not_there(networks, tmp_path):
     assert "| CIFAR-10, ResNet-8 | no entry |  |  |  |  |  |  |" in shown
 
 
-def test_a_zoo_of_many_data_sets_has_a_panel_for_each(tmp_path):
+def test_each_data_set_has_its_own_panel(tmp_path):
     for index in range(14):
         add(tmp_path, f"s{index}", data=f"set{index:02}", val=40, test=40)
     numbers = computed("002-table-6", tmp_path)
@@ -357,7 +357,7 @@ def test_a_zoo_of_many_data_sets_has_a_panel_for_each(tmp_path):
     assert "(28) set13" in drawn
 
 
-def test_marks_of_an_axis_from_zero_are_not_cut_off():
+def test_marks_are_not_cut_off_on_axes_that_start_at_zero():
     ax = Figure().subplots()
     ax.plot([1, 2], [100, 101])
     style.start_at_zero(ax)

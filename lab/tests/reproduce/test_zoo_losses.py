@@ -1,4 +1,4 @@
-"""One network by many losses: numbers against direct calls, what is missing, and both ways to measure some classes."""
+"""One network with many losses: direct calls, missing entries, and both ways to measure a subset of the classes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def messages(tmp_path_factory):
     return folder
 
 
-def test_values_are_what_direct_calls_give(messages):
+def test_values_agree_with_direct_calls(messages):
     _, given, numbers = computed("002-text-newsgroups20", messages)
     found = {"ece_15": [], "psi": [], "fts": [], "low": [], "p": []}
     for seed in range(2):
@@ -63,7 +63,7 @@ def test_values_are_what_direct_calls_give(messages):
     assert values[f"p({NETWORK}, focal 3, raw)"] == pytest.approx(max(found["p"]))
 
 
-def test_the_table_has_the_paper_s_numbers_and_only_what_there_is(messages):
+def test_the_table_has_the_papers_numbers_and_only_existing_entries(messages):
     spec, given, numbers = computed("002-text-newsgroups20", messages)
     rows = [row[1:3] for row in numbers.table if row[0] == "20 Newsgroups, Global Pooling CNN"]
     assert [row for row in rows if row[1] in ("as given", "Ψ")] == [
@@ -89,7 +89,7 @@ def test_an_empty_zoo_has_no_entries(tmp_path):
     style.render(reproduce.KINDS[spec.kind].draw, given, numbers)
 
 
-def test_some_of_the_classes_are_measured_both_ways(tmp_path):
+def test_a_subset_of_the_classes_is_measured_both_ways(tmp_path):
     add(tmp_path, "s0", data="sst", model="tree-lstm", loss="focal", gamma=3.0)
     (tmp_path / "s0.jsonl.gz").write_bytes(b"")
     (tmp_path / "all-classes").mkdir()

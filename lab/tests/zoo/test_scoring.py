@@ -1,4 +1,4 @@
-"""Networks that know more classes than their samples have: what is stored, what is measured, and both ways to do it."""
+"""Networks that know more classes than occur among their samples: storage, and both ways to measure them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def logits_of_three(seed, count):
 
 
 def write_run(folder, **changes):
-    """A run as training leaves it, of a network of three classes on samples of two."""
+    """Write the folder of a finished run: a network of three classes on samples of two."""
     add(folder.parent / "made", "sst-x-s0", data="sst", model="tree-lstm", **changes)
     card = json.loads((folder.parent / "made" / "sst-x-s0.json").read_text(encoding="utf-8"))
     (every, labels), split = logits_of_three(0, 700), np.repeat(["val", "test"], [300, 400])
@@ -47,7 +47,7 @@ def entry(tmp_path):
     return found, every, labels
 
 
-def test_logits_of_all_classes_go_with_an_entry(entry):
+def test_logits_of_all_classes_belong_to_an_entry(entry):
     found, every, labels = entry
     assert found.all_classes == found.predictions.parent / "all-classes" / found.predictions.name
     assert found.files[-1] == found.all_classes
@@ -62,7 +62,7 @@ def test_logits_of_all_classes_go_with_an_entry(entry):
         measures.read_all_classes(found)
 
 
-def test_the_posterior_is_that_of_all_classes_given_the_scored_ones(entry):
+def test_the_posterior_of_all_classes_is_conditioned_on_the_scored_ones(entry):
     found, every, labels = entry
     probs = posterior_from_logits(every[300:], gamma=3.0)[:, SCORED]
     probs /= probs.sum(axis=1, keepdims=True)
@@ -74,7 +74,7 @@ def test_the_posterior_is_that_of_all_classes_given_the_scored_ones(entry):
     assert not {"ts-fl", "ts-fl-psi"} & measured.keys()
 
 
-def test_measures_as_002_takes_them(entry):
+def test_measures_as_in_mukhoti_2020(entry):
     found, _, labels = entry
     _, test, scoring = read_as_published(found)
     probs = posterior_from_logits(test.logits, gamma=0.0)

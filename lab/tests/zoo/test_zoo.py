@@ -1,4 +1,4 @@
-"""The zoo: entries, measures against direct calls, groups, the papers' numbers, the commands, errors."""
+"""The zoo: entries, measures, groups, published numbers, commands and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from refocal_lab.zoo.published import _numbers, lookup
 
 
 def check(found, probs, labels):
-    """All measures of one method, called directly."""
+    """Compute all measures of one method by direct calls."""
     assert found["error"] == metrics.error(probs, labels)
     for name, expected in {
         "nll": metrics.nll(probs, labels),
@@ -31,7 +31,7 @@ def check(found, probs, labels):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_every_method_is_what_a_direct_call_gives(tmp_path, smoothing):
+def test_every_method_agrees_with_a_direct_call(tmp_path, smoothing):
     add(tmp_path, "one", loss="focal", gamma=3.0, label_smoothing=smoothing)
     [entry] = zoo.entries(tmp_path)
     found = zoo.measure(entry)
@@ -80,7 +80,7 @@ def test_kl_to_people(tmp_path):
         zoo.measure(zoo.entries(tmp_path)[0], human[:-1])
 
 
-def test_seeds_are_taken_together_and_recipes_kept_apart(tmp_path):
+def test_groups_join_seeds_and_separate_recipes(tmp_path):
     for seed in range(3):
         add(tmp_path, f"a{seed}", seed=seed)
     add(tmp_path, "longer", seed=3, epochs=100)
@@ -102,7 +102,7 @@ def test_many_entries_are_measured_by_several_processes(tmp_path):
     assert list(zoo.measure_all(found)) == [zoo.measure(entry) for entry in found]
 
 
-def test_a_card_that_is_not_true_is_noted(tmp_path):
+def test_a_wrong_card_is_noted(tmp_path):
     add(tmp_path, "one", nll=0.5)
     found = zoo.entries(tmp_path)
     [group] = zoo.summarize(found, [zoo.measure(entry) for entry in found])
@@ -111,7 +111,7 @@ def test_a_card_that_is_not_true_is_noted(tmp_path):
 
 
 def test_published_numbers():
-    # 002, Tables 1, 7, 10, 11 and 3, read by eye
+    # Mukhoti et al. (2020), Tables 1, 7, 10, 11 and 3, transcribed by hand
     own = ("cifar10", "resnet110-bottleneck")
     for variant, method, measure, value in (
         (("cross-entropy", None, 0.0), "raw", "ece_15", 0.0441),
@@ -125,13 +125,13 @@ def test_published_numbers():
         [found] = lookup(*own, variant, method, measure)
         assert found.paper == "002"
         assert found.value == pytest.approx(value)
-    # 003, Table 1: log-loss after temperature scaling, with its deviation
+    # Komisarenko and Kull (2024), Table 1: log-loss after temperature scaling, with its deviation
     assert lookup("cifar10", "resnet50", ("focal", 7.0, 0.0), "ts-nll", "nll")[0][2:] == pytest.approx((0.23, 0.01))
     assert [found.paper for found in lookup("cifar10", "resnet50", ("cross-entropy", None, 0.0), "raw", "error")] == [
         "002",
         "003",
     ]
-    # He's ResNet-110 and that of 002 are two networks
+    # the ResNet-110 of He et al. and that of Mukhoti et al. are different networks
     [he] = lookup("cifar10", "resnet110", ("cross-entropy", None, 0.0), "raw", "error")
     assert (he.paper, he.value) == ("He 2016", pytest.approx(0.0643))
     assert not lookup("cifar10", "resnet110", ("cross-entropy", None, 0.0), "raw", "ece_15")
@@ -143,7 +143,7 @@ def test_published_numbers():
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """A zoo in the working directory, no human labels."""
+    """Make a zoo in the working directory, without human labels."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("REFOCAL_DATA", str(tmp_path))
@@ -227,7 +227,7 @@ def test_one_form_of_output(made, capsys):
     )
 
 
-def test_an_infinite_mean_is_no_json_number():
+def test_an_infinite_mean_becomes_null():
     assert tables._mean_json(zoo.summary._mean([np.inf, 1.0], [])) == {"mean": None, "std": None, "published": []}
 
 
@@ -278,7 +278,7 @@ def test_files_are_checked(tmp_path):
         zoo.measure(zoo.entries(tmp_path)[0])
 
 
-def test_a_setting_that_came_later_does_not_part_seeds(tmp_path):
+def test_a_later_setting_does_not_split_a_group(tmp_path):
     add(tmp_path, "before", seed=0, recipe={"clip_norm": None})
     add(tmp_path, "after", seed=1, recipe={"clip_norm": None, "curvature_penalty": None})
     add(tmp_path, "other", seed=2, recipe={"clip_norm": None, "curvature_penalty": 0.1})
@@ -288,7 +288,7 @@ def test_a_setting_that_came_later_does_not_part_seeds(tmp_path):
 
 
 def finished_run(folder, **changes):
-    """Write what training leaves."""
+    """Write the files of a finished run."""
     card = add(folder, "run", **changes)
     (folder / "run.npz").rename(folder / "predictions.npz")
     (folder / "run.json").rename(folder / "card.json")
@@ -296,7 +296,7 @@ def finished_run(folder, **changes):
     return card
 
 
-def test_a_penalized_network_is_not_the_papers(tmp_path):
+def test_a_penalized_network_is_not_compared_with_the_papers(tmp_path):
     for name, penalty in (("plain", None), ("tau", 0.1)):
         add(tmp_path, name, data="cifar10", recipe={"curvature_penalty": penalty})
     found = zoo.entries(tmp_path)
@@ -308,7 +308,7 @@ def test_a_penalized_network_is_not_the_papers(tmp_path):
     assert [group["curvature_penalty"] for group in tables.to_json([plain, penalized])] == [None, 0.1]
 
 
-def test_the_factors_of_mmce_are_told_apart(tmp_path):
+def test_factors_of_mmce_are_kept_apart(tmp_path):
     for factor in (2.0, 8.0):
         add(tmp_path, f"f{factor:g}", loss="mmce", gamma=None, recipe={"loss": "mmce", "factor": factor})
     found = zoo.entries(tmp_path)
@@ -341,7 +341,7 @@ def test_a_run_does_not_replace_one_with_other_settings(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../outside", "in/side", ""])
-def test_a_card_does_not_choose_where_it_goes(tmp_path, name):
+def test_a_card_cannot_choose_its_path(tmp_path, name):
     card = finished_run(tmp_path / "run") | {"name": name}
     (tmp_path / "run" / "card.json").write_text(json.dumps(card), encoding="utf-8")
     with pytest.raises(zoo.ZooError, match="name must be a file name"):

@@ -1,4 +1,4 @@
-"""The pages that hold numbers of the zoo: they count its entries and agree with each other."""
+"""The pages with numbers of the zoo agree with its entries and with each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def section(text, title):
     return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
 
 
-def test_every_card_has_the_command_that_trains_its_network_again():
+def test_the_command_on_every_card_gives_its_recipe():
     for entry in zoo.entries(REPOSITORY / "zoo"):
         card = entry.card.content
         options = build_parser().parse_args(shlex.split(card["command"])[1:])
@@ -41,7 +41,7 @@ def test_every_entry_is_in_the_table():
     assert sum(seeds) == len(zoo.entries(REPOSITORY / "zoo"))
 
 
-def test_the_losses_on_the_page_about_training_are_those_of_the_table():
+def test_the_page_about_training_agrees_with_the_table():
     by_loss, group = {}, {}
     for about, method, nll, _, ece, *_ in rows(section(MEASURED, "cifar10, resnet20")):
         if method == "as given":

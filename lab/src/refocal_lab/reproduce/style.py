@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WIDTH = 7.2  # inches, the text width of a page
 GUIDE = "0.55"  # color of diagonals and other lines without data
 _DPI = 130
-_COLOURS = 64  # of the PNG; enough for lines on white, and a third of the size
+_COLORS = 64  # of the PNG; enough for lines on white, and a third of the size
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 9,
@@ -90,5 +90,5 @@ def render(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, number
         pixels: Any = FigureCanvasAgg(figure)
         pixels.draw()
     image = Image.frombuffer("RGBA", pixels.get_width_height(), pixels.buffer_rgba(), "raw", "RGBA", 0, 1)
-    image.convert("RGB").quantize(_COLOURS).save(png, format="png", optimize=True)
+    image.convert("RGB").quantize(_COLORS).save(png, format="png", optimize=True)
     return {"figure.svg": svg.getvalue(), "figure.png": png.getvalue()}
