@@ -1,8 +1,8 @@
-"""Trees and messages a second, forward and backward, beside plain PyTorch in the same run, on the CPU.
+"""Trees and messages per second, forward and backward on the CPU, compared with plain PyTorch in the same run.
 
-Trees: the Tree-LSTM level by level, beside the same network node by node. Messages: the global pooling CNN over
-documents that lie one after another, beside a loop with a `DataLoader` over documents padded to 1,000 words. The plain
-versions hold the same weights, and their loss is compared before anything is timed. Texts: $REFOCAL_DATA, or --data.
+Trees: the Tree-LSTM level by level against the same network node by node. Messages: the global pooling CNN on documents
+joined end to end against a loop with a `DataLoader` over documents padded to 1,000 words. The plain versions have the
+same weights, and their loss is compared before anything is timed. The texts are in $REFOCAL_DATA or --data.
 
     python benchmarks/text.py --data FOLDER --out benchmarks/results/text.md
 """
@@ -41,7 +41,7 @@ LOSS = FocalLoss(gamma=3.0)
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: samples a second of both, round by round."""
+    """One comparison: samples per second of both versions, round by round."""
 
     what: str
     batch: int
@@ -50,13 +50,13 @@ class Row:
 
 
 class Recursive:
-    """The Tree-LSTM node by node, as one writes it first; only the words of a batch are looked up at once."""
+    """The Tree-LSTM node by node, the straightforward way; only the words of a batch are looked up together."""
 
     def __init__(self, network: TreeLSTM) -> None:
         self._network = network
 
     def logits(self, vectors: Tensor, left: list[int], right: list[int]) -> list[Tensor]:
-        """Of all nodes of a tree, each (1, classes)."""
+        """The logits of all nodes of a tree, each (1, classes)."""
         outputs: list[Tensor] = []
         self._climb(len(left) - 1, vectors, (left, right), outputs)
         return outputs
@@ -81,14 +81,14 @@ class Recursive:
 
 
 class PaddedCNN(nn.Module):
-    """The global pooling CNN over documents padded to one length, by the layers of PyTorch."""
+    """The global pooling CNN on documents padded to one length, with PyTorch's layers."""
 
     def __init__(self, network: GlobalPoolingCNN) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, words: Tensor) -> Tensor:
-        """Words (N, LONGEST), -1 where there are none."""
+        """Logits from words (N, LONGEST), with -1 for padding."""
         present = (words >= 0)[:, None].float()
         features = self.network.words(words.clamp(min=0)).mT * present
         for number, convolution in enumerate(self.network.convolutions):
@@ -99,10 +99,12 @@ class PaddedCNN(nn.Module):
         return self.network.head(torch.relu(self.network.dense(features)))
 
 
-def rounds(plain: Callable[[int], int], ours: Callable[[int], int], repeats: int) -> tuple[list[float], list[float]]:
-    """Samples a second of both in turn; each takes the number of the round and returns how many samples it had."""
+def run_rounds(
+    plain: Callable[[int], int], ours: Callable[[int], int], repeats: int
+) -> tuple[list[float], list[float]]:
+    """Time both versions in turn, in samples per second. Each gets the number of the round and returns its samples."""
     rates: tuple[list[float], list[float]] = ([], [])
-    for number in range(-1, repeats):  # the first one only warms up
+    for number in range(-1, repeats):  # the first round only warms up
         for rate, work in zip(rates, (plain, ours), strict=True):
             start = time.perf_counter()
             samples = work(number + 1)
@@ -111,15 +113,15 @@ def rounds(plain: Callable[[int], int], ours: Callable[[int], int], repeats: int
     return rates
 
 
-def trained(network: nn.Module) -> list[Tensor]:
+def find_trained(network: nn.Module) -> list[Tensor]:
     """The parameters that have gradients."""
     return [weight for weight in network.parameters() if weight.requires_grad]
 
 
-def trees(data: data_sets.DataSet, batch: int, repeats: int) -> Row:
-    """Forward and backward over batches of trees, both ways of the same network."""
+def measure_trees(data: data_sets.DataSet, batch: int, repeats: int) -> Row:
+    """Forward and backward over batches of trees, both versions with the same weights."""
     torch.manual_seed(0)
-    network = build("tree-lstm", classes=3, shape=data.shape).eval()  # nothing is left out, so that both are the same
+    network = build("tree-lstm", classes=3, shape=data.shape).eval()  # without dropout, so that both are equal
     assert isinstance(network, TreeLSTM)
     forest, recursive = data.train.inputs, Recursive(network)
     order = Order(len(data.train), batch_size=batch, seed=0)
@@ -145,7 +147,7 @@ def trees(data: data_sets.DataSet, batch: int, repeats: int) -> Row:
     batches.draw(0)
 
     def plain(step: int) -> int:
-        torch.autograd.grad(loss_node_by_node(step), trained(network))
+        torch.autograd.grad(loss_node_by_node(step), find_trained(network))
         return batch
 
     steps = max(1, 500 // batch)
@@ -153,14 +155,14 @@ def trees(data: data_sets.DataSet, batch: int, repeats: int) -> Row:
     def ours(_step: int) -> int:
         batches.draw(0)
         for _ in range(steps):
-            torch.autograd.grad(loss_by_levels(), trained(network))
+            torch.autograd.grad(loss_by_levels(), find_trained(network))
         return steps * batch
 
-    return Row("trees, forward and backward", batch, *rounds(plain, ours, repeats))
+    return Row("trees, forward and backward", batch, *run_rounds(plain, ours, repeats))
 
 
-def messages(data: data_sets.DataSet, batch: int, repeats: int, steps: int) -> Row:
-    """Forward and backward over batches of messages, both ways of the same network."""
+def measure_messages(data: data_sets.DataSet, batch: int, repeats: int, steps: int) -> Row:
+    """Forward and backward over batches of messages, both versions with the same weights."""
     torch.manual_seed(0)
     network = build("gp-cnn", classes=20, shape=data.shape)
     assert isinstance(network, GlobalPoolingCNN)
@@ -186,7 +188,7 @@ def messages(data: data_sets.DataSet, batch: int, repeats: int, steps: int) -> R
 
     def plain(_step: int) -> int:
         for number, (words, target) in enumerate(loader, start=1):
-            torch.autograd.grad(LOSS(padded_network(words), target), trained(network))
+            torch.autograd.grad(LOSS(padded_network(words), target), find_trained(network))
             if number == steps:
                 break
         return steps * batch
@@ -195,15 +197,15 @@ def messages(data: data_sets.DataSet, batch: int, repeats: int, steps: int) -> R
         batches.draw(step)
         for _ in range(steps):
             documents, labels = batches.next()
-            torch.autograd.grad(LOSS(network(documents), labels), trained(network))
+            torch.autograd.grad(LOSS(network(documents), labels), find_trained(network))
             batches.go_on()
         return steps * batch
 
-    return Row("messages, forward and backward", batch, *rounds(plain, ours, repeats))
+    return Row("messages, forward and backward", batch, *run_rounds(plain, ours, repeats))
 
 
-def epoch_of_trees(data: data_sets.DataSet) -> tuple[float, float]:
-    """Seconds and processor seconds for all steps of an epoch of the recipe, optimizer and all."""
+def time_epoch(data: data_sets.DataSet) -> tuple[float, float]:
+    """Seconds and processor seconds of a whole epoch of the recipe, optimizer included."""
     recipe = TrainingRecipe(data="sst", model="tree-lstm", loss="focal", gamma=3.0)
     torch.manual_seed(0)
     network = build("tree-lstm", classes=3, shape=data.shape)
@@ -216,9 +218,9 @@ def epoch_of_trees(data: data_sets.DataSet) -> tuple[float, float]:
     return time.perf_counter() - start, time.process_time() - busy
 
 
-def table(rows: list[Row]) -> str:
-    """Medians of the rounds, and the range of the ratio over them."""
-    lines = ["| what | batch | plain, a second | ours, a second | times | smallest and largest of the rounds |"]
+def render_table(rows: list[Row]) -> str:
+    """The medians of the rounds, and the range of the ratio."""
+    lines = ["| what | batch | plain, per second | ours, per second | ratio | smallest and largest ratio |"]
     lines.append("|---|---|---|---|---|---|")
     for row in rows:
         ratios = sorted(ours / plain for plain, ours in zip(row.plain, row.ours, strict=True))
@@ -234,26 +236,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("REFOCAL_DATA"))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=2, help="batches of messages a round")
+    parser.add_argument("--steps", type=int, default=2, help="batches of messages per round")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     sst = data_sets.load("sst", folder=options.data)
-    rows = [trees(sst, batch, options.repeats) for batch in (25, 256)]
-    print(table(rows), flush=True)
-    seconds, busy = epoch_of_trees(sst)
+    rows = [measure_trees(sst, batch, options.repeats) for batch in (25, 256)]
+    print(render_table(rows), flush=True)
+    seconds, busy = time_epoch(sst)
     groups = data_sets.load("newsgroups20", folder=options.data)
-    rows.append(messages(groups, 128, options.repeats, options.steps))
+    rows.append(measure_messages(groups, 128, options.repeats, options.steps))
     lengths = np.minimum(np.diff(groups.train.inputs.starts), LONGEST)
     text = (
-        "# Words: trees and messages a second\n\n"
+        "# Texts: trees and messages per second\n\n"
         f"{platform.processor() or platform.machine()}, {options.threads} thread(s) beside other work, PyTorch "
-        f"{torch.__version__}, Python {platform.python_version()}; focal loss, medians of {options.repeats} rounds in "
-        "turn. Measured by `python benchmarks/text.py --out benchmarks/results/text.md`.\n\n"
-        f"{table(rows)}\n\n"
-        "Plain is the same network node by node, and a loop with a `DataLoader` over messages padded to "
-        f"{LONGEST:,} words. Of a message {lengths.mean():.0f} words are read on average, at most {LONGEST:,}.\n\n"
+        f"{torch.__version__}, Python {platform.python_version()}; focal loss, medians of {options.repeats} "
+        "alternating rounds. Measured by `python benchmarks/text.py --out benchmarks/results/text.md`.\n\n"
+        f"{render_table(rows)}\n\n"
+        "Plain means the same network node by node, or a loop with a `DataLoader` over messages padded to "
+        f"{LONGEST:,} words. On average, {lengths.mean():.0f} words of a message are read, at most {LONGEST:,}.\n\n"
         f"An epoch of the {len(sst.train):,} training trees of SST at batch 25, AdaGrad included, took {seconds:.1f} s "
         f"({busy:.1f} s of processor time).\n"
     )

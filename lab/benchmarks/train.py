@@ -1,6 +1,6 @@
-"""Seconds for an epoch of 50,000 images of 32 x 32 pixels at batch 128, beside a plain PyTorch loop in the same run.
+"""Seconds per epoch of 50,000 images of 32 x 32 pixels at batch 128, against a plain PyTorch loop in the same run.
 
-The images are random bytes: speed does not depend on what they show. Needs a CUDA device.
+The images are random bytes, because speed does not depend on their content. Needs a CUDA device.
 
     python benchmarks/train.py --out benchmarks/results/train.md
 """
@@ -31,23 +31,23 @@ DEVICE = torch.device("cuda")
 
 @dataclass(frozen=True)
 class Row:
-    """One way to train, measured."""
+    """The measured time of one way to train."""
 
     model: str
     way: str
     trials: int
     prepared: float
-    seconds: float  # an epoch of one network
+    seconds: float  # per epoch and network
 
 
-def images() -> tuple[np.ndarray, np.ndarray]:
+def make_images() -> tuple[np.ndarray, np.ndarray]:
     """Random bytes and labels."""
     rng = np.random.default_rng(0)
     return rng.integers(0, 256, (IMAGES, 32, 32, 3), dtype=np.uint8), rng.integers(0, CLASSES, IMAGES)
 
 
-def plain(model: str, inputs: np.ndarray, labels: np.ndarray, *, steps: int) -> Row:
-    """The loop that tutorials show, with the data on the GPU, autocast and channels last."""
+def measure_plain(model: str, inputs: np.ndarray, labels: np.ndarray, *, steps: int) -> Row:
+    """Time the loop of tutorials, with the data on the GPU, autocast and channels last."""
     network = build(model).to(DEVICE, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     criterion = FocalLoss(gamma=2.0)
@@ -75,10 +75,10 @@ def plain(model: str, inputs: np.ndarray, labels: np.ndarray, *, steps: int) -> 
     return Row(model, "plain PyTorch", 1, 0.0, (time.perf_counter() - start) * IMAGES / BATCH / steps)
 
 
-def refocal_steps(
+def measure_steps(
     model: str, inputs: np.ndarray, labels: np.ndarray, *, trials: int, compiled: bool, epochs: int
 ) -> Row:
-    """Whole steps as CUDA graphs, each network on a stream and a thread of its own."""
+    """Time whole steps as CUDA graphs, each network with its own stream and thread."""
     start = time.perf_counter()
     steps = []
     for seed in range(trials):
@@ -108,7 +108,7 @@ def refocal_steps(
                 step.run_epoch(epoch, rate=0.01)
             torch.cuda.current_stream().synchronize()
 
-    def all_at_once(count: int) -> float:
+    def run_together(count: int) -> float:
         start = time.perf_counter()
         threads = [threading.Thread(target=run, args=(step, count)) for step in steps]
         for thread in threads:
@@ -117,19 +117,19 @@ def refocal_steps(
             thread.join()
         return time.perf_counter() - start
 
-    all_at_once(1)
+    run_together(1)
     share = IMAGES / (IMAGES // BATCH * BATCH)
-    seconds = all_at_once(epochs) / epochs / trials * share
+    seconds = run_together(epochs) / epochs / trials * share
     for step in steps:
         assert bool(torch.isfinite(step.losses).all()), "the loss is not finite"
     return Row(model, "whole step" + (", compiled" if compiled else ""), trials, prepared, seconds)
 
 
-def table(rows: list[Row]) -> str:
-    """The rows beside the plain loop of the same network."""
+def render_table(rows: list[Row]) -> str:
+    """All rows, with their speed relative to the plain loop of the same network."""
     eager = {row.model: row.seconds for row in rows if row.trials == 1 and row.way == "plain PyTorch"}
     lines = [
-        "| network | way | networks at once | preparation, s | s an epoch and network | images a second | x plain |"
+        "| network | way | networks at once | preparation, s | s per epoch and network | images per second | x plain |"
     ]
     lines.append("|---|---|---|---|---|---|---|")
     for row in rows:
@@ -151,21 +151,21 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
-    inputs, labels = images()
+    inputs, labels = make_images()
     rows: list[Row] = []
     for model in options.models:
         if "plain" in options.ways:
-            rows.append(plain(model, inputs, labels, steps=150))
+            rows.append(measure_plain(model, inputs, labels, steps=150))
             print(rows[-1], flush=True)
         for way in ("whole", "compiled"):
             for trials in options.trials if way in options.ways else ():
-                rows.append(refocal_steps(model, inputs, labels, trials=trials, compiled=way == "compiled", epochs=3))
+                rows.append(measure_steps(model, inputs, labels, trials=trials, compiled=way == "compiled", epochs=3))
                 print(rows[-1], flush=True)
     text = (
-        f"# Training: seconds for an epoch of {IMAGES:,} images, batch {BATCH}\n\n"
+        f"# Training: seconds per epoch of {IMAGES:,} images, batch {BATCH}\n\n"
         f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Python {platform.python_version()}; focal loss, "
         "random crop and flip. Measured by `python benchmarks/train.py --out benchmarks/results/train.md`.\n\n"
-        f"{table(rows)}\n"
+        f"{render_table(rows)}\n"
     )
     print(text)
     if options.out:

@@ -1,4 +1,4 @@
-"""Tiny data sets in their publishers' formats, with recipes that know their checksums."""
+"""Tiny data sets in their publishers' formats, with records of their checksums."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pictures(count, *, classes=10, side=32, seed=0):
 
 
 def records(images, *labels):
-    """CIFAR's records, image by image."""
+    """The records of CIFAR, image by image."""
     return b"".join(
         bytes([*(int(column[k]) for column in labels)]) + images[k].transpose(2, 0, 1).tobytes()
         for k in range(len(images))
@@ -39,7 +39,7 @@ def records(images, *labels):
 
 
 def tiny_cifar(name, *, train=10, test=4):
-    """Images, labels, the files' contents, and what knows their checksums."""
+    """Images, labels, the contents of the files, and the record with their checksums."""
     published = CIFAR10 if name == "cifar10" else CIFAR100
     files = {}
     parts = []
@@ -66,7 +66,7 @@ def tiny_cifar(name, *, train=10, test=4):
 
 
 def write_wpm(path, images, *, per, cols):
-    """A shard, tile by tile."""
+    """Write a shard, tile by tile."""
     counts, mosaics = [], []
     for start in range(0, len(images), per):
         piece = images[start : start + per]
@@ -86,7 +86,7 @@ def write_wpm(path, images, *, per, cols):
 
 
 def write_shards(folder, train, test, /, **labels):
-    """Two training shards and one test shard."""
+    """Write two training shards and one test shard."""
     folder.mkdir(parents=True, exist_ok=True)
     write_wpm(folder / "train-00.wpm", train[:7], per=3, cols=1)
     write_wpm(folder / "train-01.wpm", train[7:], per=5, cols=4)
@@ -95,7 +95,7 @@ def write_shards(folder, train, test, /, **labels):
 
 
 def tiny_svhn(folder):
-    """Both doors of SVHN; 10 stands for the digit 0 in the publisher's."""
+    """Both layouts of SVHN; the publisher's files have 10 for the digit 0."""
     folder.mkdir(parents=True, exist_ok=True)
     parts, sums = [], []
     for name, count, seed in (("train", 20, 3), ("test", 6, 4)):
@@ -113,7 +113,7 @@ def tiny_svhn(folder):
 
 
 def tiny_fashion():
-    """The four idx files, unpacked."""
+    """The four unpacked idx files."""
     rng = np.random.default_rng(5)
     files, parts = {}, []
     for name, count in (("train", 15), ("t10k", 5)):

@@ -1,4 +1,4 @@
-"""Small networks trained on digits on a CPU, and what they leave."""
+"""Train small networks on digits on a CPU, and read the files of their runs."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ DIGITS = {"data": "digits", "model": "mlp", "epochs": 4, "batch_size": 64}
 
 @functools.cache
 def digits():
-    """Read once."""
+    """The data set, read once."""
     return load("digits")
 
 
@@ -28,10 +28,24 @@ def run(recipe, out, *, data=None, **settings):
 
 
 def unfinished(recipe, out):
-    """The folder of a run with all of its epochs and no results, as a kill before the end leaves it."""
+    """The folder of a run with all of its epochs but no results, as after a kill before the end."""
     run(recipe, out)
     (out / recipe.name / "card.json").unlink()
     return out / recipe.name
+
+
+class StoppedError(Exception):
+    """Raised in the place of a kill."""
+
+
+def stop_after(epoch):
+    """A report that stops a training after an epoch."""
+
+    def stop(_, record):
+        if record["epoch"] == epoch:
+            raise StoppedError
+
+    return stop
 
 
 def weights(folder):

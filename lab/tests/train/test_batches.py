@@ -1,4 +1,4 @@
-"""ArrayBatches against plain loops over images."""
+"""Batches of images against plain loops."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def epoch(batch, number=0):
 
 
 def windows(image, *, flips):
-    """Every window of an image with a black border, mirrored or not, as a network takes it."""
+    """All windows of an image with a black border, mirrored or not, as inputs of a network."""
     padded = np.zeros((6 + 2 * PADDING, 5 + 2 * PADDING, 3))
     padded[PADDING:-PADDING, PADDING:-PADDING] = image
     for top in range(2 * PADDING + 1):
@@ -52,7 +52,7 @@ def test_each_input_is_a_window_of_an_image_with_its_label(augmentation):
         ]
         assert any(LABELS[index] == label for index in candidates)
         found += candidates[:1]
-    assert len(set(found)) > 15  # a black window could be of any image
+    assert len(set(found)) > 15  # a black window could come from any image
 
 
 def test_without_augmentation_each_sample_comes_at_most_once():
@@ -78,7 +78,7 @@ def test_windows_and_reflections_are_evenly_drawn():
     values = np.concatenate(seen)
     for column, count in ((0, 9), (1, 9), (2, 2)):
         shares = np.bincount(values[:, column], minlength=count) / len(values)
-        # 8,000 draws: five standard deviations, passed over by chance with probability below 1e-5
+        # 8,000 draws; chance exceeds five standard deviations with probability below 1e-5
         assert np.all(np.abs(shares - 1 / count) < 5 * np.sqrt(1 / count / len(values)))
 
 

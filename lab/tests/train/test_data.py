@@ -1,4 +1,4 @@
-"""Data sets: each publisher's format, shards, splits, downloads, damage; the real files where there are some."""
+"""Data sets: the format of each publisher, shards, splits, downloads, damage; and the real files, if available."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(folder, files):
 
 
 def check(found, train, train_labels, test, test_labels):
-    """All samples are there, once, in their places, whatever the split."""
+    """Check that each sample is there once and in its place, whatever the split."""
     places = np.concatenate([found.train.indices, found.val.indices])
     assert sorted(places) == list(range(len(train)))
     for part in (found.train, found.val):
@@ -134,7 +134,7 @@ def test_digits_are_divided_once_and_for_all():
     np.testing.assert_allclose([first.mean, first.std], [[first.train.inputs.mean()], [first.train.inputs.std()]], 1e-5)
 
 
-# what trained networks were divided by must never change
+# the splits of trained networks must never change
 @pytest.mark.parametrize(
     ("key", "total", "count", "checksum"),
     [
@@ -155,7 +155,7 @@ def test_seed_and_key_draw_other_splits():
     draws = [set(splits.draw(np.arange(1000), 100, key=key, seed=seed)) for key in "ab" for seed in (0, 1)]
     for k, one in enumerate(draws):
         for other in draws[:k]:
-            assert len(one & other) < 30  # 10 expected, 3 of standard deviation
+            assert len(one & other) < 30  # expected: 10, with a standard deviation of 3
 
 
 class TestDamage:
@@ -283,7 +283,7 @@ class TestDamage:
 class TestDownload:
     @pytest.fixture
     def server(self, tmp_path):
-        """A web server of one folder."""
+        """A web server for one folder."""
         (tmp_path / "web").mkdir()
         handler = functools.partial(Quiet, directory=str(tmp_path / "web"))
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as made:
@@ -305,7 +305,7 @@ class TestDownload:
         assert len(found.train) == 48
         assert "cifar-10-binary.tar.gz" in capsys.readouterr().err
         (tmp_path / "web" / "cifar-10-binary.tar.gz").unlink()
-        load(spec, tmp_path / "data", download=True)  # what is there is not fetched again
+        load(spec, tmp_path / "data", download=True)  # files that are there are not fetched again
 
     def test_damaged_on_the_way(self, tmp_path, spec):
         path = tmp_path / "web" / "cifar-10-binary.tar.gz"
@@ -398,7 +398,7 @@ def test_damage_in_compressed_files_is_told_with_their_names(tmp_path, name, rea
     for content in damaged:
         path.write_bytes(content)
         try:
-            read(path)  # not all bytes of such a file matter
+            read(path)  # some bytes of such a file do not matter
         except DataError as error:
             told += 1
             assert name in str(error)
@@ -420,14 +420,14 @@ def test_real_cifar10():
     found = data.load("cifar10", folder=REAL)
     assert (len(found.train), len(found.val), len(found.test)) == (45_000, 5_000, 10_000)
     np.testing.assert_array_equal(np.bincount(found.test.labels), 1000)
-    # the means that most training scripts use, of all 50,000 images
+    # the means over all 50,000 images that most training scripts use
     np.testing.assert_allclose(found.mean / 255, [0.4914, 0.4822, 0.4465], atol=1e-3)
     np.testing.assert_allclose(found.std / 255, [0.2470, 0.2435, 0.2616], atol=1e-3)
     small = data.load("cifar10-s", folder=REAL)
     assert len(small.train) == 4_500
     human_probs = data.cifar10h(REAL)
     np.testing.assert_allclose(human_probs.sum(axis=1), 1)
-    # Peterson et al. 2019: people and the labels agree on about 99%, which another order of images would not give
+    # Peterson et al. (2019): people and labels agree on about 99%; in another order of images they would not
     assert (human_probs.argmax(axis=1) == found.test.labels).mean() > 0.99
 
 

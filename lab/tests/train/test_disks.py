@@ -1,4 +1,4 @@
-"""Full disks, damaged files, and what a kill leaves: they are told, and the run so far is kept."""
+"""Full disks, damaged files and files that a kill left: each is reported, and the run so far is kept."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from refocal_lab.train.recipe import TrainingRecipe
 
 @contextlib.contextmanager
 def largest_file(size):
-    """A disk that has no room for more bytes in a file."""
+    """Limit the size of files, as a full disk does."""
     resource = pytest.importorskip("resource")
     usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
@@ -55,7 +55,7 @@ def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
     path = folder / "checkpoint.safetensors"
     tensors, epochs, settings = checkpoint.load(path)
     narrow = {name: tensor[:1] if name == "parameter.5.bias" else tensor for name, tensor in tensors.items()}
-    assert narrow["parameter.5.bias"].shape == (1,)  # would be spread over all classes
+    assert narrow["parameter.5.bias"].shape == (1,)  # would be broadcast to all classes
     checkpoint.save(path, narrow, epochs=epochs, settings=json.dumps(settings))
     with pytest.raises(checkpoint.CheckpointError, match=r"is of another network: parameter.5.bias does not fit"):
         run(recipe, tmp_path)
@@ -66,7 +66,7 @@ def test_a_full_disk_is_reported_and_the_run_so_far_is_kept(tmp_path, capsys):
     assert main([*options, "--epochs", "1"]) == 0
     folder = tmp_path / "digits-mlp-focal-g1-s0"
     before = (folder / "checkpoint.safetensors").read_bytes()
-    # go on with a second epoch where no file can be as large as a checkpoint
+    # continue with a second epoch while no file can be as large as a checkpoint
     (folder / "card.json").unlink()
     settings = before.replace(b'\\"epochs\\": 1,', b'\\"epochs\\": 2,')
     (folder / "checkpoint.safetensors").write_bytes(settings)
@@ -131,7 +131,7 @@ def test_damaged_measures_are_told_before_a_run_goes_on(tmp_path):
     folder = unfinished(recipe, tmp_path)
     path = folder / "metrics.jsonl"
     lines = path.read_bytes()
-    path.write_bytes(lines + b'{"epoch": 5, \xff\x00')  # what a crash of the machine leaves
+    path.write_bytes(lines + b'{"epoch": 5, \xff\x00')  # as after a crash of the machine
     run(recipe, tmp_path)
     assert path.read_bytes() == lines
     (folder / "card.json").unlink()

@@ -1,4 +1,4 @@
-"""Networks: parameter counts against published ones, shapes, gradients, a slow re-derivation, errors."""
+"""Networks: parameter counts against published ones, shapes, gradients, a slow reference, errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def count(network):
 
 
 def meta(name, **options):
-    """A network with shapes and no values: counting needs no memory."""
+    """A network with shapes but no values, because counting needs no memory."""
     with torch.device("meta"):
         return models.build(name, **options)
 
 
-def replaced(published, *, features, stem=0, classes=10):
-    """A published ImageNet count with the head of 1,000 classes replaced, and the stem's difference taken off."""
+def replace_head(published, *, features, stem=0, classes=10):
+    """A published count for ImageNet, with another head than that of 1,000 classes and another stem."""
     return published - (1000 - classes) * (features + 1) - stem
 
 
@@ -50,13 +50,13 @@ LAYER3 = 2 * 1024 * 256 + 9 * 256**2 + 2 * (2 * 256 + 1024)  # one bottleneck of
 VGG_HEAD = (25088 + 1) * 4096 + (4096 + 1) * 4096 + (4096 + 1) * 1000
 VIT_PATCHES = (16**2 - 4**2) * 3 * 384 + (14**2 - 8**2) * 384
 PUBLISHED = {
-    "resnet18": replaced(11_689_512, features=512, stem=STEM),
-    "resnet50": replaced(25_557_032, features=2048, stem=STEM),
-    "resnet110-bottleneck": replaced(44_549_160, features=2048, stem=STEM) + 3 * LAYER3,  # 3-4-26-3, not 3-4-23-3
-    "densenet121": replaced(7_978_856, features=1024, stem=STEM + 2 * 64),  # no norm in the stem
+    "resnet18": replace_head(11_689_512, features=512, stem=STEM),
+    "resnet50": replace_head(25_557_032, features=2048, stem=STEM),
+    "resnet110-bottleneck": replace_head(44_549_160, features=2048, stem=STEM) + 3 * LAYER3,  # 3-4-26-3, not 3-4-23-3
+    "densenet121": replace_head(7_978_856, features=1024, stem=STEM + 2 * 64),  # no norm in the stem
     "vgg19": 143_678_248 - VGG_HEAD + 513 * 10,
-    "mobilenet-v2": replaced(3_504_872, features=1280),
-    "vit-small": replaced(22_050_664, features=384, stem=VIT_PATCHES),
+    "mobilenet-v2": replace_head(3_504_872, features=1280),
+    "vit-small": replace_head(22_050_664, features=384, stem=VIT_PATCHES),
 }
 
 
@@ -66,7 +66,7 @@ def test_networks_have_the_published_size(name):
 
 
 def test_wide_resnet_has_the_published_size():
-    # Zagoruyko and Komodakis, BMVC 2016, Table 4: WRN-28-10, 36.5 M; 002's WRN-26-10 has the same twelve blocks
+    # Zagoruyko and Komodakis, BMVC 2016, Table 4: WRN-28-10, 36.5 M; the WRN-26-10 of Mukhoti et al. has the same
     assert round(count(meta("wide-resnet26-10")) / 1e6, 1) == 36.5
 
 
@@ -101,7 +101,7 @@ def test_every_parameter_gets_a_gradient(name):
     for key, parameter in network.named_parameters():
         assert parameter.grad is not None, key
         assert torch.isfinite(parameter.grad).all(), key
-        # a bias right before batch norm or of attention's keys changes nothing: its gradient is rounding noise
+        # a bias before batch norm or of attention's keys has no effect; its gradient is rounding noise
         assert parameter.grad.abs().max() > 0, key
 
 
@@ -132,7 +132,7 @@ def test_compiles_as_one_graph(name):
 
 
 def plain_resnet20(network, images):
-    """He's network as the paper says it, written out with functions: weights are taken in their order."""
+    """He's network as in the paper, written with functions; weights are taken in their order."""
     weights = iter(network.state_dict().values())
 
     def conv_norm(inputs, stride):

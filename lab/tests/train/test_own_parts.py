@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import CPU, weights
+from small_runs import CPU, StoppedError, stop_after, weights
 
 from refocal_lab.cli import main
 from refocal_lab.cli.parser import build_parser
@@ -136,15 +136,8 @@ def test_a_network_a_loss_and_data_of_ones_own_are_trained(tmp_path, capsys):
 def test_a_stopped_run_goes_on_with_the_same_parts(tmp_path):
     (recipe,) = build_recipes(build_parser().parse_args(["train", *OWN, *QUICK]))
 
-    class StoppedError(Exception):
-        pass
-
-    def stop(_, record):
-        if record["epoch"] == 2:
-            raise StoppedError
-
     with pytest.raises(StoppedError):
-        train([recipe], load(recipe.data), tmp_path / "parts", device=CPU, report=stop)
+        train([recipe], load(recipe.data), tmp_path / "parts", device=CPU, report=stop_after(2))
     for out in ("parts", "whole"):
         assert main(["train", *OWN, *QUICK, "--out", out]) == 0
     whole, parts = (weights(tmp_path / out / recipe.name) for out in ("whole", "parts"))

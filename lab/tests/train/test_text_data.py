@@ -1,4 +1,4 @@
-"""Documents, trees and word vectors: each door, the vocabulary, the splits, and what is refused."""
+"""Documents, trees and word vectors: each file layout, the vocabulary, the splits, and errors."""
 
 import gzip
 import hashlib
@@ -55,7 +55,7 @@ def test_sst(tmp_path, door):
         nodes = slice(*forest.starts[number : number + 2])
         leaves = [found.vocabulary[k - 1] for k in forest.words[nodes] if k >= 0]
         assert leaves == re.findall(r"([^\s()]+)\)", line.lower())
-    assert set(np.unique(forest.labels)) == {0, 1, 2}  # neutral nodes of other sentences stay
+    assert set(np.unique(forest.labels)) == {0, 1, 2}  # other sentences keep their neutral nodes
 
 
 def leaves_of(line):
@@ -151,7 +151,7 @@ def test_newsgroups(tmp_path, door, by_date, stripped):
     assert ("left out" if stripped else "whole") in found.source
     assert "naïve" in words or stripped
     lengths = np.concatenate([np.diff(part.inputs.starts) for part in parts])
-    assert (lengths == 0).sum() == 2  # a message without a word stays, with its label
+    assert (lengths == 0).sum() == 2  # a message without words stays, with its label
 
 
 def test_newsgroups_in_lines_joined_by_tabs(tmp_path):
@@ -173,7 +173,7 @@ def test_damaged_newsgroups(tmp_path):
     texts.write(tmp_path, {"20news-bydate.tar.gz": packed[: len(packed) // 2]})
     with pytest.raises(DataError, match=r"20news-bydate\.tar\.gz is damaged"):
         load(spec, tmp_path)
-    for place in range(len(packed) // 4, len(packed) // 2, 7):  # many give another text, with no other sign of it
+    for place in range(len(packed) // 4, len(packed) // 2, 7):  # many of these change the text without any other sign
         flipped = bytearray(packed)
         flipped[place] ^= 1
         texts.write(tmp_path, {"20news-bydate.tar.gz": bytes(flipped)})
@@ -183,7 +183,7 @@ def test_damaged_newsgroups(tmp_path):
 
 @pytest.mark.parametrize("name", ["20news-bydate.tar.gz", "20news-bydate.tar.xz", "train.txt.xz", "trees.zip"])
 def test_what_unpacks_to_any_size_is_refused_before_it_does(tmp_path, monkeypatch, name):
-    """64 MB of zeros in a few kB, for readers that take 1 MB."""
+    """64 MB of zeros in a few kB, for readers that accept 1 MB."""
     zeros = bytes(1 << 26)
     monkeypatch.setattr(newsgroups20, "_MOST", 1 << 20)
     monkeypatch.setattr(sst, "_MOST", 1 << 20)
@@ -285,7 +285,7 @@ def test_word_vectors_of_wrong_shapes(tmp_path):
 def test_word_vectors_of_other_words_are_refused(tmp_path):
     (tmp_path / "v.txt").write_bytes(b"BAD 1 2\nGOOD 3 4\n")
     np.savez(tmp_path / "v.npz", words=[b"bad", b"good"], vectors=np.ones((2, 2)))
-    for name in ("v.txt", "v.npz"):  # all vectors would be zero, and what is trained on them nothing
+    for name in ("v.txt", "v.npz"):  # all vectors would be zero, and nothing would be learned
         with pytest.raises(DataError, match=rf"{name} has a vector for none of the 2 words of the training part"):
             word_vectors.read(tmp_path / name, ("bad", "good"))
 

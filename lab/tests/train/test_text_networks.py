@@ -1,4 +1,4 @@
-"""The networks of words against slow references, forward and backward, and the published numbers of parameters."""
+"""The networks for texts against slow references, forward and backward, and published parameter counts."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_levels_give_what_recursion_gives(trees):
     assert labels.tolist() == [tree[-1] for tree in slow_labels] + [k for tree in slow_labels for k in tree[:-1]]
     torch.testing.assert_close(logits, roots_first, rtol=1e-12, atol=1e-12)
     target = torch.from_numpy(labels)
-    # weights of the nodes apart, so that no two gradients can be exchanged
+    # different weights per node, so that exchanged gradients would show
     weights = torch.linspace(1, 2, len(labels), dtype=torch.float64)
     parameters = list(network.parameters())
     found, expected = (
@@ -67,7 +67,7 @@ def test_levels_give_what_recursion_gives(trees):
 
 def test_tree_lstm_has_the_published_number_of_parameters():
     # Tai et al., Table 1: 316,800 for the composition function at d = 150 with 300-dimensional words. Each of its gates
-    # has two biases, one for each child, of which only the sum matters: five vectors of 150 less here.
+    # has two biases, one per child, of which only the sum matters: five vectors of 150 fewer here.
     network = TreeLSTM(classes=3, shape=(10, 300))
     assert count(network.leaf) + count(network.node) == 316_800 - 5 * 150
     words, dimensions, memory, classes = 50, 100, 150, 3

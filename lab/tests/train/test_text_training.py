@@ -1,4 +1,4 @@
-"""Training on words end to end, on made-up trees and messages: the same loop, checkpoints and cards as for images."""
+"""Training on texts end to end, on made-up trees and messages, with the loop, checkpoints and cards of images."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 import texts
 import torch
 from safetensors.numpy import load_file
+from small_runs import CPU, StoppedError, stop_after
 
 from refocal import metrics
 from refocal.predictions import Predictions
@@ -25,12 +26,6 @@ from refocal_lab.train.step import Step
 from refocal_lab.train.text_batches import TextBatches
 from refocal_lab.train.trained_network import load_network, read_trained_recipe
 
-CPU = torch.device("cpu")
-
-
-class StoppedError(Exception):
-    pass
-
 
 def tiny(kind, folder, *, word_vectors="learned"):
     files, published = texts.trees() if kind == "sst" else texts.messages(train=200, test=40)
@@ -45,11 +40,7 @@ def settings(kind, **others):
 
 
 def run(recipe, data, out, *, until=None):
-    def report(_, record):
-        if record["epoch"] == until:
-            raise StoppedError
-
-    train([recipe], data, out, device=CPU, report=report)
+    train([recipe], data, out, device=CPU, report=stop_after(until))
 
 
 @pytest.mark.parametrize("kind", ["sst", "newsgroups20"])
@@ -152,10 +143,10 @@ def test_words_absent_from_a_batch_stay_as_they_are(tmp_path):
     run(recipe, data, tmp_path)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        before = torch.empty(1 + len(data.vocabulary), 100).normal_()  # what PyTorch draws first for them
+        before = torch.empty(1 + len(data.vocabulary), 100).normal_()  # the values that PyTorch draws first
         before = before.normal_(std=0.1)
     after = load_file(tmp_path / recipe.name / "weights.safetensors")["words.weight"]
-    np.testing.assert_array_equal(after[0], before[0].numpy())  # no word of the training part is unknown
+    np.testing.assert_array_equal(after[0], before[0].numpy())  # the training part has no unknown word
     assert np.abs(after[1:] - before[1:].numpy()).min(axis=1).max() > 0
 
 
@@ -218,7 +209,7 @@ def test_a_network_takes_one_kind_of_data(tmp_path):
 
 
 class Turned(torch.nn.Module):
-    """A network whose gradient lies in memory in another order than its weights."""
+    """A network whose gradient has another order in memory than its weights."""
 
     def __init__(self):
         super().__init__()

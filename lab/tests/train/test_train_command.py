@@ -1,4 +1,4 @@
-"""The command that trains: what it makes of options and files, and what it refuses."""
+"""`refocal-lab train`: its options, its files and its errors."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Training end to end on small data: what it writes, how it goes on after a kill, and what it says when it cannot."""
+"""Training end to end on small data: the files it writes, how it continues after a kill, and its errors."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from small_runs import CPU, DIGITS, SMALL, digits, history, run, unfinished, weights
+from small_runs import CPU, DIGITS, SMALL, StoppedError, digits, history, run, stop_after, unfinished, weights
 
 from refocal import metrics
 from refocal.predictions import Predictions
@@ -30,7 +30,7 @@ from refocal_lab.train.trial import DivergedError, Trial
 
 @pytest.fixture
 def start(launch):
-    """Starts a training by the command, with one thread."""
+    """Start a training by the command, with one thread."""
 
     def start(out, *options, before=()):
         words = [sys.executable, *before, "-m", "refocal_lab", "train", *options, "--device", "cpu", "--out", str(out)]
@@ -41,7 +41,7 @@ def start(launch):
 
 @pytest.fixture
 def one_thread():
-    """Sums in the order in which a process with one thread takes them."""
+    """Sum in the order of a process with one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -66,7 +66,7 @@ def test_a_run_learns_and_leaves_what_it_measured(tmp_path):
         "refocal-lab train --data digits --model mlp --loss focal --gamma 2 --epochs 20 --batch-size 32 --seed 0"
     )
     last = history(folder)[-1]
-    assert last["test"]["nll"] == pytest.approx(card["nll"], rel=1e-3)  # float16 beside float32
+    assert last["test"]["nll"] == pytest.approx(card["nll"], rel=1e-3)  # float16 against float32
     apart = last["test"]["correct"], last["test"]["wrong"]
     shares = 1 - card["error"], card["error"]
     assert sum(part["nll"] * share for part, share in zip(apart, shares, strict=True)) == pytest.approx(
@@ -84,15 +84,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, loss):
     recipe = TrainingRecipe(**DIGITS, **loss)
     run(recipe, tmp_path / "whole")
 
-    class StoppedError(Exception):
-        pass
-
-    def stop(_, record):
-        if record["epoch"] == 2:
-            raise StoppedError
-
     with pytest.raises(StoppedError):
-        train([recipe], digits(), tmp_path / "parts", device=CPU, report=stop)
+        train([recipe], digits(), tmp_path / "parts", device=CPU, report=stop_after(2))
     run(recipe, tmp_path / "parts")
     whole, parts = (weights(tmp_path / name / recipe.name) for name in ("whole", "parts"))
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
@@ -162,7 +155,7 @@ def test_two_processes_train_what_one_trains(tmp_path, one_thread, start):
 
 
 def dark_and_bright():
-    """Images of two kinds that a network tells apart in a few epochs."""
+    """Images of two kinds that a network can distinguish after a few epochs."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 96)
     images = rng.integers(0, 60, (96, 16, 16, 3), dtype=np.uint8)
@@ -195,18 +188,11 @@ def test_images_are_trained_on_with_crops(tmp_path):
 def test_images_that_were_stopped_end_with_the_same_logits(tmp_path, device, rounding):
     recipe = TrainingRecipe(**IMAGES, loss="fls-532")
 
-    class StoppedError(Exception):
-        pass
-
-    def stop(_, record):
-        if record["epoch"] == 3:
-            raise StoppedError
-
     def begin(out, report):
         train([recipe], dark_and_bright(), out, device=torch.device(device), report=report, compiled=False)
 
     with pytest.raises(StoppedError):
-        begin(tmp_path / "parts", stop)
+        begin(tmp_path / "parts", stop_after(3))
     for out in ("parts", "whole"):
         begin(tmp_path / out, lambda *_: None)
     parts, whole = (Predictions.read(tmp_path / out / recipe.name / "predictions.npz") for out in ("parts", "whole"))
@@ -320,7 +306,7 @@ def test_networks_in_threads_end_apart(tmp_path):
     ],
 )
 def test_weights_that_the_last_step_of_an_epoch_spoils_are_noticed(tmp_path, rate, reason):
-    recipe = TrainingRecipe(**{**DIGITS, "batch_size": 5000, "epochs": 1}, learning_rate=rate)  # one step an epoch
+    recipe = TrainingRecipe(**{**DIGITS, "batch_size": 5000, "epochs": 1}, learning_rate=rate)  # one step per epoch
     with pytest.raises(DivergedError, match=reason):
         run(recipe, tmp_path)
     assert not RunFolder(tmp_path / recipe.name).is_finished
@@ -343,7 +329,7 @@ def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
     assert refused
     assert [line["epoch"] for line in history(tmp_path / recipe.name)] == [1, 2, 3, 4]
     (tmp_path / recipe.name / "card.json").unlink()
-    run(recipe, tmp_path)  # once it has ended
+    run(recipe, tmp_path)  # now that the first one has ended
 
 
 def test_interrupted_it_keeps_its_checkpoint(tmp_path, capsys):

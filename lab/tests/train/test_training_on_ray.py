@@ -1,4 +1,4 @@
-"""Networks trained on a real Ray: shares of a GPU, and a network that goes on where its worker died."""
+"""Training on a real Ray cluster: shares of a GPU, and a network that continues after its worker died."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from made_zoo import write_zoo
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("cluster")
-CLUSTER = {"num_cpus": 6, "num_gpus": 1}  # as Ray counts them: what it hands out need not be there
+CLUSTER = {"num_cpus": 6, "num_gpus": 1}  # resources as Ray counts them; they need not exist
 
 
 def worker_that_trains():
-    """The process of this cluster that trains; None where it is not found."""
+    """The process of this cluster that trains; None if it is not found."""
     socket = ray.nodes()[0]["RayletSocketName"]
     listed = subprocess.run(["ps", "axww", "-o", "pid=,ppid=,args="], check=True, capture_output=True).stdout
     processes = [line.split(maxsplit=2) for line in listed.decode(errors="replace").splitlines()]
@@ -35,7 +35,7 @@ def worker_that_trains():
 
 
 def kill_once_begun(history, killed):
-    """End the worker that trains, after its second epoch; it is looked for before its first, which takes seconds."""
+    """Kill the worker that trains, after its second epoch. It is found before its first epoch, which takes seconds."""
     deadline = time.monotonic() + 240
     while not (worker := worker_that_trains()) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -84,11 +84,31 @@ def test_a_network_that_was_trained_elsewhere_did_not_run_on_the_cluster(tmp_pat
     assert RunFolder(tmp_path / recipe.name).read_card() == before
 
 
+def test_parts_of_ones_own_are_found_by_the_workers(tmp_path, monkeypatch):
+    from refocal_lab.train import on_ray as training
+    from refocal_lab.train.recipe import TrainingRecipe
+    from refocal_lab.train.run_folder import RunFolder
+
+    (tmp_path / "ray_parts.py").write_text(
+        "from torch import nn\n"
+        "from refocal_lab.train.data import load\n"
+        "def digits(): return load('digits')\n"
+        "def small(*, classes, shape): return nn.Linear(shape[0], classes)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    recipe = TrainingRecipe(data="ray_parts:digits", model="ray_parts:small", epochs=2)
+    training.train([recipe], tmp_path / "runs", data_folder=tmp_path)
+    card = RunFolder(tmp_path / "runs" / recipe.name).read_card()
+    assert card["model"] == "ray_parts:small"
+    assert card["error"] < 0.3
+
+
 def meeting(folder, partners):
-    """A task that waits for as many others as are to run at once."""
+    """Make a task that waits until as many others run as may run at once."""
 
     def running():
-        begun = len(list(folder.glob("*.begun")))  # first: one that ends and makes room meanwhile counts once
+        begun = len(list(folder.glob("*.begun")))  # counted first, so that a task that ends meanwhile counts once
         return begun - len(list(folder.glob("*.ended")))
 
     def meet(number):
@@ -96,7 +116,7 @@ def meeting(folder, partners):
         deadline = time.monotonic() + 240
         while len(list(folder.glob("*.begun"))) < partners and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(0.1)  # in which one too many would begin
+        time.sleep(0.1)  # time for one task too many to start
         most = running()
         given = ray.get_runtime_context().get_assigned_resources()
         (folder / f"{number}.ended").touch()
@@ -110,7 +130,7 @@ def test_as_many_tasks_share_a_gpu_as_were_asked_for(tmp_path, at_once):
     from refocal_lab.train.on_ray import run_tasks
 
     found = list(run_tasks(meeting(tmp_path, at_once), range(6), gpu_share=1 / at_once))
-    assert max(most for most, _, _ in found) == at_once  # of six CPUs: the others wait for the GPU
+    assert max(most for most, _, _ in found) == at_once  # there are six CPUs; the others wait for the GPU
     for _, given, visible in found:
         assert given == {"CPU": 1.0, "GPU": pytest.approx(1 / at_once, abs=1e-4)}
         assert visible == "0"

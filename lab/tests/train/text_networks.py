@@ -1,4 +1,4 @@
-"""The networks of words, written out slowly: one tree node by node, one document by itself."""
+"""Slow references of the networks for texts: one tree node by node, one document at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 def tree_logits(network, words, left, right):
-    """Logits of the nodes of one tree, each from those of its children; leaves have the left child -1."""
+    """Logits of the nodes of one tree, each computed from its children; leaves have the left child -1."""
 
     def state(node):
         if left[node] < 0:
@@ -22,7 +22,7 @@ def tree_logits(network, words, left, right):
 
 
 def document_logits(network, words):
-    """Logits of one document by the layers of PyTorch; a document without words has features of zero."""
+    """Logits of one document, computed with PyTorch's layers; a document without words has zero features."""
     if len(words):
         features = network.words(torch.as_tensor(words))[None].mT
         for number, layer in enumerate(network.convolutions):

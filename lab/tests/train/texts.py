@@ -1,4 +1,4 @@
-"""Made-up messages and trees in the publishers' formats, and what knows how many there are."""
+"""Made-up messages and trees in the publishers' formats, with records of their numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOOD, BAD, OTHER = ("good", "joy", "Fine"), ("bad", "dull", "Awful"), ("a", "the
 
 
 def tree(rng, leaves, sign):
-    """A tree whose every node is as good as its words: sign is 1 or -1 for words with a mood, 0 without."""
+    """A tree in which each node has the sentiment of its words: sign is 1 or -1, or 0 for neutral words."""
     if leaves == 1:
         words = {1: GOOD, -1: BAD, 0: OTHER}[sign]
         return f"({2 + 2 * sign} {rng.choice(words)})"
@@ -24,7 +24,7 @@ def tree(rng, leaves, sign):
 
 
 def trees(*, seed=0, counts=(60, 20, 20)):
-    """Contents of the three files, a third of the sentences neutral, and their treebank."""
+    """The contents of the three files, a third of the sentences neutral, and the record of the treebank."""
     rng = np.random.default_rng(seed)
     files = {
         f"{part}.txt": "".join(f"{tree(rng, int(rng.integers(1, 9)), k % 3 - 1)}\n" for k in range(count)).encode()
@@ -34,7 +34,7 @@ def trees(*, seed=0, counts=(60, 20, 20)):
 
 
 def messages(*, seed=0, train=40, test=20):
-    """Messages of two groups by path, one without a body, some in Latin-1, and the record of them."""
+    """Messages of two groups by path, one without a body and some in Latin-1, and their record."""
     rng = np.random.default_rng(seed)
     files = {}
     for part, count in (("train", train), ("test", test)):
@@ -48,7 +48,7 @@ def messages(*, seed=0, train=40, test=20):
 
 
 def archive(files, mode):
-    """The files in a tar archive."""
+    """Pack files into a tar archive."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode=mode) as tar:
         for name, content in files.items():
@@ -59,7 +59,7 @@ def archive(files, mode):
 
 
 def write(folder, files):
-    """Files by their paths below a folder."""
+    """Write files to their paths below a folder."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
