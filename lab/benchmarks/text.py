@@ -140,7 +140,7 @@ def measure_trees(data: data_sets.DataSet, batch: int, repeats: int) -> Row:
 
     def loss_by_levels() -> Tensor:
         levels, labels = batches.next()
-        batches.go_on()
+        batches.advance()
         return LOSS(network(levels), labels)
 
     torch.testing.assert_close(loss_node_by_node(0), loss_by_levels(), rtol=1e-4, atol=1e-6)
@@ -198,7 +198,7 @@ def measure_messages(data: data_sets.DataSet, batch: int, repeats: int, steps: i
         for _ in range(steps):
             documents, labels = batches.next()
             torch.autograd.grad(LOSS(network(documents), labels), find_trained(network))
-            batches.go_on()
+            batches.advance()
         return steps * batch
 
     return Row("messages, forward and backward", batch, *run_rounds(plain, ours, repeats))

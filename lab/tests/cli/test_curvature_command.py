@@ -139,7 +139,7 @@ def test_gammas_that_change(tmp_path, capsys):
     assert torch.equal(loss.gamma.gammas, kept["loss.gamma.gammas"])
     assert loss.gamma.gammas.unique().numel() > 1
     (run / "checkpoint.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint.safetensors, .* AdaFocal learned: use cross-entropy"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint.safetensors, .* learned gammas: use cross-entropy"):
         load_run(run, loss="trained", **LOADED)
     capsys.readouterr()
 

@@ -23,7 +23,7 @@ def epoch(batch, number=0):
     steps = []
     for _ in range(batch.steps):
         steps.append([tensor.numpy() for tensor in batch.next()])
-        batch.go_on()
+        batch.advance()
     return [np.concatenate(parts) for parts in zip(*steps, strict=True)]
 
 

@@ -51,7 +51,7 @@ def test_an_epoch_is_what_pytorchs_loop_makes(settings):
     losses = []
     for _ in range(batches.steps):
         inputs, labels = batches.next()
-        batches.go_on()
+        batches.advance()
         optimizer.zero_grad()
         loss = criterion(network(inputs), labels)
         loss.backward()

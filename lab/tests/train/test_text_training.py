@@ -244,5 +244,5 @@ def test_gradients_meet_their_weights_in_any_order_of_memory(optimizer):
         slow.zero_grad()
         torch.nn.functional.cross_entropy(plain(inputs), labels).backward()
         slow.step()
-        batches.go_on()
+        batches.advance()
     torch.testing.assert_close(network.weight, plain.weight, rtol=1e-4, atol=1e-5)

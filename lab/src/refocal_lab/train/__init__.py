@@ -17,6 +17,7 @@
 | `batches`, `text_batches` | the batches of an epoch, on the device |
 | `run_folder` | `RunFolder`: the files of a run, and the only reader and writer of its card |
 | `results`, `history`, `checkpoint` | what a run writes: card and logits, measures per epoch, states to continue from |
+| `suitability` | whether network, loss and augmentation of a recipe suit the data |
 | `resume` | how far a stopped run is, and whether it was started with the same settings |
 | `trained_network` | `load_network` and `load_loss` of a finished run |
 | `process` | `Process`: one of the processes that share the batches of a training |

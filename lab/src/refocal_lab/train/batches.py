@@ -56,7 +56,7 @@ class BatchSource(Protocol):
     def next(self) -> tuple[Any, Tensor]:
         """The inputs of the present step, and the labels (B,) of its logits; those of the samples come first."""
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Go to the next step."""
 
     def select_samples(self, logits: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class ArrayBatches(BatchSource):
             ]
         return normalize(inputs, self._mean, self._scale, self._dtype), self._labels[index]
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Go to the next step."""
         self._position.add_(1)
 

@@ -1,4 +1,4 @@
-"""The processes of a distributed training: which one this is, its device, and what the processes exchange."""
+"""The processes of a distributed training: which one this is, its device, and the tensors that they exchange."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 | `all-classes.npz` | the same logits for all classes, if samples have only some of them |
 | `train-epoch-N.npz` | float16 logits of the training part after epoch N, if asked for |
 | `weights.safetensors` | the trained network |
-| `card.json` | what was trained, how, and the results; written last, so that it marks a finished run |
+| `card.json` | the recipe, the data, the results and the versions; written last, so that it marks a finished run |
 | `.lock` | empty; the command that trains holds a lock on it |
 """
 

@@ -174,7 +174,7 @@ class Step:
             here = self._batches.position
             self.losses.index_copy_(0, here, loss.detach().reshape(1).float())
             self.logits.index_copy_(0, here, self._batches.select_samples(logits.detach())[None].float())
-            self._batches.go_on()
+            self._batches.advance()
 
     def _group_by_decay(self, weight_decay: float) -> list[dict[str, Any]]:
         """The parameters in groups: word vectors do not decay, all others do."""

@@ -64,7 +64,7 @@ class TextBatches(BatchSource):
         """The texts of the present step, and their labels; for trees those of all nodes, the roots first."""
         return lay_out(self._part, self._rows[self._number], self._device)
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Go to the next step."""
         self._number += 1
         self._position.add_(1)

@@ -48,8 +48,8 @@ def load_loss(path: str | os.PathLike[str]) -> nn.Module:
     """The loss that a finished run was trained with; if it changes by epoch, that of the epoch whose network is kept.
 
     Raises:
-        FileNotFoundError: The run is not finished, or the checkpoint with what AdaFocal learned is missing.
-        CheckpointError: The checkpoint does not hold what AdaFocal learned.
+        FileNotFoundError: The run is not finished, or the checkpoint with the learned gammas is missing.
+        CheckpointError: The checkpoint does not hold the learned gammas.
     """
     folder = RunFolder(path)
     recipe = read_trained_recipe(path)
@@ -64,13 +64,13 @@ def load_loss(path: str | os.PathLike[str]) -> nn.Module:
     if learned:
         file = folder.best if recipe.keep == "best-validation" else folder.checkpoint
         if not file.exists():
-            msg = f"{path} has no {file.name}, which holds the gammas that AdaFocal learned: use cross-entropy instead"
+            msg = f"{path} has no {file.name}, which holds the learned gammas: use cross-entropy instead"
             raise FileNotFoundError(msg)
         tensors, _, _ = checkpoint.load(file)
         for name, tensor in learned.items():
             found = tensors.get(f"loss.gamma.{name}")
             if found is None or found.shape != tensor.shape:
-                msg = f"the checkpoint {file} has no gammas of AdaFocal: loss.gamma.{name} does not fit"
+                msg = f"the checkpoint {file} does not hold the learned gammas: loss.gamma.{name} does not fit"
                 raise checkpoint.CheckpointError(msg)
             tensor.copy_(found)
     return loss

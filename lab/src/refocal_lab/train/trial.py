@@ -66,7 +66,7 @@ class Trial:
         self._keep_logits, self._process = keep_logits, process
         on_gpu = device.type == "cuda"
         # Not fast: a penalty takes three derivatives, which need all digits and new probes at each step; networks for
-        # texts are small; your own network or loss may do what cannot be rounded or captured.
+        # texts are small; your own network or loss may not work in bfloat16 or in a graph.
         own = is_own(recipe.model) or is_own(recipe.loss)
         fast = on_gpu and recipe.curvature_penalty is None and data.kind == "arrays" and not own
         self.network = _build_network(recipe, data).to(device)

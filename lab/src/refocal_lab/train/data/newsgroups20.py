@@ -94,9 +94,8 @@ def _read_archive(path: Path) -> Iterator[_Message]:
     members = {}
     with convert_errors(path):
         with _UNPACK[path.name](path) as packed:
-            content = decompress(
-                packed, path, most=_MOST
-            )  # to its end, where the checksum is; tarfile would not read that far
+            # read to the end, where the checksum is; tarfile would not get that far
+            content = decompress(packed, path, most=_MOST)
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
                 place = PurePosixPath(member.name).parts[-3:]
