@@ -20,7 +20,8 @@ suite test-slow: export OMP_NUM_THREADS = 1
 suite test-slow: export PYTHONDONTWRITEBYTECODE =
 
 # tests of GPU kernels, which Triton's interpreter runs here
-INTERPRETED := tests/losses/test_kernels.py tests/losses/test_like_cross_entropy.py lab/tests/train/test_convolution.py
+INTERPRETED := $(addprefix tests/losses/,test_kernels.py test_kernel_dispatch.py test_sigmoid_kernel.py test_like_cross_entropy.py) \
+	lab/tests/train/test_convolution.py
 
 test: lint types suite
 

@@ -16,7 +16,7 @@ F = torch.nn.functional
 from refocal import losses as L  # noqa: E402
 from refocal.losses.gpu.launch import INTERPRETED  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # as in test_kernels.py
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # as in kernel_cases.py
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LOGITS = (torch.float16, torch.float32, torch.float64)
 INDICES = (torch.int64, torch.int32, torch.uint8)
