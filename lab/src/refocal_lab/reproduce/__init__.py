@@ -5,7 +5,7 @@ from refocal_lab.reproduce.gallery import read_results, relative_link, render_ga
 from refocal_lab.reproduce.kinds import KINDS
 from refocal_lab.reproduce.result_files import Comparison, StoredResult
 from refocal_lab.reproduce.runner import Reproduction, explain_outdated, reproduce
-from refocal_lab.reproduce.spec import SCALES, PublishedNumber, Spec, read_spec, read_specs
+from refocal_lab.reproduce.spec import SCALES, PublishedNumber, Scale, Spec, read_spec, read_specs
 
 __all__ = [
     "KINDS",
@@ -16,6 +16,7 @@ __all__ = [
     "Numbers",
     "PublishedNumber",
     "Reproduction",
+    "Scale",
     "Spec",
     "StoredResult",
     "explain_outdated",

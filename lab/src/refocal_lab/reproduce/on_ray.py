@@ -8,6 +8,7 @@ from pathlib import Path
 from refocal.scale.ray_engine import open_ray
 from refocal_lab.reproduce import Context, Reproduction, read_specs
 from refocal_lab.reproduce import reproduce as make
+from refocal_lab.reproduce.spec import Scale
 from refocal_lab.train.on_ray import run_tasks
 
 
@@ -16,7 +17,7 @@ def reproduce(
     experiments: Path,
     results: Path,
     *,
-    scale: str,
+    scale: Scale,
     force: bool = False,
     data: Path | None = None,
     zoo: Path | None = None,
@@ -42,7 +43,7 @@ def reproduce(
 
 
 def _reproduce_one(
-    name: str, *, experiments: Path, results: Path, data: Path | None, zoo: Path | None, scale: str, force: bool
+    name: str, *, experiments: Path, results: Path, data: Path | None, zoo: Path | None, scale: Scale, force: bool
 ) -> Reproduction:
     context = Context(data, lambda _: None, zoo)
     return make(read_specs(experiments)[name], scale=scale, results=results, force=force, context=context)

@@ -14,7 +14,7 @@ from refocal import _check
 from refocal_lab.reproduce import result_files
 from refocal_lab.reproduce.computation import Context
 from refocal_lab.reproduce.kinds import KINDS
-from refocal_lab.reproduce.spec import SCALES, Spec
+from refocal_lab.reproduce.spec import SCALES, Scale, Spec
 from refocal_lab.reproduce.style import render
 
 _EXTRA_OF = {"matplotlib": "plot", "torch": "torch"}
@@ -37,7 +37,7 @@ class Reproduction(NamedTuple):
 
 
 def reproduce(
-    spec: Spec, *, scale: str, results: Path, force: bool = False, context: Context | None = None
+    spec: Spec, *, scale: Scale, results: Path, force: bool = False, context: Context | None = None
 ) -> Reproduction:
     """Make a figure or table, unless a current result is stored.
 

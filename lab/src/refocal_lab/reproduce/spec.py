@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from refocal._documents import parse_toml, read_document
 from refocal_lab.reproduce.kinds import KINDS
 
-SCALES = ("smoke", "small", "paper")
+Scale = Literal["smoke", "small", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
 RELATIONS = ("about", "at most", "at least")
 _TEXTS = ("id", "paper", "title", "caption", "kind")
 _OPTIONAL: dict[str, type] = {"finding": str, "parameters": dict, "published": list}
@@ -131,7 +132,7 @@ def _build_spec(content: dict[str, Any], stem: str) -> Spec:
         raise ValueError(msg)
     _check_keys(content["scales"], set(SCALES), required=set(SCALES), of="scales")
     common, wanted = content["parameters"], KINDS[content["kind"]].parameters
-    parameters = {
+    parameters: dict[str, Any] = {
         scale: _build_record(
             wanted, {**common, **_convert(content["scales"][scale], dict, f"scales.{scale}")}, f"scale {scale}"
         )

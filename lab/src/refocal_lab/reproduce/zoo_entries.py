@@ -15,7 +15,7 @@ from refocal.calibrators.temperature import Objective, minimize_error
 from refocal_lab import zoo
 from refocal_lab.reproduce.computation import NO_ENTRY, Context, Kind
 from refocal_lab.zoo.measures import LogitPart
-from refocal_lab.zoo.published import parse_variant
+from refocal_lab.zoo.published import lookup, parse_variant
 from refocal_lab.zoo.scoring import Scoring
 
 Variant = tuple[str, float | None, float]
@@ -132,6 +132,12 @@ def is_focal_network(card: zoo.Card, networks: Sequence[str], gammas: Sequence[f
     """Tell whether an entry is one of these networks, trained with focal loss and one of these gammas."""
     losses = [f"focal {gamma:g}" for gamma in gammas]
     return f"{card.data} {card.model}" in networks and was_trained_with(card, losses)
+
+
+def published_values(paper: str, network: Network, loss: str, method: str, measure: str) -> list[float]:
+    """Look up the numbers that a paper prints for a network, loss, method and measure."""
+    numbers = lookup(*network, parse_variant(loss), method, measure)
+    return [number.value for number in numbers if number.paper == paper]
 
 
 def loss_label(loss: str) -> str:

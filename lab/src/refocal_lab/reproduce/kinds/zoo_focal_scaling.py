@@ -22,12 +22,13 @@ from refocal_lab.reproduce.zoo_entries import (
     fit_temperature,
     format_spread,
     loss_label,
+    published_values,
     select_entries,
     was_trained_with,
     zoo_kind,
 )
 from refocal_lab.zoo.measures import LogitPart, read_parts
-from refocal_lab.zoo.published import lookup, parse_variant
+from refocal_lab.zoo.published import parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -149,8 +150,8 @@ def _rows(network: Network, loss: str, trials: list[dict[str, Any]]) -> list[tup
 
 def _format_published(network: Network, loss: str, how: str, criterion: str, factor: float) -> str:
     measure = "nll" if criterion == "nll" else "adaptive_ece_15"
-    numbers = lookup(network.data, network.model, parse_variant(loss), _PUBLISHED[how], measure)
-    return "".join(f" [{factor * number.value:.2f}]" for number in numbers if number.paper == "003")
+    values = published_values("003", network, loss, _PUBLISHED[how], measure)
+    return "".join(f" [{factor * value:.2f}]" for value in values)
 
 
 def _gains(trials: list[dict[str, Any]]) -> tuple[dict[str, float], tuple[str, ...]]:

@@ -22,12 +22,13 @@ from refocal_lab.reproduce.zoo_entries import (
     fit_temperature,
     format_spread,
     loss_label,
+    published_values,
     select_entries,
     was_trained_with,
     zoo_kind,
 )
 from refocal_lab.zoo.measures import fit_methods, posterior_gamma, read_parts, scored_posterior
-from refocal_lab.zoo.published import lookup, parse_variant
+from refocal_lab.zoo.published import parse_variant
 from refocal_lab.zoo.scoring import Scoring, read_as_published
 
 if TYPE_CHECKING:
@@ -225,8 +226,8 @@ def _rows(title: str, loss: str, item: dict[str, dict[str, Any]], paper: str, ne
 
 
 def _format_published(network: Network, loss: str, method: str, measure: str, paper: str) -> str:
-    numbers = lookup(*network, parse_variant(loss), method, measure)
-    return "".join(f" [{100 * number.value:.2f}]" for number in numbers if number.paper == paper)
+    values = published_values(paper, network, loss, method, measure)
+    return "".join(f" [{100 * value:.2f}]" for value in values)
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:

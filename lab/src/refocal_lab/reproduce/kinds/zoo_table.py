@@ -19,11 +19,12 @@ from refocal_lab.reproduce.zoo_entries import (
     fit_temperature,
     format_spread,
     loss_label,
+    published_values,
     select_entries,
     was_trained_with,
     zoo_kind,
 )
-from refocal_lab.zoo.published import lookup, parse_variant
+from refocal_lab.zoo.published import parse_variant
 from refocal_lab.zoo.scoring import read_as_published
 
 if TYPE_CHECKING:
@@ -127,8 +128,7 @@ class CellKey(NamedTuple):
 
     def published(self, paper: str) -> float | None:
         """Look up the paper's number for the same network; None if there is none."""
-        numbers = lookup(*self.network, parse_variant(self.loss), self.method, self.measure)
-        return next((number.value for number in numbers if number.paper == paper), None)
+        return next(iter(published_values(paper, self.network, self.loss, self.method, self.measure)), None)
 
 
 def _cell(place: CellKey, paper: str, item: dict[str, Any] | None) -> str:
