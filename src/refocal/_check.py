@@ -7,13 +7,14 @@ arrays in main memory (on a GPU it would block, and it would break tracing).
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
 from refocal._arrays import Array, Namespace, can_read_values, is_torch, namespace
 
 Input = Literal["logits", "probs"]  # whether scores are logits or probabilities
+INPUTS: tuple[Input, ...] = get_args(Input)
 Word = TypeVar("Word", bound=str)
 Constants = float | tuple[float, ...]
 _MOST = 1_000_000
@@ -134,6 +135,11 @@ def one_of(value: Any, name: str, allowed: tuple[Word, ...]) -> Word:
         msg = f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}"
         raise ValueError(msg)
     return allowed[allowed.index(value)]
+
+
+def input_word(value: Any) -> Input:
+    """Check the word that says whether scores are logits or probabilities."""
+    return one_of(value, "input", INPUTS)
 
 
 def count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:

@@ -17,7 +17,7 @@ from refocal import _check
 from refocal._arrays import map_row_blocks, namespace
 from refocal._check import Input
 from refocal.calibrators.attributes import Check
-from refocal.calibrators.conversion import check_input, check_probs, scores_to_logits
+from refocal.calibrators.conversion import check_probs, scores_to_logits
 from refocal.calibrators.training_data import (
     check_labels,
     check_sample_weight,
@@ -163,7 +163,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     def _read_scores(self, X: Any, *, reset: bool) -> np.ndarray:
         """Check scores and convert them to logits (N, K)."""
-        input = check_input(self.input)
+        input = _check.input_word(self.input)
         _check.unmasked(X, "X")
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
         if one_column and (getattr(X, "ndim", None) == 1 or (isinstance(X, list | tuple) and X and np.ndim(X[0]) == 0)):

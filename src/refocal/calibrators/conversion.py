@@ -7,14 +7,8 @@ from numpy.typing import ArrayLike
 
 from refocal import _check
 from refocal._arrays import namespace
-from refocal._check import Input
 from refocal.maps.heads import probability_edges, to_logits
 from refocal.maps.posterior import posterior_from_logits
-
-
-def check_input(input: str) -> Input:
-    """Check the word that says whether scores are logits or probabilities."""
-    return _check.one_of(input, "input", ("logits", "probs"))
 
 
 def check_probs(scores: np.ndarray) -> None:
@@ -53,7 +47,7 @@ def scores_to_probs(scores: ArrayLike, *, input: str, log: bool = False) -> np.n
     Returns:
         Probabilities, or their logarithms, (N, K) in float64.
     """
-    check_input(input)
+    _check.input_word(input)
     array = np.asarray(_check.unmasked(scores, input))
     array = array.reshape(-1, 1) if array.ndim == 1 else array
     xp, array = _check.floating(array, input)

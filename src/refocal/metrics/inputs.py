@@ -22,7 +22,6 @@ from refocal.stats.top_label import top_label, top_label_of_logits
 ArrayLike = Array | Sequence[Any]  # an array of any library, or nested lists
 Task = Literal["multiclass", "binary", "multilabel"]
 
-INPUTS: tuple[Input, ...] = get_args(Input)
 TASKS: tuple[Task, ...] = get_args(Task)
 
 _BLOCK_ELEMENTS = 1 << 17
@@ -219,7 +218,7 @@ def read(
         name: The name of `scores` in messages.
         batch: Whether this is one of several batches. Then it may have no row that counts.
     """
-    check_input(input)
+    _check.input_word(input)
     _check.one_of(task, "task", TASKS)
     if ignore_index is not None:
         _check.whole(ignore_index, "ignore_index")
@@ -259,11 +258,6 @@ def read(
         msg = "sample_weight must not all be 0"
         raise ValueError(msg)
     return Sample(view, flat, weights, name, input == "logits", ignore_index, answers.shape, bits)
-
-
-def check_input(input: Input) -> Input:
-    """Reject any word but "logits" and "probs"."""
-    return _check.one_of(input, "input", INPUTS)
 
 
 def concatenate_events(parts: list[Events]) -> Events:

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torchmetrics import Metric
 
+from refocal import _check
 from refocal._check import Input
 from refocal.metrics.accumulator import CalibrationAccumulator
 from refocal.metrics.defaults import BINS, CONFIDENT
-from refocal.metrics.inputs import Task, check_input
+from refocal.metrics.inputs import Task
 
 
 class CalibrationMetric(Metric):
@@ -54,7 +55,7 @@ class CalibrationMetric(Metric):
         **metric_settings: Any,
     ) -> None:
         super().__init__(**metric_settings)
-        self.input = check_input(input)
+        self.input = _check.input_word(input)
         empty = CalibrationAccumulator(
             bins=bins, task=task, classwise=classwise, threshold=threshold, ignore_index=ignore_index
         )

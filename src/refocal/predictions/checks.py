@@ -11,7 +11,6 @@ from refocal import _check
 from refocal._check import Input
 from refocal.predictions.errors import Place
 
-INPUTS: tuple[Input, ...] = ("logits", "probs")
 SPLIT_LENGTH = 64  # characters; split names are words such as "val", and a limit bounds the memory that a file can take
 NAME_LENGTH = 256
 

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from refocal._check import Input
-from refocal.predictions.checks import INPUTS
+from refocal._check import INPUTS, Input
 from refocal.predictions.errors import Place
 
 _NUMBERED = re.compile(r"(logit|prob)_(0|[1-9][0-9]{0,6})")  # at most 7 digits: a name cannot ask for a huge number

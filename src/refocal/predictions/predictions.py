@@ -57,7 +57,7 @@ class Predictions:
 
     def __post_init__(self) -> None:
         place = Place()
-        if self.input not in checks.INPUTS:
+        if self.input not in _check.INPUTS:
             message = f"input must be 'logits' or 'probs', got {self.input!r}"
             raise place.error(message)
         for name, column in self._columns()._asdict().items():
