@@ -188,6 +188,8 @@ def test_mismatched_input_is_rejected():
         accumulator.merge(CalibrationAccumulator(bins=10))
     with pytest.raises(ValueError, match="bins must be at least 1"):
         CalibrationAccumulator(bins=0)
+    with pytest.raises(TypeError, match="ignore_index must be a whole number, got 'none'"):
+        CalibrationAccumulator(ignore_index="none")
 
 
 def test_memory_does_not_grow():

@@ -314,3 +314,5 @@ def test_bad_settings(settings_, error, message):
         metrics.top_k_ece(np.array([[0.5, 0.5]]), [0], k=3)
     with pytest.raises(ValueError, match="reduction must be one of 'mean', 'sum', got 'max'"):
         metrics.classwise_ece(np.array([[0.5, 0.5]]), [0], reduction="max")
+    with pytest.raises(ValueError, match="bins must be at least 1, got 0"):  # even if no probability is that large
+        metrics.thresholded_ece(np.array([[0.5, 0.5]]), [0], threshold=0.9, bins=0)

@@ -93,15 +93,17 @@ def test_tensors_with_gradients_and_lists_are_accepted():
             spoil(PROBS, (1, 0), np.nan),
             LABELS,
             ValueError,
-            "scores must be non-negative and not NaN, got nan in row 1",
+            r"scores must be non-negative and not NaN \(for logits, pass input='logits'\), got nan in row 1",
         ),
-        (spoil(PROBS, (2, 0), -0.1), LABELS, ValueError, "non-negative and not NaN, got -0.1 in row 2"),
+        (spoil(PROBS, (2, 0), -0.1), LABELS, ValueError, "non-negative and not NaN .*got -0.1 in row 2"),
         (spoil(PROBS, (1, 0), 0.45), LABELS, ValueError, r"rows of scores must sum to 1 .*got 1\.25 in row 1"),
         (spoil(PROBS, (1, 0), np.inf), LABELS, ValueError, "rows of scores must sum to 1 .*got inf in row 1"),
         (PROBS, [0, 3, 1], ValueError, r"labels must be from 0 to 2, got 3 in row 1"),
         (PROBS, [0, 1, -1], ValueError, r"labels must be from 0 to 2, got -1 in row 2"),
         (PROBS, [0.0, 1.0, 2.0], TypeError, "labels must have an integer dtype, got float64"),
         (PROBS, [0, 1], ValueError, r"labels must have shape \(3,\), got \(2,\)"),
+        (PROBS, [], ValueError, r"labels must have shape \(3,\), got \(0,\)"),
+        (PROBS, [[0], [1, 2]], ValueError, "labels must be an array or nested lists of equal lengths"),
         (PROBS[:, 0], LABELS, ValueError, r"scores must have shape \(N, classes\).*task='binary'"),
         (PROBS[:, :1], LABELS, ValueError, r"two classes or more, got \(3, 1\) \(task='binary' takes P\(y = 1\)\)"),
         (PROBS.astype(int), LABELS, TypeError, "scores must have a floating-point dtype"),
@@ -151,6 +153,20 @@ def test_masked_and_huge_logits_are_accepted():
 def test_bad_weights_are_named(weights, message):
     with pytest.raises(ValueError, match=message):
         metrics.ece(PROBS, LABELS, sample_weight=weights)
+
+
+@pytest.mark.parametrize("weights", [["1", "2", "3"], [1.0, None, 1.0], np.ones(3, dtype=complex)])
+def test_weights_must_be_real_numbers(weights):
+    with pytest.raises(TypeError, match="sample_weight must hold real numbers, got dtype"):
+        metrics.ece(PROBS, LABELS, sample_weight=weights)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.float16, np.longdouble])
+def test_weights_of_any_real_dtype_are_the_same_weights(dtype):
+    weights = np.array([1, 0, 1])
+    assert metrics.ece(PROBS, LABELS, sample_weight=weights.astype(dtype)) == metrics.ece(
+        PROBS, LABELS, sample_weight=weights.astype(float)
+    )
 
 
 @pytest.mark.parametrize("measure", [*MEASURES, metrics.brier_decomposition])

@@ -103,6 +103,11 @@ def test_ties_go_to_the_first_class():
         (lambda p: metrics.confidence_share(p, [0], threshold=1), ValueError, "threshold must lie strictly between"),
         (lambda p: metrics.kl_to_posterior(p, p[:, :1]), ValueError, "scores and posterior must have the same shape"),
         (lambda p: metrics.kl_to_posterior(p, 2 * p), ValueError, "rows of posterior must sum to 1"),
+        (
+            lambda p: metrics.kl_to_posterior(p[0], p[0]),
+            ValueError,
+            r"scores and posterior must have shape \(N, classes\), got \(2,\)",
+        ),
     ],
 )
 def test_bad_settings(call, error, message):

@@ -462,6 +462,8 @@ def test_bad_requests(monkeypatch):
     for function in (metrics.interval, lambda measure, p, y, **rest: metrics.paired_test(measure, p, p, y, **rest)):
         with pytest.raises(ValueError, match=r"measure must be one of refocal.metrics' functions nll, .*got <built-in"):
             function(max, probs, labels)
+        with pytest.raises(ValueError, match=r"measure must be one of .*got \[\]"):
+            function([], probs, labels)
         with pytest.raises(TypeError, match="auroc has no setting 'bins'"):
             function(metrics.auroc, probs, labels, bins=3)
         with pytest.raises(ValueError, match="resamples must be at least 100, got 5"):

@@ -105,7 +105,7 @@ class CalibrationAccumulator:
         self.task: Task = _check.one_of(task, "task", TASKS)
         self.classwise = bool(classwise) and task == "multiclass"
         self.threshold = _check.share(threshold, "threshold")
-        self.ignore_index = ignore_index
+        self.ignore_index = None if ignore_index is None else _check.whole(ignore_index, "ignore_index")
         self.sums = np.zeros(len(_SUMS))
         self.grid = np.zeros((3, self.bins * _CELLS))
         self.classes: np.ndarray | None = None  # (3, K, bins), once K is known

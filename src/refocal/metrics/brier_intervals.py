@@ -24,7 +24,7 @@ from refocal.stats.inverted_tests import Direction, crossing, two_sided_p_value
 from refocal.stats.isotonic import brier_parts, calibration_part, isotonic_rows
 from refocal.stats.resampling import draw_counts
 
-BRIER_PARTS: tuple[Part, ...] = ("refinement", "uncertainty", "resolution")  # that `BrierPartMethod` is for
+BRIER_PARTS: tuple[Part, ...] = ("refinement", "uncertainty", "resolution")  # the parts that `BrierPartMethod` handles
 
 _PartsFunction = Callable[..., np.ndarray]  # `brier_parts`, or one of them
 _Column = tuple[np.ndarray, Events]  # the rows of a class, and its events
@@ -35,7 +35,7 @@ _CHUNK_ELEMENTS = 1 << 20
 
 @dataclass(frozen=True)
 class BrierPartMethod:
-    """A bootstrap of recalibrated predictions, whose true parts are known. So it includes the effect of overfitting.
+    """A bootstrap of recalibrated predictions. Their true parts are known, so the errors include overfitting.
 
     Attributes:
         part: A field of `BrierDecomposition`.

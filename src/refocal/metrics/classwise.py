@@ -110,6 +110,7 @@ def thresholded_ece(
     Reference: Nixon et al.: Measuring calibration in deep learning. CVPR workshops 2019 (TACE).
     """
     threshold = _check.share(threshold, "threshold")
+    check_bins(bins, binning, "l1")
     _check.one_of(task, "task", CLASS_TASKS)
     sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     errors = []

@@ -46,7 +46,7 @@ class Events(NamedTuple):
 
     @property
     def scale(self) -> np.ndarray:
-        """The weights, as ones if there are none."""
+        """The weights, or ones if there are none."""
         return np.ones(len(self.correct)) if self.weights is None else self.weights
 
 
@@ -186,8 +186,10 @@ class Sample:
             if scores.min() >= 0 and max(sums.max() - 1, 1 - sums.min()) <= tolerance:
                 return
             smallest = scores.min(axis=1)
-            self._reject(~(smallest >= 0), smallest, f"{self.name} must be non-negative and not NaN", start, rows)
-            message = f"rows of {self.name} must sum to 1 (for logits, pass input='logits')"
+            for_logits = "(for logits, pass input='logits')"
+            message = f"{self.name} must be non-negative and not NaN {for_logits}"
+            self._reject(~(smallest >= 0), smallest, message, start, rows)
+            message = f"rows of {self.name} must sum to 1 {for_logits}"
             self._reject(~(np.abs(sums - 1) <= tolerance), sums, message, start, rows)
 
     def _reject(self, bad: np.ndarray, values: np.ndarray, message: str, start: int, rows: np.ndarray | None) -> None:
@@ -274,8 +276,8 @@ def concatenate_events(parts: list[Events]) -> Events:
 
 def _to_integers(labels: Any) -> np.ndarray:
     """Labels as NumPy integers."""
-    array = _as_numpy(_view(labels), floats=False) if not isinstance(labels, (list, tuple)) else np.asarray(labels)
-    if array.dtype == bool:
+    array = _to_array(labels, "labels")
+    if array.dtype == bool or array.size == 0:  # NumPy reads an empty list as floats
         return array.astype(np.int8)
     if not np.issubdtype(array.dtype, np.integer):
         msg = f"labels must have an integer dtype, got {array.dtype}"
@@ -295,7 +297,10 @@ def _check_labels(labels: np.ndarray, classes: int, ignore_index: int | None, sh
 def _flat_weights(weights: Any, shape: tuple[int, ...], task: Task) -> np.ndarray | None:
     if weights is None:
         return None
-    array = np.asarray(weights) if isinstance(weights, (list, tuple)) else _as_numpy(_view(weights), floats=False)
+    array = _to_array(weights, "sample_weight")
+    if not np.can_cast(array.dtype, np.float64, "same_kind"):
+        msg = f"sample_weight must hold real numbers, got dtype {array.dtype}"
+        raise TypeError(msg)
     if task == "multilabel" and array.shape == shape[:1]:
         array = np.broadcast_to(array[:, None], shape)
     if array.shape != tuple(shape):
@@ -306,6 +311,17 @@ def _flat_weights(weights: Any, shape: tuple[int, ...], task: Task) -> np.ndarra
     _check.reject_rows(bad, flat, "sample_weight must be finite and not negative", shape=shape)
     _check.sample_weights(flat, "sample_weight")
     return flat
+
+
+def _to_array(values: Any, name: str) -> np.ndarray:
+    """An array of any library, or nested lists, in NumPy."""
+    if not isinstance(values, (list, tuple)):
+        return _as_numpy(_view(values), floats=False)
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        msg = f"{name} must be an array or nested lists of equal lengths, got lists of different lengths"
+        raise ValueError(msg) from error
 
 
 def _view(array: Any) -> Any:

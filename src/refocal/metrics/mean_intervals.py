@@ -39,7 +39,7 @@ class MeanMethod:
 
 
 def sample_scores(function: Callable[..., SampleScores], **fixed: Any) -> Callable[[Request, ArrayLike], SampleScores]:
-    """The `score` of a function of a sample and the settings of the measure."""
+    """A `score` that reads the sample and calls `function` with it and the settings of the measure."""
 
     def score(request: Request, scores: ArrayLike) -> SampleScores:
         return function(request.read(scores), **request.settings, **fixed)

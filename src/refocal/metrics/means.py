@@ -271,8 +271,8 @@ def error_scores(sample: Sample) -> SampleScores:
     return np.concatenate(parts).astype(np.float64), sample.used_weights()
 
 
-def confident_scores(sample: Sample, *, threshold: float = CONFIDENT, part: SharePart) -> SampleScores:
-    """For "share", 1 for each confident decision. For "accuracy", 1 for each right one, with weights for confident."""
+def confident_scores(sample: Sample, *, threshold: float, part: SharePart) -> SampleScores:
+    """For "share", 1 for each confident decision. For "accuracy", 1 for each right one; only confident ones weigh."""
     threshold = _check.share(threshold, "threshold")
     parts = [(events.confidence >= threshold, events.correct) for events in decisions(sample)]
     confident, right = (np.concatenate(each).astype(np.float64) for each in zip(*parts, strict=True))
@@ -289,6 +289,9 @@ def kl_scores(
     _, predictions = _check.floating(scores, "scores")
     _, truth = _check.floating(posterior, "posterior")
     _check.same_shape(predictions, truth, "scores and posterior")
+    if predictions.ndim != 2:
+        msg = f"scores and posterior must have shape (N, classes), got {tuple(predictions.shape)}"
+        raise ValueError(msg)
     no_labels = np.zeros(predictions.shape[:1], dtype=np.int8)
     sample = read(predictions, no_labels, sample_weight, input=input)
     divergence = divergences_of_logits if input == "logits" else divergences

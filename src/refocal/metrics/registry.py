@@ -56,13 +56,12 @@ MEASURES = (
     Measure(aurc, {None: RankingMethod(risk_coverage_area)}),
 )
 
-_BY_FUNCTION = {measure.function: measure for measure in MEASURES}
-
 
 def find_measure(function: Callable[..., Any]) -> Measure:
     """The record of a public function; a ValueError lists the functions that have one."""
-    if function not in _BY_FUNCTION:
+    measure = next((measure for measure in MEASURES if measure.function is function), None)
+    if measure is None:
         names = ", ".join(measure.name for measure in MEASURES)
         msg = f"measure must be one of refocal.metrics' functions {names}, got {function!r}"
         raise ValueError(msg)
-    return _BY_FUNCTION[function]
+    return measure
