@@ -154,14 +154,16 @@ def _build_table(entry: dict[str, Any]) -> RenderableType:
     from refocal.report.words import printable
 
     kind = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}[entry["matrix"]]
-    of_loss = "the loss trained with" if entry["loss"] == "trained" else "cross-entropy"
+    of_loss = "the training loss" if entry["loss"] == "trained" else "cross-entropy"
     table = Table()
     table.add_column("measure")
     table.add_column("value", justify="right")
-    for label, name in (("largest", "largest_eigenvalues"), ("largest in modulus", "largest_eigenvalues_in_modulus")):
-        table.add_row(
-            f"{label}, to {entry['eigenvalue_tolerance']:g}", "  ".join(f"{each:.6g}" for each in entry[name])
-        )
+    tolerance = f"relative tolerance {entry['eigenvalue_tolerance']:g}"
+    for label, name in (
+        ("largest eigenvalues", "largest_eigenvalues"),
+        ("largest in modulus", "largest_eigenvalues_in_modulus"),
+    ):
+        table.add_row(f"{label}, {tolerance}", "  ".join(f"{each:.6g}" for each in entry[name]))
     table.add_row("trace ± standard error", f"{entry['trace']:.5g} ± {entry['trace_standard_error']:.2g}")
     table.add_row("gradient norm", f"{entry['gradient_norm']:.5g}")
     title = f"{kind} of {of_loss}, {entry['samples']:,} samples of {entry['part']}"
