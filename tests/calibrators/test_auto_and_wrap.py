@@ -104,6 +104,14 @@ def test_choosing_among_fitted_candidates_is_fitting_and_choosing(input):
     np.testing.assert_array_equal(found.predict_proba(scores), wanted.predict_proba(scores))
 
 
+def test_candidates_may_come_from_an_iterator():
+    logits, labels = draw_calibrated(50, 3)
+    fitted = TemperatureScaling().fit(logits, labels)
+    assert AutoCalibrator(cv=2).choose(iter([fitted]), logits, labels).best_ is fitted
+    auto = AutoCalibrator(candidates=iter([TemperatureScaling()]), cv=2).fit(logits, labels)
+    assert auto.best_.temperature_ == fitted.temperature_
+
+
 def test_auto_errors():
     logits, labels = draw_calibrated(20, 3)
     for options, message in [

@@ -150,12 +150,13 @@ class AutoCalibrator(Calibrator):
         Returns:
             The calibrator itself.
         """
+        candidates = list(fitted)
         data = self._prepare(X, y, sample_weight)
-        self._choose(fitted, data, self._score(fitted, data))
+        self._choose(candidates, data, self._score(candidates, data))
         return self
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        candidates = _default_candidates() if self.candidates is None else self.candidates
+        candidates = _default_candidates() if self.candidates is None else list(self.candidates)
         data = (logits, labels, weights)
         held_out = self._score(candidates, data)
         fitted = [_copy(candidate, logits.shape[1]).fit(*data) for candidate in candidates]
@@ -164,7 +165,6 @@ class AutoCalibrator(Calibrator):
     def _score(self, candidates: Sequence[Calibrator], data: Data) -> HeldOut:
         """Score copies of the candidates on rows that they were not fitted to."""
         scoring = self._check_scoring()
-        candidates = list(candidates)
         if not candidates or not all(isinstance(candidate, Calibrator) for candidate in candidates):
             msg = f"candidates must be a sequence of calibrators, got {candidates!r}"
             raise ValueError(msg)
