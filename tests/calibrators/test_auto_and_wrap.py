@@ -118,11 +118,16 @@ def test_auto_errors():
         ({"scoring": "ece"}, "scoring must be one of"),
         ({"candidates": []}, "candidates must be a sequence of calibrators"),
         ({"candidates": [GaussianNB()]}, "candidates must be a sequence of calibrators"),
-        ({"cv": 1}, "cv must be a splitter or a number of folds from 2"),
-        ({"cv": 21}, "cv must be a splitter or a number of folds from 2"),
+        ({"candidates": TemperatureScaling()}, r"candidates must be a sequence .* got TemperatureScaling\(\)"),
+        ({"cv": 1}, "cv must be a splitter or a number of folds from 2 to 20, the number of samples, got 1"),
+        ({"cv": 21}, "cv must be a splitter or a number of folds from 2 to 20, the number of samples, got 21"),
     ]:
         with pytest.raises(ValueError, match=message):
             AutoCalibrator(**options).fit(logits, labels)
+    with pytest.raises(ValueError, match=r"fitted must be a sequence of calibrators, got \[\]"):
+        AutoCalibrator().choose([], logits, labels)
+    with pytest.raises(NotFittedError):
+        AutoCalibrator().choose([TemperatureScaling()], logits, labels)
 
 
 # --- Calibrated

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
+from sklearn.utils.validation import check_is_fitted
 
 from refocal import _check
 from refocal._check import Input
@@ -150,13 +151,16 @@ class AutoCalibrator(Calibrator):
         Returns:
             The calibrator itself.
         """
-        candidates = list(fitted)
+        candidates = _check_candidates(fitted, "fitted")
+        for candidate in candidates:
+            check_is_fitted(candidate)
         data = self._prepare(X, y, sample_weight)
         self._choose(candidates, data, self._score(candidates, data))
         return self
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        candidates = _default_candidates() if self.candidates is None else list(self.candidates)
+        given = _default_candidates() if self.candidates is None else self.candidates
+        candidates = _check_candidates(given, "candidates")
         data = (logits, labels, weights)
         held_out = self._score(candidates, data)
         fitted = [_copy(candidate, logits.shape[1]).fit(*data) for candidate in candidates]
@@ -165,9 +169,6 @@ class AutoCalibrator(Calibrator):
     def _score(self, candidates: Sequence[Calibrator], data: Data) -> HeldOut:
         """Score copies of the candidates on rows that they were not fitted to."""
         scoring = self._check_scoring()
-        if not candidates or not all(isinstance(candidate, Calibrator) for candidate in candidates):
-            msg = f"candidates must be a sequence of calibrators, got {candidates!r}"
-            raise ValueError(msg)
         logits, labels, _ = data
         folds = self._split(logits, labels)
         copies = [_copy(candidate, logits.shape[1]) for candidate in candidates]
@@ -202,7 +203,8 @@ class AutoCalibrator(Calibrator):
     def _split(self, logits: np.ndarray, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         if isinstance(self.cv, int | np.integer):
             if not 2 <= self.cv <= len(logits):
-                msg = f"cv must be a splitter or a number of folds from 2 to the number of samples, got {self.cv}"
+                samples = f"{len(logits)}, the number of samples"
+                msg = f"cv must be a splitter or a number of folds from 2 to {samples}, got {self.cv}"
                 raise ValueError(msg)
             splitter: Any = KFold(int(self.cv), shuffle=True, random_state=self.random_state)
         else:
@@ -221,6 +223,15 @@ class AutoCalibrator(Calibrator):
 
     def _count_parameters(self) -> int:
         return self.best_._count_parameters()
+
+
+def _check_candidates(candidates: Iterable[Calibrator], name: str) -> list[Calibrator]:
+    """Check that there are candidates and that all are calibrators."""
+    checked = list(candidates) if isinstance(candidates, Iterable) else []
+    if not checked or not all(isinstance(candidate, Calibrator) for candidate in checked):
+        msg = f"{name} must be a sequence of calibrators, got {candidates!r}"
+        raise ValueError(msg)
+    return checked
 
 
 def _default_candidates() -> list[Calibrator]:
