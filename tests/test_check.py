@@ -91,6 +91,8 @@ def test_inverse_needs_nonnegative_gamma():
         refocal.sigmoid_minimizer(np.array([0.5]), gamma=-0.5)
     with pytest.raises(ValueError, match="gamma must be greater than 0"):
         refocal.thresholds(0)
+    with pytest.raises(TypeError, match="gamma must be a number, got 'a'"):
+        refocal.thresholds("a")
     with pytest.raises(ValueError, match="gamma must be a single number, got 2 values"):
         refocal.thresholds([1, 2])
 
@@ -135,7 +137,7 @@ def test_other_invalid_arguments():
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="gamma must be a constant: pass a number or a tensor"):
         refocal.posterior(PROBS, gamma=torch.tensor(1.0, requires_grad=True))
-    with pytest.raises(TypeError, match="probs must be an array"):
+    with pytest.raises(TypeError, match=r"probs must be an array .* got rows of different lengths"):
         refocal.posterior([[0.5, 0.5], [1.0]], gamma=1)
     with pytest.raises(ValueError, match="rows of probs must sum to 1"):
         refocal.posterior(np.array([0.5, 0.6], dtype=np.longdouble), gamma=1)
@@ -143,7 +145,7 @@ def test_other_invalid_arguments():
         refocal.sigmoid_posterior(np.array([[-np.inf, -np.inf]]), gamma=2, normalize=True)
     with pytest.raises(ValueError, match="log_p must be log-probabilities, <= 0, got nan"):
         refocal.focal_partial(np.array([np.nan]), np.array([-1.0]), gamma=1)
-    with pytest.raises(TypeError, match="logit_range must be a number"):
+    with pytest.raises(TypeError, match="logit_range must be a number or a pair of numbers, got 'a'"):
         refocal.closest_temperature(1, classes=2, logit_range="a")
 
 

@@ -31,7 +31,8 @@ def floating(array: Any, name: str) -> tuple[Namespace, Any]:
             array = np.asarray(array)
         xp = namespace(array)
     except (TypeError, ValueError) as error:
-        msg = f"{name} must be an array (NumPy, PyTorch, JAX or another array-API array), got {type(array).__name__}"
+        found = "rows of different lengths" if isinstance(array, (list, tuple)) else type(array).__name__
+        msg = f"{name} must be an array (NumPy, PyTorch, JAX or another array-API array), got {found}"
         raise TypeError(msg) from error
     if not xp.isdtype(array.dtype, "real floating"):
         msg = f"{name} must have a floating-point dtype, got {array.dtype}"
@@ -292,12 +293,15 @@ def finite(value: Any, name: str, *, least: float | None = None) -> float:
 
 def interval(value: Any, name: str) -> tuple[float, float]:
     """Check for a pair of numbers, or r for (-r, r)."""
-    numbers = _numbers(value, name, 2)
+    numbers = _numbers(value, name, 2, several="a pair of numbers")
     return (numbers[0], numbers[1]) if isinstance(numbers, tuple) else (-numbers, numbers)
 
 
-def _numbers(value: Any, name: str, classes: int | None) -> Constants:
-    """Convert to a float or to one float per class, without array libraries, so that compilers can trace it."""
+def _numbers(value: Any, name: str, size: int | None, *, several: str = "") -> Constants:
+    """Convert to a float or to `size` floats, without array libraries, so that compilers can trace it.
+
+    `several` describes the floats in error messages; by default they are one per class.
+    """
     if isinstance(value, (int, float)):
         return float(value)
     if getattr(value, "requires_grad", False):
@@ -309,10 +313,12 @@ def _numbers(value: Any, name: str, classes: int | None) -> Constants:
         plain = value.tolist() if hasattr(value, "tolist") else list(value)
         numbers = float(plain) if isinstance(plain, (int, float)) else tuple(float(number) for number in plain)
     except (TypeError, ValueError) as error:
-        msg = f"{name} must be a number or a sequence of numbers, got {value!r}"
+        allowed = "a number" if size is None else f"a number or {several or 'a sequence of numbers'}"
+        msg = f"{name} must be {allowed}, got {value!r}"
         raise TypeError(msg) from error
-    if isinstance(numbers, tuple) and len(numbers) != classes:
-        allowed = "a single number" if classes is None else f"a number or one value for each of {classes} classes"
+    if isinstance(numbers, tuple) and len(numbers) != size:
+        several = several or f"one value for each of {size} classes"
+        allowed = "a single number" if size is None else f"a number or {several}"
         msg = f"{name} must be {allowed}, got {len(numbers)} values"
         raise ValueError(msg)
     return numbers

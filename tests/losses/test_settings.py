@@ -94,7 +94,7 @@ def test_a_width_of_the_kernel_is_positive(width):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: L.MMCELoss("2"), TypeError, "factor must be a number or a sequence of numbers, got '2'"),
+        (lambda: L.MMCELoss("2"), TypeError, "factor must be a number, got '2'"),
         (lambda: L.MMCELoss(math.nan), ValueError, "factor must be at least 0 and finite, got nan"),
         (lambda: L.MMCELoss(-1.0), ValueError, "factor must be at least 0 and finite, got -1.0"),
         (lambda: L.MMCELoss(1.0, kernel_width="a"), TypeError, "kernel_width must be a number"),

@@ -97,8 +97,10 @@ def test_thresholds_of_tiny_gamma():
 
 
 def test_gamma_star_has_a_domain():
-    with pytest.raises(ValueError, match=r"p0 must lie in \[1e-300, 0.5\]"):
+    with pytest.raises(ValueError, match=r"p0 must lie in \[1e-300, 0.5\], got 0.51: above 0.5 focal loss"):
         refocal.gamma_star(0.51)
+    with pytest.raises(ValueError, match=r"p0 must lie in \[1e-300, 0.5\], got 1e-301$"):
+        refocal.gamma_star(1e-301)
     with pytest.raises(ValueError, match="p0 must be positive"):
         refocal.gamma_star(0)
 
@@ -149,7 +151,12 @@ def test_closest_temperature_options():
     pair = refocal.closest_temperature(2, classes=2, logit_range=(-5, 5))
     assert pair == refocal.closest_temperature(2, classes=2, logit_range=5)
     assert refocal.closest_temperature(0, classes=3, logit_range=5).temperature == pytest.approx(1, abs=1e-6)
-    with pytest.raises(ValueError, match="classes must be 2, 3 or 4, got 5"):
+    assert pair == refocal.closest_temperature(2, classes=np.int64(2), logit_range=5)
+    with pytest.raises(ValueError, match="classes must be 2 to 4, got 5"):
         refocal.closest_temperature(2, classes=5, logit_range=5)
+    with pytest.raises(TypeError, match="classes must be a whole number, 2 to 4, got '2'"):
+        refocal.closest_temperature(2, classes="2", logit_range=5)
+    with pytest.raises(ValueError, match="logit_range must be a number or a pair of numbers, got 3 values"):
+        refocal.closest_temperature(2, classes=2, logit_range=(1, 2, 3))
     with pytest.raises(ValueError, match="logit_range must be positive"):
         refocal.closest_temperature(2, classes=2, logit_range=0)

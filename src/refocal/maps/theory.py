@@ -141,7 +141,8 @@ def gamma_star(p0: float) -> float:
     """
     p0 = _check.positive(p0, "p0")
     if not 1e-300 <= p0 <= 0.5:
-        msg = f"p0 must lie in [1e-300, 0.5], got {p0}: above 0.5 focal loss has the smaller gradient for all gamma"
+        reason = ": above 0.5 focal loss has the smaller gradient for every gamma > 0" if p0 > 0.5 else ""
+        msg = f"p0 must lie in [1e-300, 0.5], got {p0}{reason}"
         raise ValueError(msg)
     ratio = -p0 * math.log(p0) / (1 - p0)
     c = math.log1p(-p0) / ratio
@@ -225,9 +226,7 @@ def closest_temperature(gamma: float, *, classes: int, logit_range: float | tupl
     gamma = _check.scalar_gamma(gamma)
     low, high = _check.interval(logit_range, "logit_range")
     width = _check.positive(high - low, "the width of logit_range")
-    if not isinstance(classes, int) or classes not in _GRID_POINTS:
-        msg = f"classes must be 2, 3 or 4, got {classes}"
-        raise ValueError(msg)
+    classes = _check.count(classes, "classes", least=min(_GRID_POINTS), most=max(_GRID_POINTS))
     # Both maps commute with permutations and ignore shifts: the top logit is 0, the others are in descending order.
     # Both maps vary at gaps of about 1 / (1 + gamma): the grid is uniform below that and geometric above.
     scale = 1 / max(1.0, 1 + gamma)
