@@ -156,8 +156,9 @@ def test_bad_labels_scores_and_weights_are_rejected():
             clone(calibrator).set_params(**options).fit(X, y)
     for weights, message in [
         (np.ones(3), r"sample_weight must have shape \(20,\)"),
-        (np.zeros(20), "sample_weight must be finite, non-negative and not zero everywhere"),
-        (-np.ones(20), "sample_weight must be finite, non-negative"),
+        (np.zeros(20), "sample_weight must not be zero everywhere"),
+        (-np.ones(20), "sample_weight must be finite and not negative, got -1.0 in row 0"),
+        (np.where(labels == labels[0], np.nan, 1.0), "sample_weight must be finite .* got nan in row 0"),
     ]:
         with pytest.raises(ValueError, match=message):
             clone(calibrator).fit(logits, labels, weights)

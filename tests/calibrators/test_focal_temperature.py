@@ -235,6 +235,8 @@ def test_extreme_data_and_bad_settings():
         ({"gamma_grid": [0.0]}, 'gamma_grid and temperature_grid belong to search="grid"'),
         ({"search": "grid", "gamma_grid": [-1.0]}, "gamma must be greater than -1"),
         ({"search": "grid", "gamma_grid": []}, "gamma_grid must be a sequence"),
+        ({"search": "grid", "gamma_grid": "fine"}, "gamma_grid must be a sequence of numbers, got 'fine'"),
+        ({"search": "grid", "temperature_grid": ["a"]}, "temperature_grid must be a sequence of numbers, got"),
     ]:
         with pytest.raises(ValueError, match=message):
             FocalTemperatureScaling(**options).fit(logits, labels)

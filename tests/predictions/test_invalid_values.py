@@ -28,7 +28,7 @@ VALUES = [
     ({"scores": put(GOOD, (2, 1), np.inf)}, r"logits, class 1, row 2: must be finite or -inf \(masked\), got inf"),
     ({"scores": put(GOOD, 1, -np.inf)}, "logits, row 1: must have at least one finite value per row, got only -inf"),
     ({"scores": put(GOOD[:, 0], 1, -np.inf)}, "logits, row 1: must be finite, got -inf"),
-    ({"scores": GOOD, "input": "probs"}, r"probs, row 0: must sum to 1, got 3.0"),
+    ({"scores": GOOD, "input": "probs"}, r"probs, row 0: must sum to 1, got 3.0 \(are these logits\?\)"),
     ({"scores": put(HALF, 2, [-0.5, 1.5]), "input": "probs"}, "probs, class 0, row 2: must be non-negative.*got -0.5"),
     ({"scores": put(HALF, (1, 1), np.nan), "input": "probs"}, "probs, class 1, row 1: must be non-neg.*NaN, got nan"),
     ({"scores": HALF[:, 0] + [0, 0, 0.75], "input": "probs"}, r"probs, row 2: must lie in \[0, 1\], got 1.25"),

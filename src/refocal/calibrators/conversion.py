@@ -13,8 +13,10 @@ from refocal.maps.posterior import posterior_from_logits
 
 def check_probs(scores: np.ndarray) -> None:
     """Check the values of probabilities: rows (N, K) that sum to 1, or one column (N, 1) within [0, 1]."""
-    check = _check.simplex if scores.shape[1] > 1 else _check.probabilities
-    check(scores, "probs", xp=namespace(scores))
+    if scores.shape[1] > 1:
+        _check.simplex(scores, "probs", xp=namespace(scores))
+    else:
+        _check.probabilities(scores[:, 0], "probs", xp=namespace(scores))
 
 
 def scores_to_logits(scores: np.ndarray, *, input: str) -> np.ndarray:

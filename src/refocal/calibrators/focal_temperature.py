@@ -18,7 +18,7 @@ from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.maximum_likelihood import Likelihood, fit_focal_temperature, fit_temperature
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 from refocal.calibrators.objectives import BestPoint, line_search, make_calibration_error, reject_weights
-from refocal.calibrators.temperature import check_temperatures
+from refocal.calibrators.temperature import check_grid, check_temperatures
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
 
@@ -179,10 +179,7 @@ def _make_objective(data: LabeledLogits, kind: str, weights: np.ndarray | None) 
 
 
 def _check_gammas(grid: Any) -> np.ndarray:
-    values = PUBLISHED_GAMMAS if grid is None else np.asarray(grid, dtype=np.float64)
-    if values.ndim != 1 or not len(values):
-        msg = f"gamma_grid must be a sequence of numbers, got {grid!r}"
-        raise ValueError(msg)
+    values = check_grid(grid, PUBLISHED_GAMMAS, "gamma_grid")
     for value in values:
         _check.scalar_gamma(float(value))
     return values

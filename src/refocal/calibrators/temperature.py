@@ -160,7 +160,9 @@ def minimize_focal_risk(data: LabeledLogits, gamma: float, start: float) -> floa
 def minimize_error(error: Callable[[float], float], grid: Any, start: float) -> float:
     """Find the temperature with the smallest calibration error, on a grid or around the maximum-likelihood one."""
     if isinstance(grid, str):
-        _check.one_of(grid, "temperature_grid", ("continuous",))
+        if grid != "continuous":
+            msg = f'temperature_grid must be "continuous", a sequence of positive numbers or None, got {grid!r}'
+            raise ValueError(msg)
         center = math.log(start)
         return math.exp(line_search(lambda x: error(math.exp(x)), center, width=1.0, points=41, rounds=4).x)
     values = check_temperatures(grid, PUBLISHED_TEMPERATURES)
@@ -169,8 +171,20 @@ def minimize_error(error: Callable[[float], float], grid: Any, start: float) -> 
 
 def check_temperatures(grid: Any, default: np.ndarray) -> np.ndarray:
     """Check a grid of temperatures; None stands for the default."""
-    values = default if grid is None else np.asarray(grid, dtype=np.float64)
-    if values.ndim != 1 or not len(values) or not (np.all(values > 0) and np.all(np.isfinite(values))):
+    values = check_grid(grid, default, "temperature_grid")
+    if not (np.all(values > 0) and np.all(np.isfinite(values))):
         msg = f"temperature_grid must be a sequence of positive numbers, got {grid!r}"
+        raise ValueError(msg)
+    return values
+
+
+def check_grid(grid: Any, default: np.ndarray, name: str) -> np.ndarray:
+    """Check a sequence of numbers; None stands for the default."""
+    try:
+        values = default if grid is None else np.asarray(grid, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.ndim != 1 or not len(values):
+        msg = f"{name} must be a sequence of numbers, got {grid!r}"
         raise ValueError(msg)
     return values

@@ -90,8 +90,10 @@ def check_sample_weight(sample_weight: Any, rows: int) -> np.ndarray | None:
     if weights.shape != (rows,):
         msg = f"sample_weight must have shape ({rows},), one weight per row, got {weights.shape}"
         raise ValueError(msg)
-    if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and np.any(weights)):
-        msg = "sample_weight must be finite, non-negative and not zero everywhere"
+    bad = ~((weights >= 0) & np.isfinite(weights))
+    _check.reject_rows(bad, weights, "sample_weight must be finite and not negative")
+    if not np.any(weights):
+        msg = "sample_weight must not be zero everywhere"
         raise ValueError(msg)
     _check.sample_weights(weights, "sample_weight")
     return weights

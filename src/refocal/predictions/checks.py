@@ -148,7 +148,7 @@ def _probs(matrix: np.ndarray, place: Place) -> None:
     wrong = ~(np.abs(sums - 1) <= _check.sum_tolerance(matrix.dtype.itemsize * 8))
     if wrong.any():
         row = int(np.argmax(wrong))
-        message = f"must sum to 1, got {sums[row]} (if these are logits, name them so)"
+        message = f"must sum to 1, got {sums[row]} (are these logits?)"
         raise place.error(message, column=place.name_scores("probs"), row=row)
 
 
