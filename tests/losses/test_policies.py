@@ -180,6 +180,15 @@ def test_bad_policies():
         AdaFocal().step_epoch(torch.zeros(3), torch.zeros(3))
     with pytest.raises(TypeError, match=r"probs must have a floating-point dtype, got torch\.int64"):
         AdaFocal().step_epoch(torch.eye(2, dtype=torch.long), torch.tensor([0, 1]))
+    with pytest.raises(TypeError, match="AdaFocal learns from a validation set: step_epoch needs probs and labels"):
+        AdaFocal().step_epoch()
+    with pytest.raises(ValueError, match="epochs must be at least 0, got -1"):
+        fls531().resume(-1)
+    with pytest.raises(TypeError, match=r"epochs must be a whole number, at least 0, got 1\.5"):
+        fls531().resume(1.5)
+    for maker in (fls531, AdaFocal):
+        with pytest.raises(TypeError, match=r"one value per class or a policy, got <.*>: call it to make a policy"):
+            FocalLoss(maker)
 
 
 def test_adafocal_leaves_out_ignored_labels():

@@ -84,8 +84,10 @@ class AdaFocal(GammaPolicy):
             labels: Class indices (N,).
             ignore_index: Samples with this class index do not count.
         """
+        if probs is None or labels is None:
+            msg = "AdaFocal learns from a validation set: step_epoch needs probs and labels, got None"
+            raise TypeError(msg)
         check_tensors(probs=probs, labels=labels)
-        assert probs is not None and labels is not None
         confidence, correct = self._outcomes(probs, labels, _check.whole(ignore_index, "ignore_index"))
         # Bins are closed on the right: the last confidence of a bin is its edge.
         ranks = (torch.arange(1, self.bins, device=confidence.device) * len(confidence) - 1) // self.bins

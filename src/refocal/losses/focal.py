@@ -102,10 +102,14 @@ class FocalLoss(AbstractSoftmaxLoss):
         detached: bool = False,
     ) -> None:
         super().__init__(weight, ignore_index, reduction)
-        if isinstance(gamma, GammaPolicy):
-            self.gamma: Any = gamma
+        given: Any = gamma
+        if isinstance(given, GammaPolicy):
+            self.gamma: Any = given
+        elif callable(given):  # `fls531` or `AdaFocal` itself
+            msg = f"gamma must be a number, one value per class or a policy, got {given!r}: call it to make a policy"
+            raise TypeError(msg)
         else:
-            self.gamma = _check.gamma(gamma, classes=length(gamma), least=0.0)
+            self.gamma = _check.gamma(given, classes=length(given), least=0.0)
         self.label_smoothing = _check.label_smoothing(label_smoothing, allow_one=True)
         self.detached = detached
 

@@ -185,8 +185,8 @@ class Scheduled(GammaPolicy):
 
     def resume(self, epochs: int) -> None:
         """Continue after `epochs` epochs."""
-        self._epoch = epochs
-        self._place.fill_(self._place_after(epochs))
+        self._epoch = _check.count(epochs, "epochs", least=0)
+        self._place.fill_(self._place_after(self._epoch))
 
     def _place_after(self, epochs: int) -> int:
         """The index into `gammas` of the epoch that follows `epochs` others."""
