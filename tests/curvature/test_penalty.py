@@ -134,6 +134,21 @@ def test_what_the_penalty_needs():
             penalty(loss, parameters)
 
 
+def test_parameters_that_are_not_a_list_of_tensors_are_refused():
+    model, (inputs, target) = cases.network(), cases.samples("focal")
+    loss, words = FocalLoss(2.0), r"parameters must be a list of tensors, such as model\.parameters\(\), got"
+    for parameters, name in (
+        (model, "Sequential"),
+        (model[0].weight, "Parameter"),
+        (model.named_parameters(), "tuple"),
+        ("0.weight", "str"),
+    ):
+        with pytest.raises(TypeError, match=f"{words} {name}"):
+            CurvatureRegularized(loss, 0.1, parameters=parameters)
+    with pytest.raises(TypeError, match=f"{words} Parameter"):
+        HessianTracePenalty(0.1)(loss(model(inputs), target), model[0].weight)
+
+
 def test_fused_attention_is_named():
     model, inputs = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 3, 8)
     criterion, target = CurvatureRegularized(FocalLoss(2.0), 0.1), torch.tensor([0, 1])

@@ -259,6 +259,8 @@ def test_what_was_set_about_tf32_and_attention_stays():
         (hessian_top_eigenvalues, {"matrix": "fisher"}, "matrix must be one of"),
         (hessian_top_eigenvalues, {"tolerance": 0.0}, "tolerance must be positive and finite, got 0.0"),
         (hessian_top_eigenvalues, {"max_products": 0}, "max_products must be at least 1, got 0"),
+        (hessian_top_eigenvalues, {"seed": -1}, "seed must be at least 0, got -1"),
+        (hessian_trace, {"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )
 def test_settings_refused(function, settings, message):
@@ -277,6 +279,8 @@ def test_data_refused():
         hessian_trace(model, loss, [inputs])
     with pytest.raises(TypeError, match=r"data must yield pairs of tensors \(inputs, target\), got dict"):
         hessian_trace(model, loss, [{"inputs": inputs, "target": target}])
+    with pytest.raises(TypeError, match=r"data must yield pairs of tensors \(inputs, target\), got ndarray, Tensor"):
+        hessian_trace(model, loss, [(inputs.numpy(), target)])
     with pytest.raises(ValueError, match=r"as many inputs as targets, got shapes \(17, 4\) and \(3,\)"):
         hessian_trace(model, loss, [(inputs, target[:3])])
     with pytest.raises(ValueError, match="loss must reduce to one number, by 'mean' or 'sum', got reduction='none'"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,7 +65,7 @@ class HessianTracePenalty(nn.Module):
                 "penalty outside of torch.autocast, or under torch.autocast(..., enabled=False)"
             )
             raise RuntimeError(msg)
-        inside = [values for values in parameters if values.requires_grad]
+        inside = [values for values in _check_parameters(parameters) if values.requires_grad]
         if loss.ndim or not loss.requires_grad or not inside:
             graph = "with" if loss.requires_grad else "without"
             msg = (
@@ -141,7 +142,7 @@ class CurvatureRegularized(nn.Module):
         super().__init__()
         self.loss = loss
         self.penalty = HessianTracePenalty(tau, probes=probes, every=every, seed=seed)
-        self._subset = None if parameters is None else tuple(parameters)
+        self._subset = None if parameters is None else _check_parameters(parameters)
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         """The loss, and in training the penalty."""
@@ -151,6 +152,17 @@ class CurvatureRegularized(nn.Module):
         parameters = find_parameters(scores) if self._subset is None else self._subset
         penalized: Tensor = value + self.penalty(value, parameters)
         return penalized
+
+
+def _check_parameters(parameters: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    # The rows of a single tensor are tensors too, but the loss does not depend on them.
+    single = isinstance(parameters, (Tensor, nn.Module))
+    given: tuple[Any, ...] = (parameters,) if single else tuple(parameters)
+    for each in given:
+        if single or not isinstance(each, Tensor):
+            msg = f"parameters must be a list of tensors, such as model.parameters(), got {type(each).__name__}"
+            raise TypeError(msg)
+    return given
 
 
 def _differentiate_again(slope_along: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:

@@ -203,7 +203,8 @@ def _belongs(parameter: str, name: str) -> bool:
 def _check_pairs(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
     for pair in data:
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(each, Tensor) for each in pair)):
-            msg = f"data must yield pairs of tensors (inputs, target), got {type(pair).__name__}"
+            got = [type(each).__name__ for each in pair] if isinstance(pair, (tuple, list)) else [type(pair).__name__]
+            msg = f"data must yield pairs of tensors (inputs, target), got {', '.join(got)}"
             raise TypeError(msg)
         if pair[1].ndim == 0 or len(pair[0]) != len(pair[1]):
             shapes = f"{tuple(pair[0].shape)} and {tuple(pair[1].shape)}"
