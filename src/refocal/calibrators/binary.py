@@ -116,9 +116,8 @@ class BetaCalibration(Calibrator):
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         arrays = {"on_p": self.weights_[0], "on_q": self.weights_[1], "bias": self.bias_}
-        return Head(
-            logistic_head, arrays, {}, wide=True
-        )  # log(1 - p) may be tiny, and its coefficient too large for float32
+        # In float64: log(1 - p) may be tiny, and its coefficient too large for float32.
+        return Head(logistic_head, arrays, {}, wide=True)
 
     def _count_parameters(self) -> int:
         return self.weights_.size + self.bias_.size

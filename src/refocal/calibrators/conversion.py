@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from refocal import _check
 from refocal._arrays import namespace
+from refocal._check import Input
 from refocal.maps.heads import probability_edges, to_logits
 from refocal.maps.posterior import posterior_from_logits
 
@@ -19,7 +20,7 @@ def check_probs(scores: np.ndarray) -> None:
         _check.probabilities(scores[:, 0], "probs", xp=namespace(scores))
 
 
-def scores_to_logits(scores: np.ndarray, *, input: str) -> np.ndarray:
+def scores_to_logits(scores: np.ndarray, *, input: Input) -> np.ndarray:
     """Convert scores to logits (N, K) without checking them.
 
     Args:
@@ -37,7 +38,7 @@ def scores_to_logits(scores: np.ndarray, *, input: str) -> np.ndarray:
     return logits
 
 
-def scores_to_probs(scores: ArrayLike, *, input: str, log: bool = False) -> np.ndarray:
+def scores_to_probs(scores: ArrayLike, *, input: Input, log: bool = False) -> np.ndarray:
     """Check scores and convert them to probabilities, with nothing fitted.
 
     Args:

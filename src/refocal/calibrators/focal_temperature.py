@@ -170,7 +170,7 @@ class FocalTemperatureScaling(Calibrator):
         return 2
 
 
-def _make_objective(data: LabeledLogits, kind: str, weights: np.ndarray | None) -> Function:
+def _make_objective(data: LabeledLogits, kind: Objective, weights: np.ndarray | None) -> Function:
     if kind == "nll":
         nll = data.prepare_focal_nll()
         return lambda gamma, T: nll(gamma, 1 / T, exact=False, curvature=False).value

@@ -165,9 +165,8 @@ class _Spool:
 
     def __init__(self, file: IO[bytes], row: tuple[int, ...]) -> None:
         self._file, self._row = file, row
-        self._written: list[
-            tuple[int, np.dtype]
-        ] = []  # rows and dtype of each block: text is as wide as its longest value
+        # rows and dtype of each block: text is as wide as its longest value
+        self._written: list[tuple[int, np.dtype]] = []
 
     def add(self, array: np.ndarray) -> None:
         self._file.write(_bytes(array))

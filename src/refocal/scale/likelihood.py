@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refocal._check import Input
 from refocal.calibrators.conversion import scores_to_logits
 from refocal.calibrators.fit.descent import Quadratic, Slope
 from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits, top_confidences
@@ -65,7 +66,7 @@ class PartitionedLikelihood:
         files: Number of files.
     """
 
-    def __init__(self, engine: Engine, source: Any, *, input: str, files: int) -> None:
+    def __init__(self, engine: Engine, source: Any, *, input: Input, files: int) -> None:
         self._engine, self._source, self._input = engine, source, input
         self.passes = 0
         found = self._pass(partial(outline_block, input=input, files=files), Outline.merge)
@@ -112,13 +113,13 @@ class PartitionedLikelihood:
         return self._engine.fold(self._source, run, merge, what=f"fitting, pass {self.passes}")
 
 
-def read_labeled(block: Block, *, input: str) -> LabeledLogits:
+def read_labeled(block: Block, *, input: Input) -> LabeledLogits:
     """Convert the rows of a block to logits."""
     matrix = block.scores.reshape(len(block.labels), -1)
     return LabeledLogits.prepare(scores_to_logits(matrix, input=input), block.labels, block.sample_weight)
 
 
-def outline_block(block: Block, *, input: str, files: int) -> Outline:
+def outline_block(block: Block, *, input: Input, files: int) -> Outline:
     """Outline a block. Its share of the sample is that of a file with one block."""
     data = read_labeled(block, input=input)
     distance = float(data.share @ (data.top - data.logits.mean(axis=1, dtype=np.float64)))
@@ -126,14 +127,14 @@ def outline_block(block: Block, *, input: str, files: int) -> Outline:
     return Outline(data.samples, data.samples * distance, _thin(data, max(1, len(data.labels) // wanted)))
 
 
-def temperature_sums(block: Block, *, input: str, beta: float, exact: bool, curvature: bool) -> Sums:
+def temperature_sums(block: Block, *, input: Input, beta: float, exact: bool, curvature: bool) -> Sums:
     """Sum value, slope and curvature of the NLL in 1/T over the samples of a block."""
     data = read_labeled(block, input=input)
     at = data.temperature_nll(beta, exact=exact, curvature=curvature)
     return Sums(data.samples, data.samples * np.array([value for value in at if value is not None]))
 
 
-def focal_sums(block: Block, *, input: str, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
+def focal_sums(block: Block, *, input: Input, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
     """Sum value, gradient and Hessian of the NLL in (gamma, 1/T) over the samples of a block."""
     data = read_labeled(block, input=input)
     value, gradient, hessian = data.prepare_focal_nll()(gamma, beta, exact=exact, curvature=curvature)
@@ -141,7 +142,7 @@ def focal_sums(block: Block, *, input: str, gamma: float, beta: float, exact: bo
     return Sums(data.samples, data.samples * np.concatenate(parts))
 
 
-def cell_nlls(block: Block, *, input: str, cells: list[tuple[float, float]]) -> Sums:
+def cell_nlls(block: Block, *, input: Input, cells: list[tuple[float, float]]) -> Sums:
     """Sum the NLL at every (gamma, T) over the samples of a block."""
     data = read_labeled(block, input=input)
     nll = data.prepare_focal_nll()
@@ -149,7 +150,7 @@ def cell_nlls(block: Block, *, input: str, cells: list[tuple[float, float]]) -> 
     return Sums(data.samples, data.samples * np.array(values))
 
 
-def cell_bins(block: Block, *, input: str, cells: list[tuple[float, float]], bins: int) -> Sums:
+def cell_bins(block: Block, *, input: Input, cells: list[tuple[float, float]], bins: int) -> Sums:
     """Sum the reliability bins at every (gamma, T): (cells, 3, bins). Predicted classes are the same in all of them."""
     data = read_labeled(block, input=input)
     ranked = RankedLogits.prepare(data)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from refocal._check import Input
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.metrics import CalibrationAccumulator
 from refocal.report.record import Report
@@ -105,7 +106,7 @@ def measure(engine: Engine, files: Sequence[Path], rows: Rows, *, calibrator: Ca
     )
 
 
-def measure_block(block: Block, *, input: str, calibrator: Calibrator | None) -> BlockSums:
+def measure_block(block: Block, *, input: Input, calibrator: Calibrator | None) -> BlockSums:
     """Sum up a block: its scores as given and, if there is a calibrator, its probabilities."""
     calibrators = (None,) if calibrator is None else (None, calibrator)
     return BlockSums(len(block.labels), tuple(_accumulate(block, input, each) for each in calibrators))
@@ -117,7 +118,7 @@ def _name(calibrator: Calibrator) -> Candidate:
     return Candidate.of(calibrator)
 
 
-def _accumulate(block: Block, input: str, calibrator: Calibrator | None) -> CalibrationAccumulator:
+def _accumulate(block: Block, input: Input, calibrator: Calibrator | None) -> CalibrationAccumulator:
     accumulator = CalibrationAccumulator()
     scores, labels, sample_weight = block
     if calibrator is not None:
