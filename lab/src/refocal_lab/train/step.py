@@ -163,7 +163,8 @@ class Step:
             loss = loss * (len(labels) / self._batches.size)  # sum over the labels of a sample, mean over samples
         if self._penalty.tau:
             loss = loss + self._penalty(loss, self._used)
-        gradients = torch.autograd.grad(loss, self._used)
+        # your own network may have parameters that its logits do not depend on: their gradients are zero
+        gradients = torch.autograd.grad(loss, self._used, materialize_grads=True)
         with torch.no_grad():
             self._take(gradients)
             combine([kept.grad for kept in self.parameters], summed=self._summed)
