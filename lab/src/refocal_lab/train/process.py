@@ -54,7 +54,7 @@ def join_processes(device: str | None) -> Process:
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return ALONE
-    on_gpu = torch.cuda.is_available() if device is None else torch.device(device).type == "cuda"
+    on_gpu = torch.cuda.is_available() if device is None else _parse_device(device).type == "cuda"
     torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
     return Process(torch.distributed.get_rank(), count)
 
@@ -62,7 +62,7 @@ def join_processes(device: str | None) -> Process:
 def choose_device(asked: str | None, process: Process = ALONE) -> torch.device:
     """The device to compute on: by default a GPU if there is one, and for each of several processes its own."""
     name = asked or ("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    device = _parse_device(name)
     if device.type == "cuda":
         if not torch.cuda.is_available():
             msg = f"device {name!r} needs a GPU that PyTorch can use; there is none"
@@ -70,6 +70,17 @@ def choose_device(asked: str | None, process: Process = ALONE) -> torch.device:
         index = device.index or 0 if process.is_alone else int(os.environ["LOCAL_RANK"])
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
+    return device
+
+
+def _parse_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        msg = f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}"
+        raise ValueError(msg)
     return device
 
 
