@@ -80,6 +80,21 @@ def broken(*, classes, shape):
 def narrow(*, classes, shape):
     return nn.Linear(3, classes)
 
+class Layered(nn.Module):  # with a layer that the logits do not depend on
+    def __init__(self, *, classes, shape):
+        super().__init__()
+        self.used, self.idle = nn.Linear(shape[0], classes), nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+def frozen(*, classes, shape):
+    return nn.Linear(shape[0], classes).requires_grad_(False)
+
+class Detached(nn.Module):
+    def forward(self, logits, target):
+        return logits.detach().mean()
+
 def each_sample():
     return nn.CrossEntropyLoss(reduction="none")
 
@@ -90,6 +105,10 @@ def bad_labels():
     import dataclasses
     data = blobs()
     return dataclasses.replace(data, val=dataclasses.replace(data.val, labels=data.val.labels + 7))
+
+def strange_labels():
+    part = np.eye(2), np.array([1, 2])
+    return make_data_set("strange", classes=("a", "b"), train=part, val=part, test=part)
 
 number = 3
 """
@@ -177,6 +196,16 @@ def test_a_schedule_of_ones_own_is_that_of_the_kept_epoch(tmp_path):
     assert load_loss(folder).gamma.current_gamma == 2.0
 
 
+def test_a_layer_that_is_not_used_does_not_stop_a_training(tmp_path):
+    assert main(["train", *OWN, *QUICK, "--model", "mine:Layered", "--weight-decay", "0"]) == 0
+    recipe = {"data": "mine:blobs", "model": "mine:Layered", "loss": "mine:sharp"}
+    network = load_network(tmp_path / "runs" / TrainingRecipe(**recipe).name, classes=3, shape=(5,))
+    torch.manual_seed(0)
+    fresh = build("mine:Layered", classes=3, shape=(5,))
+    assert torch.equal(network.idle.weight, fresh.idle.weight)
+    assert not torch.equal(network.used.weight, fresh.used.weight)
+
+
 def test_another_split_is_asked_of_the_data(tmp_path, capsys):
     assert main(["train", *OWN, *QUICK, "--split-seed", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["recipe"]["split_seed"] == 3
@@ -209,15 +238,23 @@ def test_reading_a_card_imports_nothing(tmp_path):
         (["--model", "mine:blobs"], "model 'mine:blobs' failed: TypeError: blobs.. got an unexpected keyword argument"),
         (["--model", "mine:broken"], r"model 'mine:broken' failed: IndexError: .*mine.py, line \d+"),
         (["--model", "mine:narrow"], r"model 'mine:narrow' failed on inputs of shape \(2, 5\): RuntimeError"),
+        (["--model", "mine:frozen"], "model 'mine:frozen' must return logits with a gradient: it has nothing to train"),
         (["--model", "mine:wide"], r"model 'mine:wide' must return logits of shape \(2, 3\), got shape \(2, 4\)"),
         (["--loss", "mine:small"], "loss 'mine:small' failed: TypeError: small.. missing 2 required keyword-only"),
         (["--loss", "mine:blobs"], "loss 'mine:blobs' must return an instance of torch's Module, got DataSet"),
         (["--loss", "mine:each_sample"], r"must return one number with a gradient, .* got a tensor of shape \(2,\)"),
+        (["--loss", "mine:Detached"], r"one number with a gradient, .* got a tensor of shape \(\) without a gradient"),
         (["--loss", "mine:learned"], "loss 'mine:learned' has parameters to train"),
         (["--loss", "mine:sharp", "--sum-loss"], "sum_loss is for the lab's losses, got loss 'mine:sharp'"),
         (["--loss", "mine:sharp", "--factor", "2"], "loss 'mine:sharp' failed: TypeError: .*'factor'"),
         (["--data", "mine:sharp"], "data 'mine:sharp' must return an instance of refocal_lab's DataSet, got Sharp"),
         (["--data", "mine:bad_labels"], "data 'mine:bad_labels': val.labels must be 0 to 2, got 7 to 9"),
+        (
+            ["--data", "mine:strange_labels"],
+            r"failed: ValueError: train.labels must be 0 to 1, got 1 to 2 \(.*mine.py, l",
+        ),
+        (["--device", "tpu"], "device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
+        (["--device", "meta"], "device must be 'cpu', 'cuda' or 'cuda:N', got 'meta'"),
         (["--data-folder", "."], "folder and download are for the lab's data sets, got data 'mine:blobs'"),
         (["--word-vectors", "glove"], "word_vectors are for newsgroups20"),
         (["--augmentation", "crop"], "augmentation 'crop' is for images"),
@@ -245,7 +282,10 @@ def test_the_current_folder_does_not_hide_packages(tmp_path):
         ({"classes": ("a",)}, "classes must have at least 2 names, got 1"),
         ({"val": (np.zeros((0, 4)), np.zeros(0, int))}, "val must have at least one sample"),
         ({"val": (np.zeros((2, 4)), np.zeros(3, int))}, "val must have one label per input, got 2 inputs and 3 labels"),
-        ({"val": (np.zeros((2, 3)), np.zeros(2, int))}, r"val.inputs must have samples of the shape of the training"),
+        (
+            {"val": (np.zeros((2, 3)), np.zeros(2, int))},
+            r"val.inputs must have samples of shape \(4,\), as train has, got \(3,\)",
+        ),
         ({"test": (np.zeros((2, 4)), np.array([0, 2]))}, "test.labels must be 0 to 1, got 0 to 2"),
         ({"test": (np.zeros((2, 4, 4, 1)), np.zeros(2, int))}, "test.inputs must be uint8 images"),
         ({"test": (np.full((2, 4), np.nan), np.zeros(2, int))}, "test.inputs must be finite"),
@@ -260,7 +300,7 @@ def test_arrays_that_make_no_data_set_are_refused(changes, reason):
     assert data.kind == "arrays"
     with pytest.raises(ValueError, match=reason):
         make_data_set("four", **given | changes)
-    with pytest.raises(TypeError, match="labels must be whole numbers, got float64"):
+    with pytest.raises(TypeError, match=r"val.labels must be integers, got float64"):
         make_data_set("four", **given | {"val": (part[0], part[1] / 2)})
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from refocal import _check
 
 T = TypeVar("T")
+_NOT_YOURS = (Path(__file__).parents[1], *(Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")))
 
 
 class OwnPartError(ValueError):
@@ -76,9 +79,14 @@ def call_own(name: str, argument: str, kind: type[T], **settings: Any) -> T:
 
 
 def describe(error: Exception) -> str:
-    """What an exception says, with the place in your code that raised it."""
+    """What an exception says, with the last line of your code on the way to it.
+
+    If no such line is known, it is the last line outside of this file, such as one of PyTorch.
+    """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    yours = [frame for frame in frames if not any(map(Path(frame.filename).is_relative_to, _NOT_YOURS))]
+    last = (yours or frames)[-1:]
+    place = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
     return f"{type(error).__name__}: {error}{place}"
 
 

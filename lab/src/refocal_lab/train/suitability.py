@@ -46,8 +46,7 @@ def _try_network(recipe: TrainingRecipe, data: DataSet) -> None:
         mean, std = (torch.from_numpy(np.asarray(each, np.float32)) for each in (data.mean, data.std))
         inputs = normalize(torch.from_numpy(data.train.inputs[:_TRIED]), mean, 1 / std, torch.float32)
         try:
-            with torch.no_grad():
-                logits = network(inputs)
+            logits = network(inputs)
         except Exception as error:
             msg = f"model {recipe.model!r} failed on inputs of shape {tuple(inputs.shape)}: {describe(error)}"
             raise OwnPartError(msg) from error
@@ -55,6 +54,9 @@ def _try_network(recipe: TrainingRecipe, data: DataSet) -> None:
     if not isinstance(logits, Tensor) or logits.shape != wanted:
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         msg = f"model {recipe.model!r} must return logits of shape {wanted}, got {found}"
+        raise OwnPartError(msg)
+    if not logits.requires_grad:
+        msg = f"model {recipe.model!r} must return logits with a gradient: it has nothing to train, or detaches them"
         raise OwnPartError(msg)
 
 
@@ -71,5 +73,7 @@ def _try_loss(recipe: TrainingRecipe, *, classes: int) -> None:
         raise OwnPartError(msg) from error
     if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        if isinstance(value, Tensor) and not value.requires_grad:
+            found += " without a gradient"
         msg = f"loss {recipe.loss!r} must return one number with a gradient, the mean over the batch, got {found}"
         raise OwnPartError(msg)

@@ -38,7 +38,9 @@ def make_data_set(
         >>> make_data_set("corners", classes=("even", "odd"), train=part, val=part, test=part).shape
         (4,)
     """
-    training, validation, testing = (_make_part(*samples) for samples in (train, val, test))
+    training, validation, testing = (
+        _make_part(*samples, part) for part, samples in (("train", train), ("val", val), ("test", test))
+    )
     split = f"{len(training):,} / {len(validation):,} / {len(testing):,}, as given"
     data = DataSet(name, tuple(classes), training, validation, testing, source, split)
     check_data_set(data)
@@ -79,18 +81,19 @@ def _check_inputs(inputs: np.ndarray, training: object, name: str) -> None:
         )
         raise ValueError(msg)
     if not isinstance(training, np.ndarray) or inputs.shape[1:] != training.shape[1:]:
-        msg = f"{name}.inputs must have samples of the shape of the training part's, got {inputs.shape[1:]}"
+        wanted = f"of shape {training.shape[1:]}, as train has" if isinstance(training, np.ndarray) else "as train has"
+        msg = f"{name}.inputs must have samples {wanted}, got {inputs.shape[1:]}"
         raise ValueError(msg)
     if inputs.dtype == np.float32 and not np.isfinite(inputs).all():
         msg = f"{name}.inputs must be finite"
         raise ValueError(msg)
 
 
-def _make_part(inputs: np.ndarray, labels: np.ndarray) -> Part:
+def _make_part(inputs: np.ndarray, labels: np.ndarray, name: str) -> Part:
     inputs, labels = np.asarray(inputs), np.asarray(labels)
     if inputs.dtype != np.uint8:
         inputs = inputs.astype(np.float32)
     if not np.issubdtype(labels.dtype, np.integer):
-        msg = f"labels must be whole numbers, got {labels.dtype}"
+        msg = f"{name}.labels must be integers, got {labels.dtype}"
         raise TypeError(msg)
     return Part(np.ascontiguousarray(inputs), labels.astype(np.int64), np.arange(len(labels)))
