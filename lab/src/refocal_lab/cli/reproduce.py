@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from refocal_lab.reproduce import Context, Reproduction, Spec, StoredResult
 
 _EXAMPLES = """\
-refocal-lab reproduce 003-fig-3                 # the figure, and each published number next to ours
-refocal-lab reproduce --all --scale smoke       # everything, in a minute
-refocal-lab reproduce --all --engine ray        # on a cluster, one task per figure
-refocal-lab reproduce --list                    # all figures, their results, and how long they took
-refocal-lab reproduce --gallery docs/gallery.md # the page of all stored results"""
+refocal-lab reproduce 003-fig-3                     # the figure, and each published number next to ours
+refocal-lab reproduce --all --scale smoke           # everything, in a minute
+refocal-lab reproduce --all --engine ray            # on a cluster, one task per figure
+refocal-lab reproduce --list                        # all figures, their results, and how long they took
+refocal-lab reproduce --gallery lab/docs/gallery.md # the page of all stored results"""
 
 
 def add_parser(commands: Commands) -> None:

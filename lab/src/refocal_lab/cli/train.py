@@ -26,9 +26,9 @@ refocal-lab train --data cifar10 --model resnet110 --loss focal --gamma 3 --epoc
 refocal-lab train --data digits --model mlp --loss focal --gamma 0.5 1 2 3 --epochs 30 --out runs
 refocal-lab train --data sst --model tree-lstm --loss focal --gamma 3 --out runs
 refocal-lab train --data my_project.data:load --model my_project.networks:build --out runs
-refocal-lab train zoo/cifar10-resnet20.toml --out runs    # the same settings, by name, from a file
-torchrun --nproc-per-node 2 -m refocal_lab train ...      # each step on two GPUs
-refocal-lab train zoo/cifar10-resnet20.toml --out runs --engine ray --address auto"""
+refocal-lab train lab/zoo/cifar10-resnet20.toml --out runs    # the same settings, by name, from a file
+torchrun --nproc-per-node 2 -m refocal_lab train ...          # each step on two GPUs
+refocal-lab train lab/zoo/cifar10-resnet20.toml --out runs --engine ray --address auto"""
 
 
 def add_parser(commands: Commands) -> None:
