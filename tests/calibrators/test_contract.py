@@ -145,6 +145,7 @@ def test_bad_labels_scores_and_weights_are_rejected():
         (logits, labels + 1, {"classes": [0, 1, 2]}, "labels in y must be among classes, got"),
         (logits, labels, {"classes": [0, 1]}, "classes must be 3 different labels, one for each column of X"),
         (logits, np.minimum(labels, 1) + 4, {}, "X has scores of 3 classes, but y has 2 different labels"),
+        (logits, np.arange(20) % 4, {}, "X has scores of 3 classes, but y has 4 different labels$"),
         (logits, np.minimum(labels, 1) * 1.0, {}, r"y has 2 different labels that are not all integers in 0 \.\.\. 2"),
         (logits, labels[:5], {}, "X and y must have one row per sample, got 20 and 5 rows"),
         (logits, None, {}, "requires y to be passed"),

@@ -54,7 +54,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     Scores `X` are logits (N, K), or probabilities if the constructor is given `input="probs"`; nothing is guessed from
     their values. A single column (N,) or (N, 1) is for two classes: the log-odds log(p / (1 - p)) of the second class,
-    or its probability. A probability of 0 or 1 is replaced by the nearest number to it that the dtype can represent.
+    or its probability. A probability of 0 is read as the smallest normal number of its dtype (float16: the smallest
+    number), and a probability of 1 as half a step below 1.
 
     Columns are in the order of `classes_`. That is `classes` if given, else the sorted labels of `y`. If a class is
     missing from `y`, either its labels must be column numbers 0 ... K - 1, or `classes` must be given.

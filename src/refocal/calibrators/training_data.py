@@ -46,10 +46,9 @@ def choose_classes(classes: ArrayLike | None, present: np.ndarray, columns: int)
         return present
     if present.dtype.kind in "iu" and present[0] >= 0 and present[-1] < columns:
         return np.arange(columns)
-    msg = (
-        f"X has scores of {columns} classes, but y has {len(present)} different labels that are not all integers in "
-        f"0 ... {columns - 1}: pass classes= to name the columns"
-    )
+    msg = f"X has scores of {columns} classes, but y has {len(present)} different labels"
+    if len(present) < columns:
+        msg += f" that are not all integers in 0 ... {columns - 1}: pass classes= to name the columns"
     raise ValueError(msg)
 
 
