@@ -34,6 +34,13 @@ def test_reader_and_writer_work_only_inside_with(tmp_path):
         iter(PredictionsReader(path))
 
 
+def test_ragged_lists():
+    with pytest.raises(PredictionsError, match="scores: must be an array, got rows of different lengths"):
+        Predictions([[0.5, 0.5], [1.0]], input="probs")
+    with pytest.raises(PredictionsError, match="labels: must be an array, got rows of different lengths"):
+        Predictions(GOOD, input="logits", labels=[[0], [0, 1], 1])
+
+
 def test_selecting_a_missing_split():
     with pytest.raises(PredictionsError, match="split: cannot select 'val': the predictions have no split"):
         Predictions(GOOD, input="logits").select("val")

@@ -62,7 +62,12 @@ class Predictions:
             raise place.error(message)
         for name, column in self._columns()._asdict().items():
             _check.unmasked(column, name)
-        self._store(checks.check_columns(self._columns().map(np.asarray), self.input, place))
+            try:
+                object.__setattr__(self, name, None if column is None else np.asarray(column))
+            except ValueError as error:
+                message = "must be an array, got rows of different lengths"
+                raise place.error(message, column=name) from error
+        self._store(checks.check_columns(self._columns(), self.input, place))
         if self.class_names is not None:
             names = checks.check_class_names(self.class_names, self.classes, place)
             object.__setattr__(self, "class_names", names)
