@@ -102,9 +102,8 @@ def test_sketching_estimators(method, matrix):
         cases.network(), loss, *cases.samples("focal")
     )
     found = hessian_trace(cases.network(), loss, cases.batches("focal"), probes=72, method=method, matrix=matrix)
-    assert (
-        abs(found.value - whole.trace().item()) < 10 * found.standard_error
-    )  # a t distribution with 3 degrees of freedom
+    # The error has a t distribution with 3 degrees of freedom.
+    assert abs(found.value - whole.trace().item()) < 10 * found.standard_error
 
 
 @pytest.mark.parametrize("method", ["hutch++", "xtrace"])

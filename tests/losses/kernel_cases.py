@@ -43,7 +43,7 @@ def compare(logits, target, settings, reduction, *, incoming=1.0, copied=False):
     leaf = logits.detach().requires_grad_()
     value = dispatch.focal_loss(leaf, target, *settings, reduction)
     if (value is None) != copied:
-        pytest.fail(f"a kernel {'does not take' if value is None else 'takes'} these logits as they lie")
+        pytest.fail(f"a kernel {'does not support' if value is None else 'supports'} the layout of these logits")
     if copied:
         value = reduced_focal_loss(leaf, target, settings, reduction)
     if value.dtype != torch.result_type(logits, target):

@@ -5,13 +5,13 @@ Each family has one file with its function, one value per sample, and its module
 | to train with | choose |
 |---|---|
 | a drop-in for cross-entropy that focuses on hard samples | `FocalLoss` |
-| the same with a gamma by sample, by epoch, or learned | `FocalLoss` with a policy: `FLSD53`, `Scheduled`, `AdaFocal` |
+| the same, with gamma per sample or epoch, or learned | `FocalLoss` with a policy: `FLSD53`, `Scheduled`, `AdaFocal` |
 | the focus of focal loss, with the softmax as posterior | `ProperFocalLoss` |
 | focal loss for detection, multi-label or binary tasks | `SigmoidFocalLoss` |
 | a bounded proper loss | `BrierLoss` |
 | a direct penalty on miscalibration | `MMCELoss` |
 | a margin to the runner-up class | `DualFocalLoss` |
-| more confidence in place of less | `InverseFocalLoss` |
+| a more confident network, not a less confident one | `InverseFocalLoss` |
 """
 
 from refocal.losses.adafocal import AdaFocal

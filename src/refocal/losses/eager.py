@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-_TYPES = (Tensor, nn.Parameter)
+PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
 def is_eager(logits: Any) -> bool:
     """Whether PyTorch runs each operation on a tensor at once, and differentiates it in reverse mode if at all."""
-    if type(logits) not in _TYPES or torch.compiler.is_compiling():
+    if type(logits) not in PLAIN_TYPES or torch.compiler.is_compiling():
         return False
     if torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
         return False

@@ -138,7 +138,7 @@ def _focal_and_pull(log_p: Tensor, p: Tensor, q: Tensor, gamma: Any, detached: b
 
 
 def _subtract_product(q: Tensor, p: Tensor, log_p: Tensor, gamma: Any) -> Tensor:
-    """Q - gamma p log p."""
+    """q - gamma p log p."""
     if isinstance(gamma, Tensor):
         return torch.addcmul(q, p * gamma, log_p, value=-1)
     return torch.addcmul(q, p, log_p, value=-gamma)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from refocal._arrays import is_transformed
-from refocal.losses.eager import is_constant_beside, is_eager
+from refocal.losses.eager import PLAIN_TYPES, is_constant_beside, is_eager
 from refocal.losses.formulas import focal_rows, sigmoid_focal_elements
 from refocal.losses.gpu import execute
 from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED, on_device_of
@@ -25,7 +25,6 @@ from refocal.losses.settings import Reduction, Settings
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_TYPES = (Tensor, nn.Parameter)
 
 
 def supports(logits: Any, target: Any, weight: Any = None) -> bool:
@@ -51,7 +50,7 @@ def supports_map(logits: Tensor, gamma: Any) -> bool:
 
 
 def _runs_on(logits: Any) -> bool:
-    if type(logits) not in _TYPES or not ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED):
+    if type(logits) not in PLAIN_TYPES or not ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED):
         return False
     return logits.dtype in _DTYPES and is_eager(logits)
 
