@@ -109,7 +109,7 @@ def test_every_cell_of_a_grid_in_one_pass(tmp_path, objective):
     assert set(passes) == {"fitting 27 cells"}
 
 
-def test_one_column_is_about_two_classes(tmp_path):
+def test_one_column_stands_for_two_classes(tmp_path):
     rng = np.random.default_rng(0)
     log_odds = 6 * rng.standard_normal(4000)
     labels = (rng.random(4000) < 1 / (1 + np.exp(-log_odds / 3))).astype(int)

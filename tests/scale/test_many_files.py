@@ -54,7 +54,7 @@ def test_splits(tmp_path):
         scale.evaluate(tmp_path / "*.npz", split="train")
 
 
-def test_progress_is_told_over_files_and_rows(tmp_path):
+def test_progress_counts_files_and_rows(tmp_path):
     write(tmp_path)
     told = []
     scale.evaluate(tmp_path / "*.parquet", progress=told.append)
@@ -72,7 +72,7 @@ def test_class_names_may_be_left_out(tmp_path):
     assert scale.evaluate(tmp_path / "*.npz").samples == 30
 
 
-def test_a_file_counts_once_by_whatever_name(tmp_path, monkeypatch):
+def test_a_file_with_several_names_counts_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     predictions(10, 0).write("a.npz")
     os.symlink("a.npz", "b.npz")

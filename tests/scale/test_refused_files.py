@@ -111,9 +111,24 @@ def test_a_calibrator_of_other_scores_is_refused(tmp_path):
         (lambda files: scale.evaluate(files, engine="ray", address="somewhere"), "address must be 'auto'"),
     ],
 )
-def test_what_is_refused(tmp_path, call, message):
+def test_wrong_arguments_are_refused(tmp_path, call, message):
     predictions(10, 0).write(tmp_path / "a.npz")
     with pytest.raises((ValueError, OSError), match=message):
+        call(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda _: scale.evaluate(3), "paths must be a name, a pattern or a sequence of these, got 3"),
+        (lambda files: scale.evaluate([files, None]), "paths must be a name, a pattern or a sequence of these, got "),
+        (lambda files: scale.evaluate(files, calibrator="temperature"), "calibrator must be .*got 'temperature'"),
+        (lambda files: scale.apply("temperature", files, "out"), "calibrator must be .*got 'temperature'"),
+    ],
+)
+def test_arguments_of_other_types_are_refused(tmp_path, call, message):
+    predictions(10, 0).write(tmp_path / "a.npz")
+    with pytest.raises(TypeError, match=message):
         call(tmp_path / "a.npz")
 
 

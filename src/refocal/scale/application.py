@@ -17,7 +17,7 @@ from refocal.predictions import Predictions, PredictionsReader, PredictionsWrite
 from refocal.predictions.errors import NoRowsError
 from refocal.scale.engines import EngineName, Progress, open_engine
 from refocal.scale.outputs import Origin, Outputs
-from refocal.scale.parts import Form, Paths, Stamp, check_finite, find_files, find_form
+from refocal.scale.parts import Form, Paths, Stamp, check_calibrator, check_finite, find_files, find_form
 
 
 class ApplySummary(NamedTuple):
@@ -77,6 +77,7 @@ def apply(
 
     Reference: Charoenphakdee et al. (2021), Sec. 5.
     """
+    check_calibrator(calibrator)
     files = find_files(paths)
     out = Path(folder).absolute()
     mine = digest(calibrator)

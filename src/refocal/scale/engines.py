@@ -16,7 +16,7 @@ from refocal.scale.parts import Block, FileSource
 
 T = TypeVar("T")
 EngineName = Literal["local", "ray"]
-ENGINES: tuple[str, ...] = get_args(EngineName)
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
 
 class ProgressUpdate(NamedTuple):

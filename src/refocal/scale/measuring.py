@@ -14,7 +14,7 @@ from refocal.metrics import CalibrationAccumulator
 from refocal.report.record import Report
 from refocal.report.sums import report_sums
 from refocal.scale.engines import Engine, EngineName, Progress, open_engine
-from refocal.scale.parts import Block, FileSource, Paths, Rows, count_files, find_files, require_form
+from refocal.scale.parts import Block, FileSource, Paths, Rows, check_calibrator, count_files, find_files, require_form
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
@@ -75,6 +75,8 @@ def evaluate(
 
     Reference: Mukhoti et al. (2020), Sec. 2.
     """
+    if calibrator is not None:
+        check_calibrator(calibrator)
     files = find_files(paths)
     rows = Rows(require_form(files), split=split, finite=calibrator is not None)
     if source is None:

@@ -179,13 +179,16 @@ class FileSource:
 
 def find_files(patterns: Paths) -> tuple[Path, ...]:
     """Find the files that match names and patterns such as `preds/*.parquet`, each once, in the order given."""
-    given = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
+    try:
+        given = [os.fspath(name) for name in ([patterns] if isinstance(patterns, str | os.PathLike) else patterns)]
+    except TypeError as error:
+        msg = f"paths must be a name, a pattern or a sequence of these, got {patterns!r}"
+        raise TypeError(msg) from error
     if not given:
         msg = "paths must name at least one file, got none"
         raise ValueError(msg)
     found: dict[str, Path] = {}
-    for name in given:
-        pattern = os.fspath(name)
+    for pattern in given:
         files = [pattern] if os.path.lexists(pattern) else _glob(pattern)
         if not files:
             msg = f"no file matches {pattern}"
@@ -226,6 +229,15 @@ def find_form(paths: Sequence[Path]) -> Form | None:
             continue
         return Form.of(first, path)
     return None
+
+
+def check_calibrator(calibrator: object) -> None:
+    """Reject anything but a calibrator."""
+    from refocal.calibrators import Calibrator
+
+    if not isinstance(calibrator, Calibrator):
+        msg = f"calibrator must be a fitted calibrator of refocal.calibrators, got {calibrator!r}"
+        raise TypeError(msg)
 
 
 def check_finite(
