@@ -67,7 +67,7 @@ def test_the_verdict_says_what_the_data_are(sharpness, regime):
         assert report.slider.temperature == pytest.approx(sharpness, rel=0.1)
 
 
-def test_a_known_gamma_is_a_candidate_and_wins_where_it_is_true():
+def test_a_known_gamma_is_a_candidate_and_wins_if_it_is_true():
     rng = np.random.default_rng(2)
     logits, labels = logits_of(rng, 3000)
     focal = np.log(refocal.minimizer(scores_to_probs(logits, input="logits"), gamma=4.0))
@@ -78,7 +78,7 @@ def test_a_known_gamma_is_a_candidate_and_wins_where_it_is_true():
     assert report.verdict.regime == "underconfident"
 
 
-def test_the_loss_that_was_told_is_told_apart_from_the_scores_as_given():
+def test_a_loss_with_class_weights_differs_from_the_scores_as_given():
     rng = np.random.default_rng(5)
     logits, labels = logits_of(rng, 2000, classes=3)
     weight = np.array([8.0, 1.0, 1.0])
@@ -88,7 +88,7 @@ def test_the_loss_that_was_told_is_told_apart_from_the_scores_as_given():
     assert report.chosen.measures["nll"].value < report.given.measures["nll"].value
 
 
-def test_verdicts_that_are_neither_one_nor_the_other():
+def test_verdicts_without_a_clear_answer():
     rng = np.random.default_rng(6)
     sure = np.repeat([0.6, 0.9], 5000)
     labels = (rng.random(10_000) < 0.25).astype(int)  # 75% correct at either confidence

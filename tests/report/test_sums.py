@@ -74,6 +74,17 @@ def test_the_table_says_what_is_missing(report):
     assert "recommended" not in text
 
 
+def test_the_table_has_no_line_for_a_method_without_parameters(data):
+    logits, labels = data
+    summary = CalibrationAccumulator()
+    summary.update(logits, labels, input="logits")
+    measured = (Candidate.of(IsotonicCalibration().fit(logits, labels)), summary.compute())
+    report = report_sums(summary.compute(), measured, samples=2000, classes=3, class_names=None, source="files")
+    console = Console(file=io.StringIO(), width=120)
+    console.print(build_table(report))
+    assert "Isotonic calibration:" not in console.file.getvalue()
+
+
 def test_reports_of_both_kinds_stand_side_by_side(data, report):
     logits, labels = data
     rows = refocal.evaluate(logits, labels, source="rows")

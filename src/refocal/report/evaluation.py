@@ -18,6 +18,7 @@ from refocal.calibrators.conversion import scores_to_probs
 from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
 from refocal.report.record import SLIDER_LOGITS, Report, Slider, freeze
 from refocal.report.verdict import write_verdict
+from refocal.report.words import GIVEN_TITLE
 
 Step = Callable[[str], None]
 GIVEN, POSTERIOR = "given", "posterior"
@@ -46,7 +47,7 @@ class ScoreMap:
 
 def given_map(*, input: Input) -> ScoreMap:
     """Return the map of the scores as given: softmax of logits, or the probabilities themselves."""
-    return ScoreMap(GIVEN, "As given", lambda scores: scores_to_probs(scores, input=input), freeze({}), None)
+    return ScoreMap(GIVEN, GIVEN_TITLE, lambda scores: scores_to_probs(scores, input=input), freeze({}), None)
 
 
 def evaluate(
@@ -124,7 +125,8 @@ def compare(
         methods.append(method)
     methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
     winner = next(method for method in methods if method.chosen)
-    fitted = next((c.parameters for c in (chosen, *reversed(score_maps)) if c.parameters and c.on_slider), {})
+    by_preference = (chosen, *reversed(score_maps))
+    fitted = next((each.parameters for each in by_preference if each.parameters and each.on_slider), {})
     return Report(
         source=source,
         samples=len(data.labels),

@@ -9,6 +9,7 @@ from html import escape
 from refocal.report import words
 from refocal.report.live import Live
 from refocal.report.record import Diagram, Method, Report
+from refocal.stats.binning import BINS
 
 _SORTS = "<span class='on-screen'>Click a heading to sort.</span>"
 
@@ -38,7 +39,7 @@ def build_methods_table(report: Report) -> str:
             f" <span class='tag'>{tag}</span>"
             for tag, holds in (
                 ("recommended", method.chosen and recommends),
-                ("as given", method.given and method.title != "As given"),
+                ("as given", method.given and method.title != words.GIVEN_TITLE),
             )
             if holds
         )
@@ -59,8 +60,8 @@ def build_methods_table(report: Report) -> str:
             cells.append(_cell(escape(words.format_p_value(method.p_value)), p_value))
         fit = math.nan if method.fit_seconds is None else method.fit_seconds
         cells.append(_cell(escape(words.format_seconds(method.fit_seconds)), fit))
-        of = " class='chosen'" if method.chosen else ""
-        rows.append(f"<tr{of}>{''.join(cells)}</tr>")
+        row_class = " class='chosen'" if method.chosen else ""
+        rows.append(f"<tr{row_class}>{''.join(cells)}</tr>")
     ways = "1 way" if len(report.methods) == 1 else f"{len(report.methods)} ways"
     caption = f"{ways} to turn the scores into probabilities. {_SORTS}"
     return _table(caption, head, rows, name="Methods")
@@ -132,7 +133,7 @@ def build_live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
         row = " id='now-row' class='now'" if now else ""
         lines.append(f"<tr{row}><th scope='row'>{title}{small}</th>{cells}</tr>")
     headings = "".join(
-        f"<th scope='col'>{label}</th>" for label in ("Setting", "ECE, 15 bins", "NLL", "Error", "Mean confidence")
+        f"<th scope='col'>{label}</th>" for label in ("Setting", f"ECE, {BINS} bins", "NLL", "Error", "Mean confidence")
     )
     return (
         "<div class='scroll live-table' tabindex='0' role='region' aria-label='Measured on these rows'><table>"
@@ -172,7 +173,7 @@ def describe_confidence(given: Method, chosen: Method) -> str:
     """Mean confidence and accuracy before and after, in words."""
     lines = []
     both = (("Before", "before", given), ("After", "after", chosen))
-    for label, series, method in (("As given", "after", given),) if given.chosen else both:
+    for label, series, method in ((words.GIVEN_TITLE, "after", given),) if given.chosen else both:
         sure, right = words.mean_confidence_and_accuracy(method)
         if math.isnan(sure):
             continue
@@ -203,9 +204,9 @@ def _name(identity: str) -> str:
 
 
 def _cell(content: str, value: float, series: str = "") -> str:
-    of = f" class='{series}'" if series else ""
+    cell_class = f" class='{series}'" if series else ""
     key = repr(float(value)).replace("inf", "Infinity")  # as a script reads it
-    return f"<td{of} data-value='{key}'>{content}</td>"
+    return f"<td{cell_class} data-value='{key}'>{content}</td>"
 
 
 def _table(caption: str, head: list[tuple[str, str, str]], rows: list[str], *, name: str) -> str:

@@ -179,7 +179,7 @@ class Report:
 
     Attributes:
         source: Where the predictions came from, such as a file name.
-        samples: Number of test samples.
+        samples: Number of test samples. Rows of weight 0 count only if the rows are in memory.
         total_weight: Sum of the sample weights; the number of samples if they have no weights.
         classes: Number of classes.
         class_names: One name per class.

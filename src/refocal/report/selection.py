@@ -19,9 +19,10 @@ from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPoster
 from refocal.report.evaluation import GIVEN, POSTERIOR, ScoreMap, Step, compare, given_map
 from refocal.report.measure import TestData
 from refocal.report.record import Report
+from refocal.report.words import GIVEN_TITLE
 
 _TITLES = {
-    GIVEN: "As given",
+    GIVEN: GIVEN_TITLE,
     POSTERIOR: "Closed-form posterior",
     "ensemble": "Ensemble temperature scaling",
     "dirichlet": "Dirichlet calibration",
@@ -240,7 +241,7 @@ def calibrate(
         choice.choose([candidate.calibrator for candidate in candidates], scores, labels, sample_weight)
         chosen = candidates[choice.best_index_]
     else:
-        chosen = next(fitted for fitted in candidates if fitted.name == method)
+        chosen = next(candidate for candidate in candidates if candidate.name == method)
     return Selection(chosen, tuple(candidates), gamma, input)
 
 

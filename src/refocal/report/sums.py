@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from refocal.metrics import CalibrationSummary
 from refocal.report.evaluation import GIVEN, name_classes, read_versions
 from refocal.report.record import Estimate, Method, Report, freeze
+from refocal.report.words import GIVEN_TITLE
 
 if TYPE_CHECKING:
     from refocal.report.selection import Candidate
@@ -59,7 +60,7 @@ def report_sums(
 def _method(candidate: Candidate | None, summary: CalibrationSummary, *, chosen: bool) -> Method:
     return Method(
         name=GIVEN if candidate is None else candidate.name,
-        title="As given" if candidate is None else candidate.title,
+        title=GIVEN_TITLE if candidate is None else candidate.title,
         parameters=freeze({} if candidate is None else candidate.parameters),
         chosen=chosen,
         given=candidate is None,

@@ -27,7 +27,11 @@ def build_table(report: Report) -> RenderableType:
     """
     if report.verdict is None:
         columns = [(method.title, report, method) for method in report.methods]
-        fitted = [f"{method.title}: {words.format_parameters(method.parameters)}" for method in report.methods[1:]]
+        fitted = [
+            f"{method.title}: {words.format_parameters(method.parameters)}"
+            for method in report.methods
+            if method.parameters
+        ]
         return Group(_text(_heading(report)), compare_measures(columns), *map(_text, fitted), _text(_note(columns)))
     names = [name for name in words.list_measures(report) if name in _SHOWN]
     methods = Table(title=_text(_heading(report)))
