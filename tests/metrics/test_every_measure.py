@@ -106,7 +106,7 @@ RESIDUALS = {
 }
 
 
-def gaps_of(measure, scores, labels, settings, *, compress, **common):
+def build_residuals(measure, scores, labels, settings, *, compress, **common):
     complete = find_measure(measure).complete_settings(settings)
     return RESIDUALS[measure](read(scores, labels, **common), compress=compress, **complete)
 
@@ -136,7 +136,7 @@ def test_intervals_start_from_the_measure_itself(measure, weighted, input):
     common = {"input": input, "sample_weight": weights}
     for settings in SETTINGS[measure]:
         for compress in (True, False):
-            gaps = gaps_of(measure, scores, labels, settings, compress=compress, **common)
+            gaps = build_residuals(measure, scores, labels, settings, compress=compress, **common)
             found = float(gaps.norm(observed_sums(gaps))) ** gaps.power
             biased = {**settings, "unbiased": False} if "unbiased" in settings else settings
             expected = measure(scores, labels, **common, **biased) ** gaps.power
@@ -148,7 +148,7 @@ def test_intervals_start_from_the_measure_itself(measure, weighted, input):
 def test_many_samples_are_grouped_without_changing_the_error():
     probs, labels = sample(5000)
     for measure in (metrics.ece, metrics.adaptive_ece, metrics.smooth_ece, metrics.kernel_calibration_error):
-        grouped, apart = (gaps_of(measure, probs, labels, {}, compress=compress) for compress in (True, False))
+        grouped, apart = (build_residuals(measure, probs, labels, {}, compress=compress) for compress in (True, False))
         assert grouped.residuals.shape[0] < apart.residuals.shape[0] == 5000
         found = [float(gaps.norm(observed_sums(gaps))) for gaps in (grouped, apart)]
         assert found[0] == pytest.approx(found[1], rel=1e-4)  # levels of confidence are 1/2048 wide
