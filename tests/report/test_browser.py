@@ -127,7 +127,7 @@ def now(browser, gamma, temperature):
     pytest.fail(f"the page stands at {at}, not at {gamma} {temperature}")
 
 
-def test_opens_from_disk_and_asks_nothing_of_the_network(browser, address):
+def test_opens_from_disk_and_sends_no_request(browser, address):
     browser.get("about:blank")
     browser.get_log("performance")
     browser.get(address)
@@ -138,7 +138,7 @@ def test_opens_from_disk_and_asks_nothing_of_the_network(browser, address):
     assert [url for url in asked if url not in {address, "data:,"}] == []
 
 
-def test_policy_stops_what_would_ask(browser, address):
+def test_the_policy_blocks_requests(browser, address):
     browser.get(address)
     blocked = browser.execute_async_script("""
         const done = arguments[0], seen = [];
@@ -177,7 +177,7 @@ def test_script_in_a_user_string_does_not_run_and_shows_as_text(browser, report,
 SETTINGS = [("0", "1"), ("2.5", "0.7"), ("-0.9", "0.1"), ("-0.5", "4"), ("10", "0.1"), ("10", "10"), ("0.001", "1.7")]
 
 
-def test_numbers_become_what_python_computes(page, report):
+def test_numbers_agree_with_python(page, report):
     for gamma, temperature in SETTINGS:
         enter(page, "#gamma-number", gamma)
         enter(page, "#temperature-number", temperature)
@@ -189,7 +189,7 @@ def test_numbers_become_what_python_computes(page, report):
         assert find(page, "#now-ece").text == f"{100 * expected.ece:.2f}%"
 
 
-def test_large_logits_and_masked_classes_become_what_python_computes(browser, report, tmp_path):
+def test_large_logits_and_masked_classes_agree_with_python(browser, report, tmp_path):
     rng = np.random.default_rng(1)
     logits = rng.normal(size=(400, 5)) * np.logspace(-3, 3, 400)[:, None]
     logits[::7, 1] = -np.inf
@@ -205,7 +205,7 @@ def test_large_logits_and_masked_classes_become_what_python_computes(browser, re
     assert browser.get_log("browser") == []
 
 
-def test_every_probability_is_what_python_computes(browser):
+def test_every_probability_agrees_with_python(browser):
     rng = np.random.default_rng(2)
     rows = rng.normal(size=(60, 4)) * np.logspace(-2, 2.5, 60)[:, None]
     rows[0] = 0.0
@@ -334,7 +334,7 @@ def luminance(color):
 
 
 @pytest.mark.parametrize(("scheme", "media"), [("light", "screen"), ("dark", "screen"), ("dark", "print")])
-def test_words_stand_out_from_their_ground(page, scheme, media):
+def test_text_has_enough_contrast(page, scheme, media):
     look(page, scheme=scheme, media=media)
     colors = page.execute_script("""
         const root = getComputedStyle(document.documentElement);
@@ -352,7 +352,7 @@ def test_words_stand_out_from_their_ground(page, scheme, media):
             assert (high + 0.05) / (low + 0.05) >= 4.5, f"{name} on {ground}"
 
 
-def test_print_leaves_out_what_paper_cannot_do(page):
+def test_print_leaves_out_the_controls(page):
     look(page, media="print")
     for selector in ("nav", ".controls", ".picker", ".skip", "#methods caption .on-screen"):
         assert not find(page, selector).is_displayed(), selector
@@ -380,7 +380,7 @@ def test_a_phone_scrolls_tables_and_not_the_page(page, width):
     )
 
 
-def test_everything_that_can_be_used_is_reached_by_tab_and_has_a_name(page):
+def test_every_control_is_reached_by_tab_and_has_a_name(page):
     reached = []
     for _ in range(60):
         page.switch_to.active_element.send_keys(Keys.TAB)
@@ -395,7 +395,7 @@ def test_everything_that_can_be_used_is_reached_by_tab_and_has_a_name(page):
     assert {"class", "gamma", "gamma-number", "temperature", "temperature-number"} <= set(reached)
 
 
-def test_without_scripts_everything_still_shows(browser, address):
+def test_everything_is_shown_without_scripts(browser, address):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(address)

@@ -67,7 +67,7 @@ def test_map_is_the_posterior_of_two_classes(ax):
     np.testing.assert_allclose(curve.get_ydata(), expected, atol=1e-12)
 
 
-def test_map_refuses_what_has_none(ax):
+def test_map_rejects_invalid_parameters(ax):
     with pytest.raises(ValueError, match="gamma must"):
         draw_map(ax, -1.0, 1.0)
     with pytest.raises(ValueError, match="temperature must be positive"):

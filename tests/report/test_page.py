@@ -63,7 +63,7 @@ def test_a_report_always_gives_the_same_page(report, page):
     assert render_page(sample.sample_report(1000)) == page
 
 
-def test_page_is_well_formed_and_everything_it_points_to_is_there(page):
+def test_page_is_well_formed_and_its_links_have_targets(page):
     outline = Outline(page)
     assert len(outline.ids) == len(set(outline.ids))
     for _, attributes in outline.elements:
@@ -179,7 +179,7 @@ def test_saved_page_is_whole_and_not_overwritten_unasked(report, page, tmp_path)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_is_not_there_is_named(report, tmp_path):
+def test_a_missing_folder_is_named(report, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"path must be in an existing folder, got '.*none.report\.html'"):
         save_page(report, tmp_path / "none" / "report.html")
 

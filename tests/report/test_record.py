@@ -46,7 +46,7 @@ def test_documented_keys_are_the_ones_written():
     assert f"{record.SLIDER_LOGITS:,}" in DOCUMENT.read_text(encoding="utf-8")
 
 
-def test_numbers_that_json_has_not_are_null():
+def test_nan_and_infinite_numbers_are_null_in_json():
     written = json.loads(sample.sample_report(200).to_json())
     assert written["methods"][0]["measures"]["own_measure"] == {"value": 0.25, "low": None, "high": None}
 
@@ -90,7 +90,7 @@ def test_rows_that_cannot_be_packed_are_refused(logits, labels, message):
         Slider.pack(logits, labels, gamma=1.0, temperature=1.0)
 
 
-def test_parameters_that_have_no_map_are_refused():
+def test_parameters_without_a_map_are_refused():
     with pytest.raises(ValueError, match="gamma must"):
         Slider.pack(np.zeros((1, 2)), np.zeros(1, int), gamma=-1.0, temperature=1.0)
     with pytest.raises(ValueError, match="temperature must be positive"):

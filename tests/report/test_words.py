@@ -49,7 +49,7 @@ def test_numbers_are_written_for_people(written, expected):
     assert written == expected
 
 
-def test_a_diagram_is_told_in_a_sentence():
+def test_a_diagram_is_described_in_words():
     diagram = Diagram((100, 300), (0.5, 0.9), (0.8, 0.9), (0.4, 0.85), (0.6, 0.95))
     assert words.describe_diagram(diagram) == (
         "400 samples in 2 bins, 1 outside the consistency band. "

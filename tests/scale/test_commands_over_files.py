@@ -93,7 +93,7 @@ def test_only_one_of_val_and_test_may_have_weights(folder, capsys):
     assert (content["samples"], content["total_weight"]) == (sum(SIZES), 3 * sum(SIZES))
 
 
-def test_one_file_goes_to_a_folder_that_is_there(folder, capsys):
+def test_one_file_goes_to_an_existing_folder(folder, capsys):
     for gamma in (1, 2):
         settings = ("--method", "posterior", "--gamma", gamma, "--save", f"{gamma}.json")
         assert run(capsys, "calibrate", "val/*.parquet", "--test", "test/*.parquet", *settings)[0] == 0
@@ -122,7 +122,7 @@ def test_one_file_goes_to_a_folder_that_is_there(folder, capsys):
         (["evaluate", "val/*.parquet", "--engine", "local", "--address", "auto"], 'address is only for engine="ray"'),
     ],
 )
-def test_what_is_refused_is_said_in_one_line(folder, capsys, arguments, message):
+def test_errors_take_one_line(folder, capsys, arguments, message):
     status, shown, trouble = run(capsys, *arguments)
     assert (status, shown) == (1, "")
     assert trouble.count("\n") == 1

@@ -55,7 +55,7 @@ def test_force_on_one_file_does_not_relabel_the_others(tmp_path, inputs):
     assert scale.apply(TWO, inputs, out) == (0, 0, 3)
 
 
-def test_outputs_stay_where_a_calibrator_does_not_fit(tmp_path, inputs):
+def test_outputs_stay_if_a_calibrator_does_not_fit(tmp_path, inputs):
     out = tmp_path / "out"
     scale.apply(ONE, inputs, out)
     before = content(out)
@@ -66,7 +66,7 @@ def test_outputs_stay_where_a_calibrator_does_not_fit(tmp_path, inputs):
     assert scale.apply(ONE, inputs, out).kept == 3
 
 
-def test_outputs_stay_where_a_cluster_cannot_be_reached(tmp_path, inputs):
+def test_outputs_stay_if_a_cluster_cannot_be_reached(tmp_path, inputs):
     pytest.importorskip("ray")
     out = tmp_path / "out"
     scale.apply(ONE, inputs, out)
@@ -118,7 +118,7 @@ def test_two_commands_at_once_do_not_mix_their_outputs(tmp_path, inputs):
         assert {made_by(ONE, path, out) for path in inputs} in ({True}, {False})
 
 
-def test_a_note_is_about_no_other_file(tmp_path, inputs, monkeypatch):
+def test_a_note_describes_no_other_file(tmp_path, inputs, monkeypatch):
     out = tmp_path / "out"
     scale.apply(ONE, inputs[:2], out)
     replace = os.replace
@@ -140,7 +140,7 @@ def test_a_note_is_about_no_other_file(tmp_path, inputs, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff", b"[" * 200_000])
-def test_a_damaged_note_is_about_no_file(tmp_path, inputs, damage):
+def test_a_damaged_note_describes_no_file(tmp_path, inputs, damage):
     out = tmp_path / "out"
     scale.apply(ONE, inputs[0], out)
     (note,) = (out / ".refocal-apply").glob("*.json")
@@ -182,7 +182,7 @@ def test_the_longest_names_that_a_folder_takes(tmp_path):
     assert scale.apply(ONE, path, tmp_path / "out") == (0, 0, 1)
 
 
-def test_apply_is_whole_and_goes_on_where_it_was_stopped(tmp_path):
+def test_apply_continues_where_it_was_stopped(tmp_path):
     whole = write(tmp_path)
     out = tmp_path / "out"
     assert scale.apply(ONE, tmp_path / "*.parquet", out) == (sum(SIZES), len(SIZES), 0)

@@ -140,7 +140,7 @@ def test_an_error_of_a_worker_is_that_of_a_local_run(tmp_path, task):
     assert str(remote.value) == str(local.value)
 
 
-def test_apply_goes_on_after_an_error(tmp_path):
+def test_apply_continues_after_an_error(tmp_path):
     write(tmp_path)
     good = (tmp_path / "part-3.parquet").read_bytes()
     spoil(tmp_path / "part-3.parquet", 0)
@@ -234,7 +234,7 @@ def test_a_cluster_is_known_by_its_answer(tmp_path):
     assert json.loads(done.stdout) == json.loads(scale.evaluate(path).to_json())
 
 
-def test_another_address_than_the_one_connected_to_is_refused(tmp_path):
+def test_an_address_other_than_the_connected_one_is_refused(tmp_path):
     predictions(10, 0).write(tmp_path / "a.npz")
     with pytest.raises(ValueError, match="to which this process is connected"):
         scale.evaluate(tmp_path / "a.npz", engine="ray", address="10.0.0.1:6379")

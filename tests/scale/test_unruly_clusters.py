@@ -43,7 +43,7 @@ def deadly(read, name, attempts):
     return read_or_die
 
 
-def test_a_file_that_brings_down_its_workers_is_named(tmp_path, files, monkeypatch):
+def test_a_file_that_crashes_its_workers_is_named(tmp_path, files, monkeypatch):
     monkeypatch.setattr(ray_engine, "_TASKS", 1)  # all files in one task, which hides the one that crashes
     monkeypatch.setattr(tasks, "RETRIES", 1)
     attempts = tmp_path / "attempts"
@@ -54,7 +54,7 @@ def test_a_file_that_brings_down_its_workers_is_named(tmp_path, files, monkeypat
     assert attempts.stat().st_size == 2 + 2  # in the common task, and alone
 
 
-def test_a_file_that_brings_down_its_workers_is_named_by_a_fit(tmp_path, files, monkeypatch):
+def test_a_file_that_crashes_its_workers_is_named_by_a_fit(tmp_path, files, monkeypatch):
     monkeypatch.setattr(tasks, "RETRIES", 1)
     source = FileSource.of(files, deadly(Rows(require_form(files)).read, "c.npz", tmp_path / "attempts"))
     named = r"died 2 times while it worked on .*c\.npz: "
@@ -148,7 +148,7 @@ def test_a_cluster_that_stops_does_not_hold_the_command(tmp_path, files, begin, 
 
 
 @pytest.mark.slow
-def test_files_for_which_there_is_no_memory_are_named(files, launch):
+def test_files_too_large_for_memory_are_named(files, launch):
     settings = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
     command = [sys.executable, "-m", "refocal", "evaluate", *map(str, files), "--engine", "ray", "--address", "local"]
     env = {**os.environ, **settings}
