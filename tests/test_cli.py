@@ -155,7 +155,10 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "both.npz", "--method", "magic"], "method must be one of"),
         (["calibrate", "both.npz", "--method", "posterior"], "needs gamma"),
         (["calibrate", "both.npz", "--loss", "{"], "--loss must be JSON"),
-        (["calibrate", "both.npz", "--loss", '{"focus": 3}'], "--loss must be an object with gamma"),
+        (
+            ["calibrate", "both.npz", "--loss", '{"focus": 3}'],
+            "--loss must be an object with gamma and, optionally, detached, label_smoothing, weight, got {'focus': 3}",
+        ),
         (["calibrate", "both.npz", "--loss", '{"gamma": null}'], "--loss must be an object with gamma"),
         (["calibrate", "both.npz", "--loss", '{"gamma": 3, "detached": "no"}'], "detached .* must be true or false"),
         (["calibrate", "both.npz", "--loss", "val.npz"], "--loss must be JSON, .* got 'val.npz'"),

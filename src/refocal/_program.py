@@ -10,7 +10,7 @@ import threading
 import time
 from types import FrameType
 
-_INTERRUPTED = 130
+INTERRUPTED = 130  # the exit status
 _PATIENCE = 5.0  # seconds, after which another Ctrl-C ends the process at once
 
 
@@ -29,7 +29,7 @@ def start(name: str, package: str) -> int:
         status: int = importlib.import_module(package).main()
     except KeyboardInterrupt:
         sys.stderr.write(f"{name}: interrupted\n")
-        status = _INTERRUPTED
+        status = INTERRUPTED
     if getattr(sys.modules.get("refocal.scale.cluster"), "abandoned", False):
         os._exit(status)  # threads that wait for a cluster would crash the process while it ends
     return status
@@ -49,6 +49,6 @@ def _count_interrupts(name: str) -> None:
             raise KeyboardInterrupt
         if time.monotonic() - first > _PATIENCE:
             os.write(2, f"{name}: interrupted\n".encode())
-            os._exit(_INTERRUPTED)
+            os._exit(INTERRUPTED)
 
     signal.signal(signal.SIGINT, handle)

@@ -28,7 +28,7 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     summary = "say whether scores can be trusted, and turn them into calibrated probabilities"
     command = add_command(commands, "calibrate", summary, _EXAMPLES, run)
-    command.add_argument("val", metavar="VAL", help="predictions to fit to, on data that was not trained on")
+    command.add_argument("val", metavar="VAL", help="predictions to fit to, on data not used for training")
     command.add_argument(
         "--test",
         metavar="FILE",
@@ -171,8 +171,8 @@ def _read_loss(options: Namespace) -> dict[str, Any]:
     settings: Any = parse_json(source, lambda reason: ValueError(f"{what}: {reason}"))
     allowed = {"gamma", "weight", "label_smoothing", "detached"}
     if not isinstance(settings, dict) or settings.get("gamma") is None or set(settings) - allowed:
-        others = sorted(allowed - {"gamma"})
-        msg = f"--loss must be an object with gamma and optionally {others}, got {settings!r:.200}"
+        others = ", ".join(sorted(allowed - {"gamma"}))
+        msg = f"--loss must be an object with gamma and, optionally, {others}, got {settings!r:.200}"
         raise ValueError(msg)
     if not isinstance(settings.get("detached", False), bool):
         msg = f"detached in --loss must be true or false, got {settings['detached']!r}"

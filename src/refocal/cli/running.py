@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from refocal._documents import SkippedWarning
+from refocal._program import INTERRUPTED
 from refocal.cli.encoding import accept_any_encoding
-
-INTERRUPTED = 130
 
 
 def run(parser: ArgumentParser, arguments: Sequence[str] | None = None) -> int:
