@@ -267,6 +267,14 @@ def test_settings_refused(function, settings, message):
         function(cases.network(), FocalLoss(2.0), cases.batches("focal"), **settings)
 
 
+def test_types_refused():
+    model, data = cases.network(), cases.batches("focal")
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got function"):
+        hessian_trace(lambda inputs: inputs, FocalLoss(2.0), data)
+    with pytest.raises(TypeError, match=r"dtype must be a torch\.dtype, such as torch\.float64, got 'float64'"):
+        hessian_top_eigenvalues(model, FocalLoss(2.0), data, dtype="float64")
+
+
 def test_data_refused():
     inputs, target = cases.samples("focal")
     model, loss = cases.network(), FocalLoss(2.0)

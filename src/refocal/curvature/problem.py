@@ -93,6 +93,7 @@ def prepare(
     The copy leaves the mode, gradients and buffers of the user's network alone. Batches are stored, so that a loader
     that shuffles or augments is read only once.
     """
+    _check_types(model, dtype)
     network = copy.deepcopy(model).eval()
     network = network if dtype is None else network.to(dtype)
     for module in network.modules():
@@ -128,6 +129,15 @@ def prepare(
     batches = [batch for batch, count in zip(batches, counts, strict=True) if count > 0]
     total = 1.0 if getattr(criterion, "reduction", "mean") == "sum" else sum(counts)
     return Problem(network, criterion, chosen, batches, total)
+
+
+def _check_types(model: object, dtype: object) -> None:
+    if not isinstance(model, nn.Module):
+        msg = f"model must be a torch.nn.Module, got {type(model).__name__}"
+        raise TypeError(msg)
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        msg = f"dtype must be a torch.dtype, such as torch.float64, got {dtype!r}"
+        raise TypeError(msg)
 
 
 def _nothing() -> None:
