@@ -88,6 +88,25 @@ class Layered(nn.Module):  # with a layer that the logits do not depend on
     def forward(self, inputs):
         return self.used(inputs)
 
+class Shared(nn.Module):  # with a weight of two names, and a buffer that state_dict leaves out
+    def __init__(self, *, classes, shape):
+        super().__init__()
+        self.first, self.second = nn.Linear(shape[0], shape[0]), nn.Linear(shape[0], shape[0])
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(shape[0], classes)
+        self.register_buffer("scale", torch.ones(1), persistent=False)
+
+    def forward(self, inputs):
+        return self.last(self.second(self.first(inputs).relu()).relu()) * self.scale
+
+class Averaged(nn.Module):  # with running statistics that are plain averages
+    def __init__(self, *, classes, shape):
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm2d(1, momentum=None), nn.Linear(shape[0], classes)
+
+    def forward(self, inputs):
+        return self.last(self.norm(inputs[:, None, None])[:, 0, 0])
+
 def frozen(*, classes, shape):
     return nn.Linear(shape[0], classes).requires_grad_(False)
 
@@ -206,6 +225,29 @@ def test_a_layer_that_is_not_used_does_not_stop_a_training(tmp_path):
     assert not torch.equal(network.used.weight, fresh.used.weight)
 
 
+@pytest.mark.parametrize("name", ["Shared", "Averaged"])
+def test_networks_with_unusual_tensors_are_trained_and_loaded(tmp_path, capsys, name):
+    assert main(["train", *OWN, *QUICK, "--model", f"mine:{name}", "--json"]) == 0
+    (card,) = json.loads(capsys.readouterr().out)
+    network = load_network(tmp_path / "runs" / card["name"], classes=3, shape=(5,))
+    data = load("mine:blobs")
+    inputs = torch.from_numpy((data.test.inputs - data.mean) / data.std).float()
+    assert np.mean(network(inputs).argmax(dim=1).numpy() != data.test.labels) == pytest.approx(card["error"])
+    assert card["error"] < 0.2
+    assert card["parameters"] == sum(weight.numel() for weight in network.parameters())
+    if name == "Averaged":
+        assert network.norm.num_batches_tracked == 4 * 10
+        assert network.norm.running_var != 1
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    assert main(["train", *OWN, *QUICK]) == 0
+    folder = tmp_path / "runs" / f"{NAME}-s0"
+    RunFolder(folder).update_card(recipe=RunFolder(folder).read_card()["recipe"] | {"model": "mine:norms"})
+    with pytest.raises(ValueError, match=r"weights.safetensors cannot be read: it is of another network, 1.bias"):
+        load_network(folder, classes=3, shape=(5,))
+
+
 def test_another_split_is_asked_of_the_data(tmp_path, capsys):
     assert main(["train", *OWN, *QUICK, "--split-seed", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["recipe"]["split_seed"] == 3
@@ -238,7 +280,7 @@ def test_reading_a_card_imports_nothing(tmp_path):
         (["--model", "mine:blobs"], "model 'mine:blobs' failed: TypeError: blobs.. got an unexpected keyword argument"),
         (["--model", "mine:broken"], r"model 'mine:broken' failed: IndexError: .*mine.py, line \d+"),
         (["--model", "mine:narrow"], r"model 'mine:narrow' failed on inputs of shape \(2, 5\): RuntimeError"),
-        (["--model", "mine:frozen"], "model 'mine:frozen' must return logits with a gradient: it has nothing to train"),
+        (["--model", "mine:frozen"], "model 'mine:frozen' has no parameters to train"),
         (["--model", "mine:wide"], r"model 'mine:wide' must return logits of shape \(2, 3\), got shape \(2, 4\)"),
         (["--loss", "mine:small"], "loss 'mine:small' failed: TypeError: small.. missing 2 required keyword-only"),
         (["--loss", "mine:blobs"], "loss 'mine:blobs' must return an instance of torch's Module, got DataSet"),

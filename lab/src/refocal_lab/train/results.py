@@ -26,6 +26,7 @@ def write_results(
     *,
     logits: dict[str, np.ndarray],
     weights: dict[str, Tensor],
+    parameters: int,
     epochs: list[dict[str, Any]],
     kept_epoch: int,
     device: torch.device,
@@ -39,6 +40,7 @@ def write_results(
         data: The data set of the recipe.
         logits: Of the parts "val" and "test", (N, K) for all classes.
         weights: The trained network.
+        parameters: Number of its parameters, without running statistics and other buffers.
         epochs: The measures after each epoch.
         kept_epoch: The epoch whose network is kept, counted from 1.
         device: Where it was trained.
@@ -68,7 +70,7 @@ def write_results(
             "split": data.split,
             **({"word_vectors": data.word_vectors} if data.word_vectors else {}),
             "model": recipe.model,
-            "parameters": sum(tensor.numel() for name, tensor in weights.items() if "running_" not in name),
+            "parameters": parameters,
             "loss": recipe.loss,
             "gamma": recipe.gamma,
             "label_smoothing": recipe.label_smoothing,

@@ -72,7 +72,7 @@ class Step:
         for exact, gradient in zip(self._exact, self._exact_gradients, strict=True):
             exact.grad = gradient
         for module in network.modules():
-            if isinstance(module, nn.BatchNorm2d):
+            if isinstance(module, nn.BatchNorm2d) and module.momentum is not None:
                 module.num_batches_tracked = None  # unused if the momentum is fixed, but it costs a kernel launch
         self._rate = torch.zeros((), device=device)
         self._seed = recipe.seed

@@ -37,10 +37,15 @@ def load_network(path: str | os.PathLike[str], *, classes: int, shape: tuple[int
     network = build(read_trained_recipe(path).model, classes=classes, shape=shape)
     weights = folder.read_weights()
     try:
-        network.load_state_dict(weights)
+        found = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         msg = f"{folder.weights} cannot be read: {error}"
         raise ValueError(msg) from error
+    # a tensor that layers share has several names, of which the file has the first
+    names = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    if misfits := names.intersection(found.missing_keys).union(found.unexpected_keys):
+        msg = f"{folder.weights} cannot be read: it is of another network, {min(misfits)} does not fit"
+        raise ValueError(msg)
     return network.eval()
 
 

@@ -212,17 +212,15 @@ class Trial:
             self._step.restore(tensors)
         logits = {name: self._all_logits(part) for name, part in self._held_out.items()}
         self._check_logits(logits, epochs=self.epochs_done, dtype=torch.float16)
-        weights = {
-            name.partition(".")[2]: tensor
-            for name, tensor in self._step.state().items()
-            if name.startswith(("parameter.", "buffer."))
-        }
+        names = {f"{kind}.{name}": name for name in self.network.state_dict() for kind in ("parameter", "buffer")}
+        weights = {names[key]: tensor for key, tensor in self._step.state().items() if key in names}
         write_results(
             self.folder,
             self.recipe,
             self._data,
             logits={name: _to_numpy(part) for name, part in logits.items()},
             weights=weights,
+            parameters=sum(weight.numel() for weight in self.network.parameters()),
             epochs=self._history.read(),
             kept_epoch=kept_epoch,
             device=self._device,
