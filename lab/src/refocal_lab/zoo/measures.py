@@ -38,13 +38,11 @@ FURTHER: dict[str, Function] = {
 }
 FUNCTIONS = {**_FROM_LABELS, **FURTHER}
 _HUMAN_DATA = ("cifar10", "cifar10-s")
+_PROPER = ("brier", "mmce", "proper-focal")  # softmax is their posterior
 _FEWEST_FOR_PROCESSES = 8
 _LEAST_AGREEMENT = 0.9  # between people and labels; 0.99 in the published order, 0.1 in any other
 
 Measures = dict[str, dict[str, float]]
-
-
-_PROPER = ("brier", "mmce", "proper-focal")  # softmax is their posterior
 
 
 def measure(entry: Entry, human: np.ndarray | None = None) -> Measures:
