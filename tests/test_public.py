@@ -103,3 +103,11 @@ def test_papers_are_cited_by_author_and_year():
     number = re.compile(r"(?<![\w.])00[1-4]\b")
     paths = [path for path in PACKAGE.rglob("*.py") if number.search(path.read_text(encoding="utf-8"))]
     assert paths == []
+
+
+def test_the_rooms_are_attributes_of_the_package():
+    code = "import refocal; print(refocal.losses.FocalLoss.__name__, refocal.calibrators.TemperatureScaling.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["FocalLoss", "TemperatureScaling"]
+    with pytest.raises(AttributeError, match="module 'refocal' has no attribute 'loses'"):
+        _ = refocal.loses

@@ -43,6 +43,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         "report": ("calibrate", "evaluate"),
     },
+    packages=("calibrators", "curvature", "losses", "maps", "metrics", "predictions", "report", "scale", "stats"),
 )
 
 __all__ = [

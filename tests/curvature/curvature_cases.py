@@ -41,7 +41,7 @@ LOSSES = {
     "cross-entropy, weights, smoothing": lambda **more: nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.1, **more),
     "focal": lambda **more: FocalLoss(2.0, **more),
     "focal, gamma 0.5": lambda **more: FocalLoss(0.5, **more),
-    "focal, one gamma a class": lambda **more: FocalLoss([0.0, 1.0, 3.0], **more),
+    "focal, one gamma per class": lambda **more: FocalLoss([0.0, 1.0, 3.0], **more),
     "focal, sample-wise gamma": lambda **more: FocalLoss(FLSD53, **more),
     "focal, AdaFocal": lambda **more: FocalLoss(_adapted(), **more),
     "focal, weights": lambda **more: FocalLoss(3.0, weight=WEIGHT, **more),

@@ -17,7 +17,7 @@ from refocal.curvature.quadratic_forms import Signs
 class HessianTracePenalty(nn.Module):
     """A penalty on the curvature of a loss: tau Tr(H), with respect to a network's parameters.
 
-    Choose it to train towards flat minima explicitly. The trace is estimated by tau v'Hv with random signs v, which can
+    Choose it to train toward flat minima explicitly. The trace is estimated by tau v'Hv with random signs v, which can
     be differentiated once more. The estimate is unbiased at every call, for any number of probes. It belongs to the
     loss as reduced: for a sum over N samples it is N times that of the mean. If gradients are accumulated, scale loss
     and penalty alike. Processes of `torch.distributed` draw different probes. Averaging gradients over them, as
