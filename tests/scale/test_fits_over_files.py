@@ -13,7 +13,7 @@ from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.predictions import Predictions, PredictionsError
 from refocal.scale.engines import LocalEngine
 from refocal.scale.likelihood import MOST_PASSES, PartitionedLikelihood
-from refocal.scale.parts import FileSource, Rows, find_files, require_form
+from refocal.scale.parts import FileSource, RowReader, find_files, require_form
 
 FORMS = [{}, {"dtype": np.float64, "weighted": True}, {"input": "probs", "dtype": np.float64}]
 
@@ -38,7 +38,7 @@ def test_ten_passes_are_enough(tmp_path, dtype, sharpness):
         scores = (sharpness * some.scores).astype(dtype)
         Predictions(scores, input="logits", labels=some.labels).write(tmp_path / f"{part}.npz")
     files = find_files(tmp_path / "*.npz")
-    source = FileSource.of(files, Rows(require_form(files), finite=True).read)
+    source = FileSource.of(files, RowReader(require_form(files), finite=True).read)
     data = PartitionedLikelihood(LocalEngine(lambda _: None), source, input="logits", files=3)
     calibrator = FocalTemperatureScaling()
     calibrator.learn(data)
@@ -49,7 +49,7 @@ def test_ten_passes_are_enough(tmp_path, dtype, sharpness):
 def test_an_eleventh_pass_is_refused(tmp_path):
     write(tmp_path)
     files = find_files(tmp_path / "*.parquet")
-    source = FileSource.of(files, Rows(require_form(files)).read)
+    source = FileSource.of(files, RowReader(require_form(files)).read)
     data = PartitionedLikelihood(LocalEngine(lambda _: None), source, input="logits", files=len(files))
     with pytest.raises(RuntimeError, match="no optimum found in 10 passes"):
         for _ in range(MOST_PASSES):

@@ -20,7 +20,7 @@ from refocal import cli, scale
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
 from refocal.predictions import Predictions, PredictionsError
 from refocal.scale.measuring import BlockSums, measure_block
-from refocal.scale.parts import FileSource, Rows, find_files, require_form
+from refocal.scale.parts import FileSource, RowReader, find_files, require_form
 from refocal.scale.ray_engine import StoredBlocks, open_ray
 
 ray = pytest.importorskip("ray")
@@ -75,7 +75,7 @@ def test_both_engines_fit_the_same(tmp_path, calibrator):
 def test_rows_are_read_from_disk_once(tmp_path):
     write(tmp_path)
     files = find_files(tmp_path / "*.parquet")
-    rows = Rows(require_form(files), finite=True)
+    rows = RowReader(require_form(files), finite=True)
 
     with open_ray(None, lambda _: None) as engine:
         held = engine.hold(FileSource.of(files, rows.read))
@@ -100,7 +100,7 @@ def test_rows_beyond_the_object_store_are_read_again(tmp_path, monkeypatch):
 def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
     write(tmp_path)
     files = find_files(tmp_path / "*.parquet")
-    rows = Rows(require_form(files))
+    rows = RowReader(require_form(files))
     marker = tmp_path / "died"
 
     def read_and_die(path):

@@ -15,7 +15,7 @@ import pytest
 from data_sets import predictions
 
 from refocal.scale import ray_engine, tasks
-from refocal.scale.parts import FileSource, Rows, require_form
+from refocal.scale.parts import FileSource, RowReader, require_form
 from refocal.scale.ray_engine import open_ray
 
 ray = pytest.importorskip("ray")
@@ -47,7 +47,7 @@ def test_a_file_that_crashes_its_workers_is_named(tmp_path, files, monkeypatch):
     monkeypatch.setattr(ray_engine, "_TASKS", 1)  # all files in one task, which hides the one that crashes
     monkeypatch.setattr(tasks, "RETRIES", 1)
     attempts = tmp_path / "attempts"
-    source = FileSource.of(files, deadly(Rows(require_form(files)).read, "b.npz", attempts))
+    source = FileSource.of(files, deadly(RowReader(require_form(files)).read, "b.npz", attempts))
     with open_ray(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError) as caught:
         engine.fold(source, lambda block: len(block.labels), max, what="measuring")
     assert str(caught.value).startswith(f"a worker died 2 times while it worked on {files[1]}: ")
@@ -56,7 +56,7 @@ def test_a_file_that_crashes_its_workers_is_named(tmp_path, files, monkeypatch):
 
 def test_a_file_that_crashes_its_workers_is_named_by_a_fit(tmp_path, files, monkeypatch):
     monkeypatch.setattr(tasks, "RETRIES", 1)
-    source = FileSource.of(files, deadly(Rows(require_form(files)).read, "c.npz", tmp_path / "attempts"))
+    source = FileSource.of(files, deadly(RowReader(require_form(files)).read, "c.npz", tmp_path / "attempts"))
     named = r"died 2 times while it worked on .*c\.npz: "
     with open_ray(None, lambda _: None) as engine, pytest.raises(tasks.WorkerDiedError, match=named):
         engine.hold(source)
@@ -69,7 +69,7 @@ from refocal.__main__ import main
 
 folder, what = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1)
 
-class Rows(parts.Rows):  # in __main__, so that it is sent to the workers
+class RowReader(parts.RowReader):  # in __main__, so that it is sent to the workers
     def read(self, path):
         begun = folder / "begun"
         first = not begun.exists()
@@ -78,9 +78,9 @@ class Rows(parts.Rows):  # in __main__, so that it is sent to the workers
             os._exit(1)
         while what == "goes on":
             time.sleep(0.1)
-        return parts.Rows.read(self, path)
+        return parts.RowReader.read(self, path)
 
-measuring.Rows = Rows
+measuring.RowReader = RowReader
 tasks.RETRIES, tasks._SECONDS_TO_END = 1, 0.5
 cluster._SECONDS_TO_ANSWER, cluster._SECONDS_OF_SILENCE, cluster._SECONDS_TO_LEAVE = 0.5, 3.0, 1.0
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -101,7 +101,7 @@ def _run_data_set(options: Namespace, loss: dict[str, Any]) -> None:
     from refocal.scale.engines import open_engine
     from refocal.scale.fitting import fit
     from refocal.scale.measuring import measure
-    from refocal.scale.parts import Rows, find_files, require_form
+    from refocal.scale.parts import RowReader, find_files, require_form
 
     data_sets.reject_options(options, "report", "out")
     check_outputs(options, [])
@@ -118,8 +118,8 @@ def _run_data_set(options: Namespace, loss: dict[str, Any]) -> None:
         raise ValueError(msg)
     engine = data_sets.engine_settings(options)
     with track() as progress, open_engine(**engine, progress=progress.show_files) as running:
-        result = fit(running, calibrator, val, Rows(form, split="val", optional=not alone, finite=True))
-        rows = Rows(test_form, split="test", optional=not alone, finite=True)
+        result = fit(running, calibrator, val, RowReader(form, split="val", optional=not alone, finite=True))
+        rows = RowReader(test_form, split="test", optional=not alone, finite=True)
         report = measure(running, test, rows, calibrator=result, source=options.test or options.val)
     written = {}
     if options.save:

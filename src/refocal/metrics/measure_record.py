@@ -53,7 +53,7 @@ class Measure:
     """
 
     function: Callable[..., Any]
-    methods: Mapping[Part | None, Method]
+    methods: Mapping[Part | None, IntervalMethod]
     tasks: tuple[Task, ...] = TASKS
 
     @property
@@ -66,7 +66,7 @@ class Measure:
         """The parameters of the function."""
         return inspect.signature(self.function).parameters
 
-    def choose_method(self, part: Part | None) -> Method:
+    def choose_method(self, part: Part | None) -> IntervalMethod:
         """The method for a part; an error if the measure has no such part."""
         if None not in self.methods:
             _check.one_of(part, "part", tuple(filter(None, self.methods)))
@@ -124,7 +124,7 @@ class Request:
         return float(value if self.part is None else getattr(value, self.part))
 
 
-class Method(Protocol):
+class IntervalMethod(Protocol):
     """A way to compute confidence intervals and paired tests."""
 
     def interval(self, request: Request, scores: ArrayLike, *, level: float) -> Interval:

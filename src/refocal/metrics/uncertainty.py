@@ -11,7 +11,7 @@ from refocal import _check
 from refocal._check import Input
 from refocal.metrics.defaults import LEVEL, RESAMPLES
 from refocal.metrics.inputs import ArrayLike, Task
-from refocal.metrics.measure_record import CommonArguments, Interval, Method, PairedTest, Part, Request
+from refocal.metrics.measure_record import CommonArguments, Interval, IntervalMethod, PairedTest, Part, Request
 from refocal.metrics.registry import find_measure
 
 
@@ -132,7 +132,7 @@ def _prepare(
     *,
     resamples: int,
     seed: int | np.random.Generator,
-) -> tuple[Method, Request]:
+) -> tuple[IntervalMethod, Request]:
     resamples = _check.count(resamples, "resamples", least=100)
     measure = find_measure(function)
     method = measure.choose_method(part)

@@ -14,7 +14,7 @@ from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScal
 from refocal.calibrators.objectives import reject_weights
 from refocal.scale.engines import Engine, EngineName, Progress, open_engine
 from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
-from refocal.scale.parts import Block, FileSource, Paths, Rows, find_files, require_form
+from refocal.scale.parts import Block, FileSource, Paths, RowReader, find_files, require_form
 from refocal.stats.binning import BINS, Bins
 
 C = TypeVar("C", bound=Calibrator)
@@ -66,12 +66,12 @@ def calibrate(
     """
     _check_supported(calibrator)
     files = find_files(paths)
-    rows = Rows(require_form(files), split=split, finite=True)
+    rows = RowReader(require_form(files), split=split, finite=True)
     with open_engine(engine, address, progress) as running:
         return fit(running, calibrator, files, rows)
 
 
-def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> C:
+def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: RowReader) -> C:
     """Fit a copy of a calibrator."""
     _check_supported(calibrator)
     form = rows.form
@@ -86,7 +86,7 @@ def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: Rows) -> C:
     return result
 
 
-def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequence[Path], rows: Rows) -> None:
+def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequence[Path], rows: RowReader) -> None:
     cells, input = calibrator.grid_cells(), rows.form.input
     run: Callable[[Block], Sums]
     if calibrator.objective == "nll":
@@ -102,7 +102,7 @@ def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequen
     calibrator.learn_from_grid(cells, values)
 
 
-def _read_unweighted(rows: Rows, path: Path) -> Iterator[Block]:
+def _read_unweighted(rows: RowReader, path: Path) -> Iterator[Block]:
     for block in rows.read(path):
         reject_weights(block.sample_weight, "ece")
         yield block

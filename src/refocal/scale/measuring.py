@@ -14,7 +14,16 @@ from refocal.metrics import CalibrationAccumulator
 from refocal.report.record import Report
 from refocal.report.sums import report_sums
 from refocal.scale.engines import Engine, EngineName, Progress, open_engine
-from refocal.scale.parts import Block, FileSource, Paths, Rows, check_calibrator, count_files, find_files, require_form
+from refocal.scale.parts import (
+    Block,
+    FileSource,
+    Paths,
+    RowReader,
+    check_calibrator,
+    count_files,
+    find_files,
+    require_form,
+)
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
@@ -78,7 +87,7 @@ def evaluate(
     if calibrator is not None:
         check_calibrator(calibrator)
     files = find_files(paths)
-    rows = Rows(require_form(files), split=split, finite=calibrator is not None)
+    rows = RowReader(require_form(files), split=split, finite=calibrator is not None)
     if source is None:
         names = [paths] if isinstance(paths, str | os.PathLike) else paths
         source = " ".join(os.fspath(name) for name in names)
@@ -86,7 +95,9 @@ def evaluate(
         return measure(running, files, rows, calibrator=calibrator, source=source)
 
 
-def measure(engine: Engine, files: Sequence[Path], rows: Rows, *, calibrator: Calibrator | None, source: str) -> Report:
+def measure(
+    engine: Engine, files: Sequence[Path], rows: RowReader, *, calibrator: Calibrator | None, source: str
+) -> Report:
     """Measure the scores as given and, if there is a calibrator, its probabilities, in one pass."""
     if calibrator is not None:
         rows.form.check_input(calibrator)

@@ -96,7 +96,7 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowReader:
     """Which rows of a data set to read, and how to check them.
 
     Attributes:
