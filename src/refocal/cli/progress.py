@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
@@ -87,7 +87,8 @@ def track(*, transient: bool = True) -> Iterator[Tracker]:
         *map(_IfCounted, (BarColumn(bar_width=16), MofNCompleteColumn(), TimeRemainingColumn())),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=transient, disable=not console.is_terminal) as progress:
+    progress = Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
+    with nullcontext() if progress.disable else progress:  # Rich 13 would end a disabled one with an empty line
         yield Tracker(progress)
 
 
