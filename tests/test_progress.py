@@ -15,6 +15,7 @@ from refocal.scale import ProgressUpdate
 @pytest.fixture
 def terminal(monkeypatch):
     """What a terminal would show."""
+    monkeypatch.setenv("TERM", "xterm")  # Rich animates nothing on a dumb terminal
     written = io.StringIO()
     console = Console(file=written, force_terminal=True, width=120, color_system=None)
     monkeypatch.setattr(progress, "find_terminal", lambda: console)
