@@ -187,7 +187,41 @@ def test_steps_of_float32_probabilities_are_exported(name, tmp_path):
 
 def test_an_export_needs_the_number_of_classes(tmp_path):
     for export in (lambda c: c.to_torch(), lambda c: c.to_onnx(tmp_path / "head.onnx")):
-        with pytest.raises(NotFittedError, match="fit this FocalPosterior first: an export needs"):
+        with pytest.raises(NotFittedError, match="fit this FocalPosterior or give it classes: an export needs"):
             export(FocalPosterior(gamma=2.0))
         with pytest.raises(NotFittedError):
             export(TemperatureScaling())
+
+
+@pytest.mark.parametrize("classes", [10, list("abcdefghij"), np.int64(10)])
+def test_a_known_posterior_is_exported_without_a_fit(classes, tmp_path):
+    """With the number of classes there is nothing left to learn: all exports agree with the fitted calibrator's."""
+    logits, labels = draw_calibrated(400, 10, dtype=np.float32)
+    calibrator = FocalPosterior(gamma=3, classes=classes)
+    expected = FocalPosterior(gamma=3).fit(logits, labels).predict_proba(logits)
+    np.testing.assert_array_equal(calibrator.predict_proba(logits), expected)
+    np.testing.assert_allclose(calibrator.to_torch()(torch.tensor(logits)).numpy(), expected, atol=1e-6)
+    calibrator.to_onnx(tmp_path / "head.onnx")
+    np.testing.assert_allclose(run_onnx(tmp_path / "head.onnx", "logits", logits), expected, atol=1e-6)
+    calibrator.save(tmp_path / "a.json")
+    same = load(tmp_path / "a.json")
+    np.testing.assert_array_equal(same.predict(logits), calibrator.predict(logits))
+    same.to_onnx(tmp_path / "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == (tmp_path / "head.onnx").read_bytes()
+    assert clone(calibrator).fit(logits, calibrator.predict(logits)).classes_.tolist() == (
+        list(range(10)) if np.ndim(classes) == 0 else classes
+    )
+
+
+def test_the_number_of_classes_is_checked(tmp_path):
+    with pytest.raises(ValueError, match="X must have 10 columns, one for each of classes, got 3"):
+        FocalPosterior(gamma=3, classes=10).predict_proba(np.zeros((2, 3)))
+    assert FocalPosterior(gamma=3, classes=2).predict_proba(np.zeros(2)).shape == (2, 2)
+    with pytest.raises(ValueError, match="classes must be at least 2, got 1"):
+        FocalPosterior(gamma=3, classes=1).to_torch()
+    with pytest.raises(TypeError, match="classes must be a whole number, at least 2, got True"):
+        FocalPosterior(gamma=3, classes=True).to_torch()
+    with pytest.raises(ValueError, match="classes must be 3 different labels, one for each column of X, got 10"):
+        FocalPosterior(gamma=3, classes=10).fit(np.eye(3), [0, 1, 2])
+    with pytest.raises(ValueError, match=r"weight must .*10"):
+        FocalPosterior(gamma=3, weight=[1.0, 2.0], classes=10).save(tmp_path / "a.json")

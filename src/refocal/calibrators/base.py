@@ -24,6 +24,7 @@ from refocal.calibrators.training_data import (
     choose_classes,
     encode_labels,
     find_present,
+    list_classes,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     number), and a probability of 1 as half a step below 1.
 
     Columns are in the order of `classes_`. That is `classes` if given, else the sorted labels of `y`. If a class is
-    missing from `y`, either its labels must be column numbers 0 ... K - 1, or `classes` must be given.
+    missing from `y`, either its labels must be column numbers 0 ... K - 1, or `classes` must be given. A number K as
+    `classes` stands for the labels 0 ... K - 1.
     """
 
     input: Input
@@ -175,6 +177,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
             X = validate_data(self, X, reset=reset, dtype=dtypes)
         else:  # this calibrator needed no fit, so it has no number of columns to compare with
             X = check_array(X, dtype=dtypes)
+            self._check_columns(X.shape[1])
         X = X.astype(np.float16) if is_half else X
         if input == "probs":
             check_probs(X)
@@ -196,15 +199,26 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         """The label of each column."""
         if hasattr(self, "classes_"):
             return self.classes_
-        return np.arange(columns) if self.classes is None else np.asarray(self.classes)
+        return np.arange(columns) if self.classes is None else list_classes(self.classes)
 
     def _count_columns(self) -> int:
         """The number of columns of scores, which an export needs."""
         columns: int | None = getattr(self, "n_features_in_", None)
+        if columns is None and self.classes is not None:
+            columns = len(list_classes(self.classes))
         if columns is None:
-            msg = f"fit this {type(self).__name__} first: an export needs the number of classes"
+            msg = f"fit this {type(self).__name__} or give it classes: an export needs the number of classes"
             raise NotFittedError(msg)
         return columns
+
+    def _check_columns(self, columns: int) -> None:
+        """Check the number of columns against `classes`, for a calibrator that was not fitted."""
+        if self.classes is None:
+            return
+        classes = len(list_classes(self.classes))
+        if columns != classes and not (columns == 1 and classes == 2):
+            msg = f"X must have {classes} columns, one for each of classes, got {columns}"
+            raise ValueError(msg)
 
 
 def check_bool(value: Any, name: str) -> bool:

@@ -15,6 +15,7 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, check_bool
 from refocal.calibrators.fit.maximum_likelihood import GAMMA_BOUNDS
+from refocal.calibrators.training_data import list_classes
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
 
@@ -35,7 +36,8 @@ class FocalPosterior(Calibrator):
         label_smoothing: The epsilon of the loss's label smoothing, in [0, 1).
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
         input: "logits" or "probs".
-        classes: Labels of the columns, see `Calibrator`.
+        classes: Labels of the columns, or their number, see `Calibrator`. With them, `to_torch` and `to_onnx` work at
+            once, too.
 
     Attributes:
         gamma_: The given gamma, or an estimate between -0.97 and 50.
@@ -46,6 +48,8 @@ class FocalPosterior(Calibrator):
         >>> import numpy as np
         >>> FocalPosterior(gamma=2).predict_proba(np.array([[2.0, 0.0, 0.0]])).round(4).tolist()
         [[0.973, 0.0135, 0.0135]]
+        >>> FocalPosterior(gamma=2, classes=3).to_torch()
+        CalibratedHead(FocalPosterior)
 
     Reference: Charoenphakdee et al. (2021), Eqs. 11-13.
     """
@@ -105,9 +109,10 @@ class FocalPosterior(Calibrator):
     def _check_settings(self, classes: int | None) -> None:
         check_bool(self.detached, "detached")
         gamma = 0.0 if self._is_estimated() else self.gamma
-        settings: list[Any] = [gamma, self.weight, self.classes]
+        settings: list[Any] = [gamma, self.weight]
         per_class = [value for value in settings if np.ndim(value) == 1]
-        self._map_settings(gamma, classes or (len(per_class[0]) if per_class else 2))
+        named = None if self.classes is None else len(list_classes(self.classes))
+        self._map_settings(gamma, classes or named or (len(per_class[0]) if per_class else 2))
 
     def _head(self, classes: int) -> Head:
         settings = self._map_settings(getattr(self, "gamma_", self.gamma), classes)

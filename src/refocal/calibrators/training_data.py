@@ -28,7 +28,7 @@ def choose_classes(classes: ArrayLike | None, present: np.ndarray, columns: int)
     """Choose the label of each column of scores.
 
     Args:
-        classes: The labels that the user gave for the columns, or None.
+        classes: The labels that the user gave for the columns, their number, or None.
         present: The sorted distinct labels of the data.
         columns: The number of columns.
 
@@ -37,7 +37,7 @@ def choose_classes(classes: ArrayLike | None, present: np.ndarray, columns: int)
         labels are column numbers.
     """
     if classes is not None:
-        named = np.asarray(classes)
+        named = list_classes(classes)
         if named.ndim != 1 or len(np.unique(named)) != len(named) or len(named) != columns:
             msg = f"classes must be {columns} different labels, one for each column of X, got {classes!r}"
             raise ValueError(msg)
@@ -50,6 +50,11 @@ def choose_classes(classes: ArrayLike | None, present: np.ndarray, columns: int)
     if len(present) < columns:
         msg += f" that are not all integers in 0 ... {columns - 1}: pass classes= to name the columns"
     raise ValueError(msg)
+
+
+def list_classes(classes: ArrayLike) -> np.ndarray:
+    """List the labels that the user gave for the columns; a number K stands for 0 ... K - 1."""
+    return np.arange(_check.count(classes, "classes", least=2)) if np.ndim(classes) == 0 else np.asarray(classes)
 
 
 def encode_labels(labels: np.ndarray, classes: np.ndarray, present: np.ndarray) -> np.ndarray:
