@@ -131,3 +131,14 @@ def test_errors_of_the_disk_name_what_was_to_be_written(tmp_path, monkeypatch, c
     monkeypatch.undo()
     assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / "report.html"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("replace", [lambda path: _files.replacing(path, overwrite=False), _files.replacing_folder])
+def test_an_interrupt_right_after_the_creation_leaves_nothing(tmp_path, monkeypatch, replace):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_files, "lock", interrupt)
+    with pytest.raises(KeyboardInterrupt), replace(tmp_path / "out"):
+        pass
+    assert not list(tmp_path.iterdir())

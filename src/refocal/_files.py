@@ -37,9 +37,10 @@ def replacing(
         raise FileNotFoundError(msg)
     _check_free(target, overwrite=overwrite)
     _remove_abandoned_once(target.parent.absolute())
-    with _name_errors(target):
-        file, temporary = _create(target)
+    temporary = target.with_name(f"{_OURS}{secrets.token_hex(8)}.tmp")
     try:
+        with _name_errors(target):
+            file = _create(temporary)
         with file:
             yield file
             with _name_errors(target):
@@ -58,13 +59,12 @@ def replacing(
         temporary.unlink(missing_ok=True)
 
 
-def _create(target: Path) -> tuple[BinaryIO, Path]:
-    """Create a new file in the folder of the target, locked as long as it is open."""
+def _create(path: Path) -> BinaryIO:
+    """Create a new file, locked as long as it is open."""
     while True:
-        temporary = target.with_name(f"{_OURS}{secrets.token_hex(8)}.tmp")
-        file = open(temporary, "xb")  # noqa: SIM115  (the caller closes it)
-        if not lock(file.fileno(), wait=True) or _is_at(file.fileno(), temporary):
-            return file, temporary
+        file = open(path, "xb")  # noqa: SIM115  (the caller closes it)
+        if not lock(file.fileno(), wait=True) or _is_at(file.fileno(), path):
+            return file
         file.close()  # another process removed it as abandoned before it was locked
 
 
@@ -192,9 +192,9 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     remove_abandoned(target.parent)
     token = secrets.token_hex(8)
     new, old = target.with_name(f"{_OURS}{token}.tmp"), target.with_name(f"{_OURS}{token}-{target.name}.old")
-    with _name_errors(target):
-        new.mkdir()
     try:
+        with _name_errors(target):
+            new.mkdir()
         with _lock_folder(new):
             yield new
             with _name_errors(target):
