@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import shutil
 import signal
@@ -133,7 +134,7 @@ def test_errors_of_the_disk_name_what_was_to_be_written(tmp_path, monkeypatch, c
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("replace", [lambda path: _files.replacing(path, overwrite=False), _files.replacing_folder])
+@pytest.mark.parametrize("replace", [functools.partial(replacing, overwrite=False), replacing_folder])
 def test_an_interrupt_right_after_the_creation_leaves_nothing(tmp_path, monkeypatch, replace):
     def interrupt(*_, **__):
         raise KeyboardInterrupt

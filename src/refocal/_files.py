@@ -12,7 +12,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,10 +62,12 @@ def replacing(
 def _create(path: Path) -> BinaryIO:
     """Create a new file, locked as long as it is open."""
     while True:
-        file = open(path, "xb")  # noqa: SIM115  (the caller closes it)
-        if not lock(file.fileno(), wait=True) or _is_at(file.fileno(), path):
-            return file
-        file.close()  # another process removed it as abandoned before it was locked
+        with ExitStack() as stack:
+            file = stack.enter_context(open(path, "xb"))
+            if not lock(file.fileno(), wait=True) or _is_at(file.fileno(), path):
+                stack.pop_all()  # the caller closes it
+                return file
+        # another process removed it as abandoned before it was locked
 
 
 @contextmanager
