@@ -371,13 +371,62 @@ def test_a_laptop_shows_all_columns_of_the_methods(browser, tmp_path):
     )
 
 
-@pytest.mark.parametrize("width", [320, 360, 768])
-def test_a_phone_scrolls_tables_and_not_the_page(page, width):
-    look(page, width=width)
-    assert page.execute_script("return document.documentElement.scrollWidth") <= width
-    assert page.execute_script(
-        "const box = document.querySelector('#methods .scroll'); return box.scrollWidth > box.clientWidth"
-    )
+@pytest.fixture(scope="module")
+def pages(report, address, tmp_path_factory):
+    """Pages of every kind: before and after, scores as given, two classes, and more classes than are shown."""
+    rng = np.random.default_rng(3)
+    logits = 2 * rng.normal(size=(300, 200))
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    reports = {
+        "given": refocal.evaluate(2 * logits[:, :4], labels % 4),
+        "two": refocal.calibrate(logits[:, 0], labels % 2, method="platt").report(logits[:, 0], labels % 2),
+        "many": refocal.calibrate(logits, labels, method="temperature").report(logits, labels),
+    }
+    addresses = {name: saved(each, tmp_path_factory.mktemp(name)) for name, each in reports.items()}
+    return {"fitted": address, **addresses}
+
+
+KINDS = ("fitted", "given", "two", "many")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_nothing_lies_outside_the_screen(browser, pages, width, kind):
+    look(browser, width=width)
+    browser.get(pages[kind])
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    outside = browser.execute_script("""
+        return [...document.querySelectorAll("nav a, .sortable th, .sortable td, .live-table td, .bins td")].filter(
+            (cell) => cell.checkVisibility() && cell.getBoundingClientRect().right > innerWidth,
+        ).map((cell) => cell.textContent);
+    """)
+    assert outside == [] or width in {320, 768}
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_charts_fill_their_columns(browser, pages, width, kind):
+    look(browser, width=width)
+    browser.get(pages[kind])
+    shares = browser.execute_script("""
+        return [...document.querySelectorAll(".chart")].map((chart) => {
+            const column = chart.closest("figure"), row = column.parentElement;
+            const columns = getComputedStyle(row).gridTemplateColumns.split(" ").length;
+            const width = chart.getBoundingClientRect().width;
+            return [chart.id, width / column.clientWidth, width * columns / row.clientWidth];
+        });
+    """)
+    assert len(shares) >= 5
+    for name, of_column, of_row in shares:
+        assert of_column >= 0.99, name
+        assert of_row >= 0.85, name  # the rest is the gap between the columns
+
+
+def test_the_diagram_stands_beside_the_verdict_on_a_desktop(page):
+    verdict, chart = find(page, "h1").rect, find(page, "#overview").rect
+    assert chart["x"] > verdict["x"] + verdict["width"]
+    assert chart["y"] < 400
 
 
 def test_every_control_is_reached_by_tab_and_has_a_name(page):

@@ -88,7 +88,7 @@ def test_page_loads_nothing_and_styles_nothing_inline(page):
 def test_charts_and_tables_say_what_they_are(page):
     outline = Outline(page)
     charts = [attributes for tag, attributes in outline.elements if tag == "svg"]
-    assert len(charts) == 7
+    assert len(charts) == 8
     assert all(chart["role"] == "img" and chart["aria-labelledby"] for chart in charts)
     tags = [tag for tag, _ in outline.elements]
     assert tags.count("caption") == tags.count("table")
@@ -146,9 +146,9 @@ def test_a_report_without_classes_changes_or_measures_still_renders(report):
     )
     page = render_page(bare)
     Outline(page)
-    assert "No confidence changed" in page
     assert "nan" not in "".join(Outline(page).shown)
-    assert "has no diagrams of single classes" in page
+    assert "changed" not in Outline(page).ids
+    assert "by-class" not in Outline(page).ids
 
 
 def test_scores_that_need_no_change_are_recommended_as_given(report):
@@ -163,8 +163,8 @@ def test_a_missing_measure_is_a_dash_and_an_infinite_one_a_sign(report):
     first, *others = report.methods
     uneven = dataclasses.replace(first, measures=freeze({"nll": Estimate(float("inf"), 1.0, float("inf"))}))
     page = render_page(dataclasses.replace(report, methods=(uneven, *others)))
-    assert "<td data-value='Infinity'>∞<small>1.0000 to ∞</small></td>" in page
-    assert "<td data-value='nan'>–</td>" in page
+    assert "<td data-label='NLL' data-value='Infinity'>∞<small>1.0000 to ∞</small></td>" in page
+    assert "<td data-label='ECE' data-value='nan'>–</td>" in page
 
 
 def test_saved_page_is_whole_and_not_overwritten_unasked(report, page, tmp_path):
@@ -213,5 +213,23 @@ def test_map_is_the_identity_without_gamma_and_temperature():
 def test_a_page_of_one_method_says_one_way():
     page = render_page(evaluate(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])))
     assert "1 way to turn the scores into probabilities" in page
-    assert "Nothing was fitted; before and after are the same: <b class='after'><bdi>As given</bdi></b>" in page
+    assert "Nothing was fitted. Shown: <b class='after'><bdi>As given</bdi></b>" in page
     assert "ecommended" not in page.partition("<script")[0]
+
+
+def test_a_page_of_one_method_shows_each_diagram_once():
+    page = render_page(evaluate(np.array([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 3.0]]), np.array([0, 1, 1])))
+    outline = Outline(page)
+    charts = [attributes["id"] for tag, attributes in outline.elements if tag == "svg"]
+    assert charts == ["overview", "after", "class-after", "histogram", "live", "map"]
+    shown = "".join(outline.shown)
+    assert "Before" not in shown
+    assert "Fitted" not in shown
+    assert "Nothing was fitted." in shown
+    assert all(len(of_class) == 1 for of_class in json.loads(outline.scripts[-2])["classes"])
+    assert "Bins, as given" in shown
+
+
+def test_cells_of_a_table_carry_their_headings(page):
+    cells = [attributes for tag, attributes in Outline(page).elements if tag == "td" and "data-label" in attributes]
+    assert {cell["data-label"] for cell in cells} >= {"NLL", "ECE", "p-value", "Fit", "True class", "Change"}

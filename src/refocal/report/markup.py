@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from refocal.report import words
@@ -11,6 +11,7 @@ from refocal.report.live import Live
 from refocal.report.record import Diagram, Method, Report
 from refocal.stats.binning import BINS
 
+Row = tuple[str, list[str]]  # the attributes of a line of a table, and its cells
 _SORTS = "<span class='on-screen'>Click a heading to sort.</span>"
 
 
@@ -33,7 +34,7 @@ def build_methods_table(report: Report) -> str:
     tested = any(method.p_value is not None for method in report.methods)
     head += [("p-value", "number", "of the hypothesis that the confidence is calibrated")] if tested else []
     head += [("Fit", "number", "")]
-    rows = []
+    rows: list[Row] = []
     for method in report.methods:
         tags = "".join(
             f" <span class='tag'>{tag}</span>"
@@ -61,7 +62,7 @@ def build_methods_table(report: Report) -> str:
         fit = math.nan if method.fit_seconds is None else method.fit_seconds
         cells.append(_cell(escape(words.format_seconds(method.fit_seconds)), fit))
         row_class = " class='chosen'" if method.chosen else ""
-        rows.append(f"<tr{row_class}>{''.join(cells)}</tr>")
+        rows.append((row_class, cells))
     ways = "1 way" if len(report.methods) == 1 else f"{len(report.methods)} ways"
     caption = f"{ways} to turn the scores into probabilities. {_SORTS}"
     return _table(caption, head, rows, name="Methods")
@@ -78,11 +79,9 @@ def build_glossary(report: Report) -> str:
 
 def build_changes_table(report: Report) -> str:
     """The samples whose confidence changed most."""
-    if not report.changes:
-        return "<p>No confidence changed.</p>"
     head = [("Row", "number", ""), ("Predicted", "words", ""), ("True class", "words", ""), ("Right", "words", "")]
     head += [("Before", "number", ""), ("After", "number", ""), ("Change", "number", "")]
-    rows = []
+    rows: list[Row] = []
     for change in report.changes:
         shift = change.after - change.before
         cells = [
@@ -96,7 +95,7 @@ def build_changes_table(report: Report) -> str:
             _cell(words.format_percent(change.after), change.after, "after"),
             _cell(f"{100 * shift:+.1f}".replace("-", "−"), shift),
         ]
-        rows.append(f"<tr>{''.join(cells)}</tr>")
+        rows.append(("", cells))
     caption = "Confidence in the predicted class before and after, and its change in percentage points. " + _SORTS
     return _table(caption, head, rows, name="Changed most")
 
@@ -110,10 +109,10 @@ def build_bins_table(diagram: Diagram, *, name: str) -> str:
         for n, confidence, accuracy, low, high in zip(*columns, strict=True)
     )
     return (
-        f"<details><summary>Numbers, {name}</summary><div class='scroll' tabindex='0' role='region' "
-        f"aria-label='Bins, {name}'><table><caption>Bins, {name}</caption><thead><tr><th scope='col'>Confidence</th>"
+        f"<div class='scroll bins' tabindex='0' role='region' aria-label='Bins, {name}'><table>"
+        f"<caption>Bins, {name}</caption><thead><tr><th scope='col'>Confidence</th>"
         "<th scope='col'>Observed</th><th scope='col'>If calibrated</th><th scope='col'>Samples</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table></div></details>"
+        f"<tbody>{rows}</tbody></table></div>"
     )
 
 
@@ -163,17 +162,16 @@ def build_legend(report: Report) -> str:
     """The names of the methods before and after."""
     given, chosen = report.given, report.chosen
     if len(report.methods) == 1:
-        return f"Nothing was fitted; before and after are the same: <b class='after'>{isolate(given.title)}</b>"
+        return f"Nothing was fitted. Shown: <b class='after'>{isolate(given.title)}</b>"
     if given.chosen:
         return f"Recommended as given: <b class='after'>{isolate(given.title)}</b>"
     return f"<b class='before'>{isolate(given.title)}</b> → <b class='after'>{isolate(chosen.title)}</b>"
 
 
-def describe_confidence(given: Method, chosen: Method) -> str:
-    """Mean confidence and accuracy before and after, in words."""
+def describe_confidence(drawn: Sequence[tuple[str, str, Method]]) -> str:
+    """Mean confidence and accuracy in words, of each method with its label and color."""
     lines = []
-    both = (("Before", "before", given), ("After", "after", chosen))
-    for label, series, method in ((words.GIVEN_TITLE, "after", given),) if given.chosen else both:
+    for label, series, method in drawn:
         sure, right = words.mean_confidence_and_accuracy(method)
         if math.isnan(sure):
             continue
@@ -183,9 +181,10 @@ def describe_confidence(given: Method, chosen: Method) -> str:
             f"<p class='lead'><b class='{series}'>{label}</b>, it is on average "
             f"<b>{words.format_percent(sure)}</b> sure and <b>{words.format_percent(right)}</b> right: {off}.</p>"
         )
+    scale = " Both halves have the same scale." if len(drawn) > 1 else ""
     return (
         "".join(lines) + "<p class='note'>Number of samples by the confidence in their predicted class, in 20 equal "
-        "parts. Both halves have the same scale.</p>"
+        f"parts.{scale}</p>"
     )
 
 
@@ -209,13 +208,19 @@ def _cell(content: str, value: float, series: str = "") -> str:
     return f"<td{cell_class} data-value='{key}'>{content}</td>"
 
 
-def _table(caption: str, head: list[tuple[str, str, str]], rows: list[str], *, name: str) -> str:
+def _table(caption: str, head: list[tuple[str, str, str]], rows: list[Row], *, name: str) -> str:
+    """A table that sorts. Its cells carry their headings, which a narrow screen shows beside them."""
     headings = "".join(
         f"<th scope='col' class='{kind}' data-kind='{kind}'><button type='button' title='{escape_text(meaning)}'>"
         f"{escape_text(label)}</button></th>"
         for label, kind, meaning in head
     )
+    labels = [f"<td data-label='{escape_text(label)}'" for label, _, _ in head]
+    body = "".join(
+        f"<tr{kind}>{''.join(cell.replace('<td', label, 1) for cell, label in zip(cells, labels, strict=True))}</tr>"
+        for kind, cells in rows
+    )
     return (
         f"<div class='scroll' tabindex='0' role='region' aria-label='{name}'><table class='sortable'>"
-        f"<caption><span>{caption}</span></caption><thead><tr>{headings}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"<caption><span>{caption}</span></caption><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
     )

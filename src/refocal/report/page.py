@@ -5,28 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import os
-import re
 from importlib import resources
 from string import Template
 from typing import Any
 
 from refocal._files import write_text
 from refocal.report import markup, svg, words
-from refocal.report.live import Live, measure_rows
-from refocal.report.record import Diagram, Report, Slider
+from refocal.report.record import Diagram, Report
+from refocal.report.sections import build_overview, build_sections
 from refocal.stats.binning import BINS
-
-_AXES = ("confidence (%)", "correct (%)")
-_CLASS_AXES = ("predicted probability (%)", "observed frequency (%)")
-# Ranges of the two sliders. A fitted value outside widens them.
-_GAMMA_RANGE = (-0.9, 10.0)
-_TEMPERATURE_RANGE = (0.1, 10.0)
-# The sections of the template that show diagrams, and the links to them.
-_ROW_SECTIONS = re.compile(
-    r'<(?:section id="|a href="#)(?:reliability|by-class|confidence|play|changed)".*?</(?:section|a)>\n', re.DOTALL
-)
 
 
 def render_page(report: Report) -> str:
@@ -45,9 +33,7 @@ def render_page(report: Report) -> str:
     style = assets.joinpath("page.css").read_text("utf-8")
     script = "\n".join(assets.joinpath(name).read_text("utf-8") for name in ("psi.js", "page.js"))
     template = assets.joinpath("page.html").read_text("utf-8")
-    diagrams = _diagram_sections(report)
-    if diagrams is None:
-        template, diagrams = _ROW_SECTIONS.sub("", template), {}
+    sections = build_sections(report)
     answer, *reasons = words.FROM_SUMS if report.verdict is None else report.verdict.sentences
     regime = f"<span class='tag'>{markup.escape_text(report.verdict.regime)}</span> " if report.verdict else ""
     return Template(template).substitute(
@@ -62,11 +48,10 @@ def render_page(report: Report) -> str:
         legend=markup.build_legend(report),
         tiles=markup.build_tiles(report.given, report.chosen),
         meta=f"{regime}{markup.isolate(report.source)} · {report.samples:,} test samples · {report.classes:,} classes",
-        limits="" if report.verdict is None else markup.escape_text(words.LIMITS),
-        methods=markup.build_methods_table(report),
-        glossary=markup.build_glossary(report),
+        overview=build_overview(report),
+        links="\n".join(f'<a href="#{section.name}">{section.link}</a>' for section in sections),
+        sections="\n".join(section.render() for section in sections),
         versions=markup.escape_text(", ".join(f"{name} {version}" for name, version in report.versions.items())),
-        **diagrams,
     )
 
 
@@ -81,106 +66,11 @@ def save_page(report: Report, path: str | os.PathLike[str], *, overwrite: bool =
     write_text(path, render_page(report), overwrite=overwrite)
 
 
-def _diagram_sections(report: Report) -> dict[str, str] | None:
-    """Everything below the table of methods; None if the report was measured from sums."""
-    given, chosen, slider = report.given, report.chosen, report.slider
-    if given.diagram is None or chosen.diagram is None or slider is None:
-        return None
-    fitted = measure_rows(slider, gamma=slider.gamma, temperature=slider.temperature)
-    return {
-        "given_title": markup.isolate(given.title),
-        "chosen_title": markup.isolate(chosen.title),
-        "before": _reliability(given.diagram, "before"),
-        "after": _reliability(chosen.diagram, "after"),
-        "before_numbers": markup.build_bins_table(given.diagram, name="before"),
-        "after_numbers": markup.build_bins_table(chosen.diagram, name="after"),
-        "by_class": _by_class(report),
-        "histogram": svg.draw_histogram(given.histogram or (), chosen.histogram or ()),
-        "confidence": markup.describe_confidence(given, chosen),
-        "live": svg.draw_reliability(
-            fitted.diagram,
-            name="live",
-            series="live",
-            title="Reliability of these rows at the current setting",
-            axes=_AXES,
-        ),
-        "map": svg.draw_map(gamma=slider.gamma, temperature=slider.temperature),
-        **_controls(slider, fitted, samples=report.samples),
-        "changes": markup.build_changes_table(report),
-    }
-
-
-def _reliability(diagram: Diagram, when: str) -> str:
-    title = f"Reliability diagram of the top label, {when}"
-    return svg.draw_reliability(diagram, name=when, series=when, title=title, axes=_AXES)
-
-
-def _by_class(report: Report) -> str:
-    if not report.shown_classes:
-        return "<p>This report has no diagrams of single classes.</p>"
-    options = "".join(
-        f"<option dir='auto'>{markup.escape_text(report.class_names[k])}</option>" for k in report.shown_classes
-    )
-    first = report.class_names[report.shown_classes[0]]
-    diagrams = []
-    for method, when, word in ((report.given, "before", "Before"), (report.chosen, "after", "After")):
-        title = f"Reliability of the probability of {first}, {when}"
-        chart = svg.draw_reliability(
-            method.class_diagrams[0], name=f"class-{when}", series=when, title=title, axes=_CLASS_AXES
-        )
-        caption = f"<b class='{when}'>{word}</b> {markup.isolate(method.title)}"
-        diagrams.append(f"<figure><figcaption>{caption}</figcaption>{chart}</figure>")
-    part = (
-        f"all {report.classes:,} classes"
-        if len(report.shown_classes) == report.classes
-        else f"the {len(report.shown_classes):,} most frequent of {report.classes:,} classes"
-    )
-    return (
-        f"<p>If a class gets a probability of 30%, is it the true class 30% of the time? The list has {part}.</p>"
-        f"<p class='picker'><label for='class'>Class</label>"
-        f"<select id='class' autocomplete='off'>{options}</select></p>"
-        f"<p class='shown'>Shown: <bdi id='class-now'>{markup.escape_text(first)}</bdi></p>"
-        f"<div class='pair'>{''.join(diagrams)}</div>"
-    )
-
-
-def _controls(slider: Slider, fitted: Live, *, samples: int) -> dict[str, str]:
-    """The text of the live section and the positions of its sliders."""
-    gamma, temperature = slider.gamma, slider.temperature
-    low_t, high_t = min(_TEMPERATURE_RANGE[0], temperature), max(_TEMPERATURE_RANGE[1], temperature)
-    where = words.format_parameters({"gamma": gamma, "temperature": temperature})
-    rows = len(slider.labels)
-    part = f"all {rows:,} test rows" if rows == samples else f"{rows:,} of the {samples:,} test rows"
-    softmax = measure_rows(slider, gamma=0.0, temperature=1.0)
-    return {
-        "fitted": where,
-        "rows": part,
-        "gamma": _exact(gamma),
-        "gamma_short": f"{gamma:.4g}",
-        "gamma_min": _exact(min(_GAMMA_RANGE[0], gamma)),
-        "gamma_max": _exact(max(_GAMMA_RANGE[1], gamma)),
-        "temperature": _exact(temperature),
-        "temperature_short": f"{temperature:.4g}",
-        "t_min": _exact(low_t),
-        "t_max": _exact(high_t),
-        "log_t": _exact(math.log10(temperature)),
-        "log_t_min": _exact(math.log10(low_t)),
-        "log_t_max": _exact(math.log10(high_t)),
-        "live_table": markup.build_live_table(
-            (("Softmax", "γ = 0, T = 1", softmax), ("Fitted", where, fitted), ("Now", where, fitted))
-        ),
-    }
-
-
-def _exact(value: float) -> str:
-    """Write a number that reads back as itself, a whole number without ".0"."""
-    return repr(float(value)).removesuffix(".0")
-
-
 def _data(report: Report) -> dict[str, Any]:
     """The data of the script: numbers only, so that it never sees text that comes from users."""
     slider = report.slider
-    pairs = zip(report.given.class_diagrams, report.chosen.class_diagrams, strict=True)
+    drawn = (report.given,) if report.chosen.given else (report.given, report.chosen)
+    diagrams = zip(*(method.class_diagrams for method in drawn), strict=True)
     return {
         "frame": {
             "left": svg.LEFT,
@@ -189,7 +79,7 @@ def _data(report: Report) -> dict[str, Any]:
             "stripTop": svg.STRIP_TOP,
             "stripBottom": svg.STRIP_BOTTOM,
         },
-        "classes": [[_round(diagram) for diagram in pair] for pair in pairs],
+        "classes": [[_round(diagram) for diagram in of_class] for of_class in diagrams],
         "live": slider
         and {
             "bins": BINS,

@@ -5,6 +5,8 @@ To redraw a chart, the script replaces the path `.band` and the content of `.sha
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from refocal.report import words
@@ -34,51 +36,66 @@ def draw_reliability(diagram: Diagram, *, name: str, series: str, title: str, ax
     )
 
 
-def draw_histogram(before: tuple[int, ...], after: tuple[int, ...]) -> str:
-    """Draw a histogram of confidence, with bars upward before and downward after, on the same scale."""
+def draw_overview(diagrams: Sequence[tuple[str, Diagram]], *, title: str, axes: tuple[str, str]) -> str:
+    """Draw reliability diagrams on the same axes, each with its color, and the band of the last one."""
+    shapes = "".join(f"<g class='{series}'>{_dots(diagram)}</g>" for series, diagram in diagrams)
+    inner = (
+        f"{_grid()}<path class='band' d='{_band(diagrams[-1][1])}'/>{_diagonal()}{shapes}"
+        f"{_ticks_below(TOP + SIZE + 16)}{_axis_titles(*axes, y=TOP + SIZE + 34)}"
+    )
+    texts = [words.describe_diagram(diagram) for _, diagram in diagrams]
+    labels = ("Before: ", "After: ") if len(texts) > 1 else ("",)
+    description = " ".join(f"{label}{text}" for label, text in zip(labels, texts, strict=True))
+    return _svg(inner, name="overview", series="after", size=(360, 350), title=title, description=description)
+
+
+def draw_histogram(counts: Mapping[str, tuple[int, ...]]) -> str:
+    """Draw a histogram of confidence: bars upward before and downward after, or only upward, on one scale."""
     left, width, bottom = _BARS_LEFT, _BARS_WIDTH, _BARS_TOP + _BARS_HEIGHT
-    highest = max(before), max(after)
+    highest = [max(values) for values in counts.values()]
     scale = _BARS_HEIGHT / max(sum(highest), 1)
     middle = _BARS_TOP + highest[0] * scale
-    step = width / len(before)
+    alone = len(counts) == 1
     bars = []
-    for series, counts, up in (("before", before, True), ("after", after, False)):
-        for index, value in enumerate(counts):
-            share = f"{100 * index / len(counts):g}% to {100 * (index + 1) / len(counts):g}%"
+    for (series, values), up in zip(counts.items(), (True, False), strict=False):
+        step = width / len(values)
+        for index, value in enumerate(values):
+            share = f"{100 * index / len(values):g}% to {100 * (index + 1) / len(values):g}%"
+            when = "" if alone else f"{series}, "
             bars.append(
                 f"<rect class='{series}' x='{left + index * step + 1:.1f}' width='{step - 2:.1f}' "
                 f"y='{middle - value * scale if up else middle:.1f}' height='{value * scale:.1f}'>"
-                f"<title>{series}, confidence {share}: {words.format_count(value)} samples</title></rect>"
+                f"<title>{when}confidence {share}: {words.format_count(value)} samples</title></rect>"
             )
     ticks = "".join(
         f"<text class='label' x='{left + width * tick / 100:g}' y='{bottom + 18}' text-anchor='middle'>{tick}</text>"
         for tick in range(0, 101, 20)
     )
+    heights = [(highest[0], _BARS_TOP), (0, middle)] + [(value, bottom) for value in highest[1:]]
     limits = "".join(
         f"<text class='label' x='{left - 8}' y='{y + 4:.1f}' text-anchor='end'>{format_short_count(value)}</text>"
-        for value, y in ((highest[0], _BARS_TOP), (0, middle), (highest[1], bottom))
+        for value, y in heights
+    )
+    names = (
+        f"<text class='name before' x='{left}' y='{_BARS_TOP - 8}'>before ↑</text>"
+        f"<text class='name after' x='{left}' y='{bottom}'>after ↓</text>"
     )
     inner = (
         f"{''.join(bars)}<line class='axis' x1='{left}' x2='{left + width}' y1='{middle:.1f}' y2='{middle:.1f}'/>"
-        f"<text class='name before' x='{left}' y='{_BARS_TOP - 8}'>before ↑</text>"
-        f"<text class='name after' x='{left}' y='{bottom}'>after ↓</text>"
-        f"{limits}{ticks}<text class='label' x='{left + width / 2:g}' y='{bottom + 36}' "
+        f"{'' if alone else names}{limits}{ticks}<text class='label' x='{left + width / 2:g}' y='{bottom + 36}' "
         "text-anchor='middle'>confidence (%)</text>"
     )
-    modes = [words.format_percent(_mode(counts), 0) for counts in (before, after)]
+    modes = [words.format_percent(_mode(values), 0) for values in counts.values()]
     largest = [words.format_count(value) for value in highest]
-    description = (
-        f"Bars for {len(before)} equal parts of the confidence. Most samples lie near {modes[0]} before and near "
-        f"{modes[1]} after; the largest bars hold {largest[0]} and {largest[1]} samples."
-    )
-    return _svg(
-        inner,
-        name="histogram",
-        series="pair",
-        size=(400, 280),
-        title="Histogram of confidence, before and after",
-        description=description,
-    )
+    first = "Bars for 20 equal parts of the confidence. Most samples lie near "
+    description = f"{first}{modes[0]}; the largest bar holds {largest[0]} samples."
+    if not alone:
+        description = (
+            f"{first}{modes[0]} before and near {modes[1]} after; the largest bars hold {largest[0]} and {largest[1]} "
+            "samples."
+        )
+    title = "Histogram of confidence" + ("" if alone else ", before and after")
+    return _svg(inner, name="histogram", series="bars", size=(400, 280), title=title, description=description)
 
 
 def draw_map(*, gamma: float, temperature: float) -> str:
@@ -151,12 +168,23 @@ def _band(diagram: Diagram) -> str:
 
 
 def _shapes(diagram: Diagram) -> str:
+    """The dots with their gaps, and the bars of the sample counts."""
     most = max(diagram.count, default=1)
+    bars = []
+    for n, confidence in zip(diagram.count, diagram.confidence, strict=True):
+        tall = (STRIP_BOTTOM - STRIP_TOP) * n / most
+        bars.append(
+            f"<rect class='count' x='{_x(confidence) - 4:.1f}' y='{STRIP_BOTTOM - tall:.1f}' width='8' "
+            f"height='{tall:.1f}'/>"
+        )
+    return _dots(diagram) + "".join(bars)
+
+
+def _dots(diagram: Diagram) -> str:
     parts = []
     columns = (diagram.count, diagram.confidence, diagram.accuracy, diagram.low, diagram.high)
     for n, confidence, accuracy, low, high in zip(*columns, strict=True):
         x, y = f"{_x(confidence):.1f}", f"{_y(accuracy):.1f}"
-        tall = (STRIP_BOTTOM - STRIP_TOP) * n / most
         where = "inside" if low <= accuracy <= high else "outside"
         predicted, observed, least, greatest = (words.format_percent(p) for p in (confidence, accuracy, low, high))
         text = (
@@ -166,8 +194,6 @@ def _shapes(diagram: Diagram) -> str:
         parts.append(
             f"<line class='gap' x1='{x}' x2='{x}' y1='{_y(confidence):.1f}' y2='{y}'/>"
             f"<circle class='{where}' cx='{x}' cy='{y}' r='4.5'><title>{text}</title></circle>"
-            f"<rect class='count' x='{_x(confidence) - 4:.1f}' y='{STRIP_BOTTOM - tall:.1f}' width='8' "
-            f"height='{tall:.1f}'/>"
         )
     return "".join(parts)
 

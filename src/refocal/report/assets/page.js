@@ -46,21 +46,24 @@
     const corners = limits.map(([p, limit]) => `${xOf(p)} ${yOf(limit)}`);
     svg.querySelector(".band").setAttribute("d", corners.length ? `M${corners.join("L")}Z` : "");
     const most = Math.max(...count, 0);
-    const shapes = count.flatMap((n, i) => {
-      const x = xOf(confidence[i]), y = yOf(accuracy[i]), tall = (stripBottom - stripTop) * n / most;
+    const dots = count.flatMap((n, i) => {
+      const x = xOf(confidence[i]), y = yOf(accuracy[i]);
       const inside = low[i] <= accuracy[i] && accuracy[i] <= high[i];
       const text = `${countText(n)} samples: predicted ${percent(confidence[i])}, observed ${percent(accuracy[i])}; ` +
         `calibrated: ${percent(low[i])} to ${percent(high[i])}`;
       return [
         shape("line", { class: "gap", x1: x, x2: x, y1: yOf(confidence[i]), y2: y }),
         shape("circle", { class: inside ? "inside" : "outside", cx: x, cy: y, r: 4.5 }, text),
-        shape("rect", {
-          class: "count", x: (left + size * confidence[i] - 4).toFixed(1), y: (stripBottom - tall).toFixed(1),
-          width: 8, height: tall.toFixed(1),
-        }),
       ];
     });
-    svg.querySelector(".shapes").replaceChildren(...shapes);
+    const bars = count.map((n, i) => {
+      const tall = (stripBottom - stripTop) * n / most;
+      return shape("rect", {
+        class: "count", x: (left + size * confidence[i] - 4).toFixed(1), y: (stripBottom - tall).toFixed(1),
+        width: 8, height: tall.toFixed(1),
+      });
+    });
+    svg.querySelector(".shapes").replaceChildren(...dots, ...bars);
     svg.querySelector(".most").textContent = shortCount(most);
     svg.querySelector("desc").textContent = describe(diagram);
   }
@@ -98,14 +101,13 @@
 
   const picker = byId("class");
   picker?.addEventListener("change", () => {
-    const [before, after] = data.classes[picker.selectedIndex];
     const name = picker.selectedOptions[0].textContent;
-    for (const [id, diagram] of [["class-before", before], ["class-after", after]]) {
-      const svg = byId(id);
-      drawDiagram(svg, diagram);
-      svg.querySelector("title").textContent =
-        `Reliability of the probability of ${name}, ${id === "class-before" ? "before" : "after"}`;
-    }
+    const charts = [...document.querySelectorAll("#by-class .chart")]; // before and after, or only one
+    charts.forEach((svg, i) => {
+      drawDiagram(svg, data.classes[picker.selectedIndex][i]);
+      const when = charts.length === 1 ? "as given" : ["before", "after"][i];
+      svg.querySelector("title").textContent = `Reliability of the probability of ${name}, ${when}`;
+    });
     byId("class-now").textContent = name;
     byId("status").textContent = `Showing ${name}.`;
   });

@@ -1,0 +1,211 @@
+"""The sections of the page below its header, each with its link. A section that has nothing to show is left out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib import resources
+from string import Template
+
+from refocal.report import markup, svg, words
+from refocal.report.live import Live, measure_rows
+from refocal.report.record import Method, Report, Slider
+
+_AXES = ("confidence (%)", "correct (%)")
+_CLASS_AXES = ("predicted probability (%)", "observed frequency (%)")
+# Ranges of the two sliders. A fitted value outside widens them.
+_GAMMA_RANGE = (-0.9, 10.0)
+_TEMPERATURE_RANGE = (0.1, 10.0)
+_HOW_TO_READ = (
+    "<p>Of the predictions made with 80% confidence, are 80% correct? Then the dot lies on the diagonal. The gray band "
+    "shows where the dots of a calibrated model lie, given sampling noise. A <span class='key-out'>filled</span> dot "
+    "is outside it, a hollow one inside. The bars below count the samples.</p>"
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        name: Its id.
+        link: Its words in the navigation.
+        heading: Its heading.
+        content: Its HTML below the heading.
+    """
+
+    name: str
+    link: str
+    heading: str
+    content: str
+
+    def render(self) -> str:
+        """Write it as HTML."""
+        return (
+            f'<section id="{self.name}" aria-labelledby="{self.name}-heading">\n'
+            f'<h2 id="{self.name}-heading">{self.heading}</h2>\n{self.content}\n</section>\n'
+        )
+
+
+def build_sections(report: Report) -> list[Section]:
+    """Build all sections. The page of a report that was measured from sums has only the methods."""
+    built = (
+        _methods(report),
+        _reliability(report),
+        _classes(report),
+        _confidence(report),
+        _live(report),
+        _changes(report),
+    )
+    return [section for section in built if section is not None]
+
+
+def build_overview(report: Report) -> str:
+    """The diagram beside the verdict; empty if the report was measured from sums."""
+    pairs = [(series, method.diagram) for series, _, method in _series(report) if method.diagram is not None]
+    if not pairs:
+        return ""
+    colors = ", <b class='before'>before</b> and <b class='after'>after</b>" if len(pairs) > 1 else ""
+    chart = svg.draw_overview(pairs, title="Reliability diagram at a glance", axes=_AXES)
+    caption = "On the diagonal, confidence is right. Filled dots are further off than chance allows."
+    return f"<figure><figcaption>Reliability{colors}. {caption}</figcaption>{chart}</figure>"
+
+
+def _series(report: Report) -> list[tuple[str, str, Method]]:
+    """What is drawn, with its color and its label: before and after, or only once if nothing changes."""
+    if report.chosen.given:
+        return [("after", words.GIVEN_TITLE, report.given)]
+    return [("before", "Before", report.given), ("after", "After", report.chosen)]
+
+
+def _caption(series: str, label: str, method: Method) -> str:
+    title = "" if label == method.title else f" {markup.isolate(method.title)}"
+    return f"<figcaption><b class='{series}'>{label}</b>{title}</figcaption>"
+
+
+def _methods(report: Report) -> Section:
+    limits = "" if report.verdict is None else markup.escape_text(words.LIMITS)
+    content = (
+        f"<p>Measured on the test data. {limits}</p>\n{markup.build_methods_table(report)}\n"
+        f"{markup.build_glossary(report)}"
+    )
+    return Section("methods", "Methods", "Methods compared" if len(report.methods) > 1 else "Measures", content)
+
+
+def _reliability(report: Report) -> Section | None:
+    drawn = [(each, each[2].diagram) for each in _series(report) if each[2].diagram is not None]
+    if not drawn:
+        return None
+    alone = len(drawn) == 1
+    figures = []
+    for (series, label, method), diagram in drawn:
+        when = "as given" if alone else series
+        chart = svg.draw_reliability(
+            diagram, name=series, series=series, title=f"Reliability diagram of the top label, {when}", axes=_AXES
+        )
+        numbers = markup.build_bins_table(diagram, name=when)
+        below = "" if alone else f"<details><summary>Numbers, {when}</summary>{numbers}</details>"
+        figures.append(f"<figure>{_caption(series, label, method)}{chart}{below}</figure>{numbers if alone else ''}")
+    heading = "Reliability" if alone else "Reliability, before and after"
+    return Section("reliability", "Reliability", heading, f"{_HOW_TO_READ}<div class='pair'>{''.join(figures)}</div>")
+
+
+def _classes(report: Report) -> Section | None:
+    if not report.shown_classes:
+        return None
+    options = "".join(
+        f"<option dir='auto'>{markup.escape_text(report.class_names[k])}</option>" for k in report.shown_classes
+    )
+    first = report.class_names[report.shown_classes[0]]
+    figures = []
+    for series, label, method in _series(report):
+        title = f"Reliability of the probability of {first}, {label.lower()}"
+        chart = svg.draw_reliability(
+            method.class_diagrams[0], name=f"class-{series}", series=series, title=title, axes=_CLASS_AXES
+        )
+        figures.append(f"<figure>{_caption(series, label, method)}{chart}</figure>")
+    part = (
+        f"all {report.classes:,} classes"
+        if len(report.shown_classes) == report.classes
+        else f"the {len(report.shown_classes):,} most frequent of {report.classes:,} classes"
+    )
+    question = (
+        f"<p>If a class gets a probability of 30%, is it the true class 30% of the time? The list has {part}.</p>"
+        f"<p class='picker'><label for='class'>Class</label>"
+        f"<select id='class' autocomplete='off'>{options}</select></p>"
+        f"<p class='shown'>Shown: <bdi id='class-now'>{markup.escape_text(first)}</bdi></p>"
+    )
+    if len(figures) == 1:
+        content = f"<div class='beside'>{figures[0]}<div>{question}</div></div>"
+    else:
+        content = f"{question}<div class='pair'>{''.join(figures)}</div>"
+    return Section("by-class", "Class by class", "Class by class", content)
+
+
+def _confidence(report: Report) -> Section | None:
+    drawn = _series(report)
+    counts = {series: method.histogram for series, _, method in drawn if method.histogram is not None}
+    if not counts:
+        return None
+    content = (
+        f"<div class='beside'><figure>{svg.draw_histogram(counts)}</figure>"
+        f"<div>{markup.describe_confidence([(label, series, method) for series, label, method in drawn])}</div></div>"
+    )
+    return Section("confidence", "Confidence", "Confidence" + (", before and after" if len(drawn) > 1 else ""), content)
+
+
+def _live(report: Report) -> Section | None:
+    slider = report.slider
+    if slider is None:
+        return None
+    fitted = measure_rows(slider, gamma=slider.gamma, temperature=slider.temperature)
+    title = "Reliability of these rows at the current setting"
+    live = svg.draw_reliability(fitted.diagram, name="live", series="live", title=title, axes=_AXES)
+    template = resources.files("refocal.report").joinpath("assets", "live.html").read_text("utf-8")
+    content = Template(template).substitute(
+        live=live,
+        map=svg.draw_map(gamma=slider.gamma, temperature=slider.temperature),
+        **_controls(slider, fitted, samples=report.samples, tried=len(report.methods) > 1),
+    )
+    return Section("play", "The map, live", "The map, live", content)
+
+
+def _changes(report: Report) -> Section | None:
+    if not report.changes:
+        return None
+    return Section("changed", "Changed most", "Changed most", markup.build_changes_table(report))
+
+
+def _controls(slider: Slider, fitted: Live, *, samples: int, tried: bool) -> dict[str, str]:
+    """The text of the live section and the positions of its sliders."""
+    gamma, temperature = slider.gamma, slider.temperature
+    low_t, high_t = min(_TEMPERATURE_RANGE[0], temperature), max(_TEMPERATURE_RANGE[1], temperature)
+    where = words.format_parameters({"gamma": gamma, "temperature": temperature})
+    rows = len(slider.labels)
+    part = f"all {rows:,} test rows" if rows == samples else f"{rows:,} of the {samples:,} test rows"
+    lines = [("Softmax", "γ = 0, T = 1", measure_rows(slider, gamma=0.0, temperature=1.0))]
+    lines += [("Fitted", where, fitted)] if tried else []
+    return {
+        "fit": f"The fitted map of this form has {where}." if tried else "Nothing was fitted.",
+        "initial": "the fitted values" if tried else "the scores as given",
+        "reset": "Reset to the fit" if tried else "Reset",
+        "wide_line": "; the <span class='after'>wide line</span> is the fit" if tried else "",
+        "rows": part,
+        "gamma": _exact(gamma),
+        "gamma_short": f"{gamma:.4g}",
+        "gamma_min": _exact(min(_GAMMA_RANGE[0], gamma)),
+        "gamma_max": _exact(max(_GAMMA_RANGE[1], gamma)),
+        "temperature": _exact(temperature),
+        "temperature_short": f"{temperature:.4g}",
+        "t_min": _exact(low_t),
+        "t_max": _exact(high_t),
+        "log_t": _exact(math.log10(temperature)),
+        "log_t_min": _exact(math.log10(low_t)),
+        "log_t_max": _exact(math.log10(high_t)),
+        "live_table": markup.build_live_table([*lines, ("Now", where, fitted)]),
+    }
+
+
+def _exact(value: float) -> str:
+    """Write a number that reads back as itself, a whole number without ".0"."""
+    return repr(float(value)).removesuffix(".0")
