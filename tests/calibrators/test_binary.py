@@ -1,4 +1,4 @@
-"""Calibrators that treat each class by itself: Platt, beta, isotonic and histogram."""
+"""Calibrators that treat each class by itself: Platt, beta, quadratic, isotonic and histogram."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from refocal.calibrators import (
     HistogramBinning,
     IsotonicCalibration,
     PlattScaling,
+    QuadraticScaling,
     TemperatureScaling,
 )
 
@@ -53,6 +54,100 @@ def test_beta_against_a_general_optimizer():
     np.testing.assert_allclose(found, best.x, atol=2e-3)
 
 
+def exact_quadratic(s, knots, slopes, bias):
+    """The map of quadratic scaling as a polynomial with two tangents."""
+    (low, high), (first, last) = knots, slopes
+    curve = (last - first) / (2 * (high - low))
+    at_high = bias + (high - low) * (first + last) / 2
+    if s < low:
+        return expit(bias + first * (s - low))
+    if s > high:
+        return expit(at_high + last * (s - high))
+    return expit(bias + first * (s - low) + curve * (s - low) ** 2)
+
+
+# the logit of P(y = 1) given s: rising slopes, falling ones, one that would turn down and one that would turn up
+CURVES = {
+    "convex": lambda s: 0.8 * s + 0.05 * s**2,
+    "concave": lambda s: 0.3 + 0.6 * s - 0.04 * s**2,
+    "turns down": lambda s: 1 + 0.5 * s - 0.3 * s**2,
+    "turns up": lambda s: -2 + 0.5 * s + 0.3 * s**2,
+    "falls": lambda s: 0.5 - s,
+}
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_quadratic_against_a_general_optimizer(curve, weighted):
+    rng = np.random.default_rng(4)
+    log_odds = 2 * rng.standard_normal(1500) - 1
+    labels = (rng.random(1500) < expit(CURVES[curve](log_odds))).astype(int)
+    weights = rng.integers(1, 4, 1500) if weighted else np.ones(1500)
+    fitted = QuadraticScaling().fit(log_odds, labels, weights if weighted else None)
+    total, own = weights.sum(), weights[labels == 1].sum()
+    targets = np.where(labels, (own + 1) / (own + 2), 1 / (total - own + 2))
+    knots = fitted.knots_[:, 0]
+    halves = [np.repeat(log_odds[labels == k], weights[labels == k].astype(int)) for k in (0, 1)]
+    shares = [[np.mean(half <= knot) for half in halves] for knot in knots]
+    np.testing.assert_allclose(np.mean(shares, axis=1), [0.01, 0.99], atol=0.005)
+
+    def nll(x):
+        p = np.clip([exact_quadratic(s, knots, x[:2], x[2]) for s in log_odds], 1e-300, 1 - 1e-16)
+        return -np.average(targets * np.log(p) + (1 - targets) * np.log1p(-p), weights=weights)
+
+    best = minimize(nll, [1.0, 1.0, knots[0]], bounds=[(0, None), (0, None), (None, None)], options={"ftol": 1e-13})
+    found = [*fitted.slopes_[:, 0], fitted.bias_[0]]
+    assert nll(found) <= best.fun + 1e-9
+    np.testing.assert_allclose(found, best.x, atol=5e-3)
+    assert (min(found[:2]) == 0) == (curve in ("turns down", "turns up", "falls"))
+    points = np.linspace(-15, 15, 601)
+    probs = fitted.predict_proba(points)[:, 1]
+    np.testing.assert_allclose(probs, [exact_quadratic(s, knots, found[:2], found[2]) for s in points], rtol=1e-9)
+    assert np.all(np.diff(probs) >= 0)
+    assert fitted.n_parameters_ == 3
+
+
+def test_quadratic_scaling_with_equal_slopes_is_platt_scaling():
+    log_odds, labels = draw_two_classes()
+    platt, quadratic = PlattScaling().fit(log_odds, labels), QuadraticScaling().fit(log_odds, labels)
+    far = np.append(log_odds, [-900.0, 900.0])
+    assert mean_nll(quadratic, log_odds, labels) <= mean_nll(platt, log_odds, labels) + 1e-6
+    np.testing.assert_allclose(quadratic.slopes_[:, 0], platt.weights_[0], atol=0.15)
+    quadratic.slopes_ = np.full((2, 1), platt.weights_[0])
+    quadratic.bias_ = platt.bias_ + platt.weights_ * quadratic.knots_[0]
+    np.testing.assert_allclose(quadratic.predict_log_proba(far), platt.predict_log_proba(far), rtol=1e-12)
+
+
+def test_quadratic_scaling_keeps_rare_positives_and_outliers_in_order():
+    """The knots cover both classes, and a few probabilities of exactly 0 or 1 do not stretch the curve."""
+    rng = np.random.default_rng(5)
+    log_odds = 1.5 * rng.standard_normal(20_000) - 6
+    labels = (rng.random(20_000) < expit(log_odds)).astype(int)
+    fitted = QuadraticScaling().fit(log_odds, labels)
+    assert fitted.knots_[1, 0] > np.quantile(log_odds[labels == 1], 0.95)
+    probs = np.append(expit(log_odds), [0.0] * 20 + [1.0])
+    outcome = np.append(labels, [0] * 20 + [1])
+    wide = QuadraticScaling(input="probs").fit(probs, outcome)
+    assert -20 < wide.knots_[0, 0] < wide.knots_[1, 0] < 10
+    np.testing.assert_allclose(wide.predict_proba(probs[:-21]), fitted.predict_proba(log_odds), atol=0.02)
+    ends = wide.predict_proba(np.array([0.0, 1.0]))[:, 1]
+    assert ends[0] < 1e-6
+    assert ends[1] > 1 - 1e-6
+
+
+def test_quadratic_scaling_of_tied_scores():
+    """If the knots coincide, the curve is a line with a bend."""
+    log_odds = np.append(np.zeros(4000), [-3.0, -3.0, 2.0, 2.0])
+    labels = np.append(np.arange(4000) % 2, [0, 0, 1, 1])
+    fitted = QuadraticScaling().fit(log_odds, labels)
+    assert fitted.knots_[:, 0].tolist() == [0.0, 0.0]
+    probs = fitted.predict_proba(np.array([-3.0, -1.5, 0.0, 1.0, 2.0]))[:, 1]
+    assert probs[2] == pytest.approx(0.5, abs=1e-3)
+    np.testing.assert_allclose(
+        np.diff(np.log(probs / (1 - probs)))[[0, 2]], np.diff(np.log(probs / (1 - probs)))[[1, 3]]
+    )
+
+
 def test_beta_drops_coefficients_that_would_be_negative():
     rng = np.random.default_rng(0)
     log_odds = 2 * rng.standard_normal(2000)
@@ -60,12 +155,24 @@ def test_beta_drops_coefficients_that_would_be_negative():
     fitted = BetaCalibration().fit(log_odds, labels)
     assert np.all(fitted.weights_ >= 0)
     assert np.any(fitted.weights_ == 0)
+    count = labels.sum()
+    targets = np.where(labels, (count + 1) / (count + 2), 1 / (len(labels) - count + 2))
+
+    def nll(x):
+        score = x[0] * log_expit(log_odds) - x[1] * log_expit(-log_odds) + x[2]
+        return -np.mean(targets * log_expit(score) + (1 - targets) * log_expit(-score))
+
+    best = minimize(nll, [1.0, 1.0, 0.0], bounds=[(0, None), (0, None), (None, None)], options={"ftol": 1e-14})
+    assert nll([*fitted.weights_[:, 0], fitted.bias_[0]]) <= best.fun + 1e-10
     wrong = BetaCalibration().fit(log_odds, (log_odds < 0).astype(int))
     assert np.all(wrong.weights_ == 0)
     np.testing.assert_allclose(wrong.predict_proba(log_odds)[:, 1], wrong.predict_proba(log_odds)[0, 1])
 
 
-@pytest.mark.parametrize("calibrator", [PlattScaling(), BetaCalibration(), IsotonicCalibration(), HistogramBinning()])
+@pytest.mark.parametrize(
+    "calibrator",
+    [PlattScaling(), BetaCalibration(), QuadraticScaling(), IsotonicCalibration(), HistogramBinning()],
+)
 def test_one_column_and_two_columns_give_the_same(calibrator):
     log_odds, labels = draw_two_classes(500)
     one = calibrator.fit(log_odds, labels).predict_proba(log_odds)
@@ -74,9 +181,11 @@ def test_one_column_and_two_columns_give_the_same(calibrator):
     np.testing.assert_allclose(one.sum(axis=1), 1)
 
 
+LOGISTIC = (PlattScaling, BetaCalibration, QuadraticScaling)
 MULTICLASS = [
     PlattScaling(),
     BetaCalibration(),
+    QuadraticScaling(),
     IsotonicCalibration(),
     IsotonicCalibration(method="top_label"),
     HistogramBinning(),
@@ -101,11 +210,11 @@ def test_many_classes_and_few_samples_do_not_break(calibrator):
     raw = mean_nll(FocalPosterior(gamma=0), 2.5 * test_logits, test_labels)
     after = mean_nll(calibrator.fit(2.5 * logits, labels), 2.5 * test_logits, test_labels)
     # A method that changes only the top class, or that counts in bins, cannot undo everything.
-    share = 0.95 if isinstance(calibrator, PlattScaling | BetaCalibration) else 0.3
+    share = 0.95 if isinstance(calibrator, LOGISTIC) else 0.3
     assert raw - after > share * (raw - right)
 
 
-@pytest.mark.parametrize("calibrator", [PlattScaling(), BetaCalibration()], ids=str)
+@pytest.mark.parametrize("calibrator", [kind() for kind in LOGISTIC], ids=str)
 def test_equal_scores_get_no_slope(calibrator):
     """The mean of equal numbers differs from them by rounding. This is not a spread to scale by."""
     rng = np.random.default_rng(1)
@@ -113,7 +222,8 @@ def test_equal_scores_get_no_slope(calibrator):
         logits = np.tile(5 * rng.standard_normal(classes), (30, 1))
         labels = np.arange(30) % classes
         fitted = clone(calibrator).fit(logits, labels)
-        assert np.abs(fitted.weights_).max() < 1e-12
+        slopes = fitted.slopes_ if isinstance(fitted, QuadraticScaling) else fitted.weights_
+        assert np.abs(slopes).max() < 1e-12
         frequency = np.bincount(labels, minlength=classes) / 30
         assert fitted.predict_proba(logits[:1] + rng.standard_normal((1, classes)))[0] == pytest.approx(
             frequency, abs=0.02
@@ -132,7 +242,7 @@ def test_few_data_give_finite_probabilities(calibrator):
         fitted = calibrator.fit(logits, labels)
         probs = fitted.predict_proba(np.concatenate([logits, 900 * np.eye(3)]))
         assert np.all(np.isfinite(probs))
-        assert np.all(probs > 0) or isinstance(calibrator, PlattScaling | BetaCalibration) or "top" in str(calibrator)
+        assert np.all(probs > 0) or isinstance(calibrator, LOGISTIC) or "top" in str(calibrator)
         np.testing.assert_allclose(probs.sum(axis=1), 1)
 
 

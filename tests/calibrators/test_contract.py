@@ -33,7 +33,9 @@ EXCLUDED = {
 }
 
 
-@pytest.mark.parametrize("name", ["temperature", "focal-temperature", "vector", "platt", "histogram", "ensemble"])
+@pytest.mark.parametrize(
+    "name", ["temperature", "focal-temperature", "vector", "platt", "quadratic", "histogram", "ensemble"]
+)
 def test_scikit_learn_checks(name):
     run, failed = 0, {}
     for estimator, check in estimator_checks_generator(clone(EVERY[name])):

@@ -11,7 +11,7 @@ from refocal._lazy import lazy_names
 if TYPE_CHECKING:
     from refocal.calibrators.auto import AutoCalibrator
     from refocal.calibrators.base import Calibrator
-    from refocal.calibrators.binary import BetaCalibration, PlattScaling
+    from refocal.calibrators.binary import BetaCalibration, PlattScaling, QuadraticScaling
     from refocal.calibrators.ensemble import EnsembleTemperatureScaling
     from refocal.calibrators.files import load
     from refocal.calibrators.focal_posterior import FocalPosterior
@@ -28,7 +28,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "auto": ("AutoCalibrator",),
         "base": ("Calibrator",),
-        "binary": ("BetaCalibration", "PlattScaling"),
+        "binary": ("BetaCalibration", "PlattScaling", "QuadraticScaling"),
         "ensemble": ("EnsembleTemperatureScaling",),
         "files": ("load",),
         "focal_posterior": ("FocalPosterior",),
@@ -55,6 +55,7 @@ __all__ = [
     "IsotonicCalibration",
     "MatrixScaling",
     "PlattScaling",
+    "QuadraticScaling",
     "TemperatureScaling",
     "VectorScaling",
     "load",

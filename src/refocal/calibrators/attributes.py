@@ -84,6 +84,13 @@ def coefficients_check(*shape: Size, least: float = -_LARGEST) -> Check:
     return check
 
 
+def check_ranges(value: Any, name: str, calibrator: Any) -> np.ndarray:
+    """Check the two ends of one range per function, (2, C)."""
+    array: np.ndarray = coefficients_check(2, count_functions)(value, name, calibrator)
+    _accept(array.tolist(), name, "lower ends, and upper ends not below them", bool((array[0] <= array[1]).all()))
+    return array
+
+
 def check_mixture(value: Any, name: str, _: Any) -> np.ndarray:
     """Check three shares that sum to 1."""
     array = coefficients_check(3, least=0.0)(value, name, _)

@@ -1,4 +1,4 @@
-"""Logistic maps of one score: Platt scaling and beta calibration.
+"""Logistic maps of one score: Platt scaling, beta calibration and quadratic scaling.
 
 With more than two classes, each class is fitted against the rest.
 """
@@ -16,7 +16,8 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_binary
-from refocal.maps.heads import logistic_head
+from refocal.calibrators.nonparametric import remove_rounding
+from refocal.maps.heads import logistic_head, quadratic_features, quadratic_head
 from refocal.maps.simplex import log_p_and_q, split_logits
 
 
@@ -123,6 +124,63 @@ class BetaCalibration(Calibrator):
         return self.weights_.size + self.bias_.size
 
 
+@final
+class QuadraticScaling(Calibrator):
+    """Calibrate a two-class score with a curve: its slope changes steadily from low to high scores.
+
+    Choose it for two classes if a straight line, as `PlattScaling` has, is too stiff. It bends over the whole range of
+    the scores, while `BetaCalibration` bends near p = 1/2.
+
+    The map is sigmoid(g(s)) of the log-odds s = log(p / (1 - p)), where g is a quadratic polynomial between two knots
+    and goes on along its tangents outside, so that scores beyond those of the fit are safe. The knots are the 1% and
+    99% quantiles of s, with both classes counted equally. The fit takes the most likely g that nowhere decreases. Two
+    classes, more classes, and smoothed labels are treated as in `PlattScaling`.
+
+    Args:
+        input: "logits" or "probs".
+        classes: Labels of the columns, see `Calibrator`.
+
+    Attributes:
+        knots_: The two knots, (2, 1) for two classes, else (2, K).
+        slopes_: The slopes of g at the knots, of the same shape. If they are equal, this is Platt scaling.
+        bias_: g at the lower knot, (1,) or (K,).
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> log_odds = 4 * rng.random(20_000) - 2
+        >>> labels = rng.random(20_000) < 1 / (1 + np.exp(-(log_odds + log_odds**2 / 4)))  # slopes 0 to 2
+        >>> calibrator = QuadraticScaling().fit(log_odds, labels)
+        >>> calibrator.slopes_[:, 0].round(1).tolist()
+        [0.0, 2.0]
+
+    Reference: Berta, Holzmüller, Jordan and Bach, "Structured matrix scaling for multi-class calibration", 2025, whose
+    quadratic scaling has neither bounds nor tangents.
+    """
+
+    _learned: ClassVar[dict[str, Check]] = {
+        "knots_": attributes.check_ranges,
+        "slopes_": attributes.coefficients_check(2, attributes.count_functions, least=0.0),
+        "bias_": attributes.coefficients_check(attributes.count_functions),
+    }
+
+    def __init__(self, *, input: Input = "logits", classes: ArrayLike | None = None) -> None:
+        self.input = input
+        self.classes = classes
+
+    def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        found = _fit_classes(_fit_quadratic, logits, labels, weights)
+        self.knots_, self.slopes_, self.bias_ = found[:2], found[2:4], found[4]
+
+    def _head(self, classes: int) -> Head:  # noqa: ARG002
+        arrays = {"knots": self.knots_, "slopes": self.slopes_, "bias": self.bias_}
+        # In float64: if all scores are close together, slopes may be too large for float32.
+        return Head(quadratic_head, arrays, {}, wide=True)
+
+    def _count_parameters(self) -> int:
+        return self.slopes_.size + self.bias_.size
+
+
 FitClass = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
 
 
@@ -143,24 +201,53 @@ def _fit_platt(log_p: np.ndarray, log_q: np.ndarray, positive: np.ndarray, weigh
 
 
 def _fit_beta(log_p: np.ndarray, log_q: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    features = np.stack([log_p, -log_q, np.ones(len(log_p))], axis=1)
-    coefficients = _fit_smoothed(features, positive, weights)
-    kept = [0, 1, 2]
-    while len(kept) > 1 and np.min(coefficients[kept[:-1]]) < 0:
-        # The map decreases somewhere: drop its most negative coefficient and fit again.
-        del kept[int(np.argmin(coefficients[kept[:-1]]))]
-        coefficients = np.zeros(3)
-        coefficients[kept] = _fit_smoothed(features[:, kept], positive, weights)
-    return coefficients
+    return _fit_rising(np.stack([log_p, -log_q, np.ones(len(log_p))], axis=1), positive, weights)
+
+
+def _fit_quadratic(
+    log_p: np.ndarray, log_q: np.ndarray, positive: np.ndarray, weights: np.ndarray | None
+) -> np.ndarray:
+    log_odds = remove_rounding(log_p - log_q)
+    low, high = _find_knots(log_odds, positive, weights)
+    features = np.stack([*quadratic_features(log_odds, low, high, xp=np), np.ones(len(log_odds))], axis=1)
+    return np.array([low, high, *_fit_rising(features, positive, weights)])
+
+
+def _find_knots(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
+    """Find the 1% and 99% quantiles of the scores; both classes have the same total weight."""
+    counts = np.ones(len(scores)) if weights is None else weights
+    totals = counts[~positive].sum(), counts[positive].sum()
+    order = np.argsort(scores, kind="stable")
+    below = np.cumsum((counts / np.where(positive, totals[1], totals[0]))[order])
+    low, high = scores[order][np.searchsorted(below, np.array([0.01, 0.99]) * below[-1] - 1e-12)]
+    return float(low), float(high)
+
+
+def _fit_rising(features: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Fit coefficients of two rising features and a constant, the first two at least 0.
+
+    The NLL is convex. So if the free minimum lies outside, the minimum is on an edge: a coefficient is 0.
+    """
+    free = _fit_smoothed(features, positive, weights)
+    if np.min(free[:-1]) >= 0:
+        return free
+    edges = [np.zeros(3), np.zeros(3), np.zeros(3)]
+    edges[0][2:] = _fit_smoothed(features[:, 2:], positive, weights)
+    for kept in (0, 1):
+        edges[1 + kept][[kept, 2]] = _fit_smoothed(features[:, [kept, 2]], positive, weights)
+    targets, share = _smooth_labels(positive, weights)
+
+    def nll(coefficients: np.ndarray) -> float:
+        scores = features @ coefficients
+        return float(share @ (np.logaddexp(0.0, scores) - targets * scores))
+
+    return min((edge for edge in edges if np.min(edge[:-1]) >= 0), key=nll)
 
 
 def _fit_smoothed(features: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     """Fit the coefficients of features (N, d), the constant last, to labels smoothed as Platt proposed."""
-    counts = np.ones(len(positive)) if weights is None else weights
-    total, own = counts.sum(), counts[positive].sum()
-    targets = np.where(positive, (own + 1) / (own + 2), 1 / (total - own + 2))
+    targets, share = _smooth_labels(positive, weights)
     # Features are centered and scaled, so that Newton's steps are well conditioned.
-    share = counts / total
     center, spread = share @ features, np.sqrt(share @ (features - share @ features) ** 2)
     spread[spread <= 1e-12 * np.abs(center)] = 1.0  # the spread of equal numbers is rounding alone
     center[-1], spread[-1] = 0.0, 1.0
@@ -168,3 +255,10 @@ def _fit_smoothed(features: np.ndarray, positive: np.ndarray, weights: np.ndarra
     coefficients = scaled / spread
     coefficients[-1] -= coefficients @ center
     return coefficients
+
+
+def _smooth_labels(positive: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the labels as Platt smooths them, and weights that sum to 1."""
+    counts = np.ones(len(positive)) if weights is None else weights
+    total, own = counts.sum(), counts[positive].sum()
+    return np.where(positive, (own + 1) / (own + 2), 1 / (total - own + 2)), counts / total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refocal.calibrators.base import Calibrator
-from refocal.calibrators.binary import BetaCalibration, PlattScaling
+from refocal.calibrators.binary import BetaCalibration, PlattScaling, QuadraticScaling
 from refocal.calibrators.ensemble import EnsembleTemperatureScaling
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
 from refocal.calibrators.linear import DirichletCalibration, MatrixScaling, VectorScaling
@@ -19,6 +19,7 @@ BY_NAME: dict[str, type[Calibrator]] = {
     "dirichlet": DirichletCalibration,
     "platt": PlattScaling,
     "beta": BetaCalibration,
+    "quadratic": QuadraticScaling,
     "isotonic": IsotonicCalibration,
     "histogram": HistogramBinning,
 }

@@ -170,14 +170,14 @@ def _list_problems(logits: np.ndarray, labels: np.ndarray, *, top_label: bool) -
     """List the log-odds, and whether the label is the class, of: the top class, the second of two, or each class."""
     split = split_logits(logits.astype(np.float64, copy=False), temperature=1.0, xp=np)
     log_p, log_q = log_p_and_q(split, xp=np)
-    log_odds = _remove_rounding(log_p - log_q)
+    log_odds = remove_rounding(log_p - log_q)
     if top_label:
         return [(log_odds.max(axis=1), np.argmax(logits, axis=1) == labels)]
     columns = [1] if logits.shape[1] == 2 else range(logits.shape[1])
     return [(log_odds[:, k], labels == k) for k in columns]
 
 
-def _remove_rounding(log_odds: np.ndarray) -> np.ndarray:
+def remove_rounding(log_odds: np.ndarray) -> np.ndarray:
     """Round log-odds to about 1e-12 of the largest, so that rows that differ only in class order have equal ones."""
     step = 2.0 ** (np.frexp(np.abs(log_odds).max())[1] - 40)
     return np.round(log_odds / step) * step

@@ -17,8 +17,8 @@ refocal calibrate val.npz --test test.npz --gamma 3 --report report.html --save 
 refocal calibrate both.npz               # one file with a column split of val and test
 refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray"""
 _METHODS = (
-    "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, isotonic or "
-    "histogram"
+    "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, quadratic, "
+    "isotonic or histogram"
 )
 # methods that are fitted block by block, the first by default
 _BLOCK_METHODS = ("focal-temperature", "temperature", "posterior")

@@ -74,13 +74,45 @@ def logistic_head(logits: ArrayT, on_p: Array, on_q: Array, bias: Array, *, log:
 
     With two classes only class 1 is mapped, and class 0 gets the rest.
     """
+    log_p, log_q = _mapped_log_p_and_q(logits, xp=xp)
+    return _normalize_sigmoids(on_p * log_p - on_q * log_q + bias, log=log, xp=xp)
+
+
+def quadratic_head(logits: ArrayT, knots: Any, slopes: Any, bias: Array, *, log: bool, xp: Namespace) -> ArrayT:
+    """Compute sigmoid(g(s)) of the log-odds s of each class and normalize each row, as `logistic_head` does.
+
+    g is `bias` at the lower of two knots. Its slope is `slopes[0]` below it, `slopes[1]` above the upper knot, and
+    linear between them. Knots and slopes have shape (2, C).
+    """
+    log_p, log_q = _mapped_log_p_and_q(logits, xp=xp)
+    at_low, at_high = quadratic_features(log_p - log_q, knots[0], knots[1], xp=xp)
+    return _normalize_sigmoids(slopes[0] * at_low + slopes[1] * at_high + bias, log=log, xp=xp)
+
+
+def quadratic_features(log_odds: ArrayT, low: Any, high: Any, *, xp: Namespace) -> tuple[ArrayT, ArrayT]:
+    """Compute two functions of the log-odds that are 0 at `low`: the factors of the slopes in `quadratic_head`.
+
+    The first has slope 1 below `low` and 0 above `high`, the second the reverse. Their sum is log_odds - low.
+    """
+    from_low = xp.where(log_odds > low, log_odds, low)
+    inside = xp.where(from_low > high, high, from_low) - low
+    width = high - low
+    bend = inside * (inside / xp.where(width > 0, 2 * width, 1.0))
+    return log_odds - from_low + (inside - bend), bend + (from_low - low - inside)
+
+
+def _mapped_log_p_and_q(logits: Array, *, xp: Namespace) -> tuple[Array, Array]:
+    """Compute log p and log(1 - p) of the classes that have a map: the second of two, or each of more."""
     log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
-    if logits.shape[-1] == 2:
-        score = on_p * log_p[..., 1:] - on_q * log_q[..., 1:] + bias
-        log_probs = -softplus(xp.concat([score, -score], axis=-1), xp=xp)
+    return (log_p[..., 1:], log_q[..., 1:]) if logits.shape[-1] == 2 else (log_p, log_q)
+
+
+def _normalize_sigmoids(scores: ArrayT, *, log: bool, xp: Namespace) -> ArrayT:
+    """Compute the probabilities of all classes from one score per map."""
+    if scores.shape[-1] == 1:
+        log_probs = -softplus(xp.concat([scores, -scores], axis=-1), xp=xp)
     else:
-        log_sigmoid = -softplus(-(on_p * log_p - on_q * log_q + bias), xp=xp)
-        log_probs = _log_softmax(log_sigmoid, xp=xp)
+        log_probs = _log_softmax(-softplus(-scores, xp=xp), xp=xp)
     return log_probs if log else xp.exp(log_probs)
 
 
