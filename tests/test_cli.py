@@ -17,6 +17,7 @@ import pytest
 import refocal
 from help_texts import check_defaults, find_default, heavy_modules, list_parsers
 from refocal import cli, demo, report
+from refocal.calibrators import load
 from refocal.cli import explain
 from refocal.cli.defaults import read_default
 from refocal.cli.parser import build_parser
@@ -149,8 +150,12 @@ def test_splits_of_one_file_and_methods(files, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["calibrate", "val.npz"], "val.npz has no column split with rows of val and test: give .* with --test"),
-        (["calibrate", "plain.npz"], "plain.npz has no column split with rows of val and test"),
+        (["calibrate", "thirds.npz"], "thirds.npz must have rows of the splits val and test, .* got 'a', 'b'"),
+        (["calibrate", "unlabeled.npz"], "unlabeled.npz has no labels"),
+        (["calibrate", "masked.npz"], "masked.npz, logits, row 0: must be finite"),
+        (["calibrate", "val.npz", "--holdout", "1.5"], "holdout must lie strictly between 0 and 1, got 1.5"),
+        (["calibrate", "val.npz", "--test", "test.npz", "--holdout", "0.3"], "--holdout is only for"),
+        (["calibrate", "both.npz", "--holdout", "0.3"], "--holdout is only for predictions without --test and without"),
         (["calibrate", "test.npz", "--test", "test.npz"], "there are no rows of 'val'; the splits are 'test'"),
         (["calibrate", "both.npz", "--method", "magic"], "method must be one of"),
         (["calibrate", "both.npz", "--method", "posterior"], "needs gamma"),
@@ -211,6 +216,7 @@ def test_errors_are_one_line(files, capsys, arguments, message):
     masked = np.where(np.arange(10) == 9, -np.inf, test.scores)
     Predictions(masked, input="logits", labels=np.minimum(test.labels, 8)).write("masked.npz")
     Predictions(np.zeros((3, 2)), input="logits").write("two.npz")
+    Predictions(np.eye(3), input="probs", labels=[0, 1, 2], split=["a", "b", "a"]).write("thirds.npz")
     Path("deep.json").write_text("[" * 100_000, encoding="utf-8")
     Path("folder.html").mkdir()
     refocal.calibrate(test.scores, test.labels, method="temperature").save("cal.json")
@@ -297,6 +303,36 @@ def test_test_rows_are_not_fitted_to(files, capsys):
     assert alone == beside
 
 
+def test_one_file_without_splits_is_cross_fitted(files, capsys):
+    """val.npz has one split: there are no other rows to measure on."""
+    some = ("--method", "temperature")
+    status, shown, _ = run(capsys, "calibrate", "val.npz", *some, "--save", "cal.json", "--out", "probs.npz")
+    val = Predictions.read("val.npz")
+    assert status == 0
+    assert "Cross-fitting in 5 folds" in shown
+    found = report.cross_calibrate(val.scores, val.labels, method="temperature")
+    np.testing.assert_array_equal(Predictions.read("probs.npz").scores, found.probs)
+    assert load("cal.json").temperature_ == found.selection.chosen.calibrator.temperature_
+    content = json.loads(run(capsys, "calibrate", "val.npz", *some, "--json")[1])
+    assert content["samples"] == len(val)
+    assert content["protocol"] == found.report.protocol
+    other = json.loads(run(capsys, "calibrate", "val.npz", *some, "--seed", 1, "--json")[1])
+    assert other["methods"][0]["measures"] == content["methods"][0]["measures"]
+    assert other["methods"][1]["measures"] != content["methods"][1]["measures"]
+
+
+def test_a_part_of_one_file_is_held_out(files, capsys):
+    arguments = ("calibrate", "val.npz", "--method", "temperature", "--holdout", 0.3)
+    status, shown, _ = run(capsys, *arguments, "--out", "probs.npz", "--report", "page.html")
+    rows = len(Predictions.read("val.npz"))
+    measured = round(0.3 * rows)
+    assert status == 0
+    assert f"Measured on {measured:,} rows held out at random, 30% of all (seed 0)" in shown
+    assert "held out at random" in Path("page.html").read_text(encoding="utf-8")
+    assert len(Predictions.read("probs.npz")) == measured
+    assert json.loads(run(capsys, *arguments, "--json")[1])["samples"] == measured
+
+
 def test_explain(capsys):
     content = json.loads(run(capsys, "explain", "--gamma", 3, "--json")[1])
     assert content["underconfident_above"] == pytest.approx(refocal.thresholds(3).tau_uc)
@@ -357,7 +393,7 @@ def test_help_has_examples_and_exit_status(command, capsys):
 
 
 def test_defaults_in_help_are_those_of_the_signatures():
-    assert check_defaults(build_parser()) == 5
+    assert check_defaults(build_parser()) == 6
 
 
 def test_help_lists_every_method():

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 refocal calibrate val.npz --test test.npz --gamma 3 --report report.html --save cal.json --out probs.npz
 refocal calibrate both.npz               # one file with a column split of val and test
+refocal calibrate val.csv                # one file without splits: cross-fitting
+refocal calibrate val.csv --holdout 0.3  # or a random part to measure on
 refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray"""
 _METHODS = (
     "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, quadratic, "
@@ -32,7 +34,21 @@ def add_parser(commands: Commands) -> None:
     command.add_argument(
         "--test",
         metavar="FILE",
-        help="predictions to measure on; if not given, VAL must have rows of the splits val and test",
+        help="predictions to measure on; if not given, the rows of the splits val and test of VAL are used; if VAL has "
+        "no splits, each row is measured by calibrators that were fitted to other rows (cross-fitting in 5 folds)",
+    )
+    command.add_argument(
+        "--holdout",
+        type=float,
+        metavar="SHARE",
+        help="instead of cross-fitting, measure this part of VAL, such as 0.3, chosen at random, and fit to the rest",
+    )
+    add_option(
+        command,
+        "--seed",
+        type=int,
+        owner="refocal.report.cross_fitting:cross_calibrate",
+        help="seed that divides VAL, for cross-fitting and --holdout",
     )
     loss = command.add_mutually_exclusive_group()
     loss.add_argument(
@@ -70,7 +86,7 @@ def run(options: Namespace) -> None:
     from refocal.cli.inputs import read_val_and_test
     from refocal.cli.output import check_outputs, note
     from refocal.cli.progress import track
-    from refocal.cli.workflow import finish, fit, report_on
+    from refocal.cli.workflow import cross_fit, finish, fit_and_measure, hold_out_and_measure
 
     files = [file for file in (options.val, options.test) if file]
     if is_data_set(options, files):
@@ -83,13 +99,23 @@ def run(options: Namespace) -> None:
         note(f"{_describe_fit(options, settings)}: {why}")
         _run_data_set(options, settings)
         return
-    settings |= {} if options.method is None else {"method": options.method}
+    settings |= _given(options, "method")
     with track() as progress:
         progress.step(f"reading {options.val}")
         val, test = read_val_and_test(options.val, options.test)
-        selection = fit(val, settings, progress.step)
-        report = report_on(selection, test, Path(options.test or options.val).name, progress.step)
-    finish(options, selection, test, report)
+        source = Path(options.test or options.val).name
+        if test is not None and options.holdout is not None:
+            msg = "--holdout is only for predictions without --test and without the splits val and test"
+            raise ValueError(msg)
+        if test is not None:
+            outcome = fit_and_measure(val, test, settings, source, progress.step)
+        elif options.holdout is not None:
+            outcome = hold_out_and_measure(
+                val, settings, source, progress.step, share=options.holdout, **_given(options, "seed")
+            )
+        else:
+            outcome = cross_fit(val, settings, source, progress.step, **_given(options, "seed"))
+    finish(options, outcome)
 
 
 def _run_data_set(options: Namespace, loss: dict[str, Any]) -> None:
@@ -157,6 +183,11 @@ def _make_calibrator(method: str, loss: dict[str, Any], input: Input) -> Calibra
             raise ValueError(msg)
         return FocalPosterior(**loss, input=input)
     return (TemperatureScaling if method == "temperature" else FocalTemperatureScaling)(input=input)
+
+
+def _given(options: Namespace, *names: str) -> dict[str, Any]:
+    """Return the options that the user gave."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def _read_loss(options: Namespace) -> dict[str, Any]:

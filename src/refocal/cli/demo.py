@@ -20,12 +20,11 @@ def run(options: Namespace) -> None:
     from refocal import demo
     from refocal.cli.output import check_outputs
     from refocal.cli.progress import track
-    from refocal.cli.workflow import finish, fit, report_on
+    from refocal.cli.workflow import finish, fit_and_measure
 
     check_outputs(options, [])
     with track() as progress:
         data = demo.load()
         val, test = data.select("val"), data.select("test")
-        selection = fit(val, {"gamma": demo.GAMMA}, progress.step)
-        report = report_on(selection, test, demo.SOURCE, progress.step)
-    finish(options, selection, test, report)
+        outcome = fit_and_measure(val, test, {"gamma": demo.GAMMA}, demo.SOURCE, progress.step)
+    finish(options, outcome)

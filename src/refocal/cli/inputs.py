@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from refocal.predictions import Predictions
 from refocal.scale.parts import check_finite
 
@@ -14,16 +16,24 @@ def read_labeled(file: str, split: str | None) -> Predictions:
     return _check_labels(predictions if split is None else predictions.select(split), file)
 
 
-def read_val_and_test(val: str, test: str | None) -> tuple[Predictions, Predictions]:
+def read_val_and_test(val: str, test: str | None) -> tuple[Predictions, Predictions | None]:
     """Read the predictions to fit to and those to measure on.
 
     Args:
         val: The file to fit to.
-        test: The file to measure on; None if `val` holds both, as splits.
+        test: The file to measure on; None if `val` holds both, as splits, or is all there is.
+
+    Returns:
+        Both. The second is None if there are no others to measure on: `val` stands alone and has no splits.
     """
     first = Predictions.read(val)
-    if test is None and (first.split is None or not {"val", "test"} <= set(first.split.tolist())):
-        msg = f"{val} has no column split with rows of val and test: give the test predictions with --test"
+    splits = [] if first.split is None else np.unique(first.split).tolist()
+    if test is None and len(splits) < 2:
+        check_finite(_check_labels(first, val), val)
+        return first, None
+    if test is None and not {"val", "test"} <= set(splits):
+        found = ", ".join(map(repr, splits[:10]))
+        msg = f"{val} must have rows of the splits val and test, or one split, or --test beside it, got {found}"
         raise ValueError(msg)
     second = first if test is None else Predictions.read(test)
     if first.split is None and test is not None and Path(val).samefile(test):

@@ -5,13 +5,30 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from refocal.cli.output import show, show_line
 from refocal.predictions import Predictions
-from refocal.report import Report, Selection, build_table, calibrate
+from refocal.report import Report, Selection, build_table, calibrate, cross_calibrate, hold_out
+
+
+class Outcome(NamedTuple):
+    """Fitted calibrators, and what was measured.
+
+    Attributes:
+        selection: The calibrators, and the chosen one.
+        test: The predictions that were measured.
+        report: Their report.
+        probs: The probabilities that were measured; None if they are those of the chosen calibrator.
+    """
+
+    selection: Selection
+    test: Predictions
+    report: Report
+    probs: np.ndarray | None = None
 
 
 def fit(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Selection:
@@ -26,9 +43,12 @@ def fit(val: Predictions, settings: dict[str, Any], progress: Callable[[str], No
     )
 
 
-def report_on(selection: Selection, test: Predictions, source: str, progress: Callable[[str], None]) -> Report:
-    """Measure the fitted calibrators on other predictions."""
-    return selection.report(
+def fit_and_measure(
+    val: Predictions, test: Predictions, settings: dict[str, Any], source: str, progress: Callable[[str], None]
+) -> Outcome:
+    """Fit calibrators to predictions, and measure them on others."""
+    selection = fit(val, settings, progress)
+    report = selection.report(
         test.scores,
         np.asarray(test.labels),
         sample_weight=test.sample_weight,
@@ -36,10 +56,45 @@ def report_on(selection: Selection, test: Predictions, source: str, progress: Ca
         source=source,
         progress=progress,
     )
+    return Outcome(selection, test, report)
 
 
-def finish(options: Namespace, selection: Selection, test: Predictions, report: Report) -> None:
+def hold_out_and_measure(
+    whole: Predictions,
+    settings: dict[str, Any],
+    source: str,
+    progress: Callable[[str], None],
+    *,
+    share: float,
+    **seed: Any,
+) -> Outcome:
+    """Fit calibrators to a random part of the predictions, and measure them on the rest."""
+    rows = hold_out(len(whole), share, **seed)
+    found = fit_and_measure(whole.take(rows.fitted), whole.take(rows.measured), settings, source, progress)
+    return found._replace(report=replace(found.report, protocol=rows.protocol))
+
+
+def cross_fit(
+    whole: Predictions, settings: dict[str, Any], source: str, progress: Callable[[str], None], **seed: Any
+) -> Outcome:
+    """Fit calibrators to all predictions, and measure each row by fits to other rows."""
+    found = cross_calibrate(
+        whole.scores,
+        np.asarray(whole.labels),
+        input=whole.input,
+        sample_weight=whole.sample_weight,
+        class_names=whole.class_names,
+        source=source,
+        progress=progress,
+        **seed,
+        **settings,
+    )
+    return Outcome(found.selection, whole, found.report, found.probs)
+
+
+def finish(options: Namespace, outcome: Outcome) -> None:
     """Write the files that the options name, and show the report."""
+    selection, test, report, probs = outcome
     written = {}
     if getattr(options, "save", None):
         selection.save(options.save)
@@ -47,7 +102,7 @@ def finish(options: Namespace, selection: Selection, test: Predictions, report: 
     if getattr(options, "out", None):
         from refocal.scale.application import with_probs
 
-        probs = selection.predict_proba(test.scores)
+        probs = selection.predict_proba(test.scores) if probs is None else probs
         with_probs(test, probs, options.out).write(options.out, overwrite=options.force)
         written["predictions"] = options.out
     if options.report:

@@ -120,8 +120,19 @@ class Predictions:
             found = ", ".join(repr(str(name)) for name in np.unique(self.split)[:10])
             message = f"there are no rows of {split!r}; the splits are {found}"
             raise place.error(message, column="split")
-        selected = self._columns().map(lambda column: column[rows])
-        return self._from_checked(selected, self.input, self.class_names, self.source)
+        return self.take(rows)
+
+    def take(self, rows: np.ndarray) -> Predictions:
+        """Take some rows, by their indices or by a mask.
+
+        Example:
+            >>> import numpy as np
+            >>> from refocal.predictions import Predictions
+            >>> Predictions(np.eye(3), input="probs", labels=[0, 1, 2]).take(np.array([2, 0])).labels.tolist()
+            [2, 0]
+        """
+        taken = self._columns().map(lambda column: column[rows])
+        return self._from_checked(taken, self.input, self.class_names, self.source)
 
     @property
     def classes(self) -> int:

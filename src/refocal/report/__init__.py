@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from refocal._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from refocal.report.cross_fitting import CrossCalibration, HeldOutRows, cross_calibrate, hold_out
     from refocal.report.evaluation import evaluate
     from refocal.report.page import render_page, save_page
     from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "cross_fitting": ("CrossCalibration", "HeldOutRows", "cross_calibrate", "hold_out"),
         "evaluation": ("evaluate",),
         "page": ("render_page", "save_page"),
         "record": ("Change", "Diagram", "Estimate", "Method", "Report", "Slider", "Verdict"),
@@ -27,8 +29,10 @@ __all__ = [
     "METHODS",
     "Candidate",
     "Change",
+    "CrossCalibration",
     "Diagram",
     "Estimate",
+    "HeldOutRows",
     "Method",
     "Report",
     "Selection",
@@ -36,7 +40,9 @@ __all__ = [
     "Verdict",
     "build_table",
     "calibrate",
+    "cross_calibrate",
     "evaluate",
+    "hold_out",
     "render_page",
     "save_page",
 ]

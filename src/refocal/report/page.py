@@ -35,6 +35,7 @@ def render_page(report: Report) -> str:
     template = assets.joinpath("page.html").read_text("utf-8")
     sections = build_sections(report)
     answer, *reasons = words.FROM_SUMS if report.verdict is None else report.verdict.sentences
+    reasons += [report.protocol] if report.protocol else []
     regime = f"<span class='tag'>{markup.escape_text(report.verdict.regime)}</span> " if report.verdict else ""
     return Template(template).substitute(
         title=f"{markup.escape_text(report.source)}: calibration report",

@@ -189,6 +189,8 @@ class Report:
         changes: The samples whose confidence changed most, largest change first.
         slider: Rows for the live section of the page; None if measured from sums.
         versions: Versions of the packages that computed the report.
+        protocol: How rows were divided into those that calibrators were fitted to and those that were measured, or
+            which rows were measured, in sentences; empty if the caller divided them.
     """
 
     source: str
@@ -202,6 +204,7 @@ class Report:
     changes: tuple[Change, ...]
     slider: Slider | None
     versions: Mapping[str, str]
+    protocol: str = ""
 
     @property
     def given(self) -> Method:

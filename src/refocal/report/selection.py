@@ -51,12 +51,15 @@ class Candidate:
         title: The name for people.
         calibrator: The fitted calibrator.
         seconds: Duration of the fit; None if there was nothing to fit, or it is not known.
+        held_out: Probabilities (N, K) of the rows that a report is about, each by a fit to other rows. None if the
+            rows were not fitted to: then they are predicted by `calibrator`.
     """
 
     name: str
     title: str
     calibrator: Calibrator
     seconds: float | None
+    held_out: np.ndarray | None = None
 
     @classmethod
     def of(cls, calibrator: Calibrator) -> Candidate:
@@ -72,6 +75,10 @@ class Candidate:
         """The few parameters that the method is known by."""
         names = _PARAMETERS.get(self.name, {})
         return {name: float(getattr(self.calibrator, attribute)) for name, attribute in names.items()}
+
+    def predict_proba(self, scores: ArrayLike) -> np.ndarray:
+        """Return the probabilities that a report measures."""
+        return self.calibrator.predict_proba(scores) if self.held_out is None else self.held_out
 
     @property
     def has_further_settings(self) -> bool:
@@ -136,7 +143,7 @@ class Selection:
             else ScoreMap(
                 fitted.name,
                 fitted.title,
-                fitted.calibrator.predict_proba,
+                fitted.predict_proba,
                 fitted.parameters,
                 fitted.seconds,
                 on_slider=not fitted.has_further_settings,

@@ -52,7 +52,8 @@ def build_table(report: Report) -> RenderableType:
     answer, *reasons = (_text(sentence) for sentence in report.verdict.sentences)
     answer.stylize("bold")
     recommended = [_text(f"← recommended: {report.chosen.title}")] if len(report.methods) > 1 else []
-    return Group(answer, *reasons, methods, _text(words.LIMITS), *recommended)
+    protocol = [_text(report.protocol)] if report.protocol else []
+    return Group(answer, *reasons, methods, _text(words.LIMITS), *protocol, *recommended)
 
 
 def compare_reports(reports: Sequence[Report], *more: tuple[str, ...]) -> RenderableType:

@@ -1,0 +1,143 @@
+"""The main job with one set of data: fit calibrators to it, and still measure each row by fits to other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from refocal import _check
+from refocal._check import Input
+from refocal.report.evaluation import Step
+from refocal.report.record import Report
+from refocal.report.selection import Selection, calibrate
+
+
+class CrossCalibration(NamedTuple):
+    """The result of `cross_calibrate`.
+
+    Attributes:
+        selection: The calibrators fitted to all rows, and the one chosen among them.
+        report: Every calibrator, measured on rows that it was not fitted to.
+        probs: Probabilities (N, K) by the chosen method, each row by a fit to other rows.
+    """
+
+    selection: Selection
+    report: Report
+    probs: np.ndarray
+
+
+def cross_calibrate(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    input: Input = "logits",
+    sample_weight: ArrayLike | None = None,
+    class_names: Sequence[str] | None = None,
+    by_class: bool = True,
+    source: str = "data",
+    progress: Step = lambda _: None,
+    **settings: Any,
+) -> CrossCalibration:
+    """Fit calibrators to all rows, and measure each row by calibrators that were not fitted to it.
+
+    Choose it if there is one set of held-out scores and no second one to measure on. The rows are divided into folds at
+    random. Each fold is measured by calibrators fitted to the other folds. The method is chosen as by `calibrate`.
+
+    Args:
+        scores: Scores (N, K) on data that the classifier was not trained on, as for `calibrate`.
+        labels: Class indices (N,).
+        folds: Number of folds, at least 2.
+        seed: Seed that divides the rows into folds.
+        input: "logits" or "probs".
+        sample_weight: One weight per row, or None.
+        class_names: One name per class; numbers if None.
+        by_class: Whether to measure each class, too.
+        source: Name of the data in the report.
+        progress: Called with a description of each step.
+        **settings: As for `calibrate`: the training loss, and `method`.
+
+    Returns:
+        The calibrators that are fitted to all rows, a report on the calibrators of the folds, whose `protocol` says so,
+        and the probabilities that were measured.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> logits = 2 * rng.standard_normal((2000, 3))
+        >>> labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+        >>> found = cross_calibrate(3 * logits, labels, method="temperature")
+        >>> round(found.selection.chosen.calibrator.temperature_), found.report.samples
+        (3, 2000)
+
+    Reference: cross-fitting: Chernozhukov et al., "Double/debiased machine learning", Econometrics Journal, 2018.
+    """
+    selection = calibrate(scores, labels, input=input, sample_weight=sample_weight, progress=progress, **settings)
+    given, targets = np.asarray(scores), np.asarray(labels).astype(np.intp)
+    weights = None if sample_weight is None else np.asarray(sample_weight)
+    rows = len(targets)
+    _check.count(folds, "folds", least=2, most=rows)
+    classes = max([2, *given.shape[1:]])
+    held_out = {candidate.name: np.empty((rows, classes)) for candidate in selection.candidates}
+    order = np.random.default_rng(_check.whole(seed, "seed")).permutation(rows)
+    for number, measured in enumerate(np.array_split(order, folds), start=1):
+        progress(f"fitting without fold {number} of {folds}")
+        fitted = np.setdiff1d(order, measured)
+        for candidate in selection.candidates:
+            unfitted = type(candidate.calibrator)(**candidate.calibrator.get_params(deep=False))
+            calibrator = unfitted.fit(given[fitted], targets[fitted], None if weights is None else weights[fitted])
+            held_out[candidate.name][measured] = calibrator.predict_proba(given[measured])
+    candidates = tuple(replace(each, held_out=held_out[each.name]) for each in selection.candidates)
+    chosen = next(each for each in candidates if each.name == selection.chosen.name)
+    report = replace(selection, candidates=candidates, chosen=chosen).report(
+        given,
+        targets,
+        sample_weight=weights,
+        class_names=class_names,
+        by_class=by_class,
+        source=source,
+        progress=progress,
+    )
+    protocol = (
+        f"Cross-fitting in {folds} folds: each row is measured by calibrators that were fitted to the other folds. "
+        f"The calibrator itself is fitted to all {rows:,} rows."
+    )
+    return CrossCalibration(selection, replace(report, protocol=protocol), held_out[selection.chosen.name])
+
+
+class HeldOutRows(NamedTuple):
+    """Rows to fit to and rows to measure on, as sorted indices, and a sentence that says so."""
+
+    fitted: np.ndarray
+    measured: np.ndarray
+    protocol: str
+
+
+def hold_out(rows: int, share: float, *, seed: int = 0) -> HeldOutRows:
+    """Divide rows at random into some to fit to and some to measure on.
+
+    Args:
+        rows: Number of rows.
+        share: The part to measure on, between 0 and 1.
+        seed: Seed that chooses the rows.
+
+    Example:
+        >>> hold_out(10, 0.3).protocol
+        'Measured on 3 rows held out at random, 30% of all (seed 0). The calibrator is fitted to the other 7 rows.'
+    """
+    _check.share(share, "holdout")
+    measured = round(share * rows)
+    if not 0 < measured < rows:
+        msg = f"holdout must leave rows on both sides, got {share:g} of {rows} rows"
+        raise ValueError(msg)
+    order = np.random.default_rng(_check.whole(seed, "seed")).permutation(rows)
+    protocol = (
+        f"Measured on {measured:,} rows held out at random, {100 * share:.3g}% of all (seed {seed}). "
+        f"The calibrator is fitted to the other {rows - measured:,} rows."
+    )
+    return HeldOutRows(np.sort(order[measured:]), np.sort(order[:measured]), protocol)
