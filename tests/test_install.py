@@ -112,7 +112,8 @@ for module in pkgutil.walk_packages(refocal.__path__, "refocal.", onerror=lambda
     if not needs_extra and not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 assets = importlib.resources.files("refocal.report").joinpath("assets")
-assert sorted(file.name for file in assets.iterdir()) == ["live.html", "page.css", "page.html", "page.js", "psi.js"]
+names = ["chart.css", "live.html", "notebook.css", "page.css", "page.html", "page.js", "psi.js"]
+assert sorted(file.name for file in assets.iterdir()) == names
 assert importlib.util.find_spec("refocal_lab") is None
 eta = np.array([[0.55, 0.30, 0.10, 0.05]])
 scores = refocal.minimizer(eta, gamma=3)

@@ -25,6 +25,11 @@ def isolate(value: str) -> str:
     return f"<bdi>{escape_text(value)}</bdi>"
 
 
+def describe_data(report: Report) -> str:
+    """Where the predictions came from, and how many there are."""
+    return f"{isolate(report.source)} · {report.samples:,} test samples · {report.classes:,} classes"
+
+
 def build_methods_table(report: Report) -> str:
     """The methods with their measures and confidence limits."""
     names = words.list_measures(report)

@@ -30,7 +30,7 @@ def render_page(report: Report) -> str:
         A complete HTML document.
     """
     assets = resources.files("refocal.report").joinpath("assets")
-    style = assets.joinpath("page.css").read_text("utf-8")
+    style = "\n".join(assets.joinpath(name).read_text("utf-8") for name in ("chart.css", "page.css"))
     script = "\n".join(assets.joinpath(name).read_text("utf-8") for name in ("psi.js", "page.js"))
     template = assets.joinpath("page.html").read_text("utf-8")
     sections = build_sections(report)
@@ -48,7 +48,7 @@ def render_page(report: Report) -> str:
         reasons="".join(f"<p>{markup.escape_text(sentence)}</p>" for sentence in reasons),
         legend=markup.build_legend(report),
         tiles=markup.build_tiles(report.given, report.chosen),
-        meta=f"{regime}{markup.isolate(report.source)} · {report.samples:,} test samples · {report.classes:,} classes",
+        meta=f"{regime}{markup.describe_data(report)}",
         overview=build_overview(report),
         links="\n".join(f'<a href="#{section.name}">{section.link}</a>' for section in sections),
         sections="\n".join(section.render() for section in sections),

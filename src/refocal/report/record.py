@@ -7,15 +7,18 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from refocal import _check
 from refocal._files import write_text
+
+if TYPE_CHECKING:
+    from refocal.calibrators import Calibrator
 
 SCHEMA = 1
 SLIDER_LOGITS = 400_000  # rows x classes; as text they take 2.2 MB of a page
@@ -170,7 +173,7 @@ class Verdict:
     sentences: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """Whether the probabilities of a classifier can be trusted and, if not, which ones can.
 
@@ -191,6 +194,7 @@ class Report:
         versions: Versions of the packages that computed the report.
         protocol: How rows were divided into those that calibrators were fitted to and those that were measured, or
             which rows were measured, in sentences; empty if the caller divided them.
+        calibrator: The recommended calibrator, fitted; None if nothing was fitted. It is not part of the JSON.
     """
 
     source: str
@@ -205,6 +209,7 @@ class Report:
     slider: Slider | None
     versions: Mapping[str, str]
     protocol: str = ""
+    calibrator: Calibrator | None = field(default=None, compare=False, metadata={"json": False})
 
     @property
     def given(self) -> Method:
@@ -229,6 +234,42 @@ class Report:
             msg = f"path must end in .html or .json, got {str(path)!r}"
             raise ValueError(msg)
 
+    def to_torch(self) -> Any:
+        """Export the recommended calibrator as a PyTorch module that maps scores (..., K) to probabilities."""
+        return self._fitted().to_torch()
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the recommended calibrator as an ONNX graph that maps scores (batch, K) to "probabilities"."""
+        self._fitted().to_onnx(Path(path))
+
+    def __str__(self) -> str:
+        """The answer and a short table of the methods, as plain text."""
+        from refocal.report.table import format_table
+
+        return format_table(self)
+
+    def __repr__(self) -> str:
+        """One line; the whole record would fill the screen."""
+        return (
+            f"<Report on {self.source!r}: {self.samples:,} samples, {self.classes:,} classes, "
+            f"recommended: {self.chosen.title!r}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, a short table and the reliability diagram."""
+        from refocal.report.notebook import render_notebook
+
+        return render_notebook(self)
+
+    def _fitted(self) -> Calibrator:
+        if self.calibrator is None:
+            msg = (
+                "this report has no calibrator to export, because nothing was fitted: fit one with "
+                "refocal.calibrate(scores, labels) and use its report"
+            )
+            raise ValueError(msg)
+        return self.calibrator
+
     def to_json(self) -> str:
         """Serialize the report in ASCII, with its schema version. NaN and infinite numbers become null."""
         return json.dumps({"schema": SCHEMA, **_plain(self)}, allow_nan=False)
@@ -236,7 +277,8 @@ class Report:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        written = (each for each in dataclasses.fields(value) if each.metadata.get("json", True))
+        return {each.name: _plain(getattr(value, each.name)) for each in written}
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

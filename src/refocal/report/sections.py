@@ -62,13 +62,18 @@ def build_sections(report: Report) -> list[Section]:
 
 def build_overview(report: Report) -> str:
     """The diagram beside the verdict; empty if the report was measured from sums."""
+    chart = draw_overview(report)
+    colors = "" if report.chosen.given else ", <b class='before'>before</b> and <b class='after'>after</b>"
+    caption = "On the diagonal, confidence is right. Filled dots are further off than chance allows."
+    return f"<figure><figcaption>Reliability{colors}. {caption}</figcaption>{chart}</figure>" if chart else ""
+
+
+def draw_overview(report: Report, *, name: str = "overview") -> str:
+    """Draw the reliability before and after on the same axes; empty if the report was measured from sums."""
     pairs = [(series, method.diagram) for series, _, method in _series(report) if method.diagram is not None]
     if not pairs:
         return ""
-    colors = ", <b class='before'>before</b> and <b class='after'>after</b>" if len(pairs) > 1 else ""
-    chart = svg.draw_overview(pairs, title="Reliability diagram at a glance", axes=_AXES)
-    caption = "On the diagonal, confidence is right. Filled dots are further off than chance allows."
-    return f"<figure><figcaption>Reliability{colors}. {caption}</figcaption>{chart}</figure>"
+    return svg.draw_overview(pairs, title="Reliability diagram at a glance", axes=_AXES, name=name)
 
 
 def _series(report: Report) -> list[tuple[str, str, Method]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ class Selection:
             )
             for fitted in self.candidates
         }
-        return compare(
+        report = compare(
             list(maps.values()),
             maps[self.chosen.name],
             data,
@@ -161,6 +161,7 @@ class Selection:
             source=source,
             progress=progress,
         )
+        return replace(report, calibrator=self.chosen.calibrator)
 
 
 def calibrate(

@@ -54,6 +54,7 @@ def report_sums(
         changes=(),
         slider=None,
         versions=read_versions(),
+        calibrator=None if calibrated is None else calibrated[0].calibrator,
     )
 
 

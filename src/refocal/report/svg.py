@@ -36,7 +36,9 @@ def draw_reliability(diagram: Diagram, *, name: str, series: str, title: str, ax
     )
 
 
-def draw_overview(diagrams: Sequence[tuple[str, Diagram]], *, title: str, axes: tuple[str, str]) -> str:
+def draw_overview(
+    diagrams: Sequence[tuple[str, Diagram]], *, title: str, axes: tuple[str, str], name: str = "overview"
+) -> str:
     """Draw reliability diagrams on the same axes, each with its color, and the band of the last one."""
     shapes = "".join(f"<g class='{series}'>{_dots(diagram)}</g>" for series, diagram in diagrams)
     inner = (
@@ -46,7 +48,7 @@ def draw_overview(diagrams: Sequence[tuple[str, Diagram]], *, title: str, axes: 
     texts = [words.describe_diagram(diagram) for _, diagram in diagrams]
     labels = ("Before: ", "After: ") if len(texts) > 1 else ("",)
     description = " ".join(f"{label}{text}" for label, text in zip(labels, texts, strict=True))
-    return _svg(inner, name="overview", series="after", size=(360, 350), title=title, description=description)
+    return _svg(inner, name=name, series="after", size=(360, 350), title=title, description=description)
 
 
 def draw_histogram(counts: Mapping[str, tuple[int, ...]]) -> str:

@@ -56,6 +56,21 @@ def build_table(report: Report) -> RenderableType:
     return Group(answer, *reasons, methods, _text(words.LIMITS), *protocol, *recommended)
 
 
+def format_table(report: Report) -> str:
+    """Write the answer and a line for each method as plain text."""
+    names = [name for name in words.list_measures(report) if name in _SHOWN]
+    lines = [["method", *(words.describe_measure(name).label for name in names), "p-value"]]
+    for method in report.methods:
+        mark = " *" if method.chosen and len(report.methods) > 1 else ""
+        values = [_cell(method, name)[0] for name in names]
+        lines.append([words.printable(method.title) + mark, *values, words.format_p_value(method.p_value)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = ["  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip() for first, *rest in lines]
+    answer = words.FROM_SUMS if report.verdict is None else report.verdict.sentences
+    note = ["* recommended"] if len(report.methods) > 1 else []
+    return "\n".join([words.printable(answer[0]), words.printable(_heading(report)), "", *table, *note])
+
+
 def compare_reports(reports: Sequence[Report], *more: tuple[str, ...]) -> RenderableType:
     """Build a table with a column for each report and a row for each measure of the scores as given.
 
