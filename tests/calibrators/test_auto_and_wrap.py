@@ -48,6 +48,24 @@ def test_the_simplest_sufficient_calibrator_is_chosen(scale, chosen):
     scores = [result["score"] for result in auto.results_]
     assert scores == sorted(scores)
     assert auto.results_[0]["behind"] == auto.results_[0]["error"] == 0
+    assert sorted(result["index"] for result in auto.results_) == list(range(6))
+    assert [result["index"] for result in auto.results_ if result["chosen"]] == [auto.best_index_]
+
+
+def test_two_classes_have_their_own_candidates():
+    logits, labels = draw_calibrated(400, 2)
+    for scores in (logits, logits[:, 1] - logits[:, 0]):
+        auto = AutoCalibrator(cv=2).fit(3 * scores + 1, labels)
+        parameters = {result["name"]: result["parameters"] for result in auto.results_}
+        assert parameters.pop("IsotonicCalibration") > 3
+        assert parameters == {
+            "FocalPosterior": 0,
+            "TemperatureScaling": 1,
+            "FocalTemperatureScaling": 2,
+            "PlattScaling": 2,
+            "BetaCalibration": 3,
+            "QuadraticScaling": 3,
+        }
 
 
 def test_a_focal_network_gets_focal_temperature_scaling():

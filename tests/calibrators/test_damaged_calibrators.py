@@ -155,6 +155,15 @@ def test_ranges_of_arrays(records, place, array, message, tmp_path):
         load(path)
 
 
+def test_results_name_each_candidate_once(records, tmp_path):
+    path, body = tmp_path / "calibrator.json", copy.deepcopy(records["auto"]["calibrator"])
+    text = json.dumps(body)
+    assert '["index", 2]' in text
+    write(path, records["auto"], json.loads(text.replace('["index", 2]', '["index", 1]')))
+    with pytest.raises(ValueError, match="results_ must have each index from 0 to 5 once, got"):
+        load(path)
+
+
 def test_bodies_that_are_no_record(records, tmp_path):
     """A correct digest does not make other content a record."""
     path, content = tmp_path / "calibrator.json", records["temperature"]

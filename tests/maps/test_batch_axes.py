@@ -8,7 +8,7 @@ from scipy.special import expit, softmax
 
 import refocal
 from arrays import random_simplex
-from refocal.maps.heads import linear_head, logistic_head, mixture_head, table_head
+from refocal.maps.heads import linear_head, logistic_head, mixture_head, quadratic_head, table_head
 from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
 
 SEVERAL = {"gamma": [0.5, 1.0, 2.0, 4.0], "weight": [0.5, 1.0, 2.0, 3.0]}
@@ -31,6 +31,7 @@ LOGITS = {
         lambda log: head(linear_head, VALUES[0, :4], VALUES[1, :4], of_log_probs=False, log=log),
         lambda log: head(mixture_head, np.array([0.5, 0.3, 0.2]), temperature=2.0, log=log),
         lambda log: head(logistic_head, VALUES[0, :4], VALUES[1, :4], KNOTS[0, :4], log=log),
+        lambda log: head(quadratic_head, KNOTS[:, ::7].T, VALUES[:2, :4], KNOTS[0, :4], log=log),
         lambda log: head(table_head, KNOTS, VALUES, 0 * VALUES, top_label=False, log=log),
         lambda log: head(table_head, KNOTS[:1], VALUES[:1], 0 * VALUES[:1], top_label=True, log=log),
     ))},
@@ -81,6 +82,7 @@ def test_regimes():
 def test_heads_of_two_classes(log):
     rows = np.random.default_rng(0).normal(0, 2, (2, 3, 2))
     check(head(logistic_head, VALUES[0, :1], VALUES[1, :1], KNOTS[0, :1], log=log), rows)
+    check(head(quadratic_head, KNOTS[:1, ::7].T, VALUES[:2, :1], KNOTS[0, :1], log=log), rows)
     check(head(table_head, KNOTS[:1], VALUES[:1], 0 * VALUES[:1], top_label=False, log=log), rows)
 
 
@@ -98,3 +100,10 @@ def test_heads_equal_their_formulas():
     logistic = head(logistic_head, a, b, c, log=False)(z)
     each = expit(a * np.log(p) - b * np.log1p(-p) + c)
     np.testing.assert_allclose(logistic, each / each.sum(axis=1, keepdims=True), rtol=1e-10)
+    low, high = -1 - a, 1 + b
+    inside = np.clip(np.log(p / (1 - p)), low, high)
+    score = c + a * (inside - low) + (b - a) / (2 * (high - low)) * (inside - low) ** 2
+    score += np.where(inside > low, b, a) * (np.log(p / (1 - p)) - inside)
+    each = expit(score)
+    quadratic = head(quadratic_head, np.stack([low, high]), np.stack([a, b]), c, log=False)(z)
+    np.testing.assert_allclose(quadratic, each / each.sum(axis=1, keepdims=True), rtol=1e-10)

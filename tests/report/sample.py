@@ -129,6 +129,7 @@ def sample_report(
                 "After the fit, no sign of miscalibration is left (p = 0.42).",
             ),
         ),
+        rule="Focal temperature scaling was chosen: of those within <b>one</b> standard error, it is the simplest.",
         methods=tuple(methods),
         changes=tuple(
             Change(int(i), int(labels[i]), int(predicted[i]), float(before[i].max()), float(after[i, predicted[i]]))
@@ -146,6 +147,7 @@ def poisoned(report: Report, string: str) -> Report:
         source=string,
         class_names=(string,) * report.classes,
         verdict=Verdict(string, (string, string)),
+        rule=string,
         methods=tuple(
             dataclasses.replace(
                 method,

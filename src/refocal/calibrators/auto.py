@@ -16,10 +16,12 @@ from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators.binary import BetaCalibration, PlattScaling, QuadraticScaling
 from refocal.calibrators.ensemble import EnsembleTemperatureScaling
 from refocal.calibrators.focal_posterior import FocalPosterior
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
 from refocal.calibrators.linear import MatrixScaling, VectorScaling
+from refocal.calibrators.nonparametric import IsotonicCalibration
 from refocal.calibrators.temperature import TemperatureScaling
 from refocal.stats.proper_scores import log_scores
 
@@ -38,6 +40,7 @@ class HeldOut(NamedTuple):
 
 _RESULT: dict[str, Check] = {
     "name": attributes.check_text,
+    "index": attributes.check_count,
     "score": attributes.check_finite,
     "behind": attributes.check_finite,
     "error": attributes.check_standard_error,
@@ -63,10 +66,14 @@ def _check_results(value: Any, name: str, calibrator: Any) -> list[dict[str, Any
     ):
         msg = f"{name} must be a list of dicts with the keys {', '.join(_RESULT)}, got {value!r:.100}"
         raise ValueError(msg)
-    return [
+    rows = [
         {key: check(row[key], f"{name}[{index}].{key}", calibrator) for key, check in _RESULT.items()}
         for index, row in enumerate(value)
     ]
+    if {row["index"] for row in rows} != set(range(len(rows))):
+        msg = f"{name} must have each index from 0 to {len(rows) - 1} once, got {[row['index'] for row in rows]}"
+        raise ValueError(msg)
+    return rows
 
 
 def _check_best_index(value: Any, name: str, calibrator: Any) -> int:
@@ -89,7 +96,8 @@ class AutoCalibrator(Calibrator):
 
     Args:
         candidates: Unfitted calibrators. Their `input` and `classes` are set to those given here. None for no change
-            (`FocalPosterior(gamma=0)`), `TemperatureScaling`, `FocalTemperatureScaling`,
+            (`FocalPosterior(gamma=0)`), `TemperatureScaling`, `FocalTemperatureScaling`, and then, for two classes,
+            `PlattScaling`, `BetaCalibration`, `QuadraticScaling` and `IsotonicCalibration`, or for more classes
             `EnsembleTemperatureScaling`, `VectorScaling` and `MatrixScaling`.
         scoring: A proper score: "nll" or "brier".
         cv: The number of folds, or a scikit-learn splitter.
@@ -100,8 +108,8 @@ class AutoCalibrator(Calibrator):
     Attributes:
         best_: The chosen calibrator, fitted.
         best_index_: Its index among the candidates.
-        results_: One dict for each candidate, best first: name, mean score, difference from the best score and the
-            standard error of that difference, number of parameters, and whether it was chosen.
+        results_: One dict for each candidate, best first: name, index among the candidates, mean score, difference from
+            the best score and the standard error of that difference, number of parameters, and whether it was chosen.
 
     Example:
         >>> import numpy as np
@@ -159,7 +167,7 @@ class AutoCalibrator(Calibrator):
         return self
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        given = _default_candidates() if self.candidates is None else self.candidates
+        given = _default_candidates(logits.shape[1]) if self.candidates is None else self.candidates
         candidates = _check_candidates(given, "candidates")
         data = (logits, labels, weights)
         held_out = self._score(candidates, data)
@@ -191,6 +199,7 @@ class AutoCalibrator(Calibrator):
         self.results_ = [
             {
                 "name": type(candidates[index]).__name__,
+                "index": int(index),
                 "score": float(means[index]),
                 "behind": float(behind[index]),
                 "error": float(errors[index]),
@@ -234,15 +243,11 @@ def _check_candidates(candidates: Iterable[Calibrator], name: str) -> list[Calib
     return checked
 
 
-def _default_candidates() -> list[Calibrator]:
-    return [
-        FocalPosterior(gamma=0.0),
-        TemperatureScaling(),
-        FocalTemperatureScaling(),
-        EnsembleTemperatureScaling(),
-        VectorScaling(),
-        MatrixScaling(),
-    ]
+def _default_candidates(classes: int) -> list[Calibrator]:
+    always = [FocalPosterior(gamma=0.0), TemperatureScaling(), FocalTemperatureScaling()]
+    if classes == 2:  # a vector or a matrix has no more freedom than Platt scaling here
+        return [*always, PlattScaling(), BetaCalibration(), QuadraticScaling(), IsotonicCalibration()]
+    return [*always, EnsembleTemperatureScaling(), VectorScaling(), MatrixScaling()]
 
 
 def _copy(candidate: Calibrator, columns: int) -> Calibrator:

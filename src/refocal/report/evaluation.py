@@ -18,10 +18,10 @@ from refocal.calibrators.conversion import scores_to_probs
 from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
 from refocal.report.record import SLIDER_LOGITS, Report, Slider, freeze
 from refocal.report.verdict import write_verdict
-from refocal.report.words import GIVEN_TITLE
+from refocal.report.words import GIVEN, GIVEN_TITLE
 
 Step = Callable[[str], None]
-GIVEN, POSTERIOR = "given", "posterior"
+POSTERIOR = "posterior"
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,13 @@ def compare(
     class_names: Sequence[str] | None = None,
     by_class: bool = True,
     source: str = "test data",
+    rule: str | None = None,
     progress: Step = lambda _: None,
 ) -> Report:
-    """Measure several maps, of which the first gives the scores as given, and report the chosen one as recommended."""
+    """Measure several maps, of which the first gives the scores as given, and report the chosen one as recommended.
+
+    `rule` says why it was chosen.
+    """
     given = score_maps[0].predict(data.scores)
     data = replace(data, labels=_check.labels(data.labels, given, "labels", xp=namespace(given)))
     classes = given.shape[1]
@@ -143,6 +147,7 @@ def compare(
             below=below,
             alone=len(methods) == 1,
         ),
+        rule=rule,
         methods=tuple(methods),
         changes=() if winner.given else find_largest_changes(given, best, data.labels),
         slider=_slider(data, classes, fitted, input=input),

@@ -188,6 +188,7 @@ class Report:
         class_names: One name per class.
         shown_classes: The classes that have diagrams: the most frequent ones.
         verdict: The result in words; None if measured from sums.
+        rule: Why the recommended method was chosen, in one sentence; None if nothing was chosen by cross-validation.
         methods: The scores as given first, then the others by increasing NLL.
         changes: The samples whose confidence changed most, largest change first.
         slider: Rows for the live section of the page; None if measured from sums.
@@ -204,6 +205,7 @@ class Report:
     class_names: tuple[str, ...]
     shown_classes: tuple[int, ...]
     verdict: Verdict | None
+    rule: str | None
     methods: tuple[Method, ...]
     changes: tuple[Change, ...]
     slider: Slider | None

@@ -90,9 +90,10 @@ def _caption(series: str, label: str, method: Method) -> str:
 
 def _methods(report: Report) -> Section:
     limits = "" if report.verdict is None else markup.escape_text(words.LIMITS)
+    rule = f"<p>{markup.escape_text(report.rule)}</p>\n" if report.rule else ""
     content = (
         f"<p>Measured on the test data. {limits}</p>\n{markup.build_methods_table(report)}\n"
-        f"{markup.build_glossary(report)}"
+        f"{rule}{markup.build_glossary(report)}"
     )
     return Section("methods", "Methods", "Methods compared" if len(report.methods) > 1 else "Measures", content)
 

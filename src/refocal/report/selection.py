@@ -16,10 +16,11 @@ from refocal import _check
 from refocal._arrays import ClassWeights, namespace
 from refocal._check import Input
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
-from refocal.report.evaluation import GIVEN, POSTERIOR, ScoreMap, Step, compare, given_map
+from refocal.report.choice import Choice
+from refocal.report.evaluation import POSTERIOR, ScoreMap, Step, compare, given_map
 from refocal.report.measure import TestData
 from refocal.report.record import Report
-from refocal.report.words import GIVEN_TITLE
+from refocal.report.words import GIVEN, GIVEN_TITLE
 
 _TITLES = {
     GIVEN: GIVEN_TITLE,
@@ -35,8 +36,9 @@ _PARAMETERS = {
     "temperature": {"temperature": "temperature_"},
     "focal-temperature": {"gamma": "gamma_", "temperature": "temperature_"},
 }
-_AUTO = ("temperature", "focal-temperature", "ensemble", "vector", "matrix")
 _BESIDE = ("temperature", "focal-temperature")  # compared with any method that the user names
+_AUTO = (*_BESIDE, "ensemble", "vector", "matrix")
+_AUTO_BINARY = (*_BESIDE, "platt", "beta", "quadratic", "isotonic")
 _LEAST_FOR_AUTO = 10
 _CLASSES_FOR_MATRIX = 100  # with more, fitting its K^2 parameters takes minutes
 METHODS = ("auto", POSTERIOR, *BY_NAME)
@@ -98,12 +100,19 @@ class Selection:
         candidates: All calibrators, the scores as given first.
         gamma: The focusing parameter of the training loss; None if unknown.
         input: "logits" or "probs".
+        choice: The cross-validated scores that the choice follows from; None if the caller named the method.
     """
 
     chosen: Candidate
     candidates: tuple[Candidate, ...]
     gamma: float | None
     input: Input
+    choice: Choice | None
+
+    @property
+    def rule(self) -> str | None:
+        """Why this calibrator was chosen, in one sentence; None if the caller named the method."""
+        return None if self.choice is None else self.choice.rule
 
     def predict_proba(self, scores: ArrayLike) -> np.ndarray:
         """Return calibrated probabilities (N, K) of scores of the fitted kind."""
@@ -159,6 +168,7 @@ class Selection:
             class_names=class_names,
             by_class=by_class,
             source=source,
+            rule=self.rule,
             progress=progress,
         )
         return replace(report, calibrator=self.chosen.calibrator)
@@ -188,8 +198,10 @@ def calibrate(
         weight: Class weights of that loss.
         label_smoothing: Label smoothing of that loss.
         detached: Whether that loss detached its focusing factor from the gradient.
-        method: One of `refocal.report.METHODS`. "auto" chooses by cross-validated likelihood among temperature, focal
-            temperature, ensemble, vector and, for up to 100 classes, matrix scaling.
+        method: One of `refocal.report.METHODS`. "auto" chooses by cross-validated likelihood among the scores as
+            given, temperature scaling, focal temperature scaling and, for two classes, Platt scaling, beta calibration,
+            quadratic scaling and isotonic calibration; for more, ensemble temperature scaling, vector scaling and, up
+            to 100 classes, matrix scaling.
         input: "logits" or "probs".
         sample_weight: One weight per row, or None.
         progress: Called with a description of each step.
@@ -228,9 +240,7 @@ def calibrate(
     if method == "auto" and len(labels) < _LEAST_FOR_AUTO:
         msg = f"method='auto' needs at least {_LEAST_FOR_AUTO} samples, got {len(labels)}: name a method instead"
         raise ValueError(msg)
-    names = _AUTO if method == "auto" else tuple(dict.fromkeys((method, *_BESIDE)))
-    if method == "auto" and np.asarray(scores).shape[-1] > _CLASSES_FOR_MATRIX:
-        names = tuple(name for name in names if name != "matrix")
+    names = _auto_methods(max([2, *np.shape(scores)[1:]])) if method == "auto" else (method, *_BESIDE)
     data = (scores, labels, sample_weight)
     candidates = [_fit(GIVEN, FocalPosterior(gamma=0.0, input=input), data)]
     if gamma is not None:
@@ -238,19 +248,27 @@ def calibrate(
             gamma=gamma, weight=weight, label_smoothing=label_smoothing, detached=detached, input=input
         )
         candidates.append(_fit(POSTERIOR, posterior, data))
-    for name in names:
+    for name in dict.fromkeys(names):
         if name in BY_NAME:
             title = _title(name)
             progress(f"fitting {title[0].lower()}{title[1:]}")
             candidates.append(_fit(name, BY_NAME[name](input=input), data))
+    choice = None
     if method == "auto":
         progress("choosing by cross-validation")
-        choice = AutoCalibrator(input=input)
-        choice.choose([candidate.calibrator for candidate in candidates], scores, labels, sample_weight)
-        chosen = candidates[choice.best_index_]
+        auto = AutoCalibrator(input=input)
+        auto.choose([candidate.calibrator for candidate in candidates], scores, labels, sample_weight)
+        chosen = candidates[auto.best_index_]
+        choice = Choice.of(auto.results_, [(candidate.name, candidate.title) for candidate in candidates])
     else:
         chosen = next(candidate for candidate in candidates if candidate.name == method)
-    return Selection(chosen, tuple(candidates), gamma, input)
+    return Selection(chosen, tuple(candidates), gamma, input, choice)
+
+
+def _auto_methods(classes: int) -> tuple[str, ...]:
+    if classes == 2:
+        return _AUTO_BINARY
+    return _AUTO if classes <= _CLASSES_FOR_MATRIX else tuple(name for name in _AUTO if name != "matrix")
 
 
 def _class_indices(labels: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from refocal.metrics import CalibrationSummary
-from refocal.report.evaluation import GIVEN, name_classes, read_versions
+from refocal.report.evaluation import name_classes, read_versions
 from refocal.report.record import Estimate, Method, Report, freeze
-from refocal.report.words import GIVEN_TITLE
+from refocal.report.words import GIVEN, GIVEN_TITLE
 
 if TYPE_CHECKING:
     from refocal.report.selection import Candidate
@@ -50,6 +50,7 @@ def report_sums(
         class_names=name_classes(class_names, classes),
         shown_classes=(),
         verdict=None,
+        rule=None,
         methods=tuple(methods),
         changes=(),
         slider=None,

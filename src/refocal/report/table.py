@@ -52,8 +52,9 @@ def build_table(report: Report) -> RenderableType:
     answer, *reasons = (_text(sentence) for sentence in report.verdict.sentences)
     answer.stylize("bold")
     recommended = [_text(f"← recommended: {report.chosen.title}")] if len(report.methods) > 1 else []
+    rule = [_text(report.rule)] if report.rule else []
     protocol = [_text(report.protocol)] if report.protocol else []
-    return Group(answer, *reasons, methods, _text(words.LIMITS), *protocol, *recommended)
+    return Group(answer, *reasons, methods, _text(words.LIMITS), *protocol, *recommended, *rule)
 
 
 def format_table(report: Report) -> str:

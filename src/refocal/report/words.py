@@ -35,7 +35,7 @@ _MEASURES = {
     "aurc": Wording("AURC", "mean error when the least confident predictions are rejected; lower is better", False),
 }
 _SYMBOLS = {"gamma": "γ", "temperature": "T"}
-GIVEN_TITLE = "As given"
+GIVEN, GIVEN_TITLE = "given", "As given"
 MISSING = "–"
 LIMITS = (
     "Small print: 95% confidence limits of the true value. "

@@ -1,0 +1,115 @@
+"""Why a method was chosen: cross-validated scores, and the rule in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from refocal.report.words import GIVEN, format_number
+
+_SMALLEST = 0.0001  # smaller differences are not written out
+_NAMED_AFTER_PEOPLE = ("platt", "dirichlet")
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """A method and its score on rows that it was not fitted to.
+
+    Attributes:
+        name: Its short name.
+        title: Its name for people.
+        nll: Cross-validated NLL.
+        behind: How much higher that is than the lowest.
+        error: Standard error of this difference.
+        parameters: Number of fitted parameters.
+    """
+
+    name: str
+    title: str
+    nll: float
+    behind: float
+    error: float
+    parameters: int
+
+    @property
+    def phrase(self) -> str:
+        """The title inside a sentence."""
+        if self.name == GIVEN:
+            return "the scores as given"
+        return self.title if self.name in _NAMED_AFTER_PEOPLE else f"{self.title[0].lower()}{self.title[1:]}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The choice among methods by the one-standard-error rule.
+
+    The rule takes the method with the fewest parameters among those whose cross-validated NLL is higher than the lowest
+    by at most the standard error of the difference.
+
+    Attributes:
+        methods: All methods, the lowest NLL first.
+        chosen: The one that the rule takes.
+    """
+
+    methods: tuple[CrossValidated, ...]
+    chosen: CrossValidated
+
+    @classmethod
+    def of(cls, results: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, str]]) -> Choice:
+        """Read the results of an `AutoCalibrator`, given the name and title of each candidate."""
+        methods = [
+            CrossValidated(
+                name=names[result["index"]][0],
+                title=names[result["index"]][1],
+                nll=result["score"],
+                behind=result["behind"],
+                error=result["error"],
+                parameters=result["parameters"],
+            )
+            for result in results
+        ]
+        taken = next(place for place, result in enumerate(results) if result["chosen"])
+        return cls(tuple(methods), methods[taken])
+
+    @property
+    def best(self) -> CrossValidated:
+        """The method with the lowest cross-validated NLL."""
+        return self.methods[0]
+
+    @property
+    def rule(self) -> str:
+        """One sentence: what was chosen, to what it was preferred, and why.
+
+        Example:
+            >>> first = CrossValidated("beta", "Beta calibration", 0.412, 0.0, 0.0, 3)
+            >>> second = CrossValidated("platt", "Platt scaling", 0.413, 0.001, 0.002, 2)
+            >>> Choice((first, second), first).rule[:66]
+            'Beta calibration was chosen: it has the lowest cross-validated NLL'
+        """
+        chosen, best = self.chosen, self.best
+        given = chosen.name == GIVEN
+        start = "The scores as given were kept" if given else f"{chosen.title} was chosen"
+        it, its, has = ("they", "their", "have") if given else ("it", "its", "has")
+        if chosen != best:
+            reason = f"{its} cross-validated NLL is within one standard error of the lowest"
+            beside = f"{best.phrase}, {format_number(best.nll)}; difference {_difference(chosen)}"
+            fewest = (
+                f"of such methods {it} {has} the fewest parameters ({chosen.parameters} instead of {best.parameters})"
+            )
+        else:
+            reason = f"{it} {has} the lowest cross-validated NLL"
+            beside = format_number(best.nll)
+            if len(self.methods) > 1:
+                following = self.methods[1]
+                beside += f"; next, {following.phrase}, {_difference(following)} higher"
+            fewest = "no method with fewer parameters is within one standard error"
+        end = f"{it} {'need' if given else 'needs'} no fit" if not chosen.parameters else fewest
+        return f"{start}: {reason} ({beside}), and {end}."
+
+
+def _difference(method: CrossValidated) -> str:
+    """The difference from the lowest NLL with its standard error."""
+    if max(method.behind, method.error) < _SMALLEST:
+        return f"less than {_SMALLEST:.4f}"
+    return f"{method.behind:.4f} ± {method.error:.4f}"
