@@ -157,7 +157,7 @@ def test_onnx_graph_gives_the_same_numbers(name, tmp_path):
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
-@pytest.mark.parametrize("name", ["temperature", "focal-temperature", "platt", "quadratic", "histogram", "matrix"])
+@pytest.mark.parametrize("name", ["temperature", "focal-temperature", "platt", "histogram", "matrix"])
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 def test_one_column_and_probabilities_are_exported(name, kind, tmp_path):
     rng = np.random.default_rng(0)

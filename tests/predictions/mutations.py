@@ -12,13 +12,15 @@ import re
 import resource
 import struct
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
-from refocal.predictions import Predictions, PredictionsError, PredictionsReader
+from refocal.predictions import Predictions, PredictionsError, PredictionsReader, PredictionsWarning
 
+warnings.simplefilter("ignore", PredictionsWarning)  # a damaged name may be that of a column which is not used
 GROWTH = 1 << 30
 LIMIT = 20
 NUMBERS = [0, 1, 2, 7, 127, 128, 255, 256, 0x7FFF, 0xFFFF, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]

@@ -12,6 +12,7 @@ import pytest
 from refocal.predictions import PredictionsError
 from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
+from refocal.predictions.labels import Classes, LabelCoding
 from refocal.predictions.protocol import FileSize, OpenFile
 from refocal.predictions.reader import check_blocks
 from rejection import GOOD, assert_rejected
@@ -24,21 +25,21 @@ LIST = 'logits,label\n"[1, 2, 3]",0\n'
     [
         ("", "the file is empty: line 1 must be a header"),
         ("\n", "the file is empty"),
-        ("logit_0,label\n", "there are no rows"),
-        ("logit_0,label\n1,0\n1\n", r"row 1 \(line 3\): Expected 2 columns, got 1"),
-        ("logit_0,label\n1,0\n1,0,0\n", r"row 1 \(line 3\): Expected 2 columns, got 3"),
-        ("logit_0,label\n1,0\n\n1,0\n", r"logit_0, row 1 \(line 3\): must be a number, got ''"),
-        ("logit_0,label\n1,0\n1,\n", r"label, row 1 \(line 3\): must be a number, got ''"),
-        ("logit_0,label\n1,0\ncat,0\n", r"logit_0, row 1 \(line 3\): must be a number, got 'cat'"),
-        ("logit_0,label\n1,0\nNaN,0\n", r"logit_0, row 1 \(line 3\): must be finite, got nan"),
-        ("logit_0,label\n1,0\n0,1.5\n", r"label, row 1 \(line 3\): must be a whole number from 0 to 1, got 1.5"),
+        ("logit_1,label\n", "there are no rows"),
+        ("logit_1,label\n1,0\n1\n", r"row 1 \(line 3\): Expected 2 columns, got 1"),
+        ("logit_1,label\n1,0\n1,0,0\n", r"row 1 \(line 3\): Expected 2 columns, got 3"),
+        ("logit_1,label\n1,0\n\n1,0\n", r"logit_1, row 1 \(line 3\): must be a number, got ''"),
+        ("logit_1,label\n1,0\n1,\n", r"label, row 1 \(line 3\): must be a number, got ''"),
+        ("logit_1,label\n1,0\ncat,0\n", r"logit_1, row 1 \(line 3\): must be a number, got 'cat'"),
+        ("logit_1,label\n1,0\nNaN,0\n", r"logit_1, row 1 \(line 3\): must be finite, got nan"),
+        ("logit_1,label\n1,0\n0,1.5\n", r"label, row 1 \(line 3\): must be a whole number from 0 to 1, got 1.5"),
         ("prob_0,prob_1\n1,0\n0.5,0.6\n", r"prob_\.\.\., row 1 \(line 3\): must sum to 1, got 1.1"),
         ("prob_0,prob_1\n1,0\n-1,2\n", r"prob_0, row 1 \(line 3\): must be non-negative and not NaN, got -1"),
-        ("logit_0,weight\n1,0\n1,-1\n", r"weight, row 1 \(line 3\): must be non-negative and finite, got -1"),
-        ('logit_0,split\n1,a\n1,""\n', r"split, row 1 \(line 3\): must be printable, nonempty text"),
-        ('logit_0,split\n1,a\n1,"a\nb"\n', r"split, row 1 \(line 3\): must be printable, nonempty text"),
-        (f"logit_0,split\n1,a\n1,{'b' * 65}\n", r"split, row 1 \(line 3\): must be printable text of 1 to 64"),
-        (b"logit_0,split\n1,a\n1,\xff\n", r"split, row 1 \(line 3\): must be UTF-8 text"),
+        ("logit_1,weight\n1,0\n1,-1\n", r"weight, row 1 \(line 3\): must be non-negative and finite, got -1"),
+        ('logit_1,split\n1,a\n1,""\n', r"split, row 1 \(line 3\): must be printable, nonempty text"),
+        ('logit_1,split\n1,a\n1,"a\nb"\n', r"split, row 1 \(line 3\): must be printable, nonempty text"),
+        (f"logit_1,split\n1,a\n1,{'b' * 65}\n", r"split, row 1 \(line 3\): must be printable text of 1 to 64"),
+        (b"logit_1,split\n1,a\n1,\xff\n", r"split, row 1 \(line 3\): must be UTF-8 text"),
         (b"logit_\xff\n1\n", "cannot read the header"),
         (LIST + '"[1, 2]",0\n', r"logits, row 1 \(line 3\): must have 3 values per row like the rows before, got 2"),
         (LIST + '"[1, 2, b]",0\n', r"logits, row 1 \(line 3\): must be a number, got 'b'"),
@@ -78,11 +79,16 @@ NO_LIST = "logits, row 1: a value is missing" if ARROW >= 26 else "cannot read.*
         ({"logits": pa.array([[], []], pa.list_(pa.float64()))}, "logits, row 0: must have at least one value per row"),
         ({"logits": [["a", "b"]]}, "logits: must be float16, float32 or float64, got string"),
         ({"logits": ["a", "b"]}, "logits: must be float16, float32 or float64, got string"),
-        ({"logit_0": [1, 2]}, "logit_0: must be float16, float32 or float64, got int64"),
-        ({"logit_0": [1.0, None]}, "logit_0, row 1: a value is missing"),
-        ({"logit_0": [1.0, np.nan]}, "logit_0, row 1: must be finite, got nan"),
+        ({"logit_1": [1, 2]}, "logit_1: must be float16, float32 or float64, got int64"),
+        ({"logit_1": [1.0, None]}, "logit_1, row 1: a value is missing"),
+        ({"logit_1": [1.0, np.nan]}, "logit_1, row 1: must be finite, got nan"),
         ({"logits": [1.0, 2.0], "label": [0, None]}, "label, row 1: a value is missing"),
-        ({"logits": [1.0, 2.0], "label": ["a", "b"]}, "label: must be numbers, got string"),
+        (
+            {"logits": [1.0, 2.0], "label": ["a"] * 2},
+            "label: the labels a do not tell the 2 classes: name the .* --classes",
+        ),
+        ({"logits": [1.0, 2.0], "label": ["a", "b" * 257]}, "label, row 1: must be printable text of 1 to 256"),
+        ({"logits": [1.0, 2.0], "label": [[1], [2]]}, "label: must be numbers, got list"),
         ({"logits": [1.0, 2.0], "split": ["a", None]}, "split, row 1: a value is missing"),
         ({"logits": [1.0, 2.0], "split": ["a", "b" * 65]}, "split, row 1: must be printable text of 1 to 64"),
         ({"logits": [1.0, 2.0], "split": ["a", "b\0"]}, "split, row 1: must be printable text of 1 to 64"),
@@ -118,7 +124,7 @@ def test_class_names_of_parquet(names, message, tmp_path):
 
 def test_number_of_rows_differs_from_the_header():
     place = Place(Path("a.parquet"))
-    opened = OpenFile("logits", None, 5, FileSize(5, 3), place, iter([Columns(GOOD)]))
+    opened = OpenFile("logits", Classes(LabelCoding(("0", "1")), None), 5, FileSize(5, 3), place, iter([Columns(GOOD)]))
     with pytest.raises(
         PredictionsError, match=r"a\.parquet: contains 3 rows, but its header says 5: the file is damaged"
     ):

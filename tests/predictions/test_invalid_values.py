@@ -43,8 +43,7 @@ VALUES = [
     ({"labels": [0, 0.5, 1]}, "labels, row 1: must be a whole number from 0 to 1, got 0.5"),
     ({"labels": [0, 1, np.nan]}, "labels, row 2: must be a whole number from 0 to 1, got nan"),
     ({"labels": [0, 1]}, r"labels: must have shape \(3,\), one value per row, got \(2,\)"),
-    ({"labels": ["a", "b", "c"]}, "labels: must be numbers, got <U1"),
-    ({"labels": [True, False, True]}, "labels: must be numbers, got bool"),
+    ({"labels": [0j, 1j, 0j]}, "labels: must be numbers, got complex128"),
     ({"sample_weight": [0, -1, 1]}, "sample_weight, row 1: must be non-negative and finite, got -1"),
     ({"sample_weight": [0, 1, np.inf]}, "sample_weight, row 2: must be non-negative and finite, got inf"),
     ({"sample_weight": [[0, 1, 2]]}, r"sample_weight: must have shape \(3,\), one value per row, got \(1, 3\)"),
@@ -69,7 +68,13 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("given", "message"), VALUES)
+WORDS = [  # labels of files, but not of arrays
+    ({"labels": ["a", "b", "c"]}, "labels: must be numbers, got <U1"),
+    ({"labels": [True, False, True]}, "labels: must be numbers, got bool"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), [*VALUES, *WORDS])
 def test_values_as_arguments(given, message):
     arguments = {"input": "logits", "scores": GOOD, **given}
     with pytest.raises(PredictionsError, match="^" + message):

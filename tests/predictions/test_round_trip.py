@@ -84,12 +84,13 @@ def test_one_column_keeps_its_shape_and_has_two_classes(suffix, input, shape, tm
     assert predictions.classes == 2
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_class_names_come_back(suffix, tmp_path):
-    predictions = replace(sample(classes=3), class_names=("cat", "<b>", "Eule é"))
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("names", [("cat", "<b>", 'Eule, "é"'), ("1", "2", "3")])
+def test_class_names_come_back(suffix, names, tmp_path):
+    predictions = replace(sample(classes=3), class_names=names)
     path = tmp_path / f"a{suffix}"
     predictions.write(path)
-    assert_same(Predictions.read(path), predictions)
+    assert_same(Predictions.read(path), predictions, text=suffix == ".csv")
     with PredictionsReader(path) as blocks:
         assert blocks.class_names == predictions.class_names
 

@@ -219,32 +219,35 @@ def _find_knots(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | 
     totals = counts[~positive].sum(), counts[positive].sum()
     order = np.argsort(scores, kind="stable")
     below = np.cumsum((counts / np.where(positive, totals[1], totals[0]))[order])
-    # 1e-12: rounding of the sums must not move a knot to the next score
     low, high = scores[order][np.searchsorted(below, np.array([0.01, 0.99]) * below[-1] - 1e-12)]
     return float(low), float(high)
 
 
 def _fit_rising(features: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Fit the coefficients of two rising features, at least 0, and of a constant."""
-    coefficients = _fit_smoothed(features, positive, weights)
-    kept = [0, 1, 2]
-    while len(kept) > 1 and np.min(coefficients[kept[:-1]]) < 0:
-        # The map decreases somewhere: drop its most negative coefficient and fit again. The NLL is convex, so if one
-        # coefficient is negative, it is 0 at the bounded minimum. If both are, the labels fall with either feature:
-        # then the constant is the minimum, and the next turn finds it.
-        del kept[int(np.argmin(coefficients[kept[:-1]]))]
-        coefficients = np.zeros(3)
-        coefficients[kept] = _fit_smoothed(features[:, kept], positive, weights)
-    return coefficients
+    """Fit coefficients of two rising features and a constant, the first two at least 0.
+
+    The NLL is convex. So if the free minimum lies outside, the minimum is on an edge: a coefficient is 0.
+    """
+    free = _fit_smoothed(features, positive, weights)
+    if np.min(free[:-1]) >= 0:
+        return free
+    edges = [np.zeros(3), np.zeros(3), np.zeros(3)]
+    edges[0][2:] = _fit_smoothed(features[:, 2:], positive, weights)
+    for kept in (0, 1):
+        edges[1 + kept][[kept, 2]] = _fit_smoothed(features[:, [kept, 2]], positive, weights)
+    targets, share = _smooth_labels(positive, weights)
+
+    def nll(coefficients: np.ndarray) -> float:
+        scores = features @ coefficients
+        return float(share @ (np.logaddexp(0.0, scores) - targets * scores))
+
+    return min((edge for edge in edges if np.min(edge[:-1]) >= 0), key=nll)
 
 
 def _fit_smoothed(features: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     """Fit the coefficients of features (N, d), the constant last, to labels smoothed as Platt proposed."""
-    counts = np.ones(len(positive)) if weights is None else weights
-    total, own = counts.sum(), counts[positive].sum()
-    targets = np.where(positive, (own + 1) / (own + 2), 1 / (total - own + 2))
+    targets, share = _smooth_labels(positive, weights)
     # Features are centered and scaled, so that Newton's steps are well conditioned.
-    share = counts / total
     center, spread = share @ features, np.sqrt(share @ (features - share @ features) ** 2)
     spread[spread <= 1e-12 * np.abs(center)] = 1.0  # the spread of equal numbers is rounding alone
     center[-1], spread[-1] = 0.0, 1.0
@@ -252,3 +255,10 @@ def _fit_smoothed(features: np.ndarray, positive: np.ndarray, weights: np.ndarra
     coefficients = scaled / spread
     coefficients[-1] -= coefficients @ center
     return coefficients
+
+
+def _smooth_labels(positive: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the labels as Platt smooths them, and weights that sum to 1."""
+    counts = np.ones(len(positive)) if weights is None else weights
+    total, own = counts.sum(), counts[positive].sum()
+    return np.where(positive, (own + 1) / (own + 2), 1 / (total - own + 2)), counts / total

@@ -5,10 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from refocal.cli.options import Commands, add_command, add_engine, add_force
+from refocal.cli.options import Commands, add_columns, add_command, add_engine, add_force
 
 _EXAMPLES = """\
 refocal apply cal.json new.parquet --out probs.parquet
+refocal apply cal.json customers.csv --prob churn_probability --out calibrated.csv    # keeps the other columns
 refocal apply cal.json 'new/*.parquet' --out probs --engine ray    # run again to resume"""
 
 
@@ -20,6 +21,7 @@ def add_parser(commands: Commands) -> None:
     command.add_argument(
         "--out", metavar="PATH", required=True, help="write the probabilities: a file, or a folder for many files"
     )
+    add_columns(command)
     add_force(command)
     add_engine(command, owner="refocal.scale.application:apply")
 
@@ -28,6 +30,7 @@ def run(options: Namespace) -> None:
     """Calibrate one file into a file, or many into a folder."""
     from refocal.calibrators import load
     from refocal.cli.data_sets import is_data_set
+    from refocal.cli.inputs import choose_columns
     from refocal.cli.output import SUFFIXES, check_outputs, show
     from refocal.cli.progress import track
     from refocal.scale.application import calibrate_file
@@ -46,6 +49,7 @@ def run(options: Namespace) -> None:
             load(options.calibrator),
             options.files[0],
             options.out,
+            columns=choose_columns(options),
             overwrite=options.force,
             progress=lambda rows: progress.step(f"calibrating: {rows:,} rows"),
         )
@@ -57,6 +61,7 @@ def _run_many(options: Namespace) -> None:
     from refocal import scale
     from refocal.calibrators import load
     from refocal.cli.data_sets import engine_settings
+    from refocal.cli.inputs import choose_columns
     from refocal.cli.output import show
     from refocal.cli.progress import track
 
@@ -65,6 +70,7 @@ def _run_many(options: Namespace) -> None:
             load(options.calibrator),
             options.files,
             options.out,
+            columns=choose_columns(options),
             overwrite=options.force,
             progress=progress.show_files,
             **engine_settings(options),

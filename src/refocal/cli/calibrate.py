@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli.options import Commands, add_command, add_engine, add_force, add_memory, add_option
+from refocal.cli.options import Commands, add_columns, add_command, add_engine, add_force, add_memory, add_option
 
 if TYPE_CHECKING:
     from refocal._check import Input
@@ -74,6 +74,7 @@ def add_parser(commands: Commands) -> None:
     command.add_argument("--save", metavar="FILE", help="write the calibrator: .json")
     command.add_argument("--out", metavar="FILE", help="write the calibrated test predictions: .npz, .parquet or .csv")
     command.add_argument("--report", metavar="FILE", help="write a report: .html or .json")
+    add_columns(command)
     add_force(command)
     add_memory(command)
     add_engine(command, owner="refocal.scale.fitting:calibrate")
@@ -83,7 +84,7 @@ def run(options: Namespace) -> None:
     """Fit and report: in memory, block by block, or on a cluster."""
     from refocal.cli import memory
     from refocal.cli.data_sets import is_data_set
-    from refocal.cli.inputs import read_val_and_test
+    from refocal.cli.inputs import choose_columns, read_val_and_test
     from refocal.cli.output import check_outputs, note
     from refocal.cli.progress import track
     from refocal.cli.workflow import cross_fit, finish, fit_and_measure, hold_out_and_measure
@@ -102,7 +103,8 @@ def run(options: Namespace) -> None:
     settings |= _given(options, "method")
     with track() as progress:
         progress.step(f"reading {options.val}")
-        val, test = read_val_and_test(options.val, options.test)
+        columns = choose_columns(options)
+        val, test = read_val_and_test(options.val, options.test, columns, carry=bool(options.out))
         source = Path(options.test or options.val).name
         if test is not None and options.holdout is not None:
             msg = "--holdout is only for predictions without --test and without the splits val and test"
@@ -121,6 +123,7 @@ def run(options: Namespace) -> None:
 def _run_data_set(options: Namespace, loss: dict[str, Any]) -> None:
     """Fit to files, and measure others before and after."""
     from refocal.cli import data_sets
+    from refocal.cli.inputs import choose_columns
     from refocal.cli.output import check_outputs
     from refocal.cli.progress import track
     from refocal.cli.workflow import show_report
@@ -133,8 +136,9 @@ def _run_data_set(options: Namespace, loss: dict[str, Any]) -> None:
     check_outputs(options, [])
     val = find_files(options.val)
     test = val if options.test is None else find_files(options.test)
-    form = require_form(val)
-    test_form = require_form(test)
+    columns = choose_columns(options)
+    form = require_form(val, columns, data_set=test)
+    test_form = form if test == val else require_form(test, columns, data_set=val)
     form.check(test_form._replace(weighted=form.weighted))
     method = options.method or _BLOCK_METHODS[0]
     calibrator = _make_calibrator(method, loss, form.input)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli.options import Commands, add_command, add_engine, add_force, add_memory
+from refocal.cli.options import Commands, add_columns, add_command, add_engine, add_force, add_memory
 
 if TYPE_CHECKING:
     from refocal.predictions import Predictions
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 refocal evaluate test.npz
+refocal evaluate customers.csv --label churned --prob churn_probability
 refocal evaluate first.npz second.npz    # side by side, with a paired test
 refocal evaluate 'preds/*.parquet' --engine ray --address auto"""
 
@@ -26,6 +27,7 @@ def add_parser(commands: Commands) -> None:
     command.add_argument("files", nargs="+", metavar="FILE", help="predictions with labels: .npz, .parquet or .csv")
     command.add_argument("--split", help="use only the rows of this split")
     command.add_argument("--report", metavar="FILE", help="write a report of one file: .html or .json")
+    add_columns(command)
     add_force(command)
     add_memory(command)
     add_engine(command, owner="refocal.scale.measuring:evaluate")
@@ -35,16 +37,16 @@ def run(options: Namespace) -> None:
     """Measure files: each alone, several side by side, or all as one data set."""
     from refocal import scale
     from refocal.cli import comparison, data_sets, memory
-    from refocal.cli.inputs import read_labeled
+    from refocal.cli.inputs import choose_columns, read_labeled
     from refocal.cli.output import check_outputs, note
     from refocal.cli.progress import track
 
-    files, split = options.files, options.split
+    files, split, columns = options.files, options.split, choose_columns(options)
     if data_sets.is_data_set(options, files):
         data_sets.reject_options(options, "report")
         engine = data_sets.engine_settings(options)
         with track() as progress:
-            report = scale.evaluate(files, split=split, progress=progress.show_files, **engine)
+            report = scale.evaluate(files, split=split, columns=columns, progress=progress.show_files, **engine)
         _show(options, [report], [])
         return
     check_outputs(options, files)
@@ -58,7 +60,7 @@ def run(options: Namespace) -> None:
             raise ValueError(msg)
         note(f"reading block by block, without intervals: {why}")
         with track() as progress:
-            settings = {"split": split, "progress": progress.show_files}
+            settings = {"split": split, "columns": columns, "progress": progress.show_files}
             reports = [scale.evaluate(file, source=Path(file).name, **settings) for file in files]
         _show(options, reports, [])
         return
@@ -66,7 +68,7 @@ def run(options: Namespace) -> None:
         several, reports = [], []
         for file in files:
             progress.step(f"reading {file}")
-            several.append(read_labeled(file, split))
+            several.append(read_labeled(file, split, columns, files))
         for file, predictions in zip(files, several, strict=True):
             progress.step(f"measuring {file}")
             reports.append(_measure(predictions, file, by_class=bool(options.report)))

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import csv
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from refocal.predictions import Predictions
+from refocal.predictions import ColumnChoice, Predictions
 from refocal.scale.parts import check_finite
 
 
-def read_labeled(file: str, split: str | None) -> Predictions:
-    """Read predictions that have labels, or those of one split."""
-    predictions = Predictions.read(file)
+def choose_columns(options: Namespace) -> ColumnChoice:
+    """Take the columns that the options name."""
+    return ColumnChoice(
+        label=options.label,
+        prob=options.prob,
+        logit=options.logit,
+        ignore=options.ignore or (),
+        classes=None if options.classes is None else next(csv.reader([options.classes]), []),
+    )
+
+
+def read_labeled(
+    file: str, split: str | None, columns: ColumnChoice | None = None, data_set: Sequence[str] = ()
+) -> Predictions:
+    """Read predictions that have labels, or those of one split; files of one `data_set` have the same classes."""
+    predictions = Predictions.read(file, columns=columns, data_set=[Path(other) for other in data_set])
     return _check_labels(predictions if split is None else predictions.select(split), file)
 
 
-def read_val_and_test(val: str, test: str | None) -> tuple[Predictions, Predictions | None]:
+def read_val_and_test(
+    val: str, test: str | None, columns: ColumnChoice | None = None, *, carry: bool = False
+) -> tuple[Predictions, Predictions | None]:
     """Read the predictions to fit to and those to measure on.
 
     Args:
         val: The file to fit to.
         test: The file to measure on; None if `val` holds both, as splits, or is all there is.
+        columns: The columns of both files, where their names do not tell.
+        carry: Whether to keep all columns of the predictions to measure on, to write them again.
 
     Returns:
         Both. The second is None if there are no others to measure on: `val` stands alone and has no splits.
     """
-    first = Predictions.read(val)
+    both = [Path(file) for file in (val, test) if file is not None]  # their labels mean the same
+    first = Predictions.read(val, columns=columns, carry=carry and test is None, data_set=both)
     splits = [] if first.split is None else np.unique(first.split).tolist()
     if test is None and len(splits) < 2:
         check_finite(_check_labels(first, val), val)
@@ -35,7 +56,7 @@ def read_val_and_test(val: str, test: str | None) -> tuple[Predictions, Predicti
         found = ", ".join(map(repr, splits[:10]))
         msg = f"{val} must have rows of the splits val and test, or one split, or --test beside it, got {found}"
         raise ValueError(msg)
-    second = first if test is None else Predictions.read(test)
+    second = first if test is None else Predictions.read(test, columns=columns, carry=carry, data_set=both)
     if first.split is None and test is not None and Path(val).samefile(test):
         msg = f"{val} cannot be both fitted to and measured on: give other test predictions"
         raise ValueError(msg)
@@ -59,6 +80,6 @@ def read_val_and_test(val: str, test: str | None) -> tuple[Predictions, Predicti
 
 def _check_labels(predictions: Predictions, file: str) -> Predictions:
     if predictions.labels is None:
-        msg = f"{file} has no labels, which measuring and fitting need"
+        msg = f"{file} has no labels, which measuring and fitting need: name their column with --label"
         raise ValueError(msg)
     return predictions

@@ -6,6 +6,10 @@ import argparse
 import re
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from refocal.predictions import ColumnChoice
 
 DEFAULT = "4G"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -33,7 +37,7 @@ def format_size(number: int) -> str:
     return f"{number}B"
 
 
-def estimate(files: Sequence[str], *, per_score: int) -> int:
+def estimate(files: Sequence[str], *, per_score: int, columns: ColumnChoice | None = None) -> int:
     """Estimate the memory for holding whole files, from their headers; the size on disk says little."""
     from refocal.predictions import PredictionsReader
     from refocal.predictions.errors import NoRowsError
@@ -41,7 +45,7 @@ def estimate(files: Sequence[str], *, per_score: int) -> int:
     total = 0
     for file in files:
         try:
-            with PredictionsReader(file) as blocks:
+            with PredictionsReader(file, columns=columns) as blocks:
                 total += per_score * blocks.size.scores + _PER_ROW * blocks.size.rows
         except NoRowsError:
             continue
@@ -50,7 +54,9 @@ def estimate(files: Sequence[str], *, per_score: int) -> int:
 
 def find_excess(options: Namespace, files: Sequence[str], *, per_score: int) -> str | None:
     """Say why files cannot be held within --memory; None if they can."""
-    need = estimate(files, per_score=per_score)
+    from refocal.cli.inputs import choose_columns
+
+    need = estimate(files, per_score=per_score, columns=choose_columns(options))
     if need <= options.memory:
         return None
     limit = format_size(options.memory)

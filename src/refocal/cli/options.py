@@ -90,6 +90,37 @@ def add_memory(command: Any) -> None:
     )
 
 
+def add_columns(command: Any) -> None:
+    """Add the options that name columns of files."""
+    group = command.add_argument_group(
+        "columns",
+        "which columns of a file to use (npz: arrays); what is not given is guessed from their names, and said",
+    )
+    group.add_argument("--label", metavar="COLUMN", help="column of the labels")
+    scores = group.add_mutually_exclusive_group()
+    scores.add_argument(
+        "--prob",
+        action="append",
+        metavar="COLUMN",
+        help="column of probabilities: one for the probability of the second class of two; a quoted pattern such as "
+        "'p_*', or the option several times, for one column per class",
+    )
+    scores.add_argument(
+        "--logit", action="append", metavar="COLUMN", help="like --prob, for logits (one column: log-odds)"
+    )
+    group.add_argument(
+        "--ignore",
+        action="append",
+        metavar="COLUMN",
+        help="neither use nor write this column; may be a quoted pattern, and given several times",
+    )
+    group.add_argument(
+        "--classes",
+        metavar="NAMES",
+        help="the label of each class, in the order of the classes and separated by commas, such as no,yes",
+    )
+
+
 def add_force(command: Any) -> None:
     """Add --force."""
     command.add_argument("--force", action="store_true", help="overwrite existing files")

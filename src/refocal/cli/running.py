@@ -30,10 +30,13 @@ def run(parser: ArgumentParser, arguments: Sequence[str] | None = None) -> int:
         os.environ.pop("COLUMNS", None)
     try:
         options = parser.parse_args(arguments)
+        from refocal.predictions.errors import PredictionsWarning  # not needed for --help
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of overflow: the results are checked
             warnings.simplefilter("ignore", FutureWarning)  # of libraries, meant for programmers
             warnings.simplefilter("always", SkippedWarning)
+            warnings.simplefilter("default", PredictionsWarning)  # each text once
             warnings.showwarning = lambda message, *_, **__: _report(parser.prog, " ".join(str(message).split()))
             with _reserve_output(options):
                 options.run(options)

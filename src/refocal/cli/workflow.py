@@ -103,7 +103,7 @@ def finish(options: Namespace, outcome: Outcome) -> None:
         from refocal.scale.application import with_probs
 
         probs = selection.predict_proba(test.scores) if probs is None else probs
-        with_probs(test, probs, options.out).write(options.out, overwrite=options.force)
+        with_probs(test, probs).write(options.out, overwrite=options.force)
         written["predictions"] = options.out
     if options.report:
         report.save(options.report, overwrite=options.force)

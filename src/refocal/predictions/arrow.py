@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from refocal.predictions.checks import SPLIT_LENGTH, Columns
+from refocal.predictions.carried import Carried
+from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
 from refocal.predictions.errors import Place
-from refocal.predictions.header import Header
+from refocal.predictions.header import Header, ask, name_outputs
+from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels
 from refocal.predictions.predictions import Predictions
 
 
@@ -21,20 +23,75 @@ def require_arrow() -> None:
         raise ImportError(message) from error
 
 
-def from_arrow(batch: Any, header: Header, place: Place) -> Columns:
+def from_arrow(batch: Any, header: Header, coding: LabelCoding, place: Place) -> Columns:
     """Convert a record batch to columns; reject missing values, but do not check values otherwise."""
-    present = set(batch.schema.names)
-    if header.numbered:
+    if header.per_class:
         parts = [_numbers(batch.column(name), name, place, scores=True) for name in header.columns]
         scores = np.concatenate(parts).reshape(len(parts), -1).T  # one class after another, as in the file
     else:
-        scores = _lists_or_numbers(batch.column(header.input), header.input, place)
+        scores = _lists_or_numbers(batch.column(header.columns[0]), header.columns[0], place)
+    labels = None if header.label is None else read_labels(batch.column(header.label), header.label, place)
     return Columns(
         scores,
-        _numbers(batch.column("label"), "label", place) if "label" in present else None,
-        _text(batch.column("split"), place) if "split" in present else None,
-        _numbers(batch.column("weight"), "weight", place) if "weight" in present else None,
+        None if labels is None else coding.decode(labels, place),
+        None if header.split is None else _text(batch.column(header.split), header.split, place),
+        None if header.weight is None else _numbers(batch.column(header.weight), header.weight, place),
     )
+
+
+def carry(batch: Any, header: Header) -> Carried:
+    """Keep all columns beside the scores."""
+    import pyarrow as pa
+
+    table = pa.Table.from_batches([batch]).drop_columns(list(header.columns)).replace_schema_metadata(None)
+    return Carried(table, header.label, header.others, header.per_class)
+
+
+def find_label_kind(dtype: Any) -> LabelKind:
+    """Say what a column of labels holds, by its type."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(dtype):
+        return "booleans"
+    return "text" if is_text(dtype) else "numbers"
+
+
+def read_labels(array: Any, name: str, place: Place) -> RawLabels:
+    """Convert a column of labels; reject missing values."""
+    import pyarrow as pa
+
+    if is_text(array.type):
+        return _code(array, name, place, longest=NAME_LENGTH)
+    if pa.types.is_boolean(array.type):
+        _reject_null(array, name, place)
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    return _numbers(array, name, place)
+
+
+def is_text(dtype: Any) -> bool:
+    """Whether a column holds text."""
+    import pyarrow as pa
+
+    dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
+
+
+def carried_columns(carried: Carried) -> dict[str, Any]:
+    """Return the columns that are written as they were read."""
+    return dict(zip(carried.table.column_names, carried.table.columns, strict=True))
+
+
+def add_scores(columns: dict[str, Any], block: Predictions, scores: np.ndarray, place: Place) -> dict[str, Any]:
+    """Append one column per class, or one column for two classes, named after the classes."""
+    import pyarrow as pa
+
+    matrix = scores.reshape(len(block), -1)
+    for index, name in enumerate(name_outputs(matrix.shape[1], block.class_names, block.input)):
+        if name in columns:
+            message = f"column {name!r} is there already: rename it, or leave it out with {ask('ignore')}"
+            raise place.error(message)
+        columns[name] = pa.array(matrix[:, index])
+    return columns
 
 
 def optional_columns(block: Predictions) -> dict[str, Any]:
@@ -79,27 +136,34 @@ def _numbers(array: Any, name: str, place: Place, *, scores: bool = False, class
     return array.to_numpy(zero_copy_only=False)
 
 
-def _text(array: Any, place: Place) -> np.ndarray:
+def _text(array: Any, name: str, place: Place) -> np.ndarray:
+    if not is_text(array.type):
+        message = f"must be text, got {array.type}"
+        raise place.error(message, column=name)
+    values, codes = _code(array, name, place, longest=SPLIT_LENGTH)
+    return np.array([value[:SPLIT_LENGTH] for value in values])[codes]
+
+
+def _code(array: Any, name: str, place: Place, *, longest: int) -> CodedText:
+    """Convert text to its different values and their codes; reject values that are missing or too long."""
     import pyarrow as pa
 
-    dtype = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    if not (pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
-        message = f"must be text, got {array.type}"
-        raise place.error(message, column="split")
-    _reject_null(array, "split", place)
-    with place.parsing("split"):
+    _reject_null(array, name, place)
+    with place.parsing(name):
         coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-        names = coded.dictionary.to_pylist()
+        values = coded.dictionary.to_pylist()
         codes = coded.indices.to_numpy(zero_copy_only=False)
-    for code, name in enumerate(names):
+    for code, value in enumerate(values):
         # checked here because NumPy pads every string to the longest one and drops a trailing NUL
-        if (name is None or len(name) > SPLIT_LENGTH or "\0" in name) and (codes == code).any():
+        if (value is None or len(value) > longest or "\0" in value) and (codes == code).any():
             row = int(np.argmax(codes == code))
-            found = name if name is None else name[: SPLIT_LENGTH + 1]
-            message = f"must be printable text of 1 to {SPLIT_LENGTH} characters, got {found!r}"
-            raise place.error(message, column="split", row=row)
-    with place.parsing("split"):  # codes of a damaged dictionary can point beyond its end
-        return np.array([(name or "")[:SPLIT_LENGTH] for name in names])[codes]
+            found = value if value is None else value[: longest + 1]
+            message = f"must be printable text of 1 to {longest} characters, got {found!r}"
+            raise place.error(message, column=name, row=row)
+    if len(codes) and not 0 <= codes.min() <= codes.max() < len(values):
+        message = "points beyond its dictionary: the file is damaged"
+        raise place.error(message, column=name)
+    return CodedText([value or "" for value in values], codes)
 
 
 def _reject_null(array: Any, name: str, place: Place, classes: int = 1) -> None:

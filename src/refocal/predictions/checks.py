@@ -9,6 +9,7 @@ import numpy as np
 
 from refocal import _check
 from refocal._check import Input
+from refocal.predictions.carried import Carried
 from refocal.predictions.errors import Place
 
 SPLIT_LENGTH = 64  # characters; split names are words such as "val", and a limit bounds the memory that a file can take
@@ -22,8 +23,9 @@ class Columns(NamedTuple):
     labels: np.ndarray | None = None
     split: np.ndarray | None = None
     sample_weight: np.ndarray | None = None
+    carried: Carried | None = None
 
-    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Columns:
+    def map(self, function: Callable[[Any], Any]) -> Columns:
         """Apply a function to each array that is present."""
         return Columns(function(self.scores), *(None if array is None else function(array) for array in self[1:]))
 
@@ -38,7 +40,45 @@ def check_columns(columns: Columns, input: Input, place: Place) -> Columns:
         None if labels is None else _labels(labels, rows, classes, place),
         None if split is None else _split(split, rows, place),
         None if weights is None else _weights(weights, rows, place),
+        columns.carried,
     )
+
+
+_MOST_ROUNDING = 0.05  # of a sum of probabilities, however many classes there are
+
+
+def normalize_rounded(scores: np.ndarray, input: Input) -> tuple[np.ndarray, bool]:
+    """Normalize rows of probabilities that do not sum to 1 only because they are rounded to d decimals.
+
+    Rounding moves each of K values by at most 10^-d / 2, so their sum by at most K 10^-d / 2. Other rows stay as they
+    are.
+
+    Returns:
+        The scores, and whether any row was normalized.
+    """
+    if input != "probs" or scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype not in (np.float32, np.float64):
+        return scores, False
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = scores.sum(axis=1)
+        off = np.abs(sums - 1)
+        # Half of the tolerance of other checks, because they may add the values in another order.
+        least = _check.sum_tolerance(scores.dtype.itemsize * 8) / 2
+        rows = np.flatnonzero((off > least) & (off <= _MOST_ROUNDING))
+        if not len(rows):
+            return scores, False
+        precision = 8 * float(np.finfo(scores.dtype).eps)
+        rounded = np.zeros(len(rows), dtype=bool)
+        values = scores[rows].astype(np.float64)
+        for decimals in range(2, 6):
+            scaled = values * 10**decimals
+            whole = (np.abs(scaled - np.rint(scaled)) <= precision * np.maximum(scaled, 1)).all(axis=1)
+            rounded |= whole & (off[rows] <= values.shape[1] * 0.5 * 10.0**-decimals * (1 + 1e-6))
+    rows = rows[rounded]
+    if not len(rows):
+        return scores, False
+    result = scores.copy()
+    result[rows] /= sums[rows, None]
+    return result, True
 
 
 def count_classes(shape: tuple[int, ...]) -> int:
@@ -156,7 +196,7 @@ def _reject(bad: np.ndarray, matrix: np.ndarray, allowed: str, input: Input, pla
     if bad.any():
         row, index = (int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
         message = f"{allowed}, got {matrix[row, index]}"
-        is_one_column = matrix.shape[1] == 1 and not place.numbered  # a single column describes both classes
+        is_one_column = matrix.shape[1] == 1 and not place.columns  # a single column describes both classes
         raise place.error(message, column=place.name_scores(input, None if is_one_column else index), row=row)
 
 

@@ -3,74 +3,156 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from refocal._check import Input
 from refocal.predictions import arrow, checks, header
 from refocal.predictions.checks import Columns
+from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsError
+from refocal.predictions.header import ask, name_outputs
+from refocal.predictions.labels import LabelCoding, LabelKind, RawLabels, settle_classes
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.protocol import FileSize, OpenFile
+from refocal.predictions.protocol import FileSize, OpenFile, Request
 
 _LONGEST_LINE = 1 << 25  # bytes: a million columns
 _BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 @contextmanager
-def open_reader(path: Path, *, whole: bool) -> Iterator[OpenFile]:  # noqa: ARG001 (always reads block by block)
-    """Open a csv file."""
+def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
+    """Open a csv file; it is always read block by block."""
+    with _open(path, request.choice) as (file, text):
+        columns, place = text.columns, text.place
+        scores = len(columns.columns) if columns.per_class else 1 + text.sample(columns.columns[0]).count(",")
+        about = os.fstat(file.fileno()).st_size // max(1, text.row_bytes)
+        kind = None if columns.label is None else text.label_kind
+        given = request.choice.classes
+        classes = settle_classes(columns, max(2, scores), kind, request.scan, place, given=given)
+        blocks = _blocks(file, text, classes.coding, carry=request.carry)
+        yield OpenFile(columns.input, classes, None, FileSize(about, scores), place, blocks, columns.guesses)
+
+
+def read_labels(path: Path, choice: ColumnChoice) -> Iterator[RawLabels]:
+    """Read only the labels; nothing if there are none."""
+    with _open(path, choice) as (file, text):
+        label = text.columns.label
+        if label is not None:
+            for batch, place in _batches(file, text, [label], text.column_types()):
+                yield arrow.read_labels(batch.column(0), label, place)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The header of a csv file and its first row."""
+
+    names: list[str]
+    columns: header.Header
+    place: Place
+    first: dict[str, str]
+    row_bytes: int
+    block_size: int
+
+    def sample(self, column: str) -> str:
+        """Return the value of a column in the first row."""
+        return self.first.get(column, "")
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Say what the labels are, by the first one: numbers, or text."""
+        label = self.sample(str(self.columns.label)).strip()
+        return "numbers" if not label or _NUMBER.fullmatch(label) else "text"
+
+    def column_types(self) -> dict[str, Any]:
+        """Return the type of each column: other columns are text."""
+        import pyarrow as pa
+
+        numbers = {*(self.columns.columns if self.columns.per_class else ()), self.columns.weight}
+        if self.label_kind == "numbers":
+            numbers.add(self.columns.label)
+        return {name: pa.float64() if name in numbers else pa.string() for name in self.names}
+
+
+@contextmanager
+def _open(path: Path, choice: ColumnChoice) -> Iterator[tuple[BinaryIO, _Text]]:
     arrow.require_arrow()
     place = Place(path, labels="label", sample_weight="weight", has_lines=True)
     place.check_regular()
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
-        names = _names(first, place)
-        columns = header.parse_column_names(names, place)
-        place = replace(place, numbered=columns.numbered)
-        # a block must hold a row: numbers are not much longer than their names, and lists have about the same length
+        names = _fields(first, place)
+        if not names:
+            message = "the file is empty: line 1 must be a header with the names of the columns"
+            raise place.error(message)
+        columns = header.parse_column_names(names, choice, place)
+        per_class = columns.columns if columns.per_class else ()
+        place = replace(place, labels=columns.label or "label", columns=per_class, scores=columns.columns[0])
         second = file.readline(_LONGEST_LINE)
+        try:
+            sample = dict(zip(names, _fields(second, place), strict=False))
+        except PredictionsError:  # reported with its line when the rows are read
+            sample = {}
+        # a block must hold a row: numbers are not much longer than their names, and lists have about the same length
         block_size = max(_BLOCK_BYTES, 4 * len(first), 4 * len(second))
-        about = os.fstat(file.fileno()).st_size // max(1, len(second))
-        size = FileSize(about, len(columns.columns) if columns.numbered else 1 + second.count(b","))
         file.seek(0)
-        yield OpenFile(
-            columns.input, None, None, size, place, _blocks(file, names, columns, place, block_size=block_size)
-        )
+        yield file, _Text(names, columns, place, sample, len(second), block_size)
 
 
-def _names(line: bytes, place: Place) -> list[str]:
+def _fields(line: bytes, place: Place) -> list[str]:
     with place.parsing("the header"):
         text = re.split(rb"[\r\n]", line.removeprefix(b"\xef\xbb\xbf"), maxsplit=1)[0].decode()
-        names = next(csv.reader([text], strict=True), [])
-    if not names:
-        message = "the file is empty: line 1 must be a header with the names of the columns"
-        raise place.error(message)
-    return names
+        return next(csv.reader([text], strict=True), [])
 
 
-def _blocks(
-    file: BinaryIO, names: list[str], columns: header.Header, place: Place, *, block_size: int
-) -> Iterator[Columns]:
+def _blocks(file: BinaryIO, text: _Text, coding: LabelCoding, *, carry: bool) -> Iterator[Columns]:
     import pyarrow as pa
+
+    columns = text.columns
+    used = [*columns.columns, *(name for name in (columns.label, columns.split, columns.weight) if name is not None)]
+    wanted = {*used, *(columns.others if carry else ())}
+    types = text.column_types()
+    # carried columns keep their text, so their numbers are parsed here
+    parsed = [name for name in used[len(columns.columns) :] if carry and types[name] == pa.float64()]
+    types |= dict.fromkeys(parsed, pa.string())
+    lists: bool | None = None
+    for read, place in _batches(file, text, [name for name in text.names if name in wanted], types):
+        batch = read
+        if not columns.per_class:
+            name = columns.columns[0]
+            if lists is None:
+                lists = batch.column(name)[0].as_py().lstrip().startswith("[")
+            batch = _set(batch, name, _parse(batch.column(name), name, place, lists=lists))
+        for name in parsed:
+            batch = _set(batch, name, _parse(batch.column(name), name, place, lists=False))
+        found = arrow.from_arrow(batch, columns, coding, place)
+        yield found._replace(carried=arrow.carry(read, columns)) if carry else found
+
+
+def _set(batch: Any, name: str, column: Any) -> Any:
+    return batch.set_column(batch.schema.get_field_index(name), name, column)
+
+
+def _batches(file: BinaryIO, text: _Text, wanted: list[str], types: dict[str, Any]) -> Iterator[tuple[Any, Place]]:
+    """Read batches of some columns, each with its place."""
     from pyarrow import csv as arrow_csv
 
-    # one column of scores may hold numbers or lists, depending on its first value
-    texts = {"split", columns.input}
-    types = {name: pa.string() if name in texts else pa.float64() for name in names}
+    place = text.place
     # one thread: only then does pyarrow count rows and report them in its messages
-    reading = arrow_csv.ReadOptions(use_threads=False, block_size=block_size, skip_rows=1, column_names=names)
+    reading = arrow_csv.ReadOptions(use_threads=False, block_size=text.block_size, skip_rows=1, column_names=text.names)
     parsing = arrow_csv.ParseOptions(ignore_empty_lines=False)
-    converting = arrow_csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False)
+    converting = arrow_csv.ConvertOptions(
+        column_types=types, null_values=[], strings_can_be_null=False, include_columns=wanted
+    )
     batches: Iterator[Any] | None = None
-    lists: bool | None = None
     while True:
         try:
             with place.parsing("the text"):
@@ -78,20 +160,12 @@ def _blocks(
                     batches = arrow_csv.open_csv(file, reading, parsing, converting)
                 batch = next(batches, None)
         except PredictionsError as error:
-            raise _with_line(error, names, place) from error.__cause__
+            raise _with_line(error, text.names, place) from error.__cause__
         if batch is None:
             return
-        if not batch.num_rows:
-            continue
-        if not columns.numbered:
-            if lists is None:
-                lists = batch.column(columns.input)[0].as_py().lstrip().startswith("[")
-            index = batch.schema.get_field_index(columns.input)
-            batch = batch.set_column(
-                index, columns.input, _parse(batch.column(index), columns.input, place, lists=lists)
-            )
-        yield arrow.from_arrow(batch, columns, place)
-        place = replace(place, first_row=place.first_row + batch.num_rows)
+        if batch.num_rows:
+            yield batch, place
+            place = replace(place, first_row=place.first_row + batch.num_rows)
 
 
 _ARROW_MESSAGE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): (.*)", re.DOTALL)
@@ -109,23 +183,23 @@ def _with_line(error: PredictionsError, names: list[str], place: Place) -> Predi
     return at.error(reason, column=names[int(column)] if column else None, row=0)
 
 
-def _parse(texts: Any, input: Input, place: Place, *, lists: bool) -> Any:
+def _parse(texts: Any, column: str, place: Place, *, lists: bool) -> Any:
     """Parse texts such as "[0.5, 0.25, 0.25]" to numbers or lists of numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not lists:
-        return _floats(texts, np.arange(len(texts) + 1), input, place)
+        return _floats(texts, np.arange(len(texts) + 1), column, place)
     form = pc.match_substring_regex(texts, r"^\s*\[[^\[\]]*\]\s*$").to_numpy(zero_copy_only=False)
     if not form.all():
         row = int(np.argmin(form))
         message = f"must be a list [a, b, ...], got {texts[row].as_py()[:50]!r}"
-        raise place.error(message, column=input, row=row)
+        raise place.error(message, column=column, row=row)
     parts = pc.split_pattern(pc.utf8_trim(texts, " \t[]"), ",")
-    return pa.ListArray.from_arrays(parts.offsets, _floats(parts.flatten(), parts.offsets.to_numpy(), input, place))
+    return pa.ListArray.from_arrays(parts.offsets, _floats(parts.flatten(), parts.offsets.to_numpy(), column, place))
 
 
-def _floats(words: Any, offsets: np.ndarray, input: Input, place: Place) -> Any:
+def _floats(words: Any, offsets: np.ndarray, column: str, place: Place) -> Any:
     """Convert words to float64; row r has the words from offsets[r] to offsets[r + 1]."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -144,7 +218,7 @@ def _floats(words: Any, offsets: np.ndarray, input: Input, place: Place) -> Any:
             end = middle
     row = int(np.searchsorted(offsets, first, side="right")) - 1
     message = f"must be a number, got {words[first].as_py()[:50]!r}"
-    raise place.error(message, column=input, row=row)
+    raise place.error(message, column=column, row=row)
 
 
 @contextmanager
@@ -154,14 +228,14 @@ def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Call
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    place = Place(path, labels="label", sample_weight="weight", numbered=first.scores.ndim == 2, has_lines=True)
-    if first.class_names is not None:
-        message = "a csv file cannot store class names: leave them out, or write npz or parquet"
-        raise place.error(message)
-    names = list(_table(pa, first, place).schema.names)
-    file.write((",".join(names) + "\n").encode())
+    columns = name_outputs(first.scores.shape[1], first.class_names, first.input) if first.scores.ndim == 2 else ()
+    place = Place(path, labels="label", sample_weight="weight", columns=tuple(columns), has_lines=True)
+    schema = _table(pa, first, place).schema
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(schema.names)
+    file.write(line.getvalue().encode())
     options = arrow_csv.WriteOptions(include_header=False, quoting_style="needed")
-    with arrow_csv.CSVWriter(file, _table(pa, first, place).schema, write_options=options) as writer:
+    with arrow_csv.CSVWriter(file, schema, write_options=options) as writer:
 
         def write(block: Predictions) -> None:
             nonlocal place
@@ -180,8 +254,29 @@ def _table(pa: Any, block: Predictions, place: Place) -> Any:
         except PredictionsError as error:
             message = f"{error}; csv files are read as float64: normalize in float64, or write npz or parquet"
             raise PredictionsError(message) from None
-    columns = arrow.optional_columns(block)
-    if scores.ndim == 1:
+    if block.carried is not None:
+        columns = {name: _flatten(column, name, place) for name, column in arrow.carried_columns(block.carried).items()}
+    else:
+        columns = arrow.optional_columns(block)
+    label = "label" if block.carried is None else block.carried.label
+    names = block.class_names
+    # labels in words are labels of these classes in any file; numbers could be taken for names that are numbers
+    if names is not None and block.labels is not None and (block.carried is None or all(map(str.isdecimal, names))):
+        columns[str(label)] = pa.array(np.array(names)[block.labels])
+    if block.carried is not None:
+        return pa.table(arrow.add_scores(columns, block, scores, place))
+    if scores.ndim == 1 and names is None:
         return pa.table({block.input: pa.array(scores), **columns})
-    classes = {place.name_scores(block.input, k): pa.array(scores[:, k]) for k in range(scores.shape[1])}
-    return pa.table({**classes, **columns})
+    return pa.table({**arrow.add_scores({}, block, scores, place), **columns})
+
+
+def _flatten(column: Any, name: str, place: Place) -> Any:
+    """Prepare a carried column for text; lists and records have none."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    if pa.types.is_nested(column.type):
+        message = f"column {name!r} holds {column.type}, which csv cannot: leave it out with {ask('ignore')}"
+        raise place.error(message)
+    return column

@@ -20,26 +20,37 @@ class NoRowsError(PredictionsError):
     """A valid file without rows, such as one part of many."""
 
 
+class PredictionsWarning(UserWarning):
+    """What had to be guessed or corrected in a file: the message gives the file and the guess."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where values come from, for error messages.
 
-    If `numbered`, class k has a column of its own, `logit_k` or `prob_k`. If `has_lines` (csv), row r is on line r + 2:
-    the header is line 1, and a row never spans lines.
+    `columns` are the columns of the scores if each class has its own; otherwise `scores` is their name, if it is not
+    that of the input. If `has_lines` (csv), row r is on line r + 2: the header is line 1, and a row never spans
+    lines.
     """
 
     path: Path | None = None
     labels: str = "labels"
     sample_weight: str = "sample_weight"
-    numbered: bool = False
+    columns: tuple[str, ...] = ()
+    scores: str | None = None
     has_lines: bool = False
     first_row: int = 0
 
     def name_scores(self, input: Input, index: int | None = None) -> str:
         """Return the name of the scores, or of those of one class."""
-        if index is None:
-            return f"{input[:-1]}_..." if self.numbered else input
-        return f"{input[:-1]}_{index}" if self.numbered else f"{input}, class {index}"
+        if not self.columns:
+            whole = self.scores or input
+            return whole if index is None else f"{whole}, class {index}"
+        if index is not None:
+            return self.columns[index]
+        first, last = min(self.columns), max(self.columns)  # what these two share, all share
+        same = next((at for at, (one, two) in enumerate(zip(first, last, strict=False)) if one != two), len(first))
+        return first if first == last else f"{first[:same]}..."
 
     def error(self, message: str, *, column: str | None = None, row: int | None = None) -> PredictionsError:
         """Make the exception, with its place; `row` counts from the first row of this place."""

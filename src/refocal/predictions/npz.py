@@ -13,6 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
@@ -22,13 +23,16 @@ from numpy.lib import format as npy
 from refocal._check import Input
 from refocal.predictions import checks, header
 from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
-from refocal.predictions.errors import Place
+from refocal.predictions.column_choice import ColumnChoice
+from refocal.predictions.errors import Place, PredictionsWarning
+from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels, settle_classes
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.protocol import FileSize, OpenFile, block_rows
+from refocal.predictions.protocol import FileSize, OpenFile, Request, block_rows
 
 _PIECE = 1 << 20
 _FORTRAN_BYTES = 1 << 30  # limit for scores that must be read whole although blocks were requested
 _FIELDS = {"labels": "labels", "split": "split", "weights": "sample_weight"}  # of `Predictions`, by the array's name
+_LABEL_KINDS: dict[str, LabelKind] = {"b": "booleans", "U": "text"}
 _DEFLATE_RATIO = 1032  # the largest expansion of deflate: 258 bytes from 2 bits
 
 
@@ -43,8 +47,78 @@ class _Member(NamedTuple):
 
 
 @contextmanager
-def open_reader(path: Path, *, whole: bool) -> Iterator[OpenFile]:
+def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
     """Open an npz file."""
+    with _open(path, request.choice) as opened:
+        columns, place = opened.columns, opened.place
+        scores = opened.member(columns.columns[0])
+        used = {"labels": columns.label, "split": columns.split, "weights": columns.weight}
+        members = {use: opened.member(name) for use, name in used.items() if name is not None}
+        names = opened.member("class_names") if "class_names" in opened.infos else None
+        _check_forms(scores, members, names, columns.input, place)
+        rows = scores.shape[0]
+        class_names = None
+        if names is not None:
+            texts = checks.check_text(_take(names, names.shape[0], place), names.name, place, longest=NAME_LENGTH)
+            class_names = tuple(str(name) for name in texts)
+        labels = members.get("labels")
+        classes = settle_classes(
+            columns,
+            checks.count_classes(scores.shape),
+            None if labels is None else _LABEL_KINDS.get(labels.dtype.kind, "numbers"),
+            request.scan,
+            place,
+            stored_names=class_names,
+            given=request.choice.classes,
+        )
+        width = math.prod(scores.shape[1:])
+        held = rows * width * scores.dtype.itemsize
+        if scores.fortran and not request.whole and held > _FORTRAN_BYTES:
+            message = (
+                f"is in Fortran order, which cannot be read in blocks, and takes {held:,} bytes: save it in C order"
+            )
+            raise place.error(message, column=scores.name)
+        step = rows if request.whole or scores.fortran else block_rows(width)
+        blocks = _blocks(scores, members, classes.coding, step, place)
+        yield OpenFile(columns.input, classes, rows, FileSize(rows, width), place, blocks, columns.guesses)
+
+
+def read_labels(path: Path, choice: ColumnChoice) -> Iterator[RawLabels]:
+    """Read only the labels; nothing if there are none."""
+    with _open(path, choice) as opened:
+        label = opened.columns.label
+        if label is None:
+            return
+        labels = opened.member(label)
+        if len(labels.shape) == 1:
+            place = opened.place
+            step = block_rows(1)
+            for start in range(0, labels.shape[0], step):
+                yield _raw_labels(_take(labels, min(step, labels.shape[0] - start), place), place)
+                place = replace(place, first_row=place.first_row + step)
+
+
+class _Archive(NamedTuple):
+    """An open archive, the use of its arrays, and where it is."""
+
+    columns: header.Header
+    place: Place
+    infos: dict[str, zipfile.ZipInfo]
+    archive: zipfile.ZipFile
+    stack: ExitStack
+    size: int
+
+    def member(self, name: str) -> _Member:
+        """Open an array; those that are not used are never opened."""
+        info = self.infos[name]
+        _check_size(info, name, self.size, self.place)
+        with self.place.parsing(name):
+            stream = self.stack.enter_context(self.archive.open(info))
+        return _member(name, stream, info.file_size, self.place)
+
+
+@contextmanager
+def _open(path: Path, choice: ColumnChoice) -> Iterator[_Archive]:
     place = Place(path, sample_weight="weights")
     place.check_regular()
     with ExitStack() as stack:
@@ -56,30 +130,9 @@ def open_reader(path: Path, *, whole: bool) -> Iterator[OpenFile]:
         with place.parsing("the zip archive"):
             archive = stack.enter_context(zipfile.ZipFile(file))
         infos = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
-        input = header.parse_array_names([name for name, _ in infos], place).input
-        members = {}
-        for name, info in infos:
-            _check_size(info, name, size, place)
-            with place.parsing(name):
-                stream = stack.enter_context(archive.open(info))
-            members[name] = _member(name, stream, info.file_size, place)
-        scores = members[input]
-        _check_forms(members, input, place)
-        names = members.pop("class_names", None)
-        rows = scores.shape[0]
-        class_names = None
-        if names is not None:
-            texts = checks.check_text(_take(names, names.shape[0], place), names.name, place, longest=NAME_LENGTH)
-            class_names = tuple(str(name) for name in texts)
-        columns = math.prod(scores.shape[1:])
-        held = rows * columns * scores.dtype.itemsize
-        if scores.fortran and not whole and held > _FORTRAN_BYTES:
-            message = (
-                f"is in Fortran order, which cannot be read in blocks, and takes {held:,} bytes: save it in C order"
-            )
-            raise place.error(message, column=input)
-        step = rows if whole or scores.fortran else block_rows(columns)
-        yield OpenFile(input, class_names, rows, FileSize(rows, columns), place, _blocks(members, input, step, place))
+        columns = header.parse_array_names([name for name, _ in infos], choice, place)
+        place = replace(place, labels=columns.label or "labels", scores=columns.columns[0])
+        yield _Archive(columns, place, dict(infos), archive, stack, size)
 
 
 def _check_size(info: zipfile.ZipInfo, name: str, size: int, place: Place) -> None:
@@ -119,29 +172,43 @@ def _member(name: str, stream: IO[bytes], size: int, place: Place) -> _Member:
     return _Member(name, stream, dtype, shape, fortran and len(shape) == 2)
 
 
-def _check_forms(members: dict[str, _Member], input: Input, place: Place) -> None:
+def _check_forms(
+    scores: _Member, members: dict[str, _Member], names: _Member | None, input: Input, place: Place
+) -> None:
     """Check all shapes and dtypes before any array is read."""
-    scores = members[input]
     checks.check_scores_form(scores.dtype, scores.shape, input, place)
-    for name in ("labels", "weights", "split"):
-        if name in members:
-            checks.check_rows(members[name].shape, scores.shape[0], name, place)
-    for name in ("labels", "weights"):
-        if name in members:
-            checks.check_numbers(members[name].dtype, name, place)
-    for name, longest in (("split", SPLIT_LENGTH), ("class_names", NAME_LENGTH)):
-        if name in members:
-            checks.check_text(np.empty(0, dtype=members[name].dtype), name, place, longest=longest)
-    if "class_names" in members:
-        checks.check_names_shape(members["class_names"].shape, checks.count_classes(scores.shape), place)
+    for member in members.values():
+        checks.check_rows(member.shape, scores.shape[0], member.name, place)
+    for use, member in members.items():
+        if use == "weights" or (use == "labels" and member.dtype.kind not in _LABEL_KINDS):
+            checks.check_numbers(member.dtype, member.name, place)
+    texts = [(member, SPLIT_LENGTH) for use, member in members.items() if use == "split"]
+    texts += [(member, NAME_LENGTH) for use, member in members.items() if use == "labels" and member.dtype.kind == "U"]
+    texts += [] if names is None else [(names, NAME_LENGTH)]
+    for member, longest in texts:
+        checks.check_text(np.empty(0, dtype=member.dtype), member.name, place, longest=longest)
+    if names is not None:
+        checks.check_names_shape(names.shape, checks.count_classes(scores.shape), place)
 
 
-def _blocks(members: dict[str, _Member], input: Input, step: int, place: Place) -> Iterator[Columns]:
-    rows = members[input].shape[0]
+def _blocks(
+    scores: _Member, members: dict[str, _Member], coding: LabelCoding, step: int, place: Place
+) -> Iterator[Columns]:
+    rows = scores.shape[0]
     for start in range(0, rows, step):
         count = min(step, rows - start)
-        taken = {name: _take(member, count, place) for name, member in members.items()}
-        yield Columns(taken[input], taken.get("labels"), taken.get("split"), taken.get("weights"))
+        taken = {use: _take(member, count, place) for use, member in members.items()}
+        labels = coding.decode(_raw_labels(taken["labels"], place), place) if "labels" in taken else None
+        yield Columns(_take(scores, count, place), labels, taken.get("split"), taken.get("weights"))
+        place = replace(place, first_row=place.first_row + count)
+
+
+def _raw_labels(labels: np.ndarray, place: Place) -> RawLabels:
+    if labels.dtype.kind != "U":
+        return labels
+    texts = checks.check_text(labels, place.labels, place, longest=NAME_LENGTH)
+    values, codes = np.unique(texts, return_inverse=True)
+    return CodedText([str(value) for value in values], codes)
 
 
 def _take(member: _Member, rows: int, place: Place) -> np.ndarray:
@@ -194,6 +261,9 @@ def _bytes(array: np.ndarray) -> memoryview:
 @contextmanager
 def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
     """Write an npz file: arrays grow in unnamed files in the same folder and are archived at the end."""
+    if first.carried is not None and first.carried.others:
+        message = f"{path}: npz cannot hold other columns; not written: {header.describe_names(first.carried.others)}"
+        warnings.warn(message, PredictionsWarning, stacklevel=1)
     rows: dict[str, tuple[int, ...]] = {first.input: first.scores.shape[1:]}
     rows.update({name: () for name, field in _FIELDS.items() if getattr(first, field) is not None})
     with ExitStack() as stack:

@@ -13,17 +13,51 @@ import numpy as np
 
 from refocal.predictions import arrow, header
 from refocal.predictions.checks import Columns
+from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
+from refocal.predictions.labels import LabelCoding, RawLabels, settle_classes
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.protocol import FileSize, OpenFile, block_rows
+from refocal.predictions.protocol import FileSize, OpenFile, Request, block_rows
 
 _MAGIC = b"PAR1"
 _CLASS_NAMES = b"refocal.class_names"  # key of the file's metadata, a JSON list of strings
 
 
 @contextmanager
-def open_reader(path: Path, *, whole: bool) -> Iterator[OpenFile]:  # noqa: ARG001 (always reads row group by row group)
-    """Open a parquet file."""
+def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
+    """Open a parquet file; it is always read row group by row group."""
+    with _open(path) as (table, bare):
+        schema = table.schema_arrow
+        columns = header.parse_column_names(schema.names, request.choice, bare)
+        place = _name_columns(bare, columns)
+        class_names = _class_names(schema.metadata or {}, place)
+        rows = table.metadata.num_rows
+        size = FileSize(rows, _classes(table, columns, place))
+        kind = None if columns.label is None else arrow.find_label_kind(schema.field(columns.label).type)
+        classes = settle_classes(
+            columns,
+            max(2, size.columns),
+            kind,
+            request.scan,
+            place,
+            stored_names=class_names,
+            given=request.choice.classes,
+        )
+        blocks = _blocks(table, columns, classes.coding, block_rows(size.columns), place, carry=request.carry)
+        yield OpenFile(columns.input, classes, rows, size, place, blocks, columns.guesses)
+
+
+def read_labels(path: Path, choice: ColumnChoice) -> Iterator[RawLabels]:
+    """Read only the labels; nothing if there are none."""
+    with _open(path) as (table, place):
+        columns = header.parse_column_names(table.schema_arrow.names, choice, place)
+        if columns.label is not None:
+            for batch, at in _batches(table, [columns.label], block_rows(1), place):
+                yield arrow.read_labels(batch.column(0), columns.label, at)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[tuple[Any, Place]]:
     arrow.require_arrow()
     import pyarrow.parquet as pq
 
@@ -38,15 +72,17 @@ def open_reader(path: Path, *, whole: bool) -> Iterator[OpenFile]:  # noqa: ARG0
         with place.parsing("the footer"):
             # read pages only when needed: reading ahead would keep more than one row group in memory
             table = pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
-            schema = table.schema_arrow
-            rows = table.metadata.num_rows
-        columns = header.parse_column_names(schema.names, place)
-        place = replace(place, numbered=columns.numbered)
-        class_names = _class_names(schema.metadata or {}, place)
-        size = FileSize(rows, _classes(table, columns, place))
-        yield OpenFile(
-            columns.input, class_names, rows, size, place, _blocks(table, columns, block_rows(size.columns), place)
-        )
+            table.schema_arrow, table.metadata.num_rows  # noqa: B018 (raises here if they are damaged)
+        yield table, place
+
+
+def _name_columns(place: Place, columns: header.Header) -> Place:
+    return replace(
+        place,
+        labels=columns.label or "label",
+        columns=columns.columns if columns.per_class else (),
+        scores=columns.columns[0],
+    )
 
 
 def _class_names(metadata: dict[bytes, bytes], place: Place) -> tuple[str, ...] | None:
@@ -60,16 +96,28 @@ def _class_names(metadata: dict[bytes, bytes], place: Place) -> tuple[str, ...] 
     return tuple(names)
 
 
-def _blocks(table: Any, columns: header.Header, step: int, place: Place) -> Iterator[Columns]:
+def _blocks(
+    table: Any, columns: header.Header, coding: LabelCoding, step: int, place: Place, *, carry: bool
+) -> Iterator[Columns]:
+    used = [*columns.columns, *(name for name in (columns.label, columns.split, columns.weight) if name is not None)]
+    wanted = {*used, *(columns.others if carry else ())}
+    ordered = [name for name in table.schema_arrow.names if name in wanted]
+    for batch, at in _batches(table, ordered, step, place):
+        found = arrow.from_arrow(batch, columns, coding, at)
+        yield found._replace(carried=arrow.carry(batch, columns)) if carry else found
+
+
+def _batches(table: Any, names: list[str], step: int, place: Place) -> Iterator[tuple[Any, Place]]:
+    """Read batches of some columns, each with its place."""
     with place.parsing("the footer"):
-        batches = table.iter_batches(batch_size=step, use_threads=False)
+        batches = table.iter_batches(batch_size=step, columns=names, use_threads=False)
     while True:
         with place.parsing(f"the rows starting at {place.first_row}"):
             batch = next(batches, None)
         if batch is None:
             return
         if batch.num_rows:
-            yield arrow.from_arrow(batch, columns, place)
+            yield batch, place
             place = replace(place, first_row=place.first_row + batch.num_rows)
 
 
@@ -80,21 +128,21 @@ def _classes(table: Any, columns: header.Header, place: Place) -> int:
     """
     import pyarrow as pa
 
-    if columns.numbered:
+    if columns.per_class:
         return len(columns.columns)
-    scores = table.schema_arrow.field(columns.input).type
+    scores = table.schema_arrow.field(columns.columns[0]).type
     if pa.types.is_fixed_size_list(scores):
         return int(scores.list_size)
     if not (pa.types.is_list(scores) or pa.types.is_large_list(scores)):
         return 1
     with place.parsing("the first row"):
-        batches = table.iter_batches(batch_size=1, columns=[columns.input], use_threads=False)
+        batches = table.iter_batches(batch_size=1, columns=[columns.columns[0]], use_threads=False)
         first = next((batch.column(0) for batch in batches if batch.num_rows), None)
         return 1 if first is None else len(first.flatten())
 
 
 @contextmanager
-def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:  # noqa: ARG001
+def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
     """Write a parquet file with the scores as one column of lists and row groups of at most one block."""
     arrow.require_arrow()
     import pyarrow as pa
@@ -102,18 +150,25 @@ def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Call
 
     names = first.class_names
     metadata = None if names is None else {_CLASS_NAMES: json.dumps(names).encode()}
-    schema = _table(pa, first).schema.with_metadata(metadata)
+    place = Place(path)
+    schema = _table(pa, first, place).schema.with_metadata(metadata)
     rows = block_rows(int(np.prod(first.scores.shape[1:])))
     # scores hardly repeat: a dictionary would only cost time
-    with pq.ParquetWriter(file, schema, use_dictionary=["split"], write_page_checksum=True) as writer:
+    texts = [field.name for field in schema if arrow.is_text(field.type)]
+    with pq.ParquetWriter(file, schema, use_dictionary=texts, write_page_checksum=True) as writer:
 
         def write(block: Predictions) -> None:
-            writer.write_table(_table(pa, block).replace_schema_metadata(metadata), row_group_size=rows)
+            writer.write_table(_table(pa, block, place).replace_schema_metadata(metadata), row_group_size=rows)
 
         yield write
 
 
-def _table(pa: Any, block: Predictions) -> Any:
+def _table(pa: Any, block: Predictions, place: Place) -> Any:
+    carried = block.carried
+    if carried is not None and (carried.per_class or block.scores.ndim == 1):
+        return pa.table(arrow.add_scores(arrow.carried_columns(carried), block, block.scores, place))
     flat = pa.array(np.ascontiguousarray(block.scores).reshape(-1))
     scores = flat if block.scores.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, block.scores.shape[1])
-    return pa.table({block.input: scores, **arrow.optional_columns(block)})
+    if carried is None:
+        return pa.table({block.input: scores, **arrow.optional_columns(block)})
+    return pa.table({**arrow.carried_columns(carried), block.input: scores})

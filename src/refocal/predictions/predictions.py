@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Self
@@ -12,7 +13,9 @@ import numpy as np
 from refocal import _check
 from refocal._check import Input
 from refocal.predictions import checks
+from refocal.predictions.carried import Carried
 from refocal.predictions.checks import Columns
+from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
 
 
@@ -34,6 +37,8 @@ class Predictions:
             `weights` (npz) or `weight` (parquet, csv).
         class_names: A different name for each class. Optional.
         source: The file that the predictions come from. Optional.
+        carried: All columns of a parquet or csv file beside its scores, as `read(..., carry=True)` keeps them. `write`
+            writes them again, in the place of labels, split and sample_weight. Optional.
 
     Raises:
         PredictionsError: If the predictions break a rule. The message gives the rule and the row.
@@ -54,13 +59,15 @@ class Predictions:
     sample_weight: np.ndarray | None = None
     class_names: tuple[str, ...] | None = None
     source: Path | None = None
+    carried: Carried | None = None
 
     def __post_init__(self) -> None:
         place = Place()
         if self.input not in _check.INPUTS:
             message = f"input must be 'logits' or 'probs', got {self.input!r}"
             raise place.error(message)
-        for name, column in self._columns()._asdict().items():
+        for name in ("scores", "labels", "split", "sample_weight"):
+            column = getattr(self, name)
             _check.unmasked(column, name)
             try:
                 object.__setattr__(self, name, None if column is None else np.asarray(column))
@@ -73,10 +80,27 @@ class Predictions:
             object.__setattr__(self, "class_names", names)
 
     @staticmethod
-    def read(path: str | os.PathLike[str]) -> Predictions:
+    def read(
+        path: str | os.PathLike[str],
+        *,
+        columns: ColumnChoice | None = None,
+        carry: bool = False,
+        data_set: Sequence[Path] = (),
+    ) -> Predictions:
         """Read a whole file. The suffix gives the format: .npz, .parquet or .csv.
 
         Use `PredictionsReader` to read a file block by block.
+
+        Args:
+            path: File to read.
+            columns: The columns of labels and scores, where their names do not tell.
+            carry: Whether to keep all columns of a parquet or csv file beside its scores, for `write`.
+            data_set: Other files with the same classes. If the labels of this file do not tell the classes, theirs are
+                read, too.
+
+        Warns:
+            PredictionsWarning: If the use of columns or the meaning of labels was guessed, or if rounded probabilities
+                were normalized.
 
         Raises:
             PredictionsError: If the content of the file is invalid.
@@ -85,7 +109,7 @@ class Predictions:
         """
         from refocal.predictions import reader
 
-        return reader.read_whole(Path(path))
+        return reader.read_whole(Path(path), columns, carry=carry, data_set=data_set)
 
     def write(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write a file. The suffix gives the format: .npz, .parquet or .csv.
@@ -94,7 +118,7 @@ class Predictions:
 
         Raises:
             FileExistsError: If the file exists and `overwrite` is False.
-            PredictionsError: If the format cannot store the predictions: a csv file has no class names.
+            PredictionsError: If the format cannot store the predictions: csv rounds no float16 probabilities.
         """
         from refocal.predictions.writer import PredictionsWriter
 
@@ -143,7 +167,7 @@ class Predictions:
         return len(self.scores)
 
     def _columns(self) -> Columns:
-        return Columns(self.scores, self.labels, self.split, self.sample_weight)
+        return Columns(self.scores, self.labels, self.split, self.sample_weight, self.carried)
 
     def _store(self, columns: Columns) -> None:
         for name, array in columns._asdict().items():
@@ -174,5 +198,7 @@ class Predictions:
         scores = np.empty((rows, *first.scores.shape[1:]), dtype=first.scores.dtype)
         np.concatenate([block.scores for block in blocks], out=scores)
         names = ("labels", "split", "sample_weight")
-        optional = (None if getattr(first, name) is None else join(name) for name in names)
-        return cls._from_checked(Columns(scores, *optional), first.input, first.class_names, first.source)
+        labels, split, weights = (None if getattr(first, name) is None else join(name) for name in names)
+        carried = [block.carried for block in blocks if block.carried is not None]
+        joined = Columns(scores, labels, split, weights, Carried.join(carried) if carried else None)
+        return cls._from_checked(joined, first.input, first.class_names, first.source)

@@ -10,7 +10,9 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from refocal._check import Input
 from refocal.predictions.checks import Columns
+from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
+from refocal.predictions.labels import Classes, RawLabels
 from refocal.predictions.predictions import Predictions
 
 # Scores per block: 4 MB of float32, small compared with any model, but large enough to amortize the cost of a block.
@@ -31,21 +33,51 @@ class FileSize(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenFile:
-    """An open file: its header, and blocks of rows that are not checked yet."""
+    """An open file: its header, and blocks of rows that are not checked yet.
+
+    Attributes:
+        input: Whether scores are logits or probs.
+        classes: How labels are read, and the names of the classes.
+        rows: Number of rows; None if the header does not say.
+        size: The unpacked size.
+        place: The file, for error messages.
+        blocks: The rows.
+        guesses: What was guessed about columns, in words.
+    """
 
     input: Input
-    class_names: tuple[str, ...] | None
+    classes: Classes
     rows: int | None
     size: FileSize
     place: Place
     blocks: Iterator[Columns]
+    guesses: tuple[str, ...] = ()
+
+
+class Request(NamedTuple):
+    """What to read from a file.
+
+    Attributes:
+        choice: The columns that the caller names.
+        scan: Reads the labels of the file, or of the data set that it is part of.
+        whole: Whether a single block is allowed if that saves a copy.
+        carry: Whether to keep all columns beside the scores, if the format has columns.
+    """
+
+    choice: ColumnChoice
+    scan: Callable[[], Iterator[RawLabels]]
+    whole: bool = False
+    carry: bool = False
 
 
 class Format(Protocol):
     """A module that reads and writes one file format."""
 
-    def open_reader(self, path: Path, *, whole: bool) -> AbstractContextManager[OpenFile]:
-        """Open a file; `whole` allows a single block if that saves a copy."""
+    def open_reader(self, path: Path, request: Request) -> AbstractContextManager[OpenFile]:
+        """Open a file."""
+
+    def read_labels(self, path: Path, choice: ColumnChoice) -> Iterator[RawLabels]:
+        """Read only the labels; nothing if there are none."""
 
     def open_writer(
         self, file: BinaryIO, path: Path, first: Predictions

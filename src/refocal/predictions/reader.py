@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from refocal._check import Input
 from refocal.predictions import checks, formats
+from refocal.predictions.column_choice import ColumnChoice
+from refocal.predictions.errors import Place, PredictionsError, PredictionsWarning
+from refocal.predictions.labels import RawLabels
 from refocal.predictions.predictions import Predictions
-from refocal.predictions.protocol import FileSize, OpenFile
+from refocal.predictions.protocol import FileSize, OpenFile, Request
 
 
 class PredictionsReader:
     """Reads a prediction file as blocks of `Predictions`; only one block (parquet: one row group) is in memory.
 
     Iterate over it once, inside its `with` block. Before the first block these attributes are known: `input`,
-    `class_names`, `rows` (None for csv) and `size`, the numbers of rows and columns of the unpacked scores. Blocks are
-    checked when they are read, with the same errors as `Predictions.read`. Scores with one column per class have the
+    `class_names`, `rows` (None for csv), `size`, the numbers of rows and columns of the unpacked scores, and `columns`,
+    the choice that reads other files of the same data set in the same way. Blocks are checked when they are read, with
+    the same errors as `Predictions.read`. Scores with one column per class have the
     same layout in memory as in the file, one class after another.
 
     Args:
         path: File to read: .npz, .parquet or .csv.
+        columns: The columns of labels and scores, where their names do not tell.
+        carry: Whether to keep all columns of a parquet or csv file beside its scores, for `PredictionsWriter`.
+        data_set: Other files with the same classes, see `Predictions.read`.
+        warn: Whether to warn about guesses, see `Predictions.read`.
 
     Example:
         >>> import tempfile
@@ -42,18 +52,31 @@ class PredictionsReader:
     class_names: tuple[str, ...] | None
     rows: int | None
     size: FileSize
+    columns: ColumnChoice
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        columns: ColumnChoice | None = None,
+        carry: bool = False,
+        data_set: Sequence[Path] = (),
+        warn: bool = True,
+    ) -> None:
         self.path = Path(path)
+        self._choice = columns or ColumnChoice()
         self._format = formats.find_format(self.path)
+        self._request = _make_request(self.path, self._choice, data_set, carry=carry)
+        self._warn = warn
         self._stack = ExitStack()
         self._blocks: Iterator[Predictions] | None = None
 
     def __enter__(self) -> Self:
-        opened = self._stack.enter_context(self._format.open_reader(self.path, whole=False))
-        self.input, self.rows, self.class_names = opened.input, opened.rows, opened.class_names
+        opened = self._stack.enter_context(self._format.open_reader(self.path, self._request))
+        self.input, self.rows, self.class_names = opened.input, opened.rows, opened.classes.names
         self.size = opened.size
-        self._blocks = check_blocks(opened)
+        self.columns = replace(self._choice, classes=opened.classes.coding.values)
+        self._blocks = check_blocks(opened, warn=self._warn)
         return self
 
     def __exit__(
@@ -69,25 +92,48 @@ class PredictionsReader:
         return self._blocks
 
 
-def read_whole(path: Path) -> Predictions:
+def read_whole(path: Path, columns: ColumnChoice | None, *, carry: bool, data_set: Sequence[Path]) -> Predictions:
     """Read a whole file."""
-    with formats.find_format(path).open_reader(path, whole=True) as opened:
+    request = _make_request(path, columns or ColumnChoice(), data_set, carry=carry)._replace(whole=True)
+    with formats.find_format(path).open_reader(path, request) as opened:
         return Predictions._join(list(check_blocks(opened)))
 
 
-def check_blocks(opened: OpenFile) -> Iterator[Predictions]:
+def _make_request(path: Path, choice: ColumnChoice, data_set: Sequence[Path], *, carry: bool) -> Request:
+    paths = [path, *(other for other in data_set if other != path)]
+    return Request(choice, partial(_scan, paths, choice), carry=carry)
+
+
+def _scan(paths: Sequence[Path], choice: ColumnChoice) -> Iterator[RawLabels]:
+    """Read the labels of files, and nothing else, as far as they can be read."""
+    for path in paths:
+        try:
+            yield from formats.find_format(path).read_labels(path, choice)
+        except PredictionsError:  # reported, with all columns in order, when the rows are read
+            return
+
+
+def check_blocks(opened: OpenFile, *, warn: bool = True) -> Iterator[Predictions]:
     """Check the blocks of an open file; all must have the same number of classes."""
     place = opened.place
     assert place.path is not None
-    class_names, form = opened.class_names, None
+    guesses = [*opened.guesses, *opened.classes.guesses]
+    class_names, form = opened.classes.names, None
+    rounded = False
     for columns in opened.blocks:
-        checked = checks.check_columns(columns, opened.input, place)
+        scores, normalized = checks.normalize_rounded(columns.scores, opened.input)
+        checked = checks.check_columns(columns._replace(scores=scores), opened.input, place)
         classes = checked.scores.shape[1:]
         if form is None and class_names is not None:
             class_names = checks.check_class_names(class_names, checks.count_classes(checked.scores.shape), place)
         if form is not None and classes != form:
             message = f"must have {form[0]} values per row like the rows before, got {classes[0]}"
             raise place.error(message, column=place.name_scores(opened.input), row=0)
+        if warn and form is None and guesses:
+            _say(place, "; ".join(guesses))
+        if warn and normalized and not rounded:
+            _say(place, "probabilities sum to 1 only within rounding; rows are normalized")
+        rounded = rounded or normalized
         form = classes
         yield Predictions._from_checked(checked, opened.input, class_names, place.path)
         place = replace(place, first_row=place.first_row + len(checked.scores))
@@ -96,3 +142,8 @@ def check_blocks(opened: OpenFile) -> Iterator[Predictions]:
     if opened.rows not in (None, place.first_row):
         message = f"contains {place.first_row} rows, but its header says {opened.rows}: the file is damaged"
         raise place.error(message)
+
+
+def _say(place: Place, guess: str) -> None:
+    # always from this line: Python then shows the same text once, however often the file is read
+    warnings.warn(f"{place.path}: {guess}", PredictionsWarning, stacklevel=1)

@@ -99,5 +99,6 @@ def _form(block: Predictions) -> dict[str, object]:
         "dtype of scores": block.scores.dtype,
         "shape of a row": block.scores.shape[1:],
         "class_names": block.class_names,
+        "carried columns": None if block.carried is None else tuple(block.carried.table.column_names),
         **{f"presence of {name}": array is not None for name, array in optional.items()},
     }

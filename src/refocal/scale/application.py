@@ -13,7 +13,7 @@ import numpy as np
 
 from refocal.calibrators import Calibrator
 from refocal.calibrators.files import digest
-from refocal.predictions import Predictions, PredictionsReader, PredictionsWriter
+from refocal.predictions import ColumnChoice, Predictions, PredictionsReader, PredictionsWriter
 from refocal.predictions.errors import NoRowsError
 from refocal.scale.engines import EngineName, Progress, open_engine
 from refocal.scale.outputs import Origin, Outputs
@@ -39,6 +39,7 @@ def apply(
     paths: Paths,
     folder: str | os.PathLike[str],
     *,
+    columns: ColumnChoice | None = None,
     overwrite: bool = False,
     engine: EngineName = "local",
     address: str | None = None,
@@ -54,6 +55,8 @@ def apply(
         calibrator: A fitted calibrator.
         paths: Names or patterns of files, with or without labels.
         folder: The folder for the outputs. It is created if it does not exist.
+        columns: The columns of the scores, as for `evaluate`. All other columns of parquet and csv files are written
+            again, before the probabilities.
         overwrite: Write all outputs, including existing ones. Each is replaced when the new one is complete.
         engine: "local" or "ray", as for `evaluate`.
         address: Address of the cluster, as for `evaluate`.
@@ -89,7 +92,7 @@ def apply(
         if out.resolve() in (path.parent.resolve(), path.resolve().parent):
             msg = f"the outputs must go to a different folder than the input {path}, got {str(out)!r}"
             raise ValueError(msg)
-    form = find_form(files)
+    form = find_form(files, columns)
     if form is not None:
         form.check_input(calibrator)
     outputs = Outputs(out)
@@ -97,7 +100,13 @@ def apply(
         if not overwrite:
             outputs.check(files, calibrator=mine)
         missing = [path for path in files if overwrite or not os.path.lexists(out / path.name)]
-        run = partial(_apply_file, calibrator=calibrator, made_by=mine, outputs=outputs)
+        run = partial(
+            _apply_file,
+            calibrator=calibrator,
+            made_by=mine,
+            outputs=outputs,
+            columns=None if form is None else form.choice,
+        )
         rows = 0
         if missing:
             with open_engine(engine, address, progress) as running:
@@ -110,36 +119,47 @@ def calibrate_file(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    columns: ColumnChoice | None = None,
     overwrite: bool,
+    warn: bool = True,
     progress: Callable[[int], None] = lambda _: None,
     complete: Callable[[Path], None] = lambda _: None,
 ) -> int:
     """Calibrate one file, block by block, and return its number of rows.
 
-    `progress` is called with the number of rows done so far, `complete` as by `PredictionsWriter`.
+    Columns beside the scores are written again, before the probabilities. `progress` is called with the number of rows
+    done so far, `complete` as by `PredictionsWriter`.
     """
     rows = 0
-    with PredictionsReader(path) as blocks, PredictionsWriter(out, overwrite=overwrite, complete=complete) as writer:
+    with (
+        PredictionsReader(path, columns=columns, carry=True, warn=warn) as blocks,
+        PredictionsWriter(out, overwrite=overwrite, complete=complete) as writer,
+    ):
         for block in blocks:
             Form.of(block, Path(path)).check_input(calibrator)
             check_finite(block, path, first_row=rows)
-            writer.write(with_probs(block, calibrator.predict_proba(block.scores), out))
+            writer.write(with_probs(block, calibrator.predict_proba(block.scores)))
             rows += len(block)
             progress(rows)
     return rows
 
 
-def with_probs(block: Predictions, probs: np.ndarray, out: str | os.PathLike[str]) -> Predictions:
-    """Replace the scores of a block by probabilities, and leave out class names if the output format has none."""
-    names = None if Path(out).suffix == ".csv" else block.class_names
-    return replace(block, scores=probs, input="probs", class_names=names, source=None)
+def with_probs(block: Predictions, probs: np.ndarray) -> Predictions:
+    """Replace the scores of a block by probabilities; one column stays one column."""
+    is_one = block.scores.ndim == 1 or block.scores.shape[1] == 1
+    scores = probs[:, 1].reshape(block.scores.shape) if is_one else probs
+    return replace(block, scores=scores, input="probs", source=None)
 
 
-def _apply_file(path: Path, *, calibrator: Calibrator, made_by: str, outputs: Outputs) -> int:
+def _apply_file(
+    path: Path, *, calibrator: Calibrator, made_by: str, outputs: Outputs, columns: ColumnChoice | None
+) -> int:
     note = partial(outputs.write_note, name=path.name, origin=Origin(made_by, Stamp.of(path)))
     try:
         # overwrite: Ray may restart a task that had already renamed its file
-        return calibrate_file(calibrator, path, outputs.folder / path.name, overwrite=True, complete=note)
+        return calibrate_file(
+            calibrator, path, outputs.folder / path.name, columns=columns, overwrite=True, warn=False, complete=note
+        )
     except NoRowsError:
         outputs.remove(path.name)
         return 0

@@ -12,6 +12,7 @@ from sklearn.base import clone
 
 from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling
 from refocal.calibrators.objectives import reject_weights
+from refocal.predictions import ColumnChoice
 from refocal.scale.engines import Engine, EngineName, Progress, open_engine
 from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
 from refocal.scale.parts import Block, FileSource, Paths, RowReader, find_files, require_form
@@ -25,6 +26,7 @@ def calibrate(
     paths: Paths,
     *,
     split: str | None = None,
+    columns: ColumnChoice | None = None,
     engine: EngineName = "local",
     address: str | None = None,
     progress: Progress | None = None,
@@ -40,6 +42,7 @@ def calibrate(
         calibrator: The calibrator to fit; it is not changed. Its `input` must be the kind of scores in the files.
         paths: Names or patterns of files with labels, as for `evaluate`.
         split: Fit only to the rows of this split.
+        columns: The columns of labels and scores, as for `evaluate`.
         engine: "local" or "ray", as for `evaluate`.
         address: Address of the cluster, as for `evaluate`.
         progress: Called with a `ProgressUpdate` after each block or task.
@@ -66,7 +69,7 @@ def calibrate(
     """
     _check_supported(calibrator)
     files = find_files(paths)
-    rows = RowReader(require_form(files), split=split, finite=True)
+    rows = RowReader(require_form(files, columns), split=split, finite=True)
     with open_engine(engine, address, progress) as running:
         return fit(running, calibrator, files, rows)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from refocal._check import Input
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.metrics import CalibrationAccumulator
+from refocal.predictions import ColumnChoice
 from refocal.report.record import Report
 from refocal.report.sums import report_sums
 from refocal.scale.engines import Engine, EngineName, Progress, open_engine
@@ -47,6 +48,7 @@ def evaluate(
     *,
     calibrator: Calibrator | None = None,
     split: str | None = None,
+    columns: ColumnChoice | None = None,
     source: str | None = None,
     engine: EngineName = "local",
     address: str | None = None,
@@ -63,6 +65,7 @@ def evaluate(
         calibrator: A fitted calibrator to measure beside the scores as given: `report.chosen`. None to measure only the
             scores as given.
         split: Measure only the rows of this split.
+        columns: The columns of labels and scores, where their names do not tell.
         source: Name of the data in the report; the paths if None.
         engine: "local": this process, with one row group in memory; "ray": a Ray cluster.
         address: Address of the cluster. If None, a cluster on this machine is used, and started if there is none.
@@ -87,7 +90,7 @@ def evaluate(
     if calibrator is not None:
         check_calibrator(calibrator)
     files = find_files(paths)
-    rows = RowReader(require_form(files), split=split, finite=calibrator is not None)
+    rows = RowReader(require_form(files, columns), split=split, finite=calibrator is not None)
     if source is None:
         names = [paths] if isinstance(paths, str | os.PathLike) else paths
         source = " ".join(os.fspath(name) for name in names)

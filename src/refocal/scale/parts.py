@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from refocal._check import Input
-from refocal.predictions import Predictions, PredictionsReader
+from refocal.predictions import ColumnChoice, Predictions, PredictionsReader
 from refocal.predictions.errors import NoRowsError, Place
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ class Block(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The properties that all files of a data set share, taken from the first file with rows, `file`."""
+    """The properties that all files of a data set share, taken from the first file with rows, `file`.
+
+    `choice` names the columns, and the label of each class: all files are read alike.
+    """
 
     file: Path
     input: Input
@@ -57,6 +60,7 @@ class Form(NamedTuple):
     dtype: np.dtype
     weighted: bool
     class_names: tuple[str, ...] | None
+    choice: ColumnChoice | None = None
 
     @classmethod
     def of(cls, block: Predictions, file: Path) -> Form:
@@ -115,14 +119,14 @@ class RowReader:
         """Read a file block by block, without rows of other splits and rows of weight 0."""
         first_row = 0
         try:
-            with PredictionsReader(path) as blocks:
+            with PredictionsReader(path, columns=self.form.choice, warn=False) as blocks:
                 for whole in blocks:
                     self.form.check(Form.of(whole, path))
                     wanted = self._wanted(whole)
                     if self.finite:
                         check_finite(whole, path, first_row=first_row, wanted=wanted)
                     if whole.labels is None:
-                        msg = f"{path} has no labels, which measuring and fitting need"
+                        msg = f"{path} has no labels, which measuring and fitting need: name their column with --label"
                         raise ValueError(msg)
                     yield from _select(Block(whole.scores, whole.labels, whole.sample_weight), wanted)
                     first_row += len(whole)
@@ -205,9 +209,9 @@ def _glob(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern, recursive=True) or glob.glob(os.path.join(glob.escape(folder), name)))
 
 
-def require_form(paths: Sequence[Path]) -> Form:
-    """Read the form of the first file that has rows; raises if no file has any."""
-    form = find_form(paths)
+def require_form(paths: Sequence[Path], columns: ColumnChoice | None = None, *, data_set: Sequence[Path] = ()) -> Form:
+    """Read the form of the first file that has rows; raises if no file has any. For the arguments see `find_form`."""
+    form = find_form(paths, columns, data_set=data_set)
     if form is None:
         msg = f"{count_files(paths)} no rows"
         raise ValueError(msg)
@@ -219,15 +223,20 @@ def count_files(paths: Sequence[Path]) -> str:
     return f"{paths[0]} has" if len(paths) == 1 else f"{len(paths)} files, the first of which is {paths[0]}, have"
 
 
-def find_form(paths: Sequence[Path]) -> Form | None:
-    """Read the form of the first file that has rows; None if no file has any."""
+def find_form(
+    paths: Sequence[Path], columns: ColumnChoice | None = None, *, data_set: Sequence[Path] = ()
+) -> Form | None:
+    """Read the form of the first file that has rows; None if no file has any.
+
+    If the labels of that file do not tell the classes, those of the other files and of `data_set` are read, too.
+    """
     for path in paths:
         try:
-            with PredictionsReader(path) as blocks:
+            with PredictionsReader(path, columns=columns, data_set=[*paths, *data_set]) as blocks:
                 first = next(iter(blocks))
         except NoRowsError:
             continue
-        return Form.of(first, path)
+        return Form.of(first, path)._replace(choice=blocks.columns)
     return None
 
 

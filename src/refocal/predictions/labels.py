@@ -1,0 +1,221 @@
+"""Labels as files hold them (numbers, booleans, text), and the class that each one means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from refocal.predictions.errors import Place
+from refocal.predictions.header import Header, ask, describe_names
+
+LabelKind = Literal["numbers", "booleans", "text"]
+_WHOLE = re.compile(r"(?:0|[1-9][0-9]{0,6})(?:\.0*)?")
+_BOOLEANS = ("false", "true")
+_TRUE = "true is the second class"
+# pairs of labels whose second one is evidently the class that a probability is about; all are in sorted order
+_OBVIOUS = [
+    _BOOLEANS,
+    *(("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"), ("absent", "present")),
+]
+
+
+class CodedText(NamedTuple):
+    """Text in which values repeat: row r holds values[codes[r]]."""
+
+    values: list[str]
+    codes: np.ndarray
+
+
+RawLabels = np.ndarray | CodedText
+
+
+@dataclass(frozen=True)
+class LabelCoding:
+    """The label of each class, as text and in the order of the classes."""
+
+    values: tuple[str, ...]
+
+    @classmethod
+    def from_zero(cls, classes: int) -> LabelCoding:
+        """Make the coding of labels 0, 1, ..."""
+        return cls(tuple(map(str, range(classes))))
+
+    @cached_property
+    def _numbers(self) -> np.ndarray | None:
+        """The labels as numbers; None if they are words."""
+        found = [int(float(value)) for value in self.values if _WHOLE.fullmatch(value)]
+        return np.array(found) if len(found) == len(self.values) else None
+
+    def decode(self, raw: RawLabels, place: Place) -> np.ndarray:
+        """Turn labels into class indices. Labels that are such indices already are not checked."""
+        if isinstance(raw, CodedText):
+            table = np.array([self._find(value) for value in raw.values], dtype=np.int64)
+            found = table[raw.codes]
+            if (found < 0).any():
+                row = int(np.argmax(found < 0))
+                raise self._refuse(repr(raw.values[raw.codes[row]][:100]), row, place)
+            return found
+        numbers = self._numbers
+        if raw.dtype.kind == "b":
+            if numbers is None and tuple(value.lower() for value in self.values) != _BOOLEANS:
+                raise self._refuse(str(bool(raw[0])), 0, place)
+            return raw.astype(np.int64)
+        if raw.dtype.kind not in "iuf":
+            return raw
+        if numbers is None:
+            raise self._refuse(str(raw[0]), 0, place)
+        if numbers[0] == 0 and numbers[-1] == len(numbers) - 1 and (np.diff(numbers) == 1).all():
+            return raw
+        order = np.argsort(numbers)
+        found = order[np.minimum(np.searchsorted(numbers[order], raw), len(numbers) - 1)]
+        wrong = numbers[found] != raw
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise self._refuse(str(raw[row]), row, place)
+        return found.astype(np.int64)
+
+    @cached_property
+    def _table(self) -> dict[str, int]:
+        return {value: index for index, value in enumerate(self.values)}
+
+    def _find(self, text: str) -> int:
+        if text in self._table:
+            return self._table[text]
+        if tuple(value.lower() for value in self.values) == _BOOLEANS and text.lower() in _BOOLEANS:
+            return _BOOLEANS.index(text.lower())
+        whole = self._numbers is not None and _WHOLE.fullmatch(text)
+        return self._table.get(str(int(float(text))), -1) if whole else -1
+
+    def _refuse(self, found: str, row: int, place: Place) -> Exception:
+        listed = describe_names(self.values)
+        message = (
+            f"must be one of the classes {listed}, got {found}; name the label of each class with {ask('classes')}"
+        )
+        return place.error(message, column=place.labels, row=row)
+
+
+class Classes(NamedTuple):
+    """How labels are read, the names of the classes, and what was guessed, in words."""
+
+    coding: LabelCoding
+    names: tuple[str, ...] | None
+    guesses: tuple[str, ...] = ()
+
+
+def settle_classes(
+    header: Header,
+    classes: int,
+    kind: LabelKind | None,
+    scan: Callable[[], Iterator[RawLabels]],
+    place: Place,
+    *,
+    stored_names: tuple[str, ...] | None = None,
+    given: Iterable[str] | None = None,
+) -> Classes:
+    """Find out which label means which class.
+
+    Args:
+        header: The columns.
+        classes: Number of classes.
+        kind: What the labels are; None if there are none.
+        scan: Reads all labels. It is read only as far as needed, and not at all if the names of columns settle it.
+        place: The file, for errors.
+        stored_names: Class names that refocal stored in the file. Labels are then indices.
+        given: The label of each class, if the caller names them.
+    """
+    names = stored_names or header.class_names
+    zero = LabelCoding.from_zero(classes)
+    if given is not None:
+        given = tuple(given)
+        if len(given) != classes or len(set(given)) < classes:
+            message = f"classes must name each of {classes} classes once, got {describe_names(given)}"
+            raise place.error(message)
+        coding = LabelCoding(given)
+        return Classes(coding, names or _name(coding, zero))
+    if kind == "booleans":
+        if classes != 2:
+            message = f"booleans are labels of two classes, but there are {classes}"
+            raise place.error(message, column=place.labels)
+        return Classes(LabelCoding(_BOOLEANS), names, (_TRUE,))
+    if kind is None or (kind == "numbers" and stored_names is not None):
+        return Classes(zero, names)
+    if names is not None and (kind == "text" or all(map(_WHOLE.fullmatch, names))):
+        return Classes(LabelCoding(names), names)
+    if kind == "numbers":
+        return _from_one(classes, names) if _start_at_one(scan(), classes) else Classes(zero, names)
+    return _order(_distinct(scan(), classes), classes, header.positive, place)
+
+
+def _name(coding: LabelCoding, zero: LabelCoding) -> tuple[str, ...] | None:
+    """Take labels as class names, unless they say no more than the index."""
+    plain = coding == zero or tuple(value.lower() for value in coding.values) == _BOOLEANS
+    return None if plain else coding.values
+
+
+def _from_one(classes: int, names: tuple[str, ...] | None = None) -> Classes:
+    coding = LabelCoding(tuple(str(number) for number in range(1, classes + 1)))
+    return Classes(coding, names or coding.values, (f"labels start at 1, classes: 1 to {classes}",))
+
+
+def _start_at_one(labels: Iterator[RawLabels], classes: int) -> bool:
+    """Whether label 0 never occurs and label K does; the first label outside 1 to K settles it."""
+    top = 0
+    for some in labels:
+        if isinstance(some, CodedText) or not (some.min(initial=1) >= 1 and some.max(initial=0) <= classes):
+            return False
+        top = max(top, int(some.max(initial=0)))
+    return top == classes
+
+
+def _distinct(labels: Iterator[RawLabels], classes: int) -> list[str]:
+    """Collect different labels until there is one per class."""
+    found: dict[str, None] = {}
+    for some in labels:
+        if isinstance(some, CodedText):
+            found.update((some.values[code], None) for code in np.unique(some.codes))
+        if len(found) >= classes:
+            break
+    return list(found)
+
+
+def _order(found: list[str], classes: int, positive: str | None, place: Place) -> Classes:
+    """Order the classes of labels in words: the one that the scores are about is the second of two."""
+    lower = {value.lower() for value in found}
+    zero = LabelCoding.from_zero(classes)
+    if not found:
+        return Classes(zero, None)
+    if classes == 2 and lower <= set(_BOOLEANS):
+        return Classes(LabelCoding(_BOOLEANS), None, (_TRUE,))
+    if all(map(_WHOLE.fullmatch, found)):
+        numbers = {int(float(value)) for value in found}
+        if max(numbers) < classes:
+            return Classes(zero, None)
+        if min(numbers) == 1 and max(numbers) == classes:
+            return _from_one(classes)
+    values = sorted(found, key=lambda value: (value.lower(), value))
+    if classes == 2 and len(values) == 1:
+        values = _complete(values[0], positive)
+    if len(values) != classes:
+        message = (
+            f"the labels {describe_names(values)} do not tell the {classes} classes: name the label of each class with "
+            f"{ask('classes')}"
+        )
+        raise place.error(message, column=place.labels)
+    if classes == 2 and positive in values:
+        values = [value for value in values if value != positive] + [positive]
+    obvious = classes == 2 and (positive in values or tuple(value.lower() for value in values) in _OBVIOUS)
+    how = "" if obvious else f" (in sorted order; change it with {ask('classes')})"
+    return Classes(LabelCoding(tuple(values)), tuple(values), (f"classes: {describe_names(values)}{how}",))
+
+
+def _complete(only: str, positive: str | None) -> list[str]:
+    """Add the other of two classes if the only label, or the class that the scores are about, tells it."""
+    if positive not in (None, only):
+        return [only, str(positive)]
+    pair = next((pair for pair in _OBVIOUS if only.lower() in pair), (only,))
+    return [only if word == only.lower() else word.title() if only.istitle() else word for word in pair]

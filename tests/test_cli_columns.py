@@ -1,0 +1,187 @@
+"""The commands with files as people have them: columns are chosen, guesses are said, other columns are kept."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from refocal import cli, scale
+from refocal.calibrators import TemperatureScaling, load
+from refocal.predictions import ColumnChoice, PredictionsWarning
+
+ROWS = 300
+CHOSEN = ("--label", "churned", "--prob", "churn_probability")
+
+
+def draw(seed=0):
+    """Overconfident probabilities of two classes, and labels."""
+    rng = np.random.default_rng(seed)
+    logits = 3 * rng.standard_normal(ROWS)
+    return 1 / (1 + np.exp(-logits)), rng.random(ROWS) < 1 / (1 + np.exp(-logits / 2))
+
+
+def write(path, columns):
+    if str(path).endswith(".parquet"):
+        pq.write_table(pa.table(columns), path)
+        return
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def read(path):
+    """The columns of a file, as text."""
+    if str(path).endswith(".parquet"):
+        return pq.read_table(path).to_pydict()
+    with open(path, newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def churn(seed=0):
+    probs, labels = draw(seed)
+    return {
+        "customer_id": [f"{number:04d}" for number in range(ROWS)],
+        "churned": np.where(labels, "yes", "no"),
+        "churn_probability": probs,
+        "region": np.where(np.arange(ROWS) % 3, "north, east", "south"),
+    }
+
+
+@pytest.fixture(params=["csv", "parquet"])
+def suffix(request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return request.param
+
+
+def run(capsys, *arguments):
+    status = cli.main([str(argument) for argument in arguments])
+    shown, said = capsys.readouterr()
+    assert status == 0, said
+    return shown, said
+
+
+def ece(shown):
+    return json.loads(shown)["methods"][0]["measures"]["ece"]["value"]
+
+
+def test_evaluate_says_what_it_guesses(suffix, capsys):
+    probs, labels = draw()
+    write(f"plain.{suffix}", {"prob_0": 1 - probs, "prob_1": probs, "label": labels.astype(int)})
+    shown, said = run(capsys, "evaluate", f"plain.{suffix}", "--json")
+    expected = ece(shown)
+    assert said == ""
+    write(f"churn.{suffix}", churn())
+    shown, said = run(capsys, "evaluate", f"churn.{suffix}", *CHOSEN, "--json")
+    assert said == f"refocal: churn.{suffix}: classes: no, yes\n"
+    assert ece(shown) == pytest.approx(expected)
+    assert json.loads(shown)["class_names"] == ["no", "yes"]
+    _, said = run(capsys, "evaluate", f"churn.{suffix}", *CHOSEN, "--classes", "no,yes", "--ignore", "region")
+    assert said == ""
+    cat = np.where(labels, "dog", "cat")
+    write(f"named.{suffix}", {"id": range(ROWS), "p_cat": 1 - probs, "p_dog": probs, "target": cat})
+    shown, said = run(capsys, "evaluate", f"named.{suffix}", "--json")
+    assert said == f"refocal: named.{suffix}: label column: target; probabilities: p_cat, p_dog; not used: id\n"
+    assert ece(shown) == pytest.approx(expected)
+    for kind in ("--prob", "--logit"):
+        shown, said = run(capsys, "evaluate", f"named.{suffix}", "--label", "target", kind, "p_*", "--json")
+        assert said == ""
+        assert (ece(shown) == pytest.approx(expected)) == (kind == "--prob")
+
+
+def test_what_is_missing_names_the_option(suffix, capsys):
+    write(f"churn.{suffix}", churn())
+    assert cli.main(["evaluate", f"churn.{suffix}", "--prob", "churn_probability"]) == 1
+    assert "has no labels, which measuring and fitting need: name their column with --label" in capsys.readouterr().err
+    write(f"scores.{suffix}", {"score": [0.5, 0.5], "label": [0, 1]})
+    assert cli.main(["evaluate", f"scores.{suffix}"]) == 1
+    assert "scores are missing: " in (said := capsys.readouterr().err)
+    assert "got 'score', 'label'; choose others with --prob, in Python ColumnChoice(prob=...), or with logit" in said
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["evaluate", "a.csv", "--prob", "a", "--logit", "b"])
+
+
+def test_calibrate_and_apply_keep_the_other_columns(suffix, capsys):
+    write(f"val.{suffix}", churn(1))
+    write(f"test.{suffix}", test := churn(2))
+    files = (f"val.{suffix}", "--test", f"test.{suffix}")
+    more = ("--method", "temperature", "--save", "cal.json", "--out", f"out.{suffix}")
+    _, said = run(capsys, "calibrate", *files, *CHOSEN, *more)
+    assert said.splitlines() == [f"refocal: {name}.{suffix}: classes: no, yes" for name in ("val", "test")]
+    run(capsys, "apply", "cal.json", f"test.{suffix}", *CHOSEN, "--out", f"applied.{suffix}")
+    expected = load("cal.json").predict_proba(test["churn_probability"])[:, 1]
+    for name in ("out", "applied"):
+        found = read(f"{name}.{suffix}")
+        assert list(found) == ["customer_id", "churned", "region", "prob_yes"]
+        for column in ("customer_id", "churned", "region"):
+            assert found[column] == list(test[column])
+        np.testing.assert_allclose(np.array(found["prob_yes"], dtype=float), expected)
+    write(f"new.{suffix}", {name: values for name, values in test.items() if name != "churned"})
+    options = ("--prob", "churn_probability", "--ignore", "region")
+    _, said = run(capsys, "apply", "cal.json", f"new.{suffix}", *options, "--out", f"new-out.{suffix}")
+    assert said == f"refocal: new.{suffix}: not used: customer_id\n"
+    assert list(read(f"new-out.{suffix}")) == ["customer_id", "prob_1"]
+
+
+def test_several_classes_keep_their_names(suffix, capsys):
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((ROWS, 3))
+    labels = np.array(["cat", "dog", "owl"])[np.argmax(logits / 2 + rng.gumbel(size=logits.shape), axis=1)]
+    names = [f"logit_{name}" for name in ("cat", "dog", "owl")]
+    write(f"a.{suffix}", {"id": range(ROWS), **dict(zip(names, logits.T, strict=True)), "label": labels})
+    run(capsys, "calibrate", f"a.{suffix}", "--method", "temperature", "--save", "cal.json", "--holdout", "0.5")
+    run(capsys, "apply", "cal.json", f"a.{suffix}", "--out", f"b.{suffix}")
+    found = read(f"b.{suffix}")
+    assert list(found) == ["id", "label", "prob_cat", "prob_dog", "prob_owl"]
+    assert found["label"] == list(labels)
+    shown, _ = run(capsys, "evaluate", f"b.{suffix}", "--json")
+    assert json.loads(shown)["class_names"] == ["cat", "dog", "owl"]
+
+
+def test_labels_of_test_mean_what_those_of_val_mean(suffix, capsys):
+    """Labels of val start at 1; the test rows lack the last class, and would pass for labels that start at 0."""
+    probs = np.random.default_rng(0).dirichlet(np.ones(3), ROWS)
+    columns = {f"prob_{k}": probs[:, k] for k in range(3)}
+    write(f"val.{suffix}", {**columns, "label": np.arange(ROWS) % 3 + 1})
+    write(f"test.{suffix}", {**columns, "label": np.arange(ROWS) % 2 + 1})
+    options = ("--method", "temperature", "--json")
+    shown, said = run(capsys, "calibrate", f"val.{suffix}", "--test", f"test.{suffix}", *options)
+    assert said.count("labels start at 1, classes: 1 to 3") == 2
+    wrong = np.mean(np.argmax(probs, axis=1) != np.arange(ROWS) % 2)
+    assert json.loads(shown)["methods"][0]["measures"]["error"]["value"] == pytest.approx(wrong)
+
+
+def test_many_files_are_read_like_one(suffix, capsys):
+    whole = churn()
+    write(f"whole.{suffix}", whole)
+    order = np.argsort(whole["churned"])  # each part has one class
+    for part, rows in enumerate(np.array_split(order, 4)):
+        write(f"part-{part}.{suffix}", {name: np.asarray(values)[rows] for name, values in whole.items()})
+    columns = ColumnChoice(label="churned", prob="churn_probability")
+    with pytest.warns(PredictionsWarning, match="classes: no, yes"):
+        expected = scale.evaluate(f"whole.{suffix}", columns=columns).given.measures["nll"].value
+    shown, said = run(capsys, "evaluate", f"part-*.{suffix}", *CHOSEN, "--json")
+    assert json.loads(shown)["methods"][0]["measures"]["nll"]["value"] == pytest.approx(expected)
+    assert said.count("classes: no, yes") == 1
+    with pytest.warns(PredictionsWarning, match="classes: no, yes"):
+        calibrator = scale.calibrate(TemperatureScaling(input="probs"), f"part-*.{suffix}", columns=columns)
+    calibrator.save("cal.json")
+    run(capsys, "apply", "cal.json", f"part-*.{suffix}", *CHOSEN, "--out", "parts")
+    parts = [read(f"parts/part-{part}.{suffix}") for part in range(4)]
+    assert [list(part) for part in parts] == [["customer_id", "churned", "region", "prob_yes"]] * 4
+    ids = [each for part in parts for each in part["customer_id"]]
+    assert ids == [whole["customer_id"][row] for row in order]
+
+
+def test_rounded_probabilities_are_said_once(suffix, capsys):
+    probs = np.round(np.random.default_rng(0).dirichlet(np.ones(4), ROWS), 3)
+    write(f"a.{suffix}", {f"prob_{k}": probs[:, k] for k in range(4)} | {"label": np.arange(ROWS) % 4})
+    shown, said = run(capsys, "evaluate", f"a.{suffix}", "--json")
+    assert said == f"refocal: a.{suffix}: probabilities sum to 1 only within rounding; rows are normalized\n"
+    assert json.loads(shown)["samples"] == ROWS
