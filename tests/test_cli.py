@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -19,6 +21,7 @@ from help_texts import check_defaults, find_default, heavy_modules, list_parsers
 from refocal import cli, demo, report
 from refocal.calibrators import load
 from refocal.cli import explain
+from refocal.cli.data_sets import name_files
 from refocal.cli.defaults import read_default
 from refocal.cli.parser import build_parser
 from refocal.predictions import Predictions
@@ -79,32 +82,77 @@ def test_evaluate_files_side_by_side(files, capsys):
 
 
 def test_evaluate_block_by_block(files, capsys):
+    """The rows fit in memory, whatever --memory says: the analysis is the same."""
     little = ("--json", "--memory", "10K")
-    content = json.loads(run(capsys, "evaluate", "both.npz", "--split", "test", *little)[1])
-    test = Predictions.read("test.npz")
-    in_memory = refocal.evaluate(test.scores, test.labels)
-    (given,) = content["methods"]
-    assert given["measures"]["ece"]["value"] == pytest.approx(in_memory.given.measures["ece"].value)
-    assert content["samples"] == len(test)
+    _, shown, told = run(capsys, "evaluate", "both.npz", "--split", "test", *little)
+    assert json.loads(shown) == json.loads(run(capsys, "evaluate", "both.npz", "--split", "test", "--json")[1])
+    assert "refocal: reading block by block: both.npz would take about" in told
+    assert "more than --memory 10.0K" in told
     log_odds = np.linspace(-4, 4, 300)
     labels = (np.sin(37 * log_odds) + log_odds > 0).astype(int)
     Predictions(log_odds, input="logits", labels=labels).write("two.npz")
-    content = json.loads(run(capsys, "evaluate", "two.npz", *little)[1])
+    content = json.loads(run(capsys, "evaluate", "two.npz", *little, "--report", "x.html")[1])
     for name, measured in refocal.evaluate(log_odds, labels).given.measures.items():
-        if name != "adaptive_ece":
-            assert content["methods"][0]["measures"][name]["value"] == pytest.approx(measured.value), name
-    _, shown, told = run(capsys, "calibrate", "both.npz", *little)
-    assert [method["name"] for method in json.loads(shown)["methods"]] == ["given", "focal-temperature"]
-    assert "reading block by block: only focal-temperature is fitted, without comparing methods: both.npz" in told
-    told = run(capsys, "calibrate", "both.npz", "--gamma", 3, *little)[2]
-    assert "comparing methods; gamma is used only with --method posterior: both.npz" in told
-    _, shown, told = run(capsys, "calibrate", "both.npz", "--method", "temperature", "--memory", 9)
+        assert content["methods"][0]["measures"][name]["value"] == pytest.approx(measured.value), name
+    assert "<html" in Path("x.html").read_text(encoding="utf-8")
+    arguments = ("calibrate", "both.npz", "--gamma", 3, "--method", "vector")
+    _, shown, told = run(capsys, *arguments, *little)
+    assert strip_seconds(shown) == strip_seconds(run(capsys, *arguments, "--json")[1])
     assert "refocal: reading block by block: both.npz would take about" in told
-    assert "more than --memory 9B" in told
-    assert "Temperature scaling: T = " in shown
-    told = run(capsys, "evaluate", "two.npz", "--report", "x.html", *little)[2]
-    assert "--report needs the whole file in memory, but two.npz would take about" in told
-    assert "more than --memory 10.0K" in told
+    told = run(capsys, *arguments, "--out", "x.npz", *little)[2]
+    assert "--out needs all rows in memory, but both.npz would take about" in told
+
+
+def strip_seconds(shown):
+    """The JSON of a report without what differs from run to run."""
+    content = json.loads(shown)
+    for method in content["methods"]:
+        del method["fit_seconds"]
+    return content
+
+
+def test_evaluate_each_split_of_a_file(files, capsys):
+    status, shown, _ = run(capsys, "evaluate", "both.npz")
+    assert status == 0
+    assert re.search(r"both.npz: test ┃ *both.npz: val", shown)
+    content = json.loads(run(capsys, "evaluate", "both.npz", "--json")[1])
+    assert content["paired"] == []
+    for report_of_split, split in zip(content["files"], ("test", "val"), strict=True):
+        alone = json.loads(run(capsys, "evaluate", f"{split}.npz", "--json")[1])
+        assert {**report_of_split, "source": ""} == {**alone, "source": ""}
+        assert report_of_split["source"] == f"both.npz: {split}"
+    in_blocks = json.loads(run(capsys, "evaluate", "both.npz", "--json", "--engine", "local")[1])
+    assert in_blocks == content
+    for more in ([], ["--engine", "local"]):
+        told = run(capsys, "evaluate", "both.npz", "--report", "x.html", *more)[2]
+        assert "--report takes one split, got both.npz: test, both.npz: val: choose one with --split" in told
+
+
+def test_splits_of_two_files_are_compared_in_pairs(files, capsys):
+    both = Predictions.read("both.npz")
+    Predictions(2 * both.scores.astype(float), input="logits", labels=both.labels, split=both.split).write(
+        "sharper.npz"
+    )
+    content = json.loads(run(capsys, "evaluate", "both.npz", "sharper.npz", "--json")[1])
+    assert [(test["first"], test["second"]) for test in content["paired"]] == [(0, 2), (0, 2), (1, 3), (1, 3)]
+    shown = run(capsys, "evaluate", "both.npz", "sharper.npz")[1]
+    row = next(line for line in shown.splitlines() if "NLL" in line and "p-value" not in line)
+    assert row.count("│") == 6
+    many = Predictions(both.scores[:50], input="logits", labels=both.labels[:50], split=[f"s{i}" for i in range(50)])
+    many.write("many.npz")
+    told = run(capsys, "evaluate", "many.npz")[2]
+    assert "many.npz has 50 splits, more than 20: choose one with --split" in told
+
+
+def test_compared_files_have_the_shortest_distinct_names(files, capsys):
+    for name in ("a", "b"):
+        Path("runs", name).mkdir(parents=True)
+        shutil.copy("test.npz", f"runs/{name}/test.npz")
+    shutil.copy("test.npz", "runs/b/other.npz")
+    given = ("runs/a/test.npz", "runs/b/test.npz", "runs/b/other.npz")
+    content = json.loads(run(capsys, "evaluate", *given, "--json")[1])
+    assert [each["source"] for each in content["files"]] == ["a/test.npz", "b/test.npz", "other.npz"]
+    assert name_files(["test.npz", "./test.npz"]) == ["test.npz"] * 2
 
 
 def test_calibrate_then_apply_and_export(files, capsys):
@@ -203,8 +251,6 @@ def test_splits_of_one_file_and_methods(files, capsys):
     ],
 )
 def test_errors_are_one_line(files, capsys, arguments, message):
-    import re
-
     test = Predictions.read("test.npz")
     Predictions(test.scores, input="logits").write("unlabeled.npz")
     Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2]).write("probs.npz")
@@ -393,7 +439,7 @@ def test_help_has_examples_and_exit_status(command, capsys):
 
 
 def test_defaults_in_help_are_those_of_the_signatures():
-    assert check_defaults(build_parser()) == 6
+    assert check_defaults(build_parser()) == 7
 
 
 def test_help_lists_every_method():

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from data_sets import SIZES, predictions, write
+from rich.console import Console
 
-from refocal import cli, scale
-from refocal.calibrators import TemperatureScaling, load
+from refocal import cli, evaluate, scale
+from refocal.calibrators import BY_NAME, FocalPosterior, TemperatureScaling, load
 from refocal.cli.parser import build_parser
 from refocal.predictions import Predictions
+from refocal.report import build_table
+from refocal.scale import sampling
+
+LOCAL = ("--engine", "local")
 
 
 @pytest.fixture
@@ -40,11 +47,80 @@ def run(capsys, *arguments):
 def test_a_pattern_is_one_data_set(folder, capsys):
     status, shown, trouble = run(capsys, "evaluate", "val/*.parquet")
     assert (status, trouble) == (0, "")
-    assert "intervals" in shown
+    assert "overconfident" in shown
     content = json.loads(run(capsys, "evaluate", "val/*.parquet", "--json")[1])
-    assert content == json.loads(scale.evaluate("val/*.parquet").to_json())
+    whole = predictions(sum(SIZES), 0)
+    in_memory = evaluate(whole.scores, whole.labels, by_class=False, source="val/*.parquet")
+    assert content == json.loads(in_memory.to_json())
     named = json.loads(run(capsys, "evaluate", *sorted(Path("val").iterdir()), "--engine", "local", "--json")[1])
     assert named["methods"] == content["methods"]
+
+
+def test_a_pattern_of_one_file_is_that_file(folder, capsys):
+    for command in (["evaluate", "--split", "test"], ["calibrate", "--method", "temperature"]):
+        file, pattern = (run(capsys, *command, name, "--json") for name in ("both.npz", "b*.npz"))
+        assert strip_seconds(pattern[1]) == strip_seconds(file[1])
+    some = ("--report", "page.html", "--out", "probs.npz", "--save", "cal.json", "--force")
+    assert run(capsys, "calibrate", "b*.npz", "--method", "temperature", *some)[0] == 0
+    assert Path("page.html").exists()
+
+
+def strip_seconds(shown):
+    """The JSON of a report without what differs from run to run."""
+    content = json.loads(shown)
+    for method in content["methods"]:
+        del method["fit_seconds"]
+    return content
+
+
+def test_files_beyond_memory_get_a_verdict_from_a_sample(folder, capsys, monkeypatch):
+    """Measures are those of all rows, the verdict is that of the sample, and the choice of methods is complete."""
+    monkeypatch.setattr(sampling, "SAMPLE", 2000)
+    status, shown, told = run(capsys, "evaluate", "val/*.parquet", "--memory", "10K", "--json")
+    assert status == 0
+    assert "reading block by block: 5 files from val/part-0.parquet to val/part-4.parquet would take about" in told
+    content = json.loads(shown)
+    whole = predictions(sum(SIZES), 0)
+    in_memory = json.loads(evaluate(whole.scores, whole.labels).to_json())
+    assert content["samples"] == sum(SIZES)
+    found = re.fullmatch(
+        r"Verdict and intervals from ([\d,]+) of 12,512 rows, chosen at random \(seed 0\); measures from sums over all "
+        r"rows\.",
+        content["protocol"],
+    )
+    assert 800 < int(found[1].replace(",", "")) < 1200
+    for name in ("nll", "brier", "ece", "error"):
+        ours, theirs = (each["methods"][0]["measures"][name] for each in (content, in_memory))
+        assert ours["value"] == pytest.approx(theirs["value"], rel=1e-9)
+        assert ours["low"] <= ours["value"] <= ours["high"]
+        assert ours["high"] - ours["low"] > theirs["high"] - theirs["low"]
+    assert content["verdict"]["regime"] == "overconfident"
+    assert content["methods"][0]["p_value"] < 0.001
+
+    arguments = ("calibrate", "val/*.parquet", "--test", "test/*.parquet", "--memory", "10K")
+    status, shown, _ = run(capsys, *arguments, "--report", "page.html", "--save", "cal.json")
+    assert status == 0
+    assert "Methods were chosen and fitted on" in " ".join(shown.split())
+    assert "Vector scaling" in shown
+    assert "of 12,512 rows" in Path("page.html").read_text(encoding="utf-8")
+    temperature = TemperatureScaling().fit(whole.scores, whole.labels).temperature_
+    content = json.loads(run(capsys, *arguments, "--method", "temperature", "--json")[1])
+    found = next(method for method in content["methods"] if method["chosen"])
+    assert found["parameters"]["temperature"] == pytest.approx(temperature, rel=1e-4)
+
+
+def test_files_beyond_memory_without_splits_are_held_out(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sampling, "SAMPLE", 2000)
+    arguments = ("calibrate", "val/*.parquet", "--method", "temperature", "--memory", "10K", "--json")
+    content = json.loads(run(capsys, *arguments)[1])
+    assert content["protocol"].startswith("Measured on 30% of the rows, held out at random (seed 0); fitted to the")
+    assert content["samples"] == pytest.approx(0.3 * sum(SIZES), rel=0.05)
+    other = json.loads(run(capsys, *arguments, "--holdout", "0.5", "--seed", 1)[1])
+    assert other["samples"] == pytest.approx(0.5 * sum(SIZES), rel=0.05)
+    assert "(seed 1)" in other["protocol"]
+    assert json.loads(run(capsys, "calibrate", "val/*.parquet", "--method", "temperature", "--json")[1])[
+        "protocol"
+    ].startswith("Cross-fitting in 5 folds")
 
 
 @pytest.mark.parametrize("method", ["temperature", "focal-temperature", "posterior"])
@@ -53,7 +129,8 @@ def test_calibrate_and_apply(folder, capsys, method):
     status, shown, _ = run(capsys, *arguments, "--save", "cal.json")
     assert status == 0
     assert "calibrator: cal.json" in shown
-    assert ("γ" in shown, "T = " in shown) == (method != "temperature", method != "posterior")
+    assert "γ = 0.5" in shown
+    assert type(load("cal.json")) is {"posterior": FocalPosterior, **BY_NAME}[method]
     status, shown, _ = run(capsys, "apply", "cal.json", "test/*.parquet", "--out", "probs")
     assert f"{sum(SIZES):,} rows of 5 files calibrated: probs" in shown
     assert "4 were done already" in run(capsys, "apply", "cal.json", "test/*.parquet", "--out", "probs")[1]
@@ -71,12 +148,14 @@ def test_splits_of_the_same_files(folder, capsys):
     assert content["samples"] == 100
 
 
-def test_measures_are_named_and_written_as_in_a_report(folder, capsys):
-    content = json.loads(run(capsys, "evaluate", "test/*.parquet", "--json")[1])
-    values = {name: estimate["value"] for name, estimate in content["methods"][0]["measures"].items()}
-    shown = run(capsys, "evaluate", "test/*.parquet")[1]
+def test_measures_are_named_and_written_as_in_a_report(folder):
+    report = scale.evaluate("test/*.parquet")
+    values = {name: estimate.value for name, estimate in report.given.measures.items()}
+    console = Console(file=io.StringIO(), width=120)
+    console.print(build_table(report))
+    shown = console.file.getvalue()
     for label, value in (
-        ("Samples", f"{content['samples']:,.0f}"),
+        ("Samples", f"{report.samples:,.0f}"),
         ("ECE", f"{values['ece']:.2%}"),
         ("NLL", f"{values['nll']:.4f}"),
         ("Share 99% sure", f"{values['confidence_share']:.2%}"),
@@ -110,19 +189,43 @@ def test_one_file_goes_to_an_existing_folder(folder, capsys):
     ("arguments", "message"),
     [
         (["evaluate", "none/*.parquet"], r"no file matches none/\*.parquet"),
-        (["evaluate", "val/*.parquet", "--report", "r.html"], "--report does not work with many files"),
-        (["calibrate", "val/*.parquet", "--out", "p.npz"], "--out does not work with many files: use apply to write"),
-        (["calibrate", "val/*.parquet"], "cannot select 'val': the predictions have no split"),
-        (["calibrate", "val/*.parquet", "--test", "val/part-3.parquet"], "must not share files"),
-        (["calibrate", "val/*.parquet", "--test", "wide.npz"], "wide.npz must hold the same as .*part-0.parquet"),
-        (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "isotonic"], "--method must be one of"),
-        (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "posterior"], "needs the gamma"),
+        (
+            ["calibrate", "val/*.parquet", "--out", "p.npz", *LOCAL],
+            "--out does not work with --engine: use apply to write",
+        ),
+        (
+            ["calibrate", "third.npz", *LOCAL],
+            "third.npz must have rows of the splits val and test, .* got 'a', 'b', 'c'",
+        ),
+        (["calibrate", "val/*.parquet", "--test", "val/part-3.parquet", *LOCAL], "must not share files"),
+        (["calibrate", "val/*.parquet", "--test", "val/part-3.parquet"], "cannot be both fitted to and measured on"),
+        (
+            ["calibrate", "val/*.parquet", "--test", "wide.npz", *LOCAL],
+            "wide.npz must hold the same as .*part-0.parquet",
+        ),
+        (["calibrate", "val/*.parquet", "--test", "wide.npz"], "must hold the same kind of scores"),
+        (["evaluate", "*.npz"], "wide.npz: classes must name each of 7 classes once"),
+        (["evaluate", "val/part-2*.parquet", "val/part-2.*"], "val/part-2.parquet: there are no rows"),
+        (["evaluate", "empty/*.parquet"], "2 files, the first of which is .*empty/1.parquet, have no rows"),
+        (["evaluate", "some/*.npz"], r"some/\*.npz: either all files or none must have a column split"),
+        (["calibrate", "both.npz", "--holdout", "0.3", *LOCAL], "--holdout is only for predictions without --test"),
+        (["calibrate", "val/*.parquet", "--holdout", "0", *LOCAL], "holdout must lie strictly between 0 and 1"),
+        (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "magic"], "method must be one of"),
+        (["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", "posterior"], "needs gamma"),
         (["apply", "cal.json", "val/*.parquet", "--out", "p.parquet"], "--out must be a folder"),
         (["evaluate", "val/*.parquet", "--engine", "ray", "--address", "127.0.0.1:1"], "127.0.0.1:1 cannot be reached"),
         (["evaluate", "val/*.parquet", "--engine", "local", "--address", "auto"], 'address is only for engine="ray"'),
     ],
 )
 def test_errors_take_one_line(folder, capsys, arguments, message):
+    some = predictions(30, 4)
+    Predictions(some.scores, input="logits", labels=some.labels, split=list("abc") * 10).write("third.npz")
+    Path("some").mkdir()
+    shutil.copy("third.npz", "some/1.npz")
+    some.write("some/2.npz")
+    Path("empty").mkdir()
+    for copy in (1, 2):
+        shutil.copy("val/part-2.parquet", f"empty/{copy}.parquet")
     status, shown, trouble = run(capsys, *arguments)
     assert (status, shown) == (1, "")
     assert trouble.count("\n") == 1

@@ -19,7 +19,7 @@ from data_sets import SIZES, predictions, spoil, summarize, write
 from refocal import cli, scale
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
 from refocal.predictions import Predictions, PredictionsError
-from refocal.scale.measuring import BlockSums, measure_block
+from refocal.scale.measuring import BlockSums, sum_block
 from refocal.scale.parts import FileSource, RowReader, find_files, require_form
 from refocal.scale.ray_engine import StoredBlocks, open_ray
 
@@ -111,7 +111,7 @@ def test_a_worker_that_dies_in_a_pass_counts_nothing_twice(tmp_path):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def measure(block):
-        return measure_block(block, input="logits", calibrator=None)
+        return sum_block(block, input="logits", calibrators=[])
 
     with open_ray(None, lambda _: None) as engine:
         found = engine.fold(FileSource.of(files, read_and_die), measure, BlockSums.merge, what="measuring")
@@ -267,3 +267,16 @@ def test_commands(tmp_path, monkeypatch, capsys):
         assert each == pytest.approx(local, rel=1e-6)
     spoil(Path("val/part-1.parquet"), 3)
     assert run("evaluate", "val/*.parquet") == run("evaluate", "val/*.parquet", "--engine", "ray")
+
+
+def test_a_sample_has_the_same_rows_as_in_one_process(cluster, tmp_path):
+    write(tmp_path, weighted=True)
+    local, remote = (
+        json.loads(scale.evaluate(tmp_path / "*.parquet", sample=800, engine=engine).to_json())
+        for engine in ("local", "ray")
+    )
+    for report in (local, remote):
+        measures = report["methods"][0].pop("measures")
+        report["limits"] = {name: (estimate["low"], estimate["high"]) for name, estimate in measures.items()}
+    assert "of 8,3" in local["protocol"]
+    assert remote == local

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli.options import Commands, add_columns, add_command, add_engine, add_force, add_memory, add_option
+from refocal.cli.options import (
+    MEASURING_ENGINE,
+    Commands,
+    add_columns,
+    add_command,
+    add_engine,
+    add_force,
+    add_memory,
+    add_option,
+)
 
 if TYPE_CHECKING:
-    from refocal._check import Input
-    from refocal.calibrators import Calibrator
+    from refocal.cli.data_sets import Source
+    from refocal.scale.engines import Engine
+    from refocal.scale.selecting import Rows
 
 _EXAMPLES = """\
 refocal calibrate val.npz --test test.npz --gamma 3 --report report.html --save cal.json --out probs.npz
@@ -22,8 +32,7 @@ _METHODS = (
     "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, quadratic, "
     "isotonic or histogram"
 )
-# methods that are fitted block by block, the first by default
-_BLOCK_METHODS = ("focal-temperature", "temperature", "posterior")
+_HELD_OUT = 0.3  # of data that are too large to be cross-fitted
 
 
 def add_parser(commands: Commands) -> None:
@@ -48,14 +57,14 @@ def add_parser(commands: Commands) -> None:
         "--seed",
         type=int,
         owner="refocal.report.cross_fitting:cross_calibrate",
-        help="seed that divides VAL, for cross-fitting and --holdout",
+        help="seed that divides VAL, and that chooses rows of files larger than --memory",
     )
     loss = command.add_mutually_exclusive_group()
     loss.add_argument(
         "--gamma",
         type=float,
         help="gamma of the focal loss that the network was trained with; adds the closed-form posterior to the methods "
-        "that are compared; for many files, and for files larger than --memory, only --method posterior uses it",
+        "that are compared",
     )
     loss.add_argument(
         "--loss",
@@ -63,135 +72,122 @@ def add_parser(commands: Commands) -> None:
         help='like --gamma, with more settings: {"gamma": 3, "weight": [...], "label_smoothing": 0.1, '
         '"detached": true}, or a file that holds them',
     )
-    first, second, third = _BLOCK_METHODS
-    add_option(
-        command,
-        "--method",
-        owner="refocal.report.selection:calibrate",
-        help=f"{_METHODS} (default: {{default}}); for many files, and for files larger than --memory, {first} (the "
-        f"default there), {second} or {third}",
-    )
+    add_option(command, "--method", owner="refocal.report.selection:calibrate", help=_METHODS)
     command.add_argument("--save", metavar="FILE", help="write the calibrator: .json")
     command.add_argument("--out", metavar="FILE", help="write the calibrated test predictions: .npz, .parquet or .csv")
     command.add_argument("--report", metavar="FILE", help="write a report: .html or .json")
     add_columns(command)
     add_force(command)
     add_memory(command)
-    add_engine(command, owner="refocal.scale.fitting:calibrate")
+    add_engine(command, meaning=MEASURING_ENGINE, owner="refocal.scale.fitting:calibrate")
 
 
 def run(options: Namespace) -> None:
     """Fit and report: in memory, block by block, or on a cluster."""
     from refocal.cli import memory
-    from refocal.cli.data_sets import is_data_set
+    from refocal.cli.data_sets import find_source, given
     from refocal.cli.inputs import choose_columns, read_val_and_test
     from refocal.cli.output import check_outputs, note
     from refocal.cli.progress import track
     from refocal.cli.workflow import cross_fit, finish, fit_and_measure, hold_out_and_measure
 
-    files = [file for file in (options.val, options.test) if file]
-    if is_data_set(options, files):
-        _run_data_set(options, _read_loss(options))
-        return
+    settings = _read_loss(options) | given(options, "method")
+    val = find_source([options.val])
+    test = None if options.test is None else find_source([options.test])
+    files = [*val.files, *([] if test is None else test.files)]
     check_outputs(options, files)
-    settings = _read_loss(options)
-    if why := memory.find_excess(options, files, per_score=memory.FITTING):
-        _reject_whole(options, why)
-        note(f"{_describe_fit(options, settings)}: {why}")
-        _run_data_set(options, settings)
+    if options.engine is not None:
+        _run_blocks(options, val, test, settings)
         return
-    settings |= _given(options, "method")
-    with track() as progress:
-        progress.step(f"reading {options.val}")
-        columns = choose_columns(options)
-        val, test = read_val_and_test(options.val, options.test, columns, carry=bool(options.out))
-        source = Path(options.test or options.val).name
-        if test is not None and options.holdout is not None:
-            msg = "--holdout is only for predictions without --test and without the splits val and test"
+    if why := memory.find_excess(options, files, per_score=memory.FITTING):
+        if options.out:
+            msg = f"--out needs all rows in memory, but {why}"
             raise ValueError(msg)
-        if test is not None:
-            outcome = fit_and_measure(val, test, settings, source, progress.step)
+        note(f"reading block by block: {why}")
+        _run_blocks(options, val, test, settings)
+        return
+    source = (test or val).name
+    with track() as progress:
+        progress.step(f"reading {val.name}")
+        first, second = read_val_and_test(val, test, choose_columns(options), carry=bool(options.out))
+        if second is not None:
+            _reject_holdout(options)
+            outcome = fit_and_measure(first, second, settings, source, progress.step)
         elif options.holdout is not None:
             outcome = hold_out_and_measure(
-                val, settings, source, progress.step, share=options.holdout, **_given(options, "seed")
+                first, settings, source, progress.step, share=options.holdout, **given(options, "seed")
             )
         else:
-            outcome = cross_fit(val, settings, source, progress.step, **_given(options, "seed"))
+            outcome = cross_fit(first, settings, source, progress.step, **given(options, "seed"))
     finish(options, outcome)
 
 
-def _run_data_set(options: Namespace, loss: dict[str, Any]) -> None:
-    """Fit to files, and measure others before and after."""
-    from refocal.cli import data_sets
-    from refocal.cli.inputs import choose_columns
-    from refocal.cli.output import check_outputs
+def _run_blocks(options: Namespace, val: Source, test: Source | None, settings: dict[str, Any]) -> None:
+    """Fit to files, and measure others before and after, without holding all rows in memory."""
+    from refocal.cli import memory
+    from refocal.cli.data_sets import engine_settings
+    from refocal.cli.defaults import read_default
     from refocal.cli.progress import track
-    from refocal.cli.workflow import show_report
+    from refocal.cli.workflow import show_written
     from refocal.scale.engines import open_engine
-    from refocal.scale.fitting import fit
-    from refocal.scale.measuring import measure
-    from refocal.scale.parts import RowReader, find_files, require_form
+    from refocal.scale.selecting import select_and_report
 
-    data_sets.reject_options(options, "report", "out")
-    check_outputs(options, [])
-    val = find_files(options.val)
-    test = val if options.test is None else find_files(options.test)
-    columns = choose_columns(options)
-    form = require_form(val, columns, data_set=test)
-    test_form = form if test == val else require_form(test, columns, data_set=val)
-    form.check(test_form._replace(weighted=form.weighted))
-    method = options.method or _BLOCK_METHODS[0]
-    calibrator = _make_calibrator(method, loss, form.input)
-    alone = options.test is None
-    if not alone and set(val) & set(test):
-        msg = f"{options.val} and {options.test} must not share files, both have {min(set(val) & set(test))}"
+    if options.out:
+        msg = "--out does not work with --engine: use apply to write calibrated files"
         raise ValueError(msg)
-    engine = data_sets.engine_settings(options)
+    default = read_default("refocal.report.cross_fitting:cross_calibrate", "seed")
+    seed = default if options.seed is None else options.seed
+    engine = engine_settings(options)
     with track() as progress, open_engine(**engine, progress=progress.show_files) as running:
-        result = fit(running, calibrator, val, RowReader(form, split="val", optional=not alone, finite=True))
-        rows = RowReader(test_form, split="test", optional=not alone, finite=True)
-        report = measure(running, test, rows, calibrator=result, source=options.test or options.val)
-    written = {}
-    if options.save:
-        result.save(options.save)
-        written["calibrator"] = options.save
-    show_report(options, report, written)
+        fitted, measured, protocol = _divide(options, running, val, test, seed)
+        selection, report = select_and_report(
+            running,
+            fitted,
+            measured,
+            settings,
+            most_rows=memory.choose_sample(options, fitted.reader.form.classes),
+            seed=seed,
+            source=(test or val).name,
+            progress=progress.step,
+        )
+    show_written(options, selection, replace(report, protocol=" ".join(filter(None, (protocol, report.protocol)))))
 
 
-def _reject_whole(options: Namespace, why: str) -> None:
-    """Reject options that need all rows in memory, and say why the rows do not fit."""
-    asked = [f"--{name}" for name in ("report", "out") if getattr(options, name) is not None]
-    asked += [] if options.method in (None, *_BLOCK_METHODS) else [f"--method {options.method}"]
-    if asked:
-        msg = f"{asked[0]} needs all rows in memory, but {why}"
-        raise ValueError(msg)
+def _divide(options: Namespace, engine: Engine, val: Source, test: Source | None, seed: int) -> tuple[Rows, Rows, str]:
+    """Choose the rows to fit to and the rows to measure on; and say so if they are chosen at random."""
+    from refocal.cli.inputs import choose_columns, needs_division
+    from refocal.report.cross_fitting import check_holdout
+    from refocal.scale.parts import RowReader, find_files, require_form
+    from refocal.scale.selecting import Rows, find_splits
 
-
-def _describe_fit(options: Namespace, loss: dict[str, Any]) -> str:
-    """Say what is fitted block by block."""
-    if options.method is not None:
-        return "reading block by block"
-    ignored = "; gamma is used only with --method posterior" if loss else ""
-    return f"reading block by block: only {_BLOCK_METHODS[0]} is fitted, without comparing methods{ignored}"
-
-
-def _make_calibrator(method: str, loss: dict[str, Any], input: Input) -> Calibrator:
-    from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
-
-    if method not in _BLOCK_METHODS:
-        msg = f"over many files, --method must be one of {', '.join(_BLOCK_METHODS)}, got {method!r}"
-        raise ValueError(msg)
-    if method == "posterior":
-        if not loss:
-            msg = "--method posterior needs the gamma that the network was trained with"
+    files, columns = find_files(val.files), choose_columns(options)
+    others = () if test is None else find_files(test.files)
+    reader = RowReader(require_form(files, columns, data_set=others), finite=True)
+    if test is not None:
+        _reject_holdout(options)
+        form = require_form(others, columns, data_set=files)
+        reader.form.check(form._replace(weighted=reader.form.weighted))
+        if not reader.form.split and set(files) & set(others):
+            msg = f"{val.name} and {test.name} must not share files, both have {min(set(files) & set(others))}"
             raise ValueError(msg)
-        return FocalPosterior(**loss, input=input)
-    return (TemperatureScaling if method == "temperature" else FocalTemperatureScaling)(input=input)
+        measured = RowReader(form, split="test", optional=True, finite=True)
+        return Rows(files, replace(reader, split="val", optional=True)), Rows(others, measured), ""
+    splits = find_splits(engine, files, reader) if reader.form.split else ()
+    if needs_division(splits, val.name):
+        share = check_holdout(_HELD_OUT if options.holdout is None else options.holdout)
+        whole = Rows(files, reader)
+        protocol = (
+            f"Measured on {100 * share:.3g}% of the rows, held out at random (seed {seed}); fitted to the others."
+        )
+        return whole.cut(share, 1.0, seed=seed), whole.cut(0.0, share, seed=seed), protocol
+    _reject_holdout(options)
+    return Rows(files, replace(reader, split="val")), Rows(files, replace(reader, split="test")), ""
 
 
-def _given(options: Namespace, *names: str) -> dict[str, Any]:
-    """Return the options that the user gave."""
-    return {name: value for name in names if (value := getattr(options, name)) is not None}
+def _reject_holdout(options: Namespace) -> None:
+    if options.holdout is not None:
+        msg = "--holdout is only for predictions without --test and without the splits val and test"
+        raise ValueError(msg)
 
 
 def _read_loss(options: Namespace) -> dict[str, Any]:

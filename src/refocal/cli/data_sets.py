@@ -1,4 +1,4 @@
-"""Many files that are one data set: when they are, and what they cannot have."""
+"""The files that a command is given: which of them are one data set, and what they are called."""
 
 from __future__ import annotations
 
@@ -6,25 +6,67 @@ import glob
 import os
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Source(NamedTuple):
+    """Files that are one data set, and the name that a report gives it."""
+
+    name: str
+    files: list[str]
 
 
 def is_data_set(options: Namespace, files: Sequence[str]) -> bool:
     """Whether the files are parts of one data set: an engine is given, or one of them is a pattern."""
-    patterns = any(glob.has_magic(file) and not os.path.lexists(file) for file in files)
-    return options.engine is not None or patterns
+    return options.engine is not None or any(map(_is_pattern, files))
+
+
+def find_source(names: Sequence[str]) -> Source:
+    """Find the files of one data set. It has the name of its file if it has one file, else the given names."""
+    from refocal.scale.parts import find_files
+
+    if not any(map(_is_pattern, names)) and len(names) == 1:
+        return Source(Path(names[0]).name, list(names))
+    files = [os.path.relpath(file) for file in find_files(names)]
+    return Source(Path(files[0]).name if len(files) == 1 else " ".join(names), files)
+
+
+def find_sources(options: Namespace, files: Sequence[str]) -> list[Source]:
+    """Find the data sets of a command: one of all files, or each file for itself."""
+    if is_data_set(options, files) or len(files) == 1:
+        return [find_source(files)]
+    return [Source(name, [file]) for name, file in zip(name_files(files), files, strict=True)]
+
+
+def name_files(files: Sequence[str]) -> list[str]:
+    """Name files by the shortest ends of their paths that tell them apart.
+
+    Example:
+        >>> name_files(["runs/a/test.npz", "runs/b/test.npz", "runs/b/val.npz"])
+        ['a/test.npz', 'b/test.npz', 'val.npz']
+    """
+    paths = [Path(os.path.abspath(file)).parts for file in files]
+
+    def name(path: tuple[str, ...]) -> str:
+        others = [other for other in paths if other != path]
+        for length in range(1, len(path)):
+            if all(other[-length:] != path[-length:] for other in others):
+                return "/".join(path[-length:])
+        return str(Path(*path))
+
+    return [name(path) for path in paths]
 
 
 def engine_settings(options: Namespace) -> dict[str, Any]:
     """The engine and its address, if the user gave them."""
-    given = {"engine": options.engine, "address": options.address}
-    return {name: value for name, value in given.items() if value is not None}
+    return given(options, "engine", "address")
 
 
-def reject_options(options: Namespace, *names: str) -> None:
-    """Reject options that need all rows in memory."""
-    for name in names:
-        if getattr(options, name) is not None:
-            instead = "use apply to write calibrated files" if name == "out" else "it needs all rows in memory"
-            msg = f"--{name} does not work with many files: {instead}"
-            raise ValueError(msg)
+def given(options: Namespace, *names: str) -> dict[str, Any]:
+    """The options that the user gave."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def _is_pattern(file: str) -> bool:
+    return glob.has_magic(file) and not os.path.lexists(file)

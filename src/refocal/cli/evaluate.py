@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli.options import Commands, add_columns, add_command, add_engine, add_force, add_memory
+from refocal.cli.options import (
+    MEASURING_ENGINE,
+    Commands,
+    add_columns,
+    add_command,
+    add_engine,
+    add_force,
+    add_memory,
+    add_option,
+)
 
 if TYPE_CHECKING:
-    from refocal.predictions import Predictions
+    from refocal.cli.comparison import Column
+    from refocal.cli.data_sets import Source
+    from refocal.cli.progress import Tracker
     from refocal.report import Report
 
 _EXAMPLES = """\
 refocal evaluate test.npz
 refocal evaluate customers.csv --label churned --prob churn_probability
+refocal evaluate both.npz                # each of its splits; --split test for one
 refocal evaluate first.npz second.npz    # side by side, with a paired test
 refocal evaluate 'preds/*.parquet' --engine ray --address auto"""
 
@@ -25,57 +36,102 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     command = add_command(commands, "evaluate", "measure how well calibrated predictions are", _EXAMPLES, run)
     command.add_argument("files", nargs="+", metavar="FILE", help="predictions with labels: .npz, .parquet or .csv")
-    command.add_argument("--split", help="use only the rows of this split")
+    command.add_argument("--split", help="use only the rows of this split (default: each split for itself)")
     command.add_argument("--report", metavar="FILE", help="write a report of one file: .html or .json")
+    add_option(
+        command,
+        "--seed",
+        type=int,
+        owner="refocal.scale.measuring:evaluate",
+        help="seed that chooses rows of files larger than --memory",
+    )
     add_columns(command)
     add_force(command)
     add_memory(command)
-    add_engine(command, owner="refocal.scale.measuring:evaluate")
+    add_engine(command, meaning=MEASURING_ENGINE, owner="refocal.scale.measuring:evaluate")
 
 
 def run(options: Namespace) -> None:
     """Measure files: each alone, several side by side, or all as one data set."""
-    from refocal import scale
     from refocal.cli import comparison, data_sets, memory
-    from refocal.cli.inputs import choose_columns, read_labeled
     from refocal.cli.output import check_outputs, note
     from refocal.cli.progress import track
 
-    files, split, columns = options.files, options.split, choose_columns(options)
-    if data_sets.is_data_set(options, files):
-        data_sets.reject_options(options, "report")
-        engine = data_sets.engine_settings(options)
-        with track() as progress:
-            report = scale.evaluate(files, split=split, columns=columns, progress=progress.show_files, **engine)
-        _show(options, [report], [])
-        return
+    sources = data_sets.find_sources(options, options.files)
+    files = [file for source in sources for file in source.files]
     check_outputs(options, files)
-    if options.report and len(files) > 1:
-        msg = f"--report takes one file, got {len(files)}"
+    if options.report and len(sources) > 1:
+        msg = f"--report takes one file, got {len(sources)}"
         raise ValueError(msg)
     per_score = memory.FITTING if options.report else memory.MEASURING
-    if why := memory.find_excess(options, files, per_score=per_score):
-        if options.report:
-            msg = f"--report needs the whole file in memory, but {why}"
-            raise ValueError(msg)
-        note(f"reading block by block, without intervals: {why}")
-        with track() as progress:
-            settings = {"split": split, "columns": columns, "progress": progress.show_files}
-            reports = [scale.evaluate(file, source=Path(file).name, **settings) for file in files]
-        _show(options, reports, [])
-        return
+    why = memory.find_excess(options, files, per_score=per_score) if options.engine is None else None
+    if why:
+        note(f"reading block by block: {why}")
     with track() as progress:
-        several, reports = [], []
-        for file in files:
-            progress.step(f"reading {file}")
-            several.append(read_labeled(file, split, columns, files))
-        for file, predictions in zip(files, several, strict=True):
-            progress.step(f"measuring {file}")
-            reports.append(_measure(predictions, file, by_class=bool(options.report)))
-        tests = comparison.test_pairs(several, progress.step) if len(several) > 1 else []
+        if options.engine is not None or why:
+            reports = [report for source in sources for report in _measure_blocks(options, source, progress)]
+            tests = []
+        else:
+            columns = [column for source in sources for column in _read(options, source, files, progress.step)]
+            _check_one(options, [column.name for column in columns])
+            reports = [_measure(column, progress.step, by_class=bool(options.report)) for column in columns]
+            tests = comparison.test_pairs(columns, progress.step)
     if options.report:
         reports[0].save(options.report, overwrite=options.force)
     _show(options, reports, tests)
+
+
+def _read(options: Namespace, source: Source, files: Sequence[str], progress: Callable[[str], None]) -> list[Column]:
+    """Read the predictions of a data set: one column of the table, or one per split."""
+    from refocal.cli.comparison import Column
+    from refocal.cli.inputs import choose_columns, list_splits, read_source
+
+    progress(f"reading {source.name}")
+    predictions = read_source(source, choose_columns(options), split=options.split, data_set=files)
+    splits = list_splits(predictions, source.name)
+    if len(splits) < 2:
+        return [Column(source.name, None, predictions)]
+    return [Column(f"{source.name}: {split}", split, predictions.select(split)) for split in splits]
+
+
+def _measure_blocks(options: Namespace, source: Source, progress: Tracker) -> Iterator[Report]:
+    """Measure a data set block by block, and each split for itself."""
+    from refocal import scale
+    from refocal.cli import inputs, memory
+    from refocal.cli.data_sets import engine_settings, given
+    from refocal.scale.engines import open_engine
+    from refocal.scale.parts import RowReader, find_files, require_form
+    from refocal.scale.selecting import find_splits
+
+    files = find_files(source.files)
+    columns = inputs.choose_columns(options)
+    form = require_form(files, columns)
+    engine: dict[str, Any] = {**engine_settings(options), "progress": progress.show_files}
+    names = {options.split: source.name}
+    if options.split is None and form.split:
+        with open_engine(**engine) as running:
+            splits = find_splits(running, files, RowReader(form))
+        inputs.check_splits(splits, source.name)
+        if len(splits) > 1:
+            names = {split: f"{source.name}: {split}" for split in splits}
+    _check_one(options, list(names.values()))
+    for split, name in names.items():
+        yield scale.evaluate(
+            files,
+            split=split,
+            columns=columns,
+            source=name,
+            sample=memory.choose_sample(options, form.classes),
+            by_class=bool(options.report),
+            **given(options, "seed"),
+            **engine,
+        )
+
+
+def _check_one(options: Namespace, names: Sequence[str]) -> None:
+    if options.report and len(names) > 1:
+        msg = f"--report takes one split, got {', '.join(names)}: choose one with --split"
+        raise ValueError(msg)
 
 
 def _show(options: Namespace, reports: Sequence[Report], tests: Sequence[dict[str, Any]]) -> None:
@@ -90,11 +146,13 @@ def _show(options: Namespace, reports: Sequence[Report], tests: Sequence[dict[st
         show(options, comparison.build_table(reports, tests), content)
 
 
-def _measure(predictions: Predictions, file: str, *, by_class: bool) -> Report:
+def _measure(column: Column, progress: Callable[[str], None], *, by_class: bool) -> Report:
     import numpy as np
 
     from refocal.report import evaluate
 
+    progress(f"measuring {column.name}")
+    predictions = column.predictions
     return evaluate(
         predictions.scores,
         np.asarray(predictions.labels),
@@ -102,5 +160,5 @@ def _measure(predictions: Predictions, file: str, *, by_class: bool) -> Report:
         sample_weight=predictions.sample_weight,
         class_names=predictions.class_names,
         by_class=by_class,
-        source=Path(file).name,
+        source=column.name,
     )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import os
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from refocal.predictions import ColumnChoice, Predictions
-from refocal.scale.parts import check_finite
+from refocal.cli.data_sets import Source
+from refocal.predictions import ColumnChoice, Predictions, PredictionsReader
+from refocal.predictions.errors import NoRowsError
+from refocal.scale.parts import Form, check_finite, require_form
+
+_MOST_SPLITS = 20
 
 
 def choose_columns(options: Namespace) -> ColumnChoice:
@@ -24,40 +29,98 @@ def choose_columns(options: Namespace) -> ColumnChoice:
     )
 
 
-def read_labeled(
-    file: str, split: str | None, columns: ColumnChoice | None = None, data_set: Sequence[str] = ()
+def read_source(
+    source: Source,
+    columns: ColumnChoice | None = None,
+    *,
+    split: str | None = None,
+    carry: bool = False,
+    data_set: Sequence[str] = (),
 ) -> Predictions:
-    """Read predictions that have labels, or those of one split; files of one `data_set` have the same classes."""
-    predictions = Predictions.read(file, columns=columns, data_set=[Path(other) for other in data_set])
-    return _check_labels(predictions if split is None else predictions.select(split), file)
+    """Read all predictions of a data set, which have labels, or those of one split.
+
+    Args:
+        source: The files.
+        columns: Their columns, where their names do not tell.
+        split: The split to read; None for all rows.
+        carry: Whether to keep all columns, to write them again.
+        data_set: Files whose labels mean the same.
+    """
+    others = [Path(file) for file in data_set]
+    if len(source.files) == 1:
+        whole = Predictions.read(source.files[0], columns=columns, carry=carry, data_set=others)
+    else:
+        whole = _join_files([Path(file) for file in source.files], columns, source.name, carry=carry, data_set=others)
+    if whole.labels is None:
+        msg = f"{source.name} has no labels, which measuring and fitting need: name their column with --label"
+        raise ValueError(msg)
+    return whole if split is None else whole.select(split)
+
+
+def _join_files(
+    files: Sequence[Path], columns: ColumnChoice | None, name: str, *, carry: bool, data_set: Sequence[Path]
+) -> Predictions:
+    form = require_form(files, columns, data_set=data_set)
+    parts: list[Predictions] = []
+    for file in files:
+        try:
+            with PredictionsReader(file, columns=form.choice, carry=carry, warn=False) as blocks:
+                for block in blocks:
+                    form.check(Form.of(block, file))
+                    parts.append(block)
+        except NoRowsError:
+            continue
+    if len({(part.split is None, part.labels is None) for part in parts}) > 1:
+        msg = f"{name}: either all files or none must have a column split, and all must have labels"
+        raise ValueError(msg)
+    return Predictions._join(parts)
+
+
+def list_splits(predictions: Predictions, name: str) -> list[str]:
+    """List the splits of predictions, sorted."""
+    return check_splits([] if predictions.split is None else np.unique(predictions.split).tolist(), name)
+
+
+def check_splits(splits: Sequence[str], name: str) -> list[str]:
+    """Reject more splits than a table can show side by side."""
+    if len(splits) > _MOST_SPLITS:
+        msg = f"{name} has {len(splits)} splits, more than {_MOST_SPLITS}: choose one with --split"
+        raise ValueError(msg)
+    return list(splits)
+
+
+def needs_division(splits: Sequence[str], name: str) -> bool:
+    """Whether data that stand alone must be divided at random, having no splits."""
+    if len(splits) > 1 and not {"val", "test"} <= set(splits):
+        found = ", ".join(map(repr, splits[:10]))
+        msg = f"{name} must have rows of the splits val and test, or one split, or --test beside it, got {found}"
+        raise ValueError(msg)
+    return len(splits) < 2
 
 
 def read_val_and_test(
-    val: str, test: str | None, columns: ColumnChoice | None = None, *, carry: bool = False
+    source: Source, other: Source | None, columns: ColumnChoice | None = None, *, carry: bool = False
 ) -> tuple[Predictions, Predictions | None]:
     """Read the predictions to fit to and those to measure on.
 
     Args:
-        val: The file to fit to.
-        test: The file to measure on; None if `val` holds both, as splits, or is all there is.
-        columns: The columns of both files, where their names do not tell.
+        source: The files to fit to.
+        other: The files to measure on; None if `source` holds both, as splits, or is all there is.
+        columns: The columns of all files, where their names do not tell.
         carry: Whether to keep all columns of the predictions to measure on, to write them again.
 
     Returns:
-        Both. The second is None if there are no others to measure on: `val` stands alone and has no splits.
+        Both. The second is None if there are no others to measure on: `source` stands alone and has no splits.
     """
-    both = [Path(file) for file in (val, test) if file is not None]  # their labels mean the same
-    first = Predictions.read(val, columns=columns, carry=carry and test is None, data_set=both)
+    val, test = source.name, None if other is None else other.name
+    both = [*source.files, *([] if other is None else other.files)]  # their labels mean the same
+    first = read_source(source, columns, carry=carry and other is None, data_set=both)
     splits = [] if first.split is None else np.unique(first.split).tolist()
-    if test is None and len(splits) < 2:
-        check_finite(_check_labels(first, val), val)
+    if other is None and needs_division(splits, val):
+        check_finite(first, val)
         return first, None
-    if test is None and not {"val", "test"} <= set(splits):
-        found = ", ".join(map(repr, splits[:10]))
-        msg = f"{val} must have rows of the splits val and test, or one split, or --test beside it, got {found}"
-        raise ValueError(msg)
-    second = first if test is None else Predictions.read(test, columns=columns, carry=carry, data_set=both)
-    if first.split is None and test is not None and Path(val).samefile(test):
+    second = first if other is None else read_source(other, columns, carry=carry, data_set=both)
+    if first.split is None and other is not None and _share_files(source, other):
         msg = f"{val} cannot be both fitted to and measured on: give other test predictions"
         raise ValueError(msg)
     first = first if first.split is None else first.select("val")
@@ -72,14 +135,10 @@ def read_val_and_test(
             f"{first.scores.shape} and {second.input} of shape {second.scores.shape}"
         )
         raise ValueError(msg)
-    for predictions, file in ((first, val), (second, test or val)):
-        _check_labels(predictions, file)
-        check_finite(predictions, file)
+    for predictions, name in ((first, val), (second, test or val)):
+        check_finite(predictions, name)
     return first, second
 
 
-def _check_labels(predictions: Predictions, file: str) -> Predictions:
-    if predictions.labels is None:
-        msg = f"{file} has no labels, which measuring and fitting need: name their column with --label"
-        raise ValueError(msg)
-    return predictions
+def _share_files(one: Source, other: Source) -> bool:
+    return bool({os.path.realpath(file) for file in one.files} & {os.path.realpath(file) for file in other.files})

@@ -52,6 +52,14 @@ def estimate(files: Sequence[str], *, per_score: int, columns: ColumnChoice | No
     return total
 
 
+def choose_sample(options: Namespace, classes: int) -> int:
+    """Choose how many rows of files beyond --memory to hold for statistics that need rows: a third of --memory."""
+    from refocal.scale.sampling import SAMPLE, choose_sample_size
+
+    per_row = FITTING * classes + _PER_ROW
+    return choose_sample_size(classes, most_rows=min(SAMPLE, options.memory // (3 * per_row)))
+
+
 def find_excess(options: Namespace, files: Sequence[str], *, per_score: int) -> str | None:
     """Say why files cannot be held within --memory; None if they can."""
     from refocal.cli.inputs import choose_columns
@@ -60,4 +68,5 @@ def find_excess(options: Namespace, files: Sequence[str], *, per_score: int) -> 
     if need <= options.memory:
         return None
     limit = format_size(options.memory)
-    return f"{' and '.join(files)} would take about {format_size(need)} of memory, more than --memory {limit}"
+    named = " and ".join(files if len(files) < 4 else [f"{len(files)} files from {files[0]} to {files[-1]}"])
+    return f"{named} would take about {format_size(need)} of memory, more than --memory {limit}"

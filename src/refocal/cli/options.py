@@ -13,6 +13,10 @@ _ENGINE = (
     "treat all files as one data set: local reads them block by block in this process, ray on a Ray cluster; a quoted "
     "pattern means {default}"
 )
+MEASURING_ENGINE = (
+    "treat all files as one data set, as a quoted pattern does, and read them block by block: local in this process, "
+    "ray on a Ray cluster; a data set larger than --memory means {default}"
+)
 _EXIT_STATUS = "exit status: 0 success, 1 invalid input (the message says why), 2 wrong usage, 130 interrupted"
 
 Commands = Any  # argparse has no public name for what add_subparsers returns
@@ -85,8 +89,8 @@ def add_memory(command: Any) -> None:
         type=memory.parse_size,
         default=memory.DEFAULT,
         metavar="SIZE",
-        help="read files block by block, without confidence intervals, if their rows need more memory than this; "
-        "bytes, or a size such as 500M or 16G (default: %(default)s)",
+        help="read files block by block, and take verdict and intervals from a random sample of rows, if all rows need "
+        "more memory than this; bytes, or a size such as 500M or 16G (default: %(default)s)",
     )
 
 

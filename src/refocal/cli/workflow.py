@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -96,23 +96,27 @@ def finish(options: Namespace, outcome: Outcome) -> None:
     """Write the files that the options name, and show the report."""
     selection, test, report, probs = outcome
     written = {}
-    if getattr(options, "save", None):
-        selection.save(options.save)
-        written["calibrator"] = options.save
     if getattr(options, "out", None):
         from refocal.scale.application import with_probs
 
         probs = selection.predict_proba(test.scores) if probs is None else probs
         with_probs(test, probs).write(options.out, overwrite=options.force)
         written["predictions"] = options.out
+    show_written(options, selection, report, written)
+
+
+def show_written(
+    options: Namespace, selection: Selection, report: Report, already: Mapping[str, str] | None = None
+) -> None:
+    """Write calibrator and report, and show the report and all files that were written."""
+    written = {}
+    if getattr(options, "save", None):
+        selection.save(options.save)
+        written["calibrator"] = options.save
+    written |= already or {}
     if options.report:
         report.save(options.report, overwrite=options.force)
         written["report"] = options.report
-    show_report(options, report, written)
-
-
-def show_report(options: Namespace, report: Report, written: dict[str, str]) -> None:
-    """Show a report, and the files that were written."""
     show(options, build_table(report), {**json.loads(report.to_json()), "written": written})
     if not options.json:
         for what, where in written.items():

@@ -110,6 +110,11 @@ def cross_calibrate(
     return CrossCalibration(selection, replace(report, protocol=protocol), held_out[selection.chosen.name])
 
 
+def check_holdout(share: float) -> float:
+    """Check the part of rows to measure on."""
+    return _check.share(share, "holdout")
+
+
 class HeldOutRows(NamedTuple):
     """Rows to fit to and rows to measure on, as sorted indices, and a sentence that says so."""
 
@@ -130,7 +135,7 @@ def hold_out(rows: int, share: float, *, seed: int = 0) -> HeldOutRows:
         >>> hold_out(10, 0.3).protocol
         'Measured on 3 rows held out at random, 30% of all (seed 0). The calibrator is fitted to the other 7 rows.'
     """
-    _check.share(share, "holdout")
+    check_holdout(share)
     measured = round(share * rows)
     if not 0 < measured < rows:
         msg = f"holdout must leave rows on both sides, got {share:g} of {rows} rows"

@@ -16,11 +16,12 @@ from refocal._arrays import namespace
 from refocal._check import Input
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
-from refocal.report.record import SLIDER_LOGITS, Report, Slider, freeze
+from refocal.report.record import SLIDER_LOGITS, Method, Report, Slider, freeze
 from refocal.report.verdict import write_verdict
 from refocal.report.words import GIVEN, GIVEN_TITLE
 
 Step = Callable[[str], None]
+Adjust = Callable[[Method], Method]
 POSTERIOR = "posterior"
 
 
@@ -98,6 +99,7 @@ def compare(
     source: str = "test data",
     rule: str | None = None,
     progress: Step = lambda _: None,
+    adjust: Adjust = lambda method: method,
 ) -> Report:
     """Measure several maps, of which the first gives the scores as given, and report the chosen one as recommended.
 
@@ -126,7 +128,7 @@ def compare(
             chosen=score_map is chosen,
             given=score_map is score_maps[0],
         )
-        methods.append(method)
+        methods.append(adjust(method))
     methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
     winner = next(method for method in methods if method.chosen)
     by_preference = (chosen, *reversed(score_maps))

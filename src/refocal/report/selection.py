@@ -17,7 +17,7 @@ from refocal._arrays import ClassWeights, namespace
 from refocal._check import Input
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
 from refocal.report.choice import Choice
-from refocal.report.evaluation import POSTERIOR, ScoreMap, Step, compare, given_map
+from refocal.report.evaluation import POSTERIOR, Adjust, ScoreMap, Step, compare, given_map
 from refocal.report.measure import TestData
 from refocal.report.record import Report
 from refocal.report.words import GIVEN, GIVEN_TITLE
@@ -114,6 +114,13 @@ class Selection:
         """Why this calibrator was chosen, in one sentence; None if the caller named the method."""
         return None if self.choice is None else self.choice.rule
 
+    @classmethod
+    def of(cls, calibrator: Calibrator | None, *, input: Input) -> Selection:
+        """Make a selection of a calibrator that was fitted elsewhere; None for the scores as given alone."""
+        given = Candidate(GIVEN, _title(GIVEN), FocalPosterior(gamma=0.0, input=input), None)
+        chosen = given if calibrator is None else Candidate.of(calibrator)
+        return cls(chosen, (given,) if calibrator is None else (given, chosen), None, input, None)
+
     def predict_proba(self, scores: ArrayLike) -> np.ndarray:
         """Return calibrated probabilities (N, K) of scores of the fitted kind."""
         return self.chosen.calibrator.predict_proba(scores)
@@ -132,6 +139,7 @@ class Selection:
         by_class: bool = True,
         source: str = "test data",
         progress: Step = lambda _: None,
+        adjust: Adjust = lambda method: method,
     ) -> Report:
         """Measure every calibrator on test data.
 
@@ -143,6 +151,8 @@ class Selection:
             by_class: Whether to measure each class, too.
             source: Name of the data in the report.
             progress: Called with a description of each step.
+            adjust: Function from each method, as measured, to the method to report. For a sample of more rows, it puts
+                the measures of all rows in.
         """
         data = TestData.of(scores, labels, sample_weight)
         given = given_map(input=self.input)
@@ -170,6 +180,7 @@ class Selection:
             source=source,
             rule=self.rule,
             progress=progress,
+            adjust=adjust,
         )
         return replace(report, calibrator=self.chosen.calibrator)
 

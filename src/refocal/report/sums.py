@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from refocal.metrics import CalibrationSummary
-from refocal.report.evaluation import name_classes, read_versions
+from refocal.report.evaluation import Step, name_classes, read_versions
+from refocal.report.measure import TestData
 from refocal.report.record import Estimate, Method, Report, freeze
 from refocal.report.words import GIVEN, GIVEN_TITLE
 
 if TYPE_CHECKING:
-    from refocal.report.selection import Candidate
+    from refocal.report.selection import Candidate, Selection
 
 # the order of a report on rows, then the measures that only sums come with
 _MEASURES = (
     *("nll", "brier", "ece", "adaptive_ece", "classwise_ece", "error"),
     *("rms", "mce", "confidence", "confidence_share", "share_accuracy"),
 )
+_SHARED_BY_TWO = ("nll", "error")
 
 
 def report_sums(
@@ -57,6 +60,67 @@ def report_sums(
         versions=read_versions(),
         calibrator=None if calibrated is None else calibrated[0].calibrator,
     )
+
+
+def report_sample(
+    selection: Selection,
+    data: TestData,
+    sums: Sequence[CalibrationSummary],
+    *,
+    samples: int,
+    seed: int,
+    class_names: Sequence[str] | None,
+    by_class: bool,
+    source: str,
+    progress: Step = lambda _: None,
+) -> Report:
+    """Build a report from sums over all rows, and from a sample of rows where sums do not suffice.
+
+    Args:
+        selection: The calibrators.
+        data: A random sample of the rows, or all of them: then the sums are not needed.
+        sums: Measures of all rows by each candidate of the selection.
+        samples: Number of all rows.
+        seed: The seed of the sample, which the report states.
+        class_names: One name per class; numbers if None.
+        by_class: Whether to measure each class, too.
+        source: Name of the data in the report.
+        progress: Called with a description of each step.
+    """
+    drawn, classes = len(data.labels), max([2, *data.scores.shape[1:]])
+    by_name = dict(zip((candidate.name for candidate in selection.candidates), sums, strict=True))
+    report = selection.report(
+        data.scores,
+        data.labels,
+        sample_weight=data.sample_weight,
+        class_names=class_names,
+        by_class=by_class,
+        source=source,
+        progress=progress,
+        adjust=lambda method: method if drawn == samples else _put_sums_in(method, by_name[method.name], classes),
+    )
+    if drawn == samples:
+        return report
+    protocol = (
+        f"Verdict and intervals from {drawn:,} of {samples:,} rows, chosen at random (seed {seed}); "
+        "measures from sums over all rows."
+    )
+    return replace(report, samples=samples, total_weight=by_name[GIVEN].samples, protocol=protocol)
+
+
+def _put_sums_in(method: Method, summary: CalibrationSummary, classes: int) -> Method:
+    """Replace the measures of a sample by those of all rows.
+
+    An interval that was measured on the sample is widened, if need be, to contain the value of all rows: it covers the
+    true value no less often then. Sums are about the top label, a report on two classes need not be: they share less.
+    """
+    measures = dict(method.measures)
+    for name in _MEASURES if classes > 2 else _SHARED_BY_TWO:
+        value = getattr(summary, name)
+        old = measures.get(name, Estimate(value))
+        limits = [] if old.low is None or old.high is None else [min(old.low, value), max(old.high, value)]
+        measures[name] = Estimate(value, *limits)
+    return replace(method, measures=freeze(measures))
 
 
 def _method(candidate: Candidate | None, summary: CalibrationSummary, *, chosen: bool) -> Method:

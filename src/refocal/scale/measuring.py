@@ -8,23 +8,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from refocal import _check
 from refocal._check import Input
 from refocal.calibrators.conversion import scores_to_probs
-from refocal.metrics import CalibrationAccumulator
+from refocal.metrics import CalibrationAccumulator, CalibrationSummary
 from refocal.predictions import ColumnChoice
 from refocal.report.record import Report
-from refocal.report.sums import report_sums
+from refocal.report.sums import report_sample, report_sums
 from refocal.scale.engines import Engine, EngineName, Progress, open_engine
 from refocal.scale.parts import (
     Block,
     FileSource,
+    Form,
     Paths,
     RowReader,
     check_calibrator,
-    count_files,
+    describe_no_rows,
     find_files,
     require_form,
 )
+from refocal.scale.sampling import draw_sample
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class BlockSums(NamedTuple):
-    """The number of rows, and accumulators of the scores as given and, if there is a calibrator, its probabilities."""
+    """The number of rows, and accumulators of the scores as given and of the probabilities of each calibrator."""
 
     rows: int
     accumulators: tuple[CalibrationAccumulator, ...]
@@ -42,6 +45,10 @@ class BlockSums(NamedTuple):
         pairs = zip(self.accumulators, other.accumulators, strict=True)
         return BlockSums(self.rows + other.rows, tuple(one.merge(two) for one, two in pairs))
 
+    def compute(self) -> list[CalibrationSummary]:
+        """Compute the measures of each accumulator."""
+        return [accumulator.compute() for accumulator in self.accumulators]
+
 
 def evaluate(
     paths: Paths,
@@ -50,14 +57,17 @@ def evaluate(
     split: str | None = None,
     columns: ColumnChoice | None = None,
     source: str | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    by_class: bool = True,
     engine: EngineName = "local",
     address: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Measure a data set of many files, which may be larger than memory, in one pass.
+    """Measure a data set of many files, which may be larger than memory.
 
-    The measures come from sums over rows. So the report has no confidence limits, p-values, diagrams or verdict: they
-    need all rows in memory (`refocal.evaluate`).
+    The measures come from sums over all rows, in one pass. Confidence limits, p-values, diagrams and the verdict need
+    rows in memory. With `sample`, a second pass takes them from rows chosen at random, and the report says so.
 
     Args:
         paths: Names or patterns of .parquet, .npz or .csv files with labels. Files without rows are skipped. For "ray",
@@ -67,6 +77,11 @@ def evaluate(
         split: Measure only the rows of this split.
         columns: The columns of labels and scores, where their names do not tell.
         source: Name of the data in the report; the paths if None.
+        sample: About how many rows to hold in memory for a verdict, confidence limits, p-values and diagrams; they keep
+            their weights. If there are no more rows than this, the report is the same as that of `refocal.evaluate`.
+            None for sums only.
+        seed: Seed that chooses the rows; both engines choose the same.
+        by_class: Whether to measure each class of the sample, too.
         engine: "local": this process, with one row group in memory; "ray": a Ray cluster.
         address: Address of the cluster. If None, a cluster on this machine is used, and started if there is none.
         progress: Called with a `ProgressUpdate` after each block or task.
@@ -89,43 +104,57 @@ def evaluate(
     """
     if calibrator is not None:
         check_calibrator(calibrator)
+    size = None if sample is None else _check.count(sample, "sample")
     files = find_files(paths)
     rows = RowReader(require_form(files, columns), split=split, finite=calibrator is not None)
     if source is None:
         names = [paths] if isinstance(paths, str | os.PathLike) else paths
         source = " ".join(os.fspath(name) for name in names)
     with open_engine(engine, address, progress) as running:
-        return measure(running, files, rows, calibrator=calibrator, source=source)
+        sums = sum_up(running, files, rows, [] if calibrator is None else [calibrator])
+        if size is None:
+            return _report_sums(sums, calibrator, rows.form, source)
+        drawn = draw_sample(running, files, rows, size=size, of=sums.rows, seed=seed)
+    from refocal.report.selection import Selection
 
-
-def measure(
-    engine: Engine, files: Sequence[Path], rows: RowReader, *, calibrator: Calibrator | None, source: str
-) -> Report:
-    """Measure the scores as given and, if there is a calibrator, its probabilities, in one pass."""
-    if calibrator is not None:
-        rows.form.check_input(calibrator)
-    run = partial(measure_block, input=rows.form.input, calibrator=calibrator)
-    found = engine.fold(FileSource.of(files, rows.read), run, BlockSums.merge, what="measuring")
-    if found is None:
-        of_split = "" if rows.split is None else f" of split {rows.split!r}"
-        msg = f"{count_files(files)} no rows{of_split} with a positive weight"
-        raise ValueError(msg)
-    given, *calibrated = (accumulator.compute() for accumulator in found.accumulators)
-    form = rows.form
-    return report_sums(
-        given,
-        None if calibrator is None else (_name(calibrator), calibrated[0]),
-        samples=found.rows,
-        classes=form.classes,
-        class_names=form.class_names,
+    return report_sample(
+        Selection.of(calibrator, input=rows.form.input),
+        drawn,
+        sums.compute(),
+        samples=sums.rows,
+        seed=seed,
+        class_names=rows.form.class_names,
+        by_class=by_class,
         source=source,
     )
 
 
-def measure_block(block: Block, *, input: Input, calibrator: Calibrator | None) -> BlockSums:
-    """Sum up a block: its scores as given and, if there is a calibrator, its probabilities."""
-    calibrators = (None,) if calibrator is None else (None, calibrator)
-    return BlockSums(len(block.labels), tuple(_accumulate(block, input, each) for each in calibrators))
+def sum_up(engine: Engine, files: Sequence[Path], rows: RowReader, calibrators: Sequence[Calibrator]) -> BlockSums:
+    """Measure the scores as given and the probabilities of each calibrator, in one pass."""
+    for calibrator in calibrators:
+        rows.form.check_input(calibrator)
+    run = partial(sum_block, input=rows.form.input, calibrators=calibrators)
+    found = engine.fold(FileSource.of(files, rows.read), run, BlockSums.merge, what="measuring")
+    if found is None:
+        raise ValueError(describe_no_rows(files, rows))
+    return found
+
+
+def sum_block(block: Block, *, input: Input, calibrators: Sequence[Calibrator]) -> BlockSums:
+    """Sum up a block: its scores as given, and the probabilities of each calibrator."""
+    return BlockSums(len(block.labels), tuple(_accumulate(block, input, each) for each in (None, *calibrators)))
+
+
+def _report_sums(sums: BlockSums, calibrator: Calibrator | None, form: Form, source: str) -> Report:
+    given, *others = sums.compute()
+    return report_sums(
+        given,
+        None if calibrator is None else (_name(calibrator), others[0]),
+        samples=sums.rows,
+        classes=form.classes,
+        class_names=form.class_names,
+        source=source,
+    )
 
 
 def _name(calibrator: Calibrator) -> Candidate:

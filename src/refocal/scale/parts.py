@@ -17,6 +17,7 @@ from refocal.predictions.errors import NoRowsError, Place
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
+    from refocal.scale.sampling import Share
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -59,6 +60,7 @@ class Form(NamedTuple):
     columns: int
     dtype: np.dtype
     weighted: bool
+    split: bool
     class_names: tuple[str, ...] | None
     choice: ColumnChoice | None = None
 
@@ -66,7 +68,8 @@ class Form(NamedTuple):
     def of(cls, block: Predictions, file: Path) -> Form:
         """Take the form of a file from one of its blocks."""
         columns = 1 if block.scores.ndim == 1 else block.scores.shape[1]
-        return cls(file, block.input, columns, block.scores.dtype, block.sample_weight is not None, block.class_names)
+        weighted, split = block.sample_weight is not None, block.split is not None
+        return cls(file, block.input, columns, block.scores.dtype, weighted, split, block.class_names)
 
     @property
     def classes(self) -> int:
@@ -108,21 +111,26 @@ class RowReader:
         split: The name of the split to read; None for all rows.
         optional: Whether to read all rows of a file without splits.
         finite: Whether to reject masked logits, -inf, which calibrators do not accept.
+        share: A random part to read; None for all rows.
     """
 
     form: Form
     split: str | None = None
     optional: bool = False
     finite: bool = False
+    share: Share | None = None
 
     def read(self, path: Path) -> Iterator[Block]:
-        """Read a file block by block, without rows of other splits and rows of weight 0."""
+        """Read a file block by block, without rows of other splits, rows of weight 0 and rows of other parts."""
         first_row = 0
+        choose = None if self.share is None else self.share.start(path)
         try:
             with PredictionsReader(path, columns=self.form.choice, warn=False) as blocks:
                 for whole in blocks:
                     self.form.check(Form.of(whole, path))
                     wanted = self._wanted(whole)
+                    if choose is not None:
+                        wanted = wanted & choose(len(whole))
                     if self.finite:
                         check_finite(whole, path, first_row=first_row, wanted=wanted)
                     if whole.labels is None:
@@ -130,6 +138,16 @@ class RowReader:
                         raise ValueError(msg)
                     yield from _select(Block(whole.scores, whole.labels, whole.sample_weight), wanted)
                     first_row += len(whole)
+        except NoRowsError:
+            return
+
+    def read_splits(self, path: Path) -> Iterator[Block]:
+        """Read the names of the splits of a file in the place of labels, and nothing else."""
+        try:
+            with PredictionsReader(path, columns=self.form.choice, warn=False) as blocks:
+                for whole in blocks:
+                    names = np.full(len(whole), "") if whole.split is None else whole.split
+                    yield Block(np.empty((len(whole), 0)), names, None)
         except NoRowsError:
             return
 
@@ -221,6 +239,12 @@ def require_form(paths: Sequence[Path], columns: ColumnChoice | None = None, *, 
 def count_files(paths: Sequence[Path]) -> str:
     """Begin a sentence about files: "a.npz has", or "3 files, the first of which is a.npz, have"."""
     return f"{paths[0]} has" if len(paths) == 1 else f"{len(paths)} files, the first of which is {paths[0]}, have"
+
+
+def describe_no_rows(paths: Sequence[Path], rows: RowReader) -> str:
+    """Say that files have no rows to read."""
+    of_split = "" if rows.split is None else f" of split {rows.split!r}"
+    return f"{count_files(paths)} no rows{of_split} with a positive weight"
 
 
 def find_form(
