@@ -27,7 +27,7 @@ MEASURES = [
     for name in metrics.__all__
     if inspect.isfunction(getattr(metrics, name))
     and "ignore_index" in inspect.signature(getattr(metrics, name)).parameters
-    and name not in ("interval", "paired_test")
+    and name not in ("diagnose", "interval", "paired_test")
 ]
 DRAWN = ("calibration_test", "reliability_diagram")
 INPUTS = pytest.mark.parametrize("input", ["logits", "probs"])

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from refocal import metrics
 from refocal.maps.minimizer import minimizer
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict, freeze
@@ -72,6 +73,7 @@ def method(
             }
         ),
         p_value=1e-9 if name == "given" else 0.42 if name == "focal_temperature" else float("nan"),
+        diagnosis=metrics.diagnose(probs, labels),
         fit_seconds=seconds,
         diagram=diagram(confidence, ~wrong),
         histogram=tuple(equal_width_bins(confidence, ~wrong, bins=20).samples.tolist()),
@@ -117,6 +119,7 @@ def sample_report(
         source='predictions/<i>val</i> & "test".npz',
         samples=rows,
         total_weight=float(rows),
+        task="multiclass",
         classes=classes,
         class_names=tuple(NASTY[k % len(NASTY)] if k < len(NASTY) else f"class {k}" for k in range(classes)),
         shown_classes=tuple(range(min(classes, 10))),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import sample
+from refocal.metrics import diagnosis
 from refocal.report import record
 from refocal.report.record import Slider
 
@@ -27,19 +28,25 @@ def documented_keys():
 
 
 def test_documented_keys_are_the_ones_written():
-    written = json.loads(sample.sample_report(200).to_json())
+    written = json.loads(sample.sample_report(2000).to_json())
     keys = documented_keys()
+    found = written["methods"][0]["diagnosis"]
     examples = {
         "Report": written,
         "Verdict": written["verdict"],
         "Method": written["methods"][0],
+        "Diagnosis": found,
+        "CalibrationCheck": found["checks"][0],
+        "ClassGap": next(check["classes"][0] for check in found["checks"] if check["classes"]),
+        "RangeGap": found["range"],
         "Estimate": written["methods"][0]["measures"]["nll"],
         "Diagram": written["methods"][0]["diagram"],
         "Change": written["changes"][0],
         "Slider": written["slider"],
     }
     assert {name: list(example) for name, example in examples.items()} == keys
-    records = {name for name, value in vars(record).items() if dataclasses.is_dataclass(value)}
+    modules = {**vars(diagnosis), **vars(record)}
+    records = {name for name, value in modules.items() if dataclasses.is_dataclass(value) and name != "Sample"}
     assert records == set(keys)
     assert written["schema"] == record.SCHEMA
     assert f"JSON, schema version {record.SCHEMA}" in DOCUMENT.read_text(encoding="utf-8")

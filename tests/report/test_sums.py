@@ -42,8 +42,9 @@ def report(data):
 def test_measures_are_those_of_a_report_on_rows(data, report):
     logits, labels = data
     rows = refocal.evaluate(logits, labels, class_names=NAMES)
-    assert list(report.given.measures)[:6] == list(rows.given.measures)
-    for name, estimate in rows.given.measures.items():
+    of_rows = {name: measured for name, measured in rows.given.measures.items() if name != "debiased_ece"}
+    assert list(report.given.measures)[:6] == list(of_rows)
+    for name, estimate in of_rows.items():
         found = report.given.measures[name]
         assert found.value == pytest.approx(estimate.value, rel=1e-9, abs=1e-3 if name == "adaptive_ece" else 0)
         assert (found.low, found.high) == (None, None)
@@ -107,8 +108,9 @@ def test_the_page_shows_the_methods_alone(report):
 
 
 def test_a_verdict_needs_a_test(report):
-    with pytest.raises(ValueError, match="a verdict needs the p-value of 'given'"):
-        write_verdict(report.given, report.chosen, samples=9, changed=0.0, gamma=None, below=None, alone=False)
+    settings = {"samples": 9, "changed": 0.0, "gamma": None, "below": None, "alone": False}
+    with pytest.raises(ValueError, match="a verdict needs the diagnosis of 'given'"):
+        write_verdict(report.given, report.chosen, class_names=NAMES, **settings)
 
 
 def test_calibrators_are_named_as_in_a_selection(data):

@@ -4,6 +4,7 @@ from refocal.metrics.accumulator import CalibrationAccumulator, CalibrationSumma
 from refocal.metrics.binned import adaptive_ece, ece, mce, top_k_ece
 from refocal.metrics.classwise import classwise_ece, thresholded_ece
 from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
+from refocal.metrics.diagnosis import CalibrationCheck, ClassGap, Diagnosis, RangeGap, diagnose
 from refocal.metrics.kernel_error import kernel_calibration_error
 from refocal.metrics.means import (
     ConfidenceShare,
@@ -23,11 +24,15 @@ from refocal.metrics.uncertainty import interval, paired_test
 __all__ = [
     "BrierDecomposition",
     "CalibrationAccumulator",
+    "CalibrationCheck",
     "CalibrationSummary",
     "CalibrationTest",
+    "ClassGap",
     "ConfidenceShare",
+    "Diagnosis",
     "Interval",
     "PairedTest",
+    "RangeGap",
     "ReliabilityDiagram",
     "adaptive_ece",
     "aurc",
@@ -37,6 +42,7 @@ __all__ = [
     "calibration_test",
     "classwise_ece",
     "confidence_share",
+    "diagnose",
     "ece",
     "error",
     "focal_score",

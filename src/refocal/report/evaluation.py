@@ -137,12 +137,14 @@ def compare(
         source=source,
         samples=len(data.labels),
         total_weight=float(len(data.labels) if data.sample_weight is None else np.sum(data.sample_weight)),
+        task=name_task(classes),
         classes=classes,
         class_names=names,
         shown_classes=shown,
         verdict=write_verdict(
             methods[0],
             winner,
+            class_names=names,
             samples=len(data.labels),
             changed=float(np.average(np.argmax(best, axis=1) != np.argmax(given, axis=1), weights=data.sample_weight)),
             gamma=gamma,
@@ -155,6 +157,11 @@ def compare(
         slider=_slider(data, classes, fitted, input=input),
         versions=read_versions(),
     )
+
+
+def name_task(classes: int) -> str:
+    """Name the task: two classes are about P(y = 1)."""
+    return "binary" if classes == 2 else "multiclass"
 
 
 def name_classes(names: Sequence[str] | None, classes: int) -> tuple[str, ...]:

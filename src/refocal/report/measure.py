@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -43,7 +43,9 @@ class TestData:
 
 
 def choose_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:
-    """Choose the classes that a report shows: the most frequent ones, in order of their index."""
+    """Choose the classes that a report shows: the most frequent ones, in order of their index; none of two classes."""
+    if classes == 2:
+        return ()
     frequent = np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:_CLASSES_SHOWN]
     return tuple(sorted(frequent.tolist()))
 
@@ -52,28 +54,29 @@ def measure_method(
     probs: np.ndarray, data: TestData, shown: tuple[int, ...], *, seconds: float | None = None, **named: Any
 ) -> Method:
     """Measure a method on test data; `named` holds its name, title, parameters and roles."""
-    confidence = probs.max(axis=1)
-    histogram = np.histogram(confidence, bins=_HISTOGRAM_BINS, range=(0.0, 1.0))[0]
+    binary = probs.shape[1] == 2
+    claims = probs[:, 1] if binary else probs
+    settings: dict[str, Any] = {"sample_weight": data.sample_weight, "task": "binary" if binary else "multiclass"}
+    histogram = np.histogram(claims if binary else probs.max(axis=1), bins=_HISTOGRAM_BINS, range=(0.0, 1.0))[0]
+    diagnosis = metrics.diagnose(claims, data.labels, **settings)
+    wanted: list[Callable[..., float]] = [metrics.nll, metrics.brier, metrics.ece, metrics.adaptive_ece]
+    if shown and not binary and probs.shape[1] <= _CLASSES_FOR_CLASSWISE:
+        wanted.append(metrics.classwise_ece)
+    wanted.append(metrics.error)
+    measures = {
+        measure.__name__: Estimate(*metrics.interval(measure, claims, data.labels, **settings)) for measure in wanted
+    }
+    debiased = Estimate(metrics.ece(claims, data.labels, debias=True, **settings), *astuple(measures["ece"])[1:])
     return Method(
-        measures=freeze(_measures(probs, data, by_class=bool(shown))),
-        p_value=metrics.calibration_test(probs, data.labels, sample_weight=data.sample_weight).p_value,
+        measures=freeze({**measures, "debiased_ece": debiased}),
+        p_value=diagnosis.p_value,
+        diagnosis=diagnosis,
         fit_seconds=seconds,
-        diagram=_diagram(metrics.reliability_diagram(probs, data.labels, sample_weight=data.sample_weight)),
+        diagram=_diagram(metrics.reliability_diagram(claims, data.labels, **settings)),
         histogram=tuple(histogram.tolist()),
         class_diagrams=tuple(_class_diagram(probs[:, k], data.labels == k, data.sample_weight) for k in shown),
         **named,
     )
-
-
-def _measures(probs: np.ndarray, data: TestData, *, by_class: bool) -> Mapping[str, Estimate]:
-    wanted: list[Callable[..., float]] = [metrics.nll, metrics.brier, metrics.ece, metrics.adaptive_ece]
-    if by_class and probs.shape[1] <= _CLASSES_FOR_CLASSWISE:
-        wanted.append(metrics.classwise_ece)
-    wanted.append(metrics.error)
-    return {
-        measure.__name__: Estimate(*metrics.interval(measure, probs, data.labels, sample_weight=data.sample_weight))
-        for measure in wanted
-    }
 
 
 def _diagram(bins: metrics.ReliabilityDiagram) -> Diagram:

@@ -16,6 +16,7 @@ import numpy as np
 
 from refocal import _check
 from refocal._files import write_text
+from refocal.metrics.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
@@ -65,10 +66,11 @@ class Method:
         chosen: Whether the report recommends this method.
         given: Whether these are the probabilities as given.
         measures: Estimates, by the name of the measure in `refocal.metrics`.
-        p_value: Of the hypothesis that the top label's confidence is calibrated.
+        p_value: The smallest p-value of `diagnosis`: small if the probabilities cannot be trusted.
+        diagnosis: What the tests of calibration found, and what they could have found.
         fit_seconds: Duration of the fit; None if nothing was fitted.
-        diagram: Reliability diagram of the top label.
-        histogram: Number of samples whose confidence lies in each of 20 equal parts of [0, 1].
+        diagram: Reliability diagram of the top label, or of P(y = 1) in a report on a binary task.
+        histogram: Number of samples whose confidence, or P(y = 1), lies in each of 20 equal parts of [0, 1].
         class_diagrams: One for each of the report's `shown_classes`, of that class's probability.
     """
 
@@ -79,6 +81,7 @@ class Method:
     given: bool
     measures: Mapping[str, Estimate]
     p_value: float | None
+    diagnosis: Diagnosis | None
     fit_seconds: float | None
     diagram: Diagram | None
     histogram: tuple[int, ...] | None
@@ -164,8 +167,9 @@ class Verdict:
     """The result in words.
 
     Attributes:
-        regime: "underconfident", "overconfident", "miscalibrated" (both, in different places) or "calibrated" (no sign
-            of miscalibration).
+        regime: "calibrated" (the probabilities can be trusted), "unclear" (no sign of miscalibration, but too little
+            data), "overconfident", "underconfident", "miscalibrated" (in other ways), or, for a binary task, "too high"
+            or "too low" on average.
         sentences: Plain English. The first sentence is the answer.
     """
 
@@ -184,6 +188,7 @@ class Report:
         source: Where the predictions came from, such as a file name.
         samples: Number of test samples. Rows of weight 0 count only if the rows are in memory.
         total_weight: Sum of the sample weights; the number of samples if they have no weights.
+        task: "binary" for two classes: measures and diagrams are about P(y = 1). Otherwise "multiclass".
         classes: Number of classes.
         class_names: One name per class.
         shown_classes: The classes that have diagrams: the most frequent ones.
@@ -201,6 +206,7 @@ class Report:
     source: str
     samples: int
     total_weight: float
+    task: str
     classes: int
     class_names: tuple[str, ...]
     shown_classes: tuple[int, ...]

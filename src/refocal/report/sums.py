@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from refocal.metrics import CalibrationSummary
-from refocal.report.evaluation import Step, name_classes, read_versions
+from refocal.report.evaluation import Step, name_classes, name_task, read_versions
 from refocal.report.measure import TestData
 from refocal.report.record import Estimate, Method, Report, freeze
 from refocal.report.words import GIVEN, GIVEN_TITLE
@@ -20,7 +20,7 @@ _MEASURES = (
     *("nll", "brier", "ece", "adaptive_ece", "classwise_ece", "error"),
     *("rms", "mce", "confidence", "confidence_share", "share_accuracy"),
 )
-_SHARED_BY_TWO = ("nll", "error")
+_BINARY_MEASURES = ("nll", "brier", "ece", "adaptive_ece", "error", "rms", "mce")  # those that mean P(y = 1)
 
 
 def report_sums(
@@ -42,13 +42,15 @@ def report_sums(
         class_names: One name per class; numbers if None.
         source: Name of the data in the report.
     """
-    methods = [_method(None, given, chosen=calibrated is None)]
+    names = _list_measures(classes)
+    methods = [_method(None, given, names, chosen=calibrated is None)]
     if calibrated is not None:
-        methods.append(_method(*calibrated, chosen=True))
+        methods.append(_method(*calibrated, names, chosen=True))
     return Report(
         source=source,
         samples=samples,
         total_weight=given.samples,
+        task=name_task(classes),
         classes=classes,
         class_names=name_classes(class_names, classes),
         shown_classes=(),
@@ -112,10 +114,10 @@ def _put_sums_in(method: Method, summary: CalibrationSummary, classes: int) -> M
     """Replace the measures of a sample by those of all rows.
 
     An interval that was measured on the sample is widened, if need be, to contain the value of all rows: it covers the
-    true value no less often then. Sums are about the top label, a report on two classes need not be: they share less.
+    true value no less often then.
     """
     measures = dict(method.measures)
-    for name in _MEASURES if classes > 2 else _SHARED_BY_TWO:
+    for name in _list_measures(classes):
         value = getattr(summary, name)
         old = measures.get(name, Estimate(value))
         limits = [] if old.low is None or old.high is None else [min(old.low, value), max(old.high, value)]
@@ -123,15 +125,20 @@ def _put_sums_in(method: Method, summary: CalibrationSummary, classes: int) -> M
     return replace(method, measures=freeze(measures))
 
 
-def _method(candidate: Candidate | None, summary: CalibrationSummary, *, chosen: bool) -> Method:
+def _list_measures(classes: int) -> tuple[str, ...]:
+    return _BINARY_MEASURES if name_task(classes) == "binary" else _MEASURES
+
+
+def _method(candidate: Candidate | None, summary: CalibrationSummary, names: Sequence[str], *, chosen: bool) -> Method:
     return Method(
         name=GIVEN if candidate is None else candidate.name,
         title=GIVEN_TITLE if candidate is None else candidate.title,
         parameters=freeze({} if candidate is None else candidate.parameters),
         chosen=chosen,
         given=candidate is None,
-        measures=freeze({name: Estimate(getattr(summary, name)) for name in _MEASURES}),
+        measures=freeze({name: Estimate(getattr(summary, name)) for name in names}),
         p_value=None,
+        diagnosis=None,
         fit_seconds=None if candidate is None else candidate.seconds,
         diagram=None,
         histogram=None,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from refocal.report.record import Method, Verdict
-from refocal.report.words import format_number, format_p_value, format_percent, mean_confidence_and_accuracy
+from collections.abc import Sequence
 
-_LEVEL = 0.05
+from refocal.metrics.diagnosis import FALSE_ALARM, POWER, ClassGap, Diagnosis, RangeGap
+from refocal.report.record import Method, Verdict
+from refocal.report.words import format_number, format_p_value, format_percent
+
 _SLIGHT = 0.01  # a smaller ECE rarely matters
-_TOO_MUCH = 0.05  # if so large an ECE cannot be ruled out, the question stays open
+_TOO_MUCH = 0.05  # if so large an error cannot be ruled out, the question stays open
+_STEEP = 2.0  # standard errors of a slope that is there
+_NAMED = 3  # classes that a sentence names
 
 
 def write_verdict(
     given: Method,
     chosen: Method,
     *,
+    class_names: Sequence[str],
     samples: int,
     changed: float,
     gamma: float | None,
@@ -25,29 +30,16 @@ def write_verdict(
     Args:
         given: The probabilities as given.
         chosen: The recommended method.
+        class_names: One name per class; two for a binary task.
         samples: Number of test samples.
         changed: The fraction of samples whose predicted class differs between the two.
         gamma: Focusing parameter that the network was trained with; None if unknown.
         below: The fraction of scores that lie below the closed-form posterior of that loss.
         alone: Whether no other method was tried.
     """
-    regime, first = _regime(given, samples)
-    title = f"{chosen.title[0].lower()}{chosen.title[1:]}"
-    better = chosen.measures["nll"].value < given.measures["nll"].value
-    if chosen.given:
-        first += "." if alone or regime == "calibrated" else "; none of the methods does better."
-    elif not better:
-        first += f"; {title} does not make them better."
-    elif regime == "calibrated":
-        first += f", though {title} fits a little better."
-    else:
-        first += f"; {title} turns them into probabilities that you can use."
-    sure, right = mean_confidence_and_accuracy(given)
-    sentences = [
-        first,
-        f"On average they are {format_percent(sure)} sure and {format_percent(right)} right (test of calibration: "
-        f"{_p(given)}).",
-    ]
+    before = _require_diagnosis(given)
+    regime, answer = _find_regime(given, before, class_names, samples)
+    sentences = [answer + _say_remedy(given, chosen, regime, alone=alone), *_say_why(given, before, class_names)]
     if gamma and below is not None:
         sentences.append(
             f"The network was trained with focal loss, γ = {gamma:g}: in theory {format_percent(below)} of its scores "
@@ -56,41 +48,214 @@ def write_verdict(
         if regime == "overconfident":
             sentences.append("The data say otherwise: a network that has overfitted is far from that minimum.")
     if not chosen.given:
-        ece = [format_percent(method.measures["ece"].value) for method in (given, chosen)]
-        nll = [format_number(method.measures["nll"].value) for method in (given, chosen)]
-        classes = "Predicted classes do not change"
-        if changed:
-            classes = f"{format_percent(changed, 2)} of the predicted classes change"
-        sentences.append(
-            f"{chosen.title} takes ECE from {ece[0]} to {ece[1]} and NLL from {nll[0]} to {nll[1]}. {classes}."
-        )
-        left = "no sign of miscalibration is left" if _p_value(chosen) > _LEVEL else "some miscalibration is left"
-        sentences.append(f"After it, {left} ({_p(chosen)}).")
+        sentences += _say_change(given, chosen, class_names, changed=changed)
     return Verdict(regime, tuple(sentences))
 
 
-def _regime(given: Method, samples: int) -> tuple[str, str]:
-    """Name the regime of the scores, and begin a sentence that says it."""
-    ece = given.measures["ece"]
-    if _p_value(given) > _LEVEL:
-        unseen = 1 - _LEVEL ** (1 / samples)  # an error rate at which so many samples may show no error
-        if max(ece.value if ece.high is None else ece.high, ece.value, unseen) > _TOO_MUCH:
-            return "calibrated", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
+def _find_regime(given: Method, found: Diagnosis, class_names: Sequence[str], samples: int) -> tuple[str, str]:
+    """Name the regime of the scores, and begin the sentence that answers the question."""
+    if found.p_value > FALSE_ALARM:
+        if found.detectable > _TOO_MUCH:
+            return "unclear", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
         return "calibrated", f"These probabilities can be trusted: no sign of miscalibration in {samples:,} samples"
-    sure, right = mean_confidence_and_accuracy(given)
-    if abs(sure - right) < ece.value / 2:
+    ece = given.measures["ece"].value
+    slightly = "slightly " if ece < _SLIGHT else ""
+    if len(class_names) == 2:
+        return _find_binary_regime(found, _call(class_names[1]), ece, slightly)
+    if found.failed("confidence") is None:
+        what = "class frequencies" if found.failed("frequencies") else "probabilities of some classes"
+        return "miscalibrated", f"The {what} are wrong, although the confidence in the predicted class is right"
+    gap = found.predicted - found.observed
+    if abs(gap) < ece / 2:
         return "miscalibrated", "These scores are too sure in some places and not sure enough in others"
-    regime = "overconfident" if sure > right else "underconfident"
-    return regime, f"These scores are {'slightly ' if ece.value < _SLIGHT else ''}{regime}"
+    regime = "overconfident" if gap > 0 else "underconfident"
+    return regime, f"These scores are {slightly}{regime}"
 
 
-def _p_value(method: Method) -> float:
-    if method.p_value is None:
-        msg = f"a verdict needs the p-value of {method.name!r}, which sums over rows do not give"
+def _find_binary_regime(found: Diagnosis, positive: str, ece: float, slightly: str) -> tuple[str, str]:
+    gap = found.predicted - found.observed
+    if found.failed("frequencies") and abs(gap) >= ece / 2:
+        side = "high" if gap > 0 else "low"
+        return f"too {side}", f"The probabilities of {positive} are {slightly}too {side}"
+    if abs(found.slope) < _STEEP:
+        return "miscalibrated", f"The probabilities of {positive} are too high in some ranges and too low in others"
+    if found.slope < 0:
+        return "overconfident", f"The probabilities of {positive} are {slightly}too extreme"
+    return "underconfident", f"The probabilities of {positive} are {slightly}not extreme enough"
+
+
+def _say_remedy(given: Method, chosen: Method, regime: str, *, alone: bool) -> str:
+    """End the first sentence: what the recommended method does."""
+    trusted = regime in ("calibrated", "unclear")
+    if chosen.given:
+        return "." if alone or trusted else "; none of the methods does better."
+    title = _lower(chosen.title)
+    if chosen.measures["nll"].value >= given.measures["nll"].value:
+        return f"; {title} does not make them better."
+    if trusted:
+        return f"; {title} fits a little better."
+    after = _require_diagnosis(chosen)
+    if after.p_value > FALSE_ALARM:
+        return f"; {title} turns them into probabilities that you can use."
+    return f"; {title} makes them better, but not right."
+
+
+def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> list[str]:
+    """Say what failed and how large it is, or what would have been seen."""
+    tested = f"(tests of calibration: {_p(found.p_value)})"
+    binary = len(class_names) == 2
+    gap = found.predicted - found.observed
+    if binary:
+        off = f"{_points(abs(gap))}{_say_factor(found)} too {'high' if gap > 0 else 'low'}"
+        size = off if found.failed("frequencies") else "right"
+        sentences = [
+            f"On average they are {size}: {format_percent(found.predicted)} predicted, "
+            f"{format_percent(found.observed)} observed {tested}."
+        ]
+    else:
+        sentences = [
+            f"On average they are {format_percent(found.predicted)} sure and {format_percent(found.observed)} right "
+            f"{tested}."
+        ]
+    if found.p_value > FALSE_ALARM:
+        return [*sentences, _say_detectable(found, binary=binary)]
+    if binary:
+        sentences.append(_say_range(_call(class_names[1]), found.range))
+    if (failed := found.failed("frequencies")) and failed.classes:
+        listed = "; ".join(
+            f"{_call(class_names[each.index])} gets {format_percent(each.predicted)} on average and occurs "
+            f"{format_percent(each.observed)} of the time"
+            for each in failed.classes[:_NAMED]
+        )
+        sentences.append(f"Class frequencies are off: {listed}{_say_more(failed.classes)}.")
+    elif (failed := found.failed("classes")) and _are_few(failed.classes, found, len(class_names)):
+        worst = failed.classes[0]
+        assert worst.range is not None  # the first ones have it
+        sentences.append(_say_range(_call(class_names[worst.index]), worst.range))
+        if len(failed.classes) > 1:
+            names = ", ".join(class_names[each.index] for each in failed.classes[1 : 1 + _NAMED])
+            more = len(failed.classes) - 1 - _NAMED
+            sentences.append(f"The same test fails for {names}{f' and {more:,} more' if more > 0 else ''}.")
+    low = given.measures["ece"].low
+    if low is not None and low <= 0 and found.p_value < 0.001:
+        sentences.append(
+            "The interval of ECE reaches 0 although the tests are clear: they also look at the direction of the gaps "
+            "and at each class, which ECE averages away."
+        )
+    return sentences
+
+
+def _say_factor(found: Diagnosis) -> str:
+    """Say by which factor the mean is off, if it is small."""
+    small, large = sorted((found.predicted, found.observed))
+    return f" ({large / small:.1f} times)" if small > 0 and large < 0.1 else ""
+
+
+def _are_few(classes: Sequence[ClassGap], found: Diagnosis, among: int) -> bool:
+    """Whether the failing classes are worth naming: not if the confidence fails, which makes most classes fail."""
+    return bool(classes) and (found.failed("confidence") is None or len(classes) <= among / 4)
+
+
+def _say_range(class_name: str, gap: RangeGap) -> str:
+    """Say how far off the claims of a range are: by a factor where they are small, in points elsewhere."""
+    if gap.low == 0:
+        where = f"below {_short(gap.high)}"
+    elif gap.high == 1:
+        where = f"above {_short(gap.low)}"
+    else:
+        where = f"between {_short(gap.low)} and {_short(gap.high)}"
+    digits = 2 if gap.high <= 0.01 or gap.low >= 0.99 else 1
+    numbers = (
+        f"{format_percent(gap.predicted, digits)} on average, but {format_percent(gap.observed, digits)} came true"
+    )
+    if gap.high <= 0.1 and gap.observed > 0:
+        factor = gap.predicted / gap.observed
+        size = f"{factor:.1f} times too high" if factor > 1 else f"{1 / factor:.1f} times too low"
+    else:
+        points = f"{abs(100 * (gap.predicted - gap.observed)):.1f} points"
+        size = f"{points} too {'high' if gap.predicted > gap.observed else 'low'}"
+    return f"Where the probability of {class_name} is {where}, it is {size}: {numbers}."
+
+
+def _say_detectable(found: Diagnosis, *, binary: bool) -> str:
+    """Say which errors would have been seen."""
+    error = f"An error (ECE) above {_points(found.detectable)} would have been seen with {POWER:.0%} probability"
+    what = "an average error" if binary else "an error in the frequency of a class"
+    return f"{error}; so would {what} above {_points(found.detectable_frequency)}."
+
+
+def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, changed: float) -> list[str]:
+    """Say what the recommended method changes, and what it leaves."""
+    ece = [format_percent(method.measures["debiased_ece"].value) for method in (given, chosen)]
+    nll = [format_number(method.measures["nll"].value) for method in (given, chosen)]
+    classes = "Predicted classes do not change."
+    if changed:
+        error = [format_percent(method.measures["error"].value) for method in (given, chosen)]
+        classes = (
+            f"{format_percent(changed, 2)} of the predicted classes change, and the error goes from {error[0]} to "
+            f"{error[1]}."
+        )
+    after = _require_diagnosis(chosen)
+    sentences = [
+        f"{chosen.title} takes debiased ECE from {ece[0]} to {ece[1]} and NLL from {nll[0]} to {nll[1]}. {classes}"
+    ]
+    if after.p_value <= FALSE_ALARM:
+        sentences.append(
+            f"After it, some miscalibration is left ({_p(after.p_value)}): {_say_left(after, class_names)}."
+        )
+    elif after.detectable > _TOO_MUCH:
+        sentences.append(
+            f"After it, no sign of miscalibration is left ({_p(after.p_value)}), but only an error (ECE) above "
+            f"{_points(after.detectable)} would have been seen."
+        )
+    else:
+        sentences.append(f"After it, no sign of miscalibration is left ({_p(after.p_value)}).")
+    return sentences
+
+
+def _say_left(after: Diagnosis, class_names: Sequence[str]) -> str:
+    """Name the tests that still fail."""
+    binary = len(class_names) == 2
+    words = {
+        "confidence": "the confidence is off",
+        "frequencies": f"the mean probability of {_call(class_names[1])} is off"
+        if binary
+        else "class frequencies are off",
+        "classes": "the probabilities of some classes are off",
+        "probabilities": "the probabilities of some ranges are off",
+    }
+    return ", ".join(words[check.name] for check in after.checks if check.p_value <= FALSE_ALARM)
+
+
+def _say_more(classes: Sequence[ClassGap]) -> str:
+    more = len(classes) - _NAMED
+    return f"; {more:,} more {'classes are' if more > 1 else 'class is'} off" if more > 0 else ""
+
+
+def _require_diagnosis(method: Method) -> Diagnosis:
+    if method.diagnosis is None:
+        msg = f"a verdict needs the diagnosis of {method.name!r}, which sums over rows do not give"
         raise ValueError(msg)
-    return method.p_value
+    return method.diagnosis
 
 
-def _p(method: Method) -> str:
-    value = format_p_value(method.p_value)
-    return f"p {value}" if value.startswith("<") else f"p = {value}"
+def _call(class_name: str) -> str:
+    """Name a class in a sentence: a number alone would not read as a name."""
+    return f"class {class_name}" if class_name.isdecimal() else class_name
+
+
+def _lower(title: str) -> str:
+    return f"{title[0].lower()}{title[1:]}"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:.{1 if value >= 0.001 else 2}f} points"
+
+
+def _short(value: float) -> str:
+    return f"{100 * value:g}%"
+
+
+def _p(value: float) -> str:
+    text = format_p_value(value)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"

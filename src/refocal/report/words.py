@@ -20,6 +20,7 @@ class Wording(NamedTuple):
 
 _MEASURES = {
     "ece": Wording("ECE", "mean distance between confidence and accuracy over bins", True),
+    "debiased_ece": Wording("ECE, debiased", "ECE minus its bias from sampling noise", True),
     "adaptive_ece": Wording("Adaptive ECE", "ECE over bins that hold equally many samples", True),
     "smooth_ece": Wording("Smooth ECE", "ECE with smoothing instead of bins", True),
     "classwise_ece": Wording("Classwise ECE", "mean ECE of the probabilities of each class", True),
@@ -113,8 +114,10 @@ def format_parameters(values: Mapping[str, float]) -> str:
 
 
 def mean_confidence_and_accuracy(method: Method) -> tuple[float, float]:
-    """Return mean confidence and accuracy of a method over all samples."""
+    """Return mean confidence and accuracy of a method over all samples; NaN if sums do not tell them."""
     if method.diagram is None:
+        if "confidence" not in method.measures:
+            return math.nan, math.nan
         return method.measures["confidence"].value, 1 - method.measures["error"].value
     return diagram_means(method.diagram)
 

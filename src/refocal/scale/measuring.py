@@ -164,12 +164,15 @@ def _name(calibrator: Calibrator) -> Candidate:
 
 
 def _accumulate(block: Block, input: Input, calibrator: Calibrator | None) -> CalibrationAccumulator:
-    accumulator = CalibrationAccumulator()
     scores, labels, sample_weight = block
-    if calibrator is not None:
-        accumulator.update(calibrator.predict_proba(scores), labels, sample_weight=sample_weight)
-    elif input == "logits" and scores.ndim == 2 and scores.shape[1] > 1:
-        accumulator.update(scores, labels, input="logits", sample_weight=sample_weight)
+    if scores.ndim == 1 or scores.shape[1] <= 2:  # a binary task, which is about P(y = 1)
+        accumulator = CalibrationAccumulator(task="binary")
+        probs = scores_to_probs(scores, input=input) if calibrator is None else calibrator.predict_proba(scores)
+        accumulator.update(probs[:, 1], labels, sample_weight=sample_weight)
+        return accumulator
+    accumulator = CalibrationAccumulator()
+    if calibrator is None:
+        accumulator.update(scores, labels, input=input, sample_weight=sample_weight)
     else:
-        accumulator.update(scores_to_probs(scores, input=input), labels, sample_weight=sample_weight)
+        accumulator.update(calibrator.predict_proba(scores), labels, sample_weight=sample_weight)
     return accumulator

@@ -1,0 +1,375 @@
+"""How often the verdict of a report is true, in simulated situations whose truth is known.
+
+python benchmarks/verdicts.py --out benchmarks/results/verdicts.md
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.special import expit, logit, softmax
+
+from refocal import metrics, minimizer
+from refocal.report.record import Estimate, Method, Verdict
+from refocal.report.verdict import write_verdict
+from refocal.stats.binning import BINS, width_index
+
+REPEATS = 200
+LIMIT = 0.05
+RIGHT = frozenset({"calibrated", "unclear"})
+WRONG = frozenset({"overconfident", "underconfident", "miscalibrated", "too high", "too low"})
+
+Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Scores with a known posterior.
+
+    Attributes:
+        name: What is wrong, or that nothing is.
+        samples: Number of samples.
+        draw: Function that draws the probabilities as given and the true ones: (N, K) each, or (N,) for P(y = 1).
+        true: The regimes that would be true.
+        culprits: Classes of which a verdict that something is wrong must name one.
+    """
+
+    name: str
+    samples: int
+    draw: Draw
+    true: frozenset[str]
+    culprits: frozenset[int] = frozenset()
+
+
+def tempered(probs: np.ndarray, temperature: float) -> np.ndarray:
+    """The probabilities at another temperature."""
+    if probs.ndim == 1:
+        return expit(logit(probs) / temperature)
+    return softmax(np.log(probs) / temperature, axis=1)
+
+
+def scaled(probs: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Each class times a factor, normalized: another prior."""
+    changed = probs * factors
+    return changed / changed.sum(axis=1, keepdims=True)
+
+
+def posterior(classes: int, spread: float = 3.0) -> Callable[[np.random.Generator, int], np.ndarray]:
+    """Posteriors of so many classes."""
+    return lambda rng, n: softmax(spread * rng.standard_normal((n, classes)), axis=1)
+
+
+def given(truth: Callable[..., np.ndarray], change: Callable[[np.ndarray], np.ndarray] = lambda p: p) -> Draw:
+    """Scores that are a function of the true posterior."""
+
+    def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+        eta = truth(rng, n)
+        return change(eta), eta
+
+    return draw
+
+
+def truth_of(scores: Callable[..., np.ndarray], change: Callable[[np.ndarray], np.ndarray]) -> Draw:
+    """Posteriors that are a function of the scores."""
+
+    def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+        probs = scores(rng, n)
+        return probs, change(probs)
+
+    return draw
+
+
+def beta(a: float, b: float) -> Callable[[np.random.Generator, int], np.ndarray]:
+    """P(y = 1) from a beta distribution."""
+    return lambda rng, n: np.clip(rng.beta(a, b, n), 1e-9, 1 - 1e-9)
+
+
+def constant(probs: np.ndarray) -> Callable[[np.random.Generator, int], np.ndarray]:
+    """The same probabilities for every sample."""
+    return lambda _, n: np.broadcast_to(probs, (n, *probs.shape)).copy()
+
+
+def groups(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores right on average, although two groups that they do not tell apart differ."""
+    probs = posterior(3)(rng, n)
+    lean = np.where(rng.random(n) < 0.5, 0.3, -0.3)[:, None]
+    return probs, probs + lean * probs * (np.eye(3)[0] - probs[:, :1])
+
+
+def partly_certain(probs: np.ndarray) -> np.ndarray:
+    """Half of the rows exactly 0 and 1."""
+    certain = np.eye(probs.shape[1])[np.argmax(probs, axis=1)] if probs.ndim == 2 else np.round(probs)
+    half = np.arange(len(probs)) % 2 == 0
+    return np.where(half[:, None] if probs.ndim == 2 else half, certain, probs)
+
+
+def decided(probs: np.ndarray) -> np.ndarray:
+    """Certainty in the most probable class."""
+    return np.eye(probs.shape[1])[np.argmax(probs, axis=1)]
+
+
+def noisy(share: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Labels of which a share is replaced at random."""
+    return lambda probs: (1 - share) * probs + share / probs.shape[1]
+
+
+def by_predicted(probs: np.ndarray) -> np.ndarray:
+    """Too sure where an even class is predicted, not sure enough where an odd one is."""
+    even = (np.argmax(probs, axis=1) % 2 == 0)[:, None]
+    return np.where(even, tempered(probs, 0.7), tempered(probs, 1.4))
+
+
+def one_class(classes: int, index: int, factor: float) -> np.ndarray:
+    """Factors of which one is not 1."""
+    return np.where(np.arange(classes) == index, factor, 1.0)
+
+
+def rare(probs: np.ndarray) -> np.ndarray:
+    """One class has 98% of the samples."""
+    return scaled(probs, np.array([98.0, 1.0, 1.0]))
+
+
+OVER, UNDER = frozenset({"overconfident"}), frozenset({"underconfident"})
+HIGH, LOW, MIXED = frozenset({"too high"}), frozenset({"too low"}), frozenset({"miscalibrated"})
+three, ten, hundred, thousand = (posterior(classes) for classes in (3, 10, 100, 1000))
+SITUATIONS = (
+    Situation("calibrated, 3 classes", 2_000, given(three), RIGHT),
+    Situation("calibrated, 10 classes", 10_000, given(ten), RIGHT),
+    Situation("calibrated, 10 classes, few samples", 200, given(ten), RIGHT),
+    Situation("calibrated, 10 classes, many samples", 50_000, given(ten), RIGHT),
+    Situation("calibrated, 100 classes", 10_000, given(hundred), RIGHT),
+    Situation("calibrated, 1,000 classes", 5_000, given(thousand), RIGHT),
+    Situation("calibrated, 98% in one class", 10_000, given(lambda rng, n: rare(three(rng, n))), RIGHT),
+    Situation("calibrated, nearly always sure", 10_000, given(posterior(10, 12.0)), RIGHT),
+    Situation("calibrated, knows of its label noise", 10_000, given(lambda rng, n: noisy(0.2)(ten(rng, n))), RIGHT),
+    Situation("calibrated, groups that differ", 10_000, groups, RIGHT),
+    Situation("calibrated, half exactly 0 and 1", 5_000, given(lambda rng, n: partly_certain(ten(rng, n))), RIGHT),
+    Situation("calibrated, knows nothing", 5_000, given(constant(np.full(10, 0.1))), RIGHT),
+    Situation("binary, calibrated", 5_000, given(beta(1, 1)), RIGHT),
+    Situation("binary, calibrated, few samples", 200, given(beta(1, 1)), RIGHT),
+    Situation("binary, calibrated, 2% positive", 20_000, given(beta(0.3, 13)), RIGHT),
+    Situation("binary, calibrated, 1% positive, few", 1_000, given(beta(0.3, 30)), RIGHT),
+    Situation(
+        "binary, calibrated, half exactly 0 and 1",
+        5_000,
+        given(lambda rng, n: partly_certain(beta(1, 1)(rng, n))),
+        RIGHT,
+    ),
+    Situation("binary, calibrated, one score", 5_000, given(constant(np.array(0.3))), RIGHT),
+    Situation("binary, calibrated, two decimals", 10_000, given(beta(2, 2), lambda p: np.round(p, 2)), RIGHT),
+    Situation("overconfident, T = 0.5", 5_000, given(ten, lambda p: tempered(p, 0.5)), OVER),
+    Situation("overconfident, T = 0.85", 20_000, given(ten, lambda p: tempered(p, 0.85)), OVER),
+    Situation("overconfident, T = 0.5, few samples", 300, given(ten, lambda p: tempered(p, 0.5)), OVER | {"unclear"}),
+    Situation("overconfident, 100 classes", 5_000, given(hundred, lambda p: tempered(p, 0.6)), OVER),
+    Situation("overconfident, 1,000 classes", 5_000, given(thousand, lambda p: tempered(p, 0.6)), OVER),
+    Situation("decisions only: exactly 0 and 1", 2_000, given(ten, decided), OVER),
+    Situation("label noise that the scores ignore", 5_000, truth_of(ten, noisy(0.1)), OVER),
+    Situation("underconfident, T = 1.5", 5_000, given(ten, lambda p: tempered(p, 1.5)), UNDER),
+    Situation("underconfident, T = 1.15", 20_000, given(ten, lambda p: tempered(p, 1.15)), UNDER),
+    Situation("underconfident, at most 0.8", 10_000, given(ten, noisy(0.22)), UNDER),
+    Situation("focal loss, gamma = 3", 10_000, given(ten, lambda p: minimizer(p, gamma=3.0)), UNDER),
+    Situation(
+        "prior shift, 3 classes",
+        2_000,
+        truth_of(three, lambda p: scaled(p, np.array([0.6, 0.9, 1.6]))),
+        WRONG,
+        frozenset({0, 2}),
+    ),
+    Situation(
+        "prior shift, 3 classes, few samples",
+        300,
+        truth_of(three, lambda p: scaled(p, np.array([0.6, 0.9, 1.6]))),
+        WRONG | {"unclear"},
+    ),
+    Situation(
+        "prior shift, 10 classes",
+        10_000,
+        truth_of(ten, lambda p: scaled(p, np.linspace(0.5, 1.5, 10))),
+        WRONG,
+        frozenset(range(10)),
+    ),
+    Situation(
+        "prior shift, 1,000 classes",
+        10_000,
+        truth_of(thousand, lambda p: scaled(p, np.repeat([1.0, 4.0], [990, 10]))),
+        WRONG,
+        frozenset(range(990, 1000)),
+    ),
+    Situation(
+        "one bad class of 10", 10_000, truth_of(ten, lambda p: scaled(p, one_class(10, 3, 0.5))), WRONG, frozenset({3})
+    ),
+    Situation(
+        "one bad class of 100",
+        20_000,
+        truth_of(hundred, lambda p: scaled(p, one_class(100, 3, 0.3))),
+        WRONG,
+        frozenset({3}),
+    ),
+    Situation(
+        "two classes exchanged", 2_000, given(ten, lambda p: p[:, [1, 0, *range(2, 10)]]), WRONG, frozenset({0, 1})
+    ),
+    Situation("too sure of even classes, not of odd ones", 20_000, given(ten, by_predicted), WRONG),
+    Situation(
+        "98% in one class, the others 3 times too high",
+        10_000,
+        given(lambda rng, n: rare(three(rng, n)), lambda p: scaled(p, np.array([1.0, 3.0, 3.0]))),
+        WRONG,
+        frozenset({0, 1, 2}),
+    ),
+    Situation("binary, 10.7 points too high", 2_000, truth_of(beta(2, 2), lambda p: np.clip(p - 0.107, 0, 1)), HIGH),
+    Situation("binary, 5 points too high", 10_000, truth_of(beta(2, 2), lambda p: np.clip(p - 0.05, 0, 1)), HIGH),
+    Situation(
+        "binary, 5 points too high, few samples",
+        200,
+        truth_of(beta(2, 2), lambda p: np.clip(p - 0.05, 0, 1)),
+        HIGH | {"unclear"},
+    ),
+    Situation(
+        "binary, fraud 3.6 times too high", 5_000, given(beta(0.3, 13), lambda p: np.minimum(3.6 * p, 0.99)), HIGH
+    ),
+    Situation("binary, fraud half as high", 20_000, given(beta(0.3, 13), lambda p: p / 2), LOW),
+    Situation(
+        "binary, trained on balanced classes", 5_000, given(beta(0.5, 9), lambda p: expit(logit(p) + np.log(19))), HIGH
+    ),
+    Situation("binary, too extreme", 3_000, given(beta(2, 2), lambda p: tempered(p, 0.5)), OVER),
+    Situation("binary, not extreme enough", 3_000, given(beta(1, 1), lambda p: tempered(p, 2.0)), UNDER),
+    Situation(
+        "binary, waves of 8 points",
+        10_000,
+        truth_of(beta(1, 1), lambda p: np.clip(p + 0.08 * np.sin(4 * np.pi * p), 0, 1)),
+        WRONG,
+    ),
+    Situation("binary, wrong above 0.9 only", 10_000, truth_of(beta(1, 1), lambda p: np.where(p > 0.9, 0.8, p)), WRONG),
+)
+
+
+def measure_truth(situation: Situation) -> tuple[float, float]:
+    """The true ECE, and the largest true error in the frequency of a class, from many samples and no labels."""
+    probs, eta = situation.draw(np.random.default_rng(99), 400_000 if situation.samples < 60_000 else 1)
+    if probs.ndim == 1:
+        confidence, chance, gaps = probs, eta, np.array([np.mean(probs - eta)])
+    else:
+        rows, top = np.arange(len(probs)), np.argmax(probs, axis=1)
+        confidence, chance, gaps = probs[rows, top], eta[rows, top], np.mean(probs - eta, axis=0)
+    sums = np.bincount(width_index(confidence, bins=BINS), weights=confidence - chance, minlength=BINS)
+    return float(np.abs(sums).sum() / len(probs)), float(np.abs(gaps).max())
+
+
+def judge(probs: np.ndarray, labels: np.ndarray) -> tuple[Verdict, metrics.Diagnosis]:
+    """The verdict of a report on these probabilities as given."""
+    task = "binary" if probs.ndim == 1 else "multiclass"
+    found = metrics.diagnose(probs, labels, task=task)
+    measures = {name: Estimate(getattr(metrics, name)(probs, labels, task=task)) for name in ("ece", "nll")}
+    method = Method(
+        name="given",
+        title="As given",
+        parameters={},
+        chosen=True,
+        given=True,
+        measures=measures,
+        p_value=found.p_value,
+        diagnosis=found,
+        fit_seconds=None,
+        diagram=None,
+        histogram=None,
+        class_diagrams=(),
+    )
+    names = [str(index) for index in range(2 if probs.ndim == 1 else probs.shape[1])]
+    settings = {"samples": len(labels), "changed": 0.0, "gamma": None, "below": None, "alone": True}
+    return write_verdict(method, method, class_names=names, **settings), found
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often a situation got each verdict, and whether it was true."""
+
+    trusted: float
+    unclear: float
+    alarm: float
+    true: float
+    named: float  # of the alarms, those that name a culprit
+    detectable: float  # median of the stated ECE that would have been seen
+    detectable_frequency: float
+
+
+def simulate(situation: Situation, *, repeats: int, seed: int = 0) -> Rates:
+    """Draw a situation many times."""
+    rng = np.random.default_rng(seed)
+    regimes, named, stated = [], [], []
+    for _ in range(repeats):
+        probs, eta = situation.draw(rng, situation.samples)
+        if eta.ndim == 1:
+            labels = (rng.random(len(eta)) < eta).astype(np.int64)
+        else:
+            labels = np.minimum((rng.random((len(eta), 1)) > np.cumsum(eta, axis=1)).sum(axis=1), eta.shape[1] - 1)
+        verdict, found = judge(probs, labels)
+        regimes.append(verdict.regime)
+        stated.append((found.detectable, found.detectable_frequency))
+        if verdict.regime in WRONG:
+            classes = {gap.index for check in found.checks for gap in check.classes}
+            named.append(not situation.culprits or bool(classes & situation.culprits))
+    detectable, frequency = np.median(stated, axis=0)
+    return Rates(
+        trusted=regimes.count("calibrated") / repeats,
+        unclear=regimes.count("unclear") / repeats,
+        alarm=sum(regime in WRONG for regime in regimes) / repeats,
+        true=sum(regime in situation.true for regime in regimes) / repeats,
+        named=float(np.mean(named)) if named else float("nan"),
+        detectable=float(detectable),
+        detectable_frequency=float(frequency),
+    )
+
+
+def is_detectable(rates: Rates, truth: tuple[float, float]) -> bool:
+    """Whether the verdict states that errors as large as the true ones would have been seen."""
+    return truth[0] > rates.detectable or truth[1] > rates.detectable_frequency
+
+
+def main() -> None:
+    """Simulate all situations, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    options = parser.parse_args()
+    lines = [
+        "# How often the verdict is true",
+        "",
+        f"{len(SITUATIONS)} situations with a known posterior, {options.repeats} data sets each.",
+        "`true error`: the ECE and the largest error in the frequency of a class, of the distribution itself.",
+        "`stated`: the errors that the verdict says would have been seen with 95% probability (median).",
+        "`true`: the share of verdicts whose regime is true. `named`: the share of alarms that name a class at fault.",
+        "",
+        "Limits: false alarms (a calibrated situation is not trusted) at most 5%, and false trust at most 5% if the",
+        "true error is above the stated one (marked *), up to three standard errors of the simulation.",
+        "",
+        "| situation | samples | true error | stated | trusted | cannot tell | not trusted | true | named | limit |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    kept = 0
+    for situation in SITUATIONS:
+        truth = measure_truth(situation)
+        rates = simulate(situation, repeats=options.repeats)
+        calibrated = situation.true == RIGHT
+        seen = not calibrated and is_detectable(rates, truth)
+        # three standard errors of a rate of 5% among so many repeats
+        slack = 3 * (LIMIT * (1 - LIMIT) / options.repeats) ** 0.5
+        holds = (rates.alarm if calibrated else rates.trusted if seen else 0.0) <= LIMIT + slack
+        kept += holds
+        named = "" if not situation.culprits else f"{rates.named:.0%}"
+        lines.append(
+            f"| {situation.name}{' *' if seen else ''} | {situation.samples:,} | {truth[0]:.2%}, {truth[1]:.2%} | "
+            f"{rates.detectable:.2%}, {rates.detectable_frequency:.2%} | {rates.trusted:.1%} | {rates.unclear:.1%} | "
+            f"{rates.alarm:.1%} | {rates.true:.1%} | {named} | {'kept' if holds else '**broken**'} |"
+        )
+        print(lines[-1], flush=True)
+    lines += ["", f"Limits kept in {kept} of {len(SITUATIONS)} situations.", "", "`python benchmarks/verdicts.py`"]
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

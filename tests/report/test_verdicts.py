@@ -1,0 +1,108 @@
+"""Verdicts are true in simulated situations whose truth is known: a small version of benchmarks/verdicts.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from refocal.report import calibrate, evaluate
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "verdicts.py"
+SPEC = importlib.util.spec_from_file_location("verdicts_benchmark", PATH)
+benchmark = importlib.util.module_from_spec(SPEC)
+sys.modules[SPEC.name] = benchmark
+SPEC.loader.exec_module(benchmark)
+
+REPEATS = 20
+SMALL = [situation for situation in benchmark.SITUATIONS if "1,000 classes" not in situation.name]
+CALIBRATED = [situation for situation in SMALL if situation.true == benchmark.RIGHT and situation.samples <= 10_000]
+WRONG = [situation for situation in SMALL if situation.true <= benchmark.WRONG and situation.samples <= 10_000]
+
+
+def test_there_are_enough_situations():
+    assert len(benchmark.SITUATIONS) >= 40
+    assert len({situation.name for situation in benchmark.SITUATIONS}) == len(benchmark.SITUATIONS)
+
+
+def test_false_alarms_are_rare():
+    alarms = [benchmark.simulate(situation, repeats=REPEATS).alarm * REPEATS for situation in CALIBRATED]
+    assert stats.binomtest(round(sum(alarms)), REPEATS * len(alarms), 0.05, alternative="greater").pvalue > 0.001
+
+
+@pytest.mark.parametrize("situation", WRONG, ids=lambda situation: situation.name)
+def test_detectable_errors_are_not_trusted_and_named(situation):
+    rates = benchmark.simulate(situation, repeats=REPEATS)
+    assert rates.trusted <= 0.05
+    assert rates.true >= 0.85
+    assert not situation.culprits or rates.named == 1
+
+
+def test_words_of_a_binary_verdict():
+    rng = np.random.default_rng(0)
+    truth = rng.beta(0.3, 13, 20_000)
+    labels = (rng.random(20_000) < truth).astype(int)
+    report = evaluate(np.minimum(3.6 * truth, 0.99), labels, input="probs", class_names=("fine", "fraud"))
+    assert report.task == "binary"
+    assert report.shown_classes == ()
+    assert report.verdict.regime == "too high"
+    assert report.verdict.sentences[0] == "The probabilities of fraud are too high."
+    assert "points (3.6 times) too high" in report.verdict.sentences[1]
+    assert "Where the probability of fraud is" in report.verdict.sentences[2]
+    low = evaluate(truth / 2, labels, input="probs")
+    assert low.verdict.sentences[0] == "The probabilities of class 1 are too low."
+
+
+def test_one_column_and_two_give_the_same_report():
+    rng = np.random.default_rng(1)
+    p = rng.random(500)
+    labels = (rng.random(500) < p).astype(int)
+    one = evaluate(p, labels, input="probs")
+    two = evaluate(np.stack([1 - p, p], axis=1), labels, input="probs")
+    assert one.given.measures["ece"].value == pytest.approx(two.given.measures["ece"].value)
+    assert one.verdict == two.verdict
+
+
+def test_a_shifted_prior_is_named_and_mended():
+    rng = np.random.default_rng(2)
+    probs = rng.dirichlet(np.ones(3), 8000)
+    truth = benchmark.scaled(probs, np.array([0.6, 0.9, 1.6]))
+    labels = (rng.random((8000, 1)) > np.cumsum(truth, axis=1)[:, :-1]).sum(axis=1)
+    calibration = calibrate(probs[:4000], labels[:4000], input="probs")
+    report = calibration.report(probs[4000:], labels[4000:], class_names=("cat", "dog", "fox"))
+    assert report.verdict.regime == "miscalibrated"
+    words = " ".join(report.verdict.sentences)
+    assert "Class frequencies are off: " in words
+    assert "fox gets 33" in words
+    assert "of the predicted classes change, and the error goes from" in words
+    assert report.chosen.diagnosis.p_value > 0.05
+
+
+def test_the_remedy_is_not_praised_if_miscalibration_is_left():
+    rng = np.random.default_rng(3)
+    probs = rng.dirichlet(np.ones(3), 8000)
+    truth = benchmark.scaled(probs, np.array([0.6, 0.9, 1.6]))
+    labels = (rng.random((8000, 1)) > np.cumsum(truth, axis=1)[:, :-1]).sum(axis=1)
+    logits = 2 * np.log(probs)
+    report = calibrate(logits[:4000], labels[:4000], method="temperature").report(logits[4000:], labels[4000:])
+    assert report.verdict.sentences[0].endswith("; temperature scaling makes them better, but not right.")
+    assert "some miscalibration is left (p < 0.001): class frequencies are off" in report.verdict.sentences[-1]
+
+
+def test_trust_says_what_would_have_been_seen():
+    rng = np.random.default_rng(4)
+    probs = rng.dirichlet(np.full(5, 0.3), 20_000)
+    labels = (rng.random((20_000, 1)) > np.cumsum(probs, axis=1)[:, :-1]).sum(axis=1)
+    report = evaluate(probs, labels, input="probs")
+    assert report.verdict.regime == "calibrated"
+    assert (
+        f"An error (ECE) above {100 * report.given.diagnosis.detectable:.1f} points would"
+        in report.verdict.sentences[2]
+    )
+    few = evaluate(probs[:100], labels[:100], input="probs")
+    assert few.verdict.regime == "unclear"
+    assert "100 samples are too few" in few.verdict.sentences[0]
