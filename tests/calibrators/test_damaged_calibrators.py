@@ -135,7 +135,7 @@ def test_temperatures_must_be_positive_and_finite(records, value, tmp_path):
 @pytest.mark.parametrize(
     ("place", "array", "message"),
     [
-        ("quadratic knots_", [[1.0] * 3, [-1.0] * 3], "knots_ must be lower ends, and upper ends not below them"),
+        ("quadratic range_", [[1.0] * 3, [-1.0] * 3], "range_ must be lower ends, and upper ends not below them"),
         ("quadratic slopes_", [[-1.0] * 3, [1.0] * 3], "slopes_ must be finite, from 0"),
         ("beta weights_", [[-1.0] * 3, [1.0] * 3], "weights_ must be finite, from 0"),
         ("ensemble weights_", [0.5, 0.5, 0.5], "weights_ must be shares that sum to 1"),

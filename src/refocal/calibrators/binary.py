@@ -131,19 +131,20 @@ class QuadraticScaling(Calibrator):
     Choose it for two classes if a straight line, as `PlattScaling` has, is too stiff. It bends over the whole range of
     the scores, while `BetaCalibration` bends near p = 1/2.
 
-    The map is sigmoid(g(s)) of the log-odds s = log(p / (1 - p)), where g is a quadratic polynomial between two knots
-    and goes on along its tangents outside, so that scores beyond those of the fit are safe. The knots are the 1% and
-    99% quantiles of s, with both classes counted equally. The fit takes the most likely g that nowhere decreases. Two
-    classes, more classes, and smoothed labels are treated as in `PlattScaling`.
+    The map is sigmoid(g(s)) of the log-odds s = log(p / (1 - p)), where g is the most likely quadratic polynomial that
+    does not decrease in the range of the fitted scores. Scores outside count as the nearest end of that range. The
+    range reaches from the lowest to the highest score, but at most one mean gap between scores beyond the second lowest
+    and the second highest. So probabilities of exactly 0 or 1, whose log-odds are huge, do not stretch it. Two classes,
+    more classes, and smoothed labels are treated as in `PlattScaling`.
 
     Args:
         input: "logits" or "probs".
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
-        knots_: The two knots, (2, 1) for two classes, else (2, K).
-        slopes_: The slopes of g at the knots, of the same shape. If they are equal, this is Platt scaling.
-        bias_: g at the lower knot, (1,) or (K,).
+        range_: The ends of the range, (2, 1) for two classes, else (2, K).
+        slopes_: The slopes of g there, of the same shape. If they are equal, this is Platt scaling inside the range.
+        bias_: g at the lower end, (1,) or (K,).
 
     Example:
         >>> import numpy as np
@@ -151,15 +152,15 @@ class QuadraticScaling(Calibrator):
         >>> log_odds = 4 * rng.random(20_000) - 2
         >>> labels = rng.random(20_000) < 1 / (1 + np.exp(-(log_odds + log_odds**2 / 4)))  # slopes 0 to 2
         >>> calibrator = QuadraticScaling().fit(log_odds, labels)
-        >>> calibrator.slopes_[:, 0].round(1).tolist()
+        >>> calibrator.slopes_[:, 0].round().tolist()
         [0.0, 2.0]
 
     Reference: Berta, Holzmüller, Jordan and Bach, "Structured matrix scaling for multi-class calibration", 2025, whose
-    quadratic scaling has neither bounds nor tangents.
+    quadratic scaling is any polynomial, without a range.
     """
 
     _learned: ClassVar[dict[str, Check]] = {
-        "knots_": attributes.check_ranges,
+        "range_": attributes.check_ranges,
         "slopes_": attributes.coefficients_check(2, attributes.count_functions, least=0.0),
         "bias_": attributes.coefficients_check(attributes.count_functions),
     }
@@ -170,10 +171,10 @@ class QuadraticScaling(Calibrator):
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         found = _fit_classes(_fit_quadratic, logits, labels, weights)
-        self.knots_, self.slopes_, self.bias_ = found[:2], found[2:4], found[4]
+        self.range_, self.slopes_, self.bias_ = found[:2], found[2:4], found[4]
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
-        arrays = {"knots": self.knots_, "slopes": self.slopes_, "bias": self.bias_}
+        arrays = {"ends": self.range_, "slopes": self.slopes_, "bias": self.bias_}
         # In float64: if all scores are close together, slopes may be too large for float32.
         return Head(quadratic_head, arrays, {}, wide=True)
 
@@ -208,18 +209,19 @@ def _fit_quadratic(
     log_p: np.ndarray, log_q: np.ndarray, positive: np.ndarray, weights: np.ndarray | None
 ) -> np.ndarray:
     log_odds = remove_rounding(log_p - log_q)
-    low, high = _find_knots(log_odds, positive, weights)
+    low, high = _find_range(log_odds)
     features = np.stack([*quadratic_features(log_odds, low, high, xp=np), np.ones(len(log_odds))], axis=1)
     return np.array([low, high, *_fit_rising(features, positive, weights)])
 
 
-def _find_knots(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
-    """Find the 1% and 99% quantiles of the scores; both classes have the same total weight."""
-    counts = np.ones(len(scores)) if weights is None else weights
-    totals = counts[~positive].sum(), counts[positive].sum()
-    order = np.argsort(scores, kind="stable")
-    below = np.cumsum((counts / np.where(positive, totals[1], totals[0]))[order])
-    low, high = scores[order][np.searchsorted(below, np.array([0.01, 0.99]) * below[-1] - 1e-12)]
+def _find_range(scores: np.ndarray) -> tuple[float, float]:
+    """Find the lowest and the highest score, at most one mean gap away from the scores between them."""
+    distinct = np.unique(scores)
+    low, high = distinct[0], distinct[-1]
+    if len(distinct) > 2:
+        inner = distinct[1:-1]
+        gap = (inner[-1] - inner[0]) / (len(inner) - 1) if len(inner) > 1 else min(inner[0] - low, high - inner[0])
+        low, high = max(low, inner[0] - gap), min(high, inner[-1] + gap)
     return float(low), float(high)
 
 

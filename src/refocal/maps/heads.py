@@ -78,27 +78,27 @@ def logistic_head(logits: ArrayT, on_p: Array, on_q: Array, bias: Array, *, log:
     return _normalize_sigmoids(on_p * log_p - on_q * log_q + bias, log=log, xp=xp)
 
 
-def quadratic_head(logits: ArrayT, knots: Any, slopes: Any, bias: Array, *, log: bool, xp: Namespace) -> ArrayT:
+def quadratic_head(logits: ArrayT, ends: Any, slopes: Any, bias: Array, *, log: bool, xp: Namespace) -> ArrayT:
     """Compute sigmoid(g(s)) of the log-odds s of each class and normalize each row, as `logistic_head` does.
 
-    g is `bias` at the lower of two knots. Its slope is `slopes[0]` below it, `slopes[1]` above the upper knot, and
-    linear between them. Knots and slopes have shape (2, C).
+    g is a quadratic polynomial between two ends. It is `bias` at the lower end, and `slopes` are its slopes at both.
+    Outside, it is constant. Ends and slopes have shape (2, C).
     """
     log_p, log_q = _mapped_log_p_and_q(logits, xp=xp)
-    at_low, at_high = quadratic_features(log_p - log_q, knots[0], knots[1], xp=xp)
+    at_low, at_high = quadratic_features(log_p - log_q, ends[0], ends[1], xp=xp)
     return _normalize_sigmoids(slopes[0] * at_low + slopes[1] * at_high + bias, log=log, xp=xp)
 
 
 def quadratic_features(log_odds: ArrayT, low: Any, high: Any, *, xp: Namespace) -> tuple[ArrayT, ArrayT]:
     """Compute two functions of the log-odds that are 0 at `low`: the factors of the slopes in `quadratic_head`.
 
-    The first has slope 1 below `low` and 0 above `high`, the second the reverse. Their sum is log_odds - low.
+    The first has slope 1 at `low` and 0 at `high`, the second the reverse. Their sum is log_odds - low between these.
     """
-    from_low = xp.where(log_odds > low, log_odds, low)
-    inside = xp.where(from_low > high, high, from_low) - low
+    above = xp.where(log_odds > low, log_odds, low)
+    inside = xp.where(above > high, high, above) - low
     width = high - low
     bend = inside * (inside / xp.where(width > 0, 2 * width, 1.0))
-    return log_odds - from_low + (inside - bend), bend + (from_low - low - inside)
+    return inside - bend, bend
 
 
 def _mapped_log_p_and_q(logits: Array, *, xp: Namespace) -> tuple[Array, Array]:
