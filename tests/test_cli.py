@@ -26,6 +26,8 @@ from refocal.cli.defaults import read_default
 from refocal.cli.parser import build_parser
 from refocal.predictions import Predictions
 
+SIGMOID = ("--loss", "sigmoid-focal", "--gamma", "2")
+
 
 @pytest.fixture(scope="module")
 def data():
@@ -207,16 +209,30 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "test.npz", "--test", "test.npz"], "there are no rows of 'val'; the splits are 'test'"),
         (["calibrate", "both.npz", "--method", "magic"], "method must be one of"),
         (["calibrate", "both.npz", "--method", "posterior"], "needs gamma"),
-        (["calibrate", "both.npz", "--loss", "{"], "--loss must be JSON"),
+        (["calibrate", "both.npz", "--loss", "{"], "--loss must be .*JSON"),
         (
             ["calibrate", "both.npz", "--loss", '{"focus": 3}'],
             "--loss must be an object with gamma and, optionally, detached, label_smoothing, weight, got {'focus': 3}",
         ),
         (["calibrate", "both.npz", "--loss", '{"gamma": null}'], "--loss must be an object with gamma"),
         (["calibrate", "both.npz", "--loss", '{"gamma": 3, "detached": "no"}'], "detached .* must be true or false"),
-        (["calibrate", "both.npz", "--loss", "val.npz"], "--loss must be JSON, .* got 'val.npz'"),
-        (["calibrate", "both.npz", "--loss", ""], "--loss must be JSON, .* got ''"),
+        (["calibrate", "both.npz", "--loss", "val.npz"], "--loss must be .*JSON, .* got 'val.npz'"),
+        (["calibrate", "both.npz", "--loss", ""], "--loss must be .*JSON, .* got ''"),
         (["calibrate", "both.npz", "--gamma", "-2"], "gamma"),
+        (["calibrate", "both.npz", "--loss", "focal"], "--loss focal needs --gamma"),
+        (["calibrate", "both.npz", "--gamma", "3", "--alpha", "0.5"], "--alpha is only for --loss sigmoid-focal"),
+        (
+            ["calibrate", "both.npz", "--gamma", "3", "--loss", '{"gamma": 3}'],
+            "give --gamma or --loss with JSON, not both",
+        ),
+        (["calibrate", "both.npz", "--loss", "sigmoid-focal", "--gamma", "2"], "needs --gamma and --alpha"),
+        (["calibrate", "both.npz", *SIGMOID, "--alpha", "1"], "alpha must lie strictly between 0 and 1, got 1.0"),
+        (["calibrate", "both.npz", *SIGMOID, "--alpha", ".25"], "sigmoid-focal is for scores of one column, .* got 10"),
+        (["calibrate", "both.npz", *SIGMOID, "--alpha", ".25", "--engine", "local"], "is for scores of one column"),
+        (["explain", *SIGMOID], "--loss sigmoid-focal needs --alpha"),
+        (["explain", *SIGMOID, "--alpha", "0"], "alpha must lie strictly between 0 and 1, got 0"),
+        (["explain", *SIGMOID, "--alpha", "0.5", "--classes", "3"], "--classes is not for --loss sigmoid-focal"),
+        (["explain", "--gamma", "2", "--alpha", "0.5"], "--alpha is only for --loss sigmoid-focal"),
         (["evaluate", "none.npz"], "^refocal: none.npz: No such file"),
         (["evaluate", "test.npz", "--split", "train"], "no rows of 'train'; the splits are 'test'"),
         (["evaluate", "unlabeled.npz"], "no labels"),
@@ -403,6 +419,48 @@ def test_a_plot_keeps_its_rows_on_a_narrow_terminal(capsys, monkeypatch):
     top = next(number for number, line in enumerate(lines) if line.startswith(" 1.00 │"))
     assert all(line[6] == "│" for line in lines[top : top + 16])
     assert lines[top + 16].startswith("      └")
+
+
+def test_sigmoid_focal_loss_is_undone(tmp_path, monkeypatch, capsys):
+    """Scores that minimize the expected loss become the true probabilities, and are found to be the best."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    posterior = rng.beta(0.7, 1.5, size=8000)
+    scores = refocal.sigmoid_minimizer(posterior, gamma=2.0, alpha=0.25)
+    labels = (rng.random(8000) < posterior).astype(int)
+    Predictions(scores, input="probs", labels=labels).write("a.npz")
+    arguments = ("calibrate", "a.npz", *SIGMOID, "--alpha", 0.25, "--method", "posterior", "--json")
+    found = json.loads(run(capsys, *arguments, "--save", "cal.json")[1])
+    chosen = next(method for method in found["methods"] if method["chosen"])
+    assert chosen["name"] == "posterior"
+    assert chosen["p_value"] > 0.01
+    assert found["methods"][0]["p_value"] < 0.001
+    np.testing.assert_allclose(load("cal.json").predict_proba(scores)[:, 1], posterior, rtol=1e-6, atol=1e-12)
+    blocks = json.loads(run(capsys, *arguments, "--engine", "local")[1])
+    assert next(method for method in blocks["methods"] if method["chosen"])["name"] == "posterior"
+
+
+def test_explain_sigmoid_focal_loss(capsys):
+    status, shown, _ = run(capsys, "explain", *SIGMOID, "--alpha", 0.25)
+    assert status == 0
+    assert "too low from 0.342 to 1.000," in shown
+    assert "too high from 0.000 to 0.342." in shown
+    assert "A score of 0.5 stands for p(y=1|x) = 0.75." in shown
+    content = json.loads(run(capsys, "explain", *SIGMOID, "--alpha", 0.25, "--json")[1])
+    scores, posterior = np.array(content["scores"]), np.array(content["posterior"])
+    expected = refocal.sigmoid_posterior(np.log(scores[1:-1]) - np.log1p(-scores[1:-1]), gamma=2.0, alpha=0.25)
+    np.testing.assert_allclose(posterior[1:-1], expected)
+    assert posterior[[0, -1]].tolist() == [0.0, 1.0]
+    for start, end in content["too_low"]:
+        inside = (scores > start) & (scores < end)
+        assert (posterior[inside] > scores[inside]).all()
+    for start, end in content["too_high"]:
+        inside = (scores > start) & (scores < end)
+        assert (posterior[inside] < scores[inside]).all()
+    assert sum(end - start for start, end in (*content["too_low"], *content["too_high"])) == pytest.approx(1)
+    same = json.loads(run(capsys, "explain", "--loss", "sigmoid-focal", "--gamma", 0, "--alpha", 0.5, "--json")[1])
+    assert same["too_low"] == same["too_high"] == []
+    assert "are cross-entropy: its sigmoid output" in run(capsys, "explain", *SIGMOID[:3], 0, "--alpha", 0.5)[1]
 
 
 def test_binary_scores_of_one_column(tmp_path, monkeypatch, capsys):

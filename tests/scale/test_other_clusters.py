@@ -71,7 +71,7 @@ def evaluate(address, launch):
 def test_a_token_gives_access(tmp_path, evaluate):
     predictions(50, 0).write(tmp_path / "a.npz")
     (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
-    wanted = json.loads(scale.evaluate(tmp_path / "a.npz").to_json())
+    wanted = json.loads(scale.evaluate(tmp_path / "a.npz", sample=50, by_class=False, source="a.npz").to_json())
     tokens = ({"RAY_AUTH_TOKEN": TOKEN}, {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")})
     for status, output, trouble in evaluate(tmp_path / "a.npz", *({"RAY_AUTH_MODE": "token", **one} for one in tokens)):
         assert status == 0, trouble

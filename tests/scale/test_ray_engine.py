@@ -253,12 +253,12 @@ def test_commands(tmp_path, monkeypatch, capsys):
     results = {}
     for engine in (["--engine", "local"], ["--engine", "ray"], ["--engine", "ray", "--address", "auto"]):
         (given,) = run("evaluate", "val/*.parquet", *engine)["methods"]
-        calibrated = run(
-            "calibrate", "val/*.parquet", "--test", "test/*.parquet", "--save", "c.json", "--force", *engine
-        )
+        arguments = ("val/*.parquet", "--test", "test/*.parquet", "--method", "focal-temperature", "--save", "c.json")
+        calibrated = run("calibrate", *arguments, "--force", *engine)
         applied = run("apply", "c.json", "test/*.parquet", "--out", f"out{len(results)}", *engine)
         assert applied == {"rows": sum(SIZES), "written": 5, "kept": 0, "out": f"out{len(results)}"}
-        before, after = calibrated["methods"]
+        before = calibrated["methods"][0]
+        after = next(method for method in calibrated["methods"] if method["chosen"])
         values = [estimate["value"] for estimate in given["measures"].values()]
         results[" ".join(engine)] = [*values, *after["parameters"].values()]
         assert after["measures"]["ece"]["value"] < 0.3 * before["measures"]["ece"]["value"]
@@ -266,7 +266,8 @@ def test_commands(tmp_path, monkeypatch, capsys):
     for each in remote:
         assert each == pytest.approx(local, rel=1e-6)
     spoil(Path("val/part-1.parquet"), 3)
-    assert run("evaluate", "val/*.parquet") == run("evaluate", "val/*.parquet", "--engine", "ray")
+    found, expected = (run("evaluate", "val/*.parquet", "--engine", engine) for engine in ("ray", "local"))
+    assert found == expected
 
 
 def test_a_sample_has_the_same_rows_as_in_one_process(cluster, tmp_path):

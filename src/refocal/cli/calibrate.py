@@ -6,6 +6,7 @@ from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from refocal.cli.data_sets import given
 from refocal.cli.options import (
     MEASURING_ENGINE,
     Commands,
@@ -27,11 +28,13 @@ refocal calibrate val.npz --test test.npz --gamma 3 --report report.html --save 
 refocal calibrate both.npz               # one file with a column split of val and test
 refocal calibrate val.csv                # one file without splits: cross-fitting
 refocal calibrate val.csv --holdout 0.3  # or a random part to measure on
+refocal calibrate scores.csv --prob score --loss sigmoid-focal --gamma 2 --alpha 0.25
 refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray"""
 _METHODS = (
     "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, quadratic, "
     "isotonic or histogram"
 )
+_SIGMOID = "sigmoid-focal"
 _HELD_OUT = 0.3  # of data that are too large to be cross-fitted
 
 
@@ -59,18 +62,23 @@ def add_parser(commands: Commands) -> None:
         owner="refocal.report.cross_fitting:cross_calibrate",
         help="seed that divides VAL, and that chooses rows of files larger than --memory",
     )
-    loss = command.add_mutually_exclusive_group()
-    loss.add_argument(
+    command.add_argument(
         "--gamma",
         type=float,
         help="gamma of the focal loss that the network was trained with; adds the closed-form posterior to the methods "
         "that are compared",
     )
-    loss.add_argument(
+    command.add_argument(
         "--loss",
-        metavar="JSON",
-        help='like --gamma, with more settings: {"gamma": 3, "weight": [...], "label_smoothing": 0.1, '
-        '"detached": true}, or a file that holds them',
+        metavar="LOSS",
+        help="the training loss: focal (the default with --gamma); sigmoid-focal, with --gamma and --alpha, for scores "
+        'of one column; or JSON with more settings, {"gamma": 3, "weight": [...], "label_smoothing": 0.1, "detached": '
+        "true}, or a file that holds it",
+    )
+    command.add_argument(
+        "--alpha",
+        type=float,
+        help="weight of the positives in sigmoid focal loss, between 0 and 1; 0.5 if it has none",
     )
     add_option(command, "--method", owner="refocal.report.selection:calibrate", help=_METHODS)
     command.add_argument("--save", metavar="FILE", help="write the calibrator: .json")
@@ -85,7 +93,7 @@ def add_parser(commands: Commands) -> None:
 def run(options: Namespace) -> None:
     """Fit and report: in memory, block by block, or on a cluster."""
     from refocal.cli import memory
-    from refocal.cli.data_sets import find_source, given
+    from refocal.cli.data_sets import find_source
     from refocal.cli.inputs import choose_columns, read_val_and_test
     from refocal.cli.output import check_outputs, note
     from refocal.cli.progress import track
@@ -110,6 +118,7 @@ def run(options: Namespace) -> None:
     with track() as progress:
         progress.step(f"reading {val.name}")
         first, second = read_val_and_test(val, test, choose_columns(options), carry=bool(options.out))
+        _check_loss(options, max([1, *first.scores.shape[1:]]))
         if second is not None:
             _reject_holdout(options)
             outcome = fit_and_measure(first, second, settings, source, progress.step)
@@ -140,6 +149,7 @@ def _run_blocks(options: Namespace, val: Source, test: Source | None, settings: 
     engine = engine_settings(options)
     with track() as progress, open_engine(**engine, progress=progress.show_files) as running:
         fitted, measured, protocol = _divide(options, running, val, test, seed)
+        _check_loss(options, fitted.reader.form.columns)
         selection, report = select_and_report(
             running,
             fitted,
@@ -184,6 +194,14 @@ def _divide(options: Namespace, engine: Engine, val: Source, test: Source | None
     return Rows(files, replace(reader, split="val")), Rows(files, replace(reader, split="test")), ""
 
 
+def _check_loss(options: Namespace, columns: int) -> None:
+    if options.loss == _SIGMOID and columns > 1:
+        msg = (
+            f"--loss {_SIGMOID} is for scores of one column, the log-odds or the probability of class 1, got {columns}"
+        )
+        raise ValueError(msg)
+
+
 def _reject_holdout(options: Namespace) -> None:
     if options.holdout is not None:
         msg = "--holdout is only for predictions without --test and without the splits val and test"
@@ -191,14 +209,31 @@ def _reject_holdout(options: Namespace) -> None:
 
 
 def _read_loss(options: Namespace) -> dict[str, Any]:
-    """Read the settings of the training loss, from --gamma or --loss."""
+    """Read the settings of the training loss, from --gamma, --alpha and --loss."""
+    from refocal import _check
     from refocal._documents import parse_json, read_document
 
     text = options.loss
-    if text is None:
-        return {} if options.gamma is None else {"gamma": options.gamma}
+    if text == _SIGMOID:
+        if options.gamma is None or options.alpha is None:
+            msg = f"--loss {_SIGMOID} needs --gamma and --alpha (0.5 for a loss without balancing)"
+            raise ValueError(msg)
+        # Two classes with these weights have the same map: the weights divide the odds by alpha / (1 - alpha).
+        alpha = _check.share(options.alpha, "alpha")
+        return {"gamma": options.gamma, "weight": [1 - alpha, alpha]}
+    if options.alpha is not None:
+        msg = f"--alpha is only for --loss {_SIGMOID}"
+        raise ValueError(msg)
+    if text in (None, "focal"):
+        if text and options.gamma is None:
+            msg = "--loss focal needs --gamma"
+            raise ValueError(msg)
+        return given(options, "gamma")
+    if options.gamma is not None:
+        msg = "give --gamma or --loss with JSON, not both"
+        raise ValueError(msg)
     source = text.encode() if not text or text.lstrip().startswith("{") else read_document(text)
-    what = f"--loss must be JSON, or a file that holds it, got {text!r:.200}"
+    what = f"--loss must be focal, {_SIGMOID}, JSON, or a file that holds it, got {text!r:.200}"
     settings: Any = parse_json(source, lambda reason: ValueError(f"{what}: {reason}"))
     allowed = {"gamma", "weight", "label_smoothing", "detached"}
     if not isinstance(settings, dict) or settings.get("gamma") is None or set(settings) - allowed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from refocal.cli.options import Commands, add_command, add_option
@@ -11,6 +12,10 @@ from refocal.cli.options import Commands, add_command, add_option
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_EXAMPLES = """\
+refocal explain --gamma 3 --classes 10
+refocal explain --loss sigmoid-focal --gamma 2 --alpha 0.25"""
+_SIGMOID = "sigmoid-focal"
 _WIDTH, _HEIGHT = 61, 16
 _MOST_CLASSES_FOR_TEMPERATURE = 4
 _LOGITS = 10.0
@@ -20,15 +25,34 @@ _MOST_CLASSES = 100_000
 def add_parser(commands: Commands) -> None:
     """Add the command."""
     summary = "explain what focal loss does to confidence"
-    command = add_command(commands, "explain", summary, "refocal explain --gamma 3 --classes 10", run)
+    command = add_command(commands, "explain", summary, _EXAMPLES, run)
     command.add_argument("--gamma", type=float, required=True, help="the focusing parameter, 0 or larger")
     add_option(command, "--classes", owner=f"{__name__}:explain", type=int, help="number of classes")
+    command.add_argument(
+        "--loss", choices=("focal", _SIGMOID), default="focal", help="the training loss (default: %(default)s)"
+    )
+    command.add_argument("--alpha", type=float, help="weight of the positives in sigmoid focal loss, between 0 and 1")
 
 
 def run(options: Namespace) -> None:
     """Compute and show the explanation."""
+    from refocal.cli.explain_sigmoid import explain_sigmoid, render_sigmoid
     from refocal.cli.output import show
 
+    if options.loss == _SIGMOID:
+        if options.alpha is None or options.classes is not None:
+            wrong = (
+                f"--loss {_SIGMOID} needs --alpha"
+                if options.alpha is None
+                else f"--classes is not for --loss {_SIGMOID}"
+            )
+            raise ValueError(wrong)
+        sigmoid = explain_sigmoid(options.gamma, options.alpha, points=_WIDTH)
+        show(options, render_sigmoid(sigmoid, _plot(sigmoid.scores, sigmoid.posterior, "score")), sigmoid._asdict())
+        return
+    if options.alpha is not None:
+        msg = f"--alpha is only for --loss {_SIGMOID}"
+        raise ValueError(msg)
     found = explain(options.gamma, **({} if options.classes is None else {"classes": options.classes}))
     show(options, render(found), found._asdict())
 
@@ -119,22 +143,25 @@ def render(found: Explanation) -> RenderableType:
         "p(y|x) of the top class (●) against its softmax score (·), if the other classes",
         "share the rest evenly",
     ]
-    return Group(Text("\n".join(lines)), Text(_plot(found), no_wrap=True, overflow="crop"))
+    return Group(
+        Text("\n".join(lines)),
+        Text(_plot(found.scores, found.posterior, "softmax score"), no_wrap=True, overflow="crop"),
+    )
 
 
-def _plot(found: Explanation) -> str:
+def _plot(scores: Sequence[float], posteriors: Sequence[float], label: str) -> str:
     """Draw the curve as dots, and the diagonal as points."""
-    low = 1 / found.classes
+    low = scores[0]
     canvas = [[" "] * _WIDTH for _ in range(_HEIGHT)]
 
     def row(value: float) -> int:
         return _HEIGHT - 1 - round((value - low) / (1 - low) * (_HEIGHT - 1))
 
-    for column, (score, posterior) in enumerate(zip(found.scores, found.posterior, strict=True)):
+    for column, (score, posterior) in enumerate(zip(scores, posteriors, strict=True)):
         canvas[row(score)][column] = "·"
         canvas[row(posterior)][column] = "●"
     labels = {0: "1.00", _HEIGHT - 1: f"{low:.2f}"}
     lines = [f"{labels.get(i, ''):>5} │{''.join(line)}" for i, line in enumerate(canvas)]
     lines.append("      └" + "─" * _WIDTH)
-    lines.append(f"       {low:<.2f}{'softmax score':^{_WIDTH - 8}}1.00")
+    lines.append(f"       {low:<.2f}{label:^{_WIDTH - 8}}1.00")
     return "\n".join(lines)
