@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from refocal.report.words import GIVEN, format_number
+from refocal.report.words import GIVEN, format_number, lower_title
 
 _SMALLEST = 0.0001  # smaller differences are not written out
-_NAMED_AFTER_PEOPLE = ("platt", "dirichlet")
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,7 @@ class CrossValidated:
     @property
     def phrase(self) -> str:
         """The title inside a sentence."""
-        if self.name == GIVEN:
-            return "the scores as given"
-        return self.title if self.name in _NAMED_AFTER_PEOPLE else f"{self.title[0].lower()}{self.title[1:]}"
+        return "the scores as given" if self.name == GIVEN else lower_title(self.title)
 
 
 @dataclass(frozen=True)

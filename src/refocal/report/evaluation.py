@@ -18,7 +18,7 @@ from refocal.calibrators.conversion import scores_to_probs
 from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
 from refocal.report.record import SLIDER_LOGITS, Method, Report, Slider, freeze
 from refocal.report.verdict import write_verdict
-from refocal.report.words import GIVEN, GIVEN_TITLE
+from refocal.report.words import GIVEN, GIVEN_TITLE, lower_title
 
 Step = Callable[[str], None]
 Adjust = Callable[[Method], Method]
@@ -112,7 +112,7 @@ def compare(
     shown = choose_classes(data.labels, classes) if by_class else ()
     methods, best, below = [], given, None
     for score_map in score_maps:
-        progress(f"measuring {score_map.title[0].lower()}{score_map.title[1:]}")
+        progress(f"measuring {lower_title(score_map.title)}")
         probs = given if score_map is score_maps[0] else score_map.predict(data.scores)
         best = probs if score_map is chosen else best
         if score_map.name == POSTERIOR:

@@ -20,7 +20,7 @@ from refocal.report.choice import Choice
 from refocal.report.evaluation import POSTERIOR, Adjust, ScoreMap, Step, compare, given_map
 from refocal.report.measure import TestData
 from refocal.report.record import Report
-from refocal.report.words import GIVEN, GIVEN_TITLE
+from refocal.report.words import GIVEN, GIVEN_TITLE, lower_title
 
 _TITLES = {
     GIVEN: GIVEN_TITLE,
@@ -261,8 +261,7 @@ def calibrate(
         candidates.append(_fit(POSTERIOR, posterior, data))
     for name in dict.fromkeys(names):
         if name in BY_NAME:
-            title = _title(name)
-            progress(f"fitting {title[0].lower()}{title[1:]}")
+            progress(f"fitting {lower_title(_title(name))}")
             candidates.append(_fit(name, BY_NAME[name](input=input), data))
     choice = None
     if method == "auto":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from refocal.metrics.diagnosis import FALSE_ALARM, POWER, ClassGap, Diagnosis, RangeGap
 from refocal.report.record import Method, Verdict
-from refocal.report.words import format_number, format_p_value, format_percent
+from refocal.report.words import format_number, format_p_value, format_percent, lower_title
 
 _SLIGHT = 0.01  # a smaller ECE rarely matters
 _TOO_MUCH = 0.05  # if so large an error cannot be ruled out, the question stays open
@@ -89,7 +89,7 @@ def _say_remedy(given: Method, chosen: Method, regime: str, *, alone: bool) -> s
     trusted = regime in ("calibrated", "unclear")
     if chosen.given:
         return "." if alone or trusted else "; none of the methods does better."
-    title = _lower(chosen.title)
+    title = lower_title(chosen.title)
     if chosen.measures["nll"].value >= given.measures["nll"].value:
         return f"; {title} does not make them better."
     if trusted:
@@ -242,10 +242,6 @@ def _require_diagnosis(method: Method) -> Diagnosis:
 def _call(class_name: str) -> str:
     """Name a class in a sentence: a number alone would not read as a name."""
     return f"class {class_name}" if class_name.isdecimal() else class_name
-
-
-def _lower(title: str) -> str:
-    return f"{title[0].lower()}{title[1:]}"
 
 
 def _points(value: float) -> str:

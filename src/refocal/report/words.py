@@ -36,6 +36,7 @@ _MEASURES = {
     "aurc": Wording("AURC", "mean error when the least confident predictions are rejected; lower is better", False),
 }
 _SYMBOLS = {"gamma": "γ", "temperature": "T"}
+_PEOPLE = ("Platt", "Dirichlet")
 GIVEN, GIVEN_TITLE = "given", "As given"
 MISSING = "–"
 LIMITS = (
@@ -59,6 +60,11 @@ def describe_measure(measure: str) -> Wording:
 def list_measures(report: Report) -> tuple[str, ...]:
     """List the measures of all methods, each once, in the order of the first method that has it."""
     return tuple(dict.fromkeys(name for method in report.methods for name in method.measures))
+
+
+def lower_title(title: str) -> str:
+    """Write the title of a method inside a sentence. Names of people keep their capital."""
+    return title if title.startswith(_PEOPLE) else f"{title[:1].lower()}{title[1:]}"
 
 
 def printable(value: str) -> str:
