@@ -157,24 +157,27 @@ def test_labels_of_test_mean_what_those_of_val_mean(suffix, capsys):
     assert json.loads(shown)["methods"][0]["measures"]["error"]["value"] == pytest.approx(wrong)
 
 
-def test_many_files_are_read_like_one(suffix, capsys):
+@pytest.mark.parametrize("words", [("no", "yes"), ("ham", "spam")])
+def test_many_files_are_read_like_one(suffix, words, capsys):
     whole = churn()
+    whole["churned"] = np.where(whole["churned"] == "yes", words[1], words[0])
+    says = f"classes: {words[0]}, {words[1]}"
     write(f"whole.{suffix}", whole)
     order = np.argsort(whole["churned"])  # each part has one class
     for part, rows in enumerate(np.array_split(order, 4)):
         write(f"part-{part}.{suffix}", {name: np.asarray(values)[rows] for name, values in whole.items()})
     columns = ColumnChoice(label="churned", prob="churn_probability")
-    with pytest.warns(PredictionsWarning, match="classes: no, yes"):
+    with pytest.warns(PredictionsWarning, match=says):
         expected = scale.evaluate(f"whole.{suffix}", columns=columns).given.measures["nll"].value
     shown, said = run(capsys, "evaluate", f"part-*.{suffix}", *CHOSEN, "--json")
     assert json.loads(shown)["methods"][0]["measures"]["nll"]["value"] == pytest.approx(expected)
-    assert said.count("classes: no, yes") == 1
-    with pytest.warns(PredictionsWarning, match="classes: no, yes"):
+    assert said.count(says) == 1
+    with pytest.warns(PredictionsWarning, match=says):
         calibrator = scale.calibrate(TemperatureScaling(input="probs"), f"part-*.{suffix}", columns=columns)
     calibrator.save("cal.json")
     run(capsys, "apply", "cal.json", f"part-*.{suffix}", *CHOSEN, "--out", "parts")
     parts = [read(f"parts/part-{part}.{suffix}") for part in range(4)]
-    assert [list(part) for part in parts] == [["customer_id", "churned", "region", "prob_yes"]] * 4
+    assert [list(part) for part in parts] == [["customer_id", "churned", "region", f"prob_{words[1]}"]] * 4
     ids = [each for part in parts for each in part["customer_id"]]
     assert ids == [whole["customer_id"][row] for row in order]
 

@@ -156,6 +156,28 @@ def test_labels_that_start_at_1(tmp_path, suffix):
     ]
 
 
+def test_the_probability_of_class_2_alone(path):
+    """Labels 1 and 2: without the name of the column, label 1 alone would be the second class of two."""
+    found = read(save(path, {"prob_2": PROBS[:, 1], "label": [1, 1, 1, 1]}))
+    assert (found.labels.tolist(), found.class_names) == ([0] * 4, ("1", "2"))
+    found.write(other := path.with_stem("b"))
+    assert read(other).labels.tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("labels", [["FALSE", "True", "true", "False"], [False, True, True, False]])
+def test_booleans_and_the_names_of_columns(path, labels):
+    if path.suffix == ".parquet" and "FALSE" in labels:
+        labels = [label.title() for label in labels]
+    found = read(save(path, {"prob_True": PROBS[:, 1], "prob_False": PROBS[:, 0], "label": labels}))
+    assert (found.class_names, found.labels.tolist()) == (("True", "False"), [1, 0, 0, 1])
+    columns = {"prob_no": PROBS[:, 0], "prob_yes": PROBS[:, 1]}
+    if path.suffix == ".csv" or labels[0] is False:
+        found = read(save(path, {**columns, "label": labels}), "true is the second class")
+        assert (found.class_names, found.labels.tolist()) == (("no", "yes"), LABELS)
+    found = read(save(path, {**columns, "label": [word.upper() for word in WORDS]}))
+    assert (found.class_names, found.labels.tolist()) == (("no", "yes"), LABELS)
+
+
 def test_columns_numbered_from_1_match_labels(path):
     columns = {"prob_2": [0.25, 0.5], "prob_1": [0.75, 0.5], "label": [1, 2]}
     found = read(save(path, columns))
@@ -271,6 +293,22 @@ def test_unknown_labels(path):
             Predictions.read(path)
 
 
+def test_a_missing_label(tmp_path):
+    path = save(tmp_path / "a.csv", {"probs": PROBS[:, 1], "label": ["no", "", "yes", "no"]})
+    with pytest.raises(PredictionsError, match=r"label, row 1 \(line 3\): must be one of the classes no, yes, got ''"):
+        Predictions.read(path)
+
+
+def test_labels_of_long_lists(tmp_path):
+    """The number of classes is taken from the first row, however long it is."""
+    lists = [str([0.5, 0.5] + [0.0] * 49_998)] * 2
+    path = save(tmp_path / "a.csv", {"probs": lists, "label": [1, 2], "text": ['a "b", c', "d"]})
+    found = read(path, "not used: text")
+    assert (found.labels.tolist(), found.classes) == ([1, 2], 50_000)
+    with PredictionsReader(path) as blocks:
+        assert blocks.size.columns == 50_000
+
+
 def test_labels_are_settled_before_the_first_block(path, monkeypatch):
     """The first blocks hold one class only; reading in blocks must know the other, or that labels start at 1."""
     monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 16)
@@ -347,6 +385,22 @@ def test_carried_blocks_and_wholes_agree(path, tmp_path, monkeypatch):
     np.testing.assert_array_equal(one.sample_weight, 0.1)
     if path.suffix == ".csv":
         assert one.carried.table["weight"].to_pylist() == ["0.10"] * rows
+
+
+def test_text_of_several_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 300)
+    notes = ['a\nlonger "text", of\nlines' * (1 + k % 3) for k in range(200)]
+    columns = {"note": notes, "probs": np.full(200, 0.5), "label": ["no", "yes"] * 100}
+    path = save(tmp_path / "a.csv", columns)
+    found = read(path, "not used: note; classes: no, yes")
+    assert found.labels.tolist() == [0, 1] * 100
+    choice = ColumnChoice(classes=("no", "yes"), label="label", prob="probs")
+    assert Predictions.read(path, columns=choice, carry=True).carried.table["note"].to_pylist() == notes
+    save(path, {**columns, "label": ["no", "yes"] * 99 + ["no", "maybe"]})
+    with pytest.raises(
+        PredictionsError, match=r"a.csv, label, row 199: must be one of the classes"
+    ):  # of no known line
+        Predictions.read(path, columns=choice)
 
 
 def test_columns_that_cannot_be_carried(tmp_path):

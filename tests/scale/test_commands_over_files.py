@@ -204,7 +204,7 @@ def test_one_file_goes_to_an_existing_folder(folder, capsys):
             "wide.npz must hold the same as .*part-0.parquet",
         ),
         (["calibrate", "val/*.parquet", "--test", "wide.npz"], "must hold the same kind of scores"),
-        (["evaluate", "*.npz"], "wide.npz: classes must name each of 7 classes once"),
+        (["evaluate", "*.npz"], "wide.npz must hold the same as both.npz, logits of 5 columns"),
         (["evaluate", "val/part-2*.parquet", "val/part-2.*"], "val/part-2.parquet: there are no rows"),
         (["evaluate", "empty/*.parquet"], "2 files, the first of which is .*empty/1.parquet, have no rows"),
         (["evaluate", "some/*.npz"], r"some/\*.npz: either all files or none must have a column split"),

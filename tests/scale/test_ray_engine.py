@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from data_sets import SIZES, predictions, spoil, summarize, write
 
-from refocal import cli, scale
+from refocal import cli, metrics, scale
 from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, TemperatureScaling
-from refocal.predictions import Predictions, PredictionsError
+from refocal.predictions import ColumnChoice, Predictions, PredictionsError, PredictionsWarning
 from refocal.scale.measuring import BlockSums, sum_block
 from refocal.scale.parts import FileSource, RowReader, find_files, require_form
 from refocal.scale.ray_engine import StoredBlocks, open_ray
@@ -50,6 +50,27 @@ def test_both_engines_measure_the_same(tmp_path, form):
         )
     shutil.copy(tmp_path / "part-1.parquet", again)
     assert summarize(scale.evaluate(again / "*.parquet", engine="ray")) == pytest.approx(local, rel=1e-12)
+
+
+def test_labels_in_words_mean_the_same_on_every_worker(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    probs = rng.random(400)
+    for part, word in enumerate(["yes", "no", "yes", "no"]):  # no file tells both classes
+        some = probs[100 * part : 100 * part + 100]
+        table = {"id": np.arange(100), "churned": [word] * 100, "score": some}
+        pq.write_table(pa.table(table), tmp_path / f"{part}.parquet")
+    columns = ColumnChoice(label="churned", prob="score")
+    with pytest.warns(PredictionsWarning, match="classes: no, yes"):
+        found = summarize(scale.evaluate(tmp_path / "*.parquet", columns=columns, engine="ray"))
+    labels = np.repeat([1, 0, 1, 0], 100)
+    assert found["nll"] == pytest.approx(metrics.nll(probs, labels, task="binary"))
+    calibrator = FocalPosterior(gamma=1.0, input="probs")
+    with pytest.warns(PredictionsWarning, match="classes: no, yes"):
+        scale.apply(calibrator, tmp_path / "*.parquet", tmp_path / "out", columns=columns, engine="ray")
+    assert pq.read_table(tmp_path / "out" / "1.parquet").column_names == ["id", "churned", "prob_yes"]
 
 
 @pytest.mark.parametrize(

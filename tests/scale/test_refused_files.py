@@ -48,6 +48,10 @@ def test_parts_of_another_form_are_refused(tmp_path):
         ValueError, match=r"z.parquet must hold the same as .*part-0.parquet, logits of 5 columns in float32"
     ):
         scale.evaluate(tmp_path / "*.parquet")
+    some = predictions(50, 0)
+    Predictions(some.scores[:, :4], input="logits").write(tmp_path / "z.parquet", overwrite=True)
+    with pytest.raises(ValueError, match=r"z.parquet must hold the same as .* got logits of 4 columns in float32"):
+        scale.evaluate(tmp_path / "*.parquet")
     masked = predictions(50, 0).scores.copy()
     masked[17, 0] = -np.inf
     Predictions(masked, input="logits", labels=np.ones(50, int)).write(tmp_path / "z.parquet", overwrite=True)

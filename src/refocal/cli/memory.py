@@ -6,6 +6,7 @@ import argparse
 import re
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ def estimate(files: Sequence[str], *, per_score: int, columns: ColumnChoice | No
     from refocal.predictions.errors import NoRowsError
 
     total = 0
+    data_set = [Path(file) for file in files]
     for file in files:
         try:
-            with PredictionsReader(file, columns=columns) as blocks:
+            with PredictionsReader(file, columns=columns, data_set=data_set) as blocks:
                 total += per_score * blocks.size.scores + _PER_ROW * blocks.size.rows
         except NoRowsError:
             continue

@@ -1,4 +1,7 @@
-"""csv files, read and written with pyarrow; each row is one line, so that errors can give its number."""
+"""csv files, read and written with pyarrow.
+
+Each row is one line, so that errors can give its number. Only text of columns that are not used may have several lines.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from refocal.predictions.protocol import FileSize, OpenFile, Request
 
 _LONGEST_LINE = 1 << 25  # bytes: a million columns
 _BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
+_VALUE = re.compile(r'(?:^|,)(?:"((?:[^"]|"")*)"|([^,]*))')
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
@@ -68,8 +72,10 @@ class _Text:
 
     @property
     def label_kind(self) -> LabelKind:
-        """Say what the labels are, by the first one: numbers, or text."""
+        """Say what the labels are, by the first one."""
         label = self.sample(str(self.columns.label)).strip()
+        if label.lower() in ("false", "true"):
+            return "booleans"
         return "numbers" if not label or _NUMBER.fullmatch(label) else "text"
 
     def column_types(self) -> dict[str, Any]:
@@ -95,12 +101,20 @@ def _open(path: Path, choice: ColumnChoice) -> Iterator[tuple[BinaryIO, _Text]]:
             raise place.error(message)
         columns = header.parse_column_names(names, choice, place)
         per_class = columns.columns if columns.per_class else ()
-        place = replace(place, labels=columns.label or "label", columns=per_class, scores=columns.columns[0])
+        place = replace(
+            place,
+            labels=columns.label or "label",
+            columns=per_class,
+            scores=columns.columns[0],
+            has_lines=not columns.others,  # they may hold text of several lines
+        )
         second = file.readline(_LONGEST_LINE)
-        try:
-            sample = dict(zip(names, _fields(second, place), strict=False))
-        except PredictionsError:  # reported with its line when the rows are read
-            sample = {}
+        while columns.others and second.count(b'"') % 2 and len(second) < _LONGEST_LINE:
+            more = file.readline(_LONGEST_LINE)
+            second += more
+            if not more:
+                break
+        sample = dict(zip(names, _split(second), strict=False))
         # a block must hold a row: numbers are not much longer than their names, and lists have about the same length
         block_size = max(_BLOCK_BYTES, 4 * len(first), 4 * len(second))
         file.seek(0)
@@ -111,6 +125,13 @@ def _fields(line: bytes, place: Place) -> list[str]:
     with place.parsing("the header"):
         text = re.split(rb"[\r\n]", line.removeprefix(b"\xef\xbb\xbf"), maxsplit=1)[0].decode()
         return next(csv.reader([text], strict=True), [])
+
+
+def _split(line: bytes) -> list[str]:
+    """Split a row of any length, which need not be valid; the module csv limits the length of a value."""
+    text = line.decode(errors="replace")
+    text = text.rstrip("\r\n") if '"' in text else re.split(r"[\r\n]", text, maxsplit=1)[0]
+    return [(found[1] or found[2] or "").replace('""', '"') for found in _VALUE.finditer(text)]
 
 
 def _blocks(file: BinaryIO, text: _Text, coding: LabelCoding, *, carry: bool) -> Iterator[Columns]:
@@ -148,7 +169,7 @@ def _batches(file: BinaryIO, text: _Text, wanted: list[str], types: dict[str, An
     place = text.place
     # one thread: only then does pyarrow count rows and report them in its messages
     reading = arrow_csv.ReadOptions(use_threads=False, block_size=text.block_size, skip_rows=1, column_names=text.names)
-    parsing = arrow_csv.ParseOptions(ignore_empty_lines=False)
+    parsing = arrow_csv.ParseOptions(ignore_empty_lines=False, newlines_in_values=bool(text.columns.others))
     converting = arrow_csv.ConvertOptions(
         column_types=types, null_values=[], strings_can_be_null=False, include_columns=wanted
     )

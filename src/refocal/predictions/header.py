@@ -147,8 +147,9 @@ def _choose_scores(choice: ColumnChoice, names: Sequence[str], place: Place) -> 
     patterns = choice.scores or ()
     columns = list(dict.fromkeys(name for pattern in patterns for name in _match(pattern, names, option, place)))
     if len(columns) == 1:
-        own = columns[0] == f"{option}_1"
-        return _Scores(input, tuple(columns), per_class=own, positive=_positive(columns[0]))
+        own = columns[0] in (f"{option}_1", f"{option}_2")
+        two = ("1", "2") if columns[0] == f"{option}_2" else None
+        return _Scores(input, tuple(columns), own, two, _positive(columns[0]))
     starts = [pattern.partition("*") for pattern in patterns]
     plain = len(patterns) == 1 and not re.search(r"[*?\[]", starts[0][0] + starts[0][2])
     head, tail = (len(starts[0][0]), len(starts[0][2])) if plain else (0, 0)
@@ -229,14 +230,15 @@ def _guess_group(groups: dict[str, list[tuple[str, str]]], place: Place) -> _Sco
     input: Input = "logits" if option == "logit" else "probs"
     own = stem in _OWN_STEMS
     if len(columns) == 1:
-        if classes[0] == "0":
+        if _NUMBER.fullmatch(classes[0]) and classes[0] not in ("1", "2"):
             message = (
                 f"{columns[0]} is alone, but scores of one column are those of class 1: call it {stem}1 if it is that, "
                 "or add the other class"
             )
             raise place.error(message)
         guess = None if own else f"{_KINDS[input]}: {columns[0]}"
-        return _Scores(input, columns, own and classes[0] == "1", None, _positive(columns[0]), guess)
+        names = ("1", "2") if classes[0] == "2" else None
+        return _Scores(input, columns, own and classes[0] in ("1", "2"), names, _positive(columns[0]), guess)
     # a column too many or too few is noticed by the sum of probabilities, but by nothing if these are logits
     numbers = sorted(int(each) for each in classes if _NUMBER.fullmatch(each))
     if input == "logits" and 0 < len(numbers) < len(classes):

@@ -62,9 +62,10 @@ class LabelCoding:
             return found
         numbers = self._numbers
         if raw.dtype.kind == "b":
-            if numbers is None and tuple(value.lower() for value in self.values) != _BOOLEANS:
+            pair = [self._find(str(word)) if numbers is None else self._find(str(int(word))) for word in (False, True)]
+            if -1 in pair:
                 raise self._refuse(str(bool(raw[0])), 0, place)
-            return raw.astype(np.int64)
+            return np.where(raw, pair[1], pair[0])
         if raw.dtype.kind not in "iuf":
             return raw
         if numbers is None:
@@ -83,13 +84,17 @@ class LabelCoding:
     def _table(self) -> dict[str, int]:
         return {value: index for index, value in enumerate(self.values)}
 
+    @cached_property
+    def _folded(self) -> dict[str, int]:
+        """The index of each label in lower case, if all are different in lower case, too."""
+        found = {value.lower(): index for index, value in enumerate(self.values)}
+        return found if len(found) == len(self.values) else {}
+
     def _find(self, text: str) -> int:
         if text in self._table:
             return self._table[text]
-        if tuple(value.lower() for value in self.values) == _BOOLEANS and text.lower() in _BOOLEANS:
-            return _BOOLEANS.index(text.lower())
         whole = self._numbers is not None and _WHOLE.fullmatch(text)
-        return self._table.get(str(int(float(text))), -1) if whole else -1
+        return self._table.get(str(int(float(text))), -1) if whole else self._folded.get(text.lower(), -1)
 
     def _refuse(self, found: str, row: int, place: Place) -> Exception:
         listed = describe_names(self.values)
@@ -131,17 +136,13 @@ def settle_classes(
     names = stored_names or header.class_names
     zero = LabelCoding.from_zero(classes)
     if given is not None:
-        given = tuple(given)
-        if len(given) != classes or len(set(given)) < classes:
-            message = f"classes must name each of {classes} classes once, got {describe_names(given)}"
-            raise place.error(message)
-        coding = LabelCoding(given)
-        return Classes(coding, names or _name(coding, zero))
+        return _accept(tuple(given), classes, names, place)
     if kind == "booleans":
         if classes != 2:
             message = f"booleans are labels of two classes, but there are {classes}"
             raise place.error(message, column=place.labels)
-        return Classes(LabelCoding(_BOOLEANS), names, (_TRUE,))
+        named = names is not None and {name.lower() for name in names} == set(_BOOLEANS)
+        return Classes(LabelCoding(names if names and named else _BOOLEANS), names, () if named else (_TRUE,))
     if kind is None or (kind == "numbers" and stored_names is not None):
         return Classes(zero, names)
     if names is not None and (kind == "text" or all(map(_WHOLE.fullmatch, names))):
@@ -151,10 +152,15 @@ def settle_classes(
     return _order(_distinct(scan(), classes), classes, header.positive, place)
 
 
-def _name(coding: LabelCoding, zero: LabelCoding) -> tuple[str, ...] | None:
-    """Take labels as class names, unless they say no more than the index."""
-    plain = coding == zero or tuple(value.lower() for value in coding.values) == _BOOLEANS
-    return None if plain else coding.values
+def _accept(given: tuple[str, ...], classes: int, names: tuple[str, ...] | None, place: Place) -> Classes:
+    """Take the labels that the caller names; they are class names, too, unless they say no more than the index."""
+    if given == LabelCoding.from_zero(len(given)).values:  # as many as another file of the data set has classes
+        return Classes(LabelCoding.from_zero(classes), names)
+    if len(given) != classes or len(set(given)) < classes:
+        message = f"classes must name each of {classes} classes once, got {describe_names(given)}"
+        raise place.error(message)
+    plain = tuple(value.lower() for value in given) == _BOOLEANS
+    return Classes(LabelCoding(given), names or (None if plain else given))
 
 
 def _from_one(classes: int, names: tuple[str, ...] | None = None) -> Classes:
@@ -177,7 +183,8 @@ def _distinct(labels: Iterator[RawLabels], classes: int) -> list[str]:
     found: dict[str, None] = {}
     for some in labels:
         if isinstance(some, CodedText):
-            found.update((some.values[code], None) for code in np.unique(some.codes))
+            values = (some.values[code] for code in np.unique(some.codes))
+            found.update((value, None) for value in values if value)  # a missing label is an error of its row
         if len(found) >= classes:
             break
     return list(found)
