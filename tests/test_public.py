@@ -33,11 +33,19 @@ EXTRAS = {
 }
 # papers are cited by author and year, such as "Reference: Charoenphakdee et al. (2021), Eq. 10."
 REFERENCE = re.compile(r"Reference: [^\n]*[A-Z][a-z]+[^\n]* \(\d{4}\)")
-BASE = {"refocal._arrays", "refocal._check", "refocal._documents", "refocal._files", "refocal._lazy"}
+BASE = {
+    "refocal._arrays",
+    "refocal._check",
+    "refocal._containers",
+    "refocal._documents",
+    "refocal._files",
+    "refocal._lazy",
+}
 # what each room may import
 ROOMS = {
     "_arrays": {"array_api_compat", "numpy"},
     "_check": {"numpy", "refocal._arrays"},
+    "_containers": {"array_api_compat", "numpy", "refocal._arrays", "refocal._check"},
     "_documents": set(),
     "_files": set(),
     "_lazy": set(),

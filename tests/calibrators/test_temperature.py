@@ -232,5 +232,5 @@ def test_errors_name_the_argument():
         TemperatureScaling(objective="ece").fit(logits, labels, np.ones(20))
     with pytest.raises(ValueError, match="rows of probs must sum to 1"):
         TemperatureScaling(input="probs").fit(logits - logits.min(), labels)
-    with pytest.raises(ValueError, match=r"probs must lie in \[0, 1\], got .* in row \d"):
+    with pytest.raises(ValueError, match=r"probs must lie in .* \(for logits, pass input='logits'\), got .* row \d"):
         TemperatureScaling(input="probs").fit(logits[:, 0] + 9, labels % 2)

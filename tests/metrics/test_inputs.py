@@ -244,7 +244,9 @@ def test_binary_input_is_the_probability_of_one():
     assert metrics.error(p, y, task="binary") == 0.25
     assert metrics.auroc(p, y, task="binary") == metrics.auroc(np.stack([1 - p, p], axis=1), y)
     assert metrics.nll(p, y.astype(bool), task="binary") == metrics.nll(p, y, task="binary")
-    with pytest.raises(ValueError, match=r"scores must lie in \[0, 1\], got 1.5 in row 2"):
+    with pytest.raises(
+        ValueError, match=r"scores must lie in \[0, 1\] \(for logits, pass input='logits'\), got 1.5 in row 2"
+    ):
         metrics.ece(spoil(p, 2, 1.5), y, task="binary")
     with pytest.raises(ValueError, match=r"labels must be from 0 to 1, got 2 in row 0"):
         metrics.ece(p, spoil(y, 0, 2), task="binary")

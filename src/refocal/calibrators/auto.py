@@ -102,7 +102,7 @@ class AutoCalibrator(Calibrator):
         scoring: A proper score: "nll" or "brier".
         cv: The number of folds, or a scikit-learn splitter.
         random_state: Seed that shuffles rows into folds if `cv` is a number.
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -135,7 +135,7 @@ class AutoCalibrator(Calibrator):
         scoring: Scoring = "nll",
         cv: Any = 5,
         random_state: int = 0,
-        input: Input = "logits",
+        input: Input | None = None,
         classes: ArrayLike | None = None,
     ) -> None:
         self.candidates = candidates

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from refocal import _check
 from refocal._arrays import map_row_blocks, namespace
 from refocal._check import Input
+from refocal._containers import column_names, float_limits, is_frame, to_array, to_numpy
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.conversion import check_probs, scores_to_logits
 from refocal.calibrators.training_data import (
@@ -53,17 +54,22 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     This is the abstract base class. Choose one of its subclasses, or `AutoCalibrator`.
 
-    Scores `X` are logits (N, K), or probabilities if the constructor is given `input="probs"`; nothing is guessed from
-    their values. A single column (N,) or (N, 1) is for two classes: the log-odds log(p / (1 - p)) of the second class,
-    or its probability. A probability of 0 is read as the smallest normal number of its dtype (float16: the smallest
-    number), and a probability of 1 as half a step below 1.
+    Scores `X` are logits (N, K), or probabilities if the constructor is given `input="probs"`. Without `input` they are
+    logits too, but scores that look like probabilities are rejected, in `fit` and in predictions. A single column (N,)
+    or (N, 1) is for two classes: the log-odds log(p / (1 - p)) of the second class, or its probability. A probability
+    of 0 is read as the smallest normal number of its dtype (float16: the smallest number), and a probability of 1 as
+    half a step below 1.
 
-    Columns are in the order of `classes_`. That is `classes` if given, else the sorted labels of `y`. If a class is
-    missing from `y`, either its labels must be column numbers 0 ... K - 1, or `classes` must be given. A number K as
-    `classes` stands for the labels 0 ... K - 1.
+    Scores, labels and weights may be lists, arrays of any library, PyTorch tensors, frames or series of pandas or
+    polars, or Arrow tables. Rows are samples.
+
+    Columns are in the order of `classes_`. That is `classes` if given. Otherwise it is the names of a frame's columns
+    if all labels of `y` are among them, else the sorted labels of `y`. If a class is missing from `y`, and no names
+    tell the classes, its labels must be column numbers 0 ... K - 1, or `classes` must be given. A number K as `classes`
+    stands for the labels 0 ... K - 1.
     """
 
-    input: Input
+    input: Input | None
     classes: ArrayLike | None
     classes_: np.ndarray
     n_features_in_: int
@@ -99,6 +105,11 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         return self._name_columns(probs.shape[1])[np.argmax(probs, axis=1)]
 
     @property
+    def input_(self) -> Input:
+        """What the scores are: "logits", also if nobody said so, or "probs"."""
+        return "logits" if self.input is None else _check.input_word(self.input)
+
+    @property
     def n_parameters_(self) -> int:
         """The number of fitted parameters."""
         check_is_fitted(self)
@@ -128,7 +139,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     def _prepare(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Check scores, labels and weights, and convert them to the arguments of `_fit`."""
         logits = self._read_scores(X, reset=True)
-        labels = self._read_labels(y, *logits.shape)
+        rows, columns = logits.shape
+        labels = self._read_labels(y, rows, columns, column_names(X))
         weights = check_sample_weight(sample_weight, len(logits))
         if weights is not None and not np.all(weights):  # a sample of weight 0 counts as absent
             logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
@@ -166,31 +178,31 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     def _read_scores(self, X: Any, *, reset: bool) -> np.ndarray:
         """Check scores and convert them to logits (N, K)."""
-        input = _check.input_word(self.input)
-        _check.unmasked(X, "X")
+        _check.optional_input_word(self.input)
+        given = to_array(X, "X")
+        limits = float_limits(given)
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
-        if one_column and (getattr(X, "ndim", None) == 1 or (isinstance(X, list | tuple) and X and np.ndim(X[0]) == 0)):
-            X = np.asarray(X).reshape(-1, 1)
-        is_half = str(getattr(X, "dtype", "")) in {"float16", "torch.float16"}
-        dtypes = (np.float64, np.float32)
+        if one_column and getattr(given, "ndim", None) == 1:
+            given = X = given.reshape(-1, 1)
+        scores = check_array(to_numpy(given, "X"), dtype=(np.float64, np.float32))
         if reset or hasattr(self, "n_features_in_"):
-            X = validate_data(self, X, reset=reset, dtype=dtypes)
+            validate_data(self, X if is_frame(X) else scores, reset=reset, skip_check_array=True)
         else:  # this calibrator needed no fit, so it has no number of columns to compare with
-            X = check_array(X, dtype=dtypes)
-            self._check_columns(X.shape[1])
-        X = X.astype(np.float16) if is_half else X
+            self._check_columns(scores.shape[1])
+        refit = f"this {type(self).__name__} takes logits: fit it with input='probs', or input='logits' if they are"
+        input = _check.resolve_input(self.input, scores, remedy=_check.TO_SAY if reset else refit)
         if input == "probs":
-            check_probs(X)
-        return scores_to_logits(X, input=input)
+            check_probs(scores, bits=limits.bits)
+        return scores_to_logits(scores, input=input, limits=limits)
 
-    def _read_labels(self, y: Any, rows: int, columns: int) -> np.ndarray:
-        """Check labels, set `classes_`, and convert the labels to column numbers."""
+    def _read_labels(self, y: Any, rows: int, columns: int, names: tuple[str, ...] | None) -> np.ndarray:
+        """Check labels, set `classes_`, and convert the labels to column numbers; a frame has names of its columns."""
         if y is None:
             msg = f"{type(self).__name__} requires y to be passed, but the target y is None"
             raise ValueError(msg)
         labels = check_labels(y, rows)
         present = find_present(labels)
-        classes = choose_classes(self.classes, present, columns)
+        classes = choose_classes(self.classes, present, columns, names)
         indices = encode_labels(labels, classes, present)
         self.classes_ = classes
         return indices

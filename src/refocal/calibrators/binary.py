@@ -34,7 +34,7 @@ class PlattScaling(Calibrator):
     classes.
 
     Args:
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -58,7 +58,7 @@ class PlattScaling(Calibrator):
         "bias_": attributes.coefficients_check(attributes.count_functions),
     }
 
-    def __init__(self, *, input: Input = "logits", classes: ArrayLike | None = None) -> None:
+    def __init__(self, *, input: Input | None = None, classes: ArrayLike | None = None) -> None:
         self.input = input
         self.classes = classes
 
@@ -83,7 +83,7 @@ class BetaCalibration(Calibrator):
     classes, more classes, and smoothed labels are treated as in `PlattScaling`.
 
     Args:
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -107,7 +107,7 @@ class BetaCalibration(Calibrator):
         "bias_": attributes.coefficients_check(attributes.count_functions),
     }
 
-    def __init__(self, *, input: Input = "logits", classes: ArrayLike | None = None) -> None:
+    def __init__(self, *, input: Input | None = None, classes: ArrayLike | None = None) -> None:
         self.input = input
         self.classes = classes
 
@@ -138,7 +138,7 @@ class QuadraticScaling(Calibrator):
     more classes, and smoothed labels are treated as in `PlattScaling`.
 
     Args:
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -165,7 +165,7 @@ class QuadraticScaling(Calibrator):
         "bias_": attributes.coefficients_check(attributes.count_functions),
     }
 
-    def __init__(self, *, input: Input = "logits", classes: ArrayLike | None = None) -> None:
+    def __init__(self, *, input: Input | None = None, classes: ArrayLike | None = None) -> None:
         self.input = input
         self.classes = classes
 

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from refocal import _check
 from refocal._arrays import namespace
 from refocal._check import Input
+from refocal._containers import float_limits, to_array, to_numpy
 from refocal.maps.heads import probability_edges, to_logits
 from refocal.maps.posterior import posterior_from_logits
 
 
-def check_probs(scores: np.ndarray) -> None:
-    """Check the values of probabilities: rows (N, K) that sum to 1, or one column (N, 1) within [0, 1]."""
+def check_probs(scores: np.ndarray, *, bits: int) -> None:
+    """Check the values of probabilities: rows (N, K) that sum to 1, or one column (N, 1) within [0, 1].
+
+    `bits` is the precision in which they were computed.
+    """
     if scores.shape[1] > 1:
-        _check.simplex(scores, "probs", xp=namespace(scores))
+        _check.simplex(scores, "probs", xp=namespace(scores), bits=bits, hint=_check.FOR_LOGITS)
     else:
-        _check.probabilities(scores[:, 0], "probs", xp=namespace(scores))
+        _check.probabilities(scores[:, 0], "probs", xp=namespace(scores), hint=_check.FOR_LOGITS)
 
 
-def scores_to_logits(scores: np.ndarray, *, input: Input) -> np.ndarray:
+def scores_to_logits(scores: np.ndarray, *, input: Input, limits: Any = None) -> np.ndarray:
     """Convert scores to logits (N, K) without checking them.
 
     Args:
         scores: Logits or probabilities (N, K). One column (N, 1) is for two classes: the log-odds or the probability
             of the second class.
         input: "logits" or "probs".
+        limits: The `float_limits` of the scores as given; None for those of the array.
 
     Returns:
         Logits (N, K). Float32 logits stay float32; everything else becomes float64.
     """
     probs = input == "probs"
-    least, gap = probability_edges(np.finfo(scores.dtype))
+    least, gap = probability_edges(np.finfo(scores.dtype) if limits is None else limits)
     wide = scores if scores.dtype == np.float32 and not probs else scores.astype(np.float64, copy=False)
     logits: np.ndarray = to_logits(wide, probs=probs, least=least, gap=gap, xp=namespace(wide))
     return logits
@@ -51,13 +58,14 @@ def scores_to_probs(scores: ArrayLike, *, input: Input, log: bool = False) -> np
         Probabilities, or their logarithms, (N, K) in float64.
     """
     _check.input_word(input)
-    array = np.asarray(_check.unmasked(scores, input))
+    given = to_array(scores, input)
+    limits, array = float_limits(given), to_numpy(given, input)
     array = array.reshape(-1, 1) if array.ndim == 1 else array
     xp, array = _check.floating(array, input)
     if input == "probs":
-        check_probs(array)
+        check_probs(array, bits=limits.bits)
     elif array.shape[1] > 1:
         _check.logits(array, input, xp=xp)
     narrow = array if array.dtype.itemsize <= 8 else array.astype(np.float64)
-    logits = scores_to_logits(narrow, input=input).astype(np.float64, copy=False)
+    logits = scores_to_logits(narrow, input=input, limits=limits).astype(np.float64, copy=False)
     return posterior_from_logits(logits, gamma=0.0, log=log)

@@ -29,7 +29,7 @@ class EnsembleTemperatureScaling(Calibrator):
     maximum-likelihood temperature. The weights then maximize the likelihood for this T, which is a convex problem.
 
     Args:
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -53,7 +53,7 @@ class EnsembleTemperatureScaling(Calibrator):
         "weights_": attributes.check_mixture,
     }
 
-    def __init__(self, *, input: Input = "logits", classes: ArrayLike | None = None) -> None:
+    def __init__(self, *, input: Input | None = None, classes: ArrayLike | None = None) -> None:
         self.input = input
         self.classes = classes
 

@@ -124,7 +124,7 @@ def _restore(record: Any, within: str = "") -> Calibrator:
     values = dict(_items(learned, "learned", rules, within))
     _set_learned(calibrator, rules, values, within)
     try:
-        _check.input_word(calibrator.input)
+        _check.optional_input_word(calibrator.input)
         calibrator._check_settings(len(calibrator.classes_) if hasattr(calibrator, "classes_") else None)
     except (ValueError, TypeError, OverflowError) as error:
         msg = f"{within}parameters of {kind}: {error}"

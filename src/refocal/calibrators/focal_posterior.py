@@ -35,7 +35,7 @@ class FocalPosterior(Calibrator):
         weight: Class weights of the loss (K,), positive.
         label_smoothing: The epsilon of the loss's label smoothing, in [0, 1).
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, or their number, see `Calibrator`. With them, `to_torch` and `to_onnx` work at
             once, too.
 
@@ -66,7 +66,7 @@ class FocalPosterior(Calibrator):
         weight: ClassWeights = None,
         label_smoothing: float = 0.0,
         detached: bool = False,
-        input: Input = "logits",
+        input: Input | None = None,
         classes: ArrayLike | None = None,
     ) -> None:
         self.gamma = gamma

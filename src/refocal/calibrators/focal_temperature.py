@@ -54,7 +54,7 @@ class FocalTemperatureScaling(Calibrator):
             and 5, searches along the line through them, and then across it.
         gamma_grid: The values of gamma for "grid"; None for the nine of Komisarenko and Kull (2024).
         temperature_grid: The temperatures for "grid"; None for 0.01, 0.02, ..., 5 as in Komisarenko and Kull (2024).
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -95,7 +95,7 @@ class FocalTemperatureScaling(Calibrator):
         search: Search = "newton",
         gamma_grid: ArrayLike | None = None,
         temperature_grid: ArrayLike | None = None,
-        input: Input = "logits",
+        input: Input | None = None,
         classes: ArrayLike | None = None,
     ) -> None:
         self.objective = objective

@@ -79,7 +79,7 @@ class VectorScaling(_LinearMap):
         scale_penalty: Strength of the pull of each w_k toward 1/T, where T is the maximum-likelihood temperature. The
             fit adds half of it times (w_k T - 1)^2, summed over k, to the NLL of all samples.
         bias_penalty: The same for c_k^2, where c is the change of the scores at the mean of z.
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -110,7 +110,7 @@ class VectorScaling(_LinearMap):
         *,
         scale_penalty: float = 30.0,
         bias_penalty: float = 3.0,
-        input: Input = "logits",
+        input: Input | None = None,
         classes: ArrayLike | None = None,
     ) -> None:
         self.scale_penalty = scale_penalty
@@ -134,7 +134,7 @@ class _MatrixMap(_LinearMap):
         scale_penalty: float = 30.0,
         off_diagonal_penalty: float = 1000.0,
         bias_penalty: float = 3.0,
-        input: Input = "logits",
+        input: Input | None = None,
         classes: ArrayLike | None = None,
     ) -> None:
         self.scale_penalty = scale_penalty
@@ -157,7 +157,7 @@ class MatrixScaling(_MatrixMap):
             fit adds half of it times (W_ii T - 1)^2, summed over i, to the NLL of all samples.
         off_diagonal_penalty: The same for (W_ij T)^2.
         bias_penalty: The same for c_i^2, where c is the change of the scores at the mean of z.
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -193,7 +193,7 @@ class DirichletCalibration(_MatrixMap):
         scale_penalty: As in `MatrixScaling`.
         off_diagonal_penalty: As in `MatrixScaling`.
         bias_penalty: As in `MatrixScaling`.
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:

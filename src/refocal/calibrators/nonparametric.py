@@ -37,7 +37,7 @@ class IsotonicCalibration(Calibrator):
         method: "one_vs_rest" fits one function per class (for two classes, one for the second class) and scales the
             probabilities to sum to 1. "top_label" fits one function for the most probable class; the other classes
             keep their proportions.
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -62,7 +62,7 @@ class IsotonicCalibration(Calibrator):
     }
 
     def __init__(
-        self, *, method: Method = "one_vs_rest", input: Input = "logits", classes: ArrayLike | None = None
+        self, *, method: Method = "one_vs_rest", input: Input | None = None, classes: ArrayLike | None = None
     ) -> None:
         self.method = method
         self.input = input
@@ -108,7 +108,7 @@ class HistogramBinning(Calibrator):
 
     Args:
         bins: Number of bins, 1 to 1,000,000.
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -128,7 +128,7 @@ class HistogramBinning(Calibrator):
 
     _learned: ClassVar[dict[str, Check]] = {"knots_": attributes.check_knots, "values_": attributes.check_probabilities}
 
-    def __init__(self, *, bins: int = BINS, input: Input = "logits", classes: ArrayLike | None = None) -> None:
+    def __init__(self, *, bins: int = BINS, input: Input | None = None, classes: ArrayLike | None = None) -> None:
         self.bins = bins
         self.input = input
         self.classes = classes

@@ -33,9 +33,9 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
     classes = max(2, columns)
     head = calibrator._head(classes)
     graph = Graph()
-    scores: Any = graph.cast(Symbol(graph, calibrator.input, (None, columns), np.dtype(np.float32)), np.float64)
+    scores: Any = graph.cast(Symbol(graph, calibrator.input_, (None, columns), np.dtype(np.float32)), np.float64)
     least, gap = probability_edges(np.finfo(np.float32))
-    logits = to_logits(scores, probs=calibrator.input == "probs", least=least, gap=gap, xp=graph)
+    logits = to_logits(scores, probs=calibrator.input_ == "probs", least=least, gap=gap, xp=graph)
     arrays = {name: graph.constant(array) for name, array in head.arrays.items()}
     probs = head.function(logits, **arrays, **head.settings, log=False, xp=graph)
     result = graph.cast(probs, np.float32)
@@ -45,7 +45,7 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
         helper.make_graph(
             graph.nodes,
             type(calibrator).__name__,
-            [helper.make_tensor_value_info(calibrator.input, TensorProto.FLOAT, ["batch", columns])],
+            [helper.make_tensor_value_info(calibrator.input_, TensorProto.FLOAT, ["batch", columns])],
             [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", classes])],
             initializer=[constant for constant in graph.constants if constant.name in used],
         ),

@@ -45,7 +45,7 @@ class TemperatureScaling(Calibrator):
         temperature_grid: The temperatures to try for the calibration errors: an array, None for 0.1, 0.2, ..., 10 as
             in Mukhoti et al. (2020), or "continuous" for a search from coarse to fine around the maximum-likelihood
             temperature.
-        input: "logits" or "probs".
+        input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
@@ -82,7 +82,7 @@ class TemperatureScaling(Calibrator):
         gamma: float = 0.0,
         apply_posterior: bool = False,
         temperature_grid: ArrayLike | Literal["continuous"] | None = None,
-        input: Input = "logits",
+        input: Input | None = None,
         classes: ArrayLike | None = None,
     ) -> None:
         self.objective = objective

@@ -26,7 +26,7 @@ class CalibratedHead(nn.Module):
         columns = calibrator._count_columns()
         head = calibrator._head(max(2, columns))
         self.function, self.settings, self.wide = head.function, head.settings, head.wide
-        self.probs = calibrator.input == "probs"
+        self.probs = calibrator.input_ == "probs"
         self.names = tuple(head.arrays)
         for name, array in head.arrays.items():
             self.register_buffer(name, torch.as_tensor(array.copy(), dtype=torch.float64))

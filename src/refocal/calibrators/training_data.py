@@ -11,11 +11,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from refocal import _check
+from refocal._containers import to_numpy
 
 
 def check_labels(y: ArrayLike, rows: int) -> np.ndarray:
     """Check labels (N,): one per row, and finite."""
-    labels: np.ndarray = column_or_1d(_check.unmasked(y, "y"), warn=True)
+    labels: np.ndarray = column_or_1d(to_numpy(y, "y", column=True), warn=True)
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name="y")
     if len(labels) != rows:
@@ -24,17 +25,20 @@ def check_labels(y: ArrayLike, rows: int) -> np.ndarray:
     return labels
 
 
-def choose_classes(classes: ArrayLike | None, present: np.ndarray, columns: int) -> np.ndarray:
+def choose_classes(
+    classes: ArrayLike | None, present: np.ndarray, columns: int, names: tuple[str, ...] | None = None
+) -> np.ndarray:
     """Choose the label of each column of scores.
 
     Args:
         classes: The labels that the user gave for the columns, their number, or None.
         present: The sorted distinct labels of the data.
         columns: The number of columns.
+        names: The names of the columns, if they have names.
 
     Returns:
-        `classes` if given. Otherwise the labels of the data if there is one per column, or the column numbers if all
-        labels are column numbers.
+        `classes` if given. Otherwise the names of the columns if all labels are among them, the labels of the data if
+        there is one per column, or the column numbers if all labels are column numbers.
     """
     if classes is not None:
         named = list_classes(classes)
@@ -42,6 +46,8 @@ def choose_classes(classes: ArrayLike | None, present: np.ndarray, columns: int)
             msg = f"classes must be {columns} different labels, one for each column of X, got {classes!r}"
             raise ValueError(msg)
         return named
+    if names is not None and {*present.tolist()} <= {*names}:
+        return np.asarray(names)
     if len(present) == columns:
         return present
     if present.dtype.kind in "iu" and present[0] >= 0 and present[-1] < columns:
@@ -88,7 +94,7 @@ def check_sample_weight(sample_weight: Any, rows: int) -> np.ndarray | None:
     """Check sample weights (N,); a single number becomes one weight per row, and None stays None."""
     if sample_weight is None:
         return None
-    weights = np.asarray(_check.unmasked(sample_weight, "sample_weight"), dtype=np.float64)
+    weights = np.asarray(to_numpy(sample_weight, "sample_weight", column=True), dtype=np.float64)
     if weights.ndim == 0:
         weights = np.full(rows, weights)
     if weights.shape != (rows,):

@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_predict
 from sklearn.utils.validation import check_is_fitted
 
-from refocal import _check
+from refocal._containers import to_array, to_numpy
 from refocal.calibrators.base import Calibrator
 
 _BATCH = 1024
@@ -67,8 +67,8 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Returns:
             The object itself.
         """
-        _check.unmasked(y, "y")
-        _check.unmasked(sample_weight, "sample_weight")
+        y = to_numpy(y, "y", column=True)
+        sample_weight = None if sample_weight is None else to_numpy(sample_weight, "sample_weight", column=True)
         if self.cv is None:
             self.estimator_ = self.estimator
             scores = self._compute_scores(X)
@@ -76,7 +76,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if _is_module(self.estimator):
                 msg = "cv needs a scikit-learn classifier that can be fitted again; use cv=None with a torch module"
                 raise TypeError(msg)
-            weights = {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight)}
+            weights = {} if sample_weight is None else {"sample_weight": sample_weight}
             method = _choose_method(self.estimator, self.calibrator)
             scores = cross_val_predict(clone(self.estimator), X, y, cv=self.cv, method=method, params=weights or None)
             self.estimator_ = clone(self.estimator).fit(X, y, **weights)
@@ -115,9 +115,9 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
 
 def _choose_method(estimator: Any, calibrator: Calibrator) -> str:
-    method = "decision_function" if calibrator.input == "logits" else "predict_proba"
+    method = "decision_function" if calibrator.input_ == "logits" else "predict_proba"
     if not hasattr(estimator, method):
-        other = "probs" if calibrator.input == "logits" else "logits"
+        other = "probs" if calibrator.input_ == "logits" else "logits"
         msg = f"{type(estimator).__name__} has no {method}: pass input={other!r} to the calibrator"
         raise TypeError(msg)
     return method
@@ -142,7 +142,7 @@ def _evaluate_module(module: Any, X: Any) -> np.ndarray:
     """Compute the output of a module for each row in evaluation mode, then restore the mode of every part."""
     torch = sys.modules["torch"]
     first = next(module.parameters(), None)
-    inputs = torch.as_tensor(X)
+    inputs = torch.as_tensor(to_array(X, "X"))
     if first is not None and inputs.is_floating_point():
         inputs = inputs.to(first.dtype)
     training = [part for part in module.modules() if part.training]

@@ -28,4 +28,4 @@ def run(options: Namespace) -> None:
     except ModuleNotFoundError as error:
         msg = "the export needs onnx: pip install 'refocal[onnx]'"
         raise ImportError(msg) from error
-    show(options, f"from {calibrator.input} to probabilities: {options.onnx}", {"onnx": options.onnx})
+    show(options, f"from {calibrator.input_} to probabilities: {options.onnx}", {"onnx": options.onnx})

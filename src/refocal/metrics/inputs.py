@@ -16,6 +16,7 @@ import numpy as np
 from refocal import _check
 from refocal._arrays import Array, is_torch
 from refocal._check import Input
+from refocal._containers import check_order, column_names, encode_labels, float_limits, to_array, to_numpy
 from refocal.stats.proper_scores import softmax
 from refocal.stats.top_label import top_label, top_label_of_logits
 
@@ -25,6 +26,7 @@ Task = Literal["multiclass", "binary", "multilabel"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
 _BLOCK_ELEMENTS = 1 << 17
+_NAMING = "pass indices, or scores in a frame whose columns are the names of the classes"
 _EVENT_ROWS = 1 << 16  # (confidence, correct) pairs that are binned at once
 
 
@@ -179,17 +181,17 @@ class Sample:
         elif scores.ndim == 1:
             if not (scores.min() >= 0 and scores.max() <= 1):
                 bad = ~((scores >= 0) & (scores <= 1))
-                self._reject(bad, scores, f"{self.name} must lie in [0, 1]", start, rows)
+                message = f"{self.name} must lie in [0, 1] ({_check.FOR_LOGITS})"
+                self._reject(bad, scores, message, start, rows)
         else:
             sums = scores @ np.ones(scores.shape[1], dtype=scores.dtype)
             tolerance = _check.sum_tolerance(self.bits)
             if scores.min() >= 0 and max(sums.max() - 1, 1 - sums.min()) <= tolerance:
                 return
             smallest = scores.min(axis=1)
-            for_logits = "(for logits, pass input='logits')"
-            message = f"{self.name} must be non-negative and not NaN {for_logits}"
+            message = f"{self.name} must be non-negative and not NaN ({_check.FOR_LOGITS})"
             self._reject(~(smallest >= 0), smallest, message, start, rows)
-            message = f"rows of {self.name} must sum to 1 {for_logits}"
+            message = f"rows of {self.name} must sum to 1 ({_check.FOR_LOGITS})"
             self._reject(~(np.abs(sums - 1) <= tolerance), sums, message, start, rows)
 
     def _reject(self, bad: np.ndarray, values: np.ndarray, message: str, start: int, rows: np.ndarray | None) -> None:
@@ -211,8 +213,10 @@ def read(
 
     Args:
         scores: multiclass: (N, K), or (N, K, ...) with the classes on axis 1. binary: one score for P(y = 1), with the
-            shape of `labels` or with one more axis of length 1. multilabel: (N, L).
-        labels: multiclass: (N,) or (N, ...), class indices. binary: 0 or 1. multilabel: (N, L) of 0 or 1.
+            shape of `labels` or with one more axis of length 1. multilabel: (N, L). An array of any library, a list, or
+            a frame or series of pandas, polars or Arrow.
+        labels: multiclass: (N,) or (N, ...), class indices; if `scores` are a frame, also the names of its columns.
+            binary: 0 or 1. multilabel: (N, L) of 0 or 1.
         sample_weight: None, or one weight per label; for multilabel also one per row, (N,).
         input: Whether `scores` are "logits" or "probs". It is never guessed.
         task: How to read `scores`. It is never guessed.
@@ -224,10 +228,13 @@ def read(
     _check.one_of(task, "task", TASKS)
     if ignore_index is not None:
         _check.whole(ignore_index, "ignore_index")
-    xp, array = _check.floating(scores, name)
-    bits = int(xp.finfo(array.dtype).bits)
+    array, bits = read_floats(scores, name)
     view = _view(array)
-    answers = _to_integers(_check.unmasked(labels, "labels"))
+    names = column_names(scores)
+    if task == "multilabel":
+        check_order(column_names(labels), names, "labels")
+    classes = int(view.shape[1]) if task == "multiclass" and view.ndim > 1 else 2
+    answers = _to_integers(labels, names if task == "multiclass" else None, classes, column=task != "multilabel")
     if task == "multiclass":
         if view.ndim < 2 or view.shape[1] < 2:
             msg = f"{name} must have shape (N, classes) or (N, classes, ...), two classes or more, got {_shape(view)}"
@@ -255,11 +262,20 @@ def read(
         msg = f"labels must not all be ignore_index={ignore_index}"
         raise ValueError(msg)
     _check_labels(flat, view.shape[1] if view.ndim > 1 else 2, ignore_index, answers.shape)
-    weights = _flat_weights(_check.unmasked(sample_weight, "sample_weight"), answers.shape, task)
+    weights = _flat_weights(sample_weight, answers.shape, task)
     if weights is not None and not batch and not weights[counts].any():
         msg = "sample_weight must not all be 0"
         raise ValueError(msg)
     return Sample(view, flat, weights, name, input == "logits", ignore_index, answers.shape, bits)
+
+
+def read_floats(values: Any, name: str) -> tuple[Any, int]:
+    """Floating-point numbers of any container, as an array, and the number of bits of each."""
+    array = to_array(values, name)
+    bits = float_limits(array).bits
+    if bits == 16 and not is_torch(array):  # NumPy does not know bfloat16 as a floating-point dtype
+        array = to_numpy(array, name)
+    return _check.floating(array, name)[1], bits
 
 
 def concatenate_events(parts: list[Events]) -> Events:
@@ -274,11 +290,12 @@ def concatenate_events(parts: list[Events]) -> Events:
     )
 
 
-def _to_integers(labels: Any) -> np.ndarray:
-    """Labels as NumPy integers."""
-    array = _to_array(labels, "labels")
-    if array.dtype == bool or array.size == 0:  # NumPy reads an empty list as floats
+def _to_integers(labels: Any, names: tuple[str, ...] | None, classes: int, *, column: bool) -> np.ndarray:
+    """Labels as NumPy integers; `names` are those of the classes."""
+    array = to_numpy(labels, "labels", column=column)
+    if array.size == 0:  # NumPy reads an empty list as floats
         return array.astype(np.int8)
+    array = encode_labels(array, names, classes, how=_NAMING)
     if not np.issubdtype(array.dtype, np.integer):
         msg = f"labels must have an integer dtype, got {array.dtype}"
         raise TypeError(msg)
@@ -297,7 +314,7 @@ def _check_labels(labels: np.ndarray, classes: int, ignore_index: int | None, sh
 def _flat_weights(weights: Any, shape: tuple[int, ...], task: Task) -> np.ndarray | None:
     if weights is None:
         return None
-    array = _to_array(weights, "sample_weight")
+    array = to_numpy(weights, "sample_weight", column=shape[1:] != (1,))
     if not np.can_cast(array.dtype, np.float64, "same_kind"):
         msg = f"sample_weight must hold real numbers, got dtype {array.dtype}"
         raise TypeError(msg)
@@ -313,17 +330,6 @@ def _flat_weights(weights: Any, shape: tuple[int, ...], task: Task) -> np.ndarra
     return flat
 
 
-def _to_array(values: Any, name: str) -> np.ndarray:
-    """An array of any library, or nested lists, in NumPy."""
-    if not isinstance(values, (list, tuple)):
-        return _as_numpy(_view(values), floats=False)
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        msg = f"{name} must be an array or nested lists of equal lengths, got lists of different lengths"
-        raise ValueError(msg) from error
-
-
 def _view(array: Any) -> Any:
     """A NumPy array without a copy if the memory allows it; otherwise a PyTorch tensor, to be copied block by block."""
     if is_torch(array):
@@ -335,13 +341,13 @@ def _view(array: Any) -> Any:
     return np.from_dlpack(array) if type(array).__module__.startswith("array_api_strict") else np.asarray(array)
 
 
-def _as_numpy(part: Any, *, floats: bool = True) -> np.ndarray:
+def _as_numpy(part: Any) -> np.ndarray:
     """A block in NumPy; floats become float32, or float64 if they are at least as wide."""
     if is_torch(part):
         part = (part.float() if str(part.dtype) == "torch.bfloat16" else part).cpu().numpy()
-    if not floats or part.dtype in (np.float32, np.float64):
+    if part.dtype in (np.float32, np.float64):
         return part
-    return part.astype(np.float64 if part.dtype.itemsize > 8 else np.float32)
+    return part.astype(np.float64 if part.dtype.itemsize >= 8 else np.float32)  # float64 of the other byte order
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:

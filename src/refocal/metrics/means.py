@@ -11,7 +11,7 @@ from refocal import _check
 from refocal._check import Input
 from refocal.maps.focal import focal_partial_unchecked
 from refocal.metrics.defaults import CONFIDENT
-from refocal.metrics.inputs import ArrayLike, Block, Events, Sample, Task, read
+from refocal.metrics.inputs import ArrayLike, Block, Events, Sample, Task, read, read_floats
 from refocal.stats.proper_scores import (
     brier_scores,
     divergences,
@@ -286,16 +286,15 @@ def kl_scores(
     scores: ArrayLike, posterior: ArrayLike, sample_weight: ArrayLike | None, *, input: Input
 ) -> SampleScores:
     """KL(posterior || prediction) of each row."""
-    _, predictions = _check.floating(scores, "scores")
-    _, truth = _check.floating(posterior, "posterior")
+    predictions, truth = read_floats(scores, "scores")[0], read_floats(posterior, "posterior")[0]
     _check.same_shape(predictions, truth, "scores and posterior")
     if predictions.ndim != 2:
         msg = f"scores and posterior must have shape (N, classes), got {tuple(predictions.shape)}"
         raise ValueError(msg)
     no_labels = np.zeros(predictions.shape[:1], dtype=np.int8)
-    sample = read(predictions, no_labels, sample_weight, input=input)
+    sample = read(scores, no_labels, sample_weight, input=input)
     divergence = divergences_of_logits if input == "logits" else divergences
-    pairs = zip(sample.blocks(), read(truth, no_labels, name="posterior").blocks(), strict=True)
+    pairs = zip(sample.blocks(), read(posterior, no_labels, name="posterior").blocks(), strict=True)
     return np.concatenate([divergence(other.scores, block.scores) for block, other in pairs]), sample.weights
 
 

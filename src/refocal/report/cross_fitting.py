@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from refocal import _check
 from refocal._check import Input
 from refocal.report.evaluation import Step
+from refocal.report.measure import TestData
 from refocal.report.record import Report
 from refocal.report.selection import Selection, calibrate
 
@@ -36,7 +37,7 @@ def cross_calibrate(
     *,
     folds: int = 5,
     seed: int = 0,
-    input: Input = "logits",
+    input: Input | None = None,
     sample_weight: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     by_class: bool = True,
@@ -51,12 +52,12 @@ def cross_calibrate(
 
     Args:
         scores: Scores (N, K) on data that the classifier was not trained on, as for `calibrate`.
-        labels: Class indices (N,).
+        labels: Class indices (N,), or names of classes.
         folds: Number of folds, at least 2.
         seed: Seed that divides the rows into folds.
-        input: "logits" or "probs".
+        input: "logits" or "probs". None for logits; scores that look like probabilities are then rejected.
         sample_weight: One weight per row, or None.
-        class_names: One name per class; numbers if None.
+        class_names: One name per class. If None, the names of a frame's columns, or else numbers.
         by_class: Whether to measure each class, too.
         source: Name of the data in the report.
         progress: Called with a description of each step.
@@ -77,9 +78,18 @@ def cross_calibrate(
 
     Reference: cross-fitting: Chernozhukov et al., "Double/debiased machine learning", Econometrics Journal, 2018.
     """
-    selection = calibrate(scores, labels, input=input, sample_weight=sample_weight, progress=progress, **settings)
-    given, targets = np.asarray(scores), np.asarray(labels).astype(np.intp)
-    weights = None if sample_weight is None else np.asarray(sample_weight)
+    data = TestData.of(scores, labels, sample_weight, class_names=class_names)
+    given, weights = data.scores, data.sample_weight
+    selection = calibrate(
+        given,
+        data.labels,
+        input=input,
+        sample_weight=weights,
+        class_names=data.class_names,
+        progress=progress,
+        **settings,
+    )
+    targets = data.labels.astype(np.intp)
     rows = len(targets)
     _check.count(folds, "folds", least=2, most=rows)
     classes = max([2, *given.shape[1:]])
@@ -98,7 +108,7 @@ def cross_calibrate(
         given,
         targets,
         sample_weight=weights,
-        class_names=class_names,
+        class_names=data.class_names,
         by_class=by_class,
         source=source,
         progress=progress,

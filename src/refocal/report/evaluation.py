@@ -55,7 +55,7 @@ def evaluate(
     scores: ArrayLike,
     labels: ArrayLike,
     *,
-    input: Input = "logits",
+    input: Input | None = None,
     sample_weight: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     by_class: bool = True,
@@ -64,11 +64,12 @@ def evaluate(
     """Measure whether the scores of a classifier can be trusted as they are. Nothing is fitted.
 
     Args:
-        scores: Scores (N, K), or (N,) or (N, 1) for two classes.
-        labels: Class indices (N,).
-        input: "logits" or "probs".
+        scores: Scores (N, K), or (N,) or (N, 1) for two classes: a list, an array of any library, a tensor, or a frame
+            or series of pandas, polars or Arrow.
+        labels: Class indices (N,), or names of classes.
+        input: "logits" or "probs". None for logits; scores that look like probabilities are then rejected.
         sample_weight: One weight per row, or None.
-        class_names: One name per class; numbers if None.
+        class_names: One name per class. If None, the names of a frame's columns, or else numbers.
         by_class: Whether to measure each class, too.
         source: Name of the data in the report.
 
@@ -82,9 +83,10 @@ def evaluate(
 
     Reference: Mukhoti et al. (2020), Sec. 2.
     """
-    data = TestData.of(scores, labels, sample_weight)
-    given = given_map(input=input)
-    return compare([given], given, data, input=input, class_names=class_names, by_class=by_class, source=source)
+    data = TestData.of(scores, labels, sample_weight, class_names=class_names)
+    kind = _check.resolve_input(input, data.scores)
+    given = given_map(input=kind)
+    return compare([given], given, data, input=kind, class_names=data.class_names, by_class=by_class, source=source)
 
 
 def compare(

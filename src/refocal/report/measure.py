@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from refocal import _check, metrics
+from refocal._containers import check_order, column_names, encode_labels, float_limits, to_array, to_numpy
 from refocal.report.record import Change, Diagram, Estimate, Method, freeze
 
 _HISTOGRAM_BINS = 20
@@ -27,19 +28,43 @@ class TestData:
         scores: Scores as given, (N, K), or (N,) or (N, 1) for two classes.
         labels: Class indices (N,).
         sample_weight: One per row, or None.
+        class_names: The names that were given, or those of the columns of a frame; None if there are none.
     """
 
     scores: np.ndarray
     labels: np.ndarray
     sample_weight: np.ndarray | None
+    class_names: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, scores: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None) -> Self:
-        """Convert arrays of any library, or lists."""
-        for name, array in (("scores", scores), ("labels", labels), ("sample_weight", sample_weight)):
-            _check.unmasked(array, name)
-        weight = None if sample_weight is None else np.asarray(sample_weight)
-        return cls(np.asarray(scores), np.asarray(labels), weight)
+    def of(
+        cls,
+        scores: ArrayLike,
+        labels: ArrayLike,
+        sample_weight: ArrayLike | None,
+        *,
+        class_names: Sequence[str] | None = None,
+    ) -> Self:
+        """Convert lists, arrays of any library, frames and series; labels that are names become class indices."""
+        names = column_names(scores) if class_names is None else tuple(class_names)
+        array = read_scores(scores, names)
+        classes = max(2, array.shape[1]) if array.ndim == 2 else 2
+        indices = encode_labels(to_numpy(labels, "labels", column=True), names, classes, how="pass class_names")
+        weight = None if sample_weight is None else to_numpy(sample_weight, "sample_weight", column=True)
+        return cls(array, indices, weight, names)
+
+
+def read_scores(scores: ArrayLike, names: Sequence[str] | None) -> np.ndarray:
+    """Convert scores of any container to NumPy. The columns of a frame must be in the order of the class names."""
+    check_order(column_names(scores), names, "scores")
+    array = to_array(scores, "scores")
+    rows = to_numpy(array, "scores")
+    if float_limits(array).bits == 16 and rows.dtype == np.float32 and rows.ndim == 2 and rows.shape[1] > 1:
+        # bfloat16: rows of probabilities sum to 1 in 8 bits only
+        sums = rows.sum(axis=1, keepdims=True, dtype=np.float64)
+        if (rows >= 0).all() and (np.abs(sums - 1) <= _check.sum_tolerance(16)).all():
+            rows = rows / sums
+    return rows
 
 
 def choose_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from refocal._check import Input
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
 from refocal.report.choice import Choice
 from refocal.report.evaluation import POSTERIOR, Adjust, ScoreMap, Step, compare, given_map
-from refocal.report.measure import TestData
+from refocal.report.measure import TestData, read_scores
 from refocal.report.record import Report
 from refocal.report.words import GIVEN, GIVEN_TITLE, lower_title
 
@@ -101,6 +101,7 @@ class Selection:
         gamma: The focusing parameter of the training loss; None if unknown.
         input: "logits" or "probs".
         choice: The cross-validated scores that the choice follows from; None if the caller named the method.
+        class_names: The name of each class; None if the classes have no names.
     """
 
     chosen: Candidate
@@ -108,6 +109,7 @@ class Selection:
     gamma: float | None
     input: Input
     choice: Choice | None
+    class_names: tuple[str, ...] | None = None
 
     @property
     def rule(self) -> str | None:
@@ -123,7 +125,7 @@ class Selection:
 
     def predict_proba(self, scores: ArrayLike) -> np.ndarray:
         """Return calibrated probabilities (N, K) of scores of the fitted kind."""
-        return self.chosen.calibrator.predict_proba(scores)
+        return self.chosen.calibrator.predict_proba(read_scores(scores, self.class_names))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the chosen calibrator as JSON; `refocal.calibrators.load` reads it."""
@@ -145,16 +147,17 @@ class Selection:
 
         Args:
             scores: Test scores of the fitted kind, (N, K).
-            labels: Class indices (N,).
+            labels: Class indices (N,), or names of classes.
             sample_weight: One weight per row, or None.
-            class_names: One name per class; numbers if None.
+            class_names: One name per class. If None, those of `calibrate`, those of a frame's columns, or numbers.
             by_class: Whether to measure each class, too.
             source: Name of the data in the report.
             progress: Called with a description of each step.
             adjust: Function from each method, as measured, to the method to report. For a sample of more rows, it puts
                 the measures of all rows in.
         """
-        data = TestData.of(scores, labels, sample_weight)
+        names = self.class_names if class_names is None else class_names
+        data = TestData.of(scores, labels, sample_weight, class_names=names)
         given = given_map(input=self.input)
         maps = {
             fitted.name: given
@@ -175,7 +178,7 @@ class Selection:
             data,
             input=self.input,
             gamma=self.gamma,
-            class_names=class_names,
+            class_names=data.class_names,
             by_class=by_class,
             source=source,
             rule=self.rule,
@@ -194,16 +197,18 @@ def calibrate(
     label_smoothing: float = 0.0,
     detached: bool = False,
     method: str = "auto",
-    input: Input = "logits",
+    input: Input | None = None,
     sample_weight: ArrayLike | None = None,
+    class_names: Sequence[str] | None = None,
     progress: Step = lambda _: None,
 ) -> Selection:
     """Fit calibrators to held-out scores of a classifier and choose one.
 
     Args:
         scores: Scores (N, K) on data that the classifier was not trained on; (N,) or (N, 1) for two classes, see
-            `refocal.calibrators.Calibrator`.
-        labels: Class indices (N,).
+            `refocal.calibrators.Calibrator`. A list, an array of any library, a tensor, or a frame or series of pandas,
+            polars or Arrow.
+        labels: Class indices (N,), or names of classes.
         gamma: Focusing parameter of the focal loss that the network was trained with. If given, the closed-form
             posterior is one of the candidates.
         weight: Class weights of that loss.
@@ -213,8 +218,9 @@ def calibrate(
             given, temperature scaling, focal temperature scaling and, for two classes, Platt scaling, beta calibration,
             quadratic scaling and isotonic calibration; for more, ensemble temperature scaling, vector scaling and, up
             to 100 classes, matrix scaling.
-        input: "logits" or "probs".
+        input: "logits" or "probs". None for logits; scores that look like probabilities are then rejected.
         sample_weight: One weight per row, or None.
+        class_names: One name per class. If None, the names of a frame's columns, if it has any.
         progress: Called with a description of each step.
 
     Returns:
@@ -247,12 +253,15 @@ def calibrate(
     if method == "posterior" and gamma is None:
         msg = "method='posterior' needs gamma, the focusing parameter that the network was trained with"
         raise ValueError(msg)
-    labels = _class_indices(labels, np.shape(scores))
-    if method == "auto" and len(labels) < _LEAST_FOR_AUTO:
-        msg = f"method='auto' needs at least {_LEAST_FOR_AUTO} samples, got {len(labels)}: name a method instead"
+    given = TestData.of(scores, labels, sample_weight, class_names=class_names)
+    kind = _check.resolve_input(input, given.scores)
+    indices = _class_indices(given.labels, given.scores.shape)
+    if method == "auto" and len(indices) < _LEAST_FOR_AUTO:
+        msg = f"method='auto' needs at least {_LEAST_FOR_AUTO} samples, got {len(indices)}: name a method instead"
         raise ValueError(msg)
-    names = _auto_methods(max([2, *np.shape(scores)[1:]])) if method == "auto" else (method, *_BESIDE)
-    data = (scores, labels, sample_weight)
+    classes = max([2, *given.scores.shape[1:]])
+    names = _auto_methods(classes) if method == "auto" else (method, *_BESIDE)
+    data = (given.scores, indices, given.sample_weight)
     candidates = [_fit(GIVEN, FocalPosterior(gamma=0.0, input=input), data)]
     if gamma is not None:
         posterior = FocalPosterior(
@@ -267,12 +276,12 @@ def calibrate(
     if method == "auto":
         progress("choosing by cross-validation")
         auto = AutoCalibrator(input=input)
-        auto.choose([candidate.calibrator for candidate in candidates], scores, labels, sample_weight)
+        auto.choose([candidate.calibrator for candidate in candidates], *data)
         chosen = candidates[auto.best_index_]
         choice = Choice.of(auto.results_, [(candidate.name, candidate.title) for candidate in candidates])
     else:
         chosen = next(candidate for candidate in candidates if candidate.name == method)
-    return Selection(chosen, tuple(candidates), gamma, input, choice)
+    return Selection(chosen, tuple(candidates), gamma, kind, choice, given.class_names)
 
 
 def _auto_methods(classes: int) -> tuple[str, ...]:
@@ -281,13 +290,11 @@ def _auto_methods(classes: int) -> tuple[str, ...]:
     return _AUTO if classes <= _CLASSES_FOR_MATRIX else tuple(name for name in _AUTO if name != "matrix")
 
 
-def _class_indices(labels: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
+def _class_indices(labels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Check that labels are class indices. An estimator would accept any K distinct numbers as names of classes."""
     samples, *classes = shape or (0,)
     rows = np.broadcast_to(0.0, (samples, max([2, *classes])))
-    checked: np.ndarray = _check.labels(
-        np.asarray(_check.unmasked(labels, "labels")), rows, "labels", xp=namespace(rows)
-    )
+    checked: np.ndarray = _check.labels(labels, rows, "labels", xp=namespace(rows))
     return checked
 
 

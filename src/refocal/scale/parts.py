@@ -89,8 +89,8 @@ class Form(NamedTuple):
 
     def check_input(self, calibrator: Calibrator) -> None:
         """Reject a calibrator for scores of another kind or number of columns."""
-        if calibrator.input != self.input:
-            msg = f"the calibrator takes {calibrator.input}, but {self.file} holds {self.input}"
+        if calibrator.input_ != self.input:
+            msg = f"the calibrator takes {calibrator.input_}, but {self.file} holds {self.input}"
             raise ValueError(msg)
         expected = getattr(calibrator, "n_features_in_", self.columns)
         if expected != self.columns:
