@@ -83,7 +83,8 @@ def compare_reports(reports: Sequence[Report], *more: tuple[str, ...]) -> Render
     table = compare_measures(columns)
     for row in more:
         table.add_row(*row)
-    return Group(table, _text(_note(columns)))
+    protocols = [_text(f"{report.source}: {report.protocol}") for report in reports if report.protocol]
+    return Group(table, _text(_note(columns)), *protocols)
 
 
 def compare_measures(columns: Sequence[tuple[str, Report, Method]]) -> Table:

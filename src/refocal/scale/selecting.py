@@ -70,7 +70,7 @@ def select_and_report(
     fitted = ""
     if len(drawn.labels) < count:
         selection = _fit_to_all(engine, selection, val)
-        fitted = f"Methods were chosen and fitted on {len(drawn.labels):,} of {count:,} rows, temperatures on all. "
+        fitted = f"Methods were chosen and fitted on {len(drawn.labels):,} of {count:,} rows, temperatures on all."
     calibrators = [candidate.calibrator for candidate in selection.candidates[1:]]
     sums = sum_up(engine, test.files, test.reader, calibrators)
     rows = draw_sample(engine, test.files, test.reader, size=size, of=sums.rows, seed=seed)
@@ -85,7 +85,7 @@ def select_and_report(
         source=source,
         progress=progress,
     )
-    return selection, replace(report, protocol=fitted + report.protocol)
+    return selection, replace(report, protocol=" ".join(filter(None, (fitted, report.protocol))))
 
 
 def find_splits(engine: Engine, files: Sequence[Path], reader: RowReader) -> tuple[str, ...]:
