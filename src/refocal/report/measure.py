@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -88,12 +88,15 @@ def measure_method(
     if shown and not binary and probs.shape[1] <= _CLASSES_FOR_CLASSWISE:
         wanted.append(metrics.classwise_ece)
     wanted.append(metrics.error)
-    measures = {
-        measure.__name__: Estimate(*metrics.interval(measure, claims, data.labels, **settings)) for measure in wanted
-    }
-    debiased = Estimate(metrics.ece(claims, data.labels, debias=True, **settings), *astuple(measures["ece"])[1:])
+    measures = {}
+    for measure in wanted:
+        estimate = Estimate(*metrics.interval(measure, claims, data.labels, **settings))
+        measures[measure.__name__] = estimate
+        if measure is metrics.ece:
+            value = metrics.ece(claims, data.labels, debias=True, **settings)
+            measures["debiased_ece"] = replace(estimate, value=value)
     return Method(
-        measures=freeze({**measures, "debiased_ece": debiased}),
+        measures=freeze(measures),
         p_value=diagnosis.p_value,
         diagnosis=diagnosis,
         fit_seconds=seconds,

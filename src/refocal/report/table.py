@@ -11,7 +11,7 @@ from rich.text import Text
 from refocal.report import words
 from refocal.report.record import Method, Report
 
-_SHOWN = ("nll", "brier", "ece", "error")  # a terminal has room for these; the page shows all measures
+_SHOWN = ("nll", "brier", "debiased_ece", "error")  # a terminal has room for these; the page shows all measures
 
 
 def build_table(report: Report) -> RenderableType:
