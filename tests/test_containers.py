@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 
 import numpy as np
 import pytest
@@ -178,9 +178,12 @@ METRICS = {
 
 
 def numbers(result):
-    """All numbers of a result, as one array."""
-    parts = result if isinstance(result, tuple) else (result,)
-    return np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in parts])
+    """All numbers of a result and its parts, as one array."""
+    if is_dataclass(result):
+        result = tuple(vars(result).values())
+    if isinstance(result, tuple):
+        return np.concatenate([np.empty(0), *map(numbers, result)])
+    return np.empty(0) if isinstance(result, str) or result is None else np.ravel(np.asarray(result, dtype=np.float64))
 
 
 @pytest.mark.parametrize("name", METRICS)
