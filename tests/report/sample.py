@@ -9,7 +9,19 @@ import numpy as np
 from refocal import metrics
 from refocal.maps.minimizer import minimizer
 from refocal.maps.posterior import posterior_from_logits
-from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict, freeze
+from refocal.report.decisions import sweep_thresholds, weigh_costs
+from refocal.report.record import (
+    Change,
+    Diagram,
+    Estimate,
+    Method,
+    Report,
+    Slider,
+    Subgroup,
+    SubgroupCalibration,
+    Verdict,
+    freeze,
+)
 from refocal.stats.binning import equal_mass_bins, equal_width_bins
 from refocal.stats.proper_scores import log_scores
 
@@ -83,6 +95,12 @@ def method(
     )
 
 
+def subgroup(column: str, value: str) -> Subgroup:
+    given = SubgroupCalibration(0.31, 0.28, Estimate(0.03, 0.01, 0.05), Estimate(0.04, 0.01, 0.06), 0.003)
+    chosen = SubgroupCalibration(0.28, 0.28, Estimate(0.0, -0.02, 0.02), Estimate(0.01), None)
+    return Subgroup(column, value, 123, given, chosen)
+
+
 def sample_report(
     rows: int = 4000, classes: int = 10, *, seed: int = 0, sharpness: float = 1.0, slider_rows: int | None = None
 ) -> Report:
@@ -115,13 +133,14 @@ def sample_report(
     pick = np.arange(rows), predicted
     largest = np.argsort(-np.abs(after[pick] - before[pick]), kind="stable")[:12]
     kept = slice(0, slider_rows)
+    names = tuple(NASTY[k % len(NASTY)] if k < len(NASTY) else f"class {k}" for k in range(classes))
     return Report(
         source='predictions/<i>val</i> & "test".npz',
         samples=rows,
         total_weight=float(rows),
         task="multiclass",
         classes=classes,
-        class_names=tuple(NASTY[k % len(NASTY)] if k < len(NASTY) else f"class {k}" for k in range(classes)),
+        class_names=names,
         shown_classes=tuple(range(min(classes, 10))),
         verdict=Verdict(
             "underconfident",
@@ -140,6 +159,11 @@ def sample_report(
         ),
         slider=Slider.pack(logits[kept], labels[kept], gamma=GAMMA, temperature=TEMPERATURE),
         versions=freeze({"refocal": "0.1.0", "numpy": np.__version__}),
+        settings=freeze({"input": "logits", "gamma": GAMMA, "command": "refocal calibrate 'a b.npz'"}),
+        worst_classes=tuple(subgroup("class", name) for name in names[:10]) if classes > 2 else (),
+        slices=tuple(subgroup("<i>region</i>", value) for value in NASTY[:3]),
+        costs=weigh_costs([before, after], labels, None, 1 - np.eye(classes)),
+        thresholds=sweep_thresholds([before, after], labels, None) if classes == 2 else None,
     )
 
 
@@ -162,4 +186,8 @@ def poisoned(report: Report, string: str) -> Report:
             for index, method in enumerate(report.methods)
         ),
         versions=freeze({string: string}),
+        settings=freeze({string: string, "command": string, "calibrator": string}),
+        protocol=string,
+        worst_classes=tuple(dataclasses.replace(each, value=string) for each in report.worst_classes),
+        slices=tuple(dataclasses.replace(each, value=string, column=string) for each in report.slices),
     )

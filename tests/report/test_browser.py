@@ -17,6 +17,7 @@ import refocal
 import sample
 from refocal import demo
 from refocal.maps.posterior import posterior_from_logits
+from refocal.report.decision_tables import describe_changed, describe_threshold
 from refocal.report.live import measure_rows
 from refocal.report.page import save_page
 from refocal.report.record import Slider
@@ -328,6 +329,21 @@ def test_class_selector_redraws_both_diagrams(page, report):
         assert page.execute_script("return document.getElementById('class-now').textContent") == sample.NASTY[index]
 
 
+def test_threshold_slider_shows_the_decisions_of_python(browser, tmp_path):
+    report = sample.sample_report(397, 2)
+    look(browser)
+    browser.get(saved(report, tmp_path))
+    slider = find(browser, "#threshold")
+    for keys, index in ((Keys.HOME, 0), (Keys.ARROW_RIGHT, 1), (Keys.END, 98)):
+        slider.send_keys(keys)
+        assert find(browser, "#threshold-shown").text == find(browser, "#threshold-now").text == f"{index + 1}%"
+        for side in ("given", "chosen"):
+            for key, text in describe_threshold(report.thresholds, index, side, total=397).items():
+                assert find(browser, f"#decision-{side}-{key}").text == text
+        assert find(browser, "#decisions-changed").text == describe_changed(report.thresholds, index, total=397)
+    assert browser.get_log("browser") == []
+
+
 def luminance(color):
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in np.array(color) / 255]
     return float(np.dot([0.2126, 0.7152, 0.0722], linear))
@@ -379,7 +395,9 @@ def pages(report, address, tmp_path_factory):
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
     reports = {
         "given": refocal.evaluate(2 * logits[:, :4], labels % 4),
-        "two": refocal.calibrate(logits[:, 0], labels % 2, method="platt").report(logits[:, 0], labels % 2),
+        "two": refocal.calibrate(logits[:, 0], labels % 2, method="platt").report(
+            logits[:, 0], labels % 2, slices={"half": labels % 3}, costs=[[0, 1], [5, 0]]
+        ),
         "many": refocal.calibrate(logits, labels, method="temperature").report(logits, labels),
     }
     addresses = {name: saved(each, tmp_path_factory.mktemp(name)) for name, each in reports.items()}
@@ -396,7 +414,8 @@ def test_nothing_lies_outside_the_screen(browser, pages, width, kind):
     browser.get(pages[kind])
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     outside = browser.execute_script("""
-        return [...document.querySelectorAll("nav a, .sortable th, .sortable td, .live-table td, .bins td")].filter(
+        const cells = "nav a, .sortable th, .sortable td, .live-table td, .bins td, .decisions td, .boxes pre";
+        return [...document.querySelectorAll(cells)].filter(
             (cell) => cell.checkVisibility() && cell.getBoundingClientRect().right > innerWidth,
         ).map((cell) => cell.textContent);
     """)

@@ -43,6 +43,11 @@ def test_documented_keys_are_the_ones_written():
         "Diagram": written["methods"][0]["diagram"],
         "Change": written["changes"][0],
         "Slider": written["slider"],
+        "Subgroup": written["worst_classes"][0],
+        "SubgroupCalibration": written["slices"][0]["given"],
+        "CostDecisions": written["costs"],
+        "CostOutcome": written["costs"]["given"],
+        "ThresholdDecisions": json.loads(sample.sample_report(200, 2).to_json())["thresholds"],
     }
     assert {name: list(example) for name, example in examples.items()} == keys
     modules = {**vars(diagnosis), **vars(record)}

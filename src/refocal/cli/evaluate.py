@@ -56,6 +56,7 @@ def run(options: Namespace) -> None:
     from refocal.cli import comparison, data_sets, memory
     from refocal.cli.output import check_outputs, note
     from refocal.cli.progress import track
+    from refocal.cli.workflow import record_command
 
     sources = data_sets.find_sources(options, options.files)
     files = [file for source in sources for file in source.files]
@@ -77,6 +78,7 @@ def run(options: Namespace) -> None:
             reports = [_measure(column, progress.step, by_class=bool(options.report)) for column in columns]
             tests = comparison.test_pairs(columns, progress.step)
     if options.report:
+        reports[0] = record_command(options, reports[0])
         reports[0].save(options.report, overwrite=options.force)
     _show(options, reports, tests)
 

@@ -30,6 +30,7 @@ def run(parser: ArgumentParser, arguments: Sequence[str] | None = None) -> int:
         os.environ.pop("COLUMNS", None)
     try:
         options = parser.parse_args(arguments)
+        options.words = [parser.prog, *(sys.argv[1:] if arguments is None else arguments)]
         from refocal.predictions.errors import PredictionsWarning  # not needed for --help
 
         with warnings.catch_warnings():

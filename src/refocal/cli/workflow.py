@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -109,6 +110,7 @@ def show_written(
     options: Namespace, selection: Selection, report: Report, already: Mapping[str, str] | None = None
 ) -> None:
     """Write calibrator and report, and show the report and all files that were written."""
+    report = record_command(options, report)
     written = {}
     if getattr(options, "save", None):
         selection.save(options.save)
@@ -121,3 +123,10 @@ def show_written(
     if not options.json:
         for what, where in written.items():
             show_line(f"{what}: {where}")
+
+
+def record_command(options: Namespace, report: Report) -> Report:
+    """Add the command, and the file of the calibrator, to the settings of a report."""
+    made = {"command": shlex.join(options.words)}
+    made |= {"calibrator": options.save} if getattr(options, "save", None) else {}
+    return replace(report, settings={**report.settings, **made})

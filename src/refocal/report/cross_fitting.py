@@ -15,6 +15,7 @@ from refocal.report.evaluation import Step
 from refocal.report.measure import TestData
 from refocal.report.record import Report
 from refocal.report.selection import Selection, calibrate
+from refocal.report.subgroups import Slices
 
 
 class CrossCalibration(NamedTuple):
@@ -41,6 +42,8 @@ def cross_calibrate(
     sample_weight: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     by_class: bool = True,
+    slices: Slices | None = None,
+    costs: ArrayLike | None = None,
     source: str = "data",
     progress: Step = lambda _: None,
     **settings: Any,
@@ -59,6 +62,8 @@ def cross_calibrate(
         sample_weight: One weight per row, or None.
         class_names: One name per class. If None, the names of a frame's columns, or else numbers.
         by_class: Whether to measure each class, too.
+        slices: Columns that divide the rows, as for `refocal.evaluate`.
+        costs: Costs (K, K) of decisions, as for `refocal.evaluate`.
         source: Name of the data in the report.
         progress: Called with a description of each step.
         **settings: As for `calibrate`: the training loss, and `method`.
@@ -110,6 +115,8 @@ def cross_calibrate(
         sample_weight=weights,
         class_names=data.class_names,
         by_class=by_class,
+        slices=slices,
+        costs=costs,
         source=source,
         progress=progress,
     )

@@ -15,8 +15,11 @@ from refocal import _check
 from refocal._arrays import namespace
 from refocal._check import Input
 from refocal.calibrators.conversion import scores_to_probs
+from refocal.metrics.defaults import LEVEL, RESAMPLES
+from refocal.report.decisions import read_costs, sweep_thresholds, weigh_costs
 from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
 from refocal.report.record import SLIDER_LOGITS, Method, Report, Slider, freeze
+from refocal.report.subgroups import Slices, find_worst_classes, measure_slices, read_slices
 from refocal.report.verdict import write_verdict
 from refocal.report.words import GIVEN, GIVEN_TITLE, lower_title
 
@@ -59,6 +62,8 @@ def evaluate(
     sample_weight: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     by_class: bool = True,
+    slices: Slices | None = None,
+    costs: ArrayLike | None = None,
     source: str = "test data",
 ) -> Report:
     """Measure whether the scores of a classifier can be trusted as they are. Nothing is fitted.
@@ -71,6 +76,9 @@ def evaluate(
         sample_weight: One weight per row, or None.
         class_names: One name per class. If None, the names of a frame's columns, or else numbers.
         by_class: Whether to measure each class, too.
+        slices: Columns that divide the rows, such as {"region": regions}, each with one value per row: each part is
+            measured, too.
+        costs: Costs (K, K) of decisions: row y holds the cost of each decision if the true class is y.
         source: Name of the data in the report.
 
     Returns:
@@ -86,7 +94,17 @@ def evaluate(
     data = TestData.of(scores, labels, sample_weight, class_names=class_names)
     kind = _check.resolve_input(input, data.scores)
     given = given_map(input=kind)
-    return compare([given], given, data, input=kind, class_names=data.class_names, by_class=by_class, source=source)
+    return compare(
+        [given],
+        given,
+        data,
+        input=kind,
+        class_names=data.class_names,
+        by_class=by_class,
+        slices=slices,
+        costs=costs,
+        source=source,
+    )
 
 
 def compare(
@@ -98,6 +116,8 @@ def compare(
     gamma: float | None = None,
     class_names: Sequence[str] | None = None,
     by_class: bool = True,
+    slices: Slices | None = None,
+    costs: ArrayLike | None = None,
     source: str = "test data",
     rule: str | None = None,
     progress: Step = lambda _: None,
@@ -111,6 +131,7 @@ def compare(
     data = replace(data, labels=_check.labels(data.labels, given, "labels", xp=namespace(given)))
     classes = given.shape[1]
     names = name_classes(class_names, classes)
+    columns, cost_matrix = read_slices(slices, len(data.labels)), read_costs(costs, classes)
     shown = choose_classes(data.labels, classes) if by_class else ()
     methods, best, below = [], given, None
     for score_map in score_maps:
@@ -133,6 +154,8 @@ def compare(
         methods.append(adjust(method))
     methods[1:] = sorted(methods[1:], key=lambda method: method.measures["nll"].value)
     winner = next(method for method in methods if method.chosen)
+    compared = [given] if chosen is score_maps[0] else [given, best]
+    truth = (data.labels, data.sample_weight)
     by_preference = (chosen, *reversed(score_maps))
     fitted = next((each.parameters for each in by_preference if each.parameters and each.on_slider), {})
     return Report(
@@ -158,6 +181,19 @@ def compare(
         changes=() if winner.given else find_largest_changes(given, best, data.labels),
         slider=_slider(data, classes, fitted, input=input),
         versions=read_versions(),
+        settings=freeze(
+            {
+                "input": input,
+                "weighted": data.sample_weight is not None,
+                "level": LEVEL,
+                "resamples": RESAMPLES,
+                "seed": 0,
+            }
+        ),
+        worst_classes=find_worst_classes(compared, *truth, names) if by_class and classes > 2 else (),
+        slices=measure_slices(compared, *truth, columns),
+        costs=None if cost_matrix is None else weigh_costs(compared, *truth, cost_matrix),
+        thresholds=sweep_thresholds(compared, *truth) if classes == 2 else None,
     )
 
 

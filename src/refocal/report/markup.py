@@ -12,7 +12,7 @@ from refocal.report.record import Diagram, Method, Report
 from refocal.stats.binning import BINS
 
 Row = tuple[str, list[str]]  # the attributes of a line of a table, and its cells
-_SORTS = "<span class='on-screen'>Click a heading to sort.</span>"
+SORTS = "<span class='on-screen'>Click a heading to sort.</span>"
 
 
 def escape_text(value: str) -> str:
@@ -56,21 +56,21 @@ def build_methods_table(report: Report) -> str:
         for name in names:
             value = method.measures.get(name)
             if value is None:
-                cells.append(_cell(words.MISSING, math.nan))
+                cells.append(build_cell(words.MISSING, math.nan))
                 continue
             limits = words.format_interval(name, value)
             small = f"<small>{limits}</small>" if limits else ""
-            cells.append(_cell(words.format_measure(name, value.value) + small, value.value))
+            cells.append(build_cell(words.format_measure(name, value.value) + small, value.value))
         if tested:
             p_value = math.nan if method.p_value is None else method.p_value
-            cells.append(_cell(escape(words.format_p_value(method.p_value)), p_value))
+            cells.append(build_cell(escape(words.format_p_value(method.p_value)), p_value))
         fit = math.nan if method.fit_seconds is None else method.fit_seconds
-        cells.append(_cell(escape(words.format_seconds(method.fit_seconds)), fit))
+        cells.append(build_cell(escape(words.format_seconds(method.fit_seconds)), fit))
         row_class = " class='chosen'" if method.chosen else ""
         rows.append((row_class, cells))
     ways = "1 way" if len(report.methods) == 1 else f"{len(report.methods)} ways"
-    caption = f"{ways} to turn the scores into probabilities. {_SORTS}"
-    return _table(caption, head, rows, name="Methods")
+    caption = f"{ways} to turn the scores into probabilities. {SORTS}"
+    return build_sortable(caption, head, rows, name="Methods")
 
 
 def build_glossary(report: Report) -> str:
@@ -96,13 +96,13 @@ def build_changes_table(report: Report) -> str:
                 for label in (change.predicted, change.label)
             ),
             f"<td class='words'>{'yes' if change.predicted == change.label else 'no'}</td>",
-            _cell(words.format_percent(change.before), change.before, "before"),
-            _cell(words.format_percent(change.after), change.after, "after"),
-            _cell(f"{100 * shift:+.1f}".replace("-", "−"), shift),
+            build_cell(words.format_percent(change.before), change.before, "before"),
+            build_cell(words.format_percent(change.after), change.after, "after"),
+            build_cell(f"{100 * shift:+.1f}".replace("-", "−"), shift),
         ]
         rows.append(("", cells))
-    caption = "Confidence in the predicted class before and after, and its change in percentage points. " + _SORTS
-    return _table(caption, head, rows, name="Changed most")
+    caption = "Confidence in the predicted class before and after, and its change in percentage points. " + SORTS
+    return build_sortable(caption, head, rows, name="Changed most")
 
 
 def build_bins_table(diagram: Diagram, *, name: str) -> str:
@@ -207,13 +207,14 @@ def _name(identity: str) -> str:
     return f" id='{identity}'" if identity else ""
 
 
-def _cell(content: str, value: float, series: str = "") -> str:
+def build_cell(content: str, value: float, series: str = "") -> str:
+    """A cell with the number that it is sorted by."""
     cell_class = f" class='{series}'" if series else ""
     key = repr(float(value)).replace("inf", "Infinity")  # as a script reads it
     return f"<td{cell_class} data-value='{key}'>{content}</td>"
 
 
-def _table(caption: str, head: list[tuple[str, str, str]], rows: list[Row], *, name: str) -> str:
+def build_sortable(caption: str, head: list[tuple[str, str, str]], rows: list[Row], *, name: str) -> str:
     """A table that sorts. Its cells carry their headings, which a narrow screen shows beside them."""
     headings = "".join(
         f"<th scope='col' class='{kind}' data-kind='{kind}'><button type='button' title='{escape_text(meaning)}'>"

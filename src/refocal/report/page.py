@@ -81,6 +81,8 @@ def _data(report: Report) -> dict[str, Any]:
             "stripBottom": svg.STRIP_BOTTOM,
         },
         "classes": [[_round(diagram) for diagram in of_class] for of_class in diagrams],
+        "thresholds": report.thresholds
+        and {**vars(report.thresholds), "total": report.total_weight, "compared": not report.chosen.given},
         "live": slider
         and {
             "bins": BINS,

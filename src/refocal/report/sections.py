@@ -8,8 +8,11 @@ from importlib import resources
 from string import Template
 
 from refocal.report import markup, svg, words
+from refocal.report.apply_box import build_apply_box, build_settings
+from refocal.report.decision_tables import build_costs, build_thresholds
 from refocal.report.live import Live, measure_rows
 from refocal.report.record import Method, Report, Slider
+from refocal.report.subgroup_tables import build_slices, build_worst_classes
 
 _AXES = ("confidence (%)", "correct (%)")
 _CLASS_AXES = ("predicted probability (%)", "observed frequency (%)")
@@ -51,11 +54,15 @@ def build_sections(report: Report) -> list[Section]:
     """Build all sections. The page of a report that was measured from sums has only the methods."""
     built = (
         _methods(report),
+        Section("apply", "How to apply", "How to apply this", build_apply_box(report)),
         _reliability(report),
         _classes(report),
+        _slices(report),
+        _decisions(report),
         _confidence(report),
         _live(report),
         _changes(report),
+        Section("settings", "Settings", "The settings that made this page", build_settings(report)),
     )
     return [section for section in built if section is not None]
 
@@ -117,8 +124,9 @@ def _reliability(report: Report) -> Section | None:
 
 
 def _classes(report: Report) -> Section | None:
+    worst = build_worst_classes(report) if report.worst_classes else ""
     if not report.shown_classes:
-        return None
+        return Section("by-class", "Classes", "Class by class", worst) if worst else None
     options = "".join(
         f"<option dir='auto'>{markup.escape_text(report.class_names[k])}</option>" for k in report.shown_classes
     )
@@ -145,7 +153,18 @@ def _classes(report: Report) -> Section | None:
         content = f"<div class='beside'>{figures[0]}<div>{question}</div></div>"
     else:
         content = f"{question}<div class='pair'>{''.join(figures)}</div>"
-    return Section("by-class", "Class by class", "Class by class", content)
+    return Section("by-class", "Classes", "Class by class", worst + content)
+
+
+def _slices(report: Report) -> Section | None:
+    return Section("slices", "Slices", "Slices", build_slices(report)) if report.slices else None
+
+
+def _decisions(report: Report) -> Section | None:
+    parts = [] if report.thresholds is None else [build_thresholds(report, report.thresholds)]
+    parts += [] if report.costs is None else [build_costs(report.costs)]
+    heading = "Decisions" if report.chosen.given else "Decisions, before and after"
+    return Section("decisions", "Decisions", heading, "".join(parts)) if parts else None
 
 
 def _confidence(report: Report) -> Section | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPoster
 from refocal.report.choice import Choice
 from refocal.report.evaluation import POSTERIOR, Adjust, ScoreMap, Step, compare, given_map
 from refocal.report.measure import TestData, read_scores
-from refocal.report.record import Report
+from refocal.report.record import Report, freeze
+from refocal.report.subgroups import Slices
 from refocal.report.words import GIVEN, GIVEN_TITLE, lower_title
 
 _TITLES = {
@@ -102,6 +103,7 @@ class Selection:
         input: "logits" or "probs".
         choice: The cross-validated scores that the choice follows from; None if the caller named the method.
         class_names: The name of each class; None if the classes have no names.
+        settings: What `calibrate` was told, for the report.
     """
 
     chosen: Candidate
@@ -110,6 +112,7 @@ class Selection:
     input: Input
     choice: Choice | None
     class_names: tuple[str, ...] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rule(self) -> str | None:
@@ -139,6 +142,8 @@ class Selection:
         sample_weight: ArrayLike | None = None,
         class_names: Sequence[str] | None = None,
         by_class: bool = True,
+        slices: Slices | None = None,
+        costs: ArrayLike | None = None,
         source: str = "test data",
         progress: Step = lambda _: None,
         adjust: Adjust = lambda method: method,
@@ -151,6 +156,8 @@ class Selection:
             sample_weight: One weight per row, or None.
             class_names: One name per class. If None, those of `calibrate`, those of a frame's columns, or numbers.
             by_class: Whether to measure each class, too.
+            slices: Columns that divide the rows, as for `refocal.evaluate`.
+            costs: Costs (K, K) of decisions, as for `refocal.evaluate`.
             source: Name of the data in the report.
             progress: Called with a description of each step.
             adjust: Function from each method, as measured, to the method to report. For a sample of more rows, it puts
@@ -180,12 +187,15 @@ class Selection:
             gamma=self.gamma,
             class_names=data.class_names,
             by_class=by_class,
+            slices=slices,
+            costs=costs,
             source=source,
             rule=self.rule,
             progress=progress,
             adjust=adjust,
         )
-        return replace(report, calibrator=self.chosen.calibrator)
+        settings = freeze({**report.settings, **self.settings})
+        return replace(report, calibrator=self.chosen.calibrator, settings=settings)
 
 
 def calibrate(
@@ -281,7 +291,15 @@ def calibrate(
         choice = Choice.of(auto.results_, [(candidate.name, candidate.title) for candidate in candidates])
     else:
         chosen = next(candidate for candidate in candidates if candidate.name == method)
-    return Selection(chosen, tuple(candidates), gamma, kind, choice, given.class_names)
+    told = {
+        "method": method,
+        "gamma": gamma,
+        "class_weights": None if weight is None else np.asarray(weight).tolist(),
+        "label_smoothing": label_smoothing,
+        "detached": detached,
+        "fitted_samples": len(indices),
+    }
+    return Selection(chosen, tuple(candidates), gamma, kind, choice, given.class_names, freeze(told))
 
 
 def _auto_methods(classes: int) -> tuple[str, ...]:

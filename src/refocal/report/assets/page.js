@@ -112,6 +112,33 @@
     byId("status").textContent = `Showing ${name}.`;
   });
 
+  // Decisions --------------------------------------------------------------------------------------------------------
+
+  function startThresholds(data) {
+    const slider = byId("threshold");
+    slider.addEventListener("input", () => {
+      const i = slider.valueAsNumber - 1, t = data.thresholds[i], shown = `${slider.value}%`;
+      for (const side of data.compared ? ["given", "chosen"] : ["given"]) {
+        const flagged = data[`flagged_${side}`][i], hits = data[`hits_${side}`][i];
+        const alarms = flagged - hits, missed = data.positives - hits;
+        const texts = {
+          flagged: countText(flagged), precision: percent(hits / flagged), recall: percent(hits / data.positives),
+          alarms: countText(alarms), missed: countText(missed),
+          cost: (1000 * (alarms + missed * (1 - t) / t) / data.total).toFixed(1),
+        };
+        for (const [key, text] of Object.entries(texts)) byId(`decision-${side}-${key}`).textContent = text;
+      }
+      const n = data.changed[i];
+      const changed = `${countText(n)} ${n === 1 ? "decision changes" : "decisions change"} (${percent(n / data.total)}).`;
+      if (data.compared) byId("decisions-changed").textContent = changed;
+      slider.setAttribute("aria-valuetext", shown);
+      byId("threshold-now").textContent = shown;
+      byId("threshold-shown").textContent = shown;
+    });
+  }
+
+  if (data.thresholds) startThresholds(data.thresholds); // only for two classes
+
   // Live -------------------------------------------------------------------------------------------------------------
 
   function startLive(live) {

@@ -1,0 +1,134 @@
+"""How to apply the result, and the settings that made the report: two sections of the page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from refocal.report import markup, words
+from refocal.report.record import Report
+
+_FORMATS = (".npz", ".parquet", ".csv")
+_LABELS = {
+    "command": "Command",
+    "calibrator": "Calibrator saved as",
+    "input": "Scores",
+    "weighted": "Sample weights",
+    "method": "Method asked for",
+    "gamma": "γ of the training loss",
+    "class_weights": "Class weights of the training loss",
+    "label_smoothing": "Label smoothing of the training loss",
+    "detached": "Focusing factor detached",
+    "fitted_samples": "Samples fitted to",
+    "level": "Confidence level",
+    "resamples": "Resamples",
+    "seed": "Seed of the resamples",
+}
+_WHOLE_LIST = 12  # a longer list of numbers is cut
+
+
+def build_apply_box(report: Report) -> str:
+    """Say how to use the recommended method, with commands that can be copied."""
+    if report.chosen.given and len(report.methods) > 1:
+        return f"<p>Nothing has to be applied. {_use_as_given(report)}</p>"
+    if report.chosen.given:
+        suffix = _suffix(report)
+        fit = f"refocal calibrate val{suffix} --test test{suffix} --report report.html --save cal.json"
+        python = (
+            "selection = refocal.calibrate(val_scores, val_labels)\n"
+            "report = selection.report(test_scores, test_labels)\n"
+            "probs = selection.predict_proba(new_scores)"
+        )
+        return (
+            "<p>Nothing was fitted for this page. To fit calibrators, give scores on data that the classifier was not "
+            f"trained on:</p>{_boxes((('Command line', fit), ('Python', python)))}"
+        )
+    return (
+        f"<p>{markup.isolate(report.chosen.title)} turns {_kind(report)} into calibrated probabilities.</p>"
+        + _boxes((("Command line", _command(report)), ("Python", _python(report)), ("ONNX", _onnx(report))))
+    )
+
+
+def build_settings(report: Report) -> str:
+    """List what made the report."""
+    known: dict[str, Any] = {"Data": f"{report.source}, {report.samples:,} samples, {report.classes:,} classes"}
+    if report.protocol:
+        known["Rows"] = report.protocol
+    told = {name: value for name, value in report.settings.items() if value is not None and value is not False}
+    known |= {_LABELS.get(name, name): value for name, value in told.items()}
+    known["Versions"] = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    items = "".join(
+        f"<dt>{markup.escape_text(label)}</dt><dd>{markup.isolate(_format(value))}</dd>"
+        for label, value in known.items()
+    )
+    return f"<dl class='settings'>{items}</dl>"
+
+
+def _command(report: Report) -> str:
+    suffix, saved = _suffix(report), shlex.quote(_saved(report.settings))
+    lines = [f"refocal apply {saved} new{suffix} \\", f"  --out calibrated{suffix}"]
+    made = report.settings.get("command")
+    if made is not None and "calibrator" not in report.settings:
+        lines = [f"{made} \\", f"  --force --save {saved}", *lines]
+    return "\n".join(lines)
+
+
+def _python(report: Report) -> str:
+    saved = _saved(report.settings)
+    save = "" if "calibrator" in report.settings else f"report.calibrator.save({saved!r})\n\n"
+    return (
+        f"{save}from refocal.calibrators import load\n"
+        f"calibrator = load({saved!r})\nprobs = calibrator.predict_proba(scores)"
+    )
+
+
+def _onnx(report: Report) -> str:
+    saved = _saved(report.settings)
+    graph = str(PurePath(saved).with_suffix(".onnx"))
+    return (
+        f"# refocal export {shlex.quote(saved)} --onnx {shlex.quote(graph)}\n\n"
+        f"from onnxruntime import InferenceSession\nsession = InferenceSession({graph!r})\n"
+        f'inputs = {{"{report.settings.get("input", "logits")}": scores.astype("float32")}}\n'
+        "probs = session.run(None, inputs)[0]"
+    )
+
+
+def _use_as_given(report: Report) -> str:
+    if report.settings.get("input") == "probs":
+        return "Use the probabilities as given."
+    return "Use the softmax of the scores: <code>probs = scipy.special.softmax(scores, axis=-1)</code>."
+
+
+def _kind(report: Report) -> str:
+    return "probabilities" if report.settings.get("input") == "probs" else "logits"
+
+
+def _saved(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("calibrator", "cal.json"))
+
+
+def _suffix(report: Report) -> str:
+    """New predictions probably have the format of the measured ones."""
+    suffix = PurePath(report.source).suffix
+    return suffix if suffix in _FORMATS else _FORMATS[0]
+
+
+def _boxes(parts: tuple[tuple[str, str], ...]) -> str:
+    boxes = "".join(
+        f"<div><h3>{title}</h3><pre tabindex='0'><code>{markup.escape_text(text)}</code></pre></div>"
+        for title, text in parts
+    )
+    return f"<div class='boxes'>{boxes}</div>"
+
+
+def _format(value: Any) -> str:
+    if value is True:
+        return "yes"
+    if isinstance(value, list):
+        shown = ", ".join(f"{each:.4g}" for each in value[:_WHOLE_LIST])
+        return shown if len(value) <= _WHOLE_LIST else f"{shown}, … ({len(value):,} values)"
+    if isinstance(value, int):
+        return words.format_count(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

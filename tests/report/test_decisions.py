@@ -1,0 +1,114 @@
+"""Decisions by a threshold and by costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import refocal
+from refocal.report.decision_tables import describe_changed, describe_threshold
+from refocal.report.decisions import sweep_thresholds, weigh_costs
+from refocal.report.page import render_page
+
+
+@pytest.fixture(scope="module")
+def binary():
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.5, 2, size=4000)
+    return p, (rng.random(4000) < p / 2).astype(int)  # twice too high
+
+
+def test_threshold_counts_are_those_of_a_loop(binary):
+    p, labels = binary
+    after = p / 2
+    found = sweep_thresholds([np.stack([1 - p, p], axis=1), np.stack([1 - after, after], axis=1)], labels, None)
+    assert found.thresholds[0] == 0.01
+    assert found.thresholds[-1] == 0.99
+    assert found.positives == labels.sum()
+    for index in (0, 9, 49, 98):
+        threshold = found.thresholds[index]
+        assert found.flagged_given[index] == np.sum(p >= threshold)
+        assert found.hits_given[index] == np.sum(labels[p >= threshold])
+        assert found.flagged_chosen[index] == np.sum(after >= threshold)
+        assert found.hits_chosen[index] == np.sum(labels[after >= threshold])
+        assert found.changed[index] == np.sum((p >= threshold) != (after >= threshold))
+
+
+def test_weights_count_as_repeated_rows(binary):
+    p, labels = (part[:300] for part in binary)
+    probs = np.stack([1 - p, p], axis=1)
+    weight = np.random.default_rng(0).integers(1, 4, size=300)
+    repeated = np.repeat(probs, weight, axis=0)
+    assert sweep_thresholds([probs], labels, weight) == sweep_thresholds([repeated], np.repeat(labels, weight), None)
+    costs = np.array([[0.0, 1.0], [5.0, 0.0]])
+    one, other = (
+        weigh_costs([probs], labels, weight, costs),
+        weigh_costs([repeated], np.repeat(labels, weight), None, costs),
+    )
+    assert one.given.promised == pytest.approx(other.given.promised)
+    assert one.given.actual.value == pytest.approx(other.given.actual.value)
+
+
+def test_calibration_makes_costs_what_they_promise_and_smaller(binary):
+    p, labels = binary
+    selection = refocal.calibrate(p[:2000], labels[:2000], input="probs", method="isotonic")
+    report = selection.report(p[2000:], labels[2000:], costs=[[0, 1], [4, 0]])
+    costs = report.costs
+    assert costs.costs == ((0.0, 1.0), (4.0, 0.0))
+    assert costs.chosen.actual.low <= costs.chosen.promised <= costs.chosen.actual.high
+    assert costs.chosen.actual.value < costs.given.actual.value
+    before, after = p[2000:] >= 0.2, selection.predict_proba(p[2000:])[:, 1] >= 0.2
+    assert costs.changed == pytest.approx(np.mean(before != after), abs=2e-3)
+    page = render_page(report)
+    assert f"{100 * costs.changed:.2f}% of the decisions change." in page
+    assert f"<td>{costs.given.promised:.4f}</td>" in page
+
+
+def test_costs_of_errors_are_the_error_rate():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(4), size=500)
+    labels = rng.integers(0, 4, size=500)
+    report = refocal.evaluate(probs, labels, input="probs", costs=1 - np.eye(4))
+    assert report.costs.given.actual.value == pytest.approx(report.given.measures["error"].value)
+    assert report.costs.given.promised == pytest.approx(1 - probs.max(axis=1).mean())
+    assert (report.costs.chosen, report.costs.changed) == (None, 0.0)
+    assert report.thresholds is None
+
+
+def test_the_page_shows_the_decisions_at_one_half(binary):
+    p, labels = binary
+    report = refocal.evaluate(p, labels, input="probs", class_names=("stays", "<i>leaves</i>"))
+    page = render_page(report)
+    flagged = np.sum(p >= 0.5)
+    assert f"<td id='decision-given-flagged'>{flagged:,}</td>" in page
+    assert "decision-chosen" not in page.partition("<script")[0]
+    assert "<bdi>&lt;i&gt;leaves&lt;/i&gt;</bdi> is at least the threshold" in page
+
+
+def test_numbers_in_words():
+    probs = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]])
+    found = sweep_thresholds([probs, probs[:, ::-1]], np.array([0, 0, 1]), None)
+    assert describe_threshold(found, 49, "given", total=3) == {
+        "flagged": "2",
+        "precision": "50.0%",
+        "recall": "100.0%",
+        "alarms": "1",
+        "missed": "0",
+        "cost": "333.3",
+    }
+    assert describe_threshold(found, 98, "given", total=3)["precision"] == "–"
+    assert describe_changed(found, 49, total=3) == "3 decisions change (100.0%)."
+    assert describe_changed(found, 84, total=3) == "1 decision changes (33.3%)."
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ([[0, 1]], r"costs must be numbers of shape \(2, 2\), got shape \(1, 2\)"),
+        ([["a", "b"], ["c", "d"]], r"costs must be numbers of shape \(2, 2\)"),
+        ([[0, np.inf], [1, 0]], "costs must be finite"),
+    ],
+)
+def test_wrong_costs_are_refused(binary, costs, message):
+    with pytest.raises(ValueError, match=message):
+        refocal.evaluate(*binary, input="probs", costs=costs)
