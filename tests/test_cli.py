@@ -478,6 +478,29 @@ def test_binary_scores_of_one_column(tmp_path, monkeypatch, capsys):
     assert chosen["parameters"]["temperature"] == pytest.approx(3, rel=0.2)
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+@pytest.mark.parametrize("shape", [(2000,), (2000, 2)])
+def test_one_column_in_one_column_out(tmp_path, monkeypatch, capsys, suffix, shape):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    log_odds = rng.uniform(-6, 6, 2000)
+    labels = (rng.random(2000) < 1 / (1 + np.exp(-log_odds / 2 - 1))).astype(int)
+    split = np.where(np.arange(2000) % 2 == 0, "val", "test")
+    scores = log_odds if len(shape) == 1 else np.stack([0 * log_odds, log_odds], axis=1)
+    Predictions(scores, input="logits", labels=labels, split=split).write(f"scores{suffix}")
+    made = ("--save", "cal.json", "--out", f"probs{suffix}", "--json")
+    status, shown, _ = run(capsys, "calibrate", f"scores{suffix}", *made)
+    assert status == 0
+    assert json.loads(shown)["rule"].startswith("Platt scaling was chosen: ")
+    assert run(capsys, "apply", "cal.json", f"scores{suffix}", "--out", f"all{suffix}")[0] == 0
+    probs = load("cal.json").predict_proba(scores)
+    expected = probs[:, 1] if len(shape) == 1 else probs
+    for name, rows in (("probs", split == "test"), ("all", split != "")):
+        found = Predictions.read(f"{name}{suffix}")
+        assert found.input == "probs"
+        np.testing.assert_allclose(found.scores.reshape(expected[rows].shape), expected[rows])
+
+
 def test_a_missing_extra_is_named_with_its_command(files, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     test = Predictions.read("test.npz")
