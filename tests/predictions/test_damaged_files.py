@@ -8,6 +8,8 @@ import tracemalloc
 import zipfile
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from refocal.predictions import Predictions, PredictionsReader
@@ -120,6 +122,17 @@ def test_an_encrypted_archive(tmp_path):
     data[data.index(b"PK\1\2") + 8] |= 1  # the flags of the directory
     path.write_bytes(data)
     assert_rejected(path, "logits: is encrypted")
+
+
+def test_a_claimed_number_of_classes_allocates_nothing(tmp_path):
+    scores = pa.array([], pa.list_(pa.float64(), 5_000_000))
+    pq.write_table(pa.table({"logits": scores, "label": pa.array([], pa.int64())}), tmp_path / "a.parquet")
+    tracemalloc.start()
+    try:
+        assert_rejected(tmp_path / "a.parquet", "there are no rows")
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_claims_beyond_the_file_allocate_nothing(tmp_path):

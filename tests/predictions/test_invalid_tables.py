@@ -124,7 +124,7 @@ def test_class_names_of_parquet(names, message, tmp_path):
 
 def test_number_of_rows_differs_from_the_header():
     place = Place(Path("a.parquet"))
-    opened = OpenFile("logits", Classes(LabelCoding(("0", "1")), None), 5, FileSize(5, 3), place, iter([Columns(GOOD)]))
+    opened = OpenFile("logits", Classes(LabelCoding(2), None), 5, FileSize(5, 3), place, iter([Columns(GOOD)]))
     with pytest.raises(
         PredictionsError, match=r"a\.parquet: contains 3 rows, but its header says 5: the file is damaged"
     ):

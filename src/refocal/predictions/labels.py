@@ -16,6 +16,7 @@ from refocal.predictions.header import Header, ask, describe_names
 LabelKind = Literal["numbers", "booleans", "text"]
 _WHOLE = re.compile(r"(?:0|[1-9][0-9]{0,6})(?:\.0*)?")
 _BOOLEANS = ("false", "true")
+_MOST_CLASSES = 1_000_000  # with names that count from 1
 _TRUE = "true is the second class"
 # pairs of labels whose second one is evidently the class that a probability is about; all are in sorted order
 _OBVIOUS = [
@@ -36,20 +37,28 @@ RawLabels = np.ndarray | CodedText
 
 @dataclass(frozen=True)
 class LabelCoding:
-    """The label of each class, as text and in the order of the classes."""
+    """The label of each class.
 
-    values: tuple[str, ...]
+    Attributes:
+        classes: Number of classes. A damaged file may claim any number, so nothing of that size is made from it.
+        names: The labels as text, in the order of the classes; None if they are whole numbers from `first` on.
+        first: The label of the first class, if labels are numbers.
+    """
 
-    @classmethod
-    def from_zero(cls, classes: int) -> LabelCoding:
-        """Make the coding of labels 0, 1, ..."""
-        return cls(tuple(map(str, range(classes))))
+    classes: int
+    names: tuple[str, ...] | None = None
+    first: int = 0
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The label of each class, as text."""
+        return self.names or tuple(str(self.first + index) for index in range(self.classes))
 
     @cached_property
     def _numbers(self) -> np.ndarray | None:
-        """The labels as numbers; None if they are words."""
-        found = [int(float(value)) for value in self.values if _WHOLE.fullmatch(value)]
-        return np.array(found) if len(found) == len(self.values) else None
+        """The names as numbers; None if they are words."""
+        found = [int(float(value)) for value in self.names or () if _WHOLE.fullmatch(value)]
+        return np.array(found) if len(found) == self.classes else None
 
     def decode(self, raw: RawLabels, place: Place) -> np.ndarray:
         """Turn labels into class indices. Labels that are such indices already are not checked."""
@@ -60,44 +69,53 @@ class LabelCoding:
                 row = int(np.argmax(found < 0))
                 raise self._refuse(repr(raw.values[raw.codes[row]][:100]), row, place)
             return found
-        numbers = self._numbers
         if raw.dtype.kind == "b":
-            pair = [self._find(str(word)) if numbers is None else self._find(str(int(word))) for word in (False, True)]
+            words = ("False", "True") if self.names is not None and self._numbers is None else ("0", "1")
+            pair = [self._find(word) for word in words]
             if -1 in pair:
                 raise self._refuse(str(bool(raw[0])), 0, place)
             return np.where(raw, pair[1], pair[0])
-        if raw.dtype.kind not in "iuf":
+        return self._decode_numbers(raw, place) if raw.dtype.kind in "iuf" else raw
+
+    def _decode_numbers(self, raw: np.ndarray, place: Place) -> np.ndarray:
+        numbers = self._numbers
+        if self.names is None and self.first == 0:
             return raw
-        if numbers is None:
-            raise self._refuse(str(raw[0]), 0, place)
-        if numbers[0] == 0 and numbers[-1] == len(numbers) - 1 and (np.diff(numbers) == 1).all():
-            return raw
-        order = np.argsort(numbers)
-        found = order[np.minimum(np.searchsorted(numbers[order], raw), len(numbers) - 1)]
-        wrong = numbers[found] != raw
+        if self.names is None:
+            found, wrong = (
+                raw - self.first,
+                ~((raw >= self.first) & (raw < self.first + self.classes) & (raw == np.floor(raw))),
+            )
+        elif numbers is None:
+            found, wrong = raw, np.ones(len(raw), dtype=bool)
+        else:
+            order = np.argsort(numbers)
+            found = order[np.minimum(np.searchsorted(numbers[order], raw), len(numbers) - 1)]
+            wrong = numbers[found] != raw
         if wrong.any():
             row = int(np.argmax(wrong))
             raise self._refuse(str(raw[row]), row, place)
-        return found.astype(np.int64)
+        return found
 
     @cached_property
     def _table(self) -> dict[str, int]:
-        return {value: index for index, value in enumerate(self.values)}
-
-    @cached_property
-    def _folded(self) -> dict[str, int]:
-        """The index of each label in lower case, if all are different in lower case, too."""
-        found = {value.lower(): index for index, value in enumerate(self.values)}
-        return found if len(found) == len(self.values) else {}
+        """The index of each name, and of each name in lower case if they are different in lower case, too."""
+        names = self.names or ()
+        folded = {name.lower(): index for index, name in enumerate(names)}
+        return {**(folded if len(folded) == len(names) else {}), **{name: index for index, name in enumerate(names)}}
 
     def _find(self, text: str) -> int:
-        if text in self._table:
-            return self._table[text]
-        whole = self._numbers is not None and _WHOLE.fullmatch(text)
-        return self._table.get(str(int(float(text))), -1) if whole else self._folded.get(text.lower(), -1)
+        """Return the index of a label in text, -1 if there is none."""
+        whole = str(int(float(text))) if _WHOLE.fullmatch(text) else None
+        if self.names is None:
+            index = -1 if whole is None else int(whole) - self.first
+            return index if 0 <= index < self.classes else -1
+        spellings = (text, text.lower(), text if whole is None else whole)
+        return next((self._table[spelling] for spelling in spellings if spelling in self._table), -1)
 
     def _refuse(self, found: str, row: int, place: Place) -> Exception:
-        listed = describe_names(self.values)
+        last = self.first + self.classes - 1
+        listed = f"{self.first} to {last}" if self.names is None else describe_names(self.names)
         message = (
             f"must be one of the classes {listed}, got {found}; name the label of each class with {ask('classes')}"
         )
@@ -134,7 +152,7 @@ def settle_classes(
         given: The label of each class, if the caller names them.
     """
     names = stored_names or header.class_names
-    zero = LabelCoding.from_zero(classes)
+    zero = LabelCoding(classes)
     if given is not None:
         return _accept(tuple(given), classes, names, place)
     if kind == "booleans":
@@ -142,11 +160,11 @@ def settle_classes(
             message = f"booleans are labels of two classes, but there are {classes}"
             raise place.error(message, column=place.labels)
         named = names is not None and {name.lower() for name in names} == set(_BOOLEANS)
-        return Classes(LabelCoding(names if names and named else _BOOLEANS), names, () if named else (_TRUE,))
+        return Classes(LabelCoding(2, names if names and named else _BOOLEANS), names, () if named else (_TRUE,))
     if kind is None or (kind == "numbers" and stored_names is not None):
         return Classes(zero, names)
     if names is not None and (kind == "text" or all(map(_WHOLE.fullmatch, names))):
-        return Classes(LabelCoding(names), names)
+        return Classes(LabelCoding(classes, names), names)
     if kind == "numbers":
         return _from_one(classes, names) if _start_at_one(scan(), classes) else Classes(zero, names)
     return _order(_distinct(scan(), classes), classes, header.positive, place)
@@ -154,24 +172,24 @@ def settle_classes(
 
 def _accept(given: tuple[str, ...], classes: int, names: tuple[str, ...] | None, place: Place) -> Classes:
     """Take the labels that the caller names; they are class names, too, unless they say no more than the index."""
-    if given == LabelCoding.from_zero(len(given)).values:  # as many as another file of the data set has classes
-        return Classes(LabelCoding.from_zero(classes), names)
+    if given == LabelCoding(len(given)).values:  # as many as another file of the data set has classes
+        return Classes(LabelCoding(classes), names)
     if len(given) != classes or len(set(given)) < classes:
         message = f"classes must name each of {classes} classes once, got {describe_names(given)}"
         raise place.error(message)
     plain = tuple(value.lower() for value in given) == _BOOLEANS
-    return Classes(LabelCoding(given), names or (None if plain else given))
+    return Classes(LabelCoding(classes, given), names or (None if plain else given))
 
 
 def _from_one(classes: int, names: tuple[str, ...] | None = None) -> Classes:
-    coding = LabelCoding(tuple(str(number) for number in range(1, classes + 1)))
+    coding = LabelCoding(classes, first=1)
     return Classes(coding, names or coding.values, (f"labels start at 1, classes: 1 to {classes}",))
 
 
 def _start_at_one(labels: Iterator[RawLabels], classes: int) -> bool:
     """Whether label 0 never occurs and label K does; the first label outside 1 to K settles it."""
     top = 0
-    for some in labels:
+    for some in labels if classes <= _MOST_CLASSES else ():
         if isinstance(some, CodedText) or not (some.min(initial=1) >= 1 and some.max(initial=0) <= classes):
             return False
         top = max(top, int(some.max(initial=0)))
@@ -193,16 +211,16 @@ def _distinct(labels: Iterator[RawLabels], classes: int) -> list[str]:
 def _order(found: list[str], classes: int, positive: str | None, place: Place) -> Classes:
     """Order the classes of labels in words: the one that the scores are about is the second of two."""
     lower = {value.lower() for value in found}
-    zero = LabelCoding.from_zero(classes)
+    zero = LabelCoding(classes)
     if not found:
         return Classes(zero, None)
     if classes == 2 and lower <= set(_BOOLEANS):
-        return Classes(LabelCoding(_BOOLEANS), None, (_TRUE,))
+        return Classes(LabelCoding(2, _BOOLEANS), None, (_TRUE,))
     if all(map(_WHOLE.fullmatch, found)):
         numbers = {int(float(value)) for value in found}
         if max(numbers) < classes:
             return Classes(zero, None)
-        if min(numbers) == 1 and max(numbers) == classes:
+        if min(numbers) == 1 and max(numbers) == classes <= _MOST_CLASSES:
             return _from_one(classes)
     values = sorted(found, key=lambda value: (value.lower(), value))
     if classes == 2 and len(values) == 1:
@@ -217,7 +235,7 @@ def _order(found: list[str], classes: int, positive: str | None, place: Place) -
         values = [value for value in values if value != positive] + [positive]
     obvious = classes == 2 and (positive in values or tuple(value.lower() for value in values) in _OBVIOUS)
     how = "" if obvious else f" (in sorted order; change it with {ask('classes')})"
-    return Classes(LabelCoding(tuple(values)), tuple(values), (f"classes: {describe_names(values)}{how}",))
+    return Classes(LabelCoding(classes, tuple(values)), tuple(values), (f"classes: {describe_names(values)}{how}",))
 
 
 def _complete(only: str, positive: str | None) -> list[str]:

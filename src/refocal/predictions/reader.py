@@ -52,7 +52,6 @@ class PredictionsReader:
     class_names: tuple[str, ...] | None
     rows: int | None
     size: FileSize
-    columns: ColumnChoice
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class PredictionsReader:
         opened = self._stack.enter_context(self._format.open_reader(self.path, self._request))
         self.input, self.rows, self.class_names = opened.input, opened.rows, opened.classes.names
         self.size = opened.size
-        self.columns = replace(self._choice, classes=opened.classes.coding.values)
+        self._coding = opened.classes.coding
         self._blocks = check_blocks(opened, warn=self._warn)
         return self
 
@@ -84,6 +83,11 @@ class PredictionsReader:
     ) -> None:
         self._blocks = None
         self._stack.close()
+
+    @property
+    def columns(self) -> ColumnChoice:
+        """The choice that reads other files of the same data set in the same way."""
+        return replace(self._choice, classes=self._coding.values)
 
     def __iter__(self) -> Iterator[Predictions]:
         if self._blocks is None:
