@@ -236,3 +236,17 @@ def test_a_page_of_one_method_shows_each_diagram_once():
 def test_cells_of_a_table_carry_their_headings(page):
     cells = [attributes for tag, attributes in Outline(page).elements if tag == "td" and "data-label" in attributes]
     assert {cell["data-label"] for cell in cells} >= {"NLL", "ECE", "p-value", "Fit", "True class", "Change"}
+
+
+def test_a_binary_page_is_about_the_probability_of_class_1():
+    rng = np.random.default_rng(0)
+    p = rng.random(500)
+    report = evaluate(p, (rng.random(500) < p).astype(int), input="probs", class_names=("stays", "leaves"))
+    shown = "".join(Outline(render_page(report)).shown)
+    assert "If leaves gets a probability of 20%, is it true 20% of the time?" in shown
+    assert "Reliability diagram of P(y = 1), as given" in shown
+    assert "the mean probability of class 1 is" in shown
+    assert "Frequency of class 1" in shown
+    before_live = shown.partition("The map, live")[0]
+    assert "predicted probability (%)" in before_live
+    assert "confidence (%)" not in before_live

@@ -146,7 +146,7 @@ def build_live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
     )
 
 
-def build_tiles(given: Method, chosen: Method) -> str:
+def build_tiles(given: Method, chosen: Method, *, binary: bool) -> str:
     """The headline numbers before and after; only once if nothing changes."""
     methods = (chosen,) if given.chosen else (given, chosen)
     parts = [
@@ -158,8 +158,9 @@ def build_tiles(given: Method, chosen: Method) -> str:
         if all(name in method.measures for method in methods)
     ]
     pairs = [words.mean_confidence_and_accuracy(method) for method in methods]
-    parts.append(_tile("Mean confidence", *(words.format_percent(sure) for sure, _ in pairs)))
-    parts.append(_tile("Accuracy", *(words.format_percent(right) for _, right in pairs)))
+    labels = ("Mean probability of class 1", "Frequency of class 1") if binary else ("Mean confidence", "Accuracy")
+    columns = zip(labels, zip(*pairs, strict=True), strict=True)
+    parts += [_tile(label, *(words.format_percent(value) for value in values)) for label, values in columns]
     return "".join(parts)
 
 
@@ -173,24 +174,26 @@ def build_legend(report: Report) -> str:
     return f"<b class='before'>{isolate(given.title)}</b> → <b class='after'>{isolate(chosen.title)}</b>"
 
 
-def describe_confidence(drawn: Sequence[tuple[str, str, Method]]) -> str:
-    """Mean confidence and accuracy in words, of each method with its label and color."""
+def describe_confidence(drawn: Sequence[tuple[str, str, Method]], *, binary: bool) -> str:
+    """Mean confidence and accuracy, or P(y = 1) and frequency, in words, of each method with its label and color."""
     lines = []
     for label, series, method in drawn:
         sure, right = words.mean_confidence_and_accuracy(method)
         if math.isnan(sure):
             continue
         gap = f"{abs(100 * (sure - right)):.1f}"
-        off = f"{gap} points {'too sure' if sure > right else 'not sure enough'}" if gap != "0.0" else "as it should be"
-        lines.append(
-            f"<p class='lead'><b class='{series}'>{label}</b>, it is on average "
-            f"<b>{words.format_percent(sure)}</b> sure and <b>{words.format_percent(right)}</b> right: {off}.</p>"
+        high, low = ("too high", "too low") if binary else ("too sure", "not sure enough")
+        off = f"{gap} points {high if sure > right else low}" if gap != "0.0" else "as it should be"
+        means = f"<b>{words.format_percent(sure)}</b>", f"<b>{words.format_percent(right)}</b>"
+        text = (
+            f"the mean probability of class 1 is {means[0]}, and its frequency {means[1]}"
+            if binary
+            else f"it is on average {means[0]} sure and {means[1]} right"
         )
+        lines.append(f"<p class='lead'><b class='{series}'>{label}</b>, {text}: {off}.</p>")
+    what = "their probability of class 1" if binary else "the confidence in their predicted class"
     scale = " Both halves have the same scale." if len(drawn) > 1 else ""
-    return (
-        "".join(lines) + "<p class='note'>Number of samples by the confidence in their predicted class, in 20 equal "
-        f"parts.{scale}</p>"
-    )
+    return "".join(lines) + f"<p class='note'>Number of samples by {what}, in 20 equal parts.{scale}</p>"
 
 
 def _tile(label: str, *values: str) -> str:

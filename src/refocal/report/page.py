@@ -47,7 +47,7 @@ def render_page(report: Report) -> str:
         answer=markup.escape_text(answer),
         reasons="".join(f"<p>{markup.escape_text(sentence)}</p>" for sentence in reasons),
         legend=markup.build_legend(report),
-        tiles=markup.build_tiles(report.given, report.chosen),
+        tiles=markup.build_tiles(report.given, report.chosen, binary=report.task == "binary"),
         meta=f"{regime}{markup.describe_data(report)}",
         overview=build_overview(report),
         links="\n".join(f'<a href="#{section.name}">{section.link}</a>' for section in sections),

@@ -20,9 +20,9 @@ _CLASS_AXES = ("predicted probability (%)", "observed frequency (%)")
 _GAMMA_RANGE = (-0.9, 10.0)
 _TEMPERATURE_RANGE = (0.1, 10.0)
 _HOW_TO_READ = (
-    "<p>Of the predictions made with 80% confidence, are 80% correct? Then the dot lies on the diagonal. The gray band "
-    "shows where the dots of a calibrated model lie, given sampling noise. A <span class='key-out'>filled</span> dot "
-    "is outside it, a hollow one inside. The bars below count the samples.</p>"
+    "Then the dot lies on the diagonal. The gray band shows where the dots of a calibrated model lie, given sampling "
+    "noise. A <span class='key-out'>filled</span> dot is outside it, a hollow one inside. The bars below count the "
+    "samples."
 )
 
 
@@ -71,7 +71,8 @@ def build_overview(report: Report) -> str:
     """The diagram beside the verdict; empty if the report was measured from sums."""
     chart = draw_overview(report)
     colors = "" if report.chosen.given else ", <b class='before'>before</b> and <b class='after'>after</b>"
-    caption = "On the diagonal, confidence is right. Filled dots are further off than chance allows."
+    what = "probability" if report.task == "binary" else "confidence"
+    caption = f"On the diagonal, the {what} is right. Filled dots are further off than chance allows."
     return f"<figure><figcaption>Reliability{colors}. {caption}</figcaption>{chart}</figure>" if chart else ""
 
 
@@ -80,7 +81,7 @@ def draw_overview(report: Report, *, name: str = "overview") -> str:
     pairs = [(series, method.diagram) for series, _, method in _series(report) if method.diagram is not None]
     if not pairs:
         return ""
-    return svg.draw_overview(pairs, title="Reliability diagram at a glance", axes=_AXES, name=name)
+    return svg.draw_overview(pairs, title="Reliability diagram at a glance", axes=_axes(report), name=name)
 
 
 def _series(report: Report) -> list[tuple[str, str, Method]]:
@@ -88,6 +89,10 @@ def _series(report: Report) -> list[tuple[str, str, Method]]:
     if report.chosen.given:
         return [("after", words.GIVEN_TITLE, report.given)]
     return [("before", "Before", report.given), ("after", "After", report.chosen)]
+
+
+def _axes(report: Report) -> tuple[str, str]:
+    return _CLASS_AXES if report.task == "binary" else _AXES
 
 
 def _caption(series: str, label: str, method: Method) -> str:
@@ -110,17 +115,22 @@ def _reliability(report: Report) -> Section | None:
     if not drawn:
         return None
     alone = len(drawn) == 1
+    binary = report.task == "binary"
+    what = "P(y = 1)" if binary else "the top label"
     figures = []
     for (series, label, method), diagram in drawn:
         when = "as given" if alone else series
         chart = svg.draw_reliability(
-            diagram, name=series, series=series, title=f"Reliability diagram of the top label, {when}", axes=_AXES
+            diagram, name=series, series=series, title=f"Reliability diagram of {what}, {when}", axes=_axes(report)
         )
         numbers = markup.build_bins_table(diagram, name=when)
         below = "" if alone else f"<details><summary>Numbers, {when}</summary>{numbers}</details>"
         figures.append(f"<figure>{_caption(series, label, method)}{chart}{below}</figure>{numbers if alone else ''}")
     heading = "Reliability" if alone else "Reliability, before and after"
-    return Section("reliability", "Reliability", heading, f"{_HOW_TO_READ}<div class='pair'>{''.join(figures)}</div>")
+    question = f"If {markup.isolate(report.class_names[1])} gets a probability of 20%, is it true 20% of the time?"
+    question = question if binary else "Of the predictions made with 80% confidence, are 80% correct?"
+    content = f"<p>{question} {_HOW_TO_READ}</p><div class='pair'>{''.join(figures)}</div>"
+    return Section("reliability", "Reliability", heading, content)
 
 
 def _classes(report: Report) -> Section | None:
@@ -172,11 +182,12 @@ def _confidence(report: Report) -> Section | None:
     counts = {series: method.histogram for series, _, method in drawn if method.histogram is not None}
     if not counts:
         return None
-    content = (
-        f"<div class='beside'><figure>{svg.draw_histogram(counts)}</figure>"
-        f"<div>{markup.describe_confidence([(label, series, method) for series, label, method in drawn])}</div></div>"
-    )
-    return Section("confidence", "Confidence", "Confidence" + (", before and after" if len(drawn) > 1 else ""), content)
+    binary = report.task == "binary"
+    word = "Probability" if binary else "Confidence"
+    chart = svg.draw_histogram(counts, what="probability of class 1" if binary else "confidence")
+    text = markup.describe_confidence([(label, series, method) for series, label, method in drawn], binary=binary)
+    content = f"<div class='beside'><figure>{chart}</figure><div>{text}</div></div>"
+    return Section("confidence", word, word + (", before and after" if len(drawn) > 1 else ""), content)
 
 
 def _live(report: Report) -> Section | None:

@@ -295,7 +295,7 @@ def calibrate(
         "method": method,
         "gamma": gamma,
         "class_weights": None if weight is None else np.asarray(weight).tolist(),
-        "label_smoothing": label_smoothing,
+        "label_smoothing": label_smoothing or None,
         "detached": detached,
         "fitted_samples": len(indices),
     }

@@ -51,8 +51,8 @@ def draw_overview(
     return _svg(inner, name=name, series="after", size=(360, 350), title=title, description=description)
 
 
-def draw_histogram(counts: Mapping[str, tuple[int, ...]]) -> str:
-    """Draw a histogram of confidence: bars upward before and downward after, or only upward, on one scale."""
+def draw_histogram(counts: Mapping[str, tuple[int, ...]], *, what: str = "confidence") -> str:
+    """Draw a histogram of `what`: bars upward before and downward after, or only upward, on one scale."""
     left, width, bottom = _BARS_LEFT, _BARS_WIDTH, _BARS_TOP + _BARS_HEIGHT
     highest = [max(values) for values in counts.values()]
     scale = _BARS_HEIGHT / max(sum(highest), 1)
@@ -67,7 +67,7 @@ def draw_histogram(counts: Mapping[str, tuple[int, ...]]) -> str:
             bars.append(
                 f"<rect class='{series}' x='{left + index * step + 1:.1f}' width='{step - 2:.1f}' "
                 f"y='{middle - value * scale if up else middle:.1f}' height='{value * scale:.1f}'>"
-                f"<title>{when}confidence {share}: {words.format_count(value)} samples</title></rect>"
+                f"<title>{when}{what} {share}: {words.format_count(value)} samples</title></rect>"
             )
     ticks = "".join(
         f"<text class='label' x='{left + width * tick / 100:g}' y='{bottom + 18}' text-anchor='middle'>{tick}</text>"
@@ -78,25 +78,27 @@ def draw_histogram(counts: Mapping[str, tuple[int, ...]]) -> str:
         f"<text class='label' x='{left - 8}' y='{y + 4:.1f}' text-anchor='end'>{format_short_count(value)}</text>"
         for value, y in heights
     )
+    # The name below stands where the bars are short.
+    free, anchor = (left, "start") if _mode(list(counts.values())[-1]) > 0.5 else (left + width, "end")
     names = (
-        f"<text class='name before' x='{left}' y='{_BARS_TOP - 8}'>before ↑</text>"
-        f"<text class='name after' x='{left}' y='{bottom}'>after ↓</text>"
+        f"<text class='name before' x='{left + width}' y='{_BARS_TOP - 8}' text-anchor='end'>before ↑</text>"
+        f"<text class='name after' x='{free}' y='{bottom}' text-anchor='{anchor}'>after ↓</text>"
     )
     inner = (
         f"{''.join(bars)}<line class='axis' x1='{left}' x2='{left + width}' y1='{middle:.1f}' y2='{middle:.1f}'/>"
         f"{'' if alone else names}{limits}{ticks}<text class='label' x='{left + width / 2:g}' y='{bottom + 36}' "
-        "text-anchor='middle'>confidence (%)</text>"
+        f"text-anchor='middle'>{what} (%)</text>"
     )
     modes = [words.format_percent(_mode(values), 0) for values in counts.values()]
     largest = [words.format_count(value) for value in highest]
-    first = "Bars for 20 equal parts of the confidence. Most samples lie near "
+    first = f"Bars for 20 equal parts of the {what}. Most samples lie near "
     description = f"{first}{modes[0]}; the largest bar holds {largest[0]} samples."
     if not alone:
         description = (
             f"{first}{modes[0]} before and near {modes[1]} after; the largest bars hold {largest[0]} and {largest[1]} "
             "samples."
         )
-    title = "Histogram of confidence" + ("" if alone else ", before and after")
+    title = f"Histogram of {what}" + ("" if alone else ", before and after")
     return _svg(inner, name="histogram", series="bars", size=(400, 280), title=title, description=description)
 
 
