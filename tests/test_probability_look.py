@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 import refocal
 from refocal import calibrators, metrics
 from refocal._check import find_probability_look
+from refocal.predictions import ColumnChoice, Predictions, PredictionsError, PredictionsReader
 from refocal.report import cross_calibrate
 
 RNG = np.random.default_rng(0)
@@ -154,3 +155,24 @@ def test_the_word_is_checked():
         settings = {} if use.__name__ == "fit" else {"input": "odds"}
         with pytest.raises(ValueError, match="input must be one of 'logits', 'probs', got 'odds'"):
             use(LOGITS, LABELS, **settings)
+
+
+@pytest.mark.parametrize("name", ["scores.npz", "scores.csv", "scores.parquet"])
+@pytest.mark.parametrize("scores", [PROBS, ONE], ids=["rows", "column"])
+def test_files_of_logits(tmp_path, name, scores):
+    if not name.endswith("npz"):
+        pytest.importorskip("pyarrow")
+    labels = LABELS if scores.ndim > 1 else BINARY
+    Predictions(scores, input="logits", labels=labels).write(tmp_path / name)
+    message = "logits.* look like probabilities: every .*; choose with --prob, .* or with logit if they are logits"
+    with pytest.raises(PredictionsError, match=message):
+        Predictions.read(tmp_path / name)
+    with pytest.raises(PredictionsError, match=message), PredictionsReader(tmp_path / name) as blocks:
+        list(blocks)
+    pattern = "logit*"
+    logits = Predictions.read(tmp_path / name, columns=ColumnChoice(logit=pattern))
+    probs = Predictions.read(tmp_path / name, columns=ColumnChoice(prob=pattern))
+    assert (logits.input, probs.input) == ("logits", "probs")
+    np.testing.assert_array_equal(logits.scores, probs.scores)
+    Predictions(scores, input="probs", labels=labels).write(tmp_path / name, overwrite=True)
+    assert Predictions.read(tmp_path / name).input == "probs"

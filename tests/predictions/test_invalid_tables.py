@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from refocal.predictions import PredictionsError
+from refocal.predictions import ColumnChoice, PredictionsError
 from refocal.predictions.checks import Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.labels import Classes, LabelCoding
@@ -128,4 +128,4 @@ def test_number_of_rows_differs_from_the_header():
     with pytest.raises(
         PredictionsError, match=r"a\.parquet: contains 3 rows, but its header says 5: the file is damaged"
     ):
-        list(check_blocks(opened))
+        list(check_blocks(opened, ColumnChoice()))

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from refocal._check import Input
+from refocal._check import Input, find_probability_look
 from refocal.predictions import checks, formats
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsError, PredictionsWarning
+from refocal.predictions.header import ask
 from refocal.predictions.labels import RawLabels
 from refocal.predictions.predictions import Predictions
 from refocal.predictions.protocol import FileSize, OpenFile, Request
@@ -75,7 +76,7 @@ class PredictionsReader:
         self.input, self.rows, self.class_names = opened.input, opened.rows, opened.classes.names
         self.size = opened.size
         self._coding = opened.classes.coding
-        self._blocks = check_blocks(opened, warn=self._warn)
+        self._blocks = check_blocks(opened, self._choice, warn=self._warn)
         return self
 
     def __exit__(
@@ -98,9 +99,10 @@ class PredictionsReader:
 
 def read_whole(path: Path, columns: ColumnChoice | None, *, carry: bool, data_set: Sequence[Path]) -> Predictions:
     """Read a whole file."""
-    request = _make_request(path, columns or ColumnChoice(), data_set, carry=carry)._replace(whole=True)
+    choice = columns or ColumnChoice()
+    request = _make_request(path, choice, data_set, carry=carry)._replace(whole=True)
     with formats.find_format(path).open_reader(path, request) as opened:
-        return Predictions._join(list(check_blocks(opened)))
+        return Predictions._join(list(check_blocks(opened, choice)))
 
 
 def _make_request(path: Path, choice: ColumnChoice, data_set: Sequence[Path], *, carry: bool) -> Request:
@@ -117,8 +119,11 @@ def _scan(paths: Sequence[Path], choice: ColumnChoice) -> Iterator[RawLabels]:
             return
 
 
-def check_blocks(opened: OpenFile, *, warn: bool = True) -> Iterator[Predictions]:
-    """Check the blocks of an open file; all must have the same number of classes."""
+def check_blocks(opened: OpenFile, choice: ColumnChoice, *, warn: bool = True) -> Iterator[Predictions]:
+    """Check the blocks of an open file; all must have the same number of classes.
+
+    Logits that look like probabilities are rejected, unless the choice of columns says that they are logits.
+    """
     place = opened.place
     assert place.path is not None
     guesses = [*opened.guesses, *opened.classes.guesses]
@@ -127,6 +132,9 @@ def check_blocks(opened: OpenFile, *, warn: bool = True) -> Iterator[Predictions
     for columns in opened.blocks:
         scores, normalized = checks.normalize_rounded(columns.scores, opened.input)
         checked = checks.check_columns(columns._replace(scores=scores), opened.input, place)
+        if opened.input == "logits" and choice.logit is None and (look := find_probability_look(checked.scores)):
+            message = f"look like probabilities: {look}; choose with {ask('prob')}, or with logit if they are logits"
+            raise place.error(message, column=place.name_scores("logits"))
         classes = checked.scores.shape[1:]
         if form is None and class_names is not None:
             class_names = checks.check_class_names(class_names, checks.count_classes(checked.scores.shape), place)
