@@ -249,7 +249,9 @@ SITUATIONS = (
 
 def measure_truth(situation: Situation) -> tuple[float, float]:
     """The true ECE, and the largest true error in the frequency of a class, from many samples and no labels."""
-    probs, eta = situation.draw(np.random.default_rng(99), 400_000 if situation.samples < 60_000 else 1)
+    rng = np.random.default_rng(99)
+    classes = situation.draw(rng, 1)[0].size
+    probs, eta = situation.draw(rng, 4_000_000 // max(10, classes))
     if probs.ndim == 1:
         confidence, chance, gaps = probs, eta, np.array([np.mean(probs - eta)])
     else:
