@@ -72,7 +72,7 @@ def test_text_is_a_short_plain_table(fitted):
     lines = str(fitted).splitlines()
     assert lines[0] == fitted.verdict.sentences[0]
     assert lines[1] == "test data: 800 samples, 3 classes"
-    assert lines[3].split() == ["method", "NLL", "Brier", "ECE", "Error", "p-value"]
+    assert lines[3].split() == ["method", "NLL", "Brier", "ECE,", "debiased", "Error", "p-value"]
     assert len({len(line) for line in lines[3:-1]}) == 1
     assert f"{fitted.chosen.measures['nll'].value:.4f}" in next(line for line in lines if " * " in line)
     assert lines[-1] == "* recommended"

@@ -12,6 +12,7 @@ import pytest
 
 import sample
 from refocal.maps.posterior import posterior_from_logits
+from refocal.metrics import ece
 from refocal.report.evaluation import evaluate
 from refocal.report.live import map_two_classes, measure_rows
 from refocal.report.page import render_page, save_page
@@ -206,6 +207,17 @@ def test_numbers_of_the_rows_are_those_of_the_probabilities(report, gamma, tempe
     np.testing.assert_allclose(live.nll, log_scores(probs, labels).mean(), rtol=1e-9)
     assert live.error == wrong.mean()
     assert sum(live.diagram.count) == len(labels)
+
+
+def test_two_classes_are_measured_by_the_probability_of_the_second():
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((300, 2))
+    labels = (rng.random(300) < 0.3).astype(int)
+    live = measure_rows(Slider.pack(logits, labels, gamma=0.0, temperature=1.0), gamma=2.0, temperature=1.5)
+    positive = posterior_from_logits(logits / 1.5, gamma=2.0)[:, 1]
+    np.testing.assert_allclose(live.ece, ece(positive, labels, task="binary"), atol=1e-6)
+    np.testing.assert_allclose(live.confidence, positive.mean(), rtol=1e-6)
+    assert live.error == np.mean((positive > 0.5) != labels)
 
 
 def test_map_is_the_identity_without_gamma_and_temperature():

@@ -25,13 +25,17 @@ class Live:
 
 
 def measure_rows(slider: Slider, *, gamma: float, temperature: float) -> Live:
-    """Measure Psi^gamma(softmax(logits / T)) on the slider's rows, with ECE over 15 equal-width bins."""
+    """Measure Psi^gamma(softmax(logits / T)) on the slider's rows, with ECE over 15 equal-width bins.
+
+    Two classes are measured by P(y = 1), more by the confidence in the most probable class.
+    """
     rows, labels = slider.rows(), np.asarray(slider.labels)
     log_probs = posterior_from_logits(rows, gamma=gamma, temperature=temperature, log=True)
     probs = np.exp(log_probs)
     wrong = np.argmax(rows, axis=1) != labels  # the map does not change the most probable class
-    confidence = probs.max(axis=1)
-    bins = equal_width_bins(confidence, ~wrong, bins=BINS)
+    binary = probs.shape[1] == 2
+    confidence, came_true = (probs[:, 1], labels == 1) if binary else (probs.max(axis=1), ~wrong)
+    bins = equal_width_bins(confidence, came_true, bins=BINS)
     variance = equal_width_bins(confidence, confidence * (1 - confidence), bins=BINS).correct
     held = bins.samples > 0
     count = bins.samples[held]

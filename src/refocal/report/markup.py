@@ -37,7 +37,11 @@ def build_methods_table(report: Report) -> str:
     head = [("Method", "words", "")]
     head += [(words.describe_measure(name).label, "number", words.describe_measure(name).meaning) for name in names]
     tested = any(method.p_value is not None for method in report.methods)
-    head += [("p-value", "number", "of the hypothesis that the confidence is calibrated")] if tested else []
+    head += (
+        [("p-value", "number", "of tests of calibration: small if the probabilities cannot be trusted")]
+        if tested
+        else []
+    )
     head += [("Fit", "number", "")]
     rows: list[Row] = []
     for method in report.methods:
@@ -78,7 +82,10 @@ def build_glossary(report: Report) -> str:
     entries = [words.describe_measure(name) for name in words.list_measures(report)]
     terms = "".join(f"<dt>{escape_text(entry.label)}</dt><dd>{escape_text(entry.meaning)}</dd>" for entry in entries)
     if any(method.p_value is not None for method in report.methods):
-        terms += "<dt>p-value</dt><dd>probability that calibrated confidence looks at least this far off by chance</dd>"
+        terms += (
+            "<dt>p-value</dt><dd>probability that calibrated probabilities look at least this far off by chance, in "
+            "tests of confidence, class frequencies and each class; below 5%, the probabilities cannot be trusted</dd>"
+        )
     return f"<details class='glossary'><summary>What the columns mean</summary><dl>{terms}</dl></details>"
 
 
@@ -121,8 +128,8 @@ def build_bins_table(diagram: Diagram, *, name: str) -> str:
     )
 
 
-def build_live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
-    """ECE, NLL, error and mean confidence of the live section. The script changes the last line."""
+def build_live_table(rows: Iterable[tuple[str, str, Live]], *, mean: str) -> str:
+    """ECE, NLL, error and the mean (which `mean` names) of the live section. The script changes the last line."""
     lines = []
     settings = list(rows)
     for index, (title, where, live) in enumerate(settings):
@@ -137,7 +144,7 @@ def build_live_table(rows: Iterable[tuple[str, str, Live]]) -> str:
         row = " id='now-row' class='now'" if now else ""
         lines.append(f"<tr{row}><th scope='row'>{title}{small}</th>{cells}</tr>")
     headings = "".join(
-        f"<th scope='col'>{label}</th>" for label in ("Setting", f"ECE, {BINS} bins", "NLL", "Error", "Mean confidence")
+        f"<th scope='col'>{label}</th>" for label in ("Setting", f"ECE, {BINS} bins", "NLL", "Error", mean)
     )
     return (
         "<div class='scroll live-table' tabindex='0' role='region' aria-label='Measured on these rows'><table>"

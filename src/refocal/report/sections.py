@@ -196,12 +196,18 @@ def _live(report: Report) -> Section | None:
         return None
     fitted = measure_rows(slider, gamma=slider.gamma, temperature=slider.temperature)
     title = "Reliability of these rows at the current setting"
-    live = svg.draw_reliability(fitted.diagram, name="live", series="live", title=title, axes=_AXES)
+    live = svg.draw_reliability(fitted.diagram, name="live", series="live", title=title, axes=_axes(report))
     template = resources.files("refocal.report").joinpath("assets", "live.html").read_text("utf-8")
     content = Template(template).substitute(
         live=live,
         map=svg.draw_map(gamma=slider.gamma, temperature=slider.temperature),
-        **_controls(slider, fitted, samples=report.samples, tried=len(report.methods) > 1),
+        **_controls(
+            slider,
+            fitted,
+            samples=report.samples,
+            tried=len(report.methods) > 1,
+            mean="Mean probability of class 1" if report.task == "binary" else "Mean confidence",
+        ),
     )
     return Section("play", "The map, live", "The map, live", content)
 
@@ -212,7 +218,7 @@ def _changes(report: Report) -> Section | None:
     return Section("changed", "Changed most", "Changed most", markup.build_changes_table(report))
 
 
-def _controls(slider: Slider, fitted: Live, *, samples: int, tried: bool) -> dict[str, str]:
+def _controls(slider: Slider, fitted: Live, *, samples: int, tried: bool, mean: str) -> dict[str, str]:
     """The text of the live section and the positions of its sliders."""
     gamma, temperature = slider.gamma, slider.temperature
     low_t, high_t = min(_TEMPERATURE_RANGE[0], temperature), max(_TEMPERATURE_RANGE[1], temperature)
@@ -238,7 +244,7 @@ def _controls(slider: Slider, fitted: Live, *, samples: int, tried: bool) -> dic
         "log_t": _exact(math.log10(temperature)),
         "log_t_min": _exact(math.log10(low_t)),
         "log_t_max": _exact(math.log10(high_t)),
-        "live_table": markup.build_live_table([*lines, ("Now", where, fitted)]),
+        "live_table": markup.build_live_table([*lines, ("Now", where, fitted)], mean=mean),
     }
 
 

@@ -47,19 +47,20 @@ function logPosterior(z, at, K, gamma, T, out) {
   return top;
 }
 
-// Computes error, NLL, mean confidence, ECE and the reliability diagram over equal-width bins (a, b].
+// Computes error, NLL, mean confidence (for two classes, mean P(y = 1)), ECE and the reliability diagram over equal-width bins (a, b].
 function measureRows(logits, labels, K, gamma, T, bins) {
   const N = labels.length, row = new Float64Array(K);
   const count = new Float64Array(bins), sure = new Float64Array(bins);
   const right = new Float64Array(bins), variance = new Float64Array(bins);
   let nll = 0, wrong = 0, confidence = 0;
   for (let i = 0; i < N; i++) {
-    const top = logPosterior(logits, i * K, K, gamma, T, row), p = Math.exp(row[top]);
+    const top = logPosterior(logits, i * K, K, gamma, T, row), claim = K === 2 ? 1 : top, p = Math.exp(row[claim]);
     const bin = Math.min(Math.max(Math.ceil(p * bins) - 1, 0), bins - 1);
     count[bin] += 1;
     sure[bin] += p;
     variance[bin] += p * (1 - p);
-    if (top === labels[i]) right[bin] += 1; else wrong += 1;
+    if (claim === labels[i]) right[bin] += 1;
+    if (top !== labels[i]) wrong += 1;
     nll -= row[labels[i]];
     confidence += p;
   }
