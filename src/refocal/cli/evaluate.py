@@ -17,6 +17,7 @@ from refocal.cli.options import (
     add_memory,
     add_option,
 )
+from refocal.cli.questions import add_questions, read_questions, reject_questions
 
 if TYPE_CHECKING:
     from refocal.cli.comparison import Column
@@ -46,6 +47,7 @@ def add_parser(commands: Commands) -> None:
         help="seed that chooses rows of files larger than --memory",
     )
     add_columns(command)
+    add_questions(command)
     add_force(command)
     add_memory(command)
     add_engine(command, meaning=MEASURING_ENGINE, owner="refocal.scale.measuring:evaluate")
@@ -66,6 +68,8 @@ def run(options: Namespace) -> None:
         raise ValueError(msg)
     per_score = memory.FITTING if options.report else memory.MEASURING
     why = memory.find_excess(options, files, per_score=per_score) if options.engine is None else None
+    if why or options.engine is not None:
+        reject_questions(options, why or "--engine reads block by block")
     if why:
         note(f"reading block by block: {why}")
     with track() as progress:
@@ -75,7 +79,7 @@ def run(options: Namespace) -> None:
         else:
             columns = [column for source in sources for column in _read(options, source, files, progress.step)]
             _check_one(options, [column.name for column in columns])
-            reports = [_measure(column, progress.step, by_class=bool(options.report)) for column in columns]
+            reports = [_measure(options, column, progress.step) for column in columns]
             tests = comparison.test_pairs(columns, progress.step)
     if options.report:
         reports[0] = record_command(options, reports[0])
@@ -89,7 +93,8 @@ def _read(options: Namespace, source: Source, files: Sequence[str], progress: Ca
     from refocal.cli.inputs import choose_columns, list_splits, read_source
 
     progress(f"reading {source.name}")
-    predictions = read_source(source, choose_columns(options), split=options.split, data_set=files)
+    carry = bool(options.slice)
+    predictions = read_source(source, choose_columns(options), split=options.split, carry=carry, data_set=files)
     splits = list_splits(predictions, source.name)
     if len(splits) < 2:
         return [Column(source.name, None, predictions)]
@@ -148,7 +153,7 @@ def _show(options: Namespace, reports: Sequence[Report], tests: Sequence[dict[st
         show(options, comparison.build_table(reports, tests), content)
 
 
-def _measure(column: Column, progress: Callable[[str], None], *, by_class: bool) -> Report:
+def _measure(options: Namespace, column: Column, progress: Callable[[str], None]) -> Report:
     import numpy as np
 
     from refocal.report import evaluate
@@ -161,6 +166,7 @@ def _measure(column: Column, progress: Callable[[str], None], *, by_class: bool)
         input=predictions.input,
         sample_weight=predictions.sample_weight,
         class_names=predictions.class_names,
-        by_class=by_class,
+        by_class=bool(options.report),
         source=column.name,
+        **read_questions(options, predictions),
     )
