@@ -1,4 +1,4 @@
-"""--slice and --costs of the command evaluate."""
+"""--slice and --costs of the commands."""
 
 from __future__ import annotations
 
@@ -40,3 +40,21 @@ def test_wrong_questions_are_refused(table, capsys):
     assert "--costs must be a file of JSON" in run(capsys, "--costs", "costs.json")[2]
     assert "--slice needs all rows in memory, but" in run(capsys, "--slice", "region", "--memory", "1K")[2]
     assert "--costs needs all rows in memory, but" in run(capsys, "--costs", "costs.json", "--engine", "local")[2]
+
+
+@pytest.mark.parametrize("how", [[], ["--holdout", "0.5"], ["--test", "test2.csv"]])
+def test_calibrate_answers_them_before_and_after(table, capsys, how):
+    Path("test2.csv").write_text(Path("test.csv").read_text(encoding="utf-8"), encoding="utf-8")
+    asked = ["--slice", "region", "--costs", "costs.json", "--method", "platt", "--json"]
+    assert main(["calibrate", "test.csv", *how, *asked]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [each["value"] for each in content["slices"]] == ["north", "south"]
+    assert sum(each["samples"] for each in content["slices"]) == content["samples"]
+    assert content["slices"][0]["chosen"] is not None
+    assert content["costs"]["chosen"] is not None
+
+
+def test_calibrate_refuses_them_block_by_block(table, capsys):
+    for more in (["--memory", "1K"], ["--engine", "local"]):
+        assert main(["calibrate", "test.csv", "--slice", "region", *more]) == 1
+        assert "--slice needs all rows in memory, but" in capsys.readouterr().err

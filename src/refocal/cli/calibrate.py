@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from refocal.cli.data_sets import given
@@ -17,6 +18,7 @@ from refocal.cli.options import (
     add_memory,
     add_option,
 )
+from refocal.cli.questions import add_questions, read_questions, reject_questions
 
 if TYPE_CHECKING:
     from refocal.cli.data_sets import Source
@@ -85,6 +87,7 @@ def add_parser(commands: Commands) -> None:
     command.add_argument("--out", metavar="FILE", help="write the calibrated test predictions: .npz, .parquet or .csv")
     command.add_argument("--report", metavar="FILE", help="write a report: .html or .json")
     add_columns(command)
+    add_questions(command)
     add_force(command)
     add_memory(command)
     add_engine(command, meaning=MEASURING_ENGINE, owner="refocal.scale.fitting:calibrate")
@@ -105,29 +108,32 @@ def run(options: Namespace) -> None:
     files = [*val.files, *([] if test is None else test.files)]
     check_outputs(options, files)
     if options.engine is not None:
+        reject_questions(options, "--engine reads block by block")
         _run_blocks(options, val, test, settings)
         return
     if why := memory.find_excess(options, files, per_score=memory.FITTING):
         if options.out:
             msg = f"--out needs all rows in memory, but {why}"
             raise ValueError(msg)
+        reject_questions(options, why)
         note(f"reading block by block: {why}")
         _run_blocks(options, val, test, settings)
         return
     source = (test or val).name
+    ask = partial(read_questions, options)
     with track() as progress:
         progress.step(f"reading {val.name}")
-        first, second = read_val_and_test(val, test, choose_columns(options), carry=bool(options.out))
+        first, second = read_val_and_test(val, test, choose_columns(options), carry=bool(options.out or options.slice))
         _check_loss(options, max([1, *first.scores.shape[1:]]))
         if second is not None:
             _reject_holdout(options)
-            outcome = fit_and_measure(first, second, settings, source, progress.step)
+            outcome = fit_and_measure(first, second, settings, source, progress.step, ask=ask)
         elif options.holdout is not None:
             outcome = hold_out_and_measure(
-                first, settings, source, progress.step, share=options.holdout, **given(options, "seed")
+                first, settings, source, progress.step, ask=ask, share=options.holdout, **given(options, "seed")
             )
         else:
-            outcome = cross_fit(first, settings, source, progress.step, **given(options, "seed"))
+            outcome = cross_fit(first, settings, source, progress.step, ask=ask, **given(options, "seed"))
     finish(options, outcome)
 
 

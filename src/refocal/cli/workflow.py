@@ -15,6 +15,8 @@ from refocal.cli.output import show, show_line
 from refocal.predictions import Predictions
 from refocal.report import Report, Selection, build_table, calibrate, cross_calibrate, hold_out
 
+Ask = Callable[[Predictions], dict[str, Any]]  # what else to ask about the measured predictions
+
 
 class Outcome(NamedTuple):
     """Fitted calibrators, and what was measured.
@@ -45,7 +47,13 @@ def fit(val: Predictions, settings: dict[str, Any], progress: Callable[[str], No
 
 
 def fit_and_measure(
-    val: Predictions, test: Predictions, settings: dict[str, Any], source: str, progress: Callable[[str], None]
+    val: Predictions,
+    test: Predictions,
+    settings: dict[str, Any],
+    source: str,
+    progress: Callable[[str], None],
+    *,
+    ask: Ask = lambda _: {},
 ) -> Outcome:
     """Fit calibrators to predictions, and measure them on others."""
     selection = fit(val, settings, progress)
@@ -56,6 +64,7 @@ def fit_and_measure(
         class_names=test.class_names,
         source=source,
         progress=progress,
+        **ask(test),
     )
     return Outcome(selection, test, report)
 
@@ -66,17 +75,24 @@ def hold_out_and_measure(
     source: str,
     progress: Callable[[str], None],
     *,
+    ask: Ask = lambda _: {},
     share: float,
     **seed: Any,
 ) -> Outcome:
     """Fit calibrators to a random part of the predictions, and measure them on the rest."""
     rows = hold_out(len(whole), share, **seed)
-    found = fit_and_measure(whole.take(rows.fitted), whole.take(rows.measured), settings, source, progress)
+    found = fit_and_measure(whole.take(rows.fitted), whole.take(rows.measured), settings, source, progress, ask=ask)
     return found._replace(report=replace(found.report, protocol=rows.protocol))
 
 
 def cross_fit(
-    whole: Predictions, settings: dict[str, Any], source: str, progress: Callable[[str], None], **seed: Any
+    whole: Predictions,
+    settings: dict[str, Any],
+    source: str,
+    progress: Callable[[str], None],
+    *,
+    ask: Ask = lambda _: {},
+    **seed: Any,
 ) -> Outcome:
     """Fit calibrators to all predictions, and measure each row by fits to other rows."""
     found = cross_calibrate(
@@ -87,6 +103,7 @@ def cross_fit(
         class_names=whole.class_names,
         source=source,
         progress=progress,
+        **ask(whole),
         **seed,
         **settings,
     )
