@@ -243,6 +243,12 @@ SITUATIONS = (
         truth_of(beta(1, 1), lambda p: np.clip(p + 0.08 * np.sin(4 * np.pi * p), 0, 1)),
         WRONG,
     ),
+    Situation(
+        "binary, 6 points up and down from bin to bin",
+        10_000,
+        truth_of(beta(1, 1), lambda p: np.clip(p + 0.06 * np.where(np.floor(15 * p) % 2, 1, -1), 0, 1)),
+        WRONG,
+    ),
     Situation("binary, wrong above 0.9 only", 10_000, truth_of(beta(1, 1), lambda p: np.where(p > 0.9, 0.8, p)), WRONG),
 )
 

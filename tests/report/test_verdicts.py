@@ -51,7 +51,7 @@ def test_words_of_a_binary_verdict():
     assert report.shown_classes == ()
     assert report.verdict.regime == "too high"
     assert report.verdict.sentences[0] == "The probabilities of fraud are too high."
-    assert "points (3.6 times) too high" in report.verdict.sentences[1]
+    assert "times) too high" in report.verdict.sentences[1]
     assert "Where the probability of fraud is" in report.verdict.sentences[2]
     low = evaluate(truth / 2, labels, input="probs")
     assert low.verdict.sentences[0] == "The probabilities of class 1 are too low."
@@ -99,10 +99,35 @@ def test_trust_says_what_would_have_been_seen():
     labels = (rng.random((20_000, 1)) > np.cumsum(probs, axis=1)[:, :-1]).sum(axis=1)
     report = evaluate(probs, labels, input="probs")
     assert report.verdict.regime == "calibrated"
-    assert (
-        f"An error (ECE) above {100 * report.given.diagnosis.detectable:.1f} points would"
-        in report.verdict.sentences[2]
-    )
+    limit = 100 * report.given.diagnosis.detectable
+    assert report.verdict.sentences[2].startswith(f"An error above {limit:.1f} points (ECE")
     few = evaluate(probs[:100], labels[:100], input="probs")
     assert few.verdict.regime == "unclear"
     assert "100 samples are too few" in few.verdict.sentences[0]
+
+
+def test_errors_that_alternate_from_bin_to_bin_are_seen():
+    rng = np.random.default_rng(5)
+    p = rng.random(10_000)
+    side = np.where(np.floor(15 * p) % 2, 1, -1)
+    labels = (rng.random(10_000) < np.clip(p + 0.06 * side, 0, 1)).astype(int)
+    report = evaluate(p, labels, input="probs")
+    assert report.verdict.regime not in benchmark.RIGHT
+    assert report.given.diagnosis.failed("bins")
+
+
+def test_a_few_failures_of_certain_claims_are_seen():
+    rng = np.random.default_rng(6)
+    p = np.where(np.arange(6000) % 2, rng.random(6000), 0.0)
+    labels = (rng.random(6000) < p).astype(int)
+    labels[:6:2] = 1
+    report = evaluate(p, labels, input="probs")
+    assert report.given.diagnosis.p_value == pytest.approx(0, abs=1e-12)
+    assert not any("times too low" in sentence for sentence in report.verdict.sentences)
+
+
+def test_three_samples_tell_nothing():
+    report = evaluate(np.array([0.5, 0.6, 0.4]), np.array([1, 1, 0]), input="probs")
+    assert report.verdict.regime == "unclear"
+    assert report.verdict.sentences[-1] == "No error would have been seen reliably in so few samples."
+    assert "right" not in report.verdict.sentences[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import scipy
 
 from refocal._check import Input
 from refocal.metrics.inputs import ArrayLike, Events, Sample, Task, concatenate_events, read
+from refocal.metrics.reliability import calibration_test
 from refocal.stats import calibrated_sums
 from refocal.stats.calibrated_sums import LEVELS, LevelSums
 
@@ -16,7 +18,7 @@ FALSE_ALARM = 0.05
 POWER = 0.95
 _DESCRIBED = 5  # classes whose worst range is looked for
 _ALL = np.ones((1, LEVELS), dtype=bool)
-_RANGES = ((0.0, 0.01), (0.01, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 0.99), (0.99, 1.0))
+_EDGES = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class CalibrationCheck:
 
     Attributes:
         name: "confidence" (of the top label), "frequencies" (of the classes, or of y = 1), "classes" (the probabilities
-            of each class), or "probabilities" (of y = 1).
+            of each class), "probabilities" (of y = 1), or "bins" (the ECE of the confidence, or of P(y = 1)).
         p_value: Corrected for the number of tests.
         classes: The classes that fail on their own, the smallest p-value first.
     """
@@ -86,7 +88,8 @@ class Diagnosis:
         slope: How the gaps grow with the claim, in standard errors: negative if high claims come true too rarely and
             low ones too often (overconfident), positive if it is the other way around.
         range: The range of confidence, or of P(y = 1), in which the claims fail most clearly.
-        detectable: The calibration error (ECE) that would have been seen with a probability of 0.95.
+        detectable: The calibration error that would have been seen with a probability of 0.95, if it keeps its sign
+            over an eighth of the information.
         detectable_frequency: The error in the frequency of any one class that would have been seen likewise.
     """
 
@@ -115,14 +118,15 @@ def diagnose(
 ) -> Diagnosis:
     """Test whether probabilities can be trusted: confidence, class frequencies, and each class.
 
-    A test of the top label's confidence alone does not notice errors that cancel. So this runs three tests for the task
-    "multiclass": of the top label's confidence, of the frequencies of the classes, and of each class's probability. For
-    "binary" it runs two: of the frequency of y = 1 and of P(y = 1). Holm's method corrects for their number: calibrated
+    A test of the top label's confidence alone does not notice errors that cancel. For the task "multiclass" these tests
+    run: of the top label's confidence, of the frequencies of the classes, of each class's probability, and of ECE. For
+    "binary": of the frequency of y = 1, of P(y = 1), and of ECE. Holm's method corrects for their number: calibrated
     probabilities fail any of them with a probability of at most 5%.
 
-    Each test compares sums of outcome minus probability with their distribution for calibrated probabilities: over all
-    samples, and over 2, 4 and 8 groups of samples with similar probabilities. Tails come from a saddlepoint
-    approximation, and the p-values of the groups are combined by the Cauchy combination test.
+    The test of ECE is `calibration_test`. The others compare sums of outcome minus probability with their distribution
+    for calibrated probabilities: over all samples, over 2, 4 and 8 groups of samples with similar probabilities, and
+    over nearly certain claims. Tails come from a saddlepoint approximation, and the p-values of the groups are combined
+    by the Cauchy combination test.
 
     Args:
         scores: As for `ece`.
@@ -153,6 +157,8 @@ def diagnose(
     own = calibrated_sums.sum_levels(events.confidence.astype(np.float64), events.correct, events.weights)
     by_class = own if sample.classes == 1 else _sum_classes(sample)
     checks = _check_binary(own) if sample.classes == 1 else _check_classes(sample, own, by_class)
+    binned = calibration_test(events.confidence, events.correct, sample_weight=events.weights, task="binary")
+    checks.append(CalibrationCheck("bins", binned.p_value))
     adjusted = calibrated_sums.adjust_holm(np.array([check.p_value for check in checks]))
     level = FALSE_ALARM / len(checks)
     total = own.weight.sum()
@@ -222,7 +228,7 @@ def _sum_classes(sample: Sample) -> LevelSums:
     classes, cells = sample.classes, sample.classes * LEVELS
     sums = np.zeros((4, cells))
     for block in sample.prob_blocks():
-        probs = block.scores.astype(np.float64)
+        probs = np.clip(block.scores.astype(np.float64), 0.0, 1.0)
         weight = np.ones(len(probs)) if block.weights is None else block.weights
         index = calibrated_sums.find_levels(probs) + LEVELS * np.arange(classes)
         each = np.broadcast_to(weight[:, None], probs.shape)
@@ -243,9 +249,7 @@ def _class_events(sample: Sample, index: int) -> Events:
 
 def _measure_slope(sums: LevelSums) -> float:
     """The residuals' slope over the claims, in standard errors."""
-    variance = sums.variance
-    if not variance.any():
-        return 0.0
+    variance = np.maximum(sums.variance, 1e-9 * sums.squared_weight)  # certain claims have none
     claim = np.divide(sums.claimed, sums.weight, out=np.zeros(LEVELS), where=sums.weight > 0)
     away = claim - np.average(claim, weights=variance)
     spread = float(np.sqrt((away**2 * variance).sum()))
@@ -254,9 +258,9 @@ def _measure_slope(sums: LevelSums) -> float:
 
 def _find_worst_range(events: Events) -> RangeGap:
     """Find the range of probabilities whose sum of residuals has the smallest p-value."""
-    claims = events.confidence.astype(np.float64)
+    claims = np.clip(events.confidence.astype(np.float64), 0.0, 1.0)
     found = []
-    for low, high in _RANGES:
+    for low, high in itertools.pairwise(_EDGES):
         inside = (claims > low if low else claims >= low) & (claims <= high)
         weight = events.scale[inside]
         if not weight.any():

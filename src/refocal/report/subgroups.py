@@ -83,6 +83,8 @@ def measure_slices(
         columns: Values as text (N,), by the name of the column.
     """
     parts = [(name, value, column == value) for name, column in columns.items() for value in sorted(set(column))]
+    if sample_weight is not None:
+        parts = [(name, value, rows) for name, value, rows in parts if sample_weight[rows].any()]
     measured = [[_measure_slice(probs, labels, sample_weight, rows) for _, _, rows in parts] for probs in methods]
     corrected = [_correct(calibrations) for calibrations in measured]
     return tuple(
@@ -137,7 +139,7 @@ def _measure(
         if enough
         else Estimate(metrics.ece(predicted, came_true, **common))
     )
-    p_value = metrics.calibration_test(predicted, came_true, **common).p_value if test and enough else None
+    p_value = metrics.diagnose(predicted, came_true, **common).p_value if test and enough else None
     gap = mean - observed
     return SubgroupCalibration(mean, observed, Estimate(gap, gap - half, gap + half), ece, p_value)
 

@@ -11,6 +11,7 @@ from refocal.report.words import format_number, format_p_value, format_percent, 
 _SLIGHT = 0.01  # a smaller ECE rarely matters
 _TOO_MUCH = 0.05  # if so large an error cannot be ruled out, the question stays open
 _STEEP = 2.0  # standard errors of a slope that is there
+_LEAST_FOR_FACTOR = 1e-4  # of a smaller probability, a factor tells nothing
 _NAMED = 3  # classes that a sentence names
 
 
@@ -62,9 +63,9 @@ def _find_regime(given: Method, found: Diagnosis, class_names: Sequence[str], sa
     slightly = "slightly " if ece < _SLIGHT else ""
     if len(class_names) == 2:
         return _find_binary_regime(found, _call(class_names[1]), ece, slightly)
-    if found.failed("confidence") is None:
+    if found.failed("confidence") is None and found.failed("bins") is None:
         what = "class frequencies" if found.failed("frequencies") else "probabilities of some classes"
-        return "miscalibrated", f"The {what} are wrong, although the confidence in the predicted class is right"
+        return "miscalibrated", f"The {what} are wrong, although the confidence in the predicted class shows no error"
     gap = found.predicted - found.observed
     if abs(gap) < ece / 2:
         return "miscalibrated", "These scores are too sure in some places and not sure enough in others"
@@ -107,11 +108,9 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
     gap = found.predicted - found.observed
     if binary:
         off = f"{_points(abs(gap))}{_say_factor(found)} too {'high' if gap > 0 else 'low'}"
-        size = off if found.failed("frequencies") else "right"
-        sentences = [
-            f"On average they are {size}: {format_percent(found.predicted)} predicted, "
-            f"{format_percent(found.observed)} observed {tested}."
-        ]
+        means = f"{format_percent(found.predicted)} predicted, {format_percent(found.observed)} observed"
+        size = f"they are {off}: {means}" if found.failed("frequencies") else means
+        sentences = [f"On average, {size} {tested}."]
     else:
         sentences = [
             f"On average they are {format_percent(found.predicted)} sure and {format_percent(found.observed)} right "
@@ -119,7 +118,7 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
         ]
     if found.p_value > FALSE_ALARM:
         return [*sentences, _say_detectable(found, binary=binary)]
-    if binary:
+    if binary and found.range.p_value <= FALSE_ALARM:
         sentences.append(_say_range(_call(class_names[1]), found.range))
     if (failed := found.failed("frequencies")) and failed.classes:
         listed = "; ".join(
@@ -133,14 +132,14 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
         assert worst.range is not None  # the first ones have it
         sentences.append(_say_range(_call(class_names[worst.index]), worst.range))
         if len(failed.classes) > 1:
-            names = ", ".join(class_names[each.index] for each in failed.classes[1 : 1 + _NAMED])
+            names = ", ".join(_call(class_names[each.index]) for each in failed.classes[1 : 1 + _NAMED])
             more = len(failed.classes) - 1 - _NAMED
             sentences.append(f"The same test fails for {names}{f' and {more:,} more' if more > 0 else ''}.")
     low = given.measures["ece"].low
     if low is not None and low <= 0 and found.p_value < 0.001:
         sentences.append(
-            "The interval of ECE reaches 0 although the tests are clear: they also look at the direction of the gaps "
-            "and at each class, which ECE averages away."
+            "The interval of ECE reaches 0 although the tests are clear: they also look at the direction of the gaps"
+            f"{'' if binary else ' and at each class'}, which ECE averages away."
         )
     return sentences
 
@@ -148,7 +147,7 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
 def _say_factor(found: Diagnosis) -> str:
     """Say by which factor the mean is off, if it is small."""
     small, large = sorted((found.predicted, found.observed))
-    return f" ({large / small:.1f} times)" if small > 0 and large < 0.1 else ""
+    return f" ({large / small:.1f} times)" if small >= _LEAST_FOR_FACTOR and large < 0.1 else ""
 
 
 def _are_few(classes: Sequence[ClassGap], found: Diagnosis, among: int) -> bool:
@@ -168,7 +167,7 @@ def _say_range(class_name: str, gap: RangeGap) -> str:
     numbers = (
         f"{format_percent(gap.predicted, digits)} on average, but {format_percent(gap.observed, digits)} came true"
     )
-    if gap.high <= 0.1 and gap.observed > 0:
+    if gap.high <= 0.1 and min(gap.predicted, gap.observed) >= _LEAST_FOR_FACTOR:
         factor = gap.predicted / gap.observed
         size = f"{factor:.1f} times too high" if factor > 1 else f"{1 / factor:.1f} times too low"
     else:
@@ -179,9 +178,14 @@ def _say_range(class_name: str, gap: RangeGap) -> str:
 
 def _say_detectable(found: Diagnosis, *, binary: bool) -> str:
     """Say which errors would have been seen."""
-    error = f"An error (ECE) above {_points(found.detectable)} would have been seen with {POWER:.0%} probability"
+    if found.detectable >= 1:
+        return "No error would have been seen reliably in so few samples."
+    error = (
+        f"An error above {_points(found.detectable)} (ECE, in an eighth of the samples or more) would have been seen "
+        f"with {POWER:.0%} probability"
+    )
     what = "an average error" if binary else "an error in the frequency of a class"
-    return f"{error}; so would {what} above {_points(found.detectable_frequency)}."
+    return f"{error}; so would {what} above {_points(min(found.detectable_frequency, 1.0))}."
 
 
 def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, changed: float) -> list[str]:
@@ -205,8 +209,8 @@ def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, ch
         )
     elif after.detectable > _TOO_MUCH:
         sentences.append(
-            f"After it, no sign of miscalibration is left ({_p(after.p_value)}), but only an error (ECE) above "
-            f"{_points(after.detectable)} would have been seen."
+            f"After it, no sign of miscalibration is left ({_p(after.p_value)}), but only an error above "
+            f"{_points(min(after.detectable, 1.0))} would have been seen."
         )
     else:
         sentences.append(f"After it, no sign of miscalibration is left ({_p(after.p_value)}).")
@@ -223,6 +227,7 @@ def _say_left(after: Diagnosis, class_names: Sequence[str]) -> str:
         else "class frequencies are off",
         "classes": "the probabilities of some classes are off",
         "probabilities": "the probabilities of some ranges are off",
+        "bins": "the probabilities of some bins are off",
     }
     return ", ".join(words[check.name] for check in after.checks if check.p_value <= FALSE_ALARM)
 

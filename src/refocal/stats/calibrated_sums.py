@@ -15,6 +15,7 @@ import scipy
 LEVELS = 128  # of log-odds; claims within a level count as equal
 _RANGE = 16.0  # log-odds beyond +-16 fall into the first and last level
 SCALES = (1, 2, 4, 8)  # numbers of groups, each with an equal part of the variance
+_END_SHARE = 0.1  # of the first and of the last level in a combined test
 _ITERATIONS = 60
 _FAR = 1.0  # standard deviations; below, no p-value matters and the normal distribution will do
 
@@ -40,7 +41,8 @@ class LevelSums(NamedTuple):
 
 
 def find_levels(claims: np.ndarray) -> np.ndarray:
-    """Return the level of each claimed probability."""
+    """Return the level of each claimed probability, which rounding may put beyond 0 or 1."""
+    claims = np.clip(claims, 0.0, 1.0)
     with np.errstate(divide="ignore"):
         odds = np.log(claims) - np.log1p(-claims)
     scaled = (np.clip(odds, -_RANGE, _RANGE) + _RANGE) * (LEVELS / (2 * _RANGE))
@@ -49,6 +51,7 @@ def find_levels(claims: np.ndarray) -> np.ndarray:
 
 def sum_levels(claims: np.ndarray, outcomes: np.ndarray, weights: np.ndarray | None) -> LevelSums:
     """Sum claims (N,) and outcomes (N,) in each level."""
+    claims = np.clip(claims, 0.0, 1.0)
     index = find_levels(claims)
     scale = np.ones(len(claims)) if weights is None else weights
     parts = (scale, scale**2, scale * claims, scale * outcomes)
@@ -56,14 +59,18 @@ def sum_levels(claims: np.ndarray, outcomes: np.ndarray, weights: np.ndarray | N
 
 
 def group_levels(sums: LevelSums) -> np.ndarray:
-    """Divide the levels into 1, 2, 4 and 8 groups of about equal variance: members (..., 15, LEVELS)."""
+    """Divide the levels into 1, 2, 4 and 8 groups of about equal variance: members (..., 17, LEVELS).
+
+    The last two groups are the first and the last level. Claims there are nearly certain and have next to no variance,
+    so that a failure among them would drown in the noise of any larger group.
+    """
     variance = sums.variance
     total = variance.sum(axis=-1, keepdims=True)
     position = _divide(np.cumsum(variance, axis=-1) - variance / 2, total)
     group = [np.minimum((position * scale).astype(np.intp), scale - 1) for scale in SCALES]
-    return np.concatenate(
-        [index[..., None, :] == np.arange(scale)[:, None] for index, scale in zip(group, SCALES, strict=True)], axis=-2
-    )
+    members = [index[..., None, :] == np.arange(scale)[:, None] for index, scale in zip(group, SCALES, strict=True)]
+    ends = np.broadcast_to(np.eye(LEVELS, dtype=bool)[[0, -1]], (*variance.shape[:-1], 2, LEVELS))
+    return np.concatenate([*members, ends], axis=-2)
 
 
 def sum_p_values(sums: LevelSums, members: np.ndarray) -> np.ndarray:
@@ -151,8 +158,9 @@ def combine(p_values: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def scale_shares() -> np.ndarray:
-    """The shares of the 15 groups of `group_levels`: each scale gets the same share."""
-    return np.concatenate([np.full(scale, 1 / (len(SCALES) * scale)) for scale in SCALES])
+    """The shares of the groups of `group_levels`: each scale gets the same share, each end a tenth."""
+    by_scale = [np.full(scale, (1 - 2 * _END_SHARE) / (len(SCALES) * scale)) for scale in SCALES]
+    return np.concatenate([*by_scale, np.full(2, _END_SHARE)])
 
 
 def adjust_holm(p_values: np.ndarray) -> np.ndarray:
@@ -167,8 +175,8 @@ def adjust_holm(p_values: np.ndarray) -> np.ndarray:
 def find_detectable(sums: LevelSums, *, level: float, power: float) -> float:
     """Return the calibration error that the combined test of one set of sums sees with a given probability.
 
-    The error is spread over groups in the way that is hardest to see: for each scale, all groups are equally many
-    standard errors off.
+    The error keeps its sign within each of up to 8 groups, and is spread over them in the way that is hardest to see:
+    all groups are equally many standard errors off.
 
     Args:
         sums: Arrays (LEVELS,).
@@ -185,7 +193,7 @@ def find_detectable(sums: LevelSums, *, level: float, power: float) -> float:
         start += scale
         if len(own) == 0:
             continue
-        limit = scipy.special.ndtri(1 - level / (2 * len(SCALES) * scale))
+        limit = scipy.special.ndtri(1 - (1 - 2 * _END_SHARE) * level / (2 * len(SCALES) * scale))
         each = 1 - (1 - power) ** (1 / len(own))  # power of each group if those of all of them are to have `power`
         largest = max(largest, float((limit + scipy.special.ndtri(each)) * np.sqrt(own).sum() / total))
     return largest
