@@ -50,8 +50,8 @@ def test_calibrate_answers_them_before_and_after(table, capsys, how):
     content = json.loads(capsys.readouterr().out)
     assert [each["value"] for each in content["slices"]] == ["north", "south"]
     assert sum(each["samples"] for each in content["slices"]) == content["samples"]
-    assert content["slices"][0]["chosen"] is not None
-    assert content["costs"]["chosen"] is not None
+    assert content["slices"][0]["chosen"]["predicted"] != content["slices"][0]["given"]["predicted"]
+    assert content["costs"]["chosen"].keys() == content["costs"]["given"].keys()
 
 
 def test_calibrate_refuses_them_block_by_block(table, capsys):

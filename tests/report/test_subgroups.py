@@ -8,7 +8,8 @@ import pytest
 import refocal
 from refocal import metrics
 from refocal.report.page import render_page
-from refocal.report.subgroups import adjust_by_holm, find_worst_classes
+from refocal.report.subgroups import find_worst_classes
+from refocal.stats.calibrated_sums import adjust_holm
 
 
 def draw(rows, classes, *, seed=0, scale=1.5):
@@ -136,7 +137,7 @@ def test_missing_values_are_a_slice():
 
 def test_holm_rejects_what_the_stepwise_procedure_rejects():
     p_values = np.random.default_rng(0).random(20) ** 3
-    steps = [adjust_by_holm(p_values)[i] <= 0.05 for i in range(20)]
+    steps = [adjust_holm(np.array(p_values))[i] <= 0.05 for i in range(20)]
     order = np.argsort(p_values)
     rejected = np.zeros(20, dtype=bool)
     for rank, index in enumerate(order):
@@ -144,7 +145,7 @@ def test_holm_rejects_what_the_stepwise_procedure_rejects():
             break
         rejected[index] = True
     assert steps == rejected.tolist()
-    assert adjust_by_holm([]) == []
+    assert len(adjust_holm(np.array([]))) == 0
 
 
 def test_wrong_slices_are_refused():

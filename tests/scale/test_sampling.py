@@ -97,7 +97,8 @@ def test_a_report_on_a_sample(tmp_path):
         assert {name: one.measures[name].value for name in two.measures} == {
             name: estimate.value for name, estimate in two.measures.items()
         }
-        assert one.p_value is not None
+        assert one.p_value == one.diagnosis.p_value
+        assert two.p_value is None
         assert one.measures["nll"].low < one.measures["nll"].value < one.measures["nll"].high
         assert sum(one.diagram.count) < 0.2 * sums.total_weight
     assert found.verdict.regime == "overconfident"

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from refocal import metrics
 from refocal.report.record import Estimate, Subgroup, SubgroupCalibration
 from refocal.stats.binning import BINS, class_sums
+from refocal.stats.calibrated_sums import adjust_holm
 
 Slices = Mapping[str, ArrayLike]
 _WORST = 10
@@ -93,23 +94,6 @@ def measure_slices(
     )
 
 
-def adjust_by_holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for their number.
-
-    Example:
-        >>> adjust_by_holm([0.04, 0.01, 0.5])
-        [0.08, 0.03, 0.5]
-
-    Reference: Holm: A simple sequentially rejective multiple test procedure. Scand. J. Statist. 6, 1979.
-    """
-    values = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(values, kind="stable")
-    factors = len(values) - np.arange(len(values))
-    adjusted = np.empty(len(values))
-    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1.0)
-    return adjusted.tolist()
-
-
 def _measure_slice(
     probs: np.ndarray, labels: np.ndarray, sample_weight: np.ndarray | None, rows: np.ndarray
 ) -> SubgroupCalibration:
@@ -146,7 +130,9 @@ def _measure(
 
 def _correct(calibrations: Sequence[SubgroupCalibration]) -> list[SubgroupCalibration]:
     tested = [(index, each.p_value) for index, each in enumerate(calibrations) if each.p_value is not None]
-    adjusted = dict(zip((index for index, _ in tested), adjust_by_holm([p for _, p in tested]), strict=True))
+    adjusted = dict(
+        zip((index for index, _ in tested), adjust_holm(np.array([p for _, p in tested])).tolist(), strict=True)
+    )
     return [replace(each, p_value=adjusted.get(index)) for index, each in enumerate(calibrations)]
 
 

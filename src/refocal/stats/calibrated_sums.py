@@ -164,7 +164,10 @@ def scale_shares() -> np.ndarray:
 
 
 def adjust_holm(p_values: np.ndarray) -> np.ndarray:
-    """Adjust p-values (M,) for their number, by Holm's method."""
+    """Adjust p-values (M,) for their number.
+
+    Reference: Holm: A simple sequentially rejective multiple test procedure. Scand. J. Statist. 6, 1979.
+    """
     order = np.argsort(p_values)
     stepped = np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1))
     adjusted = np.empty_like(stepped)
