@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 import refocal
 from refocal import calibrators, metrics
-from refocal._check import find_probability_look
+from refocal._probability_look import find_probability_look
 from refocal.predictions import ColumnChoice, Predictions, PredictionsError, PredictionsReader
 from refocal.report import cross_calibrate
 

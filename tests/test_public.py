@@ -40,6 +40,7 @@ BASE = {
     "refocal._documents",
     "refocal._files",
     "refocal._lazy",
+    "refocal._probability_look",
 }
 # what each room may import
 ROOMS = {
@@ -49,6 +50,7 @@ ROOMS = {
     "_documents": set(),
     "_files": set(),
     "_lazy": set(),
+    "_probability_look": {"numpy", "refocal._check"},
     "_program": set(),
     "maps": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.maps"},
     "stats": {"numpy", "scipy", "refocal.stats"},
@@ -63,7 +65,7 @@ ROOMS = {
     | {"refocal._arrays", "refocal._check", "refocal.maps", "refocal.calibrators.fit"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
-    | {"refocal.predictions"},
+    | {"refocal._probability_look", "refocal.predictions"},
     "report": {"numpy", "rich", "matplotlib", "refocal.maps", "refocal.stats", "refocal.metrics"}
     | {"refocal.calibrators", "refocal.report", "refocal"}
     | BASE,

@@ -9,6 +9,7 @@ import numpy as np
 from refocal import metrics
 from refocal.maps.minimizer import minimizer
 from refocal.maps.posterior import posterior_from_logits
+from refocal.report.answers import Subgroup, SubgroupCalibration
 from refocal.report.decisions import sweep_thresholds, weigh_costs
 from refocal.report.record import (
     Change,
@@ -17,8 +18,6 @@ from refocal.report.record import (
     Method,
     Report,
     Slider,
-    Subgroup,
-    SubgroupCalibration,
     Verdict,
     freeze,
 )

@@ -12,7 +12,7 @@ import pytest
 
 import sample
 from refocal.metrics import diagnosis
-from refocal.report import record
+from refocal.report import answers, record
 from refocal.report.record import Slider
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
@@ -50,7 +50,7 @@ def test_documented_keys_are_the_ones_written():
         "ThresholdDecisions": json.loads(sample.sample_report(200, 2).to_json())["thresholds"],
     }
     assert {name: list(example) for name, example in examples.items()} == keys
-    modules = {**vars(diagnosis), **vars(record)}
+    modules = {**vars(diagnosis), **vars(record), **vars(answers)}
     records = {name for name, value in modules.items() if dataclasses.is_dataclass(value) and name != "Sample"}
     assert records == set(keys)
     assert written["schema"] == record.SCHEMA

@@ -17,6 +17,7 @@ from refocal import _check
 from refocal._arrays import map_row_blocks, namespace
 from refocal._check import Input
 from refocal._containers import column_names, float_limits, is_frame, to_array, to_numpy
+from refocal._probability_look import TO_SAY, optional_input_word, resolve_input
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.conversion import check_probs, scores_to_logits
 from refocal.calibrators.training_data import (
@@ -178,7 +179,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     def _read_scores(self, X: Any, *, reset: bool) -> np.ndarray:
         """Check scores and convert them to logits (N, K)."""
-        _check.optional_input_word(self.input)
+        optional_input_word(self.input)
         given = to_array(X, "X")
         limits = float_limits(given)
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
@@ -190,7 +191,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         else:  # this calibrator needed no fit, so it has no number of columns to compare with
             self._check_columns(scores.shape[1])
         refit = f"this {type(self).__name__} takes logits: fit it with input='probs', or input='logits' if they are"
-        input = _check.resolve_input(self.input, scores, remedy=_check.TO_SAY if reset else refit)
+        input = resolve_input(self.input, scores, remedy=TO_SAY if reset else refit)
         if input == "probs":
             check_probs(scores, bits=limits.bits)
         return scores_to_logits(scores, input=input, limits=limits)

@@ -16,9 +16,9 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from refocal import _check
 from refocal._documents import parse_json, read_document
 from refocal._files import write_text
+from refocal._probability_look import optional_input_word
 from refocal.calibrators.attributes import Check, check_columns, check_labels
 from refocal.calibrators.base import Calibrator
 
@@ -124,7 +124,7 @@ def _restore(record: Any, within: str = "") -> Calibrator:
     values = dict(_items(learned, "learned", rules, within))
     _set_learned(calibrator, rules, values, within)
     try:
-        _check.optional_input_word(calibrator.input)
+        optional_input_word(calibrator.input)
         calibrator._check_settings(len(calibrator.classes_) if hasattr(calibrator, "classes_") else None)
     except (ValueError, TypeError, OverflowError) as error:
         msg = f"{within}parameters of {kind}: {error}"

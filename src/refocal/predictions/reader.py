@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from refocal._check import Input, find_probability_look
+from refocal._check import Input
+from refocal._probability_look import find_probability_look
 from refocal.predictions import checks, formats
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsError, PredictionsWarning

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from refocal.report import markup, words
-from refocal.report.record import CostDecisions, Report, ThresholdDecisions
+from refocal.report.answers import CostDecisions, ThresholdDecisions
+from refocal.report.record import Report
 
 _START = 0.5
 _QUANTITIES = (

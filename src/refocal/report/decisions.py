@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from refocal import _check
-from refocal.report.record import CostDecisions, CostOutcome, Estimate, ThresholdDecisions
+from refocal.report.answers import CostDecisions, CostOutcome, ThresholdDecisions
+from refocal.report.record import Estimate
 
 _TWO_SIDED_95 = 1.959964
 _PERCENT = range(1, 100)

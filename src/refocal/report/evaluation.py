@@ -14,6 +14,7 @@ import refocal
 from refocal import _check
 from refocal._arrays import namespace
 from refocal._check import Input
+from refocal._probability_look import resolve_input
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.metrics.defaults import LEVEL, RESAMPLES
 from refocal.report.decisions import read_costs, sweep_thresholds, weigh_costs
@@ -92,7 +93,7 @@ def evaluate(
     Reference: Mukhoti et al. (2020), Sec. 2.
     """
     data = TestData.of(scores, labels, sample_weight, class_names=class_names)
-    kind = _check.resolve_input(input, data.scores)
+    kind = resolve_input(input, data.scores)
     given = given_map(input=kind)
     return compare(
         [given],

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from refocal import _check
 from refocal._arrays import ClassWeights, namespace
 from refocal._check import Input
+from refocal._probability_look import resolve_input
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
 from refocal.report.choice import Choice
 from refocal.report.evaluation import POSTERIOR, Adjust, ScoreMap, Step, compare, given_map
@@ -264,7 +265,7 @@ def calibrate(
         msg = "method='posterior' needs gamma, the focusing parameter that the network was trained with"
         raise ValueError(msg)
     given = TestData.of(scores, labels, sample_weight, class_names=class_names)
-    kind = _check.resolve_input(input, given.scores)
+    kind = resolve_input(input, given.scores)
     indices = _class_indices(given.labels, given.scores.shape)
     if method == "auto" and len(indices) < _LEAST_FOR_AUTO:
         msg = f"method='auto' needs at least {_LEAST_FOR_AUTO} samples, got {len(indices)}: name a method instead"

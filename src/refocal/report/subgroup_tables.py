@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from refocal.report import markup, words
-from refocal.report.record import Estimate, Report, Subgroup, SubgroupCalibration
+from refocal.report.answers import Subgroup, SubgroupCalibration
+from refocal.report.record import Estimate, Report
 
 
 def build_worst_classes(report: Report) -> str:

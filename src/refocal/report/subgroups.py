@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from refocal import metrics
-from refocal.report.record import Estimate, Subgroup, SubgroupCalibration
+from refocal.report.answers import Subgroup, SubgroupCalibration
+from refocal.report.record import Estimate
 from refocal.stats.binning import BINS, class_sums
 from refocal.stats.calibrated_sums import adjust_holm
 
