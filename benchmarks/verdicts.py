@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -337,11 +339,31 @@ def is_detectable(rates: Rates, truth: tuple[float, float]) -> bool:
     return truth[0] > rates.detectable or truth[1] > rates.detectable_frequency
 
 
+def write_row(index: int, *, repeats: int) -> tuple[str, bool]:
+    """Simulate one situation: its row of the table, and whether its limit was kept."""
+    situation = SITUATIONS[index]
+    truth = measure_truth(situation)
+    rates = simulate(situation, repeats=repeats)
+    calibrated = situation.true == RIGHT
+    seen = not calibrated and is_detectable(rates, truth)
+    # three standard errors of a rate of 5% among so many repeats
+    slack = 3 * (LIMIT * (1 - LIMIT) / repeats) ** 0.5
+    holds = (rates.alarm if calibrated else rates.trusted if seen else 0.0) <= LIMIT + slack
+    named = "" if not situation.culprits else f"{rates.named:.0%}"
+    row = (
+        f"| {situation.name}{' *' if seen else ''} | {situation.samples:,} | {truth[0]:.2%}, {truth[1]:.2%} | "
+        f"{rates.detectable:.2%}, {rates.detectable_frequency:.2%} | {rates.trusted:.1%} | {rates.unclear:.1%} | "
+        f"{rates.alarm:.1%} | {rates.true:.1%} | {named} | {'kept' if holds else '**broken**'} |"
+    )
+    return row, holds
+
+
 def main() -> None:
     """Simulate all situations, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--jobs", type=int, default=1, help="situations simulated at the same time")
     options = parser.parse_args()
     lines = [
         "# How often the verdict is true",
@@ -358,22 +380,11 @@ def main() -> None:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     kept = 0
-    for situation in SITUATIONS:
-        truth = measure_truth(situation)
-        rates = simulate(situation, repeats=options.repeats)
-        calibrated = situation.true == RIGHT
-        seen = not calibrated and is_detectable(rates, truth)
-        # three standard errors of a rate of 5% among so many repeats
-        slack = 3 * (LIMIT * (1 - LIMIT) / options.repeats) ** 0.5
-        holds = (rates.alarm if calibrated else rates.trusted if seen else 0.0) <= LIMIT + slack
-        kept += holds
-        named = "" if not situation.culprits else f"{rates.named:.0%}"
-        lines.append(
-            f"| {situation.name}{' *' if seen else ''} | {situation.samples:,} | {truth[0]:.2%}, {truth[1]:.2%} | "
-            f"{rates.detectable:.2%}, {rates.detectable_frequency:.2%} | {rates.trusted:.1%} | {rates.unclear:.1%} | "
-            f"{rates.alarm:.1%} | {rates.true:.1%} | {named} | {'kept' if holds else '**broken**'} |"
-        )
-        print(lines[-1], flush=True)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for row, holds in pool.map(partial(write_row, repeats=options.repeats), range(len(SITUATIONS))):
+            print(row, flush=True)
+            lines.append(row)
+            kept += holds
     lines += ["", f"Limits kept in {kept} of {len(SITUATIONS)} situations.", "", "`python benchmarks/verdicts.py`"]
     if options.out:
         options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
