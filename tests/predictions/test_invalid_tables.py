@@ -11,8 +11,9 @@ import pytest
 
 from refocal.predictions import ColumnChoice, PredictionsError
 from refocal.predictions.checks import Columns
+from refocal.predictions.classes import Classes
 from refocal.predictions.errors import Place
-from refocal.predictions.labels import Classes, LabelCoding
+from refocal.predictions.labels import LabelCoding
 from refocal.predictions.protocol import FileSize, OpenFile
 from refocal.predictions.reader import check_blocks
 from rejection import GOOD, assert_rejected

@@ -9,8 +9,9 @@ import numpy as np
 from refocal.predictions.carried import Carried
 from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
 from refocal.predictions.errors import Place
-from refocal.predictions.header import Header, ask, name_outputs
+from refocal.predictions.header import Header, name_outputs
 from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels
+from refocal.predictions.names import name_option
 from refocal.predictions.predictions import Predictions
 
 
@@ -88,7 +89,7 @@ def add_scores(columns: dict[str, Any], block: Predictions, scores: np.ndarray, 
     matrix = scores.reshape(len(block), -1)
     for index, name in enumerate(name_outputs(matrix.shape[1], block.class_names, block.input)):
         if name in columns:
-            message = f"column {name!r} is there already: rename it, or leave it out with {ask('ignore')}"
+            message = f"column {name!r} is there already: rename it, or leave it out with {name_option('ignore')}"
             raise place.error(message)
         columns[name] = pa.array(matrix[:, index])
     return columns

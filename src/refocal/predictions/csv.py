@@ -19,10 +19,12 @@ import numpy as np
 
 from refocal.predictions import arrow, checks, header
 from refocal.predictions.checks import Columns
+from refocal.predictions.classes import settle_classes
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsError
-from refocal.predictions.header import ask, name_outputs
-from refocal.predictions.labels import LabelCoding, LabelKind, RawLabels, settle_classes
+from refocal.predictions.header import name_outputs
+from refocal.predictions.labels import LabelCoding, LabelKind, RawLabels
+from refocal.predictions.names import name_option
 from refocal.predictions.predictions import Predictions
 from refocal.predictions.protocol import FileSize, OpenFile, Request
 
@@ -298,6 +300,6 @@ def _flatten(column: Any, name: str, place: Place) -> Any:
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     if pa.types.is_nested(column.type):
-        message = f"column {name!r} holds {column.type}, which csv cannot: leave it out with {ask('ignore')}"
+        message = f"column {name!r} holds {column.type}, which csv cannot: leave it out with {name_option('ignore')}"
         raise place.error(message)
     return column

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -11,18 +10,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from refocal.predictions.errors import Place
-from refocal.predictions.header import Header, ask, describe_names
+from refocal.predictions.names import describe_names, name_option
 
 LabelKind = Literal["numbers", "booleans", "text"]
-_WHOLE = re.compile(r"(?:0|[1-9][0-9]{0,6})(?:\.0*)?")
-_BOOLEANS = ("false", "true")
-_MOST_CLASSES = 1_000_000  # with names that count from 1
-_TRUE = "true is the second class"
-# pairs of labels whose second one is evidently the class that a probability is about; all are in sorted order
-_OBVIOUS = [
-    _BOOLEANS,
-    *(("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"), ("absent", "present")),
-]
+WHOLE = re.compile(r"(?:0|[1-9][0-9]{0,6})(?:\.0*)?")
 
 
 class CodedText(NamedTuple):
@@ -57,7 +48,7 @@ class LabelCoding:
     @cached_property
     def _numbers(self) -> np.ndarray | None:
         """The names as numbers; None if they are words."""
-        found = [int(float(value)) for value in self.names or () if _WHOLE.fullmatch(value)]
+        found = [int(float(value)) for value in self.names or () if WHOLE.fullmatch(value)]
         return np.array(found) if len(found) == self.classes else None
 
     def decode(self, raw: RawLabels, place: Place) -> np.ndarray:
@@ -106,7 +97,7 @@ class LabelCoding:
 
     def _find(self, text: str) -> int:
         """Return the index of a label in text, -1 if there is none."""
-        whole = str(int(float(text))) if _WHOLE.fullmatch(text) else None
+        whole = str(int(float(text))) if WHOLE.fullmatch(text) else None
         if self.names is None:
             index = -1 if whole is None else int(whole) - self.first
             return index if 0 <= index < self.classes else -1
@@ -116,131 +107,5 @@ class LabelCoding:
     def _refuse(self, found: str, row: int, place: Place) -> Exception:
         last = self.first + self.classes - 1
         listed = f"{self.first} to {last}" if self.names is None else describe_names(self.names)
-        message = (
-            f"must be one of the classes {listed}, got {found}; name the label of each class with {ask('classes')}"
-        )
+        message = f"must be one of the classes {listed}, got {found}; name the label of each class with {name_option('classes')}"
         return place.error(message, column=place.labels, row=row)
-
-
-class Classes(NamedTuple):
-    """How labels are read, the names of the classes, and what was guessed, in words."""
-
-    coding: LabelCoding
-    names: tuple[str, ...] | None
-    guesses: tuple[str, ...] = ()
-
-
-def settle_classes(
-    header: Header,
-    classes: int,
-    kind: LabelKind | None,
-    scan: Callable[[], Iterator[RawLabels]],
-    place: Place,
-    *,
-    stored_names: tuple[str, ...] | None = None,
-    given: Iterable[str] | None = None,
-) -> Classes:
-    """Find out which label means which class.
-
-    Args:
-        header: The columns.
-        classes: Number of classes.
-        kind: What the labels are; None if there are none.
-        scan: Reads all labels. It is read only as far as needed, and not at all if the names of columns settle it.
-        place: The file, for errors.
-        stored_names: Class names that refocal stored in the file. Labels are then indices.
-        given: The label of each class, if the caller names them.
-    """
-    names = stored_names or header.class_names
-    zero = LabelCoding(classes)
-    if given is not None:
-        return _accept(tuple(given), classes, names, place)
-    if kind == "booleans":
-        if classes != 2:
-            message = f"booleans are labels of two classes, but there are {classes}"
-            raise place.error(message, column=place.labels)
-        named = names is not None and {name.lower() for name in names} == set(_BOOLEANS)
-        return Classes(LabelCoding(2, names if names and named else _BOOLEANS), names, () if named else (_TRUE,))
-    if kind is None or (kind == "numbers" and stored_names is not None):
-        return Classes(zero, names)
-    if names is not None and (kind == "text" or all(map(_WHOLE.fullmatch, names))):
-        return Classes(LabelCoding(classes, names), names)
-    if kind == "numbers":
-        return _from_one(classes, names) if _start_at_one(scan(), classes) else Classes(zero, names)
-    return _order(_distinct(scan(), classes), classes, header.positive, place)
-
-
-def _accept(given: tuple[str, ...], classes: int, names: tuple[str, ...] | None, place: Place) -> Classes:
-    """Take the labels that the caller names; they are class names, too, unless they say no more than the index."""
-    if given == LabelCoding(len(given)).values:  # as many as another file of the data set has classes
-        return Classes(LabelCoding(classes), names)
-    if len(given) != classes or len(set(given)) < classes:
-        message = f"classes must name each of {classes} classes once, got {describe_names(given)}"
-        raise place.error(message)
-    plain = tuple(value.lower() for value in given) == _BOOLEANS
-    return Classes(LabelCoding(classes, given), names or (None if plain else given))
-
-
-def _from_one(classes: int, names: tuple[str, ...] | None = None) -> Classes:
-    coding = LabelCoding(classes, first=1)
-    return Classes(coding, names or coding.values, (f"labels start at 1, classes: 1 to {classes}",))
-
-
-def _start_at_one(labels: Iterator[RawLabels], classes: int) -> bool:
-    """Whether label 0 never occurs and label K does; the first label outside 1 to K settles it."""
-    top = 0
-    for some in labels if classes <= _MOST_CLASSES else ():
-        if isinstance(some, CodedText) or not (some.min(initial=1) >= 1 and some.max(initial=0) <= classes):
-            return False
-        top = max(top, int(some.max(initial=0)))
-    return top == classes
-
-
-def _distinct(labels: Iterator[RawLabels], classes: int) -> list[str]:
-    """Collect different labels until there is one per class."""
-    found: dict[str, None] = {}
-    for some in labels:
-        if isinstance(some, CodedText):
-            values = (some.values[code] for code in np.unique(some.codes))
-            found.update((value, None) for value in values if value)  # a missing label is an error of its row
-        if len(found) >= classes:
-            break
-    return list(found)
-
-
-def _order(found: list[str], classes: int, positive: str | None, place: Place) -> Classes:
-    """Order the classes of labels in words: the one that the scores are about is the second of two."""
-    lower = {value.lower() for value in found}
-    zero = LabelCoding(classes)
-    if not found:
-        return Classes(zero, None)
-    if classes == 2 and lower <= set(_BOOLEANS):
-        return Classes(LabelCoding(2, _BOOLEANS), None, (_TRUE,))
-    if all(map(_WHOLE.fullmatch, found)):
-        numbers = {int(float(value)) for value in found}
-        if max(numbers) < classes:
-            return Classes(zero, None)
-        if min(numbers) == 1 and max(numbers) == classes <= _MOST_CLASSES:
-            return _from_one(classes)
-    values = sorted(found, key=lambda value: (value.lower(), value))
-    if classes == 2 and len(values) == 1:
-        values = _complete(values[0], positive)
-    if len(values) != classes:
-        message = (
-            f"the labels {describe_names(values)} do not tell the {classes} classes: name the label of each class with "
-            f"{ask('classes')}"
-        )
-        raise place.error(message, column=place.labels)
-    if classes == 2 and positive in values:
-        values = [value for value in values if value != positive] + [positive]
-    obvious = classes == 2 and (positive in values or tuple(value.lower() for value in values) in _OBVIOUS)
-    how = "" if obvious else f" (in sorted order; change it with {ask('classes')})"
-    return Classes(LabelCoding(classes, tuple(values)), tuple(values), (f"classes: {describe_names(values)}{how}",))
-
-
-def _complete(only: str, positive: str | None) -> list[str]:
-    """Add the other of two classes if the only label, or the class that the scores are about, tells it."""
-    if positive not in (None, only):
-        return [only, str(positive)]
-    pair = next((pair for pair in _OBVIOUS if only.lower() in pair), (only,))
-    return [only if word == only.lower() else word.title() if only.istitle() else word for word in pair]

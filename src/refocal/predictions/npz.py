@@ -23,9 +23,11 @@ from numpy.lib import format as npy
 from refocal._check import Input
 from refocal.predictions import checks, header
 from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
+from refocal.predictions.classes import settle_classes
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsWarning
-from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels, settle_classes
+from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels
+from refocal.predictions.names import describe_names
 from refocal.predictions.predictions import Predictions
 from refocal.predictions.protocol import FileSize, OpenFile, Request, block_rows
 
@@ -262,7 +264,7 @@ def _bytes(array: np.ndarray) -> memoryview:
 def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Callable[[Predictions], None]]:
     """Write an npz file: arrays grow in unnamed files in the same folder and are archived at the end."""
     if first.carried is not None and first.carried.others:
-        message = f"{path}: npz cannot hold other columns; not written: {header.describe_names(first.carried.others)}"
+        message = f"{path}: npz cannot hold other columns; not written: {describe_names(first.carried.others)}"
         warnings.warn(message, PredictionsWarning, stacklevel=1)
     rows: dict[str, tuple[int, ...]] = {first.input: first.scores.shape[1:]}
     rows.update({name: () for name, field in _FIELDS.items() if getattr(first, field) is not None})

@@ -13,9 +13,10 @@ import numpy as np
 
 from refocal.predictions import arrow, header
 from refocal.predictions.checks import Columns
+from refocal.predictions.classes import settle_classes
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
-from refocal.predictions.labels import LabelCoding, RawLabels, settle_classes
+from refocal.predictions.labels import LabelCoding, RawLabels
 from refocal.predictions.predictions import Predictions
 from refocal.predictions.protocol import FileSize, OpenFile, Request, block_rows
 

@@ -10,9 +10,10 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from refocal._check import Input
 from refocal.predictions.checks import Columns
+from refocal.predictions.classes import Classes
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
-from refocal.predictions.labels import Classes, RawLabels
+from refocal.predictions.labels import RawLabels
 from refocal.predictions.predictions import Predictions
 
 # Scores per block: 4 MB of float32, small compared with any model, but large enough to amortize the cost of a block.

@@ -17,8 +17,8 @@ from refocal._probability_look import find_probability_look
 from refocal.predictions import checks, formats
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsError, PredictionsWarning
-from refocal.predictions.header import ask
 from refocal.predictions.labels import RawLabels
+from refocal.predictions.names import name_option
 from refocal.predictions.predictions import Predictions
 from refocal.predictions.protocol import FileSize, OpenFile, Request
 
@@ -134,7 +134,9 @@ def check_blocks(opened: OpenFile, choice: ColumnChoice, *, warn: bool = True) -
         scores, normalized = checks.normalize_rounded(columns.scores, opened.input)
         checked = checks.check_columns(columns._replace(scores=scores), opened.input, place)
         if opened.input == "logits" and choice.logit is None and (look := find_probability_look(checked.scores)):
-            message = f"look like probabilities: {look}; choose with {ask('prob')}, or with logit if they are logits"
+            message = (
+                f"look like probabilities: {look}; choose with {name_option('prob')}, or with logit if they are logits"
+            )
             raise place.error(message, column=place.name_scores("logits"))
         classes = checked.scores.shape[1:]
         if form is None and class_names is not None:

@@ -1,0 +1,28 @@
+"""Names of columns: patterns that match them, and how messages list them."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+
+from refocal.predictions.errors import Place
+
+
+def name_option(option: str) -> str:
+    """Name the option that settles a question, for error messages."""
+    return f"--{option}, in Python ColumnChoice({option}=...)"
+
+
+def describe_names(names: Sequence[str]) -> str:
+    """List names of columns, at most ten."""
+    listed = ["".join(c if c.isprintable() else "?" for c in name[:100]) or "(no name)" for name in names[:10]]
+    return ", ".join([*listed, f"and {len(names) - 10} more"] if len(names) > 10 else listed)
+
+
+def match_names(pattern: str, names: Sequence[str], option: str, place: Place) -> list[str]:
+    """Find the columns that a name or pattern means; a name that exists is no pattern."""
+    found = [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    if not found or (option == "label" and found != [pattern]):
+        message = f"there is no column {pattern!r}, which {option} names; the columns are {describe_names(names)}"
+        raise place.error(message)
+    return found

@@ -1,0 +1,152 @@
+"""Which columns of a file hold scores, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from refocal._check import Input
+from refocal.predictions.column_choice import ColumnChoice
+from refocal.predictions.errors import Place
+from refocal.predictions.names import describe_names, match_names, name_option
+
+# a column of one class: a stem, a separator and the class, such as prob_0, p_cat or "logit cat"
+_CLASS_COLUMN = re.compile(r"((?:(logits?)|(?:probability|proba|probs?|p))[_. -])(.+)", re.IGNORECASE)
+_OWN_STEMS = ("logit_", "prob_")  # of refocal's own files
+_WORDS: dict[str, Input] = {"logit": "logits", "prob": "probs", "proba": "probs", "probability": "probs"}
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,6}")  # at most 7 digits: a name cannot ask for a huge number
+
+
+@dataclass(frozen=True)
+class ScoreColumns:
+    """The columns of scores; for the attributes see `Header`."""
+
+    input: Input
+    columns: tuple[str, ...]
+    per_class: bool = False
+    class_names: tuple[str, ...] | None = None
+    positive: str | None = None
+    guess: str | None = None
+
+
+def choose_scores(choice: ColumnChoice, names: Sequence[str], place: Place) -> ScoreColumns:
+    """Take the columns that the caller names."""
+    option = "logit" if choice.prob is None else "prob"
+    input: Input = "logits" if choice.prob is None else "probs"
+    patterns = choice.scores or ()
+    columns = list(dict.fromkeys(name for pattern in patterns for name in match_names(pattern, names, option, place)))
+    if len(columns) == 1:
+        own = columns[0] in (f"{option}_1", f"{option}_2")
+        two = ("1", "2") if columns[0] == f"{option}_2" else None
+        return ScoreColumns(input, tuple(columns), own, two, _positive(columns[0]))
+    starts = [pattern.partition("*") for pattern in patterns]
+    plain = len(patterns) == 1 and not re.search(r"[*?\[]", starts[0][0] + starts[0][2])
+    head, tail = (len(starts[0][0]), len(starts[0][2])) if plain else (0, 0)
+    return _by_class(input, columns, [name[head : len(name) - tail] for name in columns])
+
+
+def _positive(column: str) -> str | None:
+    """Return the class that a column is about, if its name is that of a class column."""
+    found = _CLASS_COLUMN.fullmatch(column)
+    return None if found is None or _NUMBER.fullmatch(found[3]) else found[3]
+
+
+def _by_class(input: Input, columns: Sequence[str], classes: Sequence[str]) -> ScoreColumns:
+    """Order columns of classes: by number, or as in the file."""
+    if not all(_NUMBER.fullmatch(each) for each in classes):
+        return ScoreColumns(input, tuple(columns), True, tuple(classes))
+    pairs = sorted(zip(columns, classes, strict=True), key=lambda pair: int(pair[1]))
+    numbers = tuple(number for _, number in pairs)
+    names = None if numbers == tuple(map(str, range(len(pairs)))) else numbers
+    return ScoreColumns(input, tuple(column for column, _ in pairs), True, names)
+
+
+def guess_scores(names: Sequence[str], every: Sequence[str], place: Place, what: str) -> ScoreColumns:
+    """Guess the columns from the names that are left, `names`; `every` lists all, for the error."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    if what == "column":
+        for name in names:
+            if found := _CLASS_COLUMN.fullmatch(name):
+                groups.setdefault(found[1], []).append((name, found[3]))
+    whole: list[Input] = [input for input in ("logits", "probs") if input in names]
+    inputs = {*whole, *("logits" if stem.lower().startswith("logit") else "probs" for stem in groups)}
+    if len(inputs) > 1:
+        message = f"scores must be logits or probs, got both: choose with {name_option('prob')}, or with logit"
+        raise place.error(message)
+    if whole and groups:
+        first = next(iter(groups.values()))[0][0]
+        if any(stem in _OWN_STEMS for stem in groups):
+            message = f"scores must be in one place, got columns {whole[0]} and {first}"
+            raise place.error(message)
+    if whole:
+        return ScoreColumns(whole[0], (whole[0],))
+    if groups:
+        return _guess_group(groups, place)
+    ones = [(name, input) for name in names if (input := _find_word(name)) is not None]
+    if len(ones) > 1:
+        listed = " or ".join(repr(name) for name, _ in ones[:10])
+        message = f"the scores could be in {listed}: choose with {name_option('prob')}, or with logit"
+        raise place.error(message)
+    if not ones:
+        listed = ", ".join(repr(name) for name in every[:10]) or "nothing"
+        one = "columns logit_0 ... or prob_0 ..., or one column" if what == "column" else "an array"
+        message = (
+            f"scores are missing: the file must have {one} 'logits' or 'probs', got {listed}; choose others with "
+            f"{name_option('prob')}, or with logit"
+        )
+        raise place.error(message)
+    name, input = ones[0]
+    return ScoreColumns(input, (name,), guess=f"{_KINDS[input]}: {name}")
+
+
+_KINDS = {"probs": "probability of the second class", "logits": "log-odds of the second class"}
+
+
+def _find_word(name: str) -> Input | None:
+    words = re.split(r"[^a-z]+", name.lower())
+    return "probs" if words == ["p"] else next((_WORDS[word] for word in words if word in _WORDS), None)
+
+
+def _guess_group(groups: dict[str, list[tuple[str, str]]], place: Place) -> ScoreColumns:
+    """Take the columns with the same stem, such as p_cat and p_dog."""
+    large = [stem for stem, members in groups.items() if len(members) > 1] or list(groups)
+    option = "logit" if large[0].lower().startswith("logit") else "prob"
+    if len(large) > 1:
+        listed = " or ".join(f"{stem}..." for stem in large[:10])
+        message = f"the scores could be in the columns {listed}: choose with {name_option(option)}"
+        raise place.error(message)
+    stem = large[0]
+    columns, classes = zip(*groups[stem], strict=True)
+    input: Input = "logits" if option == "logit" else "probs"
+    own = stem in _OWN_STEMS
+    if len(columns) == 1:
+        if _NUMBER.fullmatch(classes[0]) and classes[0] not in ("1", "2"):
+            message = (
+                f"{columns[0]} is alone, but scores of one column are those of class 1: call it {stem}1 if it is that, "
+                "or add the other class"
+            )
+            raise place.error(message)
+        guess = None if own else f"{_KINDS[input]}: {columns[0]}"
+        names = ("1", "2") if classes[0] == "2" else None
+        return ScoreColumns(input, columns, own and classes[0] in ("1", "2"), names, _positive(columns[0]), guess)
+    # a column too many or too few is noticed by the sum of probabilities, but by nothing if these are logits
+    numbers = sorted(int(each) for each in classes if _NUMBER.fullmatch(each))
+    if input == "logits" and 0 < len(numbers) < len(classes):
+        other = next(column for column, each in groups[stem] if not _NUMBER.fullmatch(each))
+        message = (
+            f"columns {stem}... are numbered, but {other} is not: choose with {name_option(option)}, or leave it out"
+        )
+        raise place.error(message)
+    if numbers and input == "logits":
+        start = 1 if numbers[0] == 1 else 0
+        for index, number in enumerate(numbers, start):
+            if number != index:
+                message = (
+                    f"columns must be numbered from 0 or 1 without gaps, but {stem}{index} is missing before "
+                    f"{stem}{number}; to use them as they are, choose with {name_option(option)}"
+                )
+                raise place.error(message)
+    found = _by_class(input, columns, classes)
+    kind = "logits" if input == "logits" else "probabilities"
+    return found if own else replace(found, guess=f"{kind}: {describe_names(found.columns)}")
