@@ -107,5 +107,6 @@ class LabelCoding:
     def _refuse(self, found: str, row: int, place: Place) -> Exception:
         last = self.first + self.classes - 1
         listed = f"{self.first} to {last}" if self.names is None else describe_names(self.names)
-        message = f"must be one of the classes {listed}, got {found}; name the label of each class with {name_option('classes')}"
+        option = name_option("classes")
+        message = f"must be one of the classes {listed}, got {found}; name the label of each class with {option}"
         return place.error(message, column=place.labels, row=row)
