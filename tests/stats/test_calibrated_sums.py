@@ -114,3 +114,100 @@ def test_the_detectable_error_is_seen_as_often_as_it_says():
 def test_claims_that_rounding_puts_above_1():
     sums = sum_levels(np.array([1.0000002, 0.5]), np.array([1.0, 0.0]), None)
     assert (sums.variance >= 0).all()
+
+
+def test_weighted_tails_are_those_of_the_exact_distribution():
+    claims = np.repeat([0.1, 0.3, 0.7], 40)
+    weights = np.tile([1.0, 1.0, 3.0], 40)
+    mass = np.ones(1)
+    for claim, weight in zip(claims, weights.astype(int), strict=True):
+        step = np.zeros(weight + 1)
+        step[[0, -1]] = 1 - claim, claim
+        mass = np.convolve(mass, step)
+    spread = np.sqrt((weights**2 * claims * (1 - claims)).sum())
+    for deviations in (-4, -3, -2, 2, 3, 4):
+        hits = round((weights * claims).sum() + deviations * spread)
+        exact = 2 * min(mass[hits:].sum(), mass[: hits + 1].sum())
+        outcomes = np.full(120, hits / weights.sum())  # their weighted sum alone matters
+        (found,) = sum_p_values(sum_levels(claims, outcomes, weights), ALL)
+        assert 0.9 < found / exact < 1.7  # weights of a level count as equal
+
+
+def test_a_claim_of_0_that_came_true_in_a_group_where_all_came_true_is_impossible():
+    claims = np.array([0.0] + [0.5] * 8)
+    (found,) = sum_p_values(sum_levels(claims, np.ones(9), None), ALL)
+    assert found == 0
+    (found,) = sum_p_values(sum_levels(claims[1:], np.ones(8), None), ALL)
+    assert found == pytest.approx(2 * 0.5**8, rel=0.1)
+
+
+def test_below_one_standard_deviation_the_normal_distribution_will_do():
+    claims = np.full(100, 0.5)
+    (found,) = sum_p_values(sum_levels(claims, np.arange(100) < 53, None), ALL)
+    assert found == pytest.approx(2 * stats.norm.sf(3 / 5), rel=1e-12)
+    (found,) = sum_p_values(sum_levels(claims, np.arange(100) < 50, None), ALL)
+    assert found == 1
+
+
+def test_levels_are_equal_steps_of_log_odds():
+    odds = np.array([-40.0, -16.0, -15.76, -15.74, -0.01, 0.01, 0.24, 0.26, 15.74, 15.76, 40.0])
+    levels = calibrated_sums.find_levels(1 / (1 + np.exp(-odds)))
+    assert levels.tolist() == [0, 0, 0, 1, 63, 64, 64, 65, 126, 127, 127]
+    assert calibrated_sums.find_levels(np.array([0.0, 1.0])).tolist() == [0, 127]
+
+
+def test_sums_of_levels():
+    claims, outcomes, weights = np.array([0.2, 0.2, 0.7]), np.array([1.0, 0.0, 1.0]), np.array([2.0, 3.0, 4.0])
+    sums = sum_levels(claims, outcomes, weights)
+    low, high = calibrated_sums.find_levels(claims)[[0, 2]]
+    np.testing.assert_allclose([part[low] for part in sums], [5, 13, 1.0, 2])
+    np.testing.assert_allclose([part[high] for part in sums], [4, 16, 2.8, 4])
+    np.testing.assert_allclose(sums.variance[[low, high]], [13 * 0.16, 16 * 0.21])
+    np.testing.assert_allclose(sums.residual[[low, high]], [1.0, 1.2])
+    assert sum(part.sum() for part in sums) == pytest.approx(5 + 13 + 1 + 2 + 4 + 16 + 2.8 + 4)
+
+
+def test_groups_are_those_of_the_cumulated_variance():
+    claims = np.repeat([0.1, 0.3, 0.5, 0.7], [100, 100, 100, 100])
+    sums = sum_levels(claims, claims, None)
+    variance = 100 * claims[::100] * (1 - claims[::100])
+    middle = (np.cumsum(variance) - variance / 2) / variance.sum()
+    members = calibrated_sums.group_levels(sums)[:, calibrated_sums.find_levels(claims[::100])]
+    start = 0
+    for scale in (1, 2, 4, 8):
+        expected = np.floor(middle * scale)[None, :] == np.arange(scale)[:, None]
+        np.testing.assert_array_equal(members[start : start + scale], expected)
+        start += scale
+    assert not members[15:].any()
+    ends = calibrated_sums.group_levels(sums)[15:]
+    assert [row.nonzero()[0].tolist() for row in ends] == [[0], [LEVELS - 1]]
+
+
+def test_shares_of_the_scales():
+    shares = calibrated_sums.scale_shares()
+    assert shares.sum() == pytest.approx(1)
+    np.testing.assert_allclose(shares, [0.2, *[0.1] * 2, *[0.05] * 4, *[0.025] * 8, 0.1, 0.1])
+
+
+def test_the_combination_is_the_mean_of_cauchy_quantiles():
+    p_values, shares = np.array([[0.02, 0.3, 0.8], [0.9, 0.999, 1.0]]), np.array([1.0, 2.0, 1.0])
+    quantiles = stats.cauchy.isf(np.minimum(p_values, 0.99))  # 1 is kept from hiding all others
+    expected = stats.cauchy.sf(quantiles @ shares / 4)
+    np.testing.assert_allclose(combine(p_values, shares), expected, rtol=1e-9)
+    for p_value in (2e-9, 4e-9):  # on both sides of the change to 1 / (pi p)
+        assert combine(np.array([p_value]), np.ones(1)) == pytest.approx(p_value, rel=1e-6)
+
+
+def test_the_detectable_error_of_two_claims_by_hand():
+    claims = np.repeat([0.2, 0.8], 50)
+    found = calibrated_sums.find_detectable(sum_levels(claims, claims, None), level=0.05, power=0.9)
+    # one group of all samples, or from two groups on one for each claim
+    groups = {1: [16.0], 2: [8.0, 8.0], 4: [8.0, 8.0], 8: [8.0, 8.0]}
+    expected = []
+    for scale, variances in groups.items():
+        limit = stats.norm.isf(0.8 * 0.05 / (2 * 4 * scale))
+        each = 1 - 0.1 ** (1 / len(variances))
+        expected.append((limit + stats.norm.ppf(each)) * np.sqrt(variances).sum() / 100)
+    assert found == pytest.approx(max(expected))
+    certain = sum_levels(np.array([0.0, 1.0]), np.array([0.0, 1.0]), None)
+    assert calibrated_sums.find_detectable(certain, level=0.05, power=0.9) == 0
