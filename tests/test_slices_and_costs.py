@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from refocal.cli import main
+from refocal.report import selection
 
 pytest.importorskip("pyarrow")
 
@@ -32,6 +34,76 @@ def test_slices_and_costs_of_a_file(table, capsys):
     assert [(each["value"], each["samples"]) for each in content["slices"]] == [("north", 80), ("south", 40)]
     assert content["costs"]["costs"] == [[0, 1], [5, 0]]
     assert 'id="slices"' in Path("r.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ("[[0, 1], [5]]", "there are 2 rows, but row 2 has 1 numbers"),
+        ("[[0, 1, 2], [5, 0, 1]]", "there are 2 rows, but row 1 has 3 numbers"),
+        ('[[0, "high"], [5, 0]]', 'row 1 has "high"'),
+        ("[[0, 1], [5, true]]", "row 2 has true"),
+        ("[[0, 1], [5, NaN]]", "row 2 has null"),
+        ("[0, 1]", r"got \[0, 1\]"),
+        ('{"costs": 1}', "got {'costs': 1}"),
+        (
+            "[[0, 1, 1], [1, 0, 1], [1, 1, 0]]",
+            "must have 2 rows of 2 costs, as there are 2 classes, such as .*; got 3 ",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["evaluate", "calibrate"])
+def test_costs_must_be_a_square_matrix_of_numbers(table, capsys, command, costs, message):
+    Path("costs.json").write_text(costs, encoding="utf-8")
+    assert main([command, "test.csv", "--costs", "costs.json"]) == 1
+    shown = capsys.readouterr().err
+    assert re.search(message, shown)
+    assert re.search(r"such as \[\[0, 1\], \[(1|5), 0\]\]", shown)
+
+
+def test_many_classes_get_no_example_of_costs(table, capsys):
+    rows = [",".join([str(i % 6), *("1" if i % 6 == k else "0" for k in range(6))]) for i in range(12)]
+    head = ",".join(["label", *(f"logit_{k}" for k in range(6))])
+    Path("test.csv").write_text("\n".join([head, *rows]), encoding="utf-8")
+    shown = run(capsys, "--costs", "costs.json")[2]
+    assert "--costs must have 6 rows of 6 costs, as there are 6 classes; got 2 rows" in shown
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--slice must name a column", "--slice", "x"),
+        ("--costs must have 2 rows of 2 costs", "--slice", "region", "--costs", "three.json"),
+        (r"slices\['id'\] must have at most 100 different values, got", "--slice", "id"),
+    ],
+)
+@pytest.mark.parametrize("how", [[], ["--holdout", "0.1"], ["--test", "test2.csv"]])
+def test_nothing_is_fitted_before_a_wrong_question(table, capsys, monkeypatch, how, asked):
+    message, *words = asked
+    head, *rows = Path("test.csv").read_text(encoding="utf-8").splitlines()
+    rows = [f"{row},{i}" for i, row in enumerate(rows * 10)]
+    for name in ("test.csv", "test2.csv"):
+        Path(name).write_text("\n".join([f"{head},id", *rows]), encoding="utf-8")
+    Path("three.json").write_text("[[0, 1, 1], [1, 0, 1], [1, 1, 0]]", encoding="utf-8")
+    monkeypatch.setattr(selection, "_fit", lambda *_: pytest.fail("fitted"))
+    assert main(["calibrate", "test.csv", *how, *words]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_each_split_is_checked_before_the_first_is_measured(table, capsys, monkeypatch):
+    head, *rows = Path("test.csv").read_text(encoding="utf-8").splitlines()
+    rows = [f"{row},{'val' if i % 2 else 'test'},{i if i % 2 else 0}" for i, row in enumerate(rows * 2)]
+    Path("test.csv").write_text("\n".join([f"{head},split,id", *rows]), encoding="utf-8")
+    monkeypatch.setattr("refocal.report.evaluation.compare", lambda *_, **__: pytest.fail("measured"))
+    assert "at most 100 different values, got 120" in run(capsys, "--slice", "id")[2]
+
+
+def test_a_wrong_file_of_costs_is_refused_before_any_file_is_read(table, capsys):
+    Path("costs.json").write_text("[]", encoding="utf-8")
+    Path("test.csv").write_text("damaged", encoding="utf-8")
+    for command in ("evaluate", "calibrate"):
+        assert main([command, "test.csv", "--costs", "costs.json"]) == 1
+        assert "--costs must hold one row for each true class" in capsys.readouterr().err
 
 
 def test_wrong_questions_are_refused(table, capsys):

@@ -168,6 +168,11 @@ def count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> 
     return value
 
 
+def seed(value: Any, name: str) -> int:
+    """Check for a seed of random numbers."""
+    return count(value, name, least=0, most=LARGEST_SEED)
+
+
 def whole(value: Any, name: str, *, bounds: str = "") -> int:
     """Check for a whole number; `bounds` is part of the message."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):

@@ -81,11 +81,18 @@ def test_rows_held_out():
     assert "Measured on 300 rows held out at random, 30% of all (seed 3)" in rows.protocol
 
 
-def test_settings_are_checked():
+def test_settings_are_checked_before_any_fit(monkeypatch):
+    monkeypatch.setattr("refocal.report.selection._fit", lambda *_: pytest.fail("fitted"))
     logits, labels = draw(50)
+    with pytest.raises(ValueError, match=r"slices\['site'\] must have one value for each of 50 rows"):
+        cross_calibrate(logits, labels, slices={"site": [1, 2]})
+    with pytest.raises(ValueError, match=r"costs must be .* \(\d+, \d+\)"):
+        cross_calibrate(logits, labels, costs=[[0.0]])
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+        cross_calibrate(logits, labels, seed=-1)
     with pytest.raises(ValueError, match="folds must be 2 to 50, got 1"):
         cross_calibrate(logits, labels, method="temperature", folds=1)
-    with pytest.raises(TypeError, match=r"seed must be a whole number, got 0\.5"):
+    with pytest.raises(TypeError, match=r"seed must be a whole number, at least 0, got 0\.5"):
         cross_calibrate(logits, labels, method="temperature", seed=0.5)
     with pytest.raises(ValueError, match="holdout must lie strictly between 0 and 1, got 1"):
         hold_out(10, 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,9 @@ from refocal.cli.options import (
     add_force,
     add_memory,
     add_option,
+    check_numbers,
 )
-from refocal.cli.questions import add_questions, read_questions, reject_questions
+from refocal.cli.questions import add_questions, load_costs, read_questions, reject_questions
 
 if TYPE_CHECKING:
     from refocal.cli.data_sets import Source
@@ -37,6 +40,8 @@ _METHODS = (
     "isotonic or histogram"
 )
 _SIGMOID = "sigmoid-focal"
+_LOSSES = ("focal", _SIGMOID)
+_NEAR = 0.4  # how similar a word must be to the name of a loss that it may mean
 _HELD_OUT = 0.3  # of data that are too large to be cross-fitted
 
 
@@ -95,13 +100,20 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> None:
     """Fit and report: in memory, block by block, or on a cluster."""
+    from refocal import _check
     from refocal.cli import memory
     from refocal.cli.data_sets import find_source
     from refocal.cli.inputs import choose_columns, read_val_and_test
     from refocal.cli.output import check_outputs, note
     from refocal.cli.progress import track
     from refocal.cli.workflow import cross_fit, finish, fit_and_measure, hold_out_and_measure
+    from refocal.report import METHODS
 
+    check_numbers(options)
+    if options.test is not None:
+        _reject_holdout(options)
+    if options.method is not None:
+        _check.one_of(options.method, "--method", METHODS)
     settings = _read_loss(options) | given(options, "method")
     val = find_source([options.val])
     test = None if options.test is None else find_source([options.test])
@@ -111,6 +123,7 @@ def run(options: Namespace) -> None:
         reject_questions(options, "--engine reads block by block")
         _run_blocks(options, val, test, settings)
         return
+    costs = load_costs(options)
     if why := memory.find_excess(options, files, per_score=memory.FITTING):
         if options.out:
             msg = f"--out needs all rows in memory, but {why}"
@@ -120,7 +133,7 @@ def run(options: Namespace) -> None:
         _run_blocks(options, val, test, settings)
         return
     source = (test or val).name
-    ask = partial(read_questions, options)
+    ask = partial(read_questions, options, costs)
     with track() as progress:
         progress.step(f"reading {val.name}")
         first, second = read_val_and_test(val, test, choose_columns(options), carry=bool(options.out or options.slice))
@@ -180,7 +193,6 @@ def _divide(options: Namespace, engine: Engine, val: Source, test: Source | None
     others = () if test is None else find_files(test.files)
     reader = RowReader(require_form(files, columns, data_set=others), finite=True)
     if test is not None:
-        _reject_holdout(options)
         form = require_form(others, columns, data_set=files)
         reader.form.check(form._replace(weighted=reader.form.weighted))
         if not reader.form.split and set(files) & set(others):
@@ -238,8 +250,15 @@ def _read_loss(options: Namespace) -> dict[str, Any]:
     if options.gamma is not None:
         msg = "give --gamma or --loss with JSON, not both"
         raise ValueError(msg)
-    source = text.encode() if not text or text.lstrip().startswith("{") else read_document(text)
-    what = f"--loss must be focal, {_SIGMOID}, JSON, or a file that holds it, got {text!r:.200}"
+    what = (
+        f'--loss must be {", ".join(_LOSSES)}, JSON such as {{"gamma": 3}}, or a file that holds it, got {text!r:.200}'
+    )
+    is_json = not text or text.lstrip().startswith("{")
+    if not is_json and not os.path.lexists(text):
+        near = get_close_matches(text.lower(), _LOSSES, n=1, cutoff=_NEAR)
+        msg = f"{what}, and there is no such file{f': did you mean {near[0]}?' if near else ''}"
+        raise ValueError(msg)
+    source = text.encode() if is_json else read_document(text)
     settings: Any = parse_json(source, lambda reason: ValueError(f"{what}: {reason}"))
     allowed = {"gamma", "weight", "label_smoothing", "detached"}
     if not isinstance(settings, dict) or settings.get("gamma") is None or set(settings) - allowed:

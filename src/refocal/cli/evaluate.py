@@ -16,8 +16,9 @@ from refocal.cli.options import (
     add_force,
     add_memory,
     add_option,
+    check_numbers,
 )
-from refocal.cli.questions import add_questions, read_questions, reject_questions
+from refocal.cli.questions import add_questions, load_costs, read_questions, reject_questions
 
 if TYPE_CHECKING:
     from refocal.cli.comparison import Column
@@ -60,6 +61,7 @@ def run(options: Namespace) -> None:
     from refocal.cli.progress import track
     from refocal.cli.workflow import record_command
 
+    check_numbers(options)
     sources = data_sets.find_sources(options, options.files)
     files = [file for source in sources for file in source.files]
     check_outputs(options, files)
@@ -67,10 +69,12 @@ def run(options: Namespace) -> None:
         msg = f"--report takes one file, got {len(sources)}"
         raise ValueError(msg)
     per_score = memory.FITTING if options.report else memory.MEASURING
+    if options.engine is not None:
+        reject_questions(options, "--engine reads block by block")
+    costs = load_costs(options)
     why = memory.find_excess(options, files, per_score=per_score) if options.engine is None else None
-    if why or options.engine is not None:
-        reject_questions(options, why or "--engine reads block by block")
     if why:
+        reject_questions(options, why)
         note(f"reading block by block: {why}")
     with track() as progress:
         if options.engine is not None or why:
@@ -79,7 +83,8 @@ def run(options: Namespace) -> None:
         else:
             columns = [column for source in sources for column in _read(options, source, files, progress.step)]
             _check_one(options, [column.name for column in columns])
-            reports = [_measure(options, column, progress.step) for column in columns]
+            asked = [read_questions(options, costs, column.predictions) for column in columns]
+            reports = [_measure(options, *each, progress.step) for each in zip(columns, asked, strict=True)]
             tests = comparison.test_pairs(columns, progress.step)
     if options.report:
         reports[0] = record_command(options, reports[0])
@@ -153,7 +158,7 @@ def _show(options: Namespace, reports: Sequence[Report], tests: Sequence[dict[st
         show(options, comparison.build_table(reports, tests), content)
 
 
-def _measure(options: Namespace, column: Column, progress: Callable[[str], None]) -> Report:
+def _measure(options: Namespace, column: Column, asked: dict[str, Any], progress: Callable[[str], None]) -> Report:
     import numpy as np
 
     from refocal.report import evaluate
@@ -168,5 +173,5 @@ def _measure(options: Namespace, column: Column, progress: Callable[[str], None]
         class_names=predictions.class_names,
         by_class=bool(options.report),
         source=column.name,
-        **read_questions(options, predictions),
+        **asked,
     )

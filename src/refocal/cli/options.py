@@ -125,6 +125,16 @@ def add_columns(command: Any) -> None:
     )
 
 
+def check_numbers(options: argparse.Namespace) -> None:
+    """Reject, before any work, a --holdout or a --seed that no data can be divided by."""
+    from refocal import _check
+
+    if getattr(options, "holdout", None) is not None:
+        _check.share(options.holdout, "--holdout")
+    if options.seed is not None:
+        _check.seed(options.seed, "--seed")
+
+
 def add_force(command: Any) -> None:
     """Add --force."""
     command.add_argument("--force", action="store_true", help="overwrite existing files")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from refocal.predictions import Predictions
+
+_EXAMPLE = "such as [[0, 1], [5, 0]] for 2 classes"
+_SHOWN = 5  # of more classes, an example would be too long
 
 
 def add_questions(command: Any) -> None:
@@ -20,13 +25,45 @@ def add_questions(command: Any) -> None:
     command.add_argument(
         "--costs",
         metavar="FILE",
-        help="JSON with a row of costs for each true class, one cost per decision: compare the costs of decisions",
+        help="compare the costs of decisions: JSON with a row of costs for each true class, one cost per decision, "
+        "such as [[0, 1], [5, 0]]",
     )
 
 
-def read_questions(options: Namespace, predictions: Predictions) -> dict[str, Any]:
-    """Read what the options ask about these predictions, as arguments of a report."""
-    return {"slices": _read_slices(options.slice or [], predictions), "costs": _read_costs(options.costs)}
+def load_costs(options: Namespace) -> list[list[float]] | None:
+    """Read the file of costs, before any other work; None if there is none."""
+    if options.costs is None:
+        return None
+    from refocal._documents import parse_json, read_document
+
+    content = read_document(options.costs)
+    costs = parse_json(content, lambda reason: ValueError(f"--costs must be a file of JSON: {reason}"))
+    if problem := _find_problem(costs):
+        msg = f"--costs must hold one row for each true class, with one number per decision, {_EXAMPLE}; {problem}"
+        raise ValueError(msg)
+    return [[float(cost) for cost in row] for row in costs]
+
+
+def read_questions(options: Namespace, costs: list[list[float]] | None, predictions: Predictions) -> dict[str, Any]:
+    """Check what is asked about these predictions, before any fit, and return it as arguments of a report.
+
+    Args:
+        options: They name the columns of slices.
+        costs: From `load_costs`.
+        predictions: What will be measured.
+    """
+    from refocal.report.subgroups import read_slices
+
+    classes = max([2, *predictions.scores.shape[1:]])
+    if costs is not None and len(costs) != classes:
+        example = f", {_show_costs(classes)}" if classes <= _SHOWN else ""
+        msg = (
+            f"--costs must have {classes:,} rows of {classes:,} costs, as there are {classes:,} classes{example}; "
+            f"got {len(costs):,} rows"
+        )
+        raise ValueError(msg)
+    slices = _read_slices(options.slice or [], predictions)
+    return {"slices": read_slices(slices, len(predictions)), "costs": costs}
 
 
 def reject_questions(options: Namespace, why: str) -> None:
@@ -47,9 +84,19 @@ def _read_slices(names: list[str], predictions: Predictions) -> dict[str, list[A
     return {name: carried.table[name].to_pylist() for name in names} if carried is not None else {}
 
 
-def _read_costs(file: str | None) -> Any:
-    if file is None:
-        return None
-    from refocal._documents import parse_json, read_document
+def _find_problem(costs: Any) -> str | None:
+    """Say what keeps a document from being a square matrix of numbers."""
+    if not isinstance(costs, list) or len(costs) < 2 or not all(isinstance(row, list) for row in costs):
+        return f"got {costs!r:.100}"
+    for number, row in enumerate(costs, start=1):
+        if len(row) != len(costs):
+            return f"there are {len(costs):,} rows, but row {number:,} has {len(row):,} numbers"
+        for cost in row:
+            if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not math.isfinite(cost):
+                return f"row {number:,} has {json.dumps(cost):.100}"
+    return None
 
-    return parse_json(read_document(file), lambda reason: ValueError(f"--costs must be a file of JSON: {reason}"))
+
+def _show_costs(classes: int) -> str:
+    rows = [[int(decision != truth) for decision in range(classes)] for truth in range(classes)]
+    return f"such as {json.dumps(rows)}"

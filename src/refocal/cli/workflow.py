@@ -56,6 +56,7 @@ def fit_and_measure(
     ask: Ask = lambda _: {},
 ) -> Outcome:
     """Fit calibrators to predictions, and measure them on others."""
+    asked = ask(test)  # which may be rejected: before the fit
     selection = fit(val, settings, progress)
     report = selection.report(
         test.scores,
@@ -64,7 +65,7 @@ def fit_and_measure(
         class_names=test.class_names,
         source=source,
         progress=progress,
-        **ask(test),
+        **asked,
     )
     return Outcome(selection, test, report)
 

@@ -92,7 +92,7 @@ def hessian_top_eigenvalues(
     k = _check.count(k, "k")
     _check.one_of(matrix, "matrix", ("hessian", "ggn"))
     max_products = _check.count(max_products, "max_products")
-    seed = _check.count(seed, "seed", least=0, most=_check.LARGEST_SEED)
+    seed = _check.seed(seed, "seed")
     problem = prepare(
         model, loss, data, parameters=parameters, group=None, dtype=dtype, batch_statistics=batch_statistics
     )

@@ -43,7 +43,7 @@ class HessianTracePenalty(nn.Module):
         self.tau = 0.0 if tau == 0 else _check.positive(tau, "tau")
         self.probes = _check.count(probes, "probes")
         self.every = _check.count(every, "every")
-        self.seed = _check.count(seed, "seed", least=0, most=_check.LARGEST_SEED)
+        self.seed = _check.seed(seed, "seed")
         self.calls = 0
 
     def forward(self, loss: Tensor, parameters: Iterable[Tensor]) -> Tensor:

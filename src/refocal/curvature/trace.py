@@ -91,7 +91,7 @@ def hessian_trace(
     method = _check.one_of(method, "method", ("hutchinson", "hutch++", "xtrace"))
     _check.one_of(matrix, "matrix", ("hessian", "ggn"))
     memory = None if memory is None else _check.count(memory, "memory", most=1 << 62)
-    seed = _check.count(seed, "seed", least=0, most=_check.LARGEST_SEED)
+    seed = _check.seed(seed, "seed")
     hutchinson = method == "hutchinson"
     group_size = max(1, _TOGETHER // probes) if group is None else _check.count(group, "group")
     problem = prepare(

@@ -11,11 +11,12 @@ from numpy.typing import ArrayLike
 
 from refocal import _check
 from refocal._check import Input
+from refocal.report.decisions import read_costs
 from refocal.report.evaluation import Step
 from refocal.report.measure import TestData
 from refocal.report.record import Report
 from refocal.report.selection import Selection, calibrate
-from refocal.report.subgroups import Slices
+from refocal.report.subgroups import Slices, read_slices
 
 
 class CrossCalibration(NamedTuple):
@@ -85,6 +86,10 @@ def cross_calibrate(
     """
     data = TestData.of(scores, labels, sample_weight, class_names=class_names)
     given, weights = data.scores, data.sample_weight
+    rows, classes = len(data.labels), max([2, *given.shape[1:]])
+    _check.count(folds, "folds", least=2, most=rows)
+    order = np.random.default_rng(_check.seed(seed, "seed")).permutation(rows)
+    columns, matrix = read_slices(slices, rows), read_costs(costs, classes)
     selection = calibrate(
         given,
         data.labels,
@@ -95,11 +100,7 @@ def cross_calibrate(
         **settings,
     )
     targets = data.labels.astype(np.intp)
-    rows = len(targets)
-    _check.count(folds, "folds", least=2, most=rows)
-    classes = max([2, *given.shape[1:]])
     held_out = {candidate.name: np.empty((rows, classes)) for candidate in selection.candidates}
-    order = np.random.default_rng(_check.whole(seed, "seed")).permutation(rows)
     for number, measured in enumerate(np.array_split(order, folds), start=1):
         progress(f"fitting without fold {number} of {folds}")
         fitted = np.setdiff1d(order, measured)
@@ -115,8 +116,8 @@ def cross_calibrate(
         sample_weight=weights,
         class_names=data.class_names,
         by_class=by_class,
-        slices=slices,
-        costs=costs,
+        slices=columns,
+        costs=matrix,
         source=source,
         progress=progress,
     )
@@ -157,7 +158,7 @@ def hold_out(rows: int, share: float, *, seed: int = 0) -> HeldOutRows:
     if not 0 < measured < rows:
         msg = f"holdout must leave rows on both sides, got {share:g} of {rows} rows"
         raise ValueError(msg)
-    order = np.random.default_rng(_check.whole(seed, "seed")).permutation(rows)
+    order = np.random.default_rng(_check.seed(seed, "seed")).permutation(rows)
     protocol = (
         f"Measured on {measured:,} rows held out at random, {100 * share:.3g}% of all (seed {seed}). "
         f"The calibrator is fitted to the other {rows - measured:,} rows."

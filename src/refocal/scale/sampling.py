@@ -44,7 +44,7 @@ class Share:
     @classmethod
     def of(cls, files: Sequence[Path], *, seed: int) -> Share:
         """Return the part that has all rows."""
-        return cls(_check.count(seed, "seed", least=0), {path: place for place, path in enumerate(files)})
+        return cls(_check.seed(seed, "seed"), {path: place for place, path in enumerate(files)})
 
     def cut(self, low: float, high: float) -> Share:
         """Return a part of this part, from one fraction of it to another."""
