@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -100,7 +102,7 @@ def test_classes_that_fail_are_named_with_their_frequencies():
 def worst_range(claims, outcomes):
     """The range whose residual sum is the least likely, found by another way to its p-value: its own `diagnose`."""
     best = None
-    for low, high in zip(EDGES[:-1], EDGES[1:], strict=True):
+    for low, high in itertools.pairwise(EDGES):
         inside = (claims > low if low else claims >= low) & (claims <= high)
         if not inside.any():
             continue
@@ -119,7 +121,7 @@ def test_the_worst_range_has_the_smallest_exact_p_value():
     labels = (rng.random(600) < np.where(claims > 0.9, claims - 0.12, claims)).astype(int)
     found = metrics.diagnose(claims, labels, task="binary").range
     exact = {}
-    for low, high in zip(EDGES[:-1], EDGES[1:], strict=True):
+    for low, high in itertools.pairwise(EDGES):
         inside = (claims > low if low else claims >= low) & (claims <= high)
         exact[low, high] = exact_p_value(claims[inside], labels[inside].sum())
     assert (found.low, found.high) == min(exact, key=exact.get)

@@ -45,7 +45,7 @@ def test_of_a_thousand_classes_ten_are_shown():
 
 def test_gap_intervals_cover_zero_for_calibrated_classes_even_if_rare():
     misses = []
-    for seed in range(60):
+    for seed in range(20):
         logits, labels = draw(400, 6, seed=seed)
         logits -= np.array([0, 0, 0, 0, 2, 4])
         probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)

@@ -18,10 +18,11 @@ benchmark = importlib.util.module_from_spec(SPEC)
 sys.modules[SPEC.name] = benchmark
 SPEC.loader.exec_module(benchmark)
 
-REPEATS = 20
+REPEATS = 5
+MOST = 5_000  # samples
 SMALL = [situation for situation in benchmark.SITUATIONS if "1,000 classes" not in situation.name]
-CALIBRATED = [situation for situation in SMALL if situation.true == benchmark.RIGHT and situation.samples <= 10_000]
-WRONG = [situation for situation in SMALL if situation.true <= benchmark.WRONG and situation.samples <= 10_000]
+CALIBRATED = [situation for situation in SMALL if situation.true == benchmark.RIGHT and situation.samples <= MOST]
+WRONG = [situation for situation in SMALL if situation.true <= benchmark.WRONG and situation.samples <= MOST]
 
 
 def test_there_are_enough_situations():
@@ -30,15 +31,16 @@ def test_there_are_enough_situations():
 
 
 def test_false_alarms_are_rare():
-    alarms = [benchmark.simulate(situation, repeats=REPEATS).alarm * REPEATS for situation in CALIBRATED]
-    assert stats.binomtest(round(sum(alarms)), REPEATS * len(alarms), 0.05, alternative="greater").pvalue > 0.001
+    repeats = 4 * REPEATS
+    alarms = [benchmark.simulate(situation, repeats=repeats).alarm * repeats for situation in CALIBRATED]
+    assert stats.binomtest(round(sum(alarms)), repeats * len(alarms), 0.05, alternative="greater").pvalue > 0.001
 
 
 @pytest.mark.parametrize("situation", WRONG, ids=lambda situation: situation.name)
 def test_detectable_errors_are_not_trusted_and_named(situation):
     rates = benchmark.simulate(situation, repeats=REPEATS)
-    assert rates.trusted <= 0.05
-    assert rates.true >= 0.85
+    assert rates.trusted == 0
+    assert rates.true >= 0.8
     assert not situation.culprits or rates.named == 1
 
 

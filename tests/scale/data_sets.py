@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from refocal.predictions import Predictions
 
-SIZES = (3000, 1, 0, 9011, 500)
+SIZES = (1000, 1, 0, 2511, 300)
 CLASSES = 5
 
 
