@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         temperature_bounds,
         thresholds,
     )
-    from refocal.report import calibrate, evaluate
+    from refocal.report import calibrate, calibrate_multilabel, evaluate, evaluate_multilabel
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ __getattr__, __dir__ = lazy_names(
             "temperature_bounds",
             "thresholds",
         ),
-        "report": ("calibrate", "evaluate"),
+        "report": ("calibrate", "calibrate_multilabel", "evaluate", "evaluate_multilabel"),
     },
     packages=("calibrators", "curvature", "losses", "maps", "metrics", "predictions", "report", "scale", "stats"),
 )
@@ -49,9 +49,11 @@ __getattr__, __dir__ = lazy_names(
 __all__ = [
     "Regime",
     "calibrate",
+    "calibrate_multilabel",
     "closest_temperature",
     "confidence_regime",
     "evaluate",
+    "evaluate_multilabel",
     "focal_partial",
     "gamma_star",
     "minimizer",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from refocal.calibrators.focal_temperature import FocalTemperatureScaling
     from refocal.calibrators.linear import DirichletCalibration, MatrixScaling, VectorScaling
     from refocal.calibrators.methods import BY_NAME
+    from refocal.calibrators.multilabel import MultilabelCalibrator
     from refocal.calibrators.nonparametric import HistogramBinning, IsotonicCalibration
     from refocal.calibrators.temperature import TemperatureScaling
     from refocal.calibrators.wrap import Calibrated
@@ -35,6 +36,7 @@ __getattr__, __dir__ = lazy_names(
         "focal_temperature": ("FocalTemperatureScaling",),
         "linear": ("DirichletCalibration", "MatrixScaling", "VectorScaling"),
         "methods": ("BY_NAME",),
+        "multilabel": ("MultilabelCalibrator",),
         "nonparametric": ("HistogramBinning", "IsotonicCalibration"),
         "temperature": ("TemperatureScaling",),
         "wrap": ("Calibrated",),
@@ -54,6 +56,7 @@ __all__ = [
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",
+    "MultilabelCalibrator",
     "PlattScaling",
     "QuadraticScaling",
     "TemperatureScaling",

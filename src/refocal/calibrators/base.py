@@ -28,6 +28,7 @@ from refocal.calibrators.training_data import (
     find_present,
     list_classes,
 )
+from refocal.maps.heads import probability_edges, to_logits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,12 +43,26 @@ class Head(NamedTuple):
         settings: Its other arguments, by name.
         wide: Whether to compute in float64 everywhere. A map with jumps or steep pieces needs this, because rounding
             of the logits would show there.
+        of_scores: Whether the function takes scores and the arguments of `to_logits`, and returns one column for each.
     """
 
     function: Callable[..., Any]
     arrays: dict[str, np.ndarray]
     settings: dict[str, Any]
     wide: bool = False
+    of_scores: bool = False
+
+    def compute(self, scores: Any, arrays: dict[str, Any], *, probs: bool, limits: Any, log: bool, xp: Any) -> Any:
+        """Map scores to probabilities, given the arrays in the library of the scores and the `finfo` of the scores."""
+        least, gap = probability_edges(limits)
+        edges = {"probs": probs, "least": least, "gap": gap, "xp": xp}
+        if self.of_scores:
+            return self.function(scores, **arrays, **self.settings, **edges, log=log)
+        return self.function(to_logits(scores, **edges), **arrays, **self.settings, log=log, xp=xp)
+
+    def count_outputs(self, columns: int) -> int:
+        """Count the columns of the result: one column of scores becomes two, unless each is a task of its own."""
+        return columns if self.of_scores else max(2, columns)
 
 
 class Calibrator(ClassifierMixin, BaseEstimator, ABC):

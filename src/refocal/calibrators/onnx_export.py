@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refocal._files import replacing
-from refocal.maps.heads import probability_edges, to_logits
 
 if TYPE_CHECKING:
     from refocal.calibrators.base import Calibrator
@@ -30,14 +29,13 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
     from onnx import TensorProto, helper
 
     columns = calibrator._count_columns()
-    classes = max(2, columns)
-    head = calibrator._head(classes)
+    head = calibrator._head(max(2, columns))
     graph = Graph()
     scores: Any = graph.cast(Symbol(graph, calibrator.input_, (None, columns), np.dtype(np.float32)), np.float64)
-    least, gap = probability_edges(np.finfo(np.float32))
-    logits = to_logits(scores, probs=calibrator.input_ == "probs", least=least, gap=gap, xp=graph)
     arrays = {name: graph.constant(array) for name, array in head.arrays.items()}
-    probs = head.function(logits, **arrays, **head.settings, log=False, xp=graph)
+    probs = head.compute(
+        scores, arrays, probs=calibrator.input_ == "probs", limits=np.finfo(np.float32), log=False, xp=graph
+    )
     result = graph.cast(probs, np.float32)
     graph.nodes.append(helper.make_node("Identity", [result.name], ["probabilities"]))
     used = {name for node in graph.nodes for name in node.input}
@@ -46,7 +44,7 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
             graph.nodes,
             type(calibrator).__name__,
             [helper.make_tensor_value_info(calibrator.input_, TensorProto.FLOAT, ["batch", columns])],
-            [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", classes])],
+            [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", head.count_outputs(columns)])],
             initializer=[constant for constant in graph.constants if constant.name in used],
         ),
         opset_imports=[helper.make_opsetid("", _OPSET)],
@@ -71,11 +69,12 @@ class Symbol:
         if isinstance(key, int):
             assert self.value is not None
             return self.graph.constant(self.value[key])
-        _, last = key  # [..., start:]
-        bounds = [self.graph.constant(np.array([number])) for number in (last.start, np.iinfo(np.int64).max, -1)]
+        _, last = key  # [..., start:] or [..., start:stop]
         length = self.shape[-1]
         assert length is not None
-        return self.graph.node("Slice", [self, *bounds], (*self.shape[:-1], length - last.start), self.dtype)
+        stop = length if last.stop is None else last.stop
+        bounds = [self.graph.constant(np.array([number])) for number in (last.start, stop, -1)]
+        return self.graph.node("Slice", [self, *bounds], (*self.shape[:-1], stop - last.start), self.dtype)
 
     def __neg__(self) -> Symbol:
         return self.graph.node("Neg", [self], self.shape, self.dtype)

@@ -142,6 +142,22 @@ def table_head(
     return log_or_minus_inf(probs, xp=xp) if log else probs
 
 
+def columns_head(
+    scores: Any, *, parts: Any, probs: bool, least: float, gap: float, log: bool, xp: Namespace, **arrays: Array
+) -> Any:
+    """Compute P(y = 1) of each column of scores (..., K) by a head of its own.
+
+    `parts` has the function, the names of its arrays and its settings for each column. The arrays of column k have the
+    suffix "_k". The other arguments are those of `to_logits`.
+    """
+    columns = []
+    for k, (function, names, settings) in enumerate(parts):
+        logits = to_logits(scores[..., k : k + 1], probs=probs, least=least, gap=gap, xp=xp)
+        own = {name: arrays[f"{name}_{k}"] for name in names}
+        columns.append(function(logits, **own, **settings, log=log, xp=xp)[..., 1:])
+    return xp.concat(columns, axis=-1)
+
+
 def look_up(x: ArrayT, knots: Array, values: Array, slopes: Array, *, xp: Namespace) -> ArrayT:
     """Evaluate C piecewise linear functions (C, M) at x (..., C), by bisection on the knots.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
 
+from refocal import _check
 from refocal._check import Input
 from refocal.metrics.inputs import ArrayLike, Events, Sample, Task, concatenate_events, read
 from refocal.metrics.reliability import calibration_test
@@ -115,6 +117,7 @@ def diagnose(
     sample_weight: ArrayLike | None = None,
     task: Task = "multiclass",
     ignore_index: int | None = None,
+    among: int = 1,
 ) -> Diagnosis:
     """Test whether probabilities can be trusted: confidence, class frequencies, and each class.
 
@@ -135,6 +138,8 @@ def diagnose(
         sample_weight: As for `ece`.
         task: "multiclass" or "binary".
         ignore_index: As for `ece`.
+        among: Number of diagnoses that are judged together, of which this is one: what it could have found is stated
+            for tests at a level that is divided by this number. `correct_together` corrects their p-values.
 
     Example:
         >>> import numpy as np
@@ -160,7 +165,7 @@ def diagnose(
     binned = calibration_test(events.confidence, events.correct, sample_weight=events.weights, task="binary")
     checks.append(CalibrationCheck("bins", binned.p_value))
     adjusted = calibrated_sums.adjust_holm(np.array([check.p_value for check in checks]))
-    level = FALSE_ALARM / len(checks)
+    level = FALSE_ALARM / (len(checks) * _check.count(among, "among"))
     total = own.weight.sum()
     # claims of certainty have no variance, but an error rate below this can show no error in so many samples
     unseen = 1 - (1 - POWER) ** float(own.squared_weight.sum() / total**2)
@@ -175,6 +180,29 @@ def diagnose(
         range=_find_worst_range(events),
         detectable=max(unseen, calibrated_sums.find_detectable(own, level=level, power=POWER)),
         detectable_frequency=max(unseen, _find_detectable_frequency(by_class, level=level)),
+    )
+
+
+def correct_together(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Correct the p-values of several diagnoses for their number, by Holm's method.
+
+    If all of them are about calibrated probabilities, the smallest corrected p-value is at most 0.05 with a probability
+    of at most 0.05.
+    """
+    adjusted = calibrated_sums.adjust_holm(np.array([each.p_value for each in diagnoses]))
+    return [
+        _scale_p_values(each, float(p / each.p_value) if each.p_value > 0 else 1.0)
+        for each, p in zip(diagnoses, adjusted, strict=True)
+    ]
+
+
+def _scale_p_values(found: Diagnosis, factor: float) -> Diagnosis:
+    """Multiply every p-value, up to 1."""
+    return replace(
+        found,
+        p_value=min(1.0, found.p_value * factor),
+        checks=tuple(replace(check, p_value=min(1.0, check.p_value * factor)) for check in found.checks),
+        range=replace(found.range, p_value=min(1.0, found.range.p_value * factor)),
     )
 
 

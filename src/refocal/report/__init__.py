@@ -7,6 +7,14 @@ from refocal._lazy import lazy_names
 if TYPE_CHECKING:
     from refocal.report.cross_fitting import CrossCalibration, HeldOutRows, cross_calibrate, hold_out
     from refocal.report.evaluation import evaluate
+    from refocal.report.multilabel import (
+        MultilabelCrossCalibration,
+        MultilabelSelection,
+        calibrate_multilabel,
+        cross_calibrate_multilabel,
+        evaluate_multilabel,
+    )
+    from refocal.report.multilabel_record import MultilabelReport
     from refocal.report.page import render_page, save_page
     from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict
     from refocal.report.selection import METHODS, Candidate, Selection, calibrate
@@ -18,6 +26,14 @@ __getattr__, __dir__ = lazy_names(
     {
         "cross_fitting": ("CrossCalibration", "HeldOutRows", "cross_calibrate", "hold_out"),
         "evaluation": ("evaluate",),
+        "multilabel": (
+            "MultilabelCrossCalibration",
+            "MultilabelSelection",
+            "calibrate_multilabel",
+            "cross_calibrate_multilabel",
+            "evaluate_multilabel",
+        ),
+        "multilabel_record": ("MultilabelReport",),
         "page": ("render_page", "save_page"),
         "record": ("Change", "Diagram", "Estimate", "Method", "Report", "Slider", "Verdict"),
         "selection": ("METHODS", "Candidate", "Selection", "calibrate"),
@@ -34,14 +50,20 @@ __all__ = [
     "Estimate",
     "HeldOutRows",
     "Method",
+    "MultilabelCrossCalibration",
+    "MultilabelReport",
+    "MultilabelSelection",
     "Report",
     "Selection",
     "Slider",
     "Verdict",
     "build_table",
     "calibrate",
+    "calibrate_multilabel",
     "cross_calibrate",
+    "cross_calibrate_multilabel",
     "evaluate",
+    "evaluate_multilabel",
     "hold_out",
     "render_page",
     "save_page",

@@ -87,8 +87,7 @@ def cross_calibrate(
     data = TestData.of(scores, labels, sample_weight, class_names=class_names)
     given, weights = data.scores, data.sample_weight
     rows, classes = len(data.labels), max([2, *given.shape[1:]])
-    _check.count(folds, "folds", least=2, most=rows)
-    order = np.random.default_rng(_check.seed(seed, "seed")).permutation(rows)
+    parts = divide_rows(rows, folds, seed=seed)
     columns, matrix = read_slices(slices, rows), read_costs(costs, classes)
     selection = calibrate(
         given,
@@ -100,17 +99,8 @@ def cross_calibrate(
         **settings,
     )
     targets = data.labels.astype(np.intp)
-    held_out = {candidate.name: np.empty((rows, classes)) for candidate in selection.candidates}
-    for number, measured in enumerate(np.array_split(order, folds), start=1):
-        progress(f"fitting without fold {number} of {folds}")
-        fitted = np.setdiff1d(order, measured)
-        for candidate in selection.candidates:
-            unfitted = type(candidate.calibrator)(**candidate.calibrator.get_params(deep=False))
-            calibrator = unfitted.fit(given[fitted], targets[fitted], None if weights is None else weights[fitted])
-            held_out[candidate.name][measured] = calibrator.predict_proba(given[measured])
-    candidates = tuple(replace(each, held_out=held_out[each.name]) for each in selection.candidates)
-    chosen = next(each for each in candidates if each.name == selection.chosen.name)
-    report = replace(selection, candidates=candidates, chosen=chosen).report(
+    crossed = cross_fit(selection, replace(data, labels=targets), parts, progress=progress)
+    report = crossed.report(
         given,
         targets,
         sample_weight=weights,
@@ -121,11 +111,52 @@ def cross_calibrate(
         source=source,
         progress=progress,
     )
-    protocol = (
+    report = replace(report, protocol=describe_folds(folds, len(targets)))
+    return CrossCalibration(selection, report, crossed.chosen.predict_proba(given))
+
+
+def divide_rows(rows: int, folds: int, *, seed: int) -> list[np.ndarray]:
+    """Divide rows at random into folds: the indices of each."""
+    _check.count(folds, "folds", least=2, most=rows)
+    return np.array_split(np.random.default_rng(_check.seed(seed, "seed")).permutation(rows), folds)
+
+
+def cross_fit(
+    selection: Selection, data: TestData, folds: Sequence[np.ndarray], *, progress: Step = lambda _: None
+) -> Selection:
+    """Fit each candidate of a selection without each fold in turn, and predict the fold.
+
+    Args:
+        selection: Calibrators fitted to all rows.
+        data: These rows.
+        folds: The indices of the rows of each fold.
+        progress: Called with a description of each step.
+
+    Returns:
+        The same selection, whose candidates have the held-out probabilities.
+    """
+    rows, weights = len(data.labels), data.sample_weight
+    classes = max([2, *data.scores.shape[1:]])
+    held_out = {candidate.name: np.empty((rows, classes)) for candidate in selection.candidates}
+    for number, measured in enumerate(folds, start=1):
+        progress(f"fitting without fold {number} of {len(folds)}")
+        fitted = np.setdiff1d(np.arange(rows), measured)
+        own = None if weights is None else weights[fitted]
+        for candidate in selection.candidates:
+            unfitted = type(candidate.calibrator)(**candidate.calibrator.get_params(deep=False))
+            calibrator = unfitted.fit(data.scores[fitted], data.labels[fitted], own)
+            held_out[candidate.name][measured] = calibrator.predict_proba(data.scores[measured])
+    candidates = tuple(replace(each, held_out=held_out[each.name]) for each in selection.candidates)
+    chosen = next(each for each in candidates if each.name == selection.chosen.name)
+    return replace(selection, candidates=candidates, chosen=chosen)
+
+
+def describe_folds(folds: int, rows: int) -> str:
+    """Say how rows were divided into those that calibrators were fitted to and those that were measured."""
+    return (
         f"Cross-fitting in {folds} folds: each row is measured by calibrators that were fitted to the other folds. "
         f"The calibrator itself is fitted to all {rows:,} rows."
     )
-    return CrossCalibration(selection, replace(report, protocol=protocol), held_out[selection.chosen.name])
 
 
 def check_holdout(share: float) -> float:

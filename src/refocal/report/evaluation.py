@@ -123,10 +123,12 @@ def compare(
     rule: str | None = None,
     progress: Step = lambda _: None,
     adjust: Adjust = lambda method: method,
+    among: int | None = None,
 ) -> Report:
     """Measure several maps, of which the first gives the scores as given, and report the chosen one as recommended.
 
-    `rule` says why it was chosen.
+    `rule` says why it was chosen. `among` is the number of classes that are judged together, each with a report of its
+    own, without the rows that a page shows; None for a report that stands alone.
     """
     given = score_maps[0].predict(data.scores)
     data = replace(data, labels=_check.labels(data.labels, given, "labels", xp=namespace(given)))
@@ -145,6 +147,7 @@ def compare(
             probs,
             data,
             shown,
+            among=among,
             seconds=score_map.seconds,
             name=score_map.name,
             title=score_map.title,
@@ -179,8 +182,8 @@ def compare(
         ),
         rule=rule,
         methods=tuple(methods),
-        changes=() if winner.given else find_largest_changes(given, best, data.labels),
-        slider=_slider(data, classes, fitted, input=input),
+        changes=() if winner.given or among else find_largest_changes(given, best, data.labels),
+        slider=None if among else _slider(data, classes, fitted, input=input),
         versions=read_versions(),
         settings=freeze(
             {

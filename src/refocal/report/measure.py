@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from refocal import _check, metrics
 from refocal._containers import check_order, column_names, encode_labels, float_limits, to_array, to_numpy
+from refocal.metrics.defaults import RESAMPLES
 from refocal.report.record import Change, Diagram, Estimate, Method, freeze
 
 _HISTOGRAM_BINS = 20
@@ -49,7 +50,9 @@ class TestData:
         names = column_names(scores) if class_names is None else tuple(class_names)
         array = read_scores(scores, names)
         classes = max(2, array.shape[1]) if array.ndim == 2 else 2
-        indices = encode_labels(to_numpy(labels, "labels", column=True), names, classes, how="pass class_names")
+        given = to_numpy(labels, "labels", column=True)
+        _reject_several_labels(given, array)
+        indices = encode_labels(given, names, classes, how="pass class_names")
         weight = None if sample_weight is None else to_numpy(sample_weight, "sample_weight", column=True)
         return cls(array, indices, weight, names)
 
@@ -67,6 +70,22 @@ def read_scores(scores: ArrayLike, names: Sequence[str] | None) -> np.ndarray:
     return rows
 
 
+def _reject_several_labels(labels: np.ndarray, scores: np.ndarray) -> None:
+    """Reject one answer per row and class: that is another task, or one-hot labels."""
+    if (
+        labels.ndim == 2
+        and labels.shape == scores.shape
+        and labels.dtype.kind in "biuf"
+        and np.isin(labels, (0, 1)).all()
+    ):
+        msg = (
+            f"labels must be class indices (N,), got 0 and 1 for each class, {labels.shape}: if a row can have several "
+            "labels, use refocal.evaluate_multilabel or refocal.calibrate_multilabel; if exactly one of each row is 1, "
+            "pass labels.argmax(axis=1)"
+        )
+        raise ValueError(msg)
+
+
 def choose_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:
     """Choose the classes that a report shows: the most frequent ones, in order of their index; none of two classes."""
     if classes == 2:
@@ -76,15 +95,34 @@ def choose_classes(labels: np.ndarray, classes: int) -> tuple[int, ...]:
 
 
 def measure_method(
-    probs: np.ndarray, data: TestData, shown: tuple[int, ...], *, seconds: float | None = None, **named: Any
+    probs: np.ndarray,
+    data: TestData,
+    shown: tuple[int, ...],
+    *,
+    among: int | None = None,
+    seconds: float | None = None,
+    **named: Any,
 ) -> Method:
-    """Measure a method on test data; `named` holds its name, title, parameters and roles."""
+    """Measure a method on test data.
+
+    Args:
+        probs: Its probabilities (N, K).
+        data: The test data.
+        shown: The classes to measure, too.
+        among: The number of classes, each with a report of its own, that are judged together. They get fewer measures
+            and resamples. None for a report that stands alone.
+        seconds: Duration of the fit, or None.
+        named: Its name, title, parameters and roles.
+    """
     binary = probs.shape[1] == 2
     claims = probs[:, 1] if binary else probs
     settings: dict[str, Any] = {"sample_weight": data.sample_weight, "task": "binary" if binary else "multiclass"}
+    resamples = RESAMPLES if among is None else _CLASS_RESAMPLES
     histogram = np.histogram(claims if binary else probs.max(axis=1), bins=_HISTOGRAM_BINS, range=(0.0, 1.0))[0]
-    diagnosis = metrics.diagnose(claims, data.labels, **settings)
-    wanted: list[Callable[..., float]] = [metrics.nll, metrics.brier, metrics.ece, metrics.adaptive_ece]
+    diagnosis = metrics.diagnose(claims, data.labels, among=among or 1, **settings)
+    wanted: list[Callable[..., float]] = [metrics.nll, metrics.brier, metrics.ece]
+    if among is None:
+        wanted.append(metrics.adaptive_ece)
     if shown and not binary and probs.shape[1] <= _CLASSES_FOR_CLASSWISE:
         wanted.append(metrics.classwise_ece)
     wanted.append(metrics.error)
@@ -100,7 +138,7 @@ def measure_method(
         p_value=diagnosis.p_value,
         diagnosis=diagnosis,
         fit_seconds=seconds,
-        diagram=_diagram(metrics.reliability_diagram(claims, data.labels, **settings)),
+        diagram=_diagram(metrics.reliability_diagram(claims, data.labels, resamples=resamples, **settings)),
         histogram=tuple(histogram.tolist()),
         class_diagrams=tuple(_class_diagram(probs[:, k], data.labels == k, data.sample_weight) for k in shown),
         **named,

@@ -291,17 +291,18 @@ class Report:
 
     def to_json(self) -> str:
         """Serialize the report in ASCII, with its schema version. NaN and infinite numbers become null."""
-        return json.dumps({"schema": SCHEMA, **_plain(self)}, allow_nan=False)
+        return json.dumps({"schema": SCHEMA, **to_plain(self)}, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Convert a record to values that JSON can hold."""
     if dataclasses.is_dataclass(value):
         written = (each for each in dataclasses.fields(value) if each.metadata.get("json", True))
-        return {each.name: _plain(getattr(value, each.name)) for each in written}
+        return {each.name: to_plain(getattr(value, each.name)) for each in written}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, (float, np.floating)):
         return float(value) if np.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value

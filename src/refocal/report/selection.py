@@ -135,6 +135,23 @@ class Selection:
         """Write the chosen calibrator as JSON; `refocal.calibrators.load` reads it."""
         self.chosen.calibrator.save(Path(path))
 
+    def list_maps(self) -> dict[str, ScoreMap]:
+        """Return the map of each candidate, by name; the scores as given come first."""
+        given = given_map(input=self.input)
+        return {
+            fitted.name: given
+            if fitted.name == GIVEN
+            else ScoreMap(
+                fitted.name,
+                fitted.title,
+                fitted.predict_proba,
+                fitted.parameters,
+                fitted.seconds,
+                on_slider=not fitted.has_further_settings,
+            )
+            for fitted in self.candidates
+        }
+
     def report(
         self,
         scores: ArrayLike,
@@ -166,20 +183,7 @@ class Selection:
         """
         names = self.class_names if class_names is None else class_names
         data = TestData.of(scores, labels, sample_weight, class_names=names)
-        given = given_map(input=self.input)
-        maps = {
-            fitted.name: given
-            if fitted.name == GIVEN
-            else ScoreMap(
-                fitted.name,
-                fitted.title,
-                fitted.predict_proba,
-                fitted.parameters,
-                fitted.seconds,
-                on_slider=not fitted.has_further_settings,
-            )
-            for fitted in self.candidates
-        }
+        maps = self.list_maps()
         report = compare(
             list(maps.values()),
             maps[self.chosen.name],

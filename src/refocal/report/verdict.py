@@ -62,7 +62,7 @@ def _find_regime(given: Method, found: Diagnosis, class_names: Sequence[str], sa
     ece = given.measures["ece"].value
     slightly = "slightly " if ece < _SLIGHT else ""
     if len(class_names) == 2:
-        return _find_binary_regime(found, _call(class_names[1]), ece, slightly)
+        return _find_binary_regime(found, call_class(class_names[1]), ece, slightly)
     if found.failed("confidence") is None and found.failed("bins") is None:
         what = "class frequencies" if found.failed("frequencies") else "probabilities of some classes"
         return "miscalibrated", f"The {what} are wrong, although the confidence in the predicted class shows no error"
@@ -103,11 +103,11 @@ def _say_remedy(given: Method, chosen: Method, regime: str, *, alone: bool) -> s
 
 def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> list[str]:
     """Say what failed and how large it is, or what would have been seen."""
-    tested = f"(tests of calibration: {_p(found.p_value)})"
+    tested = f"(tests of calibration: {say_p_value(found.p_value)})"
     binary = len(class_names) == 2
     gap = found.predicted - found.observed
     if binary:
-        off = f"{_points(abs(gap))}{_say_factor(found)} too {'high' if gap > 0 else 'low'}"
+        off = f"{format_points(abs(gap))}{_say_factor(found)} too {'high' if gap > 0 else 'low'}"
         means = f"{format_percent(found.predicted)} predicted, {format_percent(found.observed)} observed"
         size = f"they are {off}: {means}" if found.failed("frequencies") else means
         sentences = [f"On average, {size} {tested}."]
@@ -119,10 +119,10 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
     if found.p_value > FALSE_ALARM:
         return [*sentences, _say_detectable(found, binary=binary)]
     if binary and found.range.p_value <= FALSE_ALARM:
-        sentences.append(_say_range(_call(class_names[1]), found.range))
+        sentences.append(_say_range(call_class(class_names[1]), found.range))
     if (failed := found.failed("frequencies")) and failed.classes:
         listed = "; ".join(
-            f"{_call(class_names[each.index])} gets {format_percent(each.predicted)} on average and occurs "
+            f"{call_class(class_names[each.index])} gets {format_percent(each.predicted)} on average and occurs "
             f"{format_percent(each.observed)} of the time"
             for each in failed.classes[:_NAMED]
         )
@@ -130,9 +130,9 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
     elif (failed := found.failed("classes")) and _are_few(failed.classes, found, len(class_names)):
         worst = failed.classes[0]
         assert worst.range is not None  # the first ones have it
-        sentences.append(_say_range(_call(class_names[worst.index]), worst.range))
+        sentences.append(_say_range(call_class(class_names[worst.index]), worst.range))
         if len(failed.classes) > 1:
-            names = ", ".join(_call(class_names[each.index]) for each in failed.classes[1 : 1 + _NAMED])
+            names = ", ".join(call_class(class_names[each.index]) for each in failed.classes[1 : 1 + _NAMED])
             more = len(failed.classes) - 1 - _NAMED
             sentences.append(f"The same test fails for {names}{f' and {more:,} more' if more > 0 else ''}.")
     low = given.measures["ece"].low
@@ -181,11 +181,11 @@ def _say_detectable(found: Diagnosis, *, binary: bool) -> str:
     if found.detectable >= 1:
         return "No error would have been seen reliably in so few samples."
     error = (
-        f"An error above {_points(found.detectable)} (ECE, in an eighth of the samples or more) would have been seen "
-        f"with {POWER:.0%} probability"
+        f"An error above {format_points(found.detectable)} (ECE, in an eighth of the samples or more) would have been "
+        f"seen with {POWER:.0%} probability"
     )
     what = "an average error" if binary else "an error in the frequency of a class"
-    return f"{error}; so would {what} above {_points(min(found.detectable_frequency, 1.0))}."
+    return f"{error}; so would {what} above {format_points(min(found.detectable_frequency, 1.0))}."
 
 
 def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, changed: float) -> list[str]:
@@ -205,15 +205,15 @@ def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, ch
     ]
     if after.p_value <= FALSE_ALARM:
         sentences.append(
-            f"After it, some miscalibration is left ({_p(after.p_value)}): {_say_left(after, class_names)}."
+            f"After it, some miscalibration is left ({say_p_value(after.p_value)}): {_say_left(after, class_names)}."
         )
     elif after.detectable > _TOO_MUCH:
         sentences.append(
-            f"After it, no sign of miscalibration is left ({_p(after.p_value)}), but only an error above "
-            f"{_points(min(after.detectable, 1.0))} would have been seen."
+            f"After it, no sign of miscalibration is left ({say_p_value(after.p_value)}), but only an error above "
+            f"{format_points(min(after.detectable, 1.0))} would have been seen."
         )
     else:
-        sentences.append(f"After it, no sign of miscalibration is left ({_p(after.p_value)}).")
+        sentences.append(f"After it, no sign of miscalibration is left ({say_p_value(after.p_value)}).")
     return sentences
 
 
@@ -222,7 +222,7 @@ def _say_left(after: Diagnosis, class_names: Sequence[str]) -> str:
     binary = len(class_names) == 2
     words = {
         "confidence": "the confidence is off",
-        "frequencies": f"the mean probability of {_call(class_names[1])} is off"
+        "frequencies": f"the mean probability of {call_class(class_names[1])} is off"
         if binary
         else "class frequencies are off",
         "classes": "the probabilities of some classes are off",
@@ -244,12 +244,13 @@ def _require_diagnosis(method: Method) -> Diagnosis:
     return method.diagnosis
 
 
-def _call(class_name: str) -> str:
+def call_class(class_name: str) -> str:
     """Name a class in a sentence: a number alone would not read as a name."""
     return f"class {class_name}" if class_name.isdecimal() else class_name
 
 
-def _points(value: float) -> str:
+def format_points(value: float) -> str:
+    """Format an error in percentage points."""
     return f"{100 * value:.{1 if value >= 0.001 else 2}f} points"
 
 
@@ -257,6 +258,7 @@ def _short(value: float) -> str:
     return f"{100 * value:g}%"
 
 
-def _p(value: float) -> str:
+def say_p_value(value: float) -> str:
+    """Write a p-value in a sentence."""
     text = format_p_value(value)
     return f"p {text}" if text.startswith("<") else f"p = {text}"
