@@ -89,7 +89,7 @@ NO_LIST = "logits, row 1: a value is missing" if ARROW >= 26 else "cannot read.*
             "label: the labels a do not tell the 2 classes: name the .* --classes",
         ),
         ({"logits": [1.0, 2.0], "label": ["a", "b" * 257]}, "label, row 1: must be printable text of 1 to 256"),
-        ({"logits": [1.0, 2.0], "label": [[1], [2]]}, "label: must be numbers, got list"),
+        ({"logits": [1.0, 2.0], "label": [[1], [2]]}, "label, class 0, row 1: must be 0 or 1, got 2"),
         ({"logits": [1.0, 2.0], "split": ["a", None]}, "split, row 1: a value is missing"),
         ({"logits": [1.0, 2.0], "split": ["a", "b" * 65]}, "split, row 1: must be printable text of 1 to 64"),
         ({"logits": [1.0, 2.0], "split": ["a", "b\0"]}, "split, row 1: must be printable text of 1 to 64"),

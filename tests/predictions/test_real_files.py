@@ -244,7 +244,8 @@ def test_chosen_patterns(path):
     ("choice", "message"),
     [
         ({"label": "churn"}, "there is no column 'churn', which label names; the columns are customer_id, churned"),
-        ({"label": "churn*"}, r"there is no column 'churn\*', which label names"),
+        ({"label": "churn*"}, "scores are missing: "),
+        ({"label": "c?hurn*"}, r"there is no column 'c\?hurn\*', which label names"),
         ({"prob": "p_*"}, r"there is no column 'p_\*', which prob names"),
         ({"ignore": "id"}, "there is no column 'id', which ignore names"),
         ({"label": "churned", "prob": "age", "classes": ["no"]}, "classes must name each of 2 classes once, got no"),
@@ -261,7 +262,9 @@ def test_choices_that_do_not_fit(path, choice, message):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"label": 3}, TypeError, "label must be the name of a column, got 3"),
+        ({"label": 3}, TypeError, "label must be a sequence of names, got 3"),
+        ({"task": "binary"}, ValueError, "task must be .multiclass. or .multilabel., got .binary."),
+        ({"task": "multilabel", "classes": ["a"]}, ValueError, "classes are not for task=.multilabel."),
         ({"prob": 3}, TypeError, "prob must be a sequence of names, got 3"),
         ({"classes": "no"}, TypeError, "classes must be a sequence of names, got 'no'"),
         ({"prob": []}, TypeError, r"prob must be names, got \[\]"),

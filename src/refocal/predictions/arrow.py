@@ -10,7 +10,7 @@ from refocal.predictions.carried import Carried
 from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.header import Header, name_outputs
-from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels
+from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels, decode_labels
 from refocal.predictions.names import name_option
 from refocal.predictions.predictions import Predictions
 
@@ -24,17 +24,16 @@ def require_arrow() -> None:
         raise ImportError(message) from error
 
 
-def from_arrow(batch: Any, header: Header, coding: LabelCoding, place: Place) -> Columns:
+def from_arrow(batch: Any, header: Header, coding: LabelCoding | None, place: Place) -> Columns:
     """Convert a record batch to columns; reject missing values, but do not check values otherwise."""
     if header.per_class:
         parts = [_numbers(batch.column(name), name, place, scores=True) for name in header.columns]
         scores = np.concatenate(parts).reshape(len(parts), -1).T  # one class after another, as in the file
     else:
         scores = _lists_or_numbers(batch.column(header.columns[0]), header.columns[0], place)
-    labels = None if header.label is None else read_labels(batch.column(header.label), header.label, place)
     return Columns(
         scores,
-        None if labels is None else coding.decode(labels, place),
+        _labels(batch, header, coding, place),
         None if header.split is None else _text(batch.column(header.split), header.split, place),
         None if header.weight is None else _numbers(batch.column(header.weight), header.weight, place),
     )
@@ -46,6 +45,26 @@ def carry(batch: Any, header: Header) -> Carried:
 
     table = pa.Table.from_batches([batch]).drop_columns(list(header.columns)).replace_schema_metadata(None)
     return Carried(table, header.label, header.others, header.per_class)
+
+
+def _labels(batch: Any, header: Header, coding: LabelCoding | None, place: Place) -> np.ndarray | None:
+    if header.answers:
+        parts = (read_labels(batch.column(name), name, place) for name in header.answers)
+        columns = [decode_labels(raw, None, name, place) for raw, name in zip(parts, header.answers, strict=True)]
+        return np.stack(columns, axis=1)
+    if header.label is None:
+        return None
+    column = batch.column(header.label)
+    if is_list(column.type):
+        return _lists_or_numbers(column, header.label, place, scores=False)
+    return decode_labels(read_labels(column, header.label, place), coding, header.label, place)
+
+
+def is_list(dtype: Any) -> bool:
+    """Whether a column holds a list of values per row."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype))
 
 
 def find_label_kind(dtype: Any) -> LabelKind:
@@ -87,7 +106,8 @@ def add_scores(columns: dict[str, Any], block: Predictions, scores: np.ndarray, 
     import pyarrow as pa
 
     matrix = scores.reshape(len(block), -1)
-    for index, name in enumerate(name_outputs(matrix.shape[1], block.class_names, block.input)):
+    multilabel = block.task == "multilabel"
+    for index, name in enumerate(name_outputs(matrix.shape[1], block.class_names, block.input, multilabel=multilabel)):
         if name in columns:
             message = f"column {name!r} is there already: rename it, or leave it out with {name_option('ignore')}"
             raise place.error(message)
@@ -95,15 +115,34 @@ def add_scores(columns: dict[str, Any], block: Predictions, scores: np.ndarray, 
     return columns
 
 
-def optional_columns(block: Predictions) -> dict[str, Any]:
-    """Convert all columns of a block except the scores to Arrow arrays."""
+def optional_columns(block: Predictions, *, per_class: bool = False) -> dict[str, Any]:
+    """Convert all columns of a block except the scores to Arrow arrays.
+
+    Multi-label labels become one column of lists, or one column per class.
+    """
+    labels: dict[str, np.ndarray | None] = {"label": block.labels}
+    if block.task == "multilabel" and block.labels is not None and per_class:
+        labels = {**split_answers(block)}
+    columns = {**labels, "split": block.split, "weight": block.sample_weight}
+    return {name: to_arrow(column) for name, column in columns.items() if column is not None}
+
+
+def split_answers(block: Predictions) -> dict[str, np.ndarray]:
+    """Make one column of labels per class of multi-label predictions."""
+    labels = np.asarray(block.labels)
+    names = name_outputs(block.classes, block.class_names, "label", multilabel=True)
+    return {name: labels[:, index] for index, name in enumerate(names)}
+
+
+def to_arrow(values: np.ndarray) -> Any:
+    """Convert a column of numbers or text, or of lists if it has two axes."""
     import pyarrow as pa
 
-    columns = {"label": block.labels, "split": block.split, "weight": block.sample_weight}
-    return {name: pa.array(column) for name, column in columns.items() if column is not None}
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
-def _lists_or_numbers(array: Any, name: str, place: Place) -> np.ndarray:
+def _lists_or_numbers(array: Any, name: str, place: Place, *, scores: bool = True) -> np.ndarray:
     import pyarrow as pa
 
     dtype = array.type
@@ -119,11 +158,14 @@ def _lists_or_numbers(array: Any, name: str, place: Place) -> np.ndarray:
             message = f"must have {classes} values per row like the rows before, got {lengths[row]}"
             raise place.error(message, column=name, row=row)
     else:
-        return _numbers(array, name, place, scores=True)
+        return _numbers(array, name, place, scores=scores)
     if classes == 0:
         message = "must have at least one value per row, got none"
         raise place.error(message, column=name, row=0)
-    return _numbers(array.flatten(), name, place, scores=True, classes=classes).reshape(len(array), classes)
+    flat = array.flatten()
+    if not scores and pa.types.is_boolean(flat.type):
+        flat = flat.cast(pa.uint8())
+    return _numbers(flat, name, place, scores=scores, classes=classes).reshape(len(array), classes)
 
 
 def _numbers(array: Any, name: str, place: Place, *, scores: bool = False, classes: int = 1) -> np.ndarray:

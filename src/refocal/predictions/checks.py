@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from refocal import _check
 from refocal._check import Input
 from refocal.predictions.carried import Carried
 from refocal.predictions.errors import Place
+from refocal.predictions.names import name_option
+
+Task = Literal["binary", "multiclass", "multilabel"]
 
 SPLIT_LENGTH = 64  # characters; split names are words such as "val", and a limit bounds the memory that a file can take
 NAME_LENGTH = 256
@@ -30,14 +33,22 @@ class Columns(NamedTuple):
         return Columns(function(self.scores), *(None if array is None else function(array) for array in self[1:]))
 
 
-def check_columns(columns: Columns, input: Input, place: Place) -> Columns:
-    """Check columns and convert them to native dtypes: labels to int64, sample weights to float64."""
-    scores = _scores(columns.scores, input, place)
+def check_columns(columns: Columns, input: Input, place: Place, *, multilabel: bool = False) -> Columns:
+    """Check columns and convert them to native dtypes: labels to int64, sample weights to float64.
+
+    If multilabel, each class is a task of its own: rows of probabilities need not sum to 1, labels are 0 or 1 for each
+    class and become int8, and one column is one class.
+    """
+    scores = _scores(columns.scores, input, place, multilabel=multilabel)
     rows, classes = len(scores), count_classes(scores.shape)
     labels, split, weights = columns.labels, columns.split, columns.sample_weight
+    if multilabel and labels is not None:
+        labels = check_answers(labels, scores.shape, place)
+    elif labels is not None:
+        labels = _labels(labels, rows, classes, place)
     return Columns(
         scores,
-        None if labels is None else _labels(labels, rows, classes, place),
+        labels,
         None if split is None else _split(split, rows, place),
         None if weights is None else _weights(weights, rows, place),
         columns.carried,
@@ -81,9 +92,20 @@ def normalize_rounded(scores: np.ndarray, input: Input) -> tuple[np.ndarray, boo
     return result, True
 
 
-def count_classes(shape: tuple[int, ...]) -> int:
-    """Return the number of classes for a shape of scores; a single column is class 1 of two."""
-    return max(2, shape[1]) if len(shape) == 2 else 2
+def count_classes(shape: tuple[int, ...], *, multilabel: bool = False) -> int:
+    """Return the number of classes for a shape of scores; a single column is class 1 of two, except if multilabel."""
+    columns = shape[1] if len(shape) == 2 else 1
+    return columns if multilabel else max(2, columns)
+
+
+def name_task(shape: tuple[int, ...], *, multilabel: bool) -> Task:
+    """Name the task of scores of this shape."""
+    return "multilabel" if multilabel else "binary" if count_classes(shape) == 2 else "multiclass"
+
+
+def has_answers(shape: tuple[int, ...]) -> bool:
+    """Whether labels of this shape are multi-label: 0 or 1 for each of several classes."""
+    return len(shape) == 2 and shape[1] > 1
 
 
 def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: Input, place: Place) -> None:
@@ -153,24 +175,25 @@ def check_class_names(names: Any, classes: int, place: Place) -> tuple[str, ...]
     return found
 
 
-def _scores(scores: np.ndarray, input: Input, place: Place) -> np.ndarray:
+def _scores(scores: np.ndarray, input: Input, place: Place, *, multilabel: bool) -> np.ndarray:
     check_scores_form(scores.dtype, scores.shape, input, place)
     scores = scores.astype(scores.dtype.newbyteorder("="), copy=False)
     matrix = scores.reshape(len(scores), -1)
+    alone = multilabel or matrix.shape[1] == 1
     if input == "logits":
-        _logits(matrix, place)
+        _logits(matrix, place, alone=alone)
     else:
-        _probs(matrix, place)
-    return scores
+        _probs(matrix, place, alone=alone)
+    return matrix if multilabel else scores
 
 
-def _logits(matrix: np.ndarray, place: Place) -> None:
+def _logits(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
+    """Check logits; `alone`: each column for itself."""
     finite = np.isfinite(matrix)
     if finite.all():  # as in nearly every file
         return
-    one = matrix.shape[1] == 1
-    allowed = "must be finite" if one else "must be finite or -inf (masked)"
-    _reject(~finite if one else ~finite & (matrix != -np.inf), matrix, allowed, "logits", place)
+    allowed = "must be finite" if alone else "must be finite or -inf (masked)"
+    _reject(~finite if alone else ~finite & (matrix != -np.inf), matrix, allowed, "logits", place)
     masked = ~finite.any(axis=1)
     if masked.any():
         row = int(np.argmax(masked))
@@ -178,9 +201,9 @@ def _logits(matrix: np.ndarray, place: Place) -> None:
         raise place.error(message, column=place.name_scores("logits"), row=row)
 
 
-def _probs(matrix: np.ndarray, place: Place) -> None:
+def _probs(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
     _reject(~(matrix >= 0), matrix, "must be non-negative and not NaN", "probs", place)
-    if matrix.shape[1] == 1:
+    if alone:
         _reject(matrix > 1, matrix, "must lie in [0, 1]", "probs", place)
         return
     with np.errstate(over="ignore"):  # an infinite sum is rejected as well
@@ -188,7 +211,10 @@ def _probs(matrix: np.ndarray, place: Place) -> None:
     wrong = ~(np.abs(sums - 1) <= _check.sum_tolerance(matrix.dtype.itemsize * 8))
     if wrong.any():
         row = int(np.argmax(wrong))
-        message = f"must sum to 1, got {sums[row]} (are these logits?)"
+        message = (
+            f"must sum to 1, got {sums[row]} (are these logits?); if each class is a yes-or-no question, choose with "
+            f"{name_option('task multilabel')}"
+        )
         raise place.error(message, column=place.name_scores("probs"), row=row)
 
 
@@ -211,6 +237,50 @@ def _labels(labels: np.ndarray, rows: int, classes: int, place: Place) -> np.nda
         message = f"must be a whole number from 0 to {classes - 1}, got {labels[row]}"
         raise place.error(message, column=place.labels, row=row)
     return labels.astype(np.int64, copy=False)
+
+
+def check_answers(labels: np.ndarray, shape: tuple[int, ...], place: Place) -> np.ndarray:
+    """Check multi-label labels, 0 or 1 for each score, and convert them to int8."""
+    rows, classes = shape[0], count_classes(shape, multilabel=True)
+    check_answers_form(labels.dtype, labels.shape, (rows, classes), place)
+    matrix = labels.reshape(rows, classes)
+    wrong = ~((matrix == 0) | (matrix == 1))
+    if wrong.any():
+        row, index = (int(i) for i in np.unravel_index(np.argmax(wrong), wrong.shape))
+        message = f"must be 0 or 1, got {matrix[row, index]}"
+        raise place.error(message, column=place.name_answers(index), row=row)
+    return matrix.astype(np.int8, copy=False)
+
+
+def check_answers_form(dtype: np.dtype, shape: tuple[int, ...], wanted: tuple[int, int], place: Place) -> None:
+    """Check dtype and shape of multi-label labels; one class may be without an axis."""
+    if shape != wanted and not (wanted[1] == 1 and shape == wanted[:1]):
+        message = f"must have shape {wanted} like the scores, 0 or 1 for each class, got {shape}"
+        raise place.error(message, column=place.name_answers())
+    if dtype.kind != "b":
+        check_numbers(dtype, place.name_answers(), place)
+
+
+def looks_exclusive(checked: Columns, input: Input) -> bool:
+    """Whether multi-label predictions look like those of one class per row: one label, and probabilities sum to 1."""
+    labels, scores = checked.labels, checked.scores
+    if labels is None or labels.shape[1] < 2 or not (labels.sum(axis=1, dtype=np.int64) == 1).all():
+        return False
+    return input == "logits" or bool((np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= _MOST_ROUNDING).all())
+
+
+def collapse_answers(labels: np.ndarray, shape: tuple[int, ...], place: Place) -> np.ndarray:
+    """Turn rows of one 1 and otherwise 0 into class indices."""
+    found = check_answers(labels, (shape[0], count_classes(shape)), place)
+    sums = found.sum(axis=1, dtype=np.int64)
+    if (sums != 1).any():
+        row = int(np.argmax(sums != 1))
+        message = (
+            f"must have one 1 per row for task multiclass, got {sums[row]}; if each class is a yes-or-no question, "
+            f"choose with {name_option('task multilabel')}"
+        )
+        raise place.error(message, column=place.name_answers(), row=row)
+    return found.argmax(axis=1)
 
 
 def check_numbers(dtype: np.dtype, name: str, place: Place) -> None:

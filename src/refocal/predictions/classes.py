@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
 from refocal.predictions.header import Header
 from refocal.predictions.labels import WHOLE, CodedText, LabelCoding, LabelKind, RawLabels
@@ -23,11 +24,43 @@ _OBVIOUS = [
 
 
 class Classes(NamedTuple):
-    """How labels are read, the names of the classes, and what was guessed, in words."""
+    """How labels are read (None if multi-label), the names of the classes, and what was guessed, in words."""
 
-    coding: LabelCoding
+    coding: LabelCoding | None
     names: tuple[str, ...] | None
     guesses: tuple[str, ...] = ()
+
+    @property
+    def is_multilabel(self) -> bool:
+        """Whether each class has its own label, 0 or 1."""
+        return self.coding is None
+
+
+_MULTILABEL = "task: multi-label, each class is a yes-or-no question"
+
+
+def settle_multilabel(
+    header: Header,
+    classes: int,
+    choice: ColumnChoice,
+    *,
+    stored_names: tuple[str, ...] | None = None,
+    several: bool = False,
+) -> Classes | None:
+    """Settle the classes of multi-label predictions; None if they are not multi-label.
+
+    Args:
+        header: The columns.
+        classes: Number of columns of scores.
+        choice: The columns that the caller names.
+        stored_names: Class names that refocal stored in the file.
+        several: Whether labels have a value for each class.
+    """
+    if choice.task == "multiclass" or (choice.task is None and not several):
+        return None
+    only = (header.positive,) if classes == 1 and header.positive is not None else None
+    names = stored_names or header.class_names or only
+    return Classes(None, names, () if choice.task else (_MULTILABEL,))
 
 
 def settle_classes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,12 +15,16 @@ class ColumnChoice:
     `PredictionsWarning` says so. The commands have options of the same names.
 
     Args:
-        label: Column of the labels.
+        label: Column of the labels. Several columns, or a pattern such as "label_*", hold multi-label labels: 0 or 1
+            for each class, matched to the scores by the names of the classes.
         prob: Column of probabilities. One column of numbers holds the probability of the second class of two; a pattern
             such as "p_*", or several columns, hold one class per column.
         logit: Like `prob`, for logits; one column of numbers holds the log-odds of the second class.
         ignore: Columns, or patterns, that are neither read nor written by `apply`.
         classes: The label of each class, in the order of the classes, such as ("no", "yes").
+        task: "multilabel" if each class is a yes-or-no question of its own, so that rows of probabilities do not sum to
+            1; by default if labels have one column per class. "multiclass" if each row has one class; then such labels
+            must have one 1 per row.
 
     Example:
         >>> from refocal.predictions import ColumnChoice
@@ -27,23 +32,26 @@ class ColumnChoice:
         ('churn_probability',)
     """
 
-    label: str | None = None
+    label: str | Iterable[str] | None = None
     prob: str | Iterable[str] | None = None
     logit: str | Iterable[str] | None = None
     ignore: str | Iterable[str] = ()
     classes: Iterable[str] | None = None
+    task: Literal["multiclass", "multilabel"] | None = None
 
     def __post_init__(self) -> None:
-        label: object = self.label
-        if label is not None and not isinstance(label, str):
-            msg = f"label must be the name of a column, got {label!r}"
-            raise TypeError(msg)
-        for name in ("prob", "logit", "ignore", "classes"):
+        for name in ("label", "prob", "logit", "ignore", "classes"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, _to_names(value, name))
         if self.prob is not None and self.logit is not None:
             msg = f"scores are either prob or logit, got prob={self.prob!r} and logit={self.logit!r}"
+            raise ValueError(msg)
+        if self.task not in (None, "multiclass", "multilabel"):
+            msg = f"task must be 'multiclass' or 'multilabel', got {self.task!r}"
+            raise ValueError(msg)
+        if self.task == "multilabel" and self.classes is not None:
+            msg = f"classes are not for task='multilabel', whose columns name them, got {self.classes!r}"
             raise ValueError(msg)
 
     @property

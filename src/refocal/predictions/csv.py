@@ -19,7 +19,7 @@ import numpy as np
 
 from refocal.predictions import arrow, checks, header
 from refocal.predictions.checks import Columns
-from refocal.predictions.classes import settle_classes
+from refocal.predictions.classes import settle_classes, settle_multilabel
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.header import name_outputs
@@ -41,9 +41,12 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
         columns, place = text.columns, text.place
         scores = len(columns.columns) if columns.per_class else 1 + text.sample(columns.columns[0]).count(",")
         about = os.fstat(file.fileno()).st_size // max(1, text.row_bytes)
-        kind = None if columns.label is None else text.label_kind
+        several = bool(columns.answers) or text.has_label_lists
+        kind = None if several or columns.label is None else text.find_label_kind(columns.label)
         given = request.choice.classes
-        classes = settle_classes(columns, max(2, scores), kind, request.scan, place, given=given)
+        classes = settle_multilabel(columns, scores, request.choice, several=several) or settle_classes(
+            columns, max(2, scores), kind, request.scan, place, given=given
+        )
         blocks = _blocks(file, text, classes.coding, carry=request.carry)
         yield OpenFile(columns.input, classes, None, FileSize(about, scores), place, blocks, columns.guesses)
 
@@ -52,7 +55,7 @@ def read_labels(path: Path, choice: ColumnChoice) -> Iterator[RawLabels]:
     """Read only the labels; nothing if there are none."""
     with _open(path, choice) as (file, text):
         label = text.columns.label
-        if label is not None:
+        if label is not None and not text.has_label_lists:
             for batch, place in _batches(file, text, [label], text.column_types()):
                 yield arrow.read_labels(batch.column(0), label, place)
 
@@ -73,9 +76,13 @@ class _Text:
         return self.first.get(column, "")
 
     @property
-    def label_kind(self) -> LabelKind:
-        """Say what the labels are, by the first one."""
-        label = self.sample(str(self.columns.label)).strip()
+    def has_label_lists(self) -> bool:
+        """Whether labels are lists with a value for each class."""
+        return self.columns.label is not None and self.sample(self.columns.label).lstrip().startswith("[")
+
+    def find_label_kind(self, column: str) -> LabelKind:
+        """Say what a column of labels holds, by its first value."""
+        label = self.sample(column).strip()
         if label.lower() in ("false", "true"):
             return "booleans"
         return "numbers" if not label or _NUMBER.fullmatch(label) else "text"
@@ -85,8 +92,8 @@ class _Text:
         import pyarrow as pa
 
         numbers = {*(self.columns.columns if self.columns.per_class else ()), self.columns.weight}
-        if self.label_kind == "numbers":
-            numbers.add(self.columns.label)
+        labels = (self.columns.label, *self.columns.answers)
+        numbers |= {name for name in labels if name is not None and self.find_label_kind(name) == "numbers"}
         return {name: pa.float64() if name in numbers else pa.string() for name in self.names}
 
 
@@ -107,6 +114,7 @@ def _open(path: Path, choice: ColumnChoice) -> Iterator[tuple[BinaryIO, _Text]]:
             place,
             labels=columns.label or "label",
             columns=per_class,
+            answers=columns.answers,
             scores=columns.columns[0],
             has_lines=not columns.others,  # they may hold text of several lines
         )
@@ -136,11 +144,11 @@ def _split(line: bytes) -> list[str]:
     return [(found[1] or found[2] or "").replace('""', '"') for found in _VALUE.finditer(text)]
 
 
-def _blocks(file: BinaryIO, text: _Text, coding: LabelCoding, *, carry: bool) -> Iterator[Columns]:
+def _blocks(file: BinaryIO, text: _Text, coding: LabelCoding | None, *, carry: bool) -> Iterator[Columns]:
     import pyarrow as pa
 
     columns = text.columns
-    used = [*columns.columns, *(name for name in (columns.label, columns.split, columns.weight) if name is not None)]
+    used = columns.used
     wanted = {*used, *(columns.others if carry else ())}
     types = text.column_types()
     # carried columns keep their text, so their numbers are parsed here
@@ -154,6 +162,9 @@ def _blocks(file: BinaryIO, text: _Text, coding: LabelCoding, *, carry: bool) ->
             if lists is None:
                 lists = batch.column(name)[0].as_py().lstrip().startswith("[")
             batch = _set(batch, name, _parse(batch.column(name), name, place, lists=lists))
+        if text.has_label_lists:
+            name = str(columns.label)
+            batch = _set(batch, name, _parse(batch.column(name), name, place, lists=True))
         for name in parsed:
             batch = _set(batch, name, _parse(batch.column(name), name, place, lists=False))
         found = arrow.from_arrow(batch, columns, coding, place)
@@ -251,7 +262,9 @@ def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Call
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    columns = name_outputs(first.scores.shape[1], first.class_names, first.input) if first.scores.ndim == 2 else ()
+    multilabel = first.task == "multilabel"
+    shape, names = first.scores.shape, first.class_names
+    columns = name_outputs(shape[1], names, first.input, multilabel=multilabel) if len(shape) == 2 else ()
     place = Place(path, labels="label", sample_weight="weight", columns=tuple(columns), has_lines=True)
     schema = _table(pa, first, place).schema
     line = io.StringIO()
@@ -269,26 +282,31 @@ def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Call
 
 
 def _table(pa: Any, block: Predictions, place: Place) -> Any:
-    scores = block.scores
+    scores, multilabel = block.scores, block.task == "multilabel"
     if scores.dtype == np.float16:
         # text has no dtype: the reader, which uses float64, must accept the written file
         try:
-            scores = checks.check_columns(Columns(scores.astype(np.float64)), block.input, place).scores
+            whole = Columns(scores.astype(np.float64))
+            scores = checks.check_columns(whole, block.input, place, multilabel=multilabel).scores
         except PredictionsError as error:
             message = f"{error}; csv files are read as float64: normalize in float64, or write npz or parquet"
             raise PredictionsError(message) from None
     if block.carried is not None:
-        columns = {name: _flatten(column, name, place) for name, column in arrow.carried_columns(block.carried).items()}
+        carried = arrow.carried_columns(block.carried)
+        if multilabel and block.carried.label and arrow.is_list(carried[block.carried.label].type):
+            del carried[block.carried.label]
+            carried |= {name: arrow.to_arrow(column) for name, column in arrow.split_answers(block).items()}
+        columns = {name: _flatten(column, name, place) for name, column in carried.items()}
     else:
-        columns = arrow.optional_columns(block)
+        columns = arrow.optional_columns(block, per_class=True)
     label = "label" if block.carried is None else block.carried.label
-    names = block.class_names
+    names = None if multilabel or label is None else block.class_names
     # labels in words are labels of these classes in any file; numbers could be taken for names that are numbers
     if names is not None and block.labels is not None and (block.carried is None or all(map(str.isdecimal, names))):
         columns[str(label)] = pa.array(np.array(names)[block.labels])
     if block.carried is not None:
         return pa.table(arrow.add_scores(columns, block, scores, place))
-    if scores.ndim == 1 and names is None:
+    if scores.ndim == 1 and block.class_names is None:
         return pa.table({block.input: pa.array(scores), **columns})
     return pa.table({**arrow.add_scores({}, block, scores, place), **columns})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +29,15 @@ class Place:
     """Where values come from, for error messages.
 
     `columns` are the columns of the scores if each class has its own; otherwise `scores` is their name, if it is not
-    that of the input. If `has_lines` (csv), row r is on line r + 2: the header is line 1, and a row never spans
-    lines.
+    that of the input. `answers` are the columns of multi-label labels if each class has its own. If `has_lines` (csv),
+    row r is on line r + 2: the header is line 1, and a row never spans lines.
     """
 
     path: Path | None = None
     labels: str = "labels"
     sample_weight: str = "sample_weight"
     columns: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
     scores: str | None = None
     has_lines: bool = False
     first_row: int = 0
@@ -48,9 +49,13 @@ class Place:
             return whole if index is None else f"{whole}, class {index}"
         if index is not None:
             return self.columns[index]
-        first, last = min(self.columns), max(self.columns)  # what these two share, all share
-        same = next((at for at, (one, two) in enumerate(zip(first, last, strict=False)) if one != two), len(first))
-        return first if first == last else f"{first[:same]}..."
+        return _abbreviate(self.columns)
+
+    def name_answers(self, index: int | None = None) -> str:
+        """Return the name of multi-label labels, or of those of one class."""
+        if not self.answers:
+            return self.labels if index is None else f"{self.labels}, class {index}"
+        return _abbreviate(self.answers) if index is None else self.answers[index]
 
     def error(self, message: str, *, column: str | None = None, row: int | None = None) -> PredictionsError:
         """Make the exception, with its place; `row` counts from the first row of this place."""
@@ -94,3 +99,17 @@ class Place:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             message = f"cannot read {what}; the file is damaged or has another format: {reason}"
             raise self.error(message) from error
+
+
+def find_prefix(names: Sequence[str]) -> str:
+    """Find what all names begin with."""
+    first, last = min(names), max(names)  # what these two share, all share
+    same = next((at for at, (one, two) in enumerate(zip(first, last, strict=False)) if one != two), len(first))
+    return first[:same]
+
+
+def _abbreviate(names: tuple[str, ...]) -> str:
+    if len(set(names)) == 1:
+        return names[0]
+    prefix = find_prefix(names)
+    return f"{prefix}..." if prefix else f"{names[0]} ... {names[-1]}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from refocal._check import Input
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
-from refocal.predictions.names import describe_names, match_names, name_option
+from refocal.predictions.label_columns import find_columns, match_columns
+from refocal.predictions.names import describe_names, find_names, name_option
 from refocal.predictions.score_columns import choose_scores, guess_scores
 
 _LABELS = {"label", "labels", "y", "y_true", "target", "class", "true_label", "true_class", "ground_truth", "outcome"}
@@ -24,6 +25,7 @@ class Header:
         columns: The columns of scores: one, or one per class in order.
         per_class: Whether each column holds one class. One such column is that of the second class, with shape (N, 1).
         label: Column of the labels.
+        answers: Columns of multi-label labels, in the order of the classes; `label` is then None.
         split: Column of the splits.
         weight: Column of the weights.
         class_names: Names of the classes, if the names of the columns give them.
@@ -36,12 +38,26 @@ class Header:
     columns: tuple[str, ...]
     per_class: bool
     label: str | None
+    answers: tuple[str, ...]
     split: str | None
     weight: str | None
     class_names: tuple[str, ...] | None
     positive: str | None
     others: tuple[str, ...]
     guesses: tuple[str, ...]
+
+    @property
+    def used(self) -> list[str]:
+        """All columns that are read: scores, labels, split and weight."""
+        beside = (self.label, *self.answers, self.split, self.weight)
+        return [*self.columns, *(name for name in beside if name is not None)]
+
+    def order_answers(self, names: tuple[str, ...] | None, place: Place) -> Header:
+        """Put columns of multi-label labels into the order of the class names that refocal stored in the file."""
+        if not self.answers or self.class_names is None or names in (None, self.class_names):
+            return self
+        answers, classes = match_columns(self.answers, self.class_names, names, names, place)
+        return replace(self, answers=answers, class_names=classes)
 
 
 def parse_array_names(names: Sequence[str], choice: ColumnChoice, place: Place) -> Header:
@@ -57,21 +73,30 @@ def parse_column_names(names: Sequence[str], choice: ColumnChoice, place: Place)
 
 def _parse(names: Sequence[str], choice: ColumnChoice, place: Place, known: dict[str, str], what: str) -> Header:
     _check_twice(names, place, what)
-    ignored = {name for pattern in choice.ignore for name in match_names(pattern, names, "ignore", place)}
+    ignored = find_names(choice.ignore, names, "ignore", place)
     free = [name for name in names if name not in ignored]
     guesses = []
-    label = choice.label
-    if label is not None:
-        match_names(label, free, "label", place)
-    elif known["label"] in free:
+    chosen = find_names(choice.label or (), free, "label", place)
+    label = None
+    if len(chosen) == 1:
+        label = chosen[0]
+    elif not chosen and known["label"] in free:
         label = known["label"]
-    elif label := _guess_label(free, place):
+    elif not chosen and choice.task != "multilabel" and (label := _guess_label(free, place)):
         guesses.append(f"label {what}: {label}")
-    rest = [name for name in free if name != label]
+    if len(chosen) > 1 and what == "array":
+        message = f"labels must be one array of shape (rows, classes), got {describe_names(chosen)}"
+        raise place.error(message)
+    rest = [name for name in free if name != label and name not in chosen]
     scores = guess_scores(rest, names, place, what) if choice.scores is None else choose_scores(choice, rest, place)
     if scores.guess is not None:
         guesses.append(scores.guess)
     rest = [name for name in rest if name not in scores.columns]
+    answers: tuple[str, ...] = ()
+    if label is None and what == "column":
+        answers, scores, guess = find_columns(chosen, rest, scores, choice, place)
+        guesses += guess
+    rest = [name for name in rest if name not in answers]
     split, weight = (known[use] if known[use] in rest else None for use in ("split", "weight"))
     others = [name for name in rest if name not in (split, weight)]
     if others and (choice.label is None or choice.scores is None):
@@ -81,6 +106,7 @@ def _parse(names: Sequence[str], choice: ColumnChoice, place: Place, known: dict
         scores.columns,
         scores.per_class,
         label,
+        answers,
         split,
         weight,
         scores.class_names,
@@ -102,10 +128,11 @@ def _plain(name: str) -> str:
     return re.sub(r"[ .-]+", "_", name.strip().lower())
 
 
-def name_outputs(columns: int, class_names: Sequence[str] | None, input: Input) -> list[str]:
-    """Name the columns of scores in a csv file: the second class for a single one."""
+def name_outputs(columns: int, class_names: Sequence[str] | None, what: str, *, multilabel: bool = False) -> list[str]:
+    """Name columns of scores or labels in a csv file: the second class for a single one, except if multilabel."""
     names = class_names or [str(index) for index in range(max(2, columns))]
-    return [f"{input[:-1]}_{name}" for name in (names[1:] if columns == 1 else names)]
+    one = columns == 1 and not (multilabel and class_names)
+    return [f"{what.removesuffix('s')}_{name}" for name in (names[1:] if one else names)]
 
 
 def _check_twice(names: Sequence[str], place: Place, what: str) -> None:

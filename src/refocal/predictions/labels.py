@@ -24,6 +24,7 @@ class CodedText(NamedTuple):
 
 
 RawLabels = np.ndarray | CodedText
+_ANSWERS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,17 @@ class LabelCoding:
         option = name_option("classes")
         message = f"must be one of the classes {listed}, got {found}; name the label of each class with {option}"
         return place.error(message, column=place.labels, row=row)
+
+
+def decode_labels(raw: RawLabels, coding: LabelCoding | None, name: str, place: Place) -> np.ndarray:
+    """Turn a column of labels into class indices; without a coding, into 0 and 1. Numbers are not checked."""
+    if coding is not None:
+        return coding.decode(raw, place)
+    if not isinstance(raw, CodedText):
+        return raw
+    found = np.array([_ANSWERS.get(value.strip().lower(), -1) for value in raw.values], dtype=np.int8)[raw.codes]
+    if (found < 0).any():
+        row = int(np.argmax(found < 0))
+        message = f"must be 0 or 1, got {raw.values[raw.codes[row]][:100]!r}"
+        raise place.error(message, column=name, row=row)
+    return found

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from refocal.predictions.errors import Place
 
 
 def name_option(option: str) -> str:
-    """Name the option that settles a question, for error messages."""
-    return f"--{option}, in Python ColumnChoice({option}=...)"
+    """Name the option that settles a question, such as "label" or "task multilabel", for error messages."""
+    name, _, value = option.partition(" ")
+    return f"--{option}, in Python ColumnChoice({name}={repr(value) if value else '...'})"
 
 
 def describe_names(names: Sequence[str]) -> str:
@@ -19,10 +20,15 @@ def describe_names(names: Sequence[str]) -> str:
     return ", ".join([*listed, f"and {len(names) - 10} more"] if len(names) > 10 else listed)
 
 
+def find_names(patterns: Iterable[str], names: Sequence[str], option: str, place: Place) -> list[str]:
+    """Find the columns that names or patterns mean, each once."""
+    return list(dict.fromkeys(name for pattern in patterns for name in match_names(pattern, names, option, place)))
+
+
 def match_names(pattern: str, names: Sequence[str], option: str, place: Place) -> list[str]:
     """Find the columns that a name or pattern means; a name that exists is no pattern."""
     found = [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-    if not found or (option == "label" and found != [pattern]):
+    if not found:
         message = f"there is no column {pattern!r}, which {option} names; the columns are {describe_names(names)}"
         raise place.error(message)
     return found

@@ -23,10 +23,10 @@ from numpy.lib import format as npy
 from refocal._check import Input
 from refocal.predictions import checks, header
 from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
-from refocal.predictions.classes import settle_classes
+from refocal.predictions.classes import settle_classes, settle_multilabel
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsWarning
-from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels
+from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels, decode_labels
 from refocal.predictions.names import describe_names
 from refocal.predictions.predictions import Predictions
 from refocal.predictions.protocol import FileSize, OpenFile, Request, block_rows
@@ -57,30 +57,37 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
         used = {"labels": columns.label, "split": columns.split, "weights": columns.weight}
         members = {use: opened.member(name) for use, name in used.items() if name is not None}
         names = opened.member("class_names") if "class_names" in opened.infos else None
-        _check_forms(scores, members, names, columns.input, place)
+        labels = members.get("labels")
+        several = labels is not None and checks.has_answers(labels.shape)
+        task = request.choice.task
+        multilabel = task == "multilabel" or (several and task is None)
+        _check_forms(scores, members, names, columns.input, place, several=several, multilabel=multilabel)
         rows = scores.shape[0]
         class_names = None
         if names is not None:
             texts = checks.check_text(_take(names, names.shape[0], place), names.name, place, longest=NAME_LENGTH)
             class_names = tuple(str(name) for name in texts)
-        labels = members.get("labels")
-        classes = settle_classes(
+        width = math.prod(scores.shape[1:])
+        classes = settle_multilabel(
+            columns, width, request.choice, stored_names=class_names, several=several
+        ) or settle_classes(
             columns,
             checks.count_classes(scores.shape),
-            None if labels is None else _LABEL_KINDS.get(labels.dtype.kind, "numbers"),
+            None if labels is None or several else _LABEL_KINDS.get(labels.dtype.kind, "numbers"),
             request.scan,
             place,
             stored_names=class_names,
             given=request.choice.classes,
         )
-        width = math.prod(scores.shape[1:])
-        held = rows * width * scores.dtype.itemsize
-        if scores.fortran and not request.whole and held > _FORTRAN_BYTES:
-            message = (
-                f"is in Fortran order, which cannot be read in blocks, and takes {held:,} bytes: save it in C order"
-            )
-            raise place.error(message, column=scores.name)
-        step = rows if request.whole or scores.fortran else block_rows(width)
+        fortran = [member for member in (scores, *members.values()) if member.fortran]
+        for member in fortran:
+            held = math.prod(member.shape) * member.dtype.itemsize
+            if not request.whole and held > _FORTRAN_BYTES:
+                message = (
+                    f"is in Fortran order, which cannot be read in blocks, and takes {held:,} bytes: save it in C order"
+                )
+                raise place.error(message, column=member.name)
+        step = rows if request.whole or fortran else block_rows(width)
         blocks = _blocks(scores, members, classes.coding, step, place)
         yield OpenFile(columns.input, classes, rows, FileSize(rows, width), place, blocks, columns.guesses)
 
@@ -175,12 +182,23 @@ def _member(name: str, stream: IO[bytes], size: int, place: Place) -> _Member:
 
 
 def _check_forms(
-    scores: _Member, members: dict[str, _Member], names: _Member | None, input: Input, place: Place
+    scores: _Member,
+    members: dict[str, _Member],
+    names: _Member | None,
+    input: Input,
+    place: Place,
+    *,
+    several: bool,
+    multilabel: bool,
 ) -> None:
     """Check all shapes and dtypes before any array is read."""
     checks.check_scores_form(scores.dtype, scores.shape, input, place)
-    for member in members.values():
-        checks.check_rows(member.shape, scores.shape[0], member.name, place)
+    for use, member in members.items():
+        if use == "labels" and (several or multilabel):
+            wanted = scores.shape[0], checks.count_classes(scores.shape, multilabel=multilabel)
+            checks.check_answers_form(member.dtype, member.shape, wanted, place)
+        else:
+            checks.check_rows(member.shape, scores.shape[0], member.name, place)
     for use, member in members.items():
         if use == "weights" or (use == "labels" and member.dtype.kind not in _LABEL_KINDS):
             checks.check_numbers(member.dtype, member.name, place)
@@ -190,17 +208,19 @@ def _check_forms(
     for member, longest in texts:
         checks.check_text(np.empty(0, dtype=member.dtype), member.name, place, longest=longest)
     if names is not None:
-        checks.check_names_shape(names.shape, checks.count_classes(scores.shape), place)
+        checks.check_names_shape(names.shape, checks.count_classes(scores.shape, multilabel=multilabel), place)
 
 
 def _blocks(
-    scores: _Member, members: dict[str, _Member], coding: LabelCoding, step: int, place: Place
+    scores: _Member, members: dict[str, _Member], coding: LabelCoding | None, step: int, place: Place
 ) -> Iterator[Columns]:
     rows = scores.shape[0]
     for start in range(0, rows, step):
         count = min(step, rows - start)
         taken = {use: _take(member, count, place) for use, member in members.items()}
-        labels = coding.decode(_raw_labels(taken["labels"], place), place) if "labels" in taken else None
+        labels = taken.get("labels")
+        if labels is not None and labels.ndim == 1:
+            labels = decode_labels(_raw_labels(labels, place), coding, place.labels, place)
         yield Columns(_take(scores, count, place), labels, taken.get("split"), taken.get("weights"))
         place = replace(place, first_row=place.first_row + count)
 
@@ -267,7 +287,8 @@ def open_writer(file: BinaryIO, path: Path, first: Predictions) -> Iterator[Call
         message = f"{path}: npz cannot hold other columns; not written: {describe_names(first.carried.others)}"
         warnings.warn(message, PredictionsWarning, stacklevel=1)
     rows: dict[str, tuple[int, ...]] = {first.input: first.scores.shape[1:]}
-    rows.update({name: () for name, field in _FIELDS.items() if getattr(first, field) is not None})
+    arrays = {name: getattr(first, field) for name, field in _FIELDS.items()}
+    rows.update({name: array.shape[1:] for name, array in arrays.items() if array is not None})
     with ExitStack() as stack:
         spools = {
             name: _Spool(stack.enter_context(tempfile.TemporaryFile(dir=path.parent)), row)

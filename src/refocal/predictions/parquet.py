@@ -13,7 +13,7 @@ import numpy as np
 
 from refocal.predictions import arrow, header
 from refocal.predictions.checks import Columns
-from refocal.predictions.classes import settle_classes
+from refocal.predictions.classes import settle_classes, settle_multilabel
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
 from refocal.predictions.labels import LabelCoding, RawLabels
@@ -30,12 +30,17 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
     with _open(path) as (table, bare):
         schema = table.schema_arrow
         columns = header.parse_column_names(schema.names, request.choice, bare)
+        class_names = _class_names(schema.metadata or {}, bare)
+        columns = columns.order_answers(class_names, bare)
         place = _name_columns(bare, columns)
-        class_names = _class_names(schema.metadata or {}, place)
         rows = table.metadata.num_rows
         size = FileSize(rows, _classes(table, columns, place))
-        kind = None if columns.label is None else arrow.find_label_kind(schema.field(columns.label).type)
-        classes = settle_classes(
+        label = None if columns.label is None else schema.field(columns.label).type
+        several = bool(columns.answers) or (label is not None and arrow.is_list(label))
+        kind = None if several or label is None else arrow.find_label_kind(label)
+        classes = settle_multilabel(
+            columns, size.columns, request.choice, stored_names=class_names, several=several
+        ) or settle_classes(
             columns,
             max(2, size.columns),
             kind,
@@ -52,7 +57,7 @@ def read_labels(path: Path, choice: ColumnChoice) -> Iterator[RawLabels]:
     """Read only the labels; nothing if there are none."""
     with _open(path) as (table, place):
         columns = header.parse_column_names(table.schema_arrow.names, choice, place)
-        if columns.label is not None:
+        if columns.label is not None and not arrow.is_list(table.schema_arrow.field(columns.label).type):
             for batch, at in _batches(table, [columns.label], block_rows(1), place):
                 yield arrow.read_labels(batch.column(0), columns.label, at)
 
@@ -82,6 +87,7 @@ def _name_columns(place: Place, columns: header.Header) -> Place:
         place,
         labels=columns.label or "label",
         columns=columns.columns if columns.per_class else (),
+        answers=columns.answers,
         scores=columns.columns[0],
     )
 
@@ -98,10 +104,9 @@ def _class_names(metadata: dict[bytes, bytes], place: Place) -> tuple[str, ...] 
 
 
 def _blocks(
-    table: Any, columns: header.Header, coding: LabelCoding, step: int, place: Place, *, carry: bool
+    table: Any, columns: header.Header, coding: LabelCoding | None, step: int, place: Place, *, carry: bool
 ) -> Iterator[Columns]:
-    used = [*columns.columns, *(name for name in (columns.label, columns.split, columns.weight) if name is not None)]
-    wanted = {*used, *(columns.others if carry else ())}
+    wanted = {*columns.used, *(columns.others if carry else ())}
     ordered = [name for name in table.schema_arrow.names if name in wanted]
     for batch, at in _batches(table, ordered, step, place):
         found = arrow.from_arrow(batch, columns, coding, at)
@@ -168,8 +173,7 @@ def _table(pa: Any, block: Predictions, place: Place) -> Any:
     carried = block.carried
     if carried is not None and (carried.per_class or block.scores.ndim == 1):
         return pa.table(arrow.add_scores(arrow.carried_columns(carried), block, block.scores, place))
-    flat = pa.array(np.ascontiguousarray(block.scores).reshape(-1))
-    scores = flat if block.scores.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, block.scores.shape[1])
+    scores = arrow.to_arrow(block.scores)
     if carried is None:
         return pa.table({block.input: scores, **arrow.optional_columns(block)})
     return pa.table({**arrow.carried_columns(carried), block.input: scores})

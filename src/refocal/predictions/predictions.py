@@ -14,7 +14,7 @@ from refocal import _check
 from refocal._check import Input
 from refocal.predictions import checks
 from refocal.predictions.carried import Carried
-from refocal.predictions.checks import Columns
+from refocal.predictions.checks import Columns, Task
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
 
@@ -27,15 +27,21 @@ class Predictions:
     shape (N,) or (N, 1), describe class 1 of two, by its log-odds (logits) or its probability (probs). They keep their
     shape. Arrays are copied only if their dtype must change.
 
+    Multi-label predictions have labels of shape (N, K), 0 or 1 for each class. Each class is a yes-or-no question of
+    its own: logits are its log-odds, and rows of probabilities need not sum to 1.
+
     Args:
         scores: float16, float32 or float64, shape (N, K). Logits are finite or -inf (masked), with at least one finite
             value per row. Probabilities are non-negative, and each row sums to 1 to the precision of the dtype.
         input: "logits" or "probs". In a file, the name of the scores says which.
-        labels: True classes, shape (N,), whole numbers from 0 to K - 1, stored as int64. None if unknown.
+        labels: True classes, shape (N,), whole numbers from 0 to K - 1, stored as int64; multi-label: shape (N, K), 0
+            or 1 or booleans, stored as int8. None if unknown.
         split: Name of the split of each row, such as "val" or "test", shape (N,). Optional.
         sample_weight: Weights, shape (N,), non-negative and finite, stored as float64. Optional. Files call them
             `weights` (npz) or `weight` (parquet, csv).
         class_names: A different name for each class. Optional.
+        task: "multilabel" for multi-label scores without labels or of one class. By default it is "multilabel" if
+            labels have several columns, "binary" for two classes, and "multiclass" for more.
         source: The file that the predictions come from. Optional.
         carried: All columns of a parquet or csv file beside its scores, as `read(..., carry=True)` keeps them. `write`
             writes them again, in the place of labels, split and sample_weight. Optional.
@@ -60,6 +66,7 @@ class Predictions:
     class_names: tuple[str, ...] | None = None
     source: Path | None = None
     carried: Carried | None = None
+    task: Task | None = None
 
     def __post_init__(self) -> None:
         place = Place()
@@ -74,7 +81,15 @@ class Predictions:
             except ValueError as error:
                 message = "must be an array, got rows of different lengths"
                 raise place.error(message, column=name) from error
-        self._store(checks.check_columns(self._columns(), self.input, place))
+        is_multilabel = self.task == "multilabel" or (
+            self.task is None and self.labels is not None and checks.has_answers(self.labels.shape)
+        )
+        self._store(checks.check_columns(self._columns(), self.input, place, multilabel=is_multilabel))
+        task = checks.name_task(self.scores.shape, multilabel=is_multilabel)
+        if self.task not in (None, task):
+            message = f"task must be 'multilabel' or {task!r} for {self.classes} classes, got {self.task!r}"
+            raise place.error(message)
+        object.__setattr__(self, "task", task)
         if self.class_names is not None:
             names = checks.check_class_names(self.class_names, self.classes, place)
             object.__setattr__(self, "class_names", names)
@@ -156,12 +171,12 @@ class Predictions:
             [2, 0]
         """
         taken = self._columns().map(lambda column: column[rows])
-        return self._from_checked(taken, self.input, self.class_names, self.source)
+        return self._from_checked(taken, self.input, self.class_names, self.source, self.task)
 
     @property
     def classes(self) -> int:
-        """Number of classes; it is 2 for scores of one column."""
-        return checks.count_classes(self.scores.shape)
+        """Number of classes; it is 2 for scores of one column, except if they are multi-label."""
+        return checks.count_classes(self.scores.shape, multilabel=self.task == "multilabel")
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -175,12 +190,18 @@ class Predictions:
 
     @classmethod
     def _from_checked(
-        cls, columns: Columns, input: Input, class_names: tuple[str, ...] | None, source: Path | None
+        cls,
+        columns: Columns,
+        input: Input,
+        class_names: tuple[str, ...] | None,
+        source: Path | None,
+        task: Task | None,
     ) -> Self:
         """Make predictions of columns that are already checked, without checking them again."""
         made = object.__new__(cls)
         made._store(columns)
-        for name, value in (("input", input), ("class_names", class_names), ("source", source)):
+        properties = {"input": input, "class_names": class_names, "source": source, "task": task}
+        for name, value in properties.items():
             object.__setattr__(made, name, value)
         return made
 
@@ -201,4 +222,4 @@ class Predictions:
         labels, split, weights = (None if getattr(first, name) is None else join(name) for name in names)
         carried = [block.carried for block in blocks if block.carried is not None]
         joined = Columns(scores, labels, split, weights, Carried.join(carried) if carried else None)
-        return cls._from_checked(joined, first.input, first.class_names, first.source)
+        return cls._from_checked(joined, first.input, first.class_names, first.source, first.task)

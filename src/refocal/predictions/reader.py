@@ -15,6 +15,7 @@ from typing import Self
 from refocal._check import Input
 from refocal._probability_look import find_probability_look
 from refocal.predictions import checks, formats
+from refocal.predictions.checks import Columns, Task
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsError, PredictionsWarning
 from refocal.predictions.labels import RawLabels
@@ -26,7 +27,7 @@ from refocal.predictions.protocol import FileSize, OpenFile, Request
 class PredictionsReader:
     """Reads a prediction file as blocks of `Predictions`; only one block (parquet: one row group) is in memory.
 
-    Iterate over it once, inside its `with` block. Before the first block these attributes are known: `input`,
+    Iterate over it once, inside its `with` block. Before the first block these attributes are known: `input`, `task`,
     `class_names`, `rows` (None for csv), `size`, the numbers of rows and columns of the unpacked scores, and `columns`,
     the choice that reads other files of the same data set in the same way. Blocks are checked when they are read, with
     the same errors as `Predictions.read`. Scores with one column per class have the
@@ -51,6 +52,7 @@ class PredictionsReader:
     """
 
     input: Input
+    task: Task
     class_names: tuple[str, ...] | None
     rows: int | None
     size: FileSize
@@ -77,6 +79,7 @@ class PredictionsReader:
         self.input, self.rows, self.class_names = opened.input, opened.rows, opened.classes.names
         self.size = opened.size
         self._coding = opened.classes.coding
+        self.task = checks.name_task(tuple(self.size), multilabel=opened.classes.is_multilabel)
         self._blocks = check_blocks(opened, self._choice, warn=self._warn)
         return self
 
@@ -89,6 +92,8 @@ class PredictionsReader:
     @property
     def columns(self) -> ColumnChoice:
         """The choice that reads other files of the same data set in the same way."""
+        if self._coding is None:
+            return replace(self._choice, task="multilabel")
         return replace(self._choice, classes=self._coding.values)
 
     def __iter__(self) -> Iterator[Predictions]:
@@ -128,35 +133,56 @@ def check_blocks(opened: OpenFile, choice: ColumnChoice, *, warn: bool = True) -
     place = opened.place
     assert place.path is not None
     guesses = [*opened.guesses, *opened.classes.guesses]
+    multilabel = opened.classes.is_multilabel
     class_names, form = opened.classes.names, None
     rounded = False
     for columns in opened.blocks:
-        scores, normalized = checks.normalize_rounded(columns.scores, opened.input)
-        checked = checks.check_columns(columns._replace(scores=scores), opened.input, place)
-        if opened.input == "logits" and choice.logit is None and (look := find_probability_look(checked.scores)):
+        scores, labels, normalized = columns.scores, columns.labels, False
+        if not multilabel:
+            scores, normalized = checks.normalize_rounded(scores, opened.input)
+            if labels is not None and labels.ndim == 2:
+                labels = checks.collapse_answers(labels, scores.shape, place)
+        rows = columns._replace(scores=scores, labels=labels)
+        checked = checks.check_columns(rows, opened.input, place, multilabel=multilabel)
+        if opened.input == "logits" and choice.logit is None and (look := _find_look(checked, multilabel=multilabel)):
             message = (
                 f"look like probabilities: {look}; choose with {name_option('prob')}, or with logit if they are logits"
             )
             raise place.error(message, column=place.name_scores("logits"))
         classes = checked.scores.shape[1:]
         if form is None and class_names is not None:
-            class_names = checks.check_class_names(class_names, checks.count_classes(checked.scores.shape), place)
+            expected = checks.count_classes(checked.scores.shape, multilabel=multilabel)
+            class_names = checks.check_class_names(class_names, expected, place)
         if form is not None and classes != form:
             message = f"must have {form[0]} values per row like the rows before, got {classes[0]}"
             raise place.error(message, column=place.name_scores(opened.input), row=0)
+        if form is None and multilabel and choice.task is None and checks.looks_exclusive(checked, opened.input):
+            guesses.append(_EXCLUSIVE)
         if warn and form is None and guesses:
             _say(place, "; ".join(guesses))
         if warn and normalized and not rounded:
             _say(place, "probabilities sum to 1 only within rounding; rows are normalized")
         rounded = rounded or normalized
         form = classes
-        yield Predictions._from_checked(checked, opened.input, class_names, place.path)
+        task = checks.name_task(checked.scores.shape, multilabel=multilabel)
+        yield Predictions._from_checked(checked, opened.input, class_names, place.path, task)
         place = replace(place, first_row=place.first_row + len(checked.scores))
     if form is None:
         raise place.no_rows()
     if opened.rows not in (None, place.first_row):
         message = f"contains {place.first_row} rows, but its header says {opened.rows}: the file is damaged"
         raise place.error(message)
+
+
+_EXCLUSIVE = (
+    "but each row has one label, as if only one class could be true: if that is so, choose with "
+    f"{name_option('task multiclass')}"
+)
+
+
+def _find_look(checked: Columns, *, multilabel: bool) -> str | None:
+    """Return what makes logits look like probabilities: rows that sum to 1, or multi-label values in [0, 1]."""
+    return find_probability_look(checked.scores.reshape(-1) if multilabel else checked.scores)
 
 
 def _say(place: Place, guess: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from refocal._check import Input
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
-from refocal.predictions.names import describe_names, match_names, name_option
+from refocal.predictions.names import describe_names, find_names, name_option
 
 # a column of one class: a stem, a separator and the class, such as prob_0, p_cat or "logit cat"
 _CLASS_COLUMN = re.compile(r"((?:(logits?)|(?:probability|proba|probs?|p))[_. -])(.+)", re.IGNORECASE)
@@ -29,21 +29,33 @@ class ScoreColumns:
     positive: str | None = None
     guess: str | None = None
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, numbers if there are none; that of the second class for a single column."""
+        if len(self.columns) == 1:
+            return (self.positive or "1",)
+        return self.class_names or tuple(str(index) for index in range(len(self.columns)))
+
 
 def choose_scores(choice: ColumnChoice, names: Sequence[str], place: Place) -> ScoreColumns:
     """Take the columns that the caller names."""
     option = "logit" if choice.prob is None else "prob"
     input: Input = "logits" if choice.prob is None else "probs"
     patterns = choice.scores or ()
-    columns = list(dict.fromkeys(name for pattern in patterns for name in match_names(pattern, names, option, place)))
+    columns = find_names(patterns, names, option, place)
     if len(columns) == 1:
         own = columns[0] in (f"{option}_1", f"{option}_2")
         two = ("1", "2") if columns[0] == f"{option}_2" else None
         return ScoreColumns(input, tuple(columns), own, two, _positive(columns[0]))
+    return order_classes(input, columns, strip_pattern(columns, patterns))
+
+
+def strip_pattern(columns: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """Name the classes of columns by what the star of their pattern stands for, otherwise by their whole names."""
     starts = [pattern.partition("*") for pattern in patterns]
     plain = len(patterns) == 1 and not re.search(r"[*?\[]", starts[0][0] + starts[0][2])
     head, tail = (len(starts[0][0]), len(starts[0][2])) if plain else (0, 0)
-    return _by_class(input, columns, [name[head : len(name) - tail] for name in columns])
+    return [name[head : len(name) - tail] for name in columns]
 
 
 def _positive(column: str) -> str | None:
@@ -52,7 +64,7 @@ def _positive(column: str) -> str | None:
     return None if found is None or _NUMBER.fullmatch(found[3]) else found[3]
 
 
-def _by_class(input: Input, columns: Sequence[str], classes: Sequence[str]) -> ScoreColumns:
+def order_classes(input: Input, columns: Sequence[str], classes: Sequence[str]) -> ScoreColumns:
     """Order columns of classes: by number, or as in the file."""
     if not all(_NUMBER.fullmatch(each) for each in classes):
         return ScoreColumns(input, tuple(columns), True, tuple(classes))
@@ -147,6 +159,6 @@ def _guess_group(groups: dict[str, list[tuple[str, str]]], place: Place) -> Scor
                     f"{stem}{number}; to use them as they are, choose with {name_option(option)}"
                 )
                 raise place.error(message)
-    found = _by_class(input, columns, classes)
+    found = order_classes(input, columns, classes)
     kind = "logits" if input == "logits" else "probabilities"
     return found if own else replace(found, guess=f"{kind}: {describe_names(found.columns)}")

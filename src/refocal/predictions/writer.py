@@ -21,8 +21,8 @@ class PredictionsWriter:
     """Writes predictions block by block; only one block is in memory.
 
     The file appears under its name when the `with` block ends without an exception; otherwise nothing remains. All
-    blocks must match the first one: the same input, dtype, number of classes and class names, and labels, split and
-    sample_weight either present or absent.
+    blocks must match the first one: the same task, input, dtype, number of classes and class names, and labels, split
+    and sample_weight either present or absent.
 
     Args:
         path: File to write: .npz, .parquet or .csv.
@@ -95,6 +95,7 @@ def _form(block: Predictions) -> dict[str, object]:
     """Collect the properties that all blocks of a file share, by their names in error messages."""
     optional = {"labels": block.labels, "split": block.split, "sample_weight": block.sample_weight}
     return {
+        "task": block.task,
         "input": block.input,
         "dtype of scores": block.scores.dtype,
         "shape of a row": block.scores.shape[1:],

@@ -146,7 +146,7 @@ def calibrate_file(
 
 def with_probs(block: Predictions, probs: np.ndarray) -> Predictions:
     """Replace the scores of a block by probabilities; one column stays one column."""
-    is_one = block.scores.ndim == 1 or block.scores.shape[1] == 1
+    is_one = block.task != "multilabel" and (block.scores.ndim == 1 or block.scores.shape[1] == 1)
     scores = probs[:, 1].reshape(block.scores.shape) if is_one else probs
     return replace(block, scores=scores, input="probs", source=None)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from refocal._check import Input
 from refocal.predictions import ColumnChoice, Predictions, PredictionsReader
+from refocal.predictions.checks import Task
 from refocal.predictions.errors import NoRowsError, Place
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Form(NamedTuple):
     weighted: bool
     split: bool
     class_names: tuple[str, ...] | None
+    task: Task | None
     choice: ColumnChoice | None = None
 
     @classmethod
@@ -69,7 +71,7 @@ class Form(NamedTuple):
         """Take the form of a file from one of its blocks."""
         columns = 1 if block.scores.ndim == 1 else block.scores.shape[1]
         weighted, split = block.sample_weight is not None, block.split is not None
-        return cls(file, block.input, columns, block.scores.dtype, weighted, split, block.class_names)
+        return cls(file, block.input, columns, block.scores.dtype, weighted, split, block.class_names, block.task)
 
     @property
     def classes(self) -> int:
@@ -99,7 +101,8 @@ class Form(NamedTuple):
 
     def _describe(self) -> str:
         weights = " with weights" if self.weighted else " without weights"
-        return f"{self.input} of {self.columns} columns in {self.dtype}{weights}"
+        task = "multi-label " if self.task == "multilabel" else ""
+        return f"{task}{self.input} of {self.columns} columns in {self.dtype}{weights}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,14 @@ class RowReader:
     optional: bool = False
     finite: bool = False
     share: Share | None = None
+
+    def __post_init__(self) -> None:
+        if self.form.task == "multilabel":
+            msg = (
+                f"{self.form.file} is multi-label, which is not read block by block: use evaluate_multilabel or "
+                "calibrate_multilabel, in commands no --engine and a larger --memory"
+            )
+            raise ValueError(msg)
 
     def read(self, path: Path) -> Iterator[Block]:
         """Read a file block by block, without rows of other splits, rows of weight 0 and rows of other parts."""
