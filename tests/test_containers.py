@@ -401,6 +401,63 @@ def test_what_is_not_in_memory_is_rejected():
         refocal.evaluate(lazy, [0])
 
 
+USES = {
+    "evaluate": refocal.evaluate,
+    "calibrate": refocal.calibrate,
+    "cross_calibrate": cross_calibrate,
+    "metric": lambda scores, labels: metrics.nll(scores, labels, input="logits"),
+    "calibrator": calibrators.TemperatureScaling().fit,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_has_no_values_is_rejected(use):
+    for nothing in (None, object(), iter(LOGITS)):
+        with pytest.raises((TypeError, ValueError), match=r"(scores|X) must be .*, got (None|object|iterator)"):
+            USES[use](nothing, LABELS)
+    with pytest.raises((TypeError, ValueError), match=r"labels must be a list.*, got None|y to be passed.* y is None"):
+        USES[use](LOGITS, None)
+    with pytest.raises(ValueError, match=r"(scores|X) must not have missing values, got None in row 1"):
+        USES[use]([[1.0, 2.0], [3.0, None]], [0, 1])
+
+
+@pytest.mark.parametrize("use", ["evaluate", "calibrate", "cross_calibrate"])
+def test_scores_of_other_shapes_and_values_are_rejected(use):
+    for scores, shape in (
+        (1.5, r"\(\)"),
+        ([], r"\(0,\)"),
+        (np.zeros((0, 3)), r"\(0, 3\)"),
+        (np.zeros((2, 3, 1)), r"\(2, 3, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=rf"scores must have shape \(N, K\), .* with N >= 1, got {shape}"):
+            USES[use](scores, LABELS)
+    for scores, dtype in ((LOGITS.astype(complex), "complex128"), (LOGITS.astype(str), "<U32"), (LOGITS > 0, "bool")):
+        with pytest.raises(TypeError, match=f"scores must be real numbers, got {dtype}"):
+            USES[use](scores, LABELS)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_tensors_without_values_or_rows_are_rejected(use):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"(scores|X) must have values, got a tensor on the device 'meta'"):
+        USES[use](torch.zeros(160, 3, device="meta"), LABELS)
+    with pytest.raises(TypeError, match=r"(labels|y) must have values, got a tensor on the device 'meta'"):
+        USES[use](LOGITS, torch.zeros(160, dtype=torch.int64, device="meta"))
+    with pytest.raises(TypeError, match=r"must be dense, got a sparse tensor: pass its \.to_dense\(\)"):
+        USES[use](torch.tensor(LOGITS).to_sparse(), LABELS)
+
+
+def test_nested_lists_may_hold_tensors():
+    torch = pytest.importorskip("torch")
+    rows = torch.tensor(LOGITS[:4], requires_grad=True)
+    np.testing.assert_array_equal(to_numpy([[each for each in row] for row in rows], "scores"), LOGITS[:4])
+    np.testing.assert_array_equal(to_numpy(tuple(tuple(row) for row in rows.bfloat16()), "scores"), LOGITS[:4])
+    labels = [[torch.tensor(1), torch.tensor(0)], [torch.tensor(0), torch.tensor(1)]]
+    assert to_numpy(labels, "labels").tolist() == [[1, 0], [0, 1]]
+    with pytest.raises(ValueError, match="scores must be an array or nested lists of equal lengths"):
+        to_numpy([[rows[0, 0]], [rows[0, 0], rows[0, 1]]], "scores")
+
+
 def test_bfloat16_probabilities_may_be_rounded():
     """Rows of bfloat16 sum to 1 within 8 bits only."""
     torch = pytest.importorskip("torch")

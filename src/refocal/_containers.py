@@ -41,7 +41,7 @@ def to_array(values: Any, name: str, *, column: bool = False) -> Any:
     if isinstance(values, np.ndarray):
         return values
     if is_torch(values):
-        return values.detach()
+        return _from_tensor(values, name)
     if is_frame(values):
         array = _from_frame(values, name)
         return array[:, 0] if column and array.shape[1] == 1 else array
@@ -60,6 +60,10 @@ def to_numpy(values: Any, name: str, *, column: bool = False) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         is_strict = type(array).__module__.startswith("array_api_strict")  # it converts by DLPack alone
         array = np.from_dlpack(array) if is_strict else np.asarray(array)
+    if array.ndim == 0 and array.dtype.kind not in "biufc":
+        found = None if values is None else type(values).__name__
+        msg = f"{name} must be a list, an array, a tensor, a frame or a series, got {found}"
+        raise TypeError(msg)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
@@ -74,6 +78,31 @@ def float_limits(array: Any) -> Any:
 def is_frame(values: Any) -> bool:
     """Return whether this is a table of columns: a frame of pandas or polars, or an Arrow table."""
     return _is_one_of(values, "pandas", "DataFrame") or _is_one_of(values, "polars", "DataFrame") or _is_table(values)
+
+
+def list_columns(frame: Any) -> list[tuple[Any, Any]]:
+    """Return the columns of a frame, each with its name."""
+    if _is_table(frame):
+        return list(zip(frame.column_names, frame.columns, strict=True))
+    if _is_one_of(frame, "polars", "DataFrame"):
+        return [(series.name, series) for series in frame.get_columns()]
+    return list(frame.items())
+
+
+def list_values(column: Any, name: str) -> list[Any]:
+    """Return the values of a column as Python objects, with missing values as they are. See `is_missing`."""
+    array = to_numpy(column, name) if is_torch(column) else _check.unmasked(column, name)
+    if isinstance(array, np.ndarray) and array.dtype.kind == "M":
+        array = array.astype("datetime64[us]")  # of nanoseconds, NumPy would make numbers
+    for way in ("to_pylist", "to_list", "tolist"):
+        if hasattr(array, way):
+            return list(getattr(array, way)())
+    return list(array)
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value stands for a missing one: None, NaN, or NA or NaT of pandas."""
+    return type(value).__name__ in _MISSING or (isinstance(value, float | np.floating) and math.isnan(value))
 
 
 def column_names(values: Any) -> tuple[str, ...] | None:
@@ -149,14 +178,33 @@ def _is_table(values: Any) -> bool:
     return _is_one_of(values, "pyarrow", "Table", "RecordBatch")
 
 
+def _from_tensor(tensor: Any, name: str) -> Any:
+    if tensor.device.type == "meta":
+        msg = f"{name} must have values, got a tensor on the device 'meta', which has none"
+        raise TypeError(msg)
+    if str(tensor.layout) != "torch.strided":
+        msg = f"{name} must be dense, got a sparse tensor: pass its .to_dense()"
+        raise TypeError(msg)
+    return tensor.detach()
+
+
 def _from_list(values: Sequence[Any], name: str) -> np.ndarray:
-    if len(values) and is_torch(values[0]):  # NumPy reads neither gradients, bfloat16 nor the memory of a GPU
-        values = [to_numpy(each, name) for each in values]
     try:
-        return np.asarray(values)
+        array = np.asarray(_replace_tensors(values, name))
     except ValueError as error:
         msg = f"{name} must be an array or nested lists of equal lengths, got lists of different lengths"
         raise ValueError(msg) from error
+    return _from_objects(array, name) if array.dtype.kind == "O" else array
+
+
+def _replace_tensors(values: Any, name: str) -> Any:
+    """Convert the tensors in nested lists: NumPy reads neither gradients, bfloat16 nor the memory of a GPU."""
+    first = values
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    if not is_torch(first):
+        return values
+    return to_numpy(values, name) if is_torch(values) else [_replace_tensors(each, name) for each in values]
 
 
 def _from_frame(frame: Any, name: str) -> np.ndarray:
@@ -164,12 +212,7 @@ def _from_frame(frame: Any, name: str) -> np.ndarray:
     array: np.ndarray = np.asarray(frame) if _is_table(frame) else frame.to_numpy()
     if array.dtype.kind != "O":
         return array
-    if _is_table(frame):
-        columns = [(column, frame[column]) for column in frame.column_names]
-    elif _is_one_of(frame, "polars", "DataFrame"):
-        columns = [(series.name, series) for series in frame.get_columns()]
-    else:
-        columns = list(frame.items())
+    columns = list_columns(frame)
     parts = [_from_series(column, name) for _, column in columns]
     for (column, _), part in zip(columns, parts, strict=True):
         if part.ndim > 1 or part.dtype.kind not in "biuf":
@@ -200,9 +243,9 @@ def _from_series(series: Any, name: str) -> Any:
 def _from_objects(array: np.ndarray, name: str) -> np.ndarray:
     """Convert Python objects to text, numbers or rows of numbers; if they are none of these, leave them as they are."""
     values = array.ravel().tolist()
-    for row, value in enumerate(values):
-        if type(value).__name__ in _MISSING or (isinstance(value, float) and math.isnan(value)):
-            msg = f"{name} must not have missing values, got {value} in row {row}"
+    for index, value in enumerate(values):
+        if is_missing(value):
+            msg = f"{name} must not have missing values, got {value} in row {index // (array.size // len(array))}"
             raise ValueError(msg)
     if all(isinstance(value, str) for value in values):
         return np.asarray(values, dtype=str).reshape(array.shape)

@@ -155,7 +155,12 @@ def test_bad_weights_are_named(weights, message):
         metrics.ece(PROBS, LABELS, sample_weight=weights)
 
 
-@pytest.mark.parametrize("weights", [["1", "2", "3"], [1.0, None, 1.0], np.ones(3, dtype=complex)])
+def test_missing_weights_are_named():
+    with pytest.raises(ValueError, match="sample_weight must not have missing values, got None in row 1"):
+        metrics.ece(PROBS, LABELS, sample_weight=[1.0, None, 1.0])
+
+
+@pytest.mark.parametrize("weights", [["1", "2", "3"], [1.0, object(), 1.0], np.ones(3, dtype=complex)])
 def test_weights_must_be_real_numbers(weights):
     with pytest.raises(TypeError, match="sample_weight must hold real numbers, got dtype"):
         metrics.ece(PROBS, LABELS, sample_weight=weights)

@@ -7,7 +7,7 @@ import pytest
 
 import refocal
 from refocal.report.decision_tables import describe_changed, describe_threshold
-from refocal.report.decisions import sweep_thresholds, weigh_costs
+from refocal.report.decisions import read_costs, sweep_thresholds, weigh_costs
 from refocal.report.page import render_page
 
 
@@ -102,13 +102,34 @@ def test_numbers_in_words():
 
 
 @pytest.mark.parametrize(
-    ("costs", "message"),
+    ("costs", "error", "message"),
     [
-        ([[0, 1]], r"costs must be numbers of shape \(2, 2\), got shape \(1, 2\)"),
-        ([["a", "b"], ["c", "d"]], r"costs must be numbers of shape \(2, 2\)"),
-        ([[0, np.inf], [1, 0]], "costs must be finite"),
+        ([[0, 1]], ValueError, r"costs must have shape \(2, 2\), one row per class, got shape \(1, 2\)"),
+        ([0, 1], ValueError, r"got shape \(2,\)"),
+        (5, ValueError, r"got shape \(\)"),
+        ([], ValueError, r"got shape \(0,\)"),
+        ([[0, 1], [2]], ValueError, "costs must be an array or nested lists of equal lengths"),
+        ([["a", "b"], ["c", "d"]], TypeError, "costs must be real numbers, got <U1"),
+        ([[0, 1j], [1, 0]], TypeError, "costs must be real numbers, got complex128"),
+        ([[0, None], [1, 0]], ValueError, "costs must not have missing values, got None in row 0"),
+        ([[0, np.inf], [1, 0]], ValueError, "costs must be finite, got inf for class 0 and decision 1"),
+        ([[0, 1], [np.nan, 0]], ValueError, "costs must be finite, got nan for class 1 and decision 0"),
+        ("0 1", TypeError, "costs must be a list, an array, a tensor, a frame or a series, got str"),
+        ({"a": 1}, TypeError, "costs must be a list, .* got dict"),
+        (np.ma.array(np.eye(2), mask=np.eye(2)), TypeError, "costs must not be a masked array"),
     ],
 )
-def test_wrong_costs_are_refused(binary, costs, message):
-    with pytest.raises(ValueError, match=message):
-        refocal.evaluate(*binary, input="probs", costs=costs)
+def test_wrong_costs_are_refused(costs, error, message):
+    with pytest.raises(error, match=message):
+        read_costs(costs, 2)
+
+
+def test_wrong_costs_are_refused_before_any_measure(binary):
+    with pytest.raises(ValueError, match=r"costs must have shape \(2, 2\)"):
+        refocal.evaluate(*binary, input="probs", costs=1 - np.eye(3))
+
+
+def test_costs_may_be_negative():
+    """A right decision may earn something."""
+    assert read_costs([[-1, 2], [0, True]], 2).tolist() == [[-1.0, 2.0], [0.0, 1.0]]
+    assert read_costs(None, 2) is None

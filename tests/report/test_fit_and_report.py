@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import refocal
-from refocal import demo, metrics
+from refocal import demo, metrics, scale
 from refocal.calibrators import TemperatureScaling
 from refocal.calibrators.conversion import scores_to_probs
+from refocal.predictions import Predictions
 from refocal.report import METHODS, calibrate, evaluate, measure
 from refocal.report.evaluation import _slider
 
@@ -142,6 +144,42 @@ def test_probabilities_and_one_column_mean_the_same_as_logits():
         assert fit == pytest.approx(fits[0], rel=1e-5)
 
 
+def test_rows_of_weight_0_count_as_absent(tmp_path):
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((300, 3))
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    weights = rng.integers(0, 3, 300).astype(float)
+    groups, used = np.arange(300) % 2, np.flatnonzero(weights)
+    selection = calibrate(2 * logits, labels, sample_weight=weights, method="temperature")
+    assert selection.settings["fitted_samples"] == len(used)
+    found = selection.report(2 * logits, labels, sample_weight=weights, slices={"g": groups}, costs=1 - np.eye(3))
+    expected = selection.report(
+        2 * logits[used], labels[used], sample_weight=weights[used], slices={"g": groups[used]}, costs=1 - np.eye(3)
+    )
+    changes = tuple(replace(change, row=int(used[change.row])) for change in expected.changes)
+    assert found == replace(expected, changes=changes)
+    Predictions(2 * logits, input="logits", labels=labels, sample_weight=weights).write(tmp_path / "rows.npz")
+    for sample in (None, 1000):
+        of_files = scale.evaluate(tmp_path / "rows.npz", sample=sample)
+        assert (of_files.samples, of_files.total_weight) == (found.samples, found.total_weight)
+    with pytest.raises(ValueError, match="method='auto' needs at least 10 samples, got 9"):
+        calibrate(logits, labels, sample_weight=(np.arange(300) < 9).astype(float))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.zeros(20), "sample_weight must not all be 0"),
+        (np.where(np.arange(20) == 3, -1.0, 0.0), "sample_weight must be finite and not negative, got -1.0 in row 3"),
+        (np.where(np.arange(20) == 3, np.nan, 1.0), "sample_weight must be finite and not negative, got nan in row 3"),
+        (np.zeros(19), r"sample_weight must have shape \(20,\), one weight per label, got \(19,\)"),
+    ],
+)
+def test_wrong_weights_are_named(weights, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(np.zeros((20, 3)), np.arange(20) % 3, sample_weight=weights)
+
+
 def test_weights_count_as_repeated_samples():
     rng = np.random.default_rng(4)
     logits, labels = logits_of(rng, 400, sharpness=2.0)
@@ -197,7 +235,7 @@ def test_the_slider_holds_as_many_rows_as_fit(rows, classes, kept):
         (np.array([0, -1]), ValueError, r"labels must be from 0 to 2, got -1"),
         (np.array([0.0, 1.0]), TypeError, "labels must have an integer dtype, got float64"),
         (np.array([[0], [1]]), ValueError, r"labels must have shape \(2,\), one label per row, got \(2, 1\)"),
-        (None, TypeError, "labels must have an integer dtype"),
+        (None, TypeError, "labels must be a list, an array, a tensor, a frame or a series, got None"),
     ],
 )
 def test_wrong_labels_are_named(labels, error, message):
@@ -250,7 +288,7 @@ def test_labels_are_indices_not_names(shift):
     logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
     with pytest.raises(ValueError, match=r"labels must be from 0 to 2, got"):
         calibrate(logits, labels + shift)
-    with pytest.raises(TypeError, match="labels must have an integer dtype"):
+    with pytest.raises(TypeError, match=r"labels must be a list.*, got None"):
         calibrate(logits, None)
     with pytest.raises(ValueError, match=r"labels must be from 0 to 1, got"):
         calibrate(logits[:, 0], np.minimum(labels, 1) + shift)

@@ -8,7 +8,7 @@ import pytest
 import refocal
 from refocal import metrics
 from refocal.report.page import render_page
-from refocal.report.subgroups import find_worst_classes
+from refocal.report.subgroups import find_worst_classes, measure_slices, read_slices
 from refocal.stats.calibrated_sums import adjust_holm
 
 
@@ -129,10 +129,66 @@ def test_a_small_slice_has_neither_interval_nor_test():
     assert "nan" not in shown.replace("data-value='nan'", "")
 
 
-def test_missing_values_are_a_slice():
-    logits, labels = draw(40, 3)
-    report = refocal.evaluate(logits, labels, slices={"g": np.array([None, "a", float("nan"), ""] * 10, dtype=object)})
-    assert [(each.value, each.samples) for each in report.slices] == [("(missing)", 30), ("a", 10)]
+def list_slices(column):
+    """The values of a column with their numbers of rows, in the order of a report."""
+    rows = len(column)
+    columns = read_slices({"g": column}, rows)
+    found = measure_slices([np.full((rows, 2), 0.5)], np.zeros(rows, int), None, columns)
+    return [(each.value, each.samples) for each in found]
+
+
+def test_missing_values_are_one_slice_which_comes_last():
+    assert list_slices(np.array([None, "a", float("nan"), "", np.float32("nan")], dtype=object)) == [
+        ("a", 1),
+        ("(missing)", 4),
+    ]
+
+
+def test_missing_values_of_frames_are_a_slice():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    arrow = pytest.importorskip("pyarrow")
+    whole = [("2", 1), ("10", 1), ("(missing)", 1)]
+    for column in (
+        pandas.Series([10, None, 2], dtype="Int64"),
+        pandas.Series([10, None, 2]),  # floats with NaN
+        pandas.Series([10, pandas.NA, 2], dtype=object),
+        polars.Series([10, None, 2]),
+        arrow.array([10, None, 2]),
+    ):
+        assert list_slices(column) == whole
+    text = [("a", 2), ("(missing)", 1)]
+    for column in (
+        pandas.Series(["a", None, "a"], dtype="category"),
+        pandas.Series(["a", None, "a"]),
+        ["a", None, "a"],
+    ):
+        assert list_slices(column) == text
+    days = ["2026-01-31", None, "2026-01-31"]
+    for column in (pandas.Series(pandas.to_datetime(days)), np.array(days, dtype="datetime64[ns]")):
+        assert list_slices(column) == [("2026-01-31 00:00:00", 2), ("(missing)", 1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([10, 9, 100], ["9", "10", "100"]),
+        (["10", "9", "100"], ["9", "10", "100"]),  # as read from csv
+        ([0.5, -1.0, 2.0], ["-1", "0.5", "2"]),
+        (["b", "10", "9"], ["10", "9", "b"]),
+        (["nan", "10", "9"], ["10", "9", "nan"]),
+        ([True, False], ["False", "True"]),
+    ],
+)
+def test_numbers_are_sorted_by_size_and_other_values_as_text(values, expected):
+    assert [value for value, _ in list_slices(values)] == expected
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow"])
+def test_slices_can_be_a_frame(package):
+    library = pytest.importorskip(package)
+    make = library.table if package == "pyarrow" else library.DataFrame
+    columns = read_slices(make({"a": [1, 2], "b": ["x", "y"]}), 2)
+    assert {name: texts.tolist() for name, texts in columns.items()} == {"a": ["1", "2"], "b": ["x", "y"]}
 
 
 def test_holm_rejects_what_the_stepwise_procedure_rejects():
@@ -152,5 +208,11 @@ def test_wrong_slices_are_refused():
     logits, labels = draw(200, 3)
     with pytest.raises(ValueError, match=r"slices\['g'\] must have one value for each of 200 rows, got shape \(3,\)"):
         refocal.evaluate(logits, labels, slices={"g": [1, 2, 3]})
+    with pytest.raises(ValueError, match=r"slices\['g'\] must have one value for each of 2 rows, got shape \(2, 1\)"):
+        read_slices({"g": [[1], [2]]}, 2)
+    with pytest.raises(TypeError, match="slices must be a dictionary of columns or a frame, got list"):
+        read_slices([1, 2], 2)
+    with pytest.raises(TypeError, match=r"slices\['g'\] must not be a masked array"):
+        read_slices({"g": np.ma.array([1, 2], mask=[True, False])}, 2)
     with pytest.raises(ValueError, match=r"slices\['g'\] must have at most 100 different values, got 200: group them"):
         refocal.evaluate(logits, labels, slices={"g": np.arange(200)})

@@ -20,7 +20,8 @@ def add_questions(command: Any) -> None:
         "--slice",
         action="append",
         metavar="COLUMN",
-        help="measure the rows with each value of this column of a parquet or csv file, too; may be repeated",
+        help="measure the rows with each value of this column of a parquet or csv file, and those without a value; "
+        "may be repeated",
     )
     command.add_argument(
         "--costs",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from refocal import _check
+from refocal._containers import to_numpy
 from refocal.report.answers import CostDecisions, CostOutcome, ThresholdDecisions
 from refocal.report.record import Estimate
+from refocal.stats.weighted_mean import estimate_mean
 
-_TWO_SIDED_95 = 1.959964
 _PERCENT = range(1, 100)
 
 
@@ -19,12 +19,17 @@ def read_costs(costs: ArrayLike | None, classes: int) -> np.ndarray | None:
     """Check a matrix of costs: row y holds the cost of each decision if the true class is y."""
     if costs is None:
         return None
-    matrix = np.asarray(_check.unmasked(costs, "costs"))
-    if matrix.shape != (classes, classes) or not np.issubdtype(matrix.dtype, np.number):
-        msg = f"costs must be numbers of shape ({classes}, {classes}), got shape {matrix.shape} of {matrix.dtype}"
+    matrix = to_numpy(costs, "costs")
+    if matrix.shape != (classes, classes):
+        msg = f"costs must have shape ({classes}, {classes}), one row per class, got shape {matrix.shape}"
         raise ValueError(msg)
-    if not np.all(np.isfinite(matrix)):
-        msg = "costs must be finite"
+    if matrix.dtype.kind not in "biuf":
+        msg = f"costs must be real numbers, got {matrix.dtype}"
+        raise TypeError(msg)
+    wrong = ~np.isfinite(matrix)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0].tolist()
+        msg = f"costs must be finite, got {matrix[row, column]} for class {row} and decision {column}"
         raise ValueError(msg)
     return matrix.astype(np.float64)
 
@@ -45,11 +50,8 @@ def weigh_costs(
         expected = probs @ costs
         decided = np.argmin(expected, axis=1)
         paid = costs[labels, decided]
-        actual = float(np.average(paid, weights=sample_weight))
-        shares = np.full(len(labels), 1 / len(labels)) if sample_weight is None else sample_weight / sample_weight.sum()
-        half = _TWO_SIDED_95 * float(np.sum(shares**2 * (paid - actual) ** 2)) ** 0.5
         promised = float(np.average(expected.min(axis=1), weights=sample_weight))
-        outcomes.append(CostOutcome(promised, Estimate(actual, actual - half, actual + half)))
+        outcomes.append(CostOutcome(promised, Estimate(*estimate_mean(paid, sample_weight))))
         decisions.append(decided)
     changed = float(np.average(decisions[0] != decisions[-1], weights=sample_weight))
     matrix = tuple(tuple(row) for row in costs.tolist())

@@ -74,11 +74,11 @@ def evaluate(
             or series of pandas, polars or Arrow.
         labels: Class indices (N,), or names of classes.
         input: "logits" or "probs". None for logits; scores that look like probabilities are then rejected.
-        sample_weight: One weight per row, or None.
+        sample_weight: One weight per row, or None. Rows of weight 0 count as absent.
         class_names: One name per class. If None, the names of a frame's columns, or else numbers.
         by_class: Whether to measure each class, too.
-        slices: Columns that divide the rows, such as {"region": regions}, each with one value per row: each part is
-            measured, too.
+        slices: Columns that divide the rows, such as {"region": regions}, each with one value per row, or a frame of
+            such columns. Each part is measured, too; the rows where a value is missing are one part.
         costs: Costs (K, K) of decisions: row y holds the cost of each decision if the true class is y.
         source: Name of the data in the report.
 
@@ -127,19 +127,28 @@ def compare(
 ) -> Report:
     """Measure several maps, of which the first gives the scores as given, and report the chosen one as recommended.
 
-    `rule` says why it was chosen. `among` is the number of classes that are judged together, each with a report of its
-    own, without the rows that a page shows; None for a report that stands alone.
+    Rows of weight 0 count as absent. `rule` says why the recommended map was chosen. `among` is the number of classes
+    that are judged together, each with a report of its own, without the rows that a page shows; None for a report that
+    stands alone.
     """
-    given = score_maps[0].predict(data.scores)
+    scores = data.scores
+    given = score_maps[0].predict(scores)
     data = replace(data, labels=_check.labels(data.labels, given, "labels", xp=namespace(given)))
     classes = given.shape[1]
     names = name_classes(class_names, classes)
     columns, cost_matrix = read_slices(slices, len(data.labels)), read_costs(costs, classes)
+    counted = data.find_counted()
+    some = len(counted) < len(data.labels)
+    if some:
+        data, given = data.select(counted), given[counted]
+        columns = {name: column[counted] for name, column in columns.items()}
     shown = choose_classes(data.labels, classes) if by_class else ()
     methods, best, below = [], given, None
     for score_map in score_maps:
         progress(f"measuring {lower_title(score_map.title)}")
-        probs = given if score_map is score_maps[0] else score_map.predict(data.scores)
+        probs = given
+        if score_map is not score_maps[0]:
+            probs = score_map.predict(scores)[counted] if some else score_map.predict(scores)
         best = probs if score_map is chosen else best
         if score_map.name == POSTERIOR:
             below = float(np.average(given.max(axis=1) < probs.max(axis=1), weights=data.sample_weight))
@@ -182,7 +191,7 @@ def compare(
         ),
         rule=rule,
         methods=tuple(methods),
-        changes=() if winner.given or among else find_largest_changes(given, best, data.labels),
+        changes=() if winner.given or among else find_largest_changes(given, best, data.labels, counted),
         slider=None if among else _slider(data, classes, fitted, input=input),
         versions=read_versions(),
         settings=freeze(

@@ -9,8 +9,7 @@ import numpy as np
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.record import Diagram, Slider
 from refocal.stats.binning import BINS, equal_width_bins
-
-_TWO_SIDED_95 = 1.959964
+from refocal.stats.weighted_mean import TWO_SIDED_95
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def measure_rows(slider: Slider, *, gamma: float, temperature: float) -> Live:
     count = bins.samples[held]
     mean, accuracy = bins.confidence[held] / count, bins.correct[held] / count
     # If p is calibrated, the number of correct samples in a bin has the variance sum p (1 - p).
-    half = _TWO_SIDED_95 * np.sqrt(variance[held]) / count
+    half = TWO_SIDED_95 * np.sqrt(variance[held]) / count
     return Live(
         bins.expected_calibration_error,
         float(-np.mean(np.take_along_axis(log_probs, labels[:, None], axis=1))),

@@ -56,12 +56,35 @@ class TestData:
         weight = None if sample_weight is None else to_numpy(sample_weight, "sample_weight", column=True)
         return cls(array, indices, weight, names)
 
+    def find_counted(self) -> np.ndarray:
+        """Return the numbers of the rows that count: all but those of weight 0. Wrong weights are rejected later."""
+        weight = self.sample_weight
+        if weight is None or weight.shape != self.labels.shape or not weight.any() or not (weight >= 0).all():
+            return np.arange(len(self.labels))
+        return np.flatnonzero(weight)
+
+    def select(self, rows: np.ndarray) -> Self:
+        """Select rows by their numbers."""
+        weight = self.sample_weight
+        return replace(
+            self,
+            scores=self.scores[rows],
+            labels=self.labels[rows],
+            sample_weight=None if weight is None else weight[rows],
+        )
+
 
 def read_scores(scores: ArrayLike, names: Sequence[str] | None) -> np.ndarray:
     """Convert scores of any container to NumPy. The columns of a frame must be in the order of the class names."""
     check_order(column_names(scores), names, "scores")
     array = to_array(scores, "scores")
     rows = to_numpy(array, "scores")
+    if rows.ndim not in (1, 2) or len(rows) == 0:
+        msg = f"scores must have shape (N, K), or (N,) for two classes, with N >= 1, got {rows.shape}"
+        raise ValueError(msg)
+    if rows.dtype.kind not in "iuf":
+        msg = f"scores must be real numbers, got {rows.dtype}"
+        raise TypeError(msg)
     if float_limits(array).bits == 16 and rows.dtype == np.float32 and rows.ndim == 2 and rows.shape[1] > 1:
         # bfloat16: rows of probabilities sum to 1 in 8 bits only
         sums = rows.sum(axis=1, keepdims=True, dtype=np.float64)
@@ -157,13 +180,21 @@ def _class_diagram(probs: np.ndarray, came_true: np.ndarray, sample_weight: np.n
     )
 
 
-def find_largest_changes(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[Change, ...]:
-    """Find the samples whose predicted class gained or lost the most probability."""
+def find_largest_changes(
+    before: np.ndarray, after: np.ndarray, labels: np.ndarray, numbers: np.ndarray
+) -> tuple[Change, ...]:
+    """Find the samples whose predicted class gained or lost the most probability; `numbers` are those of their rows."""
     predicted = np.argmax(after, axis=1)
     rows = np.arange(len(labels))
     change = after[rows, predicted] - before[rows, predicted]
     first = np.argsort(-np.abs(change), kind="stable")[:_CHANGES]
     return tuple(
-        Change(int(i), int(labels[i]), int(predicted[i]), float(before[i, predicted[i]]), float(after[i, predicted[i]]))
+        Change(
+            int(numbers[i]),
+            int(labels[i]),
+            int(predicted[i]),
+            float(before[i, predicted[i]]),
+            float(after[i, predicted[i]]),
+        )
         for i in first
     )

@@ -187,7 +187,7 @@ class Report:
 
     Attributes:
         source: Where the predictions came from, such as a file name.
-        samples: Number of test samples. Rows of weight 0 count only if the rows are in memory.
+        samples: Number of test samples. Rows of weight 0 do not count.
         total_weight: Sum of the sample weights; the number of samples if they have no weights.
         task: "binary" for two classes: measures and diagrams are about P(y = 1). Otherwise "multiclass".
         classes: Number of classes.

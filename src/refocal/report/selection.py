@@ -271,8 +271,9 @@ def calibrate(
     given = TestData.of(scores, labels, sample_weight, class_names=class_names)
     kind = resolve_input(input, given.scores)
     indices = _class_indices(given.labels, given.scores.shape)
-    if method == "auto" and len(indices) < _LEAST_FOR_AUTO:
-        msg = f"method='auto' needs at least {_LEAST_FOR_AUTO} samples, got {len(indices)}: name a method instead"
+    samples = len(given.find_counted())
+    if method == "auto" and samples < _LEAST_FOR_AUTO:
+        msg = f"method='auto' needs at least {_LEAST_FOR_AUTO} samples, got {samples}: name a method instead"
         raise ValueError(msg)
     classes = max([2, *given.scores.shape[1:]])
     names = _auto_methods(classes) if method == "auto" else (method, *_BESIDE)
@@ -302,7 +303,7 @@ def calibrate(
         "class_weights": None if weight is None else np.asarray(weight).tolist(),
         "label_smoothing": label_smoothing or None,
         "detached": detached,
-        "fitted_samples": len(indices),
+        "fitted_samples": samples,
     }
     return Selection(chosen, tuple(candidates), gamma, kind, choice, given.class_names, freeze(told))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from refocal import metrics
+from refocal._containers import is_frame, is_missing, list_columns, list_values
 from refocal.report.answers import Subgroup, SubgroupCalibration
 from refocal.report.record import Estimate
 from refocal.stats.binning import BINS, class_sums
 from refocal.stats.calibrated_sums import adjust_holm
+from refocal.stats.weighted_mean import estimate_mean
 
-Slices = Mapping[str, ArrayLike]
+Slices = Mapping[str, ArrayLike] | Any  # Any: a frame of pandas or polars, or an Arrow table
 _WORST = 10
 _LEAST = 10  # with fewer samples, a slice gets neither an interval nor a test
 _MOST_VALUES = 100
 _MISSING = "(missing)"
-_TWO_SIDED_95 = 1.959964
 
 
 def find_worst_classes(
@@ -50,15 +51,24 @@ def find_worst_classes(
     )
 
 
-def read_slices(slices: Slices | None, rows: int) -> dict[str, np.ndarray]:
-    """Read the columns that divide the rows, as text; a missing value is a slice of its own."""
+def read_slices(slices: Any, rows: int) -> dict[str, np.ndarray]:
+    """Read the columns that divide the rows, as text.
+
+    All missing values of a column are one slice: None, NaN, NA and NaT of pandas, and empty text.
+    """
+    if slices is None:
+        return {}
+    if not isinstance(slices, Mapping) and not is_frame(slices):
+        msg = f"slices must be a dictionary of columns or a frame, got {type(slices).__name__}"
+        raise TypeError(msg)
     columns = {}
-    for name, values in (slices or {}).items():
-        column = np.asarray(values)
-        if column.shape != (rows,):
-            msg = f"slices[{name!r}] must have one value for each of {rows:,} rows, got shape {column.shape}"
+    for name, values in list_columns(slices):
+        found = list_values(values, f"slices[{name!r}]")
+        if len(found) != rows or any(isinstance(value, list | tuple | np.ndarray) for value in found):
+            shape = np.shape(values)
+            msg = f"slices[{name!r}] must have one value for each of {rows:,} rows, got shape {shape}"
             raise ValueError(msg)
-        texts = np.array([_to_text(value) for value in column.tolist()], dtype=object)
+        texts = np.array([_to_text(value) for value in found], dtype=object)
         distinct = len(set(texts.tolist()))
         if distinct > _MOST_VALUES:
             msg = f"slices[{name!r}] must have at most {_MOST_VALUES} different values, got {distinct:,}: group them"
@@ -84,9 +94,7 @@ def measure_slices(
         sample_weight: One weight per row, or None.
         columns: Values as text (N,), by the name of the column.
     """
-    parts = [(name, value, column == value) for name, column in columns.items() for value in sorted(set(column))]
-    if sample_weight is not None:
-        parts = [(name, value, rows) for name, value, rows in parts if sample_weight[rows].any()]
+    parts = [(name, value, column == value) for name, column in columns.items() for value in _order(set(column))]
     measured = [[_measure_slice(probs, labels, sample_weight, rows) for _, _, rows in parts] for probs in methods]
     corrected = [_correct(calibrations) for calibrations in measured]
     return tuple(
@@ -109,15 +117,9 @@ def _measure(
     predicted: np.ndarray, came_true: np.ndarray, weight: np.ndarray | None, *, test: bool = False
 ) -> SubgroupCalibration:
     mean, observed = (float(np.average(values, weights=weight)) for values in (predicted, came_true))
-    shares = np.full(len(predicted), 1 / len(predicted)) if weight is None else weight / weight.sum()
-    residual = predicted - came_true
     # If nothing, or everything, came true, the residuals show no spread. A calibrated model's labels still would.
-    spread = max(
-        float(np.sum(shares**2 * (residual - (mean - observed)) ** 2)),
-        float(np.sum(shares**2 * predicted * (1 - predicted))),
-    )
-    half = _TWO_SIDED_95 * spread**0.5
-    enough = np.count_nonzero(shares) >= _LEAST
+    gap = Estimate(*estimate_mean(predicted - came_true, weight, variances=predicted * (1 - predicted)))
+    enough = len(predicted) >= _LEAST
     common: dict[str, Any] = {"sample_weight": weight, "task": "binary"}
     ece = (
         Estimate(*metrics.interval(metrics.ece, predicted, came_true, **common))
@@ -125,8 +127,7 @@ def _measure(
         else Estimate(metrics.ece(predicted, came_true, **common))
     )
     p_value = metrics.diagnose(predicted, came_true, **common).p_value if test and enough else None
-    gap = mean - observed
-    return SubgroupCalibration(mean, observed, Estimate(gap, gap - half, gap + half), ece, p_value)
+    return SubgroupCalibration(mean, observed, gap, ece, p_value)
 
 
 def _correct(calibrations: Sequence[SubgroupCalibration]) -> list[SubgroupCalibration]:
@@ -142,5 +143,20 @@ def _subgroup(column: str, value: str, samples: int, measured: Sequence[Subgroup
 
 
 def _to_text(value: Any) -> str:
-    missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
-    return _MISSING if missing else str(value)
+    """Write a value: a whole number without decimals, because whole numbers with a missing one become floats."""
+    if is_missing(value) or (isinstance(value, str) and not value):
+        return _MISSING
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _order(texts: Collection[str]) -> list[str]:
+    """Sort numbers by size and other values as text; the missing ones come last."""
+    found = [text for text in texts if text != _MISSING]
+    return sorted(found, key=float if all(map(_is_number, found)) else str) + [_MISSING] * (_MISSING in texts)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
