@@ -138,6 +138,23 @@ def test_ranges_hold_their_upper_end():
     assert metrics.diagnose(claims[:50], labels[:50], task="binary").range.low == 0.0
 
 
+def test_of_two_impossible_ranges_the_one_with_the_larger_gap_is_the_worst():
+    claims = np.repeat([0.0, 1.0], 50)
+    few = np.concatenate([np.arange(50) < 10, np.arange(50) < 20])  # 10 of 0 came true, 30 of 1 came false
+    found = metrics.diagnose(claims, few, task="binary").range
+    assert (found.low, found.predicted, found.observed, found.p_value) == (0.99, 1.0, 0.4, 0.0)
+    many = ~few[::-1]
+    found = metrics.diagnose(claims, many, task="binary").range
+    assert (found.low, found.high, found.predicted, found.observed) == (0.0, 0.01, 0.0, 0.6)
+
+
+def test_a_class_that_is_ruled_out_and_never_occurs_raises_no_alarm():
+    probs, labels = draw_calibrated(np.random.default_rng(10), (400, 3))
+    found = metrics.diagnose(np.concatenate([probs, np.zeros((400, 1))], axis=1), labels)
+    assert found.p_value > 0.05
+    assert found.failed("frequencies") is None
+
+
 def test_slope_is_that_of_the_residuals_over_the_claims():
     rng = np.random.default_rng(5)
     claims = rng.choice([0.1, 0.35, 0.6, 0.85], 2000)  # few values, so that the levels round nothing
