@@ -19,7 +19,6 @@ from refocal import demo
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.decision_tables import describe_changed, describe_threshold
 from refocal.report.live import measure_rows
-from refocal.report.page import save_page
 from refocal.report.record import Slider
 
 selenium = pytest.importorskip("selenium", reason="selenium, which drives the browser, is not installed")
@@ -81,7 +80,7 @@ def page(browser, address):
 
 
 def saved(report, folder):
-    save_page(report, folder / "report.html")
+    report.save(folder / "report.html")
     return (folder / "report.html").as_uri()
 
 
@@ -389,7 +388,7 @@ def test_a_laptop_shows_all_columns_of_the_methods(browser, tmp_path):
 
 @pytest.fixture(scope="module")
 def pages(report, address, tmp_path_factory):
-    """Pages of every kind: before and after, scores as given, two classes, and more classes than are shown."""
+    """Pages of every kind: before and after, scores as given, two classes, more than are shown, and multi-label."""
     rng = np.random.default_rng(3)
     logits = 2 * rng.normal(size=(300, 200))
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
@@ -399,12 +398,15 @@ def pages(report, address, tmp_path_factory):
             logits[:, 0], labels % 2, slices={"half": labels % 3}, costs=[[0, 1], [5, 0]]
         ),
         "many": refocal.calibrate(logits, labels, method="temperature").report(logits, labels),
+        "multilabel": refocal.calibrate_multilabel(3 * logits[:, :8], logits[:, :8] > 0, method="platt").report(
+            3 * logits[:, :8], rng.random((300, 8)) < 0.3, class_names=sample.NASTY[:8]
+        ),
     }
     addresses = {name: saved(each, tmp_path_factory.mktemp(name)) for name, each in reports.items()}
     return {"fitted": address, **addresses}
 
 
-KINDS = ("fitted", "given", "two", "many")
+KINDS = ("fitted", "given", "two", "many", "multilabel")
 
 
 @pytest.mark.parametrize("kind", KINDS)

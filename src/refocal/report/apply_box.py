@@ -8,8 +8,10 @@ from pathlib import PurePath
 from typing import Any
 
 from refocal.report import markup, words
+from refocal.report.multilabel_record import MultilabelReport
 from refocal.report.record import Report
 
+AnyReport = Report | MultilabelReport
 _FORMATS = (".npz", ".parquet", ".csv")
 _LABELS = {
     "command": "Command",
@@ -18,6 +20,7 @@ _LABELS = {
     "weighted": "Sample weights",
     "method": "Method asked for",
     "gamma": "γ of the training loss",
+    "alpha": "α of the training loss",
     "class_weights": "Class weights of the training loss",
     "label_smoothing": "Label smoothing of the training loss",
     "detached": "Focusing factor detached",
@@ -34,24 +37,41 @@ def build_apply_box(report: Report) -> str:
     if report.chosen.given and len(report.methods) > 1:
         return f"<p>Nothing has to be applied. {_use_as_given(report)}</p>"
     if report.chosen.given:
-        suffix = _suffix(report)
-        fit = f"refocal calibrate val{suffix} --test test{suffix} --report report.html --save cal.json"
-        python = (
-            "selection = refocal.calibrate(val_scores, val_labels)\n"
-            "report = selection.report(test_scores, test_labels)\n"
-            "probs = selection.predict_proba(new_scores)"
-        )
-        return (
-            "<p>Nothing was fitted for this page. To fit calibrators, give scores on data that the classifier was not "
-            f"trained on:</p>{_boxes((('Command line', fit), ('Python', python)))}"
-        )
+        return _show_fit(report, "calibrate")
+    return _show_use(report, report.chosen.title)
+
+
+def build_multilabel_apply_box(report: MultilabelReport) -> str:
+    """Say how to use the calibrators of all classes, with commands that can be copied."""
+    if report.calibrator is None:
+        return _show_fit(report, "calibrate_multilabel")
+    if not report.is_changed:
+        use = "probabilities as given" if _kind(report) == "probabilities" else "sigmoid of the scores"
+        return f"<p>Nothing has to be applied. Use the {use}.</p>"
+    return _show_use(report, "One calibrator, which holds those of all classes,")
+
+
+def _show_fit(report: AnyReport, function: str) -> str:
+    suffix = _suffix(report)
+    fit = f"refocal calibrate val{suffix} --test test{suffix} --report report.html --save cal.json"
+    python = (
+        f"selection = refocal.{function}(val_scores, val_labels)\n"
+        "report = selection.report(test_scores, test_labels)\n"
+        "probs = selection.predict_proba(new_scores)"
+    )
     return (
-        f"<p>{markup.isolate(report.chosen.title)} turns {_kind(report)} into calibrated probabilities.</p>"
-        + _boxes((("Command line", _command(report)), ("Python", _python(report)), ("ONNX", _onnx(report))))
+        "<p>Nothing was fitted for this page. To fit calibrators, give scores on data that the classifier was not "
+        f"trained on:</p>{_boxes((('Command line', fit), ('Python', python)))}"
     )
 
 
-def build_settings(report: Report) -> str:
+def _show_use(report: AnyReport, title: str) -> str:
+    return f"<p>{markup.isolate(title)} turns {_kind(report)} into calibrated probabilities.</p>" + _boxes(
+        (("Command line", _command(report)), ("Python", _python(report)), ("ONNX", _onnx(report)))
+    )
+
+
+def build_settings(report: AnyReport) -> str:
     """List what made the report."""
     known: dict[str, Any] = {"Data": f"{report.source}, {report.samples:,} samples, {report.classes:,} classes"}
     if report.protocol:
@@ -66,7 +86,7 @@ def build_settings(report: Report) -> str:
     return f"<dl class='settings'>{items}</dl>"
 
 
-def _command(report: Report) -> str:
+def _command(report: AnyReport) -> str:
     suffix, saved = _suffix(report), shlex.quote(_saved(report.settings))
     lines = [f"refocal apply {saved} new{suffix} \\", f"  --out calibrated{suffix}"]
     made = report.settings.get("command")
@@ -75,7 +95,7 @@ def _command(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _python(report: Report) -> str:
+def _python(report: AnyReport) -> str:
     saved = _saved(report.settings)
     save = "" if "calibrator" in report.settings else f"report.calibrator.save({saved!r})\n\n"
     return (
@@ -84,7 +104,7 @@ def _python(report: Report) -> str:
     )
 
 
-def _onnx(report: Report) -> str:
+def _onnx(report: AnyReport) -> str:
     saved = _saved(report.settings)
     graph = str(PurePath(saved).with_suffix(".onnx"))
     return (
@@ -101,7 +121,7 @@ def _use_as_given(report: Report) -> str:
     return "Use the softmax of the scores: <code>probs = scipy.special.softmax(scores, axis=-1)</code>."
 
 
-def _kind(report: Report) -> str:
+def _kind(report: AnyReport) -> str:
     return "probabilities" if report.settings.get("input") == "probs" else "logits"
 
 
@@ -109,7 +129,7 @@ def _saved(settings: Mapping[str, Any]) -> str:
     return str(settings.get("calibrator", "cal.json"))
 
 
-def _suffix(report: Report) -> str:
+def _suffix(report: AnyReport) -> str:
     """New predictions probably have the format of the measured ones."""
     suffix = PurePath(report.source).suffix
     return suffix if suffix in _FORMATS else _FORMATS[0]

@@ -8,6 +8,7 @@ from html import escape
 
 from refocal.report import words
 from refocal.report.live import Live
+from refocal.report.multilabel_record import MultilabelReport
 from refocal.report.record import Diagram, Method, Report
 from refocal.stats.binning import BINS
 
@@ -25,7 +26,7 @@ def isolate(value: str) -> str:
     return f"<bdi>{escape_text(value)}</bdi>"
 
 
-def describe_data(report: Report) -> str:
+def describe_data(report: Report | MultilabelReport) -> str:
     """Where the predictions came from, and how many there are."""
     return f"{isolate(report.source)} · {report.samples:,} test samples · {report.classes:,} classes"
 
@@ -157,7 +158,7 @@ def build_tiles(given: Method, chosen: Method, *, binary: bool) -> str:
     """The headline numbers before and after; only once if nothing changes."""
     methods = (chosen,) if given.chosen else (given, chosen)
     parts = [
-        _tile(
+        build_tile(
             words.describe_measure(name).label,
             *(words.format_measure(name, method.measures[name].value) for method in methods),
         )
@@ -167,7 +168,7 @@ def build_tiles(given: Method, chosen: Method, *, binary: bool) -> str:
     pairs = [words.mean_confidence_and_accuracy(method) for method in methods]
     labels = ("Mean probability of class 1", "Frequency of class 1") if binary else ("Mean confidence", "Accuracy")
     columns = zip(labels, zip(*pairs, strict=True), strict=True)
-    parts += [_tile(label, *(words.format_percent(value) for value in values)) for label, values in columns]
+    parts += [build_tile(label, *(words.format_percent(value) for value in values)) for label, values in columns]
     return "".join(parts)
 
 
@@ -203,7 +204,8 @@ def describe_confidence(drawn: Sequence[tuple[str, str, Method]], *, binary: boo
     return "".join(lines) + f"<p class='note'>Number of samples by {what}, in 20 equal parts.{scale}</p>"
 
 
-def _tile(label: str, *values: str) -> str:
+def build_tile(label: str, *values: str) -> str:
+    """A headline number, or two of them: before and after."""
     after = f"<span class='after'>{values[-1]}</span>"
     if len(values) > 1:
         after = (

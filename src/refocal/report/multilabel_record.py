@@ -70,11 +70,17 @@ class MultilabelReport:
         return any(not report.chosen.given for report in self.reports)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the record (.json). An interrupted write leaves no file."""
-        if Path(path).suffix != ".json":
-            msg = f"path must end in .json, got {str(path)!r}"
+        """Write the page (.html) or the record (.json). An interrupted write leaves no file."""
+        suffix = Path(path).suffix
+        if suffix == ".html":
+            from refocal.report.multilabel_page import render_multilabel_page
+
+            write_text(path, render_multilabel_page(self), overwrite=overwrite)
+        elif suffix == ".json":
+            write_text(path, self.to_json(), overwrite=overwrite)
+        else:
+            msg = f"path must end in .html or .json, got {str(path)!r}"
             raise ValueError(msg)
-        write_text(path, self.to_json(), overwrite=overwrite)
 
     def to_torch(self) -> Any:
         """Export the calibrators as a PyTorch module that maps scores (..., K) to probabilities (..., K)."""
@@ -101,6 +107,12 @@ class MultilabelReport:
             f"<MultilabelReport on {self.source!r}: {self.samples:,} samples, {self.classes:,} classes, "
             f"{failing:,} of them not calibrated>"
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, a short table and the reliability diagram of the worst class."""
+        from refocal.report.multilabel_page import render_multilabel_notebook
+
+        return render_multilabel_notebook(self)
 
     def _fitted(self) -> MultilabelCalibrator:
         if self.calibrator is None:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
 from typing import Any
@@ -13,8 +14,16 @@ from typing import Any
 from refocal._files import write_text
 from refocal.report import markup, svg, words
 from refocal.report.record import Diagram, Report
-from refocal.report.sections import build_overview, build_sections
+from refocal.report.sections import Section, build_overview, build_sections
 from refocal.stats.binning import BINS
+
+_FRAME = {
+    "left": svg.LEFT,
+    "top": svg.TOP,
+    "size": svg.SIZE,
+    "stripTop": svg.STRIP_TOP,
+    "stripBottom": svg.STRIP_BOTTOM,
+}
 
 
 def render_page(report: Report) -> str:
@@ -29,30 +38,61 @@ def render_page(report: Report) -> str:
     Returns:
         A complete HTML document.
     """
-    assets = resources.files("refocal.report").joinpath("assets")
-    style = "\n".join(assets.joinpath(name).read_text("utf-8") for name in ("chart.css", "page.css"))
-    script = "\n".join(assets.joinpath(name).read_text("utf-8") for name in ("psi.js", "page.js"))
-    template = assets.joinpath("page.html").read_text("utf-8")
-    sections = build_sections(report)
     answer, *reasons = words.FROM_SUMS if report.verdict is None else report.verdict.sentences
     reasons += [report.protocol] if report.protocol else []
     regime = f"<span class='tag'>{markup.escape_text(report.verdict.regime)}</span> " if report.verdict else ""
-    return Template(template).substitute(
-        title=f"{markup.escape_text(report.source)}: calibration report",
-        style=style,
-        style_hash=_hash(style),
-        script=script,
-        script_hash=_hash(script),
-        data=_inline_json(_data(report)),
-        answer=markup.escape_text(answer),
-        reasons="".join(f"<p>{markup.escape_text(sentence)}</p>" for sentence in reasons),
+    return fill_page(
+        source=report.source,
+        answer=answer,
+        reasons=reasons,
+        sections=build_sections(report),
+        data=_data(report),
+        versions=report.versions,
         legend=markup.build_legend(report),
         tiles=markup.build_tiles(report.given, report.chosen, binary=report.task == "binary"),
         meta=f"{regime}{markup.describe_data(report)}",
         overview=build_overview(report),
+    )
+
+
+def fill_page(
+    *,
+    source: str,
+    answer: str,
+    reasons: Sequence[str],
+    sections: Sequence[Section],
+    data: dict[str, Any],
+    versions: Mapping[str, str],
+    **markup_by_name: str,
+) -> str:
+    """Fill the template of a page.
+
+    Args:
+        source: Where the predictions came from.
+        answer: The headline.
+        reasons: The sentences below it.
+        sections: The sections of the page.
+        data: The data of the script, besides the frame of its diagrams.
+        versions: Versions of the packages that computed the report.
+        markup_by_name: The other parts of the template, which are HTML: legend, tiles, meta and overview.
+    """
+    assets = resources.files("refocal.report").joinpath("assets")
+    style = "\n".join(assets.joinpath(name).read_text("utf-8") for name in ("chart.css", "page.css"))
+    script = "\n".join(assets.joinpath(name).read_text("utf-8") for name in ("psi.js", "page.js"))
+    template = assets.joinpath("page.html").read_text("utf-8")
+    return Template(template).substitute(
+        title=f"{markup.escape_text(source)}: calibration report",
+        style=style,
+        style_hash=_hash(style),
+        script=script,
+        script_hash=_hash(script),
+        data=_inline_json({"frame": _FRAME, **data}),
+        answer=markup.escape_text(answer),
+        reasons="".join(f"<p>{markup.escape_text(sentence)}</p>" for sentence in reasons),
         links="\n".join(f'<a href="#{section.name}">{section.link}</a>' for section in sections),
         sections="\n".join(section.render() for section in sections),
-        versions=markup.escape_text(", ".join(f"{name} {version}" for name, version in report.versions.items())),
+        versions=markup.escape_text(", ".join(f"{name} {version}" for name, version in versions.items())),
+        **markup_by_name,
     )
 
 
@@ -73,13 +113,6 @@ def _data(report: Report) -> dict[str, Any]:
     drawn = (report.given,) if report.chosen.given else (report.given, report.chosen)
     diagrams = zip(*(method.class_diagrams for method in drawn), strict=True)
     return {
-        "frame": {
-            "left": svg.LEFT,
-            "top": svg.TOP,
-            "size": svg.SIZE,
-            "stripTop": svg.STRIP_TOP,
-            "stripBottom": svg.STRIP_BOTTOM,
-        },
         "classes": [[_round(diagram) for diagram in of_class] for of_class in diagrams],
         "thresholds": report.thresholds
         and {**vars(report.thresholds), "total": report.total_weight, "compared": not report.chosen.given},
