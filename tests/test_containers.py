@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
@@ -14,7 +15,7 @@ from scipy import sparse
 import refocal
 from refocal import calibrators, metrics
 from refocal._containers import to_numpy
-from refocal.report import cross_calibrate
+from refocal.report import cross_calibrate, measure
 
 NAMES = ("ant", "bee", "cat")
 
@@ -160,6 +161,12 @@ def kind(request):
     return chosen
 
 
+def rotate(uses):
+    """Pair each use with a kind and each kind with a use. All read their input by the same functions."""
+    kinds, uses = list(KINDS), list(uses)
+    return [(kinds[i % len(kinds)], uses[i % len(uses)]) for i in range(max(len(kinds), len(uses)))]
+
+
 # functions of probabilities (N, K), labels (N,) and weights (N,)
 METRICS = {
     **{
@@ -186,7 +193,7 @@ def numbers(result):
     return np.empty(0) if isinstance(result, str) or result is None else np.ravel(np.asarray(result, dtype=np.float64))
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize(("kind", "name"), rotate(METRICS), indirect=["kind"])
 def test_metrics(kind, name):
     measure = METRICS[name]
     expected = measure(PROBS, LABELS, sample_weight=WEIGHTS)
@@ -214,7 +221,7 @@ def test_kl_to_posterior_and_the_accumulator(kind):
     np.testing.assert_allclose(summaries[1], summaries[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("task", ["binary", "multilabel"])
+@pytest.mark.parametrize(("kind", "task"), rotate(["binary", "multilabel"]), indirect=["kind"])
 def test_metrics_of_other_tasks(kind, task):
     probs = PROBS if task == "multilabel" else PROBS[:, :1]
     truth = (np.arange(PROBS.size).reshape(PROBS.shape) % 3 == 0).astype(np.int64)
@@ -243,9 +250,9 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("input", [None, "probs"])
-def test_calibrators(kind, name, input):
+@pytest.mark.parametrize(("kind", "use"), rotate(itertools.product(EVERY, (None, "probs"))), indirect=["kind"])
+def test_calibrators(kind, use):
+    name, input = use
     scores = LOGITS if input is None else PROBS
     calibrator = EVERY[name].set_params(input=input)
     expected = calibrator.fit(scores, LABELS, WEIGHTS).predict_proba(scores)
@@ -255,29 +262,33 @@ def test_calibrators(kind, name, input):
     np.testing.assert_array_equal(fitted.classes_, [0, 1, 2])
 
 
-@pytest.mark.parametrize("input", [None, "probs"])
+def test_data_of_reports(kind):
+    """`evaluate`, `calibrate`, `cross_calibrate` and `Selection.report` read their data by this function."""
+    found = measure.TestData.of(kind.scores(PROBS), kind.column(LABELS), kind.column(WEIGHTS))
+    np.testing.assert_array_equal(found.scores, PROBS)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    np.testing.assert_array_equal(found.sample_weight, WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "input"), [("lists", None), ("bfloat16 with grad", "probs"), ("pandas nullable", None)], indirect=["kind"]
+)
 def test_evaluate_and_calibrate(kind, input):
     scores = LOGITS if input is None else PROBS
     plain = (scores, LABELS, WEIGHTS)
     given = (kind.scores(scores), kind.column(LABELS), kind.column(WEIGHTS))
     results = []
     for data, labels, weights in (plain, given):
-        report = refocal.evaluate(data, labels, input=input, sample_weight=weights)
-        selection = refocal.calibrate(data, labels, input=input, sample_weight=weights, method="temperature")
-        after = selection.report(data, labels, sample_weight=weights)
+        common = {"input": input, "sample_weight": weights}
+        report = refocal.evaluate(data, labels, by_class=False, **common)
+        selection = refocal.calibrate(data, labels, method="temperature", **common)
+        after = selection.report(data, labels, sample_weight=weights, by_class=False)
+        crossed = cross_calibrate(data, labels, method="temperature", folds=2, by_class=False, **common)
         measures = [report.methods[0].measures, *(method.measures for method in after.methods)]
         values = np.array([[each.value for each in measure.values()] for measure in measures])
-        results.append((values, selection.predict_proba(data)))
+        results.append((values, selection.predict_proba(data), crossed.probs))
     for found, expected in zip(results[1], results[0], strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_cross_calibrate(kind):
-    results = [
-        cross_calibrate(scores, labels, method="temperature", folds=2).probs
-        for scores, labels in ((LOGITS, LABELS), (kind.scores(LOGITS), kind.column(LABELS)))
-    ]
-    np.testing.assert_allclose(results[1], results[0], rtol=1e-4, atol=1e-6)
 
 
 # ways to say "bee"
@@ -299,14 +310,20 @@ NAMED = {
 def test_names_as_labels(way):
     names = ("bee", "cat", "ant")  # not in alphabetical order, so that sorting them would be wrong
     labels = NAMED[way]([names[label] for label in LABELS])
+    np.testing.assert_array_equal(measure.TestData.of(LOGITS, labels, None, class_names=names).labels, LABELS)
+    found = calibrators.VectorScaling(classes=names).fit(LOGITS, labels)
+    np.testing.assert_array_equal(found.classes_, names)
+    np.testing.assert_array_equal(found.bias_, calibrators.VectorScaling().fit(LOGITS, LABELS).bias_)
+
+
+def test_names_as_labels_of_reports():
+    names = ("bee", "cat", "ant")
+    labels = [names[label] for label in LABELS]
     assert refocal.evaluate(LOGITS, labels, class_names=names).methods == refocal.evaluate(LOGITS, LABELS).methods
     selection = refocal.calibrate(LOGITS, labels, class_names=names, method="temperature")
     plain = refocal.calibrate(LOGITS, LABELS, method="temperature")
     assert selection.chosen.parameters == plain.chosen.parameters
-    assert selection.report(LOGITS, labels).class_names == names
-    found = calibrators.VectorScaling(classes=names).fit(LOGITS, labels)
-    np.testing.assert_array_equal(found.classes_, names)
-    np.testing.assert_array_equal(found.bias_, calibrators.VectorScaling().fit(LOGITS, LABELS).bias_)
+    assert selection.report(LOGITS, labels, by_class=False).class_names == names
 
 
 @pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow"])
@@ -318,9 +335,9 @@ def test_columns_name_the_classes(package):
     labels = [names[label] for label in LABELS]
     assert metrics.nll(frames[1], labels) == metrics.nll(PROBS, LABELS)
     assert metrics.interval(metrics.brier, frames[1], labels) == metrics.interval(metrics.brier, PROBS, LABELS)
-    report = refocal.evaluate(frames[0], labels)
-    assert report.class_names == names
-    assert report.methods == refocal.evaluate(LOGITS, LABELS).methods
+    data = measure.TestData.of(frames[0], labels, None)
+    assert data.class_names == names
+    np.testing.assert_array_equal(data.labels, LABELS)
     selection = refocal.calibrate(frames[0], labels, method="temperature")
     plain = refocal.calibrate(LOGITS, LABELS, method="temperature")
     np.testing.assert_array_equal(selection.predict_proba(frames[0]), plain.predict_proba(LOGITS))
@@ -342,10 +359,9 @@ def test_columns_name_the_classes(package):
 
 def test_booleans_as_labels():
     logits, labels = LOGITS[:, :2], LABELS > 0
-    assert refocal.evaluate(logits, labels).methods == refocal.evaluate(logits, labels.astype(int)).methods
-    names = ["True", "False"]
-    expected = refocal.evaluate(logits, 1 - labels.astype(int), class_names=names)
-    assert refocal.evaluate(logits, labels, class_names=names).methods == expected.methods
+    np.testing.assert_array_equal(measure.TestData.of(logits, labels, None).labels, labels.astype(int))
+    named = measure.TestData.of(logits, labels, None, class_names=["True", "False"])
+    np.testing.assert_array_equal(named.labels, 1 - labels.astype(int))
     assert metrics.nll(logits, labels, input="logits") == metrics.nll(logits, labels.astype(int), input="logits")
     for use in (lambda: refocal.evaluate(LOGITS, labels), lambda: metrics.nll(LOGITS, labels, input="logits")):
         with pytest.raises(ValueError, match="labels must be class indices from 0 to 2, got booleans"):
