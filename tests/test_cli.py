@@ -269,6 +269,8 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "val.npz", "--test", "renamed.npz"], "same class names"),
         (["calibrate", "masked.npz", "--test", "plain.npz"], "masked.npz, logits, row 0: must be finite"),
         (["calibrate", "probs.npz", "--test", "few.npz"], "needs at least 10 samples, got 3"),
+        (["calibrate", "same.npz", "--test", "plain.npz"], "labels must have two classes or more, got only class 4"),
+        (["calibrate", "same.npz"], "labels must have two classes or more, got only class 4"),
         (["calibrate", "plain.npz", "--test", "probs.npz"], "must hold the same kind of scores"),
         (["apply", "cal.json", "two.npz", "--out", "x.npz"], "has 2 columns of scores, but the calibrator"),
         (["apply", "deep.json", "test.npz", "--out", "x.npz"], "deep.json .* it is nested too deeply"),
@@ -281,6 +283,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
 def test_errors_are_one_line(files, capsys, arguments, message):
     test = Predictions.read("test.npz")
     Predictions(test.scores, input="logits").write("unlabeled.npz")
+    Predictions(test.scores[:50], input="logits", labels=np.full(50, 4)).write("same.npz")
     Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2]).write("probs.npz")
     Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2]).write("few.npz")
     Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2], sample_weight=[1, 2, 3]).write("heavy.npz")

@@ -41,6 +41,7 @@ BASE = {
     "refocal._files",
     "refocal._lazy",
     "refocal._probability_look",
+    "refocal._rounding",
 }
 # what each room may import
 ROOMS = {
@@ -50,8 +51,9 @@ ROOMS = {
     "_documents": set(),
     "_files": set(),
     "_lazy": set(),
-    "_probability_look": {"numpy", "refocal._check"},
+    "_probability_look": {"numpy", "refocal._check", "refocal._rounding"},
     "_program": set(),
+    "_rounding": {"numpy", "refocal._check"},
     "maps": {"numpy", "scipy", "refocal._arrays", "refocal._check", "refocal.maps"},
     "stats": {"numpy", "scipy", "refocal.stats"},
     "metrics": {"numpy", "scipy", "refocal.maps", "refocal.stats", "refocal.metrics"} | BASE,
@@ -65,7 +67,7 @@ ROOMS = {
     | {"refocal._arrays", "refocal._check", "refocal.maps", "refocal.calibrators.fit"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
-    | {"refocal._probability_look", "refocal.predictions"},
+    | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},
     "report": {"numpy", "rich", "matplotlib", "refocal.maps", "refocal.stats", "refocal.metrics"}
     | {"refocal.calibrators", "refocal.report", "refocal"}
     | BASE,

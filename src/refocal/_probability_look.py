@@ -8,10 +8,10 @@ import numpy as np
 
 from refocal import _check
 from refocal._check import Input
+from refocal._rounding import MOST_ROUNDING
 
 TO_SAY = "pass input='probs', or input='logits' if they are logits"
 _FEW_ROWS, _MANY_ROWS = 3, 20  # scores of fewer rows can look like probabilities by chance
-_ROUNDED = 0.05  # how far the sum of rounded probabilities is from 1 at most
 
 
 def optional_input_word(value: Any) -> Input | None:
@@ -48,13 +48,13 @@ def find_probability_look(scores: np.ndarray) -> str | None:
     column of log-odds in [0, 1], or logits of 0 and 1.
     """
     rows = scores[:, None] if scores.ndim == 1 else scores
-    if len(rows) < _FEW_ROWS or rows.shape[1] == 0 or not rows.min() >= 0 or not rows.max() <= 1 + _ROUNDED:
+    if len(rows) < _FEW_ROWS or rows.shape[1] == 0 or not rows.min() >= 0 or not rows.max() <= 1 + MOST_ROUNDING:
         return None
     is_small = len(rows) < _MANY_ROWS
     is_hard = not ((rows > 0) & (rows < 1)).any()
     if rows.shape[1] == 1:
         return None if is_small or is_hard or rows.max() > 1 else "every value lies in [0, 1]"
-    tolerance = _check.sum_tolerance(rows.dtype.itemsize * 8) if is_small else _ROUNDED
+    tolerance = _check.sum_tolerance(rows.dtype.itemsize * 8) if is_small else MOST_ROUNDING
     sums = rows.sum(axis=1, dtype=np.float64)
     is_one = float(np.abs(sums - 1).max()) <= tolerance
     return "every row sums to 1" if is_one and not (is_small and is_hard) else None

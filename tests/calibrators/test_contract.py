@@ -101,6 +101,20 @@ def test_a_missing_class(name):
 
 
 @every
+@pytest.mark.parametrize("classes", [2, 3])
+def test_labels_of_one_class(name, classes):
+    logits, _ = draw_calibrated(60, classes)
+    for label in (0, classes - 1):
+        fitted = clone(EVERY[name]).fit(logits, np.full(60, label))
+        probs = fitted.predict_proba(logits)
+        np.testing.assert_allclose(probs.sum(axis=1), 1)
+        assert ((probs >= 0) & (probs <= 1)).all()
+        assert np.isfinite(fitted.predict_log_proba(logits)[:, label]).all()
+        if name in {"vector", "matrix", "dirichlet", "platt", "beta", "quadratic", "isotonic", "histogram", "auto"}:
+            assert probs[:, label].mean() > 0.8
+
+
+@every
 def test_one_sample(name):
     if name == "auto":
         pytest.skip("cross-validation needs two samples")

@@ -13,7 +13,7 @@ from refocal import demo, metrics, scale
 from refocal.calibrators import TemperatureScaling
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.predictions import Predictions
-from refocal.report import METHODS, calibrate, evaluate, measure
+from refocal.report import METHODS, calibrate, cross_calibrate, evaluate, measure
 from refocal.report.evaluation import _slider
 
 
@@ -178,6 +178,26 @@ def test_rows_of_weight_0_count_as_absent(tmp_path):
 def test_wrong_weights_are_named(weights, message):
     with pytest.raises(ValueError, match=message):
         evaluate(np.zeros((20, 3)), np.arange(20) % 3, sample_weight=weights)
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "posterior"])
+def test_labels_of_one_class_are_refused(method):
+    logits, _ = logits_of(np.random.default_rng(0), 40)
+    labels = np.full(40, 2)
+    for fit in (calibrate, cross_calibrate):
+        with pytest.raises(
+            ValueError, match="labels must have two classes or more, got only class 2: nothing can be fit"
+        ):
+            fit(logits, labels, method=method)
+    labels[0] = 1
+    with pytest.raises(ValueError, match="got only class 'c'"):
+        calibrate(logits, labels, method=method, sample_weight=np.minimum(np.arange(40), 1), class_names=list("abcd"))
+
+
+def test_a_closed_form_needs_no_second_class():
+    logits, _ = logits_of(np.random.default_rng(0), 40)
+    assert calibrate(logits, np.full(40, 2), method="posterior", gamma=2.0).chosen.parameters == {"gamma": 2.0}
+    assert evaluate(logits, np.full(40, 2)).samples == 40
 
 
 def test_weights_count_as_repeated_samples():

@@ -208,7 +208,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         refit = f"this {type(self).__name__} takes logits: fit it with input='probs', or input='logits' if they are"
         input = resolve_input(self.input, scores, remedy=TO_SAY if reset else refit)
         if input == "probs":
-            check_probs(scores, bits=limits.bits)
+            scores = check_probs(scores, bits=limits.bits)
         return scores_to_logits(scores, input=input, limits=limits)
 
     def _read_labels(self, y: Any, rows: int, columns: int, names: tuple[str, ...] | None) -> np.ndarray:

@@ -11,19 +11,22 @@ from refocal import _check
 from refocal._arrays import namespace
 from refocal._check import Input
 from refocal._containers import float_limits, to_array, to_numpy
+from refocal._rounding import normalize_and_warn
 from refocal.maps.heads import probability_edges, to_logits
 from refocal.maps.posterior import posterior_from_logits
 
 
-def check_probs(scores: np.ndarray, *, bits: int) -> None:
+def check_probs(scores: np.ndarray, *, bits: int) -> np.ndarray:
     """Check the values of probabilities: rows (N, K) that sum to 1, or one column (N, 1) within [0, 1].
 
-    `bits` is the precision in which they were computed.
+    `bits` is the precision in which they were computed. Rows that are rounded to a few decimals are normalized.
     """
     if scores.shape[1] > 1:
+        scores = normalize_and_warn(scores, "probs")
         _check.simplex(scores, "probs", xp=namespace(scores), bits=bits, hint=_check.FOR_LOGITS)
     else:
         _check.probabilities(scores[:, 0], "probs", xp=namespace(scores), hint=_check.FOR_LOGITS)
+    return scores
 
 
 def scores_to_logits(scores: np.ndarray, *, input: Input, limits: Any = None) -> np.ndarray:
@@ -63,7 +66,7 @@ def scores_to_probs(scores: ArrayLike, *, input: Input, log: bool = False) -> np
     array = array.reshape(-1, 1) if array.ndim == 1 else array
     xp, array = _check.floating(array, input)
     if input == "probs":
-        check_probs(array, bits=limits.bits)
+        array = check_probs(array, bits=limits.bits)
     elif array.shape[1] > 1:
         _check.logits(array, input, xp=xp)
     narrow = array if array.dtype.itemsize <= 8 else array.astype(np.float64)

@@ -17,6 +17,7 @@ from refocal import _check
 from refocal._arrays import Array, is_torch
 from refocal._check import Input
 from refocal._containers import check_order, column_names, encode_labels, float_limits, to_array, to_numpy
+from refocal._rounding import normalize_and_warn
 from refocal.stats.proper_scores import softmax
 from refocal.stats.top_label import top_label, top_label_of_logits
 
@@ -85,8 +86,7 @@ class Sample:
     def blocks(self) -> Iterator[Block]:
         """The rows that count, in order, checked."""
         for start, block in self._raw_blocks():
-            self._check(block.scores, start, block.rows)
-            yield block
+            yield block._replace(scores=self._check(block.scores, start, block.rows))
 
     def prob_blocks(self) -> Iterator[Block]:
         """The same blocks, with probabilities as their scores."""
@@ -116,8 +116,10 @@ class Sample:
                 self._check(block.scores, start, block.rows)
                 pending.append(self._to_events(block))
             else:  # the arg max brings the block into the cache faster than the checks do
-                pending.append(self._to_events(block))
-                self._check(block.scores, start, block.rows)
+                events = self._to_events(block)
+                checked = self._check(block.scores, start, block.rows)
+                same = checked is block.scores
+                pending.append(events if same else self._to_events(block._replace(scores=checked)))
             size += len(block.labels)
             if size >= _EVENT_ROWS:
                 yield concatenate_events(pending)
@@ -167,14 +169,14 @@ class Sample:
                 part = _as_numpy(self.scores[image, :, start : start + step])
                 yield image * places + start, np.ascontiguousarray(part.T)
 
-    def _check(self, scores: np.ndarray, start: int, rows: np.ndarray | None) -> None:
-        """Check a block as a whole, and row by row only if something is wrong."""
+    def _check(self, scores: np.ndarray, start: int, rows: np.ndarray | None) -> np.ndarray:
+        """Check a block, row by row only if something is wrong, and return it with rounded rows normalized."""
         if self.is_logits:
             if np.isfinite(scores.max()) and np.isfinite(scores.min()):
-                return
+                return scores
             if scores.ndim == 1:
                 self._reject(np.isnan(scores), scores, f"{self.name} must not be NaN", start, rows)
-                return
+                return scores
             largest = scores.max(axis=1)
             message = f"{self.name} must be finite or -inf (masked), with at least one finite value per row"
             self._reject(~np.isfinite(largest), largest, message, start, rows)
@@ -187,12 +189,15 @@ class Sample:
             sums = scores @ np.ones(scores.shape[1], dtype=scores.dtype)
             tolerance = _check.sum_tolerance(self.bits)
             if scores.min() >= 0 and max(sums.max() - 1, 1 - sums.min()) <= tolerance:
-                return
+                return scores
             smallest = scores.min(axis=1)
             message = f"{self.name} must be non-negative and not NaN ({_check.FOR_LOGITS})"
             self._reject(~(smallest >= 0), smallest, message, start, rows)
+            scores = normalize_and_warn(scores, self.name)
+            sums = scores.sum(axis=1)
             message = f"rows of {self.name} must sum to 1 ({_check.FOR_LOGITS})"
             self._reject(~(np.abs(sums - 1) <= tolerance), sums, message, start, rows)
+        return scores
 
     def _reject(self, bad: np.ndarray, values: np.ndarray, message: str, start: int, rows: np.ndarray | None) -> None:
         _check.reject_rows(bad, values, message, shape=self.shape, rows=start if rows is None else rows)

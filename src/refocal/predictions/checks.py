@@ -9,6 +9,7 @@ import numpy as np
 
 from refocal import _check
 from refocal._check import Input
+from refocal._rounding import MOST_ROUNDING
 from refocal.predictions.carried import Carried
 from refocal.predictions.errors import Place
 from refocal.predictions.names import name_option
@@ -53,43 +54,6 @@ def check_columns(columns: Columns, input: Input, place: Place, *, multilabel: b
         None if weights is None else _weights(weights, rows, place),
         columns.carried,
     )
-
-
-_MOST_ROUNDING = 0.05  # of a sum of probabilities, however many classes there are
-
-
-def normalize_rounded(scores: np.ndarray, input: Input) -> tuple[np.ndarray, bool]:
-    """Normalize rows of probabilities that do not sum to 1 only because they are rounded to d decimals.
-
-    Rounding moves each of K values by at most 10^-d / 2, so their sum by at most K 10^-d / 2. Other rows stay as they
-    are.
-
-    Returns:
-        The scores, and whether any row was normalized.
-    """
-    if input != "probs" or scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype not in (np.float32, np.float64):
-        return scores, False
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = scores.sum(axis=1)
-        off = np.abs(sums - 1)
-        # Half of the tolerance of other checks, because they may add the values in another order.
-        least = _check.sum_tolerance(scores.dtype.itemsize * 8) / 2
-        rows = np.flatnonzero((off > least) & (off <= _MOST_ROUNDING))
-        if not len(rows):
-            return scores, False
-        precision = 8 * float(np.finfo(scores.dtype).eps)
-        rounded = np.zeros(len(rows), dtype=bool)
-        values = scores[rows].astype(np.float64)
-        for decimals in range(2, 6):
-            scaled = values * 10**decimals
-            whole = (np.abs(scaled - np.rint(scaled)) <= precision * np.maximum(scaled, 1)).all(axis=1)
-            rounded |= whole & (off[rows] <= values.shape[1] * 0.5 * 10.0**-decimals * (1 + 1e-6))
-    rows = rows[rounded]
-    if not len(rows):
-        return scores, False
-    result = scores.copy()
-    result[rows] /= sums[rows, None]
-    return result, True
 
 
 def count_classes(shape: tuple[int, ...], *, multilabel: bool = False) -> int:
@@ -266,7 +230,7 @@ def looks_exclusive(checked: Columns, input: Input) -> bool:
     labels, scores = checked.labels, checked.scores
     if labels is None or labels.shape[1] < 2 or not (labels.sum(axis=1, dtype=np.int64) == 1).all():
         return False
-    return input == "logits" or bool((np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= _MOST_ROUNDING).all())
+    return input == "logits" or bool((np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= MOST_ROUNDING).all())
 
 
 def collapse_answers(labels: np.ndarray, shape: tuple[int, ...], place: Place) -> np.ndarray:

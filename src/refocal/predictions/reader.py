@@ -14,6 +14,7 @@ from typing import Self
 
 from refocal._check import Input
 from refocal._probability_look import find_probability_look
+from refocal._rounding import normalize_rounded
 from refocal.predictions import checks, formats
 from refocal.predictions.checks import Columns, Task
 from refocal.predictions.column_choice import ColumnChoice
@@ -139,7 +140,8 @@ def check_blocks(opened: OpenFile, choice: ColumnChoice, *, warn: bool = True) -
     for columns in opened.blocks:
         scores, labels, normalized = columns.scores, columns.labels, False
         if not multilabel:
-            scores, normalized = checks.normalize_rounded(scores, opened.input)
+            if opened.input == "probs":
+                scores, normalized = normalize_rounded(scores)
             if labels is not None and labels.ndim == 2:
                 labels = checks.collapse_answers(labels, scores.shape, place)
         rows = columns._replace(scores=scores, labels=labels)

@@ -223,7 +223,7 @@ def calibrate(
         scores: Scores (N, K) on data that the classifier was not trained on; (N,) or (N, 1) for two classes, see
             `refocal.calibrators.Calibrator`. A list, an array of any library, a tensor, or a frame or series of pandas,
             polars or Arrow.
-        labels: Class indices (N,), or names of classes.
+        labels: Class indices (N,), or names of classes. At least two classes must occur, unless method is "posterior".
         gamma: Focusing parameter of the focal loss that the network was trained with. If given, the closed-form
             posterior is one of the candidates.
         weight: Class weights of that loss.
@@ -271,7 +271,12 @@ def calibrate(
     given = TestData.of(scores, labels, sample_weight, class_names=class_names)
     kind = resolve_input(input, given.scores)
     indices = _class_indices(given.labels, given.scores.shape)
-    samples = len(given.find_counted())
+    counted = given.find_counted()
+    samples = len(counted)
+    if method != POSTERIOR and samples and np.ptp(indices[counted]) == 0:
+        found = indices[counted[0]] if given.class_names is None else repr(given.class_names[indices[counted[0]]])
+        msg = f"labels must have two classes or more, got only class {found}: nothing can be fitted to one class"
+        raise ValueError(msg)
     if method == "auto" and samples < _LEAST_FOR_AUTO:
         msg = f"method='auto' needs at least {_LEAST_FOR_AUTO} samples, got {samples}: name a method instead"
         raise ValueError(msg)
