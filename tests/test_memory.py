@@ -99,7 +99,7 @@ def test_sizes_are_known_from_headers(folder, tmp_path):
     with PredictionsReader(tmp_path / "a.csv") as blocks:
         assert blocks.size.columns == 3
         assert 2500 < blocks.size.rows < 3500
-    assert memory.estimate([str(folder / "both.npz")], per_score=24) > 24 * ROWS * CLASSES
+    assert memory.estimate([str(folder / "both.npz")], per_score=24)[0] > 24 * ROWS * CLASSES
 
 
 def test_lists_of_any_length_come_in_small_blocks(tmp_path):

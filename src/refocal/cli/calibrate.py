@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from refocal.cli import multilabel
 from refocal.cli.data_sets import given
 from refocal.cli.options import (
     MEASURING_ENGINE,
@@ -34,12 +35,13 @@ refocal calibrate both.npz               # one file with a column split of val a
 refocal calibrate val.csv                # one file without splits: cross-fitting
 refocal calibrate val.csv --holdout 0.3  # or a random part to measure on
 refocal calibrate scores.csv --prob score --loss sigmoid-focal --gamma 2 --alpha 0.25
+refocal calibrate tags.csv --label 'label_*' --prob 'prob_*'    # multi-label
 refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray"""
 _METHODS = (
     "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, quadratic, "
     "isotonic or histogram"
 )
-_SIGMOID = "sigmoid-focal"
+_SIGMOID = multilabel.SIGMOID
 _LOSSES = ("focal", _SIGMOID)
 _NEAR = 0.4  # how similar a word must be to the name of a loss that it may mean
 _HELD_OUT = 0.3  # of data that are too large to be cross-fitted
@@ -79,8 +81,8 @@ def add_parser(commands: Commands) -> None:
         "--loss",
         metavar="LOSS",
         help="the training loss: focal (the default with --gamma); sigmoid-focal, with --gamma and --alpha, for scores "
-        'of one column; or JSON with more settings, {"gamma": 3, "weight": [...], "label_smoothing": 0.1, "detached": '
-        "true}, or a file that holds it",
+        'of one column or multi-label scores; or JSON with more settings, {"gamma": 3, "weight": [...], '
+        '"label_smoothing": 0.1, "detached": true}, or a file that holds it',
     )
     command.add_argument(
         "--alpha",
@@ -100,21 +102,17 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> None:
     """Fit and report: in memory, block by block, or on a cluster."""
-    from refocal import _check
     from refocal.cli import memory
     from refocal.cli.data_sets import find_source
     from refocal.cli.inputs import choose_columns, read_val_and_test
     from refocal.cli.output import check_outputs, note
     from refocal.cli.progress import track
-    from refocal.cli.workflow import cross_fit, finish, fit_and_measure, hold_out_and_measure
-    from refocal.report import METHODS
+    from refocal.cli.workflow import Ask, cross_fit, finish, fit_and_measure, hold_out_and_measure
 
     check_numbers(options)
     if options.test is not None:
         _reject_holdout(options)
-    if options.method is not None:
-        _check.one_of(options.method, "--method", METHODS)
-    settings = _read_loss(options) | given(options, "method")
+    settings = _read_settings(options, is_multilabel=options.task == "multilabel")
     val = find_source([options.val])
     test = None if options.test is None else find_source([options.test])
     files = [*val.files, *([] if test is None else test.files)]
@@ -124,7 +122,10 @@ def run(options: Namespace) -> None:
         _run_blocks(options, val, test, settings)
         return
     costs = load_costs(options)
-    if why := memory.find_excess(options, files, per_score=memory.FITTING):
+    why, is_multilabel = memory.survey(options, files, per_score=memory.FITTING)
+    if is_multilabel:
+        settings = _read_settings(options, is_multilabel=True, excess=why)
+    if why:
         if options.out:
             msg = f"--out needs all rows in memory, but {why}"
             raise ValueError(msg)
@@ -133,11 +134,11 @@ def run(options: Namespace) -> None:
         _run_blocks(options, val, test, settings)
         return
     source = (test or val).name
-    ask = partial(read_questions, options, costs)
+    ask: Ask = (lambda _: {}) if is_multilabel else partial(read_questions, options, costs)
     with track() as progress:
         progress.step(f"reading {val.name}")
         first, second = read_val_and_test(val, test, choose_columns(options), carry=bool(options.out or options.slice))
-        _check_loss(options, max([1, *first.scores.shape[1:]]))
+        _check_loss(options, 1 if is_multilabel else max([1, *first.scores.shape[1:]]))
         if second is not None:
             _reject_holdout(options)
             outcome = fit_and_measure(first, second, settings, source, progress.step, ask=ask)
@@ -215,7 +216,8 @@ def _divide(options: Namespace, engine: Engine, val: Source, test: Source | None
 def _check_loss(options: Namespace, columns: int) -> None:
     if options.loss == _SIGMOID and columns > 1:
         msg = (
-            f"--loss {_SIGMOID} is for scores of one column, the log-odds or the probability of class 1, got {columns}"
+            f"--loss {_SIGMOID} is for scores of one column, the log-odds or the probability of class 1, or for "
+            f"multi-label predictions, got {columns} columns and one class per row"
         )
         raise ValueError(msg)
 
@@ -224,6 +226,20 @@ def _reject_holdout(options: Namespace) -> None:
     if options.holdout is not None:
         msg = "--holdout is only for predictions without --test and without the splits val and test"
         raise ValueError(msg)
+
+
+def _read_settings(options: Namespace, *, is_multilabel: bool, excess: str | None = None) -> dict[str, Any]:
+    """Read the method and the training loss, and reject what does not fit the task; `excess` as in `reject_options`."""
+    from refocal import _check
+    from refocal.report import METHODS
+
+    if options.method is not None:
+        _check.one_of(options.method, "--method", METHODS)
+    settings = _read_loss(options)
+    if is_multilabel:
+        multilabel.reject_options(options, excess)
+        settings = multilabel.read_loss(options)
+    return settings | given(options, "method")
 
 
 def _read_loss(options: Namespace) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from refocal.cli import multilabel
 from refocal.cli.options import (
     MEASURING_ENGINE,
     Commands,
@@ -31,6 +32,7 @@ refocal evaluate test.npz
 refocal evaluate customers.csv --label churned --prob churn_probability
 refocal evaluate both.npz                # each of its splits; --split test for one
 refocal evaluate first.npz second.npz    # side by side, with a paired test
+refocal evaluate tags.csv --label 'label_*' --prob 'prob_*'    # multi-label
 refocal evaluate 'preds/*.parquet' --engine ray --address auto"""
 
 
@@ -62,6 +64,8 @@ def run(options: Namespace) -> None:
     from refocal.cli.workflow import record_command
 
     check_numbers(options)
+    if options.task == "multilabel":
+        multilabel.reject_options(options)
     sources = data_sets.find_sources(options, options.files)
     files = [file for source in sources for file in source.files]
     check_outputs(options, files)
@@ -72,7 +76,13 @@ def run(options: Namespace) -> None:
     if options.engine is not None:
         reject_questions(options, "--engine reads block by block")
     costs = load_costs(options)
-    why = memory.find_excess(options, files, per_score=per_score) if options.engine is None else None
+    why = None
+    if options.engine is None:
+        why, is_multilabel = memory.survey(options, files, per_score=per_score)
+        if is_multilabel:
+            multilabel.reject_options(options, why)
+            _run_multilabel(options, sources, files)
+            return
     if why:
         reject_questions(options, why)
         note(f"reading block by block: {why}")
@@ -90,6 +100,40 @@ def run(options: Namespace) -> None:
         reports[0] = record_command(options, reports[0])
         reports[0].save(options.report, overwrite=options.force)
     _show(options, reports, tests)
+
+
+def _run_multilabel(options: Namespace, sources: Sequence[Source], files: Sequence[str]) -> None:
+    """Measure multi-label predictions: each file, and each split, for itself."""
+    import numpy as np
+    from rich.console import Group
+
+    from refocal.cli.output import show
+    from refocal.cli.progress import track
+    from refocal.cli.workflow import record_command
+    from refocal.report import evaluate_multilabel
+    from refocal.report.multilabel_table import build_multilabel_table
+
+    with track() as progress:
+        columns = [column for source in sources for column in _read(options, source, files, progress.step)]
+        _check_one(options, [column.name for column in columns])
+        reports = [
+            evaluate_multilabel(
+                predictions.scores,
+                np.asarray(predictions.labels),
+                input=predictions.input,
+                sample_weight=predictions.sample_weight,
+                class_names=predictions.class_names,
+                source=name,
+                progress=progress.step,
+            )
+            for name, _, predictions in columns
+        ]
+    if options.report:
+        reports[0] = record_command(options, reports[0])
+        reports[0].save(options.report, overwrite=options.force)
+    contents = [json.loads(report.to_json()) for report in reports]
+    tables = Group(*map(build_multilabel_table, reports))
+    show(options, tables, contents[0] if len(contents) == 1 else {"files": contents, "paired": []})
 
 
 def _read(options: Namespace, source: Source, files: Sequence[str], progress: Callable[[str], None]) -> list[Column]:

@@ -26,6 +26,7 @@ def choose_columns(options: Namespace) -> ColumnChoice:
         logit=options.logit,
         ignore=options.ignore or (),
         classes=None if options.classes is None else next(csv.reader([options.classes]), []),
+        task=options.task,
     )
 
 
@@ -129,10 +130,10 @@ def read_val_and_test(
     if None not in names and names[0] != names[1]:
         msg = f"{val} and {test} must have the same class names in the same order"
         raise ValueError(msg)
-    if second.input != first.input or second.scores.shape[1:] != first.scores.shape[1:]:
+    if (second.input, second.task) != (first.input, first.task) or second.scores.shape[1:] != first.scores.shape[1:]:
         msg = (
-            f"{val} and {test} must hold the same kind of scores, got {first.input} of shape "
-            f"{first.scores.shape} and {second.input} of shape {second.scores.shape}"
+            f"{val} and {test} must hold the same kind of scores, got {first.task} {first.input} of "
+            f"shape {first.scores.shape} and {second.task} {second.input} of shape {second.scores.shape}"
         )
         raise ValueError(msg)
     for predictions, name in ((first, val), (second, test or val)):

@@ -7,7 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from refocal.predictions import ColumnChoice
@@ -38,20 +38,54 @@ def format_size(number: int) -> str:
     return f"{number}B"
 
 
-def estimate(files: Sequence[str], *, per_score: int, columns: ColumnChoice | None = None) -> int:
-    """Estimate the memory for holding whole files, from their headers; the size on disk says little."""
+class Survey(NamedTuple):
+    """What the headers of files say.
+
+    Attributes:
+        excess: Why the files cannot be held within --memory; None if they can.
+        multilabel: Whether they are multi-label predictions.
+    """
+
+    excess: str | None
+    multilabel: bool
+
+
+def survey(options: Namespace, files: Sequence[str], *, per_score: int) -> Survey:
+    """Find out from the headers of files whether they fit into --memory, and their task."""
+    from refocal.cli.inputs import choose_columns
+
+    need, multilabel = estimate(files, per_score=per_score, columns=choose_columns(options))
+    if need <= options.memory:
+        return Survey(None, multilabel)
+    limit = format_size(options.memory)
+    named = " and ".join(files if len(files) < 4 else [f"{len(files)} files from {files[0]} to {files[-1]}"])
+    excess = f"{named} would take about {format_size(need)} of memory, more than --memory {limit}"
+    return Survey(excess, multilabel)
+
+
+def estimate(files: Sequence[str], *, per_score: int, columns: ColumnChoice | None = None) -> tuple[int, bool]:
+    """Estimate the memory for holding whole files, from their headers; the size on disk says little.
+
+    Returns:
+        The number of bytes, and whether the files are multi-label predictions.
+    """
     from refocal.predictions import PredictionsReader
     from refocal.predictions.errors import NoRowsError
 
-    total = 0
+    need = 0
     data_set = [Path(file) for file in files]
+    found: dict[bool, str] = {}
     for file in files:
         try:
             with PredictionsReader(file, columns=columns, data_set=data_set) as blocks:
-                total += per_score * blocks.size.scores + _PER_ROW * blocks.size.rows
+                need += per_score * blocks.size.scores + _PER_ROW * blocks.size.rows
+                found.setdefault(blocks.task == "multilabel", file)
         except NoRowsError:
             continue
-    return total
+    if len(found) > 1:
+        msg = f"{found[True]} is multi-label, but {found[False]} is not: choose with --task"
+        raise ValueError(msg)
+    return need, True in found
 
 
 def choose_sample(options: Namespace, classes: int) -> int:
@@ -60,15 +94,3 @@ def choose_sample(options: Namespace, classes: int) -> int:
 
     per_row = FITTING * classes + _PER_ROW
     return choose_sample_size(classes, most_rows=min(SAMPLE, options.memory // (3 * per_row)))
-
-
-def find_excess(options: Namespace, files: Sequence[str], *, per_score: int) -> str | None:
-    """Say why files cannot be held within --memory; None if they can."""
-    from refocal.cli.inputs import choose_columns
-
-    need = estimate(files, per_score=per_score, columns=choose_columns(options))
-    if need <= options.memory:
-        return None
-    limit = format_size(options.memory)
-    named = " and ".join(files if len(files) < 4 else [f"{len(files)} files from {files[0]} to {files[-1]}"])
-    return f"{named} would take about {format_size(need)} of memory, more than --memory {limit}"

@@ -100,7 +100,13 @@ def add_columns(command: Any) -> None:
         "columns",
         "which columns of a file to use (npz: arrays); what is not given is guessed from their names, and said",
     )
-    group.add_argument("--label", metavar="COLUMN", help="column of the labels")
+    group.add_argument(
+        "--label",
+        action="append",
+        metavar="COLUMN",
+        help="column of the labels; a quoted pattern such as 'label_*', or the option several times, for multi-label "
+        "columns of 0 and 1, one per class",
+    )
     scores = group.add_mutually_exclusive_group()
     scores.add_argument(
         "--prob",
@@ -122,6 +128,12 @@ def add_columns(command: Any) -> None:
         "--classes",
         metavar="NAMES",
         help="the label of each class, in the order of the classes and separated by commas, such as no,yes",
+    )
+    group.add_argument(
+        "--task",
+        choices=("multiclass", "multilabel"),
+        help="multilabel: each class is a yes-or-no question, and probabilities need not sum to 1 (the default if "
+        "labels have a value for each class); multiclass: each row has one class",
     )
 
 

@@ -7,14 +7,27 @@ import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from refocal.cli.output import show, show_line
 from refocal.predictions import Predictions
-from refocal.report import Report, Selection, build_table, calibrate, cross_calibrate, hold_out
+from refocal.report import (
+    MultilabelReport,
+    MultilabelSelection,
+    Report,
+    Selection,
+    build_table,
+    calibrate,
+    calibrate_multilabel,
+    cross_calibrate,
+    cross_calibrate_multilabel,
+    hold_out,
+)
+from refocal.report.multilabel_table import build_multilabel_table
 
+AnyReport = TypeVar("AnyReport", bound=Report | MultilabelReport)
 Ask = Callable[[Predictions], dict[str, Any]]  # what else to ask about the measured predictions
 
 
@@ -28,14 +41,24 @@ class Outcome(NamedTuple):
         probs: The probabilities that were measured; None if they are those of the chosen calibrator.
     """
 
-    selection: Selection
+    selection: Selection | MultilabelSelection
     test: Predictions
-    report: Report
+    report: Report | MultilabelReport
     probs: np.ndarray | None = None
 
 
-def fit(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Selection:
-    """Fit calibrators to predictions, and choose one."""
+def fit(val: Predictions, settings: dict[str, Any], progress: Callable[[str], None]) -> Selection | MultilabelSelection:
+    """Fit calibrators to predictions, and choose one; if they are multi-label, one for each class."""
+    if val.task == "multilabel":
+        return calibrate_multilabel(
+            val.scores,
+            np.asarray(val.labels),
+            input=val.input,
+            sample_weight=val.sample_weight,
+            class_names=val.class_names,
+            progress=progress,
+            **settings,
+        )
     return calibrate(
         val.scores,
         np.asarray(val.labels),
@@ -96,7 +119,8 @@ def cross_fit(
     **seed: Any,
 ) -> Outcome:
     """Fit calibrators to all predictions, and measure each row by fits to other rows."""
-    found = cross_calibrate(
+    cross: Callable[..., Any] = cross_calibrate_multilabel if whole.task == "multilabel" else cross_calibrate
+    found = cross(
         whole.scores,
         np.asarray(whole.labels),
         input=whole.input,
@@ -125,7 +149,10 @@ def finish(options: Namespace, outcome: Outcome) -> None:
 
 
 def show_written(
-    options: Namespace, selection: Selection, report: Report, already: Mapping[str, str] | None = None
+    options: Namespace,
+    selection: Selection | MultilabelSelection,
+    report: Report | MultilabelReport,
+    already: Mapping[str, str] | None = None,
 ) -> None:
     """Write calibrator and report, and show the report and all files that were written."""
     report = record_command(options, report)
@@ -137,13 +164,14 @@ def show_written(
     if options.report:
         report.save(options.report, overwrite=options.force)
         written["report"] = options.report
-    show(options, build_table(report), {**json.loads(report.to_json()), "written": written})
+    table = build_multilabel_table(report) if isinstance(report, MultilabelReport) else build_table(report)
+    show(options, table, {**json.loads(report.to_json()), "written": written})
     if not options.json:
         for what, where in written.items():
             show_line(f"{what}: {where}")
 
 
-def record_command(options: Namespace, report: Report) -> Report:
+def record_command(options: Namespace, report: AnyReport) -> AnyReport:
     """Add the command, and the file of the calibrator, to the settings of a report."""
     made = {"command": shlex.join(options.words)}
     made |= {"calibrator": options.save} if getattr(options, "save", None) else {}

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal.calibrators import Calibrator
+from refocal.calibrators import Calibrator, MultilabelCalibrator
 from refocal.calibrators.files import digest
 from refocal.predictions import ColumnChoice, Predictions, PredictionsReader, PredictionsWriter
 from refocal.predictions.errors import NoRowsError
+from refocal.predictions.names import describe_names, name_option
 from refocal.scale.engines import EngineName, Progress, open_engine
 from refocal.scale.outputs import Origin, Outputs
 from refocal.scale.parts import Form, Paths, Stamp, check_calibrator, check_finite, find_files, find_form
@@ -92,7 +93,7 @@ def apply(
         if out.resolve() in (path.parent.resolve(), path.resolve().parent):
             msg = f"the outputs must go to a different folder than the input {path}, got {str(out)!r}"
             raise ValueError(msg)
-    form = find_form(files, columns)
+    form = find_form(files, choose_task(calibrator, columns))
     if form is not None:
         form.check_input(calibrator)
     outputs = Outputs(out)
@@ -105,7 +106,7 @@ def apply(
             calibrator=calibrator,
             made_by=mine,
             outputs=outputs,
-            columns=None if form is None else form.choice,
+            columns=columns if form is None else form.choice,
         )
         rows = 0
         if missing:
@@ -132,16 +133,43 @@ def calibrate_file(
     """
     rows = 0
     with (
-        PredictionsReader(path, columns=columns, carry=True, warn=warn) as blocks,
+        PredictionsReader(path, columns=choose_task(calibrator, columns), carry=True, warn=warn) as blocks,
         PredictionsWriter(out, overwrite=overwrite, complete=complete) as writer,
     ):
         for block in blocks:
             Form.of(block, Path(path)).check_input(calibrator)
             check_finite(block, path, first_row=rows)
-            writer.write(with_probs(block, calibrator.predict_proba(block.scores)))
+            writer.write(with_probs(block, _predict(calibrator, block, path)))
             rows += len(block)
             progress(rows)
     return rows
+
+
+def choose_task(calibrator: Calibrator, columns: ColumnChoice | None) -> ColumnChoice:
+    """Let the calibrator say whether scores are multi-label: files without labels do not tell."""
+    choice = columns or ColumnChoice()
+    multilabel = isinstance(calibrator, MultilabelCalibrator)
+    if multilabel == (choice.task == "multiclass") and choice.task is not None:
+        is_for = "multi-label scores" if multilabel else "one class per row"
+        msg = f"the calibrator is for {is_for}, got --task {choice.task}: leave --task out, or use another calibrator"
+        raise ValueError(msg)
+    return replace(choice, task="multilabel") if multilabel else choice
+
+
+def _predict(calibrator: Calibrator, block: Predictions, path: str | os.PathLike[str]) -> np.ndarray:
+    """Calibrate a block. Columns of multi-label scores are matched to the calibrator by the names of the classes."""
+    names, fitted = block.class_names, [str(name) for name in getattr(calibrator, "classes_", ())]
+    is_named = fitted != [str(index) for index in range(len(fitted))]
+    if not isinstance(calibrator, MultilabelCalibrator) or names is None or not is_named or list(names) == fitted:
+        return calibrator.predict_proba(block.scores)
+    if set(names) != set(fitted):
+        msg = (
+            f"{path} has scores of {describe_names(names)}, but the calibrator was fitted to {describe_names(fitted)}: "
+            f"name the columns alike, and leave out others with {name_option('ignore')}"
+        )
+        raise ValueError(msg)
+    probs = calibrator.predict_proba(block.scores[:, [names.index(name) for name in fitted]])
+    return probs[:, [fitted.index(name) for name in names]]
 
 
 def with_probs(block: Predictions, probs: np.ndarray) -> Predictions:
