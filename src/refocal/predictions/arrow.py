@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from refocal.predictions.carried import Carried
 from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
 from refocal.predictions.errors import Place
 from refocal.predictions.header import Header, name_outputs
-from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels, decode_labels
+from refocal.predictions.labels import CodedText, LabelCoding, LabelKind, RawLabels, decode_labels, refuse_missing
 from refocal.predictions.names import name_option
 from refocal.predictions.predictions import Predictions
 
@@ -24,8 +25,16 @@ def require_arrow() -> None:
         raise ImportError(message) from error
 
 
-def from_arrow(batch: Any, header: Header, coding: LabelCoding | None, place: Place) -> Columns:
-    """Convert a record batch to columns; reject missing values, but do not check values otherwise."""
+def from_arrow(batch: Any, header: Header, coding: LabelCoding | None, place: Place, *, labels: bool = True) -> Columns:
+    """Convert a record batch to columns; reject missing values, but do not check values otherwise.
+
+    Args:
+        batch: The record batch.
+        header: The use of its columns.
+        coding: The label of each class; None if multi-label.
+        place: The file, for errors.
+        labels: Whether to convert the labels.
+    """
     if header.per_class:
         parts = [_numbers(batch.column(name), name, place, scores=True) for name in header.columns]
         scores = np.concatenate(parts).reshape(len(parts), -1).T  # one class after another, as in the file
@@ -33,7 +42,7 @@ def from_arrow(batch: Any, header: Header, coding: LabelCoding | None, place: Pl
         scores = _lists_or_numbers(batch.column(header.columns[0]), header.columns[0], place)
     return Columns(
         scores,
-        _labels(batch, header, coding, place),
+        _labels(batch, header, coding, place) if labels else None,
         None if header.split is None else _text(batch.column(header.split), header.split, place),
         None if header.weight is None else _numbers(batch.column(header.weight), header.weight, place),
     )
@@ -44,7 +53,8 @@ def carry(batch: Any, header: Header) -> Carried:
     import pyarrow as pa
 
     table = pa.Table.from_batches([batch]).drop_columns(list(header.columns)).replace_schema_metadata(None)
-    return Carried(table, header.label, header.others, header.per_class)
+    others = tuple(name for name in header.others if name in table.column_names)
+    return Carried(table, header.label, others, header.per_class, header.positive)
 
 
 def _labels(batch: Any, header: Header, coding: LabelCoding | None, place: Place) -> np.ndarray | None:
@@ -80,10 +90,12 @@ def read_labels(array: Any, name: str, place: Place) -> RawLabels:
     """Convert a column of labels; reject missing values."""
     import pyarrow as pa
 
+    if array.null_count:
+        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        raise refuse_missing(row, replace(place, labels=name))
     if is_text(array.type):
         return _code(array, name, place, longest=NAME_LENGTH)
     if pa.types.is_boolean(array.type):
-        _reject_null(array, name, place)
         return np.asarray(array.to_numpy(zero_copy_only=False))
     return _numbers(array, name, place)
 
@@ -93,7 +105,7 @@ def is_text(dtype: Any) -> bool:
     import pyarrow as pa
 
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
-    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype))
 
 
 def carried_columns(carried: Carried) -> dict[str, Any]:
@@ -107,7 +119,10 @@ def add_scores(columns: dict[str, Any], block: Predictions, scores: np.ndarray, 
 
     matrix = scores.reshape(len(block), -1)
     multilabel = block.task == "multilabel"
-    for index, name in enumerate(name_outputs(matrix.shape[1], block.class_names, block.input, multilabel=multilabel)):
+    names = block.class_names
+    if names is None and not multilabel and block.carried is not None and block.carried.positive is not None:
+        names = ("", block.carried.positive)
+    for index, name in enumerate(name_outputs(matrix.shape[1], names, block.input, multilabel=multilabel)):
         if name in columns:
             message = f"column {name!r} is there already: rename it, or leave it out with {name_option('ignore')}"
             raise place.error(message)
@@ -171,6 +186,11 @@ def _lists_or_numbers(array: Any, name: str, place: Place, *, scores: bool = Tru
 def _numbers(array: Any, name: str, place: Place, *, scores: bool = False, classes: int = 1) -> np.ndarray:
     import pyarrow as pa
 
+    if pa.types.is_dictionary(array.type):  # categories of numbers
+        with place.parsing(name):
+            array = array.dictionary_decode()
+    if pa.types.is_decimal(array.type):
+        array = array.cast(pa.float64())
     if not (pa.types.is_floating(array.type) or (pa.types.is_integer(array.type) and not scores)):
         wanted = "float16, float32 or float64" if scores else "numbers"
         message = f"must be {wanted}, got {array.type}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,14 @@ class Carried:
         label: Its column of labels, if there is one.
         others: Its columns that hold neither labels nor splits nor weights.
         per_class: Whether the file has one column of scores per class, not one column of lists.
+        positive: The class that a single column of scores is about, if its name tells.
     """
 
     table: Any
     label: str | None
     others: tuple[str, ...]
     per_class: bool
+    positive: str | None = None
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -41,4 +43,4 @@ class Carried:
         return parts[0]._with(pa.concat_tables([part.table for part in parts]))
 
     def _with(self, table: Any) -> Carried:
-        return Carried(table, self.label, self.others, self.per_class)
+        return replace(self, table=table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,17 +11,23 @@ import numpy as np
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
 from refocal.predictions.header import Header
-from refocal.predictions.labels import WHOLE, CodedText, LabelCoding, LabelKind, RawLabels
+from refocal.predictions.labels import (
+    BOOLEANS,
+    NUMBER,
+    OBVIOUS,
+    WHOLE,
+    CodedText,
+    LabelCoding,
+    LabelKind,
+    RawLabels,
+    is_missing,
+)
 from refocal.predictions.names import describe_names, name_option
 
-_BOOLEANS = ("false", "true")
+_SIGNS = ("-1", "1")
 _MOST_CLASSES = 1_000_000  # with names that count from 1
 _TRUE = "true is the second class"
-# pairs of labels whose second one is evidently the class that a probability is about; all are in sorted order
-_OBVIOUS = [
-    _BOOLEANS,
-    *(("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"), ("absent", "present")),
-]
+_NEGATIVE = {"0", *(pair[0] for pair in OBVIOUS)}
 
 
 class Classes(NamedTuple):
@@ -78,29 +85,41 @@ def settle_classes(
     Args:
         header: The columns.
         classes: Number of classes.
-        kind: What the labels are; None if there are none.
-        scan: Reads all labels. It is read only as far as needed, and not at all if the names of columns settle it.
+        kind: What the labels are, by their type; text may hold numbers or booleans. None if there are no labels.
+        scan: Reads all labels. It is read only as far as needed.
         place: The file, for errors.
         stored_names: Class names that refocal stored in the file. Labels are then indices.
         given: The label of each class, if the caller names them.
     """
     names = stored_names or header.class_names
-    zero = LabelCoding(classes)
     if given is not None:
         return _accept(tuple(given), classes, names, place)
-    if kind == "booleans":
-        if classes != 2:
-            message = f"booleans are labels of two classes, but there are {classes}"
-            raise place.error(message, column=place.labels)
-        named = names is not None and {name.lower() for name in names} == set(_BOOLEANS)
-        return Classes(LabelCoding(2, names if names and named else _BOOLEANS), names, () if named else (_TRUE,))
-    if kind is None or (kind == "numbers" and stored_names is not None):
-        return Classes(zero, names)
-    if names is not None and (kind == "text" or all(map(WHOLE.fullmatch, names))):
+    if kind == "text":
+        kind = _find_kind(scan(), names)
+    elif kind == "numbers" and stored_names is not None:
+        kind = None
+    if kind is None:  # there is nothing to settle; if all labels are missing, that is an error of their rows
+        return Classes(LabelCoding(classes), names)
+    if names is not None and kind != "booleans" and (kind == "text" or all(map(WHOLE.fullmatch, names))):
         return Classes(LabelCoding(classes, names), names)
-    if kind == "numbers":
-        return _from_one(classes, names) if _start_at_one(scan(), classes) else Classes(zero, names)
-    return _order(_distinct(scan(), classes), classes, header.positive, place)
+    if kind == "text":
+        return _order(_distinct(scan(), classes), classes, header, place)
+    settle = _take_booleans if kind == "booleans" else partial(_take_numbers, scan())
+    return settle(header, classes, names, place)
+
+
+def _take_numbers(
+    labels: Iterator[RawLabels], header: Header, classes: int, names: tuple[str, ...] | None, place: Place
+) -> Classes:
+    _check_lone_column(header, place)
+    coding = _find_numbers(labels, classes)
+    if names is not None:
+        return Classes(coding, names, (_pair(names, coding.values, place),))
+    if coding.first == 1:
+        return Classes(coding, coding.values, (f"labels start at 1, classes: 1 to {classes}",))
+    if coding.names is not None:
+        return Classes(coding, coding.names, (f"classes: {describe_names(coding.names)}",))
+    return Classes(coding, None, () if header.positive is None else (f"classes: {header.positive} = 1",))
 
 
 def _accept(given: tuple[str, ...], classes: int, names: tuple[str, ...] | None, place: Place) -> Classes:
@@ -110,23 +129,89 @@ def _accept(given: tuple[str, ...], classes: int, names: tuple[str, ...] | None,
     if len(given) != classes or len(set(given)) < classes:
         message = f"classes must name each of {classes} classes once, got {describe_names(given)}"
         raise place.error(message)
-    plain = tuple(value.lower() for value in given) == _BOOLEANS
-    return Classes(LabelCoding(classes, given), names or (None if plain else given))
+    plain = tuple(value.lower() for value in given) == BOOLEANS
+    return Classes(LabelCoding(classes, given, chosen=True), names or (None if plain else given))
 
 
-def _from_one(classes: int, names: tuple[str, ...] | None = None) -> Classes:
-    coding = LabelCoding(classes, first=1)
-    return Classes(coding, names or coding.values, (f"labels start at 1, classes: 1 to {classes}",))
+def _find_kind(labels: Iterator[RawLabels], names: tuple[str, ...] | None) -> LabelKind | None:
+    """Say what labels in text are, by the first block that has any; None if there are none."""
+    for some in labels:
+        if not isinstance(some, CodedText):
+            return "numbers"
+        found = {value.lower() for value in _values(some)}
+        if not found:
+            continue
+        if found <= set(BOOLEANS):
+            return "booleans"
+        named = any(name.lower() in found for name in names or () if not WHOLE.fullmatch(name))
+        return "numbers" if not named and all(map(NUMBER.fullmatch, found)) else "text"
+    return None
 
 
-def _start_at_one(labels: Iterator[RawLabels], classes: int) -> bool:
-    """Whether label 0 never occurs and label K does; the first label outside 1 to K settles it."""
-    top = 0
+def _values(labels: CodedText) -> list[str]:
+    """List the different labels that occur and are not missing."""
+    values = (labels.values[code].strip() for code in np.unique(labels.codes))
+    return [value for value in values if not is_missing(value)]
+
+
+def _take_booleans(header: Header, classes: int, names: tuple[str, ...] | None, place: Place) -> Classes:
+    if classes != 2:
+        message = f"booleans are labels of two classes, but there are {classes}"
+        raise place.error(message, column=place.labels)
+    if names is None:
+        _check_lone_column(header, place)
+        return Classes(LabelCoding(2, BOOLEANS), None, (_TRUE,))
+    if {name.lower() for name in names} == set(BOOLEANS):
+        return Classes(LabelCoding(2, names), names)
+    return Classes(LabelCoding(2, BOOLEANS), names, (_pair(names, BOOLEANS, place),))
+
+
+def _pair(names: tuple[str, ...], labels: tuple[str, ...], place: Place) -> str:
+    """Say which label is taken for which class; reject an evident pair of names in the wrong order."""
+    if tuple(name.lower() for name in reversed(names)) in OBVIOUS:
+        one, two = labels
+        message = (
+            f"it is not clear whether label {two} means {names[0]} or {names[1]}, because the scores are in the order "
+            f"{names[0]}, {names[1]}: name the labels in this order with {name_option('classes')}; "
+            f"{two},{one} if {two} means {names[0]}"
+        )
+        raise place.error(message, column=place.labels)
+    return f"classes: {describe_names([f'{name} = {label}' for name, label in zip(names, labels, strict=True)])}"
+
+
+def _check_lone_column(header: Header, place: Place) -> None:
+    """Reject a single column of scores that is evidently that of the first class, not of the second."""
+    if header.positive is not None and header.positive.lower() in _NEGATIVE:
+        message = (
+            f"{header.columns[0]} seems to be about {header.positive}, but scores of one column are those of the "
+            f"second class: name the label of each class, that of {header.positive} last, with {name_option('classes')}"
+        )
+        raise place.error(message, column=place.labels)
+
+
+def _find_numbers(labels: Iterator[RawLabels], classes: int) -> LabelCoding:
+    """Find out whether numbers count from 0, count from 1 or are -1 and 1; the first label that is none settles it.
+
+    They count from 1 if label 0 never occurs and label K does.
+    """
+    zero = LabelCoding(classes)
+    top = 0.0
     for some in labels if classes <= _MOST_CLASSES else ():
-        if isinstance(some, CodedText) or not (some.min(initial=1) >= 1 and some.max(initial=0) <= classes):
-            return False
-        top = max(top, int(some.max(initial=0)))
-    return top == classes
+        if isinstance(some, CodedText):
+            values = _values(some)
+            if not all(map(NUMBER.fullmatch, values)):
+                return zero
+            found = np.unique(np.array(values, dtype=np.float64))
+        else:
+            found = np.unique(some[~np.isnan(some)])
+        if not len(found):
+            continue
+        if classes == 2 and found[0] == -1 and set(found.tolist()) <= {-1, 1}:
+            return LabelCoding(2, _SIGNS)
+        if found[0] < 1 or found[-1] > classes:
+            return zero
+        top = max(top, float(found[-1]))
+    return LabelCoding(classes, first=1) if top == classes else zero
 
 
 def _distinct(labels: Iterator[RawLabels], classes: int) -> list[str]:
@@ -134,27 +219,17 @@ def _distinct(labels: Iterator[RawLabels], classes: int) -> list[str]:
     found: dict[str, None] = {}
     for some in labels:
         if isinstance(some, CodedText):
-            values = (some.values[code] for code in np.unique(some.codes))
-            found.update((value, None) for value in values if value)  # a missing label is an error of its row
+            found.update((value, None) for value in _values(some))
         if len(found) >= classes:
             break
     return list(found)
 
 
-def _order(found: list[str], classes: int, positive: str | None, place: Place) -> Classes:
+def _order(found: list[str], classes: int, header: Header, place: Place) -> Classes:
     """Order the classes of labels in words: the one that the scores are about is the second of two."""
-    lower = {value.lower() for value in found}
-    zero = LabelCoding(classes)
-    if not found:
-        return Classes(zero, None)
-    if classes == 2 and lower <= set(_BOOLEANS):
-        return Classes(LabelCoding(2, _BOOLEANS), None, (_TRUE,))
-    if all(map(WHOLE.fullmatch, found)):
-        numbers = {int(float(value)) for value in found}
-        if max(numbers) < classes:
-            return Classes(zero, None)
-        if min(numbers) == 1 and max(numbers) == classes <= _MOST_CLASSES:
-            return _from_one(classes)
+    positive = header.positive
+    if positive == "0":
+        _check_lone_column(header, place)
     values = sorted(found, key=lambda value: (value.lower(), value))
     if classes == 2 and len(values) == 1:
         values = _complete(values[0], positive)
@@ -164,16 +239,19 @@ def _order(found: list[str], classes: int, positive: str | None, place: Place) -
             f"{name_option('classes')}"
         )
         raise place.error(message, column=place.labels)
-    if classes == 2 and positive in values:
-        values = [value for value in values if value != positive] + [positive]
-    obvious = classes == 2 and (positive in values or tuple(value.lower() for value in values) in _OBVIOUS)
+    meant = next((value for value in values if positive is not None and value.lower() == positive.lower()), None)
+    if meant is None:
+        _check_lone_column(header, place)
+    elif classes == 2:
+        values = [value for value in values if value != meant] + [meant]
+    obvious = classes == 2 and (meant is not None or tuple(value.lower() for value in values) in OBVIOUS)
     how = "" if obvious else f" (in sorted order; change it with {name_option('classes')})"
     return Classes(LabelCoding(classes, tuple(values)), tuple(values), (f"classes: {describe_names(values)}{how}",))
 
 
 def _complete(only: str, positive: str | None) -> list[str]:
     """Add the other of two classes if the only label, or the class that the scores are about, tells it."""
-    if positive not in (None, only):
-        return [only, str(positive)]
-    pair = next((pair for pair in _OBVIOUS if only.lower() in pair), (only,))
+    if positive is not None and positive.lower() != only.lower():
+        return [only, positive]
+    pair = next((pair for pair in OBVIOUS if only.lower() in pair), (only,))
     return [only if word == only.lower() else word.title() if only.istitle() else word for word in pair]

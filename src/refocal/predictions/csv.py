@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from refocal.predictions import arrow, checks, header
+from refocal.predictions import arrow, checks
 from refocal.predictions.checks import Columns
 from refocal.predictions.classes import settle_classes, settle_multilabel
 from refocal.predictions.column_choice import ColumnChoice
+from refocal.predictions.csv_text import CsvText, open_text
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.header import name_outputs
 from refocal.predictions.labels import LabelCoding, LabelKind, RawLabels
@@ -28,161 +28,75 @@ from refocal.predictions.names import name_option
 from refocal.predictions.predictions import Predictions
 from refocal.predictions.protocol import FileSize, OpenFile, Request
 
-_LONGEST_LINE = 1 << 25  # bytes: a million columns
-_BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
-_VALUE = re.compile(r'(?:^|,)(?:"((?:[^"]|"")*)"|([^,]*))')
-_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-
 
 @contextmanager
 def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
     """Open a csv file; it is always read block by block."""
-    with _open(path, request.choice) as (file, text):
+    with open_text(path, request.choice) as text:
         columns, place = text.columns, text.place
-        scores = len(columns.columns) if columns.per_class else 1 + text.sample(columns.columns[0]).count(",")
-        about = os.fstat(file.fileno()).st_size // max(1, text.row_bytes)
+        lists = text.first.get(columns.columns[0], "")
+        scores = len(columns.columns) if columns.per_class else 1 + (lists.count(",") if "[" in lists else 0)
+        about = path.stat().st_size // max(1, text.row_bytes)
         several = bool(columns.answers) or text.has_label_lists
-        kind = None if several or columns.label is None else text.find_label_kind(columns.label)
+        kind: LabelKind | None = None if several or columns.label is None or not request.labels else "text"
         given = request.choice.classes
         classes = settle_multilabel(columns, scores, request.choice, several=several) or settle_classes(
             columns, max(2, scores), kind, request.scan, place, given=given
         )
-        blocks = _blocks(file, text, classes.coding, carry=request.carry)
-        yield OpenFile(columns.input, classes, None, FileSize(about, scores), place, blocks, columns.guesses)
+        blocks = _blocks(text, classes.coding, request)
+        guesses = (*text.guesses, *columns.describe(request.choice, request.carry))
+        yield OpenFile(columns.input, classes, None, FileSize(about, scores), place, blocks, guesses)
 
 
 def read_labels(path: Path, choice: ColumnChoice) -> Iterator[RawLabels]:
     """Read only the labels; nothing if there are none."""
-    with _open(path, choice) as (file, text):
+    with open_text(path, choice) as text:
         label = text.columns.label
         if label is not None and not text.has_label_lists:
-            for batch, place in _batches(file, text, [label], text.column_types()):
+            for batch, place in _batches(text, [label], text.column_types()):
                 yield arrow.read_labels(batch.column(0), label, place)
 
 
-@dataclass(frozen=True)
-class _Text:
-    """The header of a csv file and its first row."""
-
-    names: list[str]
-    columns: header.Header
-    place: Place
-    first: dict[str, str]
-    row_bytes: int
-    block_size: int
-
-    def sample(self, column: str) -> str:
-        """Return the value of a column in the first row."""
-        return self.first.get(column, "")
-
-    @property
-    def has_label_lists(self) -> bool:
-        """Whether labels are lists with a value for each class."""
-        return self.columns.label is not None and self.sample(self.columns.label).lstrip().startswith("[")
-
-    def find_label_kind(self, column: str) -> LabelKind:
-        """Say what a column of labels holds, by its first value."""
-        label = self.sample(column).strip()
-        if label.lower() in ("false", "true"):
-            return "booleans"
-        return "numbers" if not label or _NUMBER.fullmatch(label) else "text"
-
-    def column_types(self) -> dict[str, Any]:
-        """Return the type of each column: other columns are text."""
-        import pyarrow as pa
-
-        numbers = {*(self.columns.columns if self.columns.per_class else ()), self.columns.weight}
-        labels = (self.columns.label, *self.columns.answers)
-        numbers |= {name for name in labels if name is not None and self.find_label_kind(name) == "numbers"}
-        return {name: pa.float64() if name in numbers else pa.string() for name in self.names}
-
-
-@contextmanager
-def _open(path: Path, choice: ColumnChoice) -> Iterator[tuple[BinaryIO, _Text]]:
-    arrow.require_arrow()
-    place = Place(path, labels="label", sample_weight="weight", has_lines=True)
-    place.check_regular()
-    with open(path, "rb") as file:
-        first = file.readline(_LONGEST_LINE)
-        names = _fields(first, place)
-        if not names:
-            message = "the file is empty: line 1 must be a header with the names of the columns"
-            raise place.error(message)
-        columns = header.parse_column_names(names, choice, place)
-        per_class = columns.columns if columns.per_class else ()
-        place = replace(
-            place,
-            labels=columns.label or "label",
-            columns=per_class,
-            answers=columns.answers,
-            scores=columns.columns[0],
-            has_lines=not columns.others,  # they may hold text of several lines
-        )
-        second = file.readline(_LONGEST_LINE)
-        while columns.others and second.count(b'"') % 2 and len(second) < _LONGEST_LINE:
-            more = file.readline(_LONGEST_LINE)
-            second += more
-            if not more:
-                break
-        sample = dict(zip(names, _split(second), strict=False))
-        # a block must hold a row: numbers are not much longer than their names, and lists have about the same length
-        block_size = max(_BLOCK_BYTES, 4 * len(first), 4 * len(second))
-        file.seek(0)
-        yield file, _Text(names, columns, place, sample, len(second), block_size)
-
-
-def _fields(line: bytes, place: Place) -> list[str]:
-    with place.parsing("the header"):
-        text = re.split(rb"[\r\n]", line.removeprefix(b"\xef\xbb\xbf"), maxsplit=1)[0].decode()
-        return next(csv.reader([text], strict=True), [])
-
-
-def _split(line: bytes) -> list[str]:
-    """Split a row of any length, which need not be valid; the module csv limits the length of a value."""
-    text = line.decode(errors="replace")
-    text = text.rstrip("\r\n") if '"' in text else re.split(r"[\r\n]", text, maxsplit=1)[0]
-    return [(found[1] or found[2] or "").replace('""', '"') for found in _VALUE.finditer(text)]
-
-
-def _blocks(file: BinaryIO, text: _Text, coding: LabelCoding | None, *, carry: bool) -> Iterator[Columns]:
+def _blocks(text: CsvText, coding: LabelCoding | None, request: Request) -> Iterator[Columns]:
     import pyarrow as pa
 
     columns = text.columns
-    used = columns.used
-    wanted = {*used, *(columns.others if carry else ())}
+    wanted = {*columns.used, *columns.find_carried(request.carry)}
     types = text.column_types()
     # carried columns keep their text, so their numbers are parsed here
-    parsed = [name for name in used[len(columns.columns) :] if carry and types[name] == pa.float64()]
+    parsed = [columns.weight] if request.carry and columns.weight is not None else []
     types |= dict.fromkeys(parsed, pa.string())
     lists: bool | None = None
-    for read, place in _batches(file, text, [name for name in text.names if name in wanted], types):
+    for read, place in _batches(text, [name for name in text.names if name in wanted], types):
         batch = read
         if not columns.per_class:
             name = columns.columns[0]
             if lists is None:
                 lists = batch.column(name)[0].as_py().lstrip().startswith("[")
             batch = _set(batch, name, _parse(batch.column(name), name, place, lists=lists))
-        if text.has_label_lists:
+        if text.has_label_lists and request.labels:
             name = str(columns.label)
             batch = _set(batch, name, _parse(batch.column(name), name, place, lists=True))
         for name in parsed:
             batch = _set(batch, name, _parse(batch.column(name), name, place, lists=False))
-        found = arrow.from_arrow(batch, columns, coding, place)
-        yield found._replace(carried=arrow.carry(read, columns)) if carry else found
+        found = arrow.from_arrow(batch, columns, coding, place, labels=request.labels)
+        yield found._replace(carried=arrow.carry(read, columns)) if request.carry else found
 
 
 def _set(batch: Any, name: str, column: Any) -> Any:
     return batch.set_column(batch.schema.get_field_index(name), name, column)
 
 
-def _batches(file: BinaryIO, text: _Text, wanted: list[str], types: dict[str, Any]) -> Iterator[tuple[Any, Place]]:
+def _batches(text: CsvText, wanted: list[str], types: dict[str, Any]) -> Iterator[tuple[Any, Place]]:
     """Read batches of some columns, each with its place."""
     from pyarrow import csv as arrow_csv
 
     place = text.place
     # one thread: only then does pyarrow count rows and report them in its messages
     reading = arrow_csv.ReadOptions(use_threads=False, block_size=text.block_size, skip_rows=1, column_names=text.names)
-    parsing = arrow_csv.ParseOptions(ignore_empty_lines=False, newlines_in_values=bool(text.columns.others))
+    parsing = arrow_csv.ParseOptions(
+        delimiter=text.separator, ignore_empty_lines=False, newlines_in_values=bool(text.columns.others)
+    )
     converting = arrow_csv.ConvertOptions(
         column_types=types, null_values=[], strings_can_be_null=False, include_columns=wanted
     )
@@ -191,7 +105,7 @@ def _batches(file: BinaryIO, text: _Text, wanted: list[str], types: dict[str, An
         try:
             with place.parsing("the text"):
                 if batches is None:
-                    batches = arrow_csv.open_csv(file, reading, parsing, converting)
+                    batches = arrow_csv.open_csv(text.file, reading, parsing, converting)
                 batch = next(batches, None)
         except PredictionsError as error:
             raise _with_line(error, text.names, place) from error.__cause__
@@ -202,6 +116,8 @@ def _batches(file: BinaryIO, text: _Text, wanted: list[str], types: dict[str, An
             place = replace(place, first_row=place.first_row + batch.num_rows)
 
 
+_NOT_A_NUMBER = re.compile(r"CSV conversion error to double: invalid value '(.*)'", re.DOTALL)
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+(?:[eE][-+]?[0-9]+)?")
 _ARROW_MESSAGE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): (.*)", re.DOTALL)
 
 
@@ -211,7 +127,9 @@ def _with_line(error: PredictionsError, names: list[str], place: Place) -> Predi
     if found is None:
         return error
     column, line, reason = found.groups()
-    reason = reason[:200].replace("CSV conversion error to double: invalid value", "must be a number, got")
+    reason = reason[:200]
+    if number := _NOT_A_NUMBER.fullmatch(reason):
+        reason = _describe_number(number[1])
     reason = reason.replace("CSV conversion error to string: invalid UTF8 data", "must be UTF-8 text")
     at = replace(place, first_row=int(line) - 2)
     return at.error(reason, column=names[int(column)] if column else None, row=0)
@@ -251,8 +169,13 @@ def _floats(words: Any, offsets: np.ndarray, column: str, place: Place) -> Any:
         except pa.ArrowInvalid:
             end = middle
     row = int(np.searchsorted(offsets, first, side="right")) - 1
-    message = f"must be a number, got {words[first].as_py()[:50]!r}"
-    raise place.error(message, column=column, row=row)
+    raise place.error(_describe_number(words[first].as_py()), column=column, row=row)
+
+
+def _describe_number(text: str) -> str:
+    """Say why text is not a number."""
+    hint = "; write a decimal point, not a comma" if _DECIMAL_COMMA.fullmatch(text.strip()) else ""
+    return f"must be a number, got {text[:50]!r}{hint}"
 
 
 @contextmanager

@@ -16,6 +16,10 @@ class PredictionsError(ValueError):
     """Invalid predictions; the message gives the file, the column and the row, counted from 0."""
 
 
+class LabelsError(PredictionsError):
+    """Labels that cannot be read, in a file that may be valid otherwise."""
+
+
 class NoRowsError(PredictionsError):
     """A valid file without rows, such as one part of many."""
 
@@ -59,7 +63,9 @@ class Place:
 
     def error(self, message: str, *, column: str | None = None, row: int | None = None) -> PredictionsError:
         """Make the exception, with its place; `row` counts from the first row of this place."""
-        return PredictionsError(self._describe(message, column, row))
+        about_labels = column in (self.labels, self.name_answers(), *self.answers)
+        kind = LabelsError if about_labels or (column or "").startswith(f"{self.labels}, class ") else PredictionsError
+        return kind(self._describe(message, column, row))
 
     def no_rows(self, *, column: str | None = None) -> NoRowsError:
         """Make the exception for a file without rows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from refocal._check import Input
@@ -31,7 +31,8 @@ class Header:
         class_names: Names of the classes, if the names of the columns give them.
         positive: Name of the second class, if the name of a single column gives it.
         others: All other columns that are not ignored.
-        guesses: What was guessed, in words.
+        replaced: Those of the others that hold older scores of the same classes.
+        guesses: What was guessed about columns of labels and scores, in words.
     """
 
     input: Input
@@ -44,6 +45,7 @@ class Header:
     class_names: tuple[str, ...] | None
     positive: str | None
     others: tuple[str, ...]
+    replaced: tuple[str, ...]
     guesses: tuple[str, ...]
 
     @property
@@ -58,6 +60,26 @@ class Header:
             return self
         answers, classes = match_columns(self.answers, self.class_names, names, names, place)
         return replace(self, answers=answers, class_names=classes)
+
+    def find_carried(self, carry: bool | Collection[str]) -> tuple[str, ...]:
+        """Find the other columns to carry: all, none or those with these names."""
+        if isinstance(carry, bool):
+            return tuple(name for name in self.others if carry and name not in self.replaced)
+        return tuple(name for name in self.others if name in carry)
+
+    def describe(self, choice: ColumnChoice, carry: bool | Collection[str] = False) -> tuple[str, ...]:
+        """Say what was guessed, and what becomes of the other columns unless the caller chose all that are used."""
+        carried = self.find_carried(carry)
+        said = list(self.guesses)
+        if choice.label is None or choice.scores is None:
+            unused = [name for name in self.others if name not in carried]
+            if carry is True and carried:
+                said.append(f"kept as they are: {describe_names(carried)}")
+            elif carry is not True and unused:
+                said.append(f"not used: {describe_names(unused)}")
+        if carry is True and self.replaced:
+            said.append(f"not kept, because the new scores replace them: {describe_names(self.replaced)}")
+        return tuple(said)
 
 
 def parse_array_names(names: Sequence[str], choice: ColumnChoice, place: Place) -> Header:
@@ -89,7 +111,8 @@ def _parse(names: Sequence[str], choice: ColumnChoice, place: Place, known: dict
         raise place.error(message)
     rest = [name for name in free if name != label and name not in chosen]
     scores = guess_scores(rest, names, place, what) if choice.scores is None else choose_scores(choice, rest, place)
-    if scores.guess is not None:
+    alone = len(scores.columns) == 1 and scores.columns[0].startswith(("logit_", "prob_"))
+    if scores.guess is not None and not (alone and choice.task == "multilabel"):
         guesses.append(scores.guess)
     rest = [name for name in rest if name not in scores.columns]
     answers: tuple[str, ...] = ()
@@ -99,8 +122,6 @@ def _parse(names: Sequence[str], choice: ColumnChoice, place: Place, known: dict
     rest = [name for name in rest if name not in answers]
     split, weight = (known[use] if known[use] in rest else None for use in ("split", "weight"))
     others = [name for name in rest if name not in (split, weight)]
-    if others and (choice.label is None or choice.scores is None):
-        guesses.append(f"not used: {describe_names(others)}")
     return Header(
         scores.input,
         scores.columns,
@@ -112,6 +133,7 @@ def _parse(names: Sequence[str], choice: ColumnChoice, place: Place, known: dict
         scores.class_names,
         scores.positive,
         tuple(others),
+        scores.find_replaced(others),
         tuple(guesses),
     )
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from refocal.predictions.errors import Place
+from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.names import describe_names, name_option
 
 LabelKind = Literal["numbers", "booleans", "text"]
-WHOLE = re.compile(r"(?:0|[1-9][0-9]{0,6})(?:\.0*)?")
+WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,6})(?:\.0*)?")
+NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+BOOLEANS = ("false", "true")
+# pairs of labels whose second one is evidently the class that a probability is about; all are in sorted order
+OBVIOUS = [
+    BOOLEANS,
+    *(("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"), ("absent", "present")),
+]
+_MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "null"}  # in lower case
 
 
 class CodedText(NamedTuple):
@@ -27,6 +35,23 @@ RawLabels = np.ndarray | CodedText
 _ANSWERS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 
 
+def is_missing(text: str) -> bool:
+    """Whether text stands for a missing label, unless it is the name of a class."""
+    return text.strip().lower() in _MISSING
+
+
+def refuse_missing(row: int, place: Place) -> PredictionsError:
+    """Make the error for a row without a label."""
+    message = f"the label is missing; leave such rows out, with pandas by frame.dropna(subset=[{place.labels!r}])"
+    return place.error(message, column=place.labels, row=row)
+
+
+def _show(label: str) -> str:
+    """Show a label in an error: words in quotes, numbers and booleans without."""
+    bare = NUMBER.fullmatch(label) or label in ("False", "True")
+    return label[:100] if bare else repr(label[:100])
+
+
 @dataclass(frozen=True)
 class LabelCoding:
     """The label of each class.
@@ -35,11 +60,13 @@ class LabelCoding:
         classes: Number of classes. A damaged file may claim any number, so nothing of that size is made from it.
         names: The labels as text, in the order of the classes; None if they are whole numbers from `first` on.
         first: The label of the first class, if labels are numbers.
+        chosen: Whether the caller names the labels.
     """
 
     classes: int
     names: tuple[str, ...] | None = None
     first: int = 0
+    chosen: bool = False
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -53,13 +80,13 @@ class LabelCoding:
         return np.array(found) if len(found) == self.classes else None
 
     def decode(self, raw: RawLabels, place: Place) -> np.ndarray:
-        """Turn labels into class indices. Labels that are such indices already are not checked."""
+        """Turn labels into class indices. Numbers that are such indices already are not checked."""
         if isinstance(raw, CodedText):
             table = np.array([self._find(value) for value in raw.values], dtype=np.int64)
             found = table[raw.codes]
             if (found < 0).any():
                 row = int(np.argmax(found < 0))
-                raise self._refuse(repr(raw.values[raw.codes[row]][:100]), row, place)
+                raise self._refuse(raw.values[raw.codes[row]], row, place)
             return found
         if raw.dtype.kind == "b":
             words = ("False", "True") if self.names is not None and self._numbers is None else ("0", "1")
@@ -67,6 +94,8 @@ class LabelCoding:
             if -1 in pair:
                 raise self._refuse(str(bool(raw[0])), 0, place)
             return np.where(raw, pair[1], pair[0])
+        if raw.dtype.kind == "f" and np.isnan(raw).any():
+            raise refuse_missing(int(np.argmax(np.isnan(raw))), place)
         return self._decode_numbers(raw, place) if raw.dtype.kind in "iuf" else raw
 
     def _decode_numbers(self, raw: np.ndarray, place: Place) -> np.ndarray:
@@ -98,6 +127,7 @@ class LabelCoding:
 
     def _find(self, text: str) -> int:
         """Return the index of a label in text, -1 if there is none."""
+        text = text.strip()
         whole = str(int(float(text))) if WHOLE.fullmatch(text) else None
         if self.names is None:
             index = -1 if whole is None else int(whole) - self.first
@@ -105,11 +135,20 @@ class LabelCoding:
         spellings = (text, text.lower(), text if whole is None else whole)
         return next((self._table[spelling] for spelling in spellings if spelling in self._table), -1)
 
-    def _refuse(self, found: str, row: int, place: Place) -> Exception:
+    def _refuse(self, found: str, row: int, place: Place) -> PredictionsError:
+        if is_missing(found):
+            return refuse_missing(row, place)
+        is_number = NUMBER.fullmatch(found) is not None
+        shown = _show(found)
         last = self.first + self.classes - 1
-        listed = f"{self.first} to {last}" if self.names is None else describe_names(self.names)
-        option = name_option("classes")
-        message = f"must be one of the classes {listed}, got {found}; name the label of each class with {option}"
+        if self.names is None:
+            message = f"must be a whole number from {self.first} to {last}, got {shown}"
+        else:
+            message = f"must be one of the classes {describe_names(self.names)}, got {shown}"
+            if not self.chosen:
+                message += f"; name the label of each class with {name_option('classes')}"
+            elif is_number and self._numbers is None:
+                message += "; classes are the labels as the file has them"
         return place.error(message, column=place.labels, row=row)
 
 
@@ -122,6 +161,9 @@ def decode_labels(raw: RawLabels, coding: LabelCoding | None, name: str, place: 
     found = np.array([_ANSWERS.get(value.strip().lower(), -1) for value in raw.values], dtype=np.int8)[raw.codes]
     if (found < 0).any():
         row = int(np.argmax(found < 0))
-        message = f"must be 0 or 1, got {raw.values[raw.codes[row]][:100]!r}"
+        value = raw.values[raw.codes[row]]
+        if is_missing(value):
+            raise refuse_missing(row, replace(place, labels=name))
+        message = f"must be 0 or 1, got {_show(value)}"
         raise place.error(message, column=name, row=row)
     return found

@@ -54,7 +54,7 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
     with _open(path, request.choice) as opened:
         columns, place = opened.columns, opened.place
         scores = opened.member(columns.columns[0])
-        used = {"labels": columns.label, "split": columns.split, "weights": columns.weight}
+        used = {"labels": columns.label if request.labels else None, "split": columns.split, "weights": columns.weight}
         members = {use: opened.member(name) for use, name in used.items() if name is not None}
         names = opened.member("class_names") if "class_names" in opened.infos else None
         labels = members.get("labels")
@@ -89,7 +89,9 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
                 raise place.error(message, column=member.name)
         step = rows if request.whole or fortran else block_rows(width)
         blocks = _blocks(scores, members, classes.coding, step, place)
-        yield OpenFile(columns.input, classes, rows, FileSize(rows, width), place, blocks, columns.guesses)
+        yield OpenFile(
+            columns.input, classes, rows, FileSize(rows, width), place, blocks, columns.describe(request.choice)
+        )
 
 
 def read_labels(path: Path, choice: ColumnChoice) -> Iterator[RawLabels]:

@@ -37,7 +37,7 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
         size = FileSize(rows, _classes(table, columns, place))
         label = None if columns.label is None else schema.field(columns.label).type
         several = bool(columns.answers) or (label is not None and arrow.is_list(label))
-        kind = None if several or label is None else arrow.find_label_kind(label)
+        kind = None if several or label is None or not request.labels else arrow.find_label_kind(label)
         classes = settle_multilabel(
             columns, size.columns, request.choice, stored_names=class_names, several=several
         ) or settle_classes(
@@ -49,8 +49,9 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
             stored_names=class_names,
             given=request.choice.classes,
         )
-        blocks = _blocks(table, columns, classes.coding, block_rows(size.columns), place, carry=request.carry)
-        yield OpenFile(columns.input, classes, rows, size, place, blocks, columns.guesses)
+        blocks = _blocks(table, columns, classes.coding, place, request, step=block_rows(size.columns))
+        guesses = columns.describe(request.choice, request.carry)
+        yield OpenFile(columns.input, classes, rows, size, place, blocks, guesses)
 
 
 def read_labels(path: Path, choice: ColumnChoice) -> Iterator[RawLabels]:
@@ -104,13 +105,13 @@ def _class_names(metadata: dict[bytes, bytes], place: Place) -> tuple[str, ...] 
 
 
 def _blocks(
-    table: Any, columns: header.Header, coding: LabelCoding | None, step: int, place: Place, *, carry: bool
+    table: Any, columns: header.Header, coding: LabelCoding | None, place: Place, request: Request, *, step: int
 ) -> Iterator[Columns]:
-    wanted = {*columns.used, *(columns.others if carry else ())}
+    wanted = {*columns.used, *columns.find_carried(request.carry)}
     ordered = [name for name in table.schema_arrow.names if name in wanted]
     for batch, at in _batches(table, ordered, step, place):
-        found = arrow.from_arrow(batch, columns, coding, at)
-        yield found._replace(carried=arrow.carry(batch, columns)) if carry else found
+        found = arrow.from_arrow(batch, columns, coding, at, labels=request.labels)
+        yield found._replace(carried=arrow.carry(batch, columns)) if request.carry else found
 
 
 def _batches(table: Any, names: list[str], step: int, place: Place) -> Iterator[tuple[Any, Place]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Self
@@ -99,7 +99,7 @@ class Predictions:
         path: str | os.PathLike[str],
         *,
         columns: ColumnChoice | None = None,
-        carry: bool = False,
+        carry: bool | Collection[str] = False,
         data_set: Sequence[Path] = (),
     ) -> Predictions:
         """Read a whole file. The suffix gives the format: .npz, .parquet or .csv.
@@ -109,7 +109,8 @@ class Predictions:
         Args:
             path: File to read.
             columns: The columns of labels and scores, where their names do not tell.
-            carry: Whether to keep all columns of a parquet or csv file beside its scores, for `write`.
+            carry: Whether to keep all columns of a parquet or csv file beside its scores, for `write`; or which of
+                them to keep.
             data_set: Other files with the same classes. If the labels of this file do not tell the classes, theirs are
                 read, too.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,13 +62,15 @@ class Request(NamedTuple):
         choice: The columns that the caller names.
         scan: Reads the labels of the file, or of the data set that it is part of.
         whole: Whether a single block is allowed if that saves a copy.
-        carry: Whether to keep all columns beside the scores, if the format has columns.
+        carry: Whether to keep all columns beside the scores, or which ones, if the format has columns.
+        labels: Whether to read the labels. Carried labels are kept in any case.
     """
 
     choice: ColumnChoice
     scan: Callable[[], Iterator[RawLabels]]
     whole: bool = False
-    carry: bool = False
+    carry: bool | Collection[str] = False
+    labels: bool = True
 
 
 class Format(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,9 @@ class PredictionsReader:
     Args:
         path: File to read: .npz, .parquet or .csv.
         columns: The columns of labels and scores, where their names do not tell.
-        carry: Whether to keep all columns of a parquet or csv file beside its scores, for `PredictionsWriter`.
+        carry: Whether to keep all columns of a parquet or csv file beside its scores, for `PredictionsWriter`; or which
+            of them to keep.
+        labels: Whether to read the labels. If not, they may be anything; carried labels are kept as they are.
         data_set: Other files with the same classes, see `Predictions.read`.
         warn: Whether to warn about guesses, see `Predictions.read`.
 
@@ -63,14 +65,15 @@ class PredictionsReader:
         path: str | os.PathLike[str],
         *,
         columns: ColumnChoice | None = None,
-        carry: bool = False,
+        carry: bool | Collection[str] = False,
+        labels: bool = True,
         data_set: Sequence[Path] = (),
         warn: bool = True,
     ) -> None:
         self.path = Path(path)
         self._choice = columns or ColumnChoice()
         self._format = formats.find_format(self.path)
-        self._request = _make_request(self.path, self._choice, data_set, carry=carry)
+        self._request = _make_request(self.path, self._choice, data_set, carry=carry)._replace(labels=labels)
         self._warn = warn
         self._stack = ExitStack()
         self._blocks: Iterator[Predictions] | None = None
@@ -104,7 +107,9 @@ class PredictionsReader:
         return self._blocks
 
 
-def read_whole(path: Path, columns: ColumnChoice | None, *, carry: bool, data_set: Sequence[Path]) -> Predictions:
+def read_whole(
+    path: Path, columns: ColumnChoice | None, *, carry: bool | Collection[str], data_set: Sequence[Path]
+) -> Predictions:
     """Read a whole file."""
     choice = columns or ColumnChoice()
     request = _make_request(path, choice, data_set, carry=carry)._replace(whole=True)
@@ -112,7 +117,9 @@ def read_whole(path: Path, columns: ColumnChoice | None, *, carry: bool, data_se
         return Predictions._join(list(check_blocks(opened, choice)))
 
 
-def _make_request(path: Path, choice: ColumnChoice, data_set: Sequence[Path], *, carry: bool) -> Request:
+def _make_request(
+    path: Path, choice: ColumnChoice, data_set: Sequence[Path], *, carry: bool | Collection[str]
+) -> Request:
     paths = [path, *(other for other in data_set if other != path)]
     return Request(choice, partial(_scan, paths, choice), carry=carry)
 

@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from refocal._check import Input
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
+from refocal.predictions.labels import OBVIOUS
 from refocal.predictions.names import describe_names, find_names, name_option
 
 # a column of one class: a stem, a separator and the class, such as prob_0, p_cat or "logit cat"
 _CLASS_COLUMN = re.compile(r"((?:(logits?)|(?:probability|proba|probs?|p))[_. -])(.+)", re.IGNORECASE)
 _OWN_STEMS = ("logit_", "prob_")  # of refocal's own files
 _WORDS: dict[str, Input] = {"logit": "logits", "prob": "probs", "proba": "probs", "probability": "probs"}
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,6}")  # at most 7 digits: a name cannot ask for a huge number
+_KINDS = {"probs": "probability of the second class", "logits": "log-odds of the second class"}
+_PAIRED = {word: pair for pair in OBVIOUS for word in pair}
+_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,6}")  # at most 7 digits: a name cannot ask for a huge number
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,20 @@ class ScoreColumns:
             return (self.positive or "1",)
         return self.class_names or tuple(str(index) for index in range(len(self.columns)))
 
+    def find_replaced(self, others: Sequence[str]) -> tuple[str, ...]:
+        """Find columns that would contradict new probabilities: older scores of the same classes."""
+        found = _CLASS_COLUMN.fullmatch(self.columns[0])
+        stems = {"prob_", *([] if found is None else [found[1]])}
+        classes = {str(index) for index in range(max(2, len(self.columns)))}
+        if self.class_names is not None:
+            classes = set(self.class_names)
+        elif self.positive is not None:
+            classes = {self.positive, *_PAIRED.get(self.positive.lower(), ())}
+        names = {f"{stem}{each}".lower() for stem in stems for each in classes} | {"probs"}
+        is_list = not self.per_class and self.positive is None  # of unknown length
+        numbered = re.compile(r"prob_[0-9]+") if is_list else re.compile("(?!)")
+        return tuple(name for name in others if name.lower() in names or numbered.fullmatch(name))
+
 
 def choose_scores(choice: ColumnChoice, names: Sequence[str], place: Place) -> ScoreColumns:
     """Take the columns that the caller names."""
@@ -47,6 +64,9 @@ def choose_scores(choice: ColumnChoice, names: Sequence[str], place: Place) -> S
         own = columns[0] in (f"{option}_1", f"{option}_2")
         two = ("1", "2") if columns[0] == f"{option}_2" else None
         return ScoreColumns(input, tuple(columns), own, two, _positive(columns[0]))
+    parsed = [_CLASS_COLUMN.fullmatch(name) for name in columns]
+    if len(patterns) > 1 and len({found and found[1] for found in parsed}) == 1 and parsed[0]:
+        return order_classes(input, columns, [found[3] for found in parsed if found])
     return order_classes(input, columns, strip_pattern(columns, patterns))
 
 
@@ -59,9 +79,11 @@ def strip_pattern(columns: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def _positive(column: str) -> str | None:
-    """Return the class that a column is about, if its name is that of a class column."""
-    found = _CLASS_COLUMN.fullmatch(column)
-    return None if found is None or _NUMBER.fullmatch(found[3]) else found[3]
+    """Return the class that a single column is about, if its name tells: prob_spam or no_probability."""
+    if found := _CLASS_COLUMN.fullmatch(column):
+        return None if _NUMBER.fullmatch(found[3]) and found[3] != "0" else found[3]
+    words = [word for word in re.split(r"[_. -]+", column) if word.lower() not in _WORDS]
+    return words[0] if len(words) == 1 and words[0].lower() in _PAIRED else None
 
 
 def order_classes(input: Input, columns: Sequence[str], classes: Sequence[str]) -> ScoreColumns:
@@ -81,25 +103,35 @@ def guess_scores(names: Sequence[str], every: Sequence[str], place: Place, what:
         for name in names:
             if found := _CLASS_COLUMN.fullmatch(name):
                 groups.setdefault(found[1], []).append((name, found[3]))
+    clear = {stem: members for stem, members in groups.items() if _is_clear(stem, members)}
+    if clear:
+        clear = {stem: members for stem, members in groups.items() if stem in clear or len(members) > 1}
     whole: list[Input] = [input for input in ("logits", "probs") if input in names]
-    inputs = {*whole, *("logits" if stem.lower().startswith("logit") else "probs" for stem in groups)}
-    if len(inputs) > 1:
+    if len({*whole, *map(_find_input, clear)}) > 1:
         message = f"scores must be logits or probs, got both: choose with {name_option('prob')}, or with logit"
         raise place.error(message)
-    if whole and groups:
-        first = next(iter(groups.values()))[0][0]
-        if any(stem in _OWN_STEMS for stem in groups):
-            message = f"scores must be in one place, got columns {whole[0]} and {first}"
-            raise place.error(message)
+    if whole and (own := next((members[0][0] for stem, members in clear.items() if stem in _OWN_STEMS), None)):
+        message = f"scores must be in one place, got columns {whole[0]} and {own}"
+        raise place.error(message)
     if whole:
         return ScoreColumns(whole[0], (whole[0],))
-    if groups:
-        return _guess_group(groups, place)
-    ones = [(name, input) for name in names if (input := _find_word(name)) is not None]
-    if len(ones) > 1:
-        listed = " or ".join(repr(name) for name, _ in ones[:10])
+    if len(clear) > 1:
+        listed = " or ".join(f"{stem}..." for stem in list(clear)[:10])
+        option = name_option(_find_input(next(iter(clear)))[:-1])
+        message = f"the scores could be in the columns {listed}: choose with {option}"
+        raise place.error(message)
+    if clear:
+        return _take_group(*next(iter(clear.items())), place)
+    grouped = {name for members in groups.values() for name, _ in members}
+    ones = [(name, input) for name in names if name not in grouped and (input := _find_word(name)) is not None]
+    if len(groups) + len(ones) > 1:
+        # no name is clear enough to beat another: p_age and p_value may be anything
+        stems = [repr(members[0][0]) if len(members) == 1 else f"{stem}..." for stem, members in groups.items()]
+        listed = " or ".join([*stems, *(repr(name) for name, _ in ones)][:10])
         message = f"the scores could be in {listed}: choose with {name_option('prob')}, or with logit"
         raise place.error(message)
+    if groups:
+        return _take_group(*next(iter(groups.items())), place)
     if not ones:
         listed = ", ".join(repr(name) for name in every[:10]) or "nothing"
         one = "columns logit_0 ... or prob_0 ..., or one column" if what == "column" else "an array"
@@ -109,10 +141,19 @@ def guess_scores(names: Sequence[str], every: Sequence[str], place: Place, what:
         )
         raise place.error(message)
     name, input = ones[0]
-    return ScoreColumns(input, (name,), guess=f"{_KINDS[input]}: {name}")
+    return ScoreColumns(input, (name,), positive=_positive(name), guess=f"{_KINDS[input]}: {name}")
 
 
-_KINDS = {"probs": "probability of the second class", "logits": "log-odds of the second class"}
+def _is_clear(stem: str, members: Sequence[tuple[str, str]]) -> bool:
+    """Whether columns with the same stem are scores, whatever other columns there are."""
+    numbered = all(_NUMBER.fullmatch(each) for _, each in members)
+    if len(members) == 1:
+        return numbered and stem in _OWN_STEMS
+    return numbered or stem[:-1].lower() != "p"
+
+
+def _find_input(stem: str) -> Input:
+    return "logits" if stem.lower().startswith("logit") else "probs"
 
 
 def _find_word(name: str) -> Input | None:
@@ -120,17 +161,11 @@ def _find_word(name: str) -> Input | None:
     return "probs" if words == ["p"] else next((_WORDS[word] for word in words if word in _WORDS), None)
 
 
-def _guess_group(groups: dict[str, list[tuple[str, str]]], place: Place) -> ScoreColumns:
+def _take_group(stem: str, members: Sequence[tuple[str, str]], place: Place) -> ScoreColumns:
     """Take the columns with the same stem, such as p_cat and p_dog."""
-    large = [stem for stem, members in groups.items() if len(members) > 1] or list(groups)
-    option = "logit" if large[0].lower().startswith("logit") else "prob"
-    if len(large) > 1:
-        listed = " or ".join(f"{stem}..." for stem in large[:10])
-        message = f"the scores could be in the columns {listed}: choose with {name_option(option)}"
-        raise place.error(message)
-    stem = large[0]
-    columns, classes = zip(*groups[stem], strict=True)
-    input: Input = "logits" if option == "logit" else "probs"
+    columns, classes = zip(*members, strict=True)
+    input = _find_input(stem)
+    option = input[:-1]
     own = stem in _OWN_STEMS
     if len(columns) == 1:
         if _NUMBER.fullmatch(classes[0]) and classes[0] not in ("1", "2"):
@@ -139,18 +174,19 @@ def _guess_group(groups: dict[str, list[tuple[str, str]]], place: Place) -> Scor
                 "or add the other class"
             )
             raise place.error(message)
-        guess = None if own else f"{_KINDS[input]}: {columns[0]}"
+        numbered = own and classes[0] in ("1", "2")
+        guess = None if numbered else f"{_KINDS[input]}: {columns[0]}"
         names = ("1", "2") if classes[0] == "2" else None
-        return ScoreColumns(input, columns, own and classes[0] in ("1", "2"), names, _positive(columns[0]), guess)
+        return ScoreColumns(input, columns, numbered, names, _positive(columns[0]), guess)
     # a column too many or too few is noticed by the sum of probabilities, but by nothing if these are logits
     numbers = sorted(int(each) for each in classes if _NUMBER.fullmatch(each))
     if input == "logits" and 0 < len(numbers) < len(classes):
-        other = next(column for column, each in groups[stem] if not _NUMBER.fullmatch(each))
+        other = next(column for column, each in members if not _NUMBER.fullmatch(each))
         message = (
             f"columns {stem}... are numbered, but {other} is not: choose with {name_option(option)}, or leave it out"
         )
         raise place.error(message)
-    if numbers and input == "logits":
+    if numbers and numbers != [-1, 1] and input == "logits":
         start = 1 if numbers[0] == 1 else 0
         for index, number in enumerate(numbers, start):
             if number != index:

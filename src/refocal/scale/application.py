@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 from refocal.calibrators import Calibrator, MultilabelCalibrator
 from refocal.calibrators.files import digest
 from refocal.predictions import ColumnChoice, Predictions, PredictionsReader, PredictionsWriter
-from refocal.predictions.errors import NoRowsError
+from refocal.predictions.errors import LabelsError, NoRowsError, PredictionsWarning
 from refocal.predictions.names import describe_names, name_option
 from refocal.scale.engines import EngineName, Progress, open_engine
 from refocal.scale.outputs import Origin, Outputs
@@ -54,7 +55,7 @@ def apply(
 
     Args:
         calibrator: A fitted calibrator.
-        paths: Names or patterns of files, with or without labels.
+        paths: Names or patterns of files. Labels are not needed and may be invalid.
         folder: The folder for the outputs. It is created if it does not exist.
         columns: The columns of the scores, as for `evaluate`. All other columns of parquet and csv files are written
             again, before the probabilities.
@@ -93,7 +94,12 @@ def apply(
         if out.resolve() in (path.parent.resolve(), path.resolve().parent):
             msg = f"the outputs must go to a different folder than the input {path}, got {str(out)!r}"
             raise ValueError(msg)
-    form = find_form(files, choose_task(calibrator, columns))
+    labels = any(_needs_labels(path, path) for path in files)
+    choice = choose_task(calibrator, columns)
+    try:
+        form = find_form(files, choice, carry=True, labels=labels)
+    except LabelsError:  # said for each file
+        form = find_form(files, choice, carry=True, labels=False)
     if form is not None:
         form.check_input(calibrator)
     outputs = Outputs(out)
@@ -128,16 +134,54 @@ def calibrate_file(
 ) -> int:
     """Calibrate one file, block by block, and return its number of rows.
 
-    Columns beside the scores are written again, before the probabilities. `progress` is called with the number of rows
-    done so far, `complete` as by `PredictionsWriter`.
+    Columns beside the scores are written again, before the probabilities. Labels may be missing or invalid: parquet and
+    csv files keep them as they are, and npz files, which hold class indices, leave them out. `progress` is called with
+    the number of rows done so far, `complete` as by `PredictionsWriter`.
     """
+    run = partial(
+        _calibrate_rows,
+        calibrator,
+        Path(path),
+        Path(out),
+        columns=columns,
+        overwrite=overwrite,
+        warn=warn,
+        progress=progress,
+        complete=complete,
+    )
+    try:
+        return run(labels=_needs_labels(Path(path), Path(out)))
+    except LabelsError as error:
+        warnings.warn(f"labels are not written: {error}", PredictionsWarning, stacklevel=1)
+        return run(labels=False)
+
+
+def _needs_labels(path: Path, out: Path) -> bool:
+    """Whether labels must be understood to be written; a table is written with its labels as they are."""
+    return ".npz" in (path.suffix, out.suffix)
+
+
+def _calibrate_rows(
+    calibrator: Calibrator,
+    path: Path,
+    out: Path,
+    *,
+    columns: ColumnChoice | None,
+    labels: bool,
+    overwrite: bool,
+    warn: bool,
+    progress: Callable[[int], None],
+    complete: Callable[[Path], None],
+) -> int:
     rows = 0
     with (
-        PredictionsReader(path, columns=choose_task(calibrator, columns), carry=True, warn=warn) as blocks,
+        PredictionsReader(
+            path, columns=choose_task(calibrator, columns), carry=True, labels=labels, warn=warn
+        ) as blocks,
         PredictionsWriter(out, overwrite=overwrite, complete=complete) as writer,
     ):
         for block in blocks:
-            Form.of(block, Path(path)).check_input(calibrator)
+            Form.of(block, path).check_input(calibrator)
             check_finite(block, path, first_row=rows)
             writer.write(with_probs(block, _predict(calibrator, block, path)))
             rows += len(block)

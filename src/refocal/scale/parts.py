@@ -259,15 +259,23 @@ def describe_no_rows(paths: Sequence[Path], rows: RowReader) -> str:
 
 
 def find_form(
-    paths: Sequence[Path], columns: ColumnChoice | None = None, *, data_set: Sequence[Path] = ()
+    paths: Sequence[Path],
+    columns: ColumnChoice | None = None,
+    *,
+    data_set: Sequence[Path] = (),
+    carry: bool = False,
+    labels: bool = True,
 ) -> Form | None:
     """Read the form of the first file that has rows; None if no file has any.
 
-    If the labels of that file do not tell the classes, those of the other files and of `data_set` are read, too.
+    If the labels of that file do not tell the classes, those of the other files and of `data_set` are read, too. For
+    `carry` and `labels` see `PredictionsReader`.
     """
     for path in paths:
         try:
-            with PredictionsReader(path, columns=columns, data_set=[*paths, *data_set]) as blocks:
+            with PredictionsReader(
+                path, columns=columns, data_set=[*paths, *data_set], carry=carry, labels=labels
+            ) as blocks:
                 first = next(iter(blocks))
         except NoRowsError:
             continue

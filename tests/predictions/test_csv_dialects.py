@@ -1,0 +1,58 @@
+"""csv files as other programs write them: separators, a byte order mark, empty lines at the end, decimal commas."""
+
+from __future__ import annotations
+
+import pytest
+from test_real_files import LABELS, PROBS, read
+
+from refocal.predictions import ColumnChoice, Predictions, PredictionsError
+
+ROWS = "".join(f"{p},{q},{label}\n" for (p, q), label in zip(PROBS, LABELS, strict=True))
+
+
+@pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
+def test_other_separators_are_said(tmp_path, separator, name):
+    path = tmp_path / "a.csv"
+    path.write_text(f"prob_0,prob_1,label\n{ROWS}".replace(",", separator))
+    found = read(path, f"columns are separated by {name}")
+    assert (found.scores.tolist(), found.labels.tolist()) == (PROBS.tolist(), LABELS)
+    # as Excel saves it: a byte order mark, quotes, \r\n and text with the other separator
+    lines = [f'{p};"{q}";{label};"a, b"' for (p, q), label in zip(PROBS, LABELS, strict=True)]
+    text = "\r\n".join(['"prob_0";prob_1;label;"note, long"', *lines, ""])
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace(";", separator).encode())
+    found = read(path, f"columns are separated by {name}; not used: note, long")
+    assert (found.scores.tolist(), found.labels.tolist()) == (PROBS.tolist(), LABELS)
+    lists = path.with_name("lists.csv")
+    lists.write_text(f"probs{separator}label\n[0.5, 0.25, 0.25]{separator}2\n")
+    assert read(lists, f"columns are separated by {name}").scores.tolist() == [[0.5, 0.25, 0.25]]
+
+
+def test_a_comma_wins(tmp_path):
+    (path := tmp_path / "a.csv").write_text("prob_1,label,a;b\n0.5,1,2;3\n")
+    read(path, "not used: a;b")
+
+
+@pytest.mark.parametrize("scores", ["probs", "prob_1", "logit_1"])
+def test_decimal_commas_are_refused(tmp_path, scores):
+    (path := tmp_path / "a.csv").write_text(f"{scores};label\n0.5;1\n0,75;1\n")
+    message = rf"{scores}, row 1 \(line 3\): must be a number, got '0,75'; write a decimal point, not a comma"
+    with pytest.raises(PredictionsError, match=message):
+        Predictions.read(path)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n\r\n\r\n", "\n" * 10_000])
+@pytest.mark.parametrize("header", ["prob_0,prob_1,label", "prob_0,prob_1,label,note"])
+def test_empty_lines_at_the_end(tmp_path, end, header):
+    rows = ROWS if "note" not in header else ROWS.replace("\n", ',"a\n\nb"\n')
+    (path := tmp_path / "a.csv").write_bytes(f"{header}\n{rows.rstrip()}{end}".encode())
+    found = Predictions.read(path, columns=ColumnChoice(label="label", prob="prob_*"))
+    assert (found.scores.tolist(), found.labels.tolist()) == (PROBS.tolist(), LABELS)
+
+
+def test_an_empty_line_between_rows(tmp_path):
+    (path := tmp_path / "a.csv").write_text("prob_0,prob_1,label\n0.5,0.5,1\n\n0.5,0.5,1\n")
+    with pytest.raises(PredictionsError, match=r"a.csv, prob_0, row 1 \(line 3\): must be a number, got ''"):
+        Predictions.read(path)
+    (path := tmp_path / "b.csv").write_text("\n\n")
+    with pytest.raises(PredictionsError, match="the file is empty"):
+        Predictions.read(path)
