@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from refocal.predictions import Predictions
@@ -47,14 +48,13 @@ def summarize(report, method=None):
 
 
 def spoil(path, row):
-    """Write a file with an invalid label in one row, and return the error message that reading it gives."""
+    """Write a file with an invalid score in one row, and return the error message that reading it gives."""
     good = predictions(200, 7)
-    table = Predictions(good.scores, input="logits", labels=good.labels)
-    table.write(path, overwrite=True)
-    columns = pq.read_table(path)
-    labels = good.labels.copy()
-    labels[row] = CLASSES
-    import pyarrow as pa
-
-    pq.write_table(columns.set_column(columns.schema.get_field_index("label"), "label", pa.array(labels)), path)
-    return rf"{path.name}, label, row {row}: must be a whole number from 0 to {CLASSES - 1}, got {CLASSES}"
+    Predictions(good.scores, input="logits", labels=good.labels).write(path, overwrite=True)
+    table = pq.read_table(path)
+    scores = good.scores.tolist()
+    scores[row][1] = np.nan
+    column = table.schema.get_field_index("logits")
+    field = table.schema.field(column)
+    pq.write_table(table.set_column(column, field, pa.array(scores, field.type)), path)
+    return rf"{path.name}, logits, class 1, row {row}: must be finite or -inf \(masked\), got nan"
