@@ -227,6 +227,25 @@ def test_engines_are_rejected(command, task, capsys):
     reject(capsys, message, command, "a.npz", "--engine", "local", *task)
 
 
+def test_classes_of_val_and_test_are_matched_by_name(capsys):
+    write("val.npz", 1)
+    logits, labels = draw(2)
+    words = ("calibrate", "val.npz", "--test", "test.npz", "--method", "posterior", *SIGMOID, "--json")
+    found = []
+    for order in ([0, 1], [1, 0]):
+        names = np.array(NAMES)[order]
+        np.savez("test.npz", logits=logits[:, order], labels=labels[:, order], class_names=names)
+        shown, _ = run(capsys, *words, "--out", "out.npz", "--force")
+        found.append([json.loads(shown)[name] for name in ("class_names", "reports")])
+        expected = sigmoid_posterior(logits, gamma=2.0, alpha=0.25)
+        np.testing.assert_allclose(np.load("out.npz")["probs"], expected)
+        assert np.load("out.npz")["class_names"].tolist() == list(NAMES)
+    assert found[0] == found[1]
+    np.savez("test.npz", logits=logits, labels=labels, class_names=np.array(["cat", "cow"]))
+    message = "val.npz and test.npz must have the same classes, got cat, dog and cat, cow: name the columns alike"
+    reject(capsys, message, *words)
+
+
 def test_files_of_different_tasks_are_rejected(capsys):
     write("a.npz")
     logits, labels = draw()

@@ -130,7 +130,7 @@ def test_npz_in_fortran_order(tmp_path):
     np.testing.assert_array_equal(read(tmp_path / "a.npz", TASK).labels, LABELS)
 
 
-@pytest.mark.parametrize("stem", ["label_", "y_true.", "Target ", ""])
+@pytest.mark.parametrize("stem", ["label_", "y_true.", "Target ", "is_"])
 def test_columns_are_matched_by_the_names_of_classes(path, stem):
     save(path, columns(stem=stem, id=[1, 2, 3, 4]))
     named = ", ".join(f"{stem}{name}" for name in NAMES)

@@ -6,6 +6,7 @@ import csv
 import os
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from refocal.cli.data_sets import Source
 from refocal.predictions import ColumnChoice, Predictions, PredictionsReader
 from refocal.predictions.errors import NoRowsError
+from refocal.predictions.names import describe_names, name_option
 from refocal.scale.parts import Form, check_finite, require_form
 
 _MOST_SPLITS = 20
@@ -126,6 +128,7 @@ def read_val_and_test(
         raise ValueError(msg)
     first = first if first.split is None else first.select("val")
     second = second if second.split is None else second.select("test")
+    second = _order_classes(second, first, f"{val} and {test or val}")
     names = (first.class_names, second.class_names)
     if None not in names and names[0] != names[1]:
         msg = f"{val} and {test} must have the same class names in the same order"
@@ -139,6 +142,23 @@ def read_val_and_test(
     for predictions, name in ((first, val), (second, test or val)):
         check_finite(predictions, name)
     return first, second
+
+
+def _order_classes(second: Predictions, first: Predictions, both: str) -> Predictions:
+    """Put the classes of multi-label predictions into the order of others, by their names."""
+    names, wanted = second.class_names, first.class_names
+    if second.task != "multilabel" or names is None or wanted is None or names == wanted:
+        return second
+    if set(names) != set(wanted):
+        msg = (
+            f"{both} must have the same classes, got {describe_names(wanted)} and {describe_names(names)}: name the "
+            f"columns alike, or leave some out with {name_option('ignore')}"
+        )
+        raise ValueError(msg)
+    order = [names.index(name) for name in wanted]
+    return replace(
+        second, scores=second.scores[:, order], labels=np.asarray(second.labels)[:, order], class_names=wanted
+    )
 
 
 def _share_files(one: Source, other: Source) -> bool:

@@ -11,8 +11,8 @@ from refocal.predictions.errors import Place, find_prefix
 from refocal.predictions.names import describe_names, name_option
 from refocal.predictions.score_columns import ScoreColumns, order_classes, strip_pattern
 
-# a column of labels of one class, such as label_cat or y_true.cat
-_LABEL_COLUMN = re.compile(r"((?:labels?|y_true|y|targets?|true|truth)[_. -])(.+)", re.IGNORECASE)
+# a column of labels of one class, such as label_cat, y_true.cat or is_cat
+_LABEL_COLUMN = re.compile(r"((?:labels?|y_true|y|targets?|true|truth|gt|is|has)[_. -])(.+)", re.IGNORECASE)
 _SCORE_COLUMN = re.compile(r"((?:logits?|probability|proba|probs?|p|scores?)[_. -])(.+)", re.IGNORECASE)
 
 
@@ -59,7 +59,7 @@ def _guess_columns(names: Sequence[str], classes: Sequence[str], *, least: int, 
         least: The smallest number of columns that are taken for multi-label labels.
         place: The file, for errors.
     """
-    groups: dict[str, dict[str, str]] = {"": {name: name for name in names if name in classes}}
+    groups: dict[str, dict[str, str]] = {}
     for name in names:
         if found := _LABEL_COLUMN.fullmatch(name):
             groups.setdefault(found[1], {})[found[2]] = name
@@ -70,9 +70,9 @@ def _guess_columns(names: Sequence[str], classes: Sequence[str], *, least: int, 
         raise place.error(message)
     if complete and len(classes) >= least:
         return list(complete[0].values())
-    for stem, group in groups.items():
+    for group in groups.values():
         words = [name for name in group if not name.isdecimal()]
-        if stem and len(group) > 1 and set(words) & set(classes):
+        if len(group) > 1 and set(words) & set(classes):
             raise _refuse(list(group), classes, place)
     return []
 
