@@ -56,12 +56,14 @@ def corpus(form, folder):
         Predictions(probs.astype(np.float32), input="probs", **optional),
         Predictions(logits[:, 0].astype(np.float16), input="logits", labels=optional["labels"]),
         Predictions(logits.astype(np.float32), input="logits"),
+        Predictions(probs, input="probs", labels=rng.random((rows, 3)) < 0.5),
     ):
         path = folder / f"seed.{form}"
         predictions.write(path, overwrite=True)
         yield path.read_bytes()
         if form == "npz":
-            arrays = {predictions.input: np.asfortranarray(predictions.scores), "labels": optional["labels"]}
+            labels = predictions.labels if predictions.task == "multilabel" else optional["labels"]
+            arrays = {predictions.input: np.asfortranarray(predictions.scores), "labels": np.asfortranarray(labels)}
             np.savez_compressed(path, **arrays)
             yield path.read_bytes()
         if form == "parquet":
@@ -79,7 +81,7 @@ def plain_parquet(predictions):
     if predictions.scores.ndim == 2 and predictions.input == "logits":
         table = pa.table({f"logit_{k}": predictions.scores[:, k] for k in range(3)})
     else:
-        table = pa.table({predictions.input: predictions.scores.tolist(), "label": predictions.labels})
+        table = pa.table({predictions.input: predictions.scores.tolist(), "label": predictions.labels.tolist()})
     file = io.BytesIO()
     compression = "gzip" if predictions.input == "probs" else "none"
     pq.write_table(table, file, row_group_size=16, compression=compression)
