@@ -9,8 +9,10 @@ import shlex
 
 import numpy as np
 import pytest
+from scipy.special import expit, softmax
 
 import refocal
+from refocal.calibrators.conversion import scores_to_probs
 from refocal.cli import main
 from refocal.report.apply_box import build_apply_box, build_settings
 
@@ -30,35 +32,108 @@ def fitted(data):
 
 
 def read_boxes(report):
-    found = re.findall(r"<h3>(.*?)</h3><pre tabindex='0'><code>(.*?)</code>", build_apply_box(report), flags=re.S)
+    return find_boxes(build_apply_box(report))
+
+
+def find_boxes(page):
+    found = re.findall(r"<h3>(.*?)</h3><pre tabindex='0'><code>(.*?)</code>", page, flags=re.S)
     return {title: html.unescape(code) for title, code in found}
 
 
-def test_python_lines_run_as_they_stand(data, fitted, tmp_path, monkeypatch):
+def as_given(data):
+    """Logits (N, 3), logits (N,), probabilities (N, 3) and probabilities (N,), with labels."""
+    logits, labels = data
+    odds = logits[:, 1] - logits[:, 0]
+    two = (labels == 1).astype(int)
+    return {
+        "logits": (logits, labels, None),
+        "one column of logits": (odds, two, None),
+        "probabilities": (softmax(logits, axis=1), labels, "probs"),
+        "one column of probabilities": (expit(odds / 4), two, "probs"),  # not so close to 1 that float32 rounds
+    }
+
+
+KINDS = ("logits", "one column of logits", "probabilities", "one column of probabilities")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def case(request, data):
+    scores, labels, input = as_given(data)[request.param]
+    method = "temperature" if labels.max() > 1 else "platt"
+    report = refocal.calibrate(scores, labels, input=input, method=method).report(scores, labels, source="new.csv")
+    return scores, report
+
+
+def test_python_lines_run_as_they_stand(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {"report": fitted, "scores": data[0]}
-    exec(read_boxes(fitted)["Python"], names)
-    np.testing.assert_array_equal(names["probs"], fitted.calibrator.predict_proba(data[0]))
+    scores, report = case
+    names = {"report": report, "scores": scores}
+    exec(read_boxes(report)["Python"], names)
+    np.testing.assert_array_equal(names["probs"], report.calibrator.predict_proba(scores))
 
 
-def test_onnx_lines_run_as_they_stand(data, fitted, tmp_path, monkeypatch):
+def test_onnx_lines_run_as_they_stand(case, tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
-    fitted.calibrator.save("cal.json")
-    code = read_boxes(fitted)["ONNX"]
+    scores, report = case
+    report.calibrator.save("cal.json")
+    code = read_boxes(report)["ONNX"]
     assert main(shlex.split(code.splitlines()[0])[2:]) == 0
-    names = {"scores": data[0]}
+    names = {"scores": scores}
     exec(code, names)
-    np.testing.assert_allclose(names["probs"], fitted.calibrator.predict_proba(data[0]), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(names["probs"], report.calibrator.predict_proba(scores), rtol=1e-3, atol=1e-5)
 
 
-def test_command_lines_run_as_they_stand(data, fitted, tmp_path, monkeypatch):
+def run_lines(command):
+    """Run the commands of a box, each of which may have several lines."""
+    for line in command.replace("\\\n", " ").splitlines():
+        assert main(shlex.split(line)[1:]) == 0
+
+
+def test_command_lines_run_as_they_stand(case, tmp_path, monkeypatch, capsys):
     pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)
-    fitted.calibrator.save("cal.json")
-    refocal.predictions.Predictions(data[0], input="logits", labels=data[1]).write("new.csv")
-    command = read_boxes(fitted)["Command line"]
-    assert main(shlex.split(command.replace("\\\n", " "))[1:]) == 0
+    scores, report = case
+    report.calibrator.save("cal.json")
+    refocal.predictions.Predictions(scores, input=report.settings["input"]).write("new.csv")
+    run_lines(read_boxes(report)["Command line"])
+    assert (tmp_path / "calibrated.csv").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lines_that_fit_run_as_they_stand(data, kind, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    scores, labels, input = as_given([each[:150] for each in data])[kind]
+    report = refocal.evaluate(scores, labels, input=input, by_class=False, source="test.csv")
+    boxes = read_boxes(report)
+    for name in ("val.csv", "test.csv"):
+        refocal.predictions.Predictions(scores, input=report.settings["input"], labels=labels).write(name)
+    run_lines(boxes["Command line"])
+    assert (tmp_path / "cal.json").exists()
+    given = {
+        f"{name}_{what}": value
+        for name in ("val", "test", "new")
+        for what, value in zip(("scores", "labels"), (scores, labels), strict=True)
+    }
+    exec(boxes["Python"], given)
+    assert given["probs"].shape == (len(labels), labels.max() + 1)
+
+
+def test_boxes_repeat_the_columns_that_the_command_named(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    rows = "\n".join(f"{'yes' if i % 3 else 'no'},{0.2 + 0.6 * (i % 2)},{i}" for i in range(60))
+    for name in ("val.csv", "test.csv", "new.csv"):
+        (tmp_path / name).write_text(f"left?,my score,id\n{rows}", encoding="utf-8")
+    named = ["--label", "left?", "--prob", "my score", "--ignore", "id"]
+    assert main(["evaluate", "test.csv", *named, "--report", "e.html"]) == 0
+    command = find_boxes((tmp_path / "e.html").read_text(encoding="utf-8"))["Command line"]
+    assert command.endswith("--label 'left?' --prob 'my score' --ignore id")
+    run_lines(command.replace("--save", "--method temperature --save"))
+    assert main(["calibrate", "val.csv", *named, "--method", "platt", "--report", "c.html", "--save", "cal2.json"]) == 0
+    command = find_boxes((tmp_path / "c.html").read_text(encoding="utf-8"))["Command line"]
+    run_lines(command)
     assert (tmp_path / "calibrated.csv").exists()
 
 
@@ -69,6 +144,7 @@ def test_a_command_is_repeated_with_save_unless_it_saved(fitted):
     saved = read_boxes(dataclasses.replace(fitted, settings={**made, "calibrator": "my cal.json"}))
     assert saved["Command line"].startswith("refocal apply 'my cal.json' new.csv")
     assert "save" not in saved["Python"]
+    assert "report." not in read_boxes(dataclasses.replace(fitted, settings=made))["Python"]
     assert "'my cal.onnx'" in saved["ONNX"]
 
 
@@ -78,12 +154,28 @@ def test_without_a_fit_the_box_says_how_to_fit(data):
     assert "refocal.calibrate(val_scores, val_labels)" in boxes["Python"]
 
 
-@pytest.mark.parametrize(("input", "words"), [("logits", "softmax of the scores"), ("probs", "probabilities as given")])
-def test_scores_recommended_as_given_need_nothing(fitted, input, words):
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (KINDS[0], "the softmax of the scores"),
+        (KINDS[1], "the sigmoid of the scores"),
+        (KINDS[2], "the probabilities as given"),
+        (KINDS[3], "the probabilities as given"),
+    ],
+)
+def test_scores_recommended_as_given_need_nothing(data, fitted, kind, words):
+    scores, labels, input = as_given(data)[kind]
+    given = refocal.evaluate(scores, labels, input=input, by_class=False)
     kept = tuple(dataclasses.replace(method, chosen=method.given) for method in fitted.methods)
-    text = build_apply_box(dataclasses.replace(fitted, methods=kept, settings={"input": input}))
+    report = dataclasses.replace(fitted, methods=kept, settings=given.settings)
+    text = build_apply_box(report)
     assert "Nothing has to be applied." in text
     assert words in text
+    if input is None:
+        names = {"scores": scores}
+        exec(read_boxes(report)["Python"], names)
+        probs = names["probs"] if scores.ndim > 1 else np.stack([1 - names["probs"], names["probs"]], axis=1)
+        np.testing.assert_allclose(probs, scores_to_probs(scores, input="logits"))
 
 
 def test_settings_list_what_made_the_report(fitted):
@@ -92,6 +184,7 @@ def test_settings_list_what_made_the_report(fitted):
     assert shown == {
         "Data": "new scores.csv, 600 samples, 3 classes",
         "Scores": "logits",
+        "Columns of scores": "3",
         "Confidence level": "0.95",
         "Resamples": "1,000",
         "Seed of the resamples": "0",

@@ -337,9 +337,9 @@ def test_threshold_slider_shows_the_decisions_of_python(browser, tmp_path):
         slider.send_keys(keys)
         assert find(browser, "#threshold-shown").text == find(browser, "#threshold-now").text == f"{index + 1}%"
         for side in ("given", "chosen"):
-            for key, text in describe_threshold(report.thresholds, index, side, total=397).items():
+            for key, text in describe_threshold(report.thresholds, index, side).items():
                 assert find(browser, f"#decision-{side}-{key}").text == text
-        assert find(browser, "#decisions-changed").text == describe_changed(report.thresholds, index, total=397)
+        assert find(browser, "#decisions-changed").text == describe_changed(report.thresholds, index)
     assert browser.get_log("browser") == []
 
 

@@ -88,7 +88,7 @@ def test_the_page_shows_the_decisions_at_one_half(binary):
 def test_numbers_in_words():
     probs = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]])
     found = sweep_thresholds([probs, probs[:, ::-1]], np.array([0, 0, 1]), None)
-    assert describe_threshold(found, 49, "given", total=3) == {
+    assert describe_threshold(found, 49, "given") == {
         "flagged": "2",
         "precision": "50.0%",
         "recall": "100.0%",
@@ -96,9 +96,11 @@ def test_numbers_in_words():
         "missed": "0",
         "cost": "333.3",
     }
-    assert describe_threshold(found, 98, "given", total=3)["precision"] == "–"
-    assert describe_changed(found, 49, total=3) == "3 decisions change (100.0%)."
-    assert describe_changed(found, 84, total=3) == "1 decision changes (33.3%)."
+    assert describe_threshold(found, 98, "given")["precision"] == "–"
+    assert describe_changed(found, 49) == "3 decisions change (100.0%)."
+    assert found.total == 3
+    assert describe_changed(found, 98) == "No decision changes."
+    assert describe_changed(found, 84) == "1 decision changes (33.3%)."
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_verdicts_without_a_clear_answer():
     logits, labels = logits_of(rng, 3000, sharpness=2.0)
     worse = calibrate(logits, labels, gamma=3.0, method="posterior").report(logits, labels)
     assert "does not make them better" in worse.verdict.sentences[0]
-    assert "The data say otherwise" in " ".join(worse.verdict.sentences)
+    assert "The data show the opposite" in " ".join(worse.verdict.sentences)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "posterior"])

@@ -159,7 +159,7 @@ def test_scores_that_need_no_change_are_recommended_as_given(report):
     kept = tuple(dataclasses.replace(method, chosen=method.given) for method in report.methods)
     page = render_page(dataclasses.replace(report, methods=kept))
     assert "Recommended as given: <b class='after'><bdi>Softmax, as given" in page
-    assert "<b class='after'>As given</b>, it is on average" in page
+    assert "<b class='after'>As given</b>, the mean confidence is" in page
     assert "→" not in page.split("</header>")[0].split("</style>")[1]
 
 
@@ -227,7 +227,7 @@ def test_map_is_the_identity_without_gamma_and_temperature():
 
 def test_a_page_of_one_method_says_one_way():
     page = render_page(evaluate(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])))
-    assert "1 way to turn the scores into probabilities" in page
+    assert "The scores as given." in page
     assert "Nothing was fitted. Shown: <b class='after'><bdi>As given</bdi></b>" in page
     assert "ecommended" not in page.partition("<script")[0]
 
@@ -255,7 +255,7 @@ def test_a_binary_page_is_about_the_probability_of_class_1():
     p = rng.random(500)
     report = evaluate(p, (rng.random(500) < p).astype(int), input="probs", class_names=("stays", "leaves"))
     shown = "".join(Outline(render_page(report)).shown)
-    assert "If leaves gets a probability of 20%, is it true 20% of the time?" in shown
+    assert "If leaves gets a probability of 20%, does it occur 20% of the time?" in shown
     assert "Reliability diagram of P(y = 1), as given" in shown
     assert "the mean probability of class 1 is" in shown
     assert "Frequency of class 1" in shown

@@ -7,6 +7,7 @@ import pytest
 
 import refocal
 from refocal import metrics
+from refocal.report import subgroup_tables
 from refocal.report.page import render_page
 from refocal.report.subgroups import find_worst_classes, measure_slices, read_slices
 from refocal.stats.calibrated_sums import adjust_holm
@@ -216,3 +217,11 @@ def test_wrong_slices_are_refused():
         read_slices({"g": np.ma.array([1, 2], mask=[True, False])}, 2)
     with pytest.raises(ValueError, match=r"slices\['g'\] must have at most 100 different values, got 200: group them"):
         refocal.evaluate(logits, labels, slices={"g": np.arange(200)})
+
+
+def test_the_worst_of_many_classes_are_partly_chance():
+    rng = np.random.default_rng(0)
+    report = refocal.evaluate(rng.normal(size=(300, 12)), rng.integers(0, 12, 300))
+    assert "They were chosen for a large ECE, so part of it is chance." in subgroup_tables.build_worst_classes(report)
+    assert subgroup_tables._points(-0.00001) == "0.00"
+    assert subgroup_tables._points(-0.012) == "−1.20"

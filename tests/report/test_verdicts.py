@@ -80,7 +80,7 @@ def test_a_shifted_prior_is_named_and_mended():
     words = " ".join(report.verdict.sentences)
     assert "Class frequencies are off: " in words
     assert "fox gets 33" in words
-    assert "of the predicted classes change, and the error goes from" in words
+    assert "of the samples, and the error goes from" in words
     assert report.chosen.diagnosis.p_value > 0.05
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import math
+import re
 
+import numpy as np
 import pytest
 
-from refocal.report import words
+import refocal
+from refocal import metrics
+from refocal.metrics.diagnosis import RangeGap
+from refocal.report import markup, verdict, words
+from refocal.report.page import render_page
 from refocal.report.record import Diagram, Estimate
 from refocal.report.svg import format_short_count
 
@@ -60,3 +68,82 @@ def test_a_diagram_is_described_in_words():
         "Mean predicted probability 80.0%, observed frequency 87.5%."
     )
     assert words.diagram_means(diagram) == pytest.approx((0.8, 0.875))
+
+
+@pytest.fixture(scope="module")
+def binary():
+    """A report on P(y = 1) of an overconfident classifier, with slices, before and after."""
+    rng = np.random.default_rng(0)
+    odds = rng.normal(-1, 1.5, 1600)
+    labels = (rng.random(1600) < 1 / (1 + np.exp(-odds))).astype(int)
+    selection = refocal.calibrate(2 * odds[:800], labels[:800], method="platt", class_names=("stays", "leaves"))
+    return selection.report(2 * odds[800:], labels[800:], slices={"site": np.arange(800) % 2})
+
+
+def read_page(report):
+    body = re.sub(r"<(style|script).*?</\1>", "", render_page(report), flags=re.S)
+    return " ".join(html.unescape(re.sub("<[^>]*>", " ", body)).replace("\u00a0", " ").split())
+
+
+def test_a_binary_page_does_not_speak_of_confidence_and_accuracy(binary):
+    shown = read_page(binary)
+    assert "P(y = 1) Observed If calibrated Samples" in shown
+    assert "ECE mean distance between P(y = 1) and the observed frequency over bins" in shown
+    assert "in tests of the mean of P(y = 1), of its ranges and of its bins" in shown
+    assert "each class" not in shown
+    assert "accuracy" not in shown
+
+
+def test_p_values_are_not_probabilities_of_being_calibrated(binary):
+    shown = read_page(binary)
+    assert "p-value: how often a calibrated slice would look at least this far off by chance" in shown
+    assert "that the slice is calibrated" not in shown
+    assert "a larger one does not prove calibration" in shown
+
+
+def test_the_band_is_said_to_hold_each_dot_with_95_percent(binary):
+    shown = read_page(binary)
+    assert "each dot of a calibrated model lies in the gray band with a probability of 95%" in shown
+    assert "about one dot in 20 is filled by chance" in shown
+    assert "than chance allows" not in shown
+
+
+def test_headline_numbers_are_those_of_the_verdict(binary):
+    tiles = markup.build_tiles(binary.given, binary.chosen, binary=True)
+    labels = re.findall("<dt>(.*?)</dt>", tiles)
+    assert labels == ["ECE, debiased", "NLL", "Mean probability of class 1", "Frequency of class 1"]
+    assert tiles.count("→") == 3  # no method changes the frequency
+    for method in (binary.given, binary.chosen):
+        assert words.format_percent(method.measures["debiased_ece"].value) in " ".join(binary.verdict.sentences)
+
+
+def test_a_fit_that_is_not_recommended_is_not_called_so(binary):
+    assert "it is not the recommended method" in read_page(binary)
+    chosen = tuple(dataclasses.replace(method, chosen=method.name == "focal-temperature") for method in binary.methods)
+    assert "it is not the recommended method" not in read_page(dataclasses.replace(binary, methods=chosen))
+
+
+def test_few_samples_do_not_show_that_a_fit_is_right(binary):
+    assert "Platt scaling corrects them as far as 800 samples can show." in binary.verdict.sentences[0]
+    assert "only an error above" in binary.verdict.sentences[-1]
+
+
+@pytest.mark.parametrize(("factor", "clause"), [(1.02, ""), (1.1, ""), (1.3, " (1.3 times)"), (1 / 3, " (3.0 times)")])
+def test_a_factor_near_one_is_left_out(factor, clause):
+    found = metrics.diagnose(np.full(50, 0.02), np.arange(50) < 1, task="binary")
+    assert verdict._say_factor(dataclasses.replace(found, predicted=0.02 * factor, observed=0.02)) == clause
+
+
+@pytest.mark.parametrize(
+    ("predicted", "size"), [(0.0202, "0.02 points too high"), (0.05, "2.5 times too high"), (0.01, "2.0 times too low")]
+)
+def test_a_range_that_is_off_by_little_is_told_in_points(predicted, size):
+    gap = RangeGap(low=0.01, high=0.1, predicted=predicted, observed=0.02, p_value=0.001)
+    assert size in verdict._say_range("fraud", gap)
+
+
+def test_numbers_stay_with_their_names():
+    together = words.keep_together("They fail (p < 0.001) with γ = 3, T = 1.2: p = 0.04, if p is small.")
+    assert together == (
+        "They fail (p\u00a0<\u00a00.001) with γ\u00a0=\u00a03, T\u00a0=\u00a01.2: p\u00a0=\u00a00.04, if p is small."
+    )

@@ -137,6 +137,16 @@ def add_columns(command: Any) -> None:
     )
 
 
+def list_named_columns(options: argparse.Namespace) -> list[str]:
+    """List the options that name columns, with their values, as words of a command."""
+    named = []
+    for name in ("label", "prob", "logit", "ignore", "classes"):
+        value = getattr(options, name, None)
+        values = [value] if isinstance(value, str) else value or []
+        named += [word for each in values for word in (f"--{name}", each)]
+    return named
+
+
 def check_numbers(options: argparse.Namespace) -> None:
     """Reject, before any work, a --holdout or a --seed that no data can be divided by."""
     from refocal import _check

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from refocal.cli.options import list_named_columns
 from refocal.cli.output import show, show_line
 from refocal.predictions import Predictions
 from refocal.report import (
@@ -174,5 +175,7 @@ def show_written(
 def record_command(options: Namespace, report: AnyReport) -> AnyReport:
     """Add the command, and the file of the calibrator, to the settings of a report."""
     made = {"command": shlex.join(options.words)}
+    if named := list_named_columns(options):
+        made["named_columns"] = shlex.join(named)
     made |= {"calibrator": options.save} if getattr(options, "save", None) else {}
     return replace(report, settings={**report.settings, **made})

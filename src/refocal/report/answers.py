@@ -82,6 +82,7 @@ class ThresholdDecisions:
 
     Attributes:
         thresholds: From 0.01 to 0.99.
+        total: Number of samples; of a data set that was sampled, those of the sample.
         positives: Number of samples with y = 1.
         flagged_given: Number of samples at or above each threshold, as given.
         hits_given: How many of these have y = 1.
@@ -91,6 +92,7 @@ class ThresholdDecisions:
     """
 
     thresholds: tuple[float, ...]
+    total: float
     positives: float
     flagged_given: tuple[float, ...]
     hits_given: tuple[float, ...]

@@ -17,6 +17,8 @@ _LABELS = {
     "command": "Command",
     "calibrator": "Calibrator saved as",
     "input": "Scores",
+    "columns": "Columns of scores",
+    "named_columns": "Columns named",
     "weighted": "Sample weights",
     "method": "Method asked for",
     "gamma": "γ of the training loss",
@@ -35,7 +37,7 @@ _WHOLE_LIST = 12  # a longer list of numbers is cut
 def build_apply_box(report: Report) -> str:
     """Say how to use the recommended method, with commands that can be copied."""
     if report.chosen.given and len(report.methods) > 1:
-        return f"<p>Nothing has to be applied. {_use_as_given(report)}</p>"
+        return f"<p>Nothing has to be applied. {_use_as_given(report)}"
     if report.chosen.given:
         return _show_fit(report, "calibrate")
     return _show_use(report, report.chosen.title)
@@ -53,9 +55,14 @@ def build_multilabel_apply_box(report: MultilabelReport) -> str:
 
 def _show_fit(report: AnyReport, function: str) -> str:
     suffix = _suffix(report)
-    fit = f"refocal calibrate val{suffix} --test test{suffix} --report report.html --save cal.json"
+    fit = (
+        f"refocal calibrate val{suffix} --test test{suffix} \\\n"
+        f"  --report report.html --save cal.json{_columns(report)}"
+    )
+    probs = ', input="probs"' if _kind(report) == "probabilities" else ""
     python = (
-        f"selection = refocal.{function}(val_scores, val_labels)\n"
+        "import refocal\n\n"
+        f"selection = refocal.{function}(val_scores, val_labels{probs})\n"
         "report = selection.report(test_scores, test_labels)\n"
         "probs = selection.predict_proba(new_scores)"
     )
@@ -88,16 +95,23 @@ def build_settings(report: AnyReport) -> str:
 
 def _command(report: AnyReport) -> str:
     suffix, saved = _suffix(report), shlex.quote(_saved(report.settings))
-    lines = [f"refocal apply {saved} new{suffix} \\", f"  --out calibrated{suffix}"]
+    lines = [f"refocal apply {saved} new{suffix} \\", f"  --out calibrated{suffix}{_columns(report)}"]
     made = report.settings.get("command")
     if made is not None and "calibrator" not in report.settings:
         lines = [f"{made} \\", f"  --force --save {saved}", *lines]
     return "\n".join(lines)
 
 
+def _columns(report: AnyReport) -> str:
+    """The columns that the command was told: a command that reads such files needs them, too."""
+    named = report.settings.get("named_columns")
+    return f" \\\n  {named}" if named else ""
+
+
 def _python(report: AnyReport) -> str:
     saved = _saved(report.settings)
-    save = "" if "calibrator" in report.settings else f"report.calibrator.save({saved!r})\n\n"
+    has_file = "calibrator" in report.settings or "command" in report.settings  # which the command line has saved
+    save = "" if has_file else f"report.calibrator.save({saved!r})\n\n"
     return (
         f"{save}from refocal.calibrators import load\n"
         f"calibrator = load({saved!r})\nprobs = calibrator.predict_proba(scores)"
@@ -107,18 +121,24 @@ def _python(report: AnyReport) -> str:
 def _onnx(report: AnyReport) -> str:
     saved = _saved(report.settings)
     graph = str(PurePath(saved).with_suffix(".onnx"))
+    column = "scores = scores.reshape(-1, 1)\n" if report.settings.get("columns") == 1 else ""
     return (
         f"# refocal export {shlex.quote(saved)} --onnx {shlex.quote(graph)}\n\n"
         f"from onnxruntime import InferenceSession\nsession = InferenceSession({graph!r})\n"
-        f'inputs = {{"{report.settings.get("input", "logits")}": scores.astype("float32")}}\n'
+        f'{column}scores = scores.astype("float32")\n'
+        f'inputs = {{"{report.settings.get("input", "logits")}": scores}}\n'
         "probs = session.run(None, inputs)[0]"
     )
 
 
 def _use_as_given(report: Report) -> str:
     if report.settings.get("input") == "probs":
-        return "Use the probabilities as given."
-    return "Use the softmax of the scores: <code>probs = scipy.special.softmax(scores, axis=-1)</code>."
+        return "Use the probabilities as given.</p>"
+    if report.settings.get("columns") == 1:
+        name, python = "sigmoid", "from scipy.special import expit\nprobs = expit(scores)"
+    else:
+        name, python = "softmax", "from scipy.special import softmax\nprobs = softmax(scores, axis=-1)"
+    return f"Use the {name} of the scores.</p>{_boxes((('Python', python),))}"
 
 
 def _kind(report: AnyReport) -> str:

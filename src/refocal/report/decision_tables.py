@@ -20,10 +20,9 @@ _QUANTITIES = (
 def build_thresholds(report: Report, decisions: ThresholdDecisions) -> str:
     """A slider for the threshold, and the decisions at 50%, which the script changes."""
     index = decisions.thresholds.index(_START)
-    total = report.total_weight
     sides = [("given", "Before", "before"), ("chosen", "After", "after")]
     sides = [("given", words.GIVEN_TITLE, "after")] if report.chosen.given else sides
-    values = {side: describe_threshold(decisions, index, side, total=total) for side, _, _ in sides}
+    values = {side: describe_threshold(decisions, index, side) for side, _, _ in sides}
     head = "".join(f"<th scope='col'><b class='{series}'>{label}</b></th>" for _, label, series in sides)
     rows = "".join(
         f"<tr><th scope='row'>{label}</th>"
@@ -35,7 +34,7 @@ def build_thresholds(report: Report, decisions: ThresholdDecisions) -> str:
     changed = (
         ""
         if report.chosen.given
-        else f"<p class='lead'><b id='decisions-changed'>{describe_changed(decisions, index, total=total)}</b></p>"
+        else f"<p class='lead'><b id='decisions-changed'>{describe_changed(decisions, index)}</b></p>"
     )
     return (
         f"<p>A case is flagged if its probability of {name} is at least the threshold. A threshold t has the least "
@@ -50,12 +49,12 @@ def build_thresholds(report: Report, decisions: ThresholdDecisions) -> str:
     )
 
 
-def describe_threshold(decisions: ThresholdDecisions, index: int, side: str, *, total: float) -> dict[str, str]:
+def describe_threshold(decisions: ThresholdDecisions, index: int, side: str) -> dict[str, str]:
     """The counts at one threshold as text, as the script writes them."""
     flagged, hits = getattr(decisions, f"flagged_{side}")[index], getattr(decisions, f"hits_{side}")[index]
     threshold = decisions.thresholds[index]
     alarms, missed = flagged - hits, decisions.positives - hits
-    cost = 1000 * (alarms + missed * (1 - threshold) / threshold) / total
+    cost = 1000 * (alarms + missed * (1 - threshold) / threshold) / decisions.total
     return {
         "flagged": words.format_count(flagged),
         "precision": words.format_percent(hits / flagged if flagged else float("nan")),
@@ -66,11 +65,13 @@ def describe_threshold(decisions: ThresholdDecisions, index: int, side: str, *, 
     }
 
 
-def describe_changed(decisions: ThresholdDecisions, index: int, *, total: float) -> str:
+def describe_changed(decisions: ThresholdDecisions, index: int) -> str:
     """The number of changed decisions in words, as the script writes it."""
     changed = decisions.changed[index]
+    if not changed:
+        return "No decision changes."
     verb = "decision changes" if changed == 1 else "decisions change"
-    return f"{words.format_count(changed)} {verb} ({words.format_percent(changed / total)})."
+    return f"{words.format_count(changed)} {verb} ({words.format_percent(changed / decisions.total)})."
 
 
 def build_costs(decisions: CostDecisions) -> str:

@@ -78,6 +78,7 @@ def sweep_thresholds(
 
     return ThresholdDecisions(
         thresholds=tuple(thresholds.tolist()),
+        total=float(weight.sum()),
         positives=float(positive.sum()),
         flagged_given=total(first, weight),
         hits_given=total(first, positive),

@@ -197,6 +197,7 @@ def compare(
         settings=freeze(
             {
                 "input": input,
+                "columns": max([1, *data.scores.shape[1:]]),
                 "weighted": data.sample_weight is not None,
                 "level": LEVEL,
                 "resamples": RESAMPLES,

@@ -13,6 +13,7 @@ from refocal.report.record import Diagram, Method, Report
 from refocal.stats.binning import BINS
 
 Row = tuple[str, list[str]]  # the attributes of a line of a table, and its cells
+_FREQUENCY = "Frequency of class 1"
 SORTS = "<span class='on-screen'>Click a heading to sort.</span>"
 
 
@@ -33,17 +34,14 @@ def describe_data(report: Report | MultilabelReport) -> str:
 
 def build_methods_table(report: Report) -> str:
     """The methods with their measures and confidence limits."""
-    names = words.list_measures(report)
+    names, binary, alone = words.list_measures(report), report.task == "binary", len(report.methods) == 1
     recommends = report.verdict is not None and len(report.methods) > 1
     head = [("Method", "words", "")]
-    head += [(words.describe_measure(name).label, "number", words.describe_measure(name).meaning) for name in names]
+    described = [words.describe_measure(name, binary=binary) for name in names]
+    head += [(measure.label, "number", measure.meaning) for measure in described]
     tested = any(method.p_value is not None for method in report.methods)
-    head += (
-        [("p-value", "number", "of tests of calibration: small if the probabilities cannot be trusted")]
-        if tested
-        else []
-    )
-    head += [("Fit", "number", "")]
+    head += [("p-value", "number", words.describe_p_value(binary=binary))] if tested else []
+    head += [] if alone else [("Fit", "number", "duration of the fit")]
     rows: list[Row] = []
     for method in report.methods:
         tags = "".join(
@@ -69,24 +67,22 @@ def build_methods_table(report: Report) -> str:
         if tested:
             p_value = math.nan if method.p_value is None else method.p_value
             cells.append(build_cell(escape(words.format_p_value(method.p_value)), p_value))
-        fit = math.nan if method.fit_seconds is None else method.fit_seconds
-        cells.append(build_cell(escape(words.format_seconds(method.fit_seconds)), fit))
-        row_class = " class='chosen'" if method.chosen else ""
+        if not alone:
+            fit = math.nan if method.fit_seconds is None else method.fit_seconds
+            cells.append(build_cell(escape(words.format_seconds(method.fit_seconds)), fit))
+        row_class = " class='chosen'" if method.chosen and not alone else ""
         rows.append((row_class, cells))
-    ways = "1 way" if len(report.methods) == 1 else f"{len(report.methods)} ways"
-    caption = f"{ways} to turn the scores into probabilities. {SORTS}"
+    caption = "The scores as given." if alone else f"{len(report.methods)} ways to get probabilities. {SORTS}"
     return build_sortable(caption, head, rows, name="Methods")
 
 
 def build_glossary(report: Report) -> str:
     """A list of the measures with their meanings."""
-    entries = [words.describe_measure(name) for name in words.list_measures(report)]
+    binary = report.task == "binary"
+    entries = [words.describe_measure(name, binary=binary) for name in words.list_measures(report)]
     terms = "".join(f"<dt>{escape_text(entry.label)}</dt><dd>{escape_text(entry.meaning)}</dd>" for entry in entries)
     if any(method.p_value is not None for method in report.methods):
-        terms += (
-            "<dt>p-value</dt><dd>probability that calibrated probabilities look at least this far off by chance, in "
-            "tests of confidence, class frequencies and each class; below 5%, the probabilities cannot be trusted</dd>"
-        )
+        terms += f"<dt>p-value</dt><dd>{words.describe_p_value(binary=binary)}</dd>"
     return f"<details class='glossary'><summary>What the columns mean</summary><dl>{terms}</dl></details>"
 
 
@@ -113,8 +109,8 @@ def build_changes_table(report: Report) -> str:
     return build_sortable(caption, head, rows, name="Changed most")
 
 
-def build_bins_table(diagram: Diagram, *, name: str) -> str:
-    """The numbers of a diagram as a table."""
+def build_bins_table(diagram: Diagram, *, name: str, predicted: str = "Confidence") -> str:
+    """The numbers of a diagram as a table; `predicted` heads the mean of each bin."""
     columns = (diagram.count, diagram.confidence, diagram.accuracy, diagram.low, diagram.high)
     rows = "".join(
         f"<tr><td>{words.format_percent(confidence)}</td><td>{words.format_percent(accuracy)}</td>"
@@ -123,7 +119,7 @@ def build_bins_table(diagram: Diagram, *, name: str) -> str:
     )
     return (
         f"<div class='scroll bins' tabindex='0' role='region' aria-label='Bins, {name}'><table>"
-        f"<caption>Bins, {name}</caption><thead><tr><th scope='col'>Confidence</th>"
+        f"<caption>Bins, {name}</caption><thead><tr><th scope='col'>{predicted}</th>"
         "<th scope='col'>Observed</th><th scope='col'>If calibrated</th><th scope='col'>Samples</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
     )
@@ -141,7 +137,7 @@ def build_live_table(rows: Iterable[tuple[str, str, Live]], *, mean: str) -> str
             f"{words.format_number(value) if key == 'nll' else words.format_percent(value, 2)}</td>"
             for key, value in values
         )
-        small = f"<small{_name('now-where' if now else '')}>{where}</small>"
+        small = f"<small{_name('now-where' if now else '')}>{words.keep_together(where)}</small>"
         row = " id='now-row' class='now'" if now else ""
         lines.append(f"<tr{row}><th scope='row'>{title}{small}</th>{cells}</tr>")
     headings = "".join(
@@ -157,18 +153,22 @@ def build_live_table(rows: Iterable[tuple[str, str, Live]], *, mean: str) -> str
 def build_tiles(given: Method, chosen: Method, *, binary: bool) -> str:
     """The headline numbers before and after; only once if nothing changes."""
     methods = (chosen,) if given.chosen else (given, chosen)
+    # The verdict names the debiased ECE. Sums over rows do not give it.
+    error = "debiased_ece" if all("debiased_ece" in method.measures for method in methods) else "ece"
     parts = [
         build_tile(
             words.describe_measure(name).label,
             *(words.format_measure(name, method.measures[name].value) for method in methods),
         )
-        for name in ("ece", "nll")
+        for name in (error, "nll")
         if all(name in method.measures for method in methods)
     ]
     pairs = [words.mean_confidence_and_accuracy(method) for method in methods]
-    labels = ("Mean probability of class 1", "Frequency of class 1") if binary else ("Mean confidence", "Accuracy")
+    labels = ("Mean probability of class 1", _FREQUENCY) if binary else ("Mean confidence", "Accuracy")
     columns = zip(labels, zip(*pairs, strict=True), strict=True)
-    parts += [build_tile(label, *(words.format_percent(value) for value in values)) for label, values in columns]
+    for label, values in columns:
+        shown = values[-1:] if label == _FREQUENCY else values  # no method changes it
+        parts.append(build_tile(label, *(words.format_percent(value) for value in shown)))
     return "".join(parts)
 
 
@@ -190,15 +190,13 @@ def describe_confidence(drawn: Sequence[tuple[str, str, Method]], *, binary: boo
         if math.isnan(sure):
             continue
         gap = f"{abs(100 * (sure - right)):.1f}"
-        high, low = ("too high", "too low") if binary else ("too sure", "not sure enough")
-        off = f"{gap} points {high if sure > right else low}" if gap != "0.0" else "as it should be"
+        off = f", {gap} points {'lower' if sure > right else 'higher'}" if gap != "0.0" else ""
         means = f"<b>{words.format_percent(sure)}</b>", f"<b>{words.format_percent(right)}</b>"
-        text = (
-            f"the mean probability of class 1 is {means[0]}, and its frequency {means[1]}"
-            if binary
-            else f"it is on average {means[0]} sure and {means[1]} right"
+        mean, truth = (
+            ("mean probability of class 1", "its frequency") if binary else ("mean confidence", "the accuracy")
         )
-        lines.append(f"<p class='lead'><b class='{series}'>{label}</b>, {text}: {off}.</p>")
+        text = f"the {mean} is {means[0]}, and {truth} is {means[1]}{off}"
+        lines.append(f"<p class='lead'><b class='{series}'>{label}</b>, {text}.</p>")
     what = "their probability of class 1" if binary else "the confidence in their predicted class"
     scale = " Both halves have the same scale." if len(drawn) > 1 else ""
     return "".join(lines) + f"<p class='note'>Number of samples by {what}, in 20 equal parts.{scale}</p>"

@@ -363,7 +363,7 @@ def _measure(
         verdict=write_multilabel_verdict(judged, data.names, tried=any(tried), unfitted=selection.unfitted),
         unfitted=selection.unfitted,
         versions=read_versions(),
-        settings=freeze({**judged[0].settings, **selection.settings}),
+        settings=freeze({**judged[0].settings, **selection.settings, "columns": len(data.names)}),
         calibrator=calibrator,
     )
 

@@ -87,8 +87,8 @@ def fill_page(
         script=script,
         script_hash=_hash(script),
         data=_inline_json({"frame": _FRAME, **data}),
-        answer=markup.escape_text(answer),
-        reasons="".join(f"<p>{markup.escape_text(sentence)}</p>" for sentence in reasons),
+        answer=markup.escape_text(words.keep_together(answer)),
+        reasons="".join(f"<p>{markup.escape_text(words.keep_together(sentence))}</p>" for sentence in reasons),
         links="\n".join(f'<a href="#{section.name}">{section.link}</a>' for section in sections),
         sections="\n".join(section.render() for section in sections),
         versions=markup.escape_text(", ".join(f"{name} {version}" for name, version in versions.items())),
@@ -114,8 +114,7 @@ def _data(report: Report) -> dict[str, Any]:
     diagrams = zip(*(method.class_diagrams for method in drawn), strict=True)
     return {
         "classes": [[_round(diagram) for diagram in of_class] for of_class in diagrams],
-        "thresholds": report.thresholds
-        and {**vars(report.thresholds), "total": report.total_weight, "compared": not report.chosen.given},
+        "thresholds": report.thresholds and {**vars(report.thresholds), "compared": not report.chosen.given},
         "live": slider
         and {
             "bins": BINS,

@@ -20,9 +20,9 @@ _CLASS_AXES = ("predicted probability (%)", "observed frequency (%)")
 _GAMMA_RANGE = (-0.9, 10.0)
 _TEMPERATURE_RANGE = (0.1, 10.0)
 _HOW_TO_READ = (
-    "Then the dot lies on the diagonal. The gray band shows where the dots of a calibrated model lie, given sampling "
-    "noise. A <span class='key-out'>filled</span> dot is outside it, a hollow one inside. The bars below count the "
-    "samples."
+    "If so, the dot lies on the diagonal, up to sampling noise: each dot of a calibrated model lies in the gray band "
+    "with a probability of 95%. A <span class='key-out'>filled</span> dot is outside it, a hollow one inside. The bars "
+    "below count the samples."
 )
 
 
@@ -72,7 +72,9 @@ def build_overview(report: Report) -> str:
     chart = draw_overview(report)
     colors = "" if report.chosen.given else ", <b class='before'>before</b> and <b class='after'>after</b>"
     what = "probability" if report.task == "binary" else "confidence"
-    caption = f"On the diagonal, the {what} is right. Filled dots are further off than chance allows."
+    caption = (
+        f"On the diagonal, the {what} is right. If it is right everywhere, about one dot in 20 is filled by chance."
+    )
     return f"<figure><figcaption>Reliability{colors}. {caption}</figcaption>{chart}</figure>" if chart else ""
 
 
@@ -123,11 +125,11 @@ def _reliability(report: Report) -> Section | None:
         chart = svg.draw_reliability(
             diagram, name=series, series=series, title=f"Reliability diagram of {what}, {when}", axes=_axes(report)
         )
-        numbers = markup.build_bins_table(diagram, name=when)
+        numbers = markup.build_bins_table(diagram, name=when, predicted="P(y = 1)" if binary else "Confidence")
         below = "" if alone else f"<details><summary>Numbers, {when}</summary>{numbers}</details>"
         figures.append(f"<figure>{_caption(series, label, method)}{chart}{below}</figure>{numbers if alone else ''}")
     heading = "Reliability" if alone else "Reliability, before and after"
-    question = f"If {markup.isolate(report.class_names[1])} gets a probability of 20%, is it true 20% of the time?"
+    question = f"If {markup.isolate(report.class_names[1])} gets a probability of 20%, does it occur 20% of the time?"
     question = question if binary else "Of the predictions made with 80% confidence, are 80% correct?"
     content = f"<p>{question} {_HOW_TO_READ}</p><div class='pair'>{''.join(figures)}</div>"
     return Section("reliability", "Reliability", heading, content)
@@ -160,10 +162,10 @@ def _classes(report: Report) -> Section | None:
         f"<p class='shown'>Shown: <bdi id='class-now'>{markup.escape_text(first)}</bdi></p>"
     )
     if len(figures) == 1:
-        content = f"<div class='beside'>{figures[0]}<div>{question}</div></div>"
+        content = f"<div class='pair'>{worst}<div>{question}{figures[0]}</div></div>"
     else:
-        content = f"{question}<div class='pair'>{''.join(figures)}</div>"
-    return Section("by-class", "Classes", "Class by class", worst + content)
+        content = f"{worst}{question}<div class='pair'>{''.join(figures)}</div>"
+    return Section("by-class", "Classes", "Class by class", content)
 
 
 def _slices(report: Report) -> Section | None:
@@ -206,6 +208,7 @@ def _live(report: Report) -> Section | None:
             fitted,
             samples=report.samples,
             tried=len(report.methods) > 1,
+            recommended=_is_on_slider(report.chosen, slider),
             mean="Mean probability of class 1" if report.task == "binary" else "Mean confidence",
         ),
     )
@@ -218,17 +221,20 @@ def _changes(report: Report) -> Section | None:
     return Section("changed", "Changed most", "Changed most", markup.build_changes_table(report))
 
 
-def _controls(slider: Slider, fitted: Live, *, samples: int, tried: bool, mean: str) -> dict[str, str]:
+def _controls(
+    slider: Slider, fitted: Live, *, samples: int, tried: bool, recommended: bool, mean: str
+) -> dict[str, str]:
     """The text of the live section and the positions of its sliders."""
     gamma, temperature = slider.gamma, slider.temperature
     low_t, high_t = min(_TEMPERATURE_RANGE[0], temperature), max(_TEMPERATURE_RANGE[1], temperature)
     where = words.format_parameters({"gamma": gamma, "temperature": temperature})
+    fit = f"The fitted map of this form has {where}{'' if recommended else '; it is not the recommended method'}."
     rows = len(slider.labels)
     part = f"all {rows:,} test rows" if rows == samples else f"{rows:,} of the {samples:,} test rows"
-    lines = [("Softmax", "γ = 0, T = 1", measure_rows(slider, gamma=0.0, temperature=1.0))]
+    lines = [(words.GIVEN_TITLE, "γ = 0, T = 1", measure_rows(slider, gamma=0.0, temperature=1.0))]
     lines += [("Fitted", where, fitted)] if tried else []
     return {
-        "fit": f"The fitted map of this form has {where}." if tried else "Nothing was fitted.",
+        "fit": fit if tried else "Nothing was fitted.",
         "initial": "the fitted values" if tried else "the scores as given",
         "reset": "Reset to the fit" if tried else "Reset",
         "wide_line": "; the <span class='after'>wide line</span> is the fit" if tried else "",
@@ -246,6 +252,12 @@ def _controls(slider: Slider, fitted: Live, *, samples: int, tried: bool, mean: 
         "log_t_max": _exact(math.log10(high_t)),
         "live_table": markup.build_live_table([*lines, ("Now", where, fitted)], mean=mean),
     }
+
+
+def _is_on_slider(method: Method, slider: Slider) -> bool:
+    """Whether a method is the map that the sliders begin with."""
+    found = {"gamma": 0.0, "temperature": 1.0, **method.parameters}
+    return bool(method.parameters) and (found["gamma"], found["temperature"]) == (slider.gamma, slider.temperature)
 
 
 def _exact(value: float) -> str:

@@ -9,6 +9,8 @@ from refocal.report import markup, words
 from refocal.report.answers import Subgroup, SubgroupCalibration
 from refocal.report.record import Estimate, Report
 
+_P_VALUE = "how often a calibrated slice would look at least this far off by chance, corrected for the number of slices"
+
 
 def build_worst_classes(report: Report) -> str:
     """The classes with the largest ECE, with the gap between mean probability and frequency."""
@@ -27,9 +29,10 @@ def build_worst_classes(report: Report) -> str:
             cells += [_gap(each.gap, series), _ece(each.ece, series)]
         rows.append(("", cells))
     part = "All" if len(report.worst_classes) == report.classes else f"The worst {len(rows)} of {report.classes:,}"
+    chance = "" if part == "All" else " They were chosen for a large ECE, so part of it is chance."
     caption = (
         f"{part} classes by the ECE of their probability. Gap: mean probability minus frequency, in points. Each 95% "
-        f"interval is for its class alone. {markup.SORTS}"
+        f"interval is for its class alone.{chance} {markup.SORTS}"
     )
     return markup.build_sortable(caption, head, rows, name="Worst classes")
 
@@ -50,7 +53,7 @@ def _build_slices(column: str, slices: Sequence[Subgroup], report: Report) -> st
     head = [(column, "words", ""), ("Samples", "number", "")]
     for when in (" before", " after") if compared else ("",):
         head += [(f"Predicted{when}", "number", predicted), (f"ECE{when}", "number", "")]
-        head.append((f"p-value{when}", "number", "that this slice is calibrated, corrected for the number of slices"))
+        head.append((f"p-value{when}", "number", _P_VALUE))
     rows: list[markup.Row] = []
     for subgroup in slices:
         cells = [
@@ -71,8 +74,8 @@ def _build_slices(column: str, slices: Sequence[Subgroup], report: Report) -> st
             ]
         rows.append(("", cells))
     caption = (
-        f"The rows by {markup.isolate(column)}. Predicted: {predicted}. Observed: {observed}. p-value: that the slice "
-        f"is calibrated, corrected for the number of slices. {markup.SORTS}"
+        f"The rows by {markup.isolate(column)}. Predicted: {predicted}. Observed: {observed}. p-value: "
+        f"{_P_VALUE}. {markup.SORTS}"
     )
     return markup.build_sortable(caption, head, rows, name="Slices")
 
@@ -95,4 +98,5 @@ def _gap(gap: Estimate, series: str) -> str:
 
 
 def _points(value: float) -> str:
-    return f"{100 * value:+.2f}".replace("-", "−")
+    text = f"{100 * value:+.2f}"
+    return text[1:] if not float(text) else text.replace("-", "−")

@@ -10,7 +10,7 @@ from refocal.metrics import CalibrationSummary
 from refocal.report.evaluation import Step, name_classes, name_task, read_versions
 from refocal.report.measure import TestData
 from refocal.report.record import Estimate, Method, Report, freeze
-from refocal.report.words import GIVEN, GIVEN_TITLE
+from refocal.report.words import GIVEN, GIVEN_TITLE, describe_measure
 
 if TYPE_CHECKING:
     from refocal.report.selection import Candidate, Selection
@@ -103,11 +103,13 @@ def report_sample(
     )
     if drawn == samples:
         return report
+    *others, last = (describe_measure(name).label for name in _list_measures(classes))
     protocol = (
-        f"Verdict and intervals from {drawn:,} of {samples:,} rows, chosen at random (seed {seed}); "
-        "measures from sums over all rows."
+        f"{', '.join(others)} and {last} are from sums over all {samples:,} rows. Everything else, such as tests, "
+        f"intervals, debiased ECE and diagrams, is from {drawn:,} of them, chosen at random (seed {seed})."
     )
-    return replace(report, samples=samples, total_weight=by_name[GIVEN].samples, protocol=protocol)
+    # The rows of a sample have numbers that mean nothing to readers.
+    return replace(report, samples=samples, total_weight=by_name[GIVEN].samples, protocol=protocol, changes=())
 
 
 def _put_sums_in(method: Method, summary: CalibrationSummary, classes: int) -> Method:

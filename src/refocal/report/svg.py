@@ -107,16 +107,17 @@ def draw_map(*, gamma: float, temperature: float) -> str:
     x, y = map_two_classes(gamma=gamma, temperature=temperature)
     curve = "M" + "L".join(f"{_x(a):.1f} {_y(b):.1f}" for a, b in zip(x, y, strict=True))
     at = [words.format_percent(float(np.interp(p, x, y))) for p in (0.6, 0.8, 0.95)]
+    titles = _axis_titles("probability as given (%)", "probability (%)", y=TOP + SIZE + 34)
     inner = (
         f"{_grid()}{_diagonal()}<path class='fitted' d='{curve}'/><path class='now' d='{curve}'/>"
-        f"{_ticks_below(TOP + SIZE + 16)}{_axis_titles('softmax score (%)', 'probability (%)', y=TOP + SIZE + 34)}"
+        f"{_ticks_below(TOP + SIZE + 16)}{titles}"
     )
     return _svg(
         inner,
         name="map",
         series="live",
         size=(360, 352),
-        title="From softmax score to probability, for two classes",
+        title="From the probability as given to the mapped one, for two classes",
         description=f"As fitted, 60% becomes {at[0]}, 80% becomes {at[1]} and 95% becomes {at[2]}.",
     )
 

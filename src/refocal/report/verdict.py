@@ -12,6 +12,7 @@ _SLIGHT = 0.01  # a smaller ECE rarely matters
 _TOO_MUCH = 0.05  # if so large an error cannot be ruled out, the question stays open
 _STEEP = 2.0  # standard errors of a slope that is there
 _LEAST_FOR_FACTOR = 1e-4  # of a smaller probability, a factor tells nothing
+_LEAST_FACTOR = 1.15  # points tell a smaller one better: rounded, it would be 1.0 or 1.1
 _NAMED = 3  # classes that a sentence names
 
 
@@ -40,14 +41,19 @@ def write_verdict(
     """
     before = _require_diagnosis(given)
     regime, answer = _find_regime(given, before, class_names, samples)
-    sentences = [answer + _say_remedy(given, chosen, regime, alone=alone), *_say_why(given, before, class_names)]
+    sentences = [
+        answer + _say_remedy(given, chosen, regime, samples=samples, alone=alone),
+        *_say_why(given, before, class_names),
+    ]
     if gamma and below is not None:
         sentences.append(
-            f"The network was trained with focal loss, γ = {gamma:g}: in theory {format_percent(below)} of its scores "
-            "lie below the true probability."
+            f"The network was trained with focal loss, γ = {gamma:g}: at the minimum of that loss, "
+            f"{format_percent(below)} of these confidences would be below the true probability."
         )
         if regime == "overconfident":
-            sentences.append("The data say otherwise: a network that has overfitted is far from that minimum.")
+            sentences.append(
+                "The data show the opposite: the network is far from that minimum, as happens after overfitting."
+            )
     if not chosen.given:
         sentences += _say_change(given, chosen, class_names, changed=changed)
     return Verdict(regime, tuple(sentences))
@@ -85,7 +91,7 @@ def _find_binary_regime(found: Diagnosis, positive: str, ece: float, slightly: s
     return "underconfident", f"The probabilities of {positive} are {slightly}not extreme enough"
 
 
-def _say_remedy(given: Method, chosen: Method, regime: str, *, alone: bool) -> str:
+def _say_remedy(given: Method, chosen: Method, regime: str, *, samples: int, alone: bool) -> str:
     """End the first sentence: what the recommended method does."""
     trusted = regime in ("calibrated", "unclear")
     if chosen.given:
@@ -96,6 +102,8 @@ def _say_remedy(given: Method, chosen: Method, regime: str, *, alone: bool) -> s
     if trusted:
         return f"; {title} fits a little better."
     after = _require_diagnosis(chosen)
+    if after.p_value > FALSE_ALARM and after.detectable > _TOO_MUCH:
+        return f"; {title} corrects them as far as {samples:,} samples can show."
     if after.p_value > FALSE_ALARM:
         return f"; {title} turns them into probabilities that you can use."
     return f"; {title} makes them better, but not right."
@@ -147,7 +155,8 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
 def _say_factor(found: Diagnosis) -> str:
     """Say by which factor the mean is off, if it is small."""
     small, large = sorted((found.predicted, found.observed))
-    return f" ({large / small:.1f} times)" if small >= _LEAST_FOR_FACTOR and large < 0.1 else ""
+    tells = small >= _LEAST_FOR_FACTOR and large < 0.1 and large / small >= _LEAST_FACTOR
+    return f" ({large / small:.1f} times)" if tells else ""
 
 
 def _are_few(classes: Sequence[ClassGap], found: Diagnosis, among: int) -> bool:
@@ -167,12 +176,12 @@ def _say_range(class_name: str, gap: RangeGap) -> str:
     numbers = (
         f"{format_percent(gap.predicted, digits)} on average, but {format_percent(gap.observed, digits)} came true"
     )
-    if gap.high <= 0.1 and min(gap.predicted, gap.observed) >= _LEAST_FOR_FACTOR:
-        factor = gap.predicted / gap.observed
-        size = f"{factor:.1f} times too high" if factor > 1 else f"{1 / factor:.1f} times too low"
+    side = "high" if gap.predicted > gap.observed else "low"
+    small, large = sorted((gap.predicted, gap.observed))
+    if gap.high <= 0.1 and small >= _LEAST_FOR_FACTOR and large / small >= _LEAST_FACTOR:
+        size = f"{large / small:.1f} times too {side}"
     else:
-        points = f"{abs(100 * (gap.predicted - gap.observed)):.1f} points"
-        size = f"{points} too {'high' if gap.predicted > gap.observed else 'low'}"
+        size = f"{format_points(large - small)} too {side}"
     return f"Where the probability of {class_name} is {where}, it is {size}: {numbers}."
 
 
@@ -196,8 +205,8 @@ def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, ch
     if changed:
         error = [format_percent(method.measures["error"].value) for method in (given, chosen)]
         classes = (
-            f"{format_percent(changed, 2)} of the predicted classes change, and the error goes from {error[0]} to "
-            f"{error[1]}."
+            f"The predicted class changes for {format_percent(changed, 2)} of the samples, and the error goes from "
+            f"{error[0]} to {error[1]}."
         )
     after = _require_diagnosis(chosen)
     sentences = [

@@ -35,6 +35,11 @@ _MEASURES = {
     "auroc": Wording("AUROC", "how well confidence separates right from wrong predictions; higher is better", False),
     "aurc": Wording("AURC", "mean error when the least confident predictions are rejected; lower is better", False),
 }
+_BINARY_MEANINGS = {
+    "ece": "mean distance between P(y = 1) and the observed frequency over bins",
+    "mce": "largest gap between P(y = 1) and the observed frequency in any bin",
+    "brier": "mean of (P(y = 1) − y)²; lower is better",
+}
 _SYMBOLS = {"gamma": "γ", "temperature": "T"}
 _PEOPLE = ("Platt", "Dirichlet")
 GIVEN, GIVEN_TITLE = "given", "As given"
@@ -52,9 +57,23 @@ FROM_SUMS = (
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def describe_measure(measure: str) -> Wording:
-    """Return label and meaning of a measure. An unknown measure is called by its name."""
-    return _MEASURES.get(measure) or Wording(measure.replace("_", " "), measure.replace("_", " "), False)
+def describe_measure(measure: str, *, binary: bool = False) -> Wording:
+    """Return label and meaning of a measure; two classes are about P(y = 1). An unknown one is called by its name."""
+    found = _MEASURES.get(measure) or Wording(measure.replace("_", " "), measure.replace("_", " "), False)
+    return found._replace(meaning=_BINARY_MEANINGS.get(measure, found.meaning)) if binary else found
+
+
+def describe_p_value(*, binary: bool) -> str:
+    """Say what the p-value of a method means."""
+    tests = (
+        "tests of the mean of P(y = 1), of its ranges and of its bins"
+        if binary
+        else "tests of confidence, of its bins, of class frequencies and of each class"
+    )
+    return (
+        f"how often calibrated probabilities would look at least this far off by chance, in {tests}; a value below 5% "
+        "is evidence against calibration, a larger one does not prove calibration"
+    )
 
 
 def list_measures(report: Report) -> tuple[str, ...]:
@@ -112,6 +131,11 @@ def format_seconds(value: float | None) -> str:
 def format_count(value: float) -> str:
     """Format a number of samples, which can be fractional if they have weights."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def keep_together(text: str) -> str:
+    """Put spaces that do not break around the signs of "p = 0.04", "p < 0.001" and "γ = 3"."""
+    return re.sub(r"\b([pγT]) ([=<]) (?=\d)", "\\1\u00a0\\2\u00a0", text)
 
 
 def format_parameters(values: Mapping[str, float]) -> str:

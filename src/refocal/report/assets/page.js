@@ -129,7 +129,8 @@
         for (const [key, text] of Object.entries(texts)) byId(`decision-${side}-${key}`).textContent = text;
       }
       const n = data.changed[i];
-      const changed = `${countText(n)} ${n === 1 ? "decision changes" : "decisions change"} (${percent(n / data.total)}).`;
+      const verb = n === 1 ? "decision changes" : "decisions change";
+      const changed = n ? `${countText(n)} ${verb} (${percent(n / data.total)}).` : "No decision changes.";
       if (data.compared) byId("decisions-changed").textContent = changed;
       slider.setAttribute("aria-valuetext", shown);
       byId("threshold-now").textContent = shown;
@@ -184,7 +185,8 @@
       }
       drawDiagram(byId("live"), result.diagram);
       drawMap(gamma, temperature);
-      const symbols = `γ = ${Number(gamma.toPrecision(4))}, T = ${Number(temperature.toPrecision(4))}`.replace("-", "−");
+      const [g, t] = [gamma, temperature].map((value) => String(Number(value.toPrecision(4))).replace("-", "−"));
+      const symbols = `γ\u00a0=\u00a0${g}, T\u00a0=\u00a0${t}`;
       byId("now-where").textContent = symbols;
       byId("now-row").dataset.at = `${gamma} ${temperature}`;
       byId("reset").disabled = gamma === fitted.gamma && temperature === fitted.temperature;
