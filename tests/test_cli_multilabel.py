@@ -219,8 +219,9 @@ def test_what_does_not_work_is_rejected_before_any_work(words, message, task, ca
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("command", ["evaluate", "calibrate"])
-def test_engines_are_rejected(command, task, capsys):
-    write("a.npz")
+def test_engines_are_rejected_before_they_start(command, task, capsys, monkeypatch):
+    write("a.npz", split=np.array(["val", "test"])[np.arange(ROWS) % 2])
+    monkeypatch.setattr("refocal.scale.engines.LocalEngine", lambda _: pytest.fail("an engine starts"))
     message = (
         "--engine does not work with multi-label predictions" if task else "a.npz is multi-label, which is not read"
     )

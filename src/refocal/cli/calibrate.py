@@ -27,6 +27,7 @@ from refocal.cli.questions import add_questions, load_costs, read_questions, rej
 if TYPE_CHECKING:
     from refocal.cli.data_sets import Source
     from refocal.scale.engines import Engine
+    from refocal.scale.parts import RowReader
     from refocal.scale.selecting import Rows
 
 _EXAMPLES = """\
@@ -167,8 +168,9 @@ def _run_blocks(options: Namespace, val: Source, test: Source | None, settings: 
     default = read_default("refocal.report.cross_fitting:cross_calibrate", "seed")
     seed = default if options.seed is None else options.seed
     engine = engine_settings(options)
+    reader = _open_val(options, val, test)
     with track() as progress, open_engine(**engine, progress=progress.show_files) as running:
-        fitted, measured, protocol = _divide(options, running, val, test, seed)
+        fitted, measured, protocol = _divide(options, running, reader, val, test, seed=seed)
         _check_loss(options, fitted.reader.form.columns)
         selection, report = select_and_report(
             running,
@@ -183,18 +185,28 @@ def _run_blocks(options: Namespace, val: Source, test: Source | None, settings: 
     show_written(options, selection, replace(report, protocol=" ".join(filter(None, (protocol, report.protocol)))))
 
 
-def _divide(options: Namespace, engine: Engine, val: Source, test: Source | None, seed: int) -> tuple[Rows, Rows, str]:
+def _open_val(options: Namespace, val: Source, test: Source | None) -> RowReader:
+    """Find out how the files to fit to are read; this rejects multi-label files before an engine starts."""
+    from refocal.cli.inputs import choose_columns
+    from refocal.scale.parts import RowReader, find_files, require_form
+
+    others = () if test is None else find_files(test.files)
+    return RowReader(require_form(find_files(val.files), choose_columns(options), data_set=others), finite=True)
+
+
+def _divide(
+    options: Namespace, engine: Engine, reader: RowReader, val: Source, test: Source | None, *, seed: int
+) -> tuple[Rows, Rows, str]:
     """Choose the rows to fit to and the rows to measure on; and say so if they are chosen at random."""
     from refocal.cli.inputs import choose_columns, needs_division
     from refocal.report.cross_fitting import check_holdout
     from refocal.scale.parts import RowReader, find_files, require_form
     from refocal.scale.selecting import Rows, find_splits
 
-    files, columns = find_files(val.files), choose_columns(options)
-    others = () if test is None else find_files(test.files)
-    reader = RowReader(require_form(files, columns, data_set=others), finite=True)
+    files = find_files(val.files)
     if test is not None:
-        form = require_form(others, columns, data_set=files)
+        others = find_files(test.files)
+        form = require_form(others, choose_columns(options), data_set=files)
         reader.form.check(form._replace(weighted=reader.form.weighted))
         if not reader.form.split and set(files) & set(others):
             msg = f"{val.name} and {test.name} must not share files, both have {min(set(files) & set(others))}"

@@ -162,11 +162,12 @@ def _measure_blocks(options: Namespace, source: Source, progress: Tracker) -> It
     files = find_files(source.files)
     columns = inputs.choose_columns(options)
     form = require_form(files, columns)
+    reader = RowReader(form)  # rejects multi-label files before an engine starts
     engine: dict[str, Any] = {**engine_settings(options), "progress": progress.show_files}
     names = {options.split: source.name}
     if options.split is None and form.split:
         with open_engine(**engine) as running:
-            splits = find_splits(running, files, RowReader(form))
+            splits = find_splits(running, files, reader)
         inputs.check_splits(splits, source.name)
         if len(splits) > 1:
             names = {split: f"{source.name}: {split}" for split in splits}

@@ -127,7 +127,7 @@ class RowReader:
         if self.form.task == "multilabel":
             msg = (
                 f"{self.form.file} is multi-label, which is not read block by block: use evaluate_multilabel or "
-                "calibrate_multilabel, in commands no --engine and a larger --memory"
+                "calibrate_multilabel; in commands, leave out --engine"
             )
             raise ValueError(msg)
 
