@@ -11,12 +11,16 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit, logit, softmax
 
 from refocal import metrics, minimizer
-from refocal.report.record import Estimate, Method, Verdict
+from refocal.report.decisions import sweep_thresholds
+from refocal.report.multilabel_record import fails
+from refocal.report.multilabel_verdict import judge_together, write_multilabel_verdict
+from refocal.report.record import Estimate, Method, Report, Verdict
 from refocal.report.verdict import write_verdict
 from refocal.stats.binning import BINS, width_index
 
@@ -36,6 +40,7 @@ class Situation:
         name: What is wrong, or that nothing is.
         samples: Number of samples.
         draw: Function that draws the probabilities as given and the true ones: (N, K) each, or (N,) for P(y = 1).
+            Rows of a multi-label situation do not sum to 1.
         true: The regimes that would be true.
         culprits: Classes of which a verdict that something is wrong must name one.
     """
@@ -45,6 +50,11 @@ class Situation:
     draw: Draw
     true: frozenset[str]
     culprits: frozenset[int] = frozenset()
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether each class is a task of its own."""
+        return self.name.startswith("multi-label")
 
 
 def tempered(probs: np.ndarray, temperature: float) -> np.ndarray:
@@ -123,6 +133,20 @@ def by_predicted(probs: np.ndarray) -> np.ndarray:
     """Too sure where an even class is predicted, not sure enough where an odd one is."""
     even = (np.argmax(probs, axis=1) % 2 == 0)[:, None]
     return np.where(even, tempered(probs, 0.7), tempered(probs, 1.4))
+
+
+def labels_of(classes: int) -> Callable[[np.random.Generator, int], np.ndarray]:
+    """P(y = 1) of independent classes, from common to rare ones."""
+    return lambda rng, n: expit(1.5 * rng.standard_normal((n, classes)) + np.linspace(0.0, -4.0, classes))
+
+
+def one_label(index: int, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """Change the probabilities of one class."""
+
+    def change_one(probs: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(probs.shape[1]) == index, change(probs), probs)
+
+    return change_one
 
 
 def one_class(classes: int, index: int, factor: float) -> np.ndarray:
@@ -252,6 +276,30 @@ SITUATIONS = (
         WRONG,
     ),
     Situation("binary, wrong above 0.9 only", 10_000, truth_of(beta(1, 1), lambda p: np.where(p > 0.9, 0.8, p)), WRONG),
+    Situation("multi-label, calibrated, 20 classes", 4_000, given(labels_of(20)), RIGHT),
+    Situation("multi-label, calibrated, 20 classes, few samples", 200, given(labels_of(20)), RIGHT),
+    Situation("multi-label, calibrated, 80 classes", 4_000, given(labels_of(80)), RIGHT),
+    Situation(
+        "multi-label, 1 of 20 classes too high",
+        4_000,
+        given(labels_of(20), one_label(7, lambda p: expit(logit(p) + 0.8))),
+        HIGH,
+        frozenset({7}),
+    ),
+    Situation(
+        "multi-label, 1 of 20 classes too extreme",
+        4_000,
+        given(labels_of(20), one_label(0, lambda p: expit(logit(p) / 0.4))),
+        OVER,
+        frozenset({0}),
+    ),
+    Situation(
+        "multi-label, the rarest of 20 classes 3 times too high",
+        4_000,
+        given(labels_of(20), one_label(19, lambda p: expit(logit(p) + 1.2))),
+        HIGH,
+        frozenset({19}),
+    ),
 )
 
 
@@ -260,20 +308,82 @@ def measure_truth(situation: Situation) -> tuple[float, float]:
     rng = np.random.default_rng(99)
     classes = situation.draw(rng, 1)[0].size
     probs, eta = situation.draw(rng, 4_000_000 // max(10, classes))
+    if situation.multilabel:
+        of_classes = [_measure_errors(probs[:, k], eta[:, k]) for k in range(classes)]
+        return max(ece for ece, _ in of_classes), max(gap for _, gap in of_classes)
     if probs.ndim == 1:
-        confidence, chance, gaps = probs, eta, np.array([np.mean(probs - eta)])
-    else:
-        rows, top = np.arange(len(probs)), np.argmax(probs, axis=1)
-        confidence, chance, gaps = probs[rows, top], eta[rows, top], np.mean(probs - eta, axis=0)
+        return _measure_errors(probs, eta)
+    rows, top = np.arange(len(probs)), np.argmax(probs, axis=1)
+    ece, _ = _measure_errors(probs[rows, top], eta[rows, top])
+    return ece, float(np.abs(np.mean(probs - eta, axis=0)).max())
+
+
+def _measure_errors(confidence: np.ndarray, chance: np.ndarray) -> tuple[float, float]:
+    """The true ECE of claims, and the error of their mean."""
     sums = np.bincount(width_index(confidence, bins=BINS), weights=confidence - chance, minlength=BINS)
-    return float(np.abs(sums).sum() / len(probs)), float(np.abs(gaps).max())
+    return float(np.abs(sums).sum() / len(confidence)), float(np.abs(np.mean(confidence - chance)))
 
 
-def judge(probs: np.ndarray, labels: np.ndarray) -> tuple[Verdict, metrics.Diagnosis]:
+class Judgment(NamedTuple):
+    """A verdict, the classes that it names, and the errors that it says would have been seen."""
+
+    verdict: Verdict
+    named: frozenset[int]
+    detectable: float
+    detectable_frequency: float
+
+
+def judge(probs: np.ndarray, labels: np.ndarray) -> Judgment:
     """The verdict of a report on these probabilities as given."""
-    task = "binary" if probs.ndim == 1 else "multiclass"
-    found = metrics.diagnose(probs, labels, task=task)
+    method, found = measure(probs, labels, task="binary" if probs.ndim == 1 else "multiclass")
+    names = [str(index) for index in range(2 if probs.ndim == 1 else probs.shape[1])]
+    settings = {"samples": len(labels), "changed": 0.0, "gamma": None, "below": None, "alone": True}
+    verdict = write_verdict(method, method, class_names=names, **settings)
+    named = frozenset(gap.index for check in found.checks for gap in check.classes)
+    return Judgment(verdict, named, found.detectable, found.detectable_frequency)
+
+
+def judge_labels(probs: np.ndarray, labels: np.ndarray) -> Judgment:
+    """The verdict of a multi-label report on these probabilities as given."""
+    classes, names = probs.shape[1], [str(index) for index in range(probs.shape[1])]
+    reports = []
+    for index, name in enumerate(names):
+        own, answers = probs[:, index], labels[:, index]
+        method, _ = measure(own, answers, task="binary", among=classes)
+        reports.append(
+            Report(
+                source="",
+                samples=len(labels),
+                total_weight=len(labels),
+                task="binary",
+                classes=2,
+                class_names=(f"not {name}", name),
+                shown_classes=(),
+                verdict=None,
+                rule=None,
+                methods=(method,),
+                changes=(),
+                slider=None,
+                versions={},
+                thresholds=sweep_thresholds([np.stack([1 - own, own], axis=1)], answers, None),
+            )
+        )
+    judged = judge_together(reports, [0.0] * classes, tried=[False] * classes)
+    verdict = write_multilabel_verdict(judged, names, tried=False, unfitted=())
+    found = [report.given.diagnosis for report in judged]
+    return Judgment(
+        verdict,
+        frozenset(index for index, report in enumerate(judged) if fails(report.given)),
+        max(each.detectable for each in found),
+        max(each.detectable_frequency for each in found),
+    )
+
+
+def measure(probs: np.ndarray, labels: np.ndarray, *, task: str, among: int = 1) -> tuple[Method, metrics.Diagnosis]:
+    """The method of a report on these probabilities as given, without what no verdict needs."""
+    found = metrics.diagnose(probs, labels, task=task, among=among)
     measures = {name: Estimate(getattr(metrics, name)(probs, labels, task=task)) for name in ("ece", "nll")}
+    measures["debiased_ece"] = Estimate(metrics.ece(probs, labels, task=task, debias=True))
     method = Method(
         name="given",
         title="As given",
@@ -288,9 +398,7 @@ def judge(probs: np.ndarray, labels: np.ndarray) -> tuple[Verdict, metrics.Diagn
         histogram=None,
         class_diagrams=(),
     )
-    names = [str(index) for index in range(2 if probs.ndim == 1 else probs.shape[1])]
-    settings = {"samples": len(labels), "changed": 0.0, "gamma": None, "below": None, "alone": True}
-    return write_verdict(method, method, class_names=names, **settings), found
+    return method, found
 
 
 @dataclass(frozen=True)
@@ -312,16 +420,15 @@ def simulate(situation: Situation, *, repeats: int, seed: int = 0) -> Rates:
     regimes, named, stated = [], [], []
     for _ in range(repeats):
         probs, eta = situation.draw(rng, situation.samples)
-        if eta.ndim == 1:
-            labels = (rng.random(len(eta)) < eta).astype(np.int64)
+        if eta.ndim == 1 or situation.multilabel:
+            labels = (rng.random(eta.shape) < eta).astype(np.int64)
         else:
             labels = np.minimum((rng.random((len(eta), 1)) > np.cumsum(eta, axis=1)).sum(axis=1), eta.shape[1] - 1)
-        verdict, found = judge(probs, labels)
-        regimes.append(verdict.regime)
+        found = (judge_labels if situation.multilabel else judge)(probs, labels)
+        regimes.append(found.verdict.regime)
         stated.append((found.detectable, found.detectable_frequency))
-        if verdict.regime in WRONG:
-            classes = {gap.index for check in found.checks for gap in check.classes}
-            named.append(not situation.culprits or bool(classes & situation.culprits))
+        if found.verdict.regime in WRONG:
+            named.append(not situation.culprits or bool(found.named & situation.culprits))
     detectable, frequency = np.median(stated, axis=0)
     return Rates(
         trusted=regimes.count("calibrated") / repeats,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ SPEC.loader.exec_module(benchmark)
 
 REPEATS = 5
 MOST = 5_000  # samples
-SMALL = [situation for situation in benchmark.SITUATIONS if "1,000 classes" not in situation.name]
+LABELS = {situation.name: situation for situation in benchmark.SITUATIONS if situation.multilabel}
+SMALL = [each for each in benchmark.SITUATIONS if "1,000 classes" not in each.name and not each.multilabel]
 CALIBRATED = [situation for situation in SMALL if situation.true == benchmark.RIGHT and situation.samples <= MOST]
 WRONG = [situation for situation in SMALL if situation.true <= benchmark.WRONG and situation.samples <= MOST]
 
@@ -42,6 +44,18 @@ def test_detectable_errors_are_not_trusted_and_named(situation):
     assert rates.trusted == 0
     assert rates.true >= 0.8
     assert not situation.culprits or rates.named == 1
+
+
+def test_false_alarms_over_20_classes_are_rare():
+    alarms = benchmark.simulate(LABELS["multi-label, calibrated, 20 classes, few samples"], repeats=10).alarm
+    assert stats.binomtest(round(10 * alarms), 10, 0.05, alternative="greater").pvalue > 0.001
+
+
+def test_one_bad_class_of_20_is_found_and_named():
+    for name in ("multi-label, 1 of 20 classes too high", "multi-label, 1 of 20 classes too extreme"):
+        situation = dataclasses.replace(LABELS[name], samples=1000)
+        rates = benchmark.simulate(situation, repeats=2)
+        assert (rates.alarm, rates.true, rates.named) == (1, 1, 1)
 
 
 def test_words_of_a_binary_verdict():
