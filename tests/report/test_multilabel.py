@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -223,7 +225,7 @@ def test_containers_and_weights():
     weights = np.where(np.arange(60) < 30, 2.0, 0.0)
     heavy = evaluate_multilabel(logits, labels, sample_weight=weights)
     half = evaluate_multilabel(logits[:30], labels[:30])
-    assert heavy.total_weight == 60
+    assert (heavy.samples, heavy.total_weight) == (30, 60)
     nll = [each.reports[0].given.measures["nll"].value for each in (heavy, half)]
     assert nll[0] == pytest.approx(nll[1])
     with pytest.raises(ValueError, match="the columns of labels must be in the order 'a', 'b', got 'b', 'a'"):
@@ -262,3 +264,12 @@ def test_one_label_per_class_points_to_the_multilabel_task(function, kind):
     logits, labels = draw(rows=40)
     with pytest.raises(ValueError, match=r"if a row can have several labels, use refocal\.evaluate_multilabel or ref"):
         function(logits, labels.astype(kind))
+
+
+def test_the_json_is_documented(report):
+    document = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    section = document.split("### MultilabelReport\n", 1)[1].split("\n### ", 1)[0]
+    documented = {
+        name for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    }
+    assert documented == set(json.loads(report.to_json()))

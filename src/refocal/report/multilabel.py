@@ -315,7 +315,7 @@ def _fit(
         "method": method,
         "gamma": None if gammas is None else _shorten(gammas),
         "alpha": None if alphas is None else _shorten(alphas),
-        "fitted_samples": len(data.scores),
+        "fitted_samples": len(data.scores) if data.weights is None else int(np.count_nonzero(data.weights)),
     }
     return MultilabelSelection(tuple(selections), data.names, data.input, unfitted, freeze(told))
 
@@ -356,7 +356,7 @@ def _measure(
     judged = judge_together(reports, changed, tried=tried)
     return MultilabelReport(
         source=source,
-        samples=len(data.scores),
+        samples=judged[0].samples,
         total_weight=judged[0].total_weight,
         class_names=data.names,
         reports=judged,

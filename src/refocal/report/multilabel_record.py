@@ -26,7 +26,7 @@ class MultilabelReport:
 
     Attributes:
         source: Where the predictions came from, such as a file name.
-        samples: Number of test samples.
+        samples: Number of test samples; rows of weight 0 do not count.
         total_weight: Sum of the sample weights; the number of samples if they have no weights.
         class_names: One name per class.
         reports: One report per class, on P(y = 1). They have no rows for a live section.
