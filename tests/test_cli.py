@@ -21,10 +21,10 @@ from help_texts import check_defaults, find_default, heavy_modules, list_parsers
 from refocal import cli, demo, report
 from refocal.calibrators import load
 from refocal.cli import explain
-from refocal.cli.data_sets import name_files
 from refocal.cli.defaults import read_default
 from refocal.cli.parser import build_parser
 from refocal.predictions import Predictions
+from refocal.scale.file_names import name_files
 
 SIGMOID = ("--loss", "sigmoid-focal", "--gamma", "2")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from refocal import cli, scale
-from refocal.calibrators import TemperatureScaling, load
-from refocal.predictions import ColumnChoice, PredictionsWarning
+from refocal.calibrators import FocalPosterior, TemperatureScaling, load
+from refocal.predictions import ColumnChoice, Predictions, PredictionsWarning
 
 ROWS = 300
 CHOSEN = ("--label", "churned", "--prob", "churn_probability")
@@ -188,3 +189,76 @@ def test_rounded_probabilities_are_said_once(suffix, capsys):
     shown, said = run(capsys, "evaluate", f"a.{suffix}", "--json")
     assert said == f"refocal: a.{suffix}: probabilities sum to 1 only within rounding; rows are normalized\n"
     assert json.loads(shown)["samples"] == ROWS
+
+
+@pytest.mark.parametrize("labels", [["", "x", "-1"] * 100, [-1, 1, 1] * 100, ["a", "b", "c"] * 100, [0, 7, 1] * 100])
+def test_apply_needs_no_valid_labels(suffix, labels, capsys):
+    probs, _ = draw()
+    FocalPosterior(gamma=1.0, input="probs", classes=2).save("cal.json")
+    write(f"new.{suffix}", {"churned": labels, "p_spam": probs, "id": range(ROWS)})
+    options = ("--label", "churned", "--out")
+    _, said = run(capsys, "apply", "cal.json", f"new.{suffix}", *options, f"out.{suffix}")
+    assert said == f"refocal: new.{suffix}: probability of the second class: p_spam; kept as they are: id\n"
+    found = read(f"out.{suffix}")
+    assert list(found) == ["churned", "id", "prob_spam"]
+    assert list(map(str, found["churned"])) == list(map(str, labels))
+    _, said = run(capsys, "apply", "cal.json", f"ne*.{suffix}", *options, "folder", "--engine", "local")
+    assert said.startswith(f"refocal: new.{suffix}: probability of the second class")  # no absolute path
+    assert read(f"folder/new.{suffix}") == found
+
+
+def test_apply_to_npz_leaves_invalid_labels_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    FocalPosterior(gamma=1.0, input="probs", classes=2).save("cal.json")
+    np.savez("a.npz", probs=[0.25, 0.75, 0.5], labels=[0, 1, 9])
+    _, said = run(capsys, "apply", "cal.json", "a.npz", "--out", "b.npz")
+    wrong = "a.npz, labels, row 2: must be a whole number from 0 to 1, got 9"
+    assert said == f"refocal: labels are not written: {wrong}\n"
+    assert Predictions.read("b.npz").labels is None
+    np.savez("a.npz", probs=[0.25, 0.75, 0.5], labels=[0, 1, 1])
+    run(capsys, "apply", "cal.json", "a.npz", "--out", "c.npz")
+    assert Predictions.read("c.npz").labels.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("names", [("prob_1", "prob_0"), ("p_yes", "p_no"), ("prob_1", "probs")])
+def test_apply_replaces_older_scores_of_the_same_classes(suffix, names, capsys):
+    probs, labels = draw()
+    FocalPosterior(gamma=1.0, input="probs", classes=2).save("cal.json")
+    columns = {names[0]: probs, names[1]: 1 - probs, "prob_old": probs, "label": labels.astype(int)}
+    write(f"a.{suffix}", columns)
+    _, said = run(capsys, "apply", "cal.json", f"a.{suffix}", "--prob", names[0], "--out", f"b.{suffix}")
+    assert f"; not kept, because the new scores replace them: {names[1]}\n" in said
+    assert list(read(f"b.{suffix}")) == ["prob_old", "label", names[0].replace("p_", "prob_")]
+
+
+def test_labels_of_either_sign_as_people_type_them(suffix, capsys):
+    probs, labels = draw()
+    write(f"a.{suffix}", {"probs": probs, "label": np.where(labels, 1, -1)})
+    shown, said = run(capsys, "evaluate", f"a.{suffix}", "--json")
+    assert said == f"refocal: a.{suffix}: classes: -1, 1\n"
+    for options in (("--classes", "-1,1"), ("--classes=-1,1",)):
+        again, said = run(capsys, "evaluate", f"a.{suffix}", "--json", *options)
+        assert (said, ece(again)) == ("", ece(shown))
+
+
+def test_what_is_said_about_other_columns_is_true(suffix, capsys):
+    write(f"churn.{suffix}", churn())
+    _, said = run(capsys, "evaluate", f"churn.{suffix}", "--label", "churned", "--slice", "region", "--json")
+    guess = "probability of the second class: churn_probability; not used: customer_id; classes: no, yes"
+    assert said == f"refocal: churn.{suffix}: {guess}\n"
+    assert cli.main(["evaluate", f"churn.{suffix}", *CHOSEN, "--slice", "country"]) == 1
+    assert "got 'country'; columns: churned, customer_id, region\n" in capsys.readouterr().err
+    np.savez("a.npz", probs=[0.5, 0.25], labels=[0, 1])
+    for command in ("evaluate", "calibrate"):
+        assert cli.main([command, "a.npz", "--slice", "region"]) == 1
+        message = "--slice needs a column of a parquet or csv file, but a.npz is npz, which has none"
+        assert message in capsys.readouterr().err
+
+
+def test_notes_have_no_absolute_paths(suffix, capsys):
+    for part in ("a", "b"):
+        Path(part).mkdir()
+        write(f"{part}/churn.{suffix}", churn(ord(part)))
+    for files in ((f"a/churn.{suffix}", f"b/churn.{suffix}"), (f"?/churn.{suffix}",)):
+        _, said = run(capsys, "evaluate", *files, *CHOSEN, "--engine", "local", "--json")
+        assert said == f"refocal: a/churn.{suffix}: classes: no, yes\n"

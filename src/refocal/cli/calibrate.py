@@ -22,7 +22,7 @@ from refocal.cli.options import (
     add_option,
     check_numbers,
 )
-from refocal.cli.questions import add_questions, load_costs, read_questions, reject_questions
+from refocal.cli.questions import add_questions, check_slices, load_costs, read_questions, reject_questions
 
 if TYPE_CHECKING:
     from refocal.cli.data_sets import Source
@@ -118,6 +118,7 @@ def run(options: Namespace) -> None:
     test = None if options.test is None else find_source([options.test])
     files = [*val.files, *([] if test is None else test.files)]
     check_outputs(options, files)
+    check_slices(options, [file for source in (test or val,) for file in source.files])
     if options.engine is not None:
         reject_questions(options, "--engine reads block by block")
         _run_blocks(options, val, test, settings)
@@ -138,7 +139,8 @@ def run(options: Namespace) -> None:
     ask: Ask = (lambda _: {}) if is_multilabel else partial(read_questions, options, costs)
     with track() as progress:
         progress.step(f"reading {val.name}")
-        first, second = read_val_and_test(val, test, choose_columns(options), carry=bool(options.out or options.slice))
+        carry = bool(options.out) or options.slice or False
+        first, second = read_val_and_test(val, test, choose_columns(options), carry=carry)
         _check_loss(options, 1 if is_multilabel else max([1, *first.scores.shape[1:]]))
         if second is not None:
             _reject_holdout(options)

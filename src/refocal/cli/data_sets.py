@@ -34,28 +34,11 @@ def find_source(names: Sequence[str]) -> Source:
 
 def find_sources(options: Namespace, files: Sequence[str]) -> list[Source]:
     """Find the data sets of a command: one of all files, or each file for itself."""
+    from refocal.scale.file_names import name_files
+
     if is_data_set(options, files) or len(files) == 1:
         return [find_source(files)]
     return [Source(name, [file]) for name, file in zip(name_files(files), files, strict=True)]
-
-
-def name_files(files: Sequence[str]) -> list[str]:
-    """Name files by the shortest ends of their paths that tell them apart.
-
-    Example:
-        >>> name_files(["runs/a/test.npz", "runs/b/test.npz", "runs/b/val.npz"])
-        ['a/test.npz', 'b/test.npz', 'val.npz']
-    """
-    paths = [Path(os.path.abspath(file)).parts for file in files]
-
-    def name(path: tuple[str, ...]) -> str:
-        others = [other for other in paths if other != path]
-        for length in range(1, len(path)):
-            if all(other[-length:] != path[-length:] for other in others):
-                return "/".join(path[-length:])
-        return str(Path(*path))
-
-    return [name(path) for path in paths]
 
 
 def engine_settings(options: Namespace) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from refocal.cli.options import (
     add_option,
     check_numbers,
 )
-from refocal.cli.questions import add_questions, load_costs, read_questions, reject_questions
+from refocal.cli.questions import add_questions, check_slices, load_costs, read_questions, reject_questions
 
 if TYPE_CHECKING:
     from refocal.cli.comparison import Column
@@ -69,6 +69,7 @@ def run(options: Namespace) -> None:
     sources = data_sets.find_sources(options, options.files)
     files = [file for source in sources for file in source.files]
     check_outputs(options, files)
+    check_slices(options, files)
     if options.report and len(sources) > 1:
         msg = f"--report takes one file, got {len(sources)}"
         raise ValueError(msg)
@@ -142,7 +143,7 @@ def _read(options: Namespace, source: Source, files: Sequence[str], progress: Ca
     from refocal.cli.inputs import choose_columns, list_splits, read_source
 
     progress(f"reading {source.name}")
-    carry = bool(options.slice)
+    carry = options.slice or False
     predictions = read_source(source, choose_columns(options), split=options.split, carry=carry, data_set=files)
     splits = list_splits(predictions, source.name)
     if len(splits) < 2:

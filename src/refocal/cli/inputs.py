@@ -37,7 +37,7 @@ def read_source(
     columns: ColumnChoice | None = None,
     *,
     split: str | None = None,
-    carry: bool = False,
+    carry: bool | Sequence[str] = False,
     data_set: Sequence[str] = (),
 ) -> Predictions:
     """Read all predictions of a data set, which have labels, or those of one split.
@@ -46,7 +46,7 @@ def read_source(
         source: The files.
         columns: Their columns, where their names do not tell.
         split: The split to read; None for all rows.
-        carry: Whether to keep all columns, to write them again.
+        carry: Whether to keep all columns, to write them again; or which ones.
         data_set: Files whose labels mean the same.
     """
     others = [Path(file) for file in data_set]
@@ -61,9 +61,14 @@ def read_source(
 
 
 def _join_files(
-    files: Sequence[Path], columns: ColumnChoice | None, name: str, *, carry: bool, data_set: Sequence[Path]
+    files: Sequence[Path],
+    columns: ColumnChoice | None,
+    name: str,
+    *,
+    carry: bool | Sequence[str],
+    data_set: Sequence[Path],
 ) -> Predictions:
-    form = require_form(files, columns, data_set=data_set)
+    form = require_form(files, columns, data_set=data_set, carry=carry)
     parts: list[Predictions] = []
     for file in files:
         try:
@@ -102,7 +107,7 @@ def needs_division(splits: Sequence[str], name: str) -> bool:
 
 
 def read_val_and_test(
-    source: Source, other: Source | None, columns: ColumnChoice | None = None, *, carry: bool = False
+    source: Source, other: Source | None, columns: ColumnChoice | None = None, *, carry: bool | Sequence[str] = False
 ) -> tuple[Predictions, Predictions | None]:
     """Read the predictions to fit to and those to measure on.
 
@@ -110,14 +115,14 @@ def read_val_and_test(
         source: The files to fit to.
         other: The files to measure on; None if `source` holds both, as splits, or is all there is.
         columns: The columns of all files, where their names do not tell.
-        carry: Whether to keep all columns of the predictions to measure on, to write them again.
+        carry: Whether to keep all columns of the predictions to measure on, to write them again; or which ones.
 
     Returns:
         Both. The second is None if there are no others to measure on: `source` stands alone and has no splits.
     """
     val, test = source.name, None if other is None else other.name
     both = [*source.files, *([] if other is None else other.files)]  # their labels mean the same
-    first = read_source(source, columns, carry=carry and other is None, data_set=both)
+    first = read_source(source, columns, carry=carry if other is None else False, data_set=both)
     splits = [] if first.split is None else np.unique(first.split).tolist()
     if other is None and needs_division(splits, val):
         check_finite(first, val)

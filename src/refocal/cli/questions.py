@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,9 +76,17 @@ def reject_questions(options: Namespace, why: str) -> None:
             raise ValueError(msg)
 
 
+def check_slices(options: Namespace, files: Sequence[str]) -> None:
+    """Reject --slice for files without other columns, before any work."""
+    found = next((file for file in files if file.lower().endswith(".npz")), None)
+    if options.slice and found is not None:
+        msg = f"--slice needs a column of a parquet or csv file, but {found} is npz, which has none: save it as parquet"
+        raise ValueError(msg)
+
+
 def _read_slices(names: list[str], predictions: Predictions) -> dict[str, list[Any]]:
     carried = predictions.carried
-    known = [] if carried is None else list(carried.table.column_names)
+    known = [] if carried is None else list(dict.fromkeys([*carried.table.column_names, *carried.others]))
     for name in names:
         if name not in known:
             msg = f"--slice must name a column of a parquet or csv file, got {name!r}; columns: {', '.join(known)}"

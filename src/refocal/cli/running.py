@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from argparse import ArgumentParser, Namespace
@@ -12,6 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from refocal._documents import SkippedWarning
 from refocal._program import INTERRUPTED
 from refocal.cli.encoding import accept_any_encoding
+
+_NEGATIVE = re.compile(r"-[0-9]")
 
 
 def run(parser: ArgumentParser, arguments: Sequence[str] | None = None) -> int:
@@ -29,8 +32,9 @@ def run(parser: ArgumentParser, arguments: Sequence[str] | None = None) -> int:
     if not os.environ.get("COLUMNS", "").strip("0 "):  # 0 means unknown, but Rich would print nothing
         os.environ.pop("COLUMNS", None)
     try:
-        options = parser.parse_args(arguments)
-        options.words = [parser.prog, *(sys.argv[1:] if arguments is None else arguments)]
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        options = parser.parse_args(_join_negative(words))
+        options.words = [parser.prog, *words]
         from refocal.predictions.errors import PredictionsWarning  # not needed for --help
 
         with warnings.catch_warnings():
@@ -57,6 +61,17 @@ def run(parser: ArgumentParser, arguments: Sequence[str] | None = None) -> int:
         except OSError:  # Python would try again at exit, and complain
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _join_negative(words: Sequence[str]) -> list[str]:
+    """Join --classes with a value such as -1,1, which argparse would take for an option."""
+    found: list[str] = []
+    for word in words:
+        if found and found[-1] == "--classes" and _NEGATIVE.match(word):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _report(program: str, message: str) -> None:

@@ -53,8 +53,7 @@ def carry(batch: Any, header: Header) -> Carried:
     import pyarrow as pa
 
     table = pa.Table.from_batches([batch]).drop_columns(list(header.columns)).replace_schema_metadata(None)
-    others = tuple(name for name in header.others if name in table.column_names)
-    return Carried(table, header.label, others, header.per_class, header.positive)
+    return Carried(table, header.label, header.others, header.per_class, header.positive)
 
 
 def _labels(batch: Any, header: Header, coding: LabelCoding | None, place: Place) -> np.ndarray | None:

@@ -15,7 +15,7 @@ class Carried:
     Attributes:
         table: A pyarrow table with one row per sample. It holds the columns of labels, splits and weights, too.
         label: Its column of labels, if there is one.
-        others: Its columns that hold neither labels nor splits nor weights.
+        others: Columns of the file that hold neither labels nor splits nor weights. Not all of them may be kept.
         per_class: Whether the file has one column of scores per class, not one column of lists.
         positive: The class that a single column of scores is about, if its name tells.
     """

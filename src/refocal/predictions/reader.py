@@ -18,7 +18,7 @@ from refocal._rounding import normalize_rounded
 from refocal.predictions import checks, formats
 from refocal.predictions.checks import Columns, Task
 from refocal.predictions.column_choice import ColumnChoice
-from refocal.predictions.errors import Place, PredictionsError, PredictionsWarning
+from refocal.predictions.errors import PredictionsError, PredictionsWarning
 from refocal.predictions.labels import RawLabels
 from refocal.predictions.names import name_option
 from refocal.predictions.predictions import Predictions
@@ -42,6 +42,7 @@ class PredictionsReader:
         labels: Whether to read the labels. If not, they may be anything; carried labels are kept as they are.
         data_set: Other files with the same classes, see `Predictions.read`.
         warn: Whether to warn about guesses, see `Predictions.read`.
+        name: What warnings call the file. By default its path.
 
     Example:
         >>> import tempfile
@@ -69,12 +70,13 @@ class PredictionsReader:
         labels: bool = True,
         data_set: Sequence[Path] = (),
         warn: bool = True,
+        name: str | None = None,
     ) -> None:
         self.path = Path(path)
         self._choice = columns or ColumnChoice()
         self._format = formats.find_format(self.path)
         self._request = _make_request(self.path, self._choice, data_set, carry=carry)._replace(labels=labels)
-        self._warn = warn
+        self._warn, self._name = warn, name
         self._stack = ExitStack()
         self._blocks: Iterator[Predictions] | None = None
 
@@ -84,7 +86,7 @@ class PredictionsReader:
         self.size = opened.size
         self._coding = opened.classes.coding
         self.task = checks.name_task(tuple(self.size), multilabel=opened.classes.is_multilabel)
-        self._blocks = check_blocks(opened, self._choice, warn=self._warn)
+        self._blocks = check_blocks(opened, self._choice, warn=self._warn, name=self._name)
         return self
 
     def __exit__(
@@ -133,7 +135,9 @@ def _scan(paths: Sequence[Path], choice: ColumnChoice) -> Iterator[RawLabels]:
             return
 
 
-def check_blocks(opened: OpenFile, choice: ColumnChoice, *, warn: bool = True) -> Iterator[Predictions]:
+def check_blocks(
+    opened: OpenFile, choice: ColumnChoice, *, warn: bool = True, name: str | None = None
+) -> Iterator[Predictions]:
     """Check the blocks of an open file; all must have the same number of classes.
 
     Logits that look like probabilities are rejected, unless the choice of columns says that they are logits.
@@ -168,9 +172,9 @@ def check_blocks(opened: OpenFile, choice: ColumnChoice, *, warn: bool = True) -
         if form is None and multilabel and choice.task is None and checks.looks_exclusive(checked, opened.input):
             guesses.append(_EXCLUSIVE)
         if warn and form is None and guesses:
-            _say(place, "; ".join(guesses))
+            _say(name or str(place.path), "; ".join(guesses))
         if warn and normalized and not rounded:
-            _say(place, "probabilities sum to 1 only within rounding; rows are normalized")
+            _say(name or str(place.path), "probabilities sum to 1 only within rounding; rows are normalized")
         rounded = rounded or normalized
         form = classes
         task = checks.name_task(checked.scores.shape, multilabel=multilabel)
@@ -194,6 +198,6 @@ def _find_look(checked: Columns, *, multilabel: bool) -> str | None:
     return find_probability_look(checked.scores.reshape(-1) if multilabel else checked.scores)
 
 
-def _say(place: Place, guess: str) -> None:
+def _say(name: str, guess: str) -> None:
     # always from this line: Python then shows the same text once, however often the file is read
-    warnings.warn(f"{place.path}: {guess}", PredictionsWarning, stacklevel=1)
+    warnings.warn(f"{name}: {guess}", PredictionsWarning, stacklevel=1)

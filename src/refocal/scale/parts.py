@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +15,7 @@ from refocal._check import Input
 from refocal.predictions import ColumnChoice, Predictions, PredictionsReader
 from refocal.predictions.checks import Task
 from refocal.predictions.errors import NoRowsError, Place
+from refocal.scale.file_names import name_file
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
@@ -238,9 +239,15 @@ def _glob(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern, recursive=True) or glob.glob(os.path.join(glob.escape(folder), name)))
 
 
-def require_form(paths: Sequence[Path], columns: ColumnChoice | None = None, *, data_set: Sequence[Path] = ()) -> Form:
+def require_form(
+    paths: Sequence[Path],
+    columns: ColumnChoice | None = None,
+    *,
+    data_set: Sequence[Path] = (),
+    carry: bool | Collection[str] = False,
+) -> Form:
     """Read the form of the first file that has rows; raises if no file has any. For the arguments see `find_form`."""
-    form = find_form(paths, columns, data_set=data_set)
+    form = find_form(paths, columns, data_set=data_set, carry=carry)
     if form is None:
         msg = f"{count_files(paths)} no rows"
         raise ValueError(msg)
@@ -263,7 +270,7 @@ def find_form(
     columns: ColumnChoice | None = None,
     *,
     data_set: Sequence[Path] = (),
-    carry: bool = False,
+    carry: bool | Collection[str] = False,
     labels: bool = True,
 ) -> Form | None:
     """Read the form of the first file that has rows; None if no file has any.
@@ -271,10 +278,11 @@ def find_form(
     If the labels of that file do not tell the classes, those of the other files and of `data_set` are read, too. For
     `carry` and `labels` see `PredictionsReader`.
     """
+    every = [*paths, *data_set]
     for path in paths:
         try:
             with PredictionsReader(
-                path, columns=columns, data_set=[*paths, *data_set], carry=carry, labels=labels
+                path, columns=columns, data_set=every, carry=carry, labels=labels, name=name_file(path, every)
             ) as blocks:
                 first = next(iter(blocks))
         except NoRowsError:
