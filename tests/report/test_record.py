@@ -12,7 +12,7 @@ import pytest
 
 import sample
 from refocal.metrics import diagnosis
-from refocal.report import answers, record
+from refocal.report import answers, record, saving
 from refocal.report.record import Slider
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
@@ -53,8 +53,8 @@ def test_documented_keys_are_the_ones_written():
     modules = {**vars(diagnosis), **vars(record), **vars(answers)}
     records = {name for name, value in modules.items() if dataclasses.is_dataclass(value) and name != "Sample"}
     assert records == set(keys)
-    assert written["schema"] == record.SCHEMA
-    assert f"JSON, schema version {record.SCHEMA}" in DOCUMENT.read_text(encoding="utf-8")
+    assert written["schema"] == saving.SCHEMA
+    assert f"JSON, schema version {saving.SCHEMA}" in DOCUMENT.read_text(encoding="utf-8")
     assert f"{record.SLIDER_LOGITS:,}" in DOCUMENT.read_text(encoding="utf-8")
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refocal._files import write_text
 from refocal.metrics.diagnosis import FALSE_ALARM
-from refocal.report.record import SCHEMA, Method, Report, Verdict, to_plain
+from refocal.report.record import Method, Report, Verdict
+from refocal.report.saving import require_calibrator, save_report, write_json
 
 if TYPE_CHECKING:
     from refocal.calibrators import MultilabelCalibrator
@@ -71,28 +70,25 @@ class MultilabelReport:
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the page (.html) or the record (.json). An interrupted write leaves no file."""
-        suffix = Path(path).suffix
-        if suffix == ".html":
+
+        def render() -> str:
             from refocal.report.multilabel_page import render_multilabel_page
 
-            write_text(path, render_multilabel_page(self), overwrite=overwrite)
-        elif suffix == ".json":
-            write_text(path, self.to_json(), overwrite=overwrite)
-        else:
-            msg = f"path must end in .html or .json, got {str(path)!r}"
-            raise ValueError(msg)
+            return render_multilabel_page(self)
+
+        save_report(path, render=render, serialize=self.to_json, overwrite=overwrite)
 
     def to_torch(self) -> Any:
         """Export the calibrators as a PyTorch module that maps scores (..., K) to probabilities (..., K)."""
-        return self._fitted().to_torch()
+        return require_calibrator(self.calibrator, fit="calibrate_multilabel").to_torch()
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the calibrators as an ONNX graph that maps scores (batch, K) to "probabilities" (batch, K)."""
-        self._fitted().to_onnx(Path(path))
+        require_calibrator(self.calibrator, fit="calibrate_multilabel").to_onnx(Path(path))
 
     def to_json(self) -> str:
         """Serialize the report in ASCII, with its schema version. NaN and infinite numbers become null."""
-        return json.dumps({"schema": SCHEMA, **to_plain(self)}, allow_nan=False)
+        return write_json(self)
 
     def __str__(self) -> str:
         """The answer and a short table of the worst classes, as plain text."""
@@ -113,15 +109,6 @@ class MultilabelReport:
         from refocal.report.multilabel_page import render_multilabel_notebook
 
         return render_multilabel_notebook(self)
-
-    def _fitted(self) -> MultilabelCalibrator:
-        if self.calibrator is None:
-            msg = (
-                "this report has no calibrator to export, because nothing was fitted: fit one with "
-                "refocal.calibrate_multilabel(scores, labels) and use its report"
-            )
-            raise ValueError(msg)
-        return self.calibrator
 
 
 def fails(method: Method) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refocal import _check
-from refocal._files import write_text
 from refocal.metrics.diagnosis import Diagnosis
+from refocal.report.saving import require_calibrator, save_report, write_json
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
     from refocal.report.answers import CostDecisions, Subgroup, ThresholdDecisions
 
-SCHEMA = 1
 SLIDER_LOGITS = 400_000  # rows x classes; as text they take 2.2 MB of a page
 
 
@@ -242,24 +239,21 @@ class Report:
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the page (.html) or the record (.json). An interrupted write leaves no file."""
-        suffix = Path(path).suffix
-        if suffix == ".html":
-            from refocal.report.page import save_page
 
-            save_page(self, path, overwrite=overwrite)
-        elif suffix == ".json":
-            write_text(path, self.to_json(), overwrite=overwrite)
-        else:
-            msg = f"path must end in .html or .json, got {str(path)!r}"
-            raise ValueError(msg)
+        def render() -> str:
+            from refocal.report.page import render_page
+
+            return render_page(self)
+
+        save_report(path, render=render, serialize=self.to_json, overwrite=overwrite)
 
     def to_torch(self) -> Any:
         """Export the recommended calibrator as a PyTorch module that maps scores (..., K) to probabilities."""
-        return self._fitted().to_torch()
+        return require_calibrator(self.calibrator, fit="calibrate").to_torch()
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the recommended calibrator as an ONNX graph that maps scores (batch, K) to "probabilities"."""
-        self._fitted().to_onnx(Path(path))
+        require_calibrator(self.calibrator, fit="calibrate").to_onnx(Path(path))
 
     def __str__(self) -> str:
         """The answer and a short table of the methods, as plain text."""
@@ -280,32 +274,9 @@ class Report:
 
         return render_notebook(self)
 
-    def _fitted(self) -> Calibrator:
-        if self.calibrator is None:
-            msg = (
-                "this report has no calibrator to export, because nothing was fitted: fit one with "
-                "refocal.calibrate(scores, labels) and use its report"
-            )
-            raise ValueError(msg)
-        return self.calibrator
-
     def to_json(self) -> str:
         """Serialize the report in ASCII, with its schema version. NaN and infinite numbers become null."""
-        return json.dumps({"schema": SCHEMA, **to_plain(self)}, allow_nan=False)
-
-
-def to_plain(value: Any) -> Any:
-    """Convert a record to values that JSON can hold."""
-    if dataclasses.is_dataclass(value):
-        written = (each for each in dataclasses.fields(value) if each.metadata.get("json", True))
-        return {each.name: to_plain(getattr(value, each.name)) for each in written}
-    if isinstance(value, Mapping):
-        return {key: to_plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [to_plain(item) for item in value]
-    if isinstance(value, (float, np.floating)):
-        return float(value) if np.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value
+        return write_json(self)
 
 
 def freeze(values: Mapping[str, Any]) -> Mapping[str, Any]:
