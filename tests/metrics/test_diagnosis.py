@@ -246,3 +246,9 @@ def test_only_the_five_worst_classes_have_a_range():
 def test_labels_of_a_multi_label_task_are_diagnosed_one_by_one():
     with pytest.raises(ValueError, match="diagnose the labels of a multi-label task one by one"):
         metrics.diagnose(np.full((4, 2), 0.5), np.eye(4, 2, dtype=int), task="multilabel")
+
+
+@pytest.mark.parametrize(("among", "error"), [(0, ValueError), (1.5, TypeError)])
+def test_the_number_of_diagnoses_is_checked_first(among, error):
+    with pytest.raises(error, match="among must be"):
+        metrics.diagnose(np.array([2.0]), np.array([0]), task="binary", among=among)

@@ -55,6 +55,25 @@ def test_certain_claims_fail_if_they_come_false_and_tell_nothing_otherwise():
     assert combine(p_values, calibrated_sums.scale_shares()) == 0  # the group of certain claims sees the first outcome
 
 
+@pytest.mark.parametrize("heavy", [1.0, 30.0, 300.0])
+@pytest.mark.parametrize("hits", [5, 11, 13])
+def test_a_heavy_claim_that_is_nearly_certain_changes_nothing(heavy, hits):
+    """It has next to no variance, so the sum has the distribution of the other claims, whatever its weight."""
+    claims, weights = np.r_[1e-9, np.full(60, 0.3)], np.r_[heavy, np.ones(60)]
+    (found,) = sum_p_values(sum_levels(claims, np.r_[0, np.arange(60) < hits], weights), ALL)
+    assert found == pytest.approx(2 * stats.binom.cdf(hits, 60, 0.3), rel=0.01)
+
+
+def test_very_unequal_weights_raise_no_false_alarms():
+    rng, alarms = np.random.default_rng(0), 0
+    for _ in range(200):
+        claims, weights = rng.beta(0.1, 0.1, 200), np.exp(2 * rng.standard_normal(200))
+        sums = sum_levels(claims, rng.random(200) < claims, weights)
+        p_values = sum_p_values(sums, calibrated_sums.group_levels(sums))
+        alarms += combine(p_values, calibrated_sums.scale_shares()) <= 0.05
+    assert alarms <= 10  # 5% of 200
+
+
 def test_equal_weights_change_nothing():
     rng = np.random.default_rng(1)
     claims = rng.uniform(size=500)

@@ -157,6 +157,7 @@ def diagnose(
     if task == "multilabel":
         msg = "task must be 'multiclass' or 'binary': diagnose the labels of a multi-label task one by one"
         raise ValueError(msg)
+    together = _check.count(among, "among")
     sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
     events = sample.all_events()
     own = calibrated_sums.sum_levels(events.confidence.astype(np.float64), events.correct, events.weights)
@@ -165,7 +166,7 @@ def diagnose(
     binned = calibration_test(events.confidence, events.correct, sample_weight=events.weights, task="binary")
     checks.append(CalibrationCheck("bins", binned.p_value))
     adjusted = calibrated_sums.adjust_holm(np.array([check.p_value for check in checks]))
-    level = FALSE_ALARM / (len(checks) * _check.count(among, "among"))
+    level = FALSE_ALARM / (len(checks) * together)
     total = own.weight.sum()
     # claims of certainty have no variance, but an error rate below this can show no error in so many samples
     unseen = 1 - (1 - POWER) ** float(own.squared_weight.sum() / total**2)

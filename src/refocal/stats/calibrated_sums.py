@@ -109,7 +109,9 @@ def _tails(sums: LevelSums, members: np.ndarray) -> np.ndarray:
     residual = np.where(inside, sums.residual, 0.0).sum(axis=-1)
     # a negative residual of the outcomes is a positive one of their complements
     claim = np.where(residual[:, None] < 0, 1 - claim, claim)
-    lattice = (step * weight).sum(axis=-1) / weight.sum(axis=-1)
+    # the mean step of what can vary: a heavy claim that is nearly certain must not count
+    variance = count * step**2 * claim * (1 - claim)
+    lattice = (step * variance).sum(axis=-1) / variance.sum(axis=-1)
     target = np.abs(residual) - lattice / 2
     most = (weight * (1 - claim) * (claim > 0)).sum(axis=-1)
     # tilting by t turns the claim c into expit(logit(c) + step t)
@@ -137,6 +139,8 @@ def _tails(sums: LevelSums, members: np.ndarray) -> np.ndarray:
     density = np.exp(-(signed**2) / 2) / np.sqrt(2 * np.pi)
     with np.errstate(divide="ignore", invalid="ignore"):
         tail = scipy.special.ndtr(-signed) + density * (1 / spread - 1 / signed)
+    # with very unequal weights the correction can exceed the tail; Chernoff's bound holds always
+    tail = np.where(tail > 0, tail, np.exp(-(signed**2) / 2))
     tail = np.where(signed > 1e-4, tail, 0.5)
     return np.where(target >= most, 0.0, np.clip(2 * tail, 0.0, 1.0))
 
