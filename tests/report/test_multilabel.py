@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -264,12 +262,3 @@ def test_one_label_per_class_points_to_the_multilabel_task(function, kind):
     logits, labels = draw(rows=40)
     with pytest.raises(ValueError, match=r"if a row can have several labels, use refocal\.evaluate_multilabel or ref"):
         function(logits, labels.astype(kind))
-
-
-def test_the_json_is_documented(report):
-    document = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
-    section = document.split("### MultilabelReport\n", 1)[1].split("\n### ", 1)[0]
-    documented = {
-        name for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
-    }
-    assert documented == set(json.loads(report.to_json()))

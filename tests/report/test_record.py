@@ -12,7 +12,7 @@ import pytest
 
 import sample
 from refocal.metrics import diagnosis
-from refocal.report import answers, record, saving
+from refocal.report import answers, evaluate_multilabel, multilabel_record, record, saving
 from refocal.report.record import Slider
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
@@ -47,10 +47,11 @@ def test_documented_keys_are_the_ones_written():
         "SubgroupCalibration": written["slices"][0]["given"],
         "CostDecisions": written["costs"],
         "CostOutcome": written["costs"]["given"],
+        "MultilabelReport": json.loads(evaluate_multilabel(np.eye(3)[[0, 1]], np.eye(3)[[0, 1]]).to_json()),
         "ThresholdDecisions": json.loads(sample.sample_report(200, 2).to_json())["thresholds"],
     }
     assert {name: list(example) for name, example in examples.items()} == keys
-    modules = {**vars(diagnosis), **vars(record), **vars(answers)}
+    modules = {**vars(diagnosis), **vars(record), **vars(answers), **vars(multilabel_record)}
     records = {name for name, value in modules.items() if dataclasses.is_dataclass(value) and name != "Sample"}
     assert records == set(keys)
     assert written["schema"] == saving.SCHEMA
