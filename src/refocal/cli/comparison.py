@@ -36,7 +36,7 @@ def test_pairs(columns: Sequence[Column], progress: Callable[[str], None]) -> li
 
     Args:
         columns: Predictions; those of one split, and those of files without splits, are for the same samples.
-        progress: Is told what is being done.
+        progress: Called with a description of each step.
 
     Returns:
         One record per test, for JSON.

@@ -98,7 +98,7 @@ def add_columns(command: Any) -> None:
     """Add the options that name columns of files."""
     group = command.add_argument_group(
         "columns",
-        "which columns of a file to use (npz: arrays); what is not given is guessed from their names, and said",
+        "which columns of a file to use (npz: arrays); what is not given is guessed from their names, and printed",
     )
     group.add_argument(
         "--label",
