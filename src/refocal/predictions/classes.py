@@ -244,6 +244,8 @@ def _order(found: list[str], classes: int, header: Header, place: Place) -> Clas
         _check_lone_column(header, place)
     elif classes == 2:
         values = [value for value in values if value != meant] + [meant]
+    if meant is None and tuple(value.lower() for value in reversed(values)) in OBVIOUS:
+        values = values[::-1]
     obvious = classes == 2 and (meant is not None or tuple(value.lower() for value in values) in OBVIOUS)
     how = "" if obvious else f" (in sorted order; change it with {name_option('classes')})"
     return Classes(LabelCoding(classes, tuple(values)), tuple(values), (f"classes: {describe_names(values)}{how}",))

@@ -13,7 +13,10 @@ from refocal.predictions.label_columns import find_columns, match_columns
 from refocal.predictions.names import describe_names, find_names, name_option
 from refocal.predictions.score_columns import choose_scores, guess_scores
 
-_LABELS = {"label", "labels", "y", "y_true", "target", "class", "true_label", "true_class", "ground_truth", "outcome"}
+_LABELS = {
+    *("label", "labels", "true_label", "class", "true_class", "y", "y_true", "y_test", "target", "outcome"),
+    *("ground_truth", "truth", "actual", "obs", "observed"),
+}
 
 
 @dataclass(frozen=True)

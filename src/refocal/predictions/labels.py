@@ -16,10 +16,11 @@ LabelKind = Literal["numbers", "booleans", "text"]
 WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,6})(?:\.0*)?")
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 BOOLEANS = ("false", "true")
-# pairs of labels whose second one is evidently the class that a probability is about; all are in sorted order
+# pairs of labels whose second one is evidently the class that a probability is about
 OBVIOUS = [
     BOOLEANS,
     *(("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"), ("absent", "present")),
+    *(("nein", "ja"), ("non", "oui"), ("no", "sí"), ("no", "si"), ("não", "sim"), ("benign", "malignant")),
 ]
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "null"}  # in lower case
 

@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 
 from refocal._check import Input
 from refocal.predictions.column_choice import ColumnChoice
-from refocal.predictions.errors import Place
+from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.labels import OBVIOUS
 from refocal.predictions.names import describe_names, find_names, name_option
 
-# a column of one class: a stem, a separator and the class, such as prob_0, p_cat or "logit cat"
-_CLASS_COLUMN = re.compile(r"((?:(logits?)|(?:probability|proba|probs?|p))[_. -])(.+)", re.IGNORECASE)
+# a column of one class: a stem, a separator and the class, such as prob_0, p_cat or "logit cat"; p0 as H2O writes it,
+# and .pred_cat as tidymodels does, beside the decision .pred_class
+_STEM = r"(?:logits?|probability|proba|probs?|p)(?:[_. -]|(?=[0-9]+$))|\.pred_(?!class$)"
+_CLASS_COLUMN = re.compile(rf"({_STEM})(.+)", re.IGNORECASE)
 _OWN_STEMS = ("logit_", "prob_")  # of refocal's own files
 _WORDS: dict[str, Input] = {"logit": "logits", "prob": "probs", "proba": "probs", "probability": "probs"}
 _KINDS = {"probs": "probability of the second class", "logits": "log-odds of the second class"}
-_PAIRED = {word: pair for pair in OBVIOUS for word in pair}
+_PAIRED = {word: pair for pair in reversed(OBVIOUS) for word in pair}
 _NUMBER = re.compile(r"0|-?[1-9][0-9]{0,6}")  # at most 7 digits: a name cannot ask for a huge number
 
 
@@ -66,7 +68,7 @@ def choose_scores(choice: ColumnChoice, names: Sequence[str], place: Place) -> S
         return ScoreColumns(input, tuple(columns), own, two, _positive(columns[0]))
     parsed = [_CLASS_COLUMN.fullmatch(name) for name in columns]
     if len(patterns) > 1 and len({found and found[1] for found in parsed}) == 1 and parsed[0]:
-        return order_classes(input, columns, [found[3] for found in parsed if found])
+        return order_classes(input, columns, [found[2] for found in parsed if found])
     return order_classes(input, columns, strip_pattern(columns, patterns))
 
 
@@ -81,7 +83,7 @@ def strip_pattern(columns: Sequence[str], patterns: Sequence[str]) -> list[str]:
 def _positive(column: str) -> str | None:
     """Return the class that a single column is about, if its name tells: prob_spam or no_probability."""
     if found := _CLASS_COLUMN.fullmatch(column):
-        return None if _NUMBER.fullmatch(found[3]) and found[3] != "0" else found[3]
+        return None if _NUMBER.fullmatch(found[2]) and found[2] != "0" else found[2]
     words = [word for word in re.split(r"[_. -]+", column) if word.lower() not in _WORDS]
     return words[0] if len(words) == 1 and words[0].lower() in _PAIRED else None
 
@@ -102,8 +104,9 @@ def guess_scores(names: Sequence[str], every: Sequence[str], place: Place, what:
     if what == "column":
         for name in names:
             if found := _CLASS_COLUMN.fullmatch(name):
-                groups.setdefault(found[1], []).append((name, found[3]))
+                groups.setdefault(found[1], []).append((name, found[2]))
     clear = {stem: members for stem, members in groups.items() if _is_clear(stem, members)}
+    groups = {stem: members for stem, members in groups.items() if stem in clear or not stem[-1].isalpha()}
     if clear:
         clear = {stem: members for stem, members in groups.items() if stem in clear or len(members) > 1}
     whole: list[Input] = [input for input in ("logits", "probs") if input in names]
@@ -133,15 +136,20 @@ def guess_scores(names: Sequence[str], every: Sequence[str], place: Place, what:
     if groups:
         return _take_group(*next(iter(groups.items())), place)
     if not ones:
-        listed = ", ".join(repr(name) for name in every[:10]) or "nothing"
-        one = "columns logit_0 ... or prob_0 ..., or one column" if what == "column" else "an array"
-        message = (
-            f"scores are missing: the file must have {one} 'logits' or 'probs', got {listed}; choose others with "
-            f"{name_option('prob')}, or with logit"
-        )
-        raise place.error(message)
+        raise _refuse_missing(every, place, what)
     name, input = ones[0]
     return ScoreColumns(input, (name,), positive=_positive(name), guess=f"{_KINDS[input]}: {name}")
+
+
+def _refuse_missing(names: Sequence[str], place: Place, what: str) -> PredictionsError:
+    listed = ", ".join(repr(name) for name in names[:10]) or "nothing"
+    one = "columns logit_0 ... or prob_0 ..., or one column" if what == "column" else "an array"
+    numbers = "; --prob '[0-9]*' for columns that are numbers" if what == "column" and {"0", "1"} <= set(names) else ""
+    message = (
+        f"scores are missing: the file must have {one} 'logits' or 'probs', got {listed}; choose others with "
+        f"{name_option('prob')}, or with logit{numbers}"
+    )
+    return place.error(message)
 
 
 def _is_clear(stem: str, members: Sequence[tuple[str, str]]) -> bool:
@@ -149,7 +157,10 @@ def _is_clear(stem: str, members: Sequence[tuple[str, str]]) -> bool:
     numbered = all(_NUMBER.fullmatch(each) for _, each in members)
     if len(members) == 1:
         return numbered and stem in _OWN_STEMS
-    return numbered or stem[:-1].lower() != "p"
+    if stem.strip("_. -").lower() != "p":
+        return True
+    numbers = sorted(int(each) for _, each in members) if numbered else []
+    return numbered and numbers in (list(range(len(numbers))), list(range(1, len(numbers) + 1)))  # not p5 and p95
 
 
 def _find_input(stem: str) -> Input:
