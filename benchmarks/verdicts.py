@@ -277,6 +277,7 @@ SITUATIONS = (
     ),
     Situation("binary, wrong above 0.9 only", 10_000, truth_of(beta(1, 1), lambda p: np.where(p > 0.9, 0.8, p)), WRONG),
     Situation("multi-label, calibrated, 20 classes", 4_000, given(labels_of(20)), RIGHT),
+    Situation("multi-label, calibrated, 5 classes, many samples", 20_000, given(labels_of(5)), RIGHT),
     Situation("multi-label, calibrated, 20 classes, few samples", 200, given(labels_of(20)), RIGHT),
     Situation("multi-label, calibrated, 80 classes", 4_000, given(labels_of(80)), RIGHT),
     Situation(

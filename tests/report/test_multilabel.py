@@ -96,6 +96,15 @@ def test_p_values_are_corrected_by_holm():
     assert many.detectable_frequency > one.detectable_frequency
 
 
+def test_errors_that_only_bins_show_are_found_among_many_classes():
+    rng = np.random.default_rng(0)
+    p = rng.random(10_000)
+    labels = rng.random(10_000) < np.clip(p + 0.06 * np.where(np.floor(15 * p) % 2, 1, -1), 0, 1)
+    found = diagnose(p, labels, task="binary", among=40)
+    assert [check.name for check in found.checks if 40 * check.p_value <= 0.05] == ["bins"]
+    assert 40 * diagnose(p, labels, task="binary").p_value > 0.05  # a thousand simulations do not tell
+
+
 def test_evaluate_fits_nothing():
     logits, labels = draw(rows=600)
     report = evaluate_multilabel(logits[:, [0, 3]], labels[:, [0, 3]])

@@ -11,6 +11,7 @@ import scipy
 
 from refocal import _check
 from refocal._check import Input
+from refocal.metrics.defaults import RESAMPLES
 from refocal.metrics.inputs import ArrayLike, Events, Sample, Task, concatenate_events, read
 from refocal.metrics.reliability import calibration_test
 from refocal.stats import calibrated_sums
@@ -19,6 +20,8 @@ from refocal.stats.calibrated_sums import LEVELS, LevelSums
 FALSE_ALARM = 0.05
 POWER = 0.95
 _DESCRIBED = 5  # classes whose worst range is looked for
+_SIMULATIONS = 3  # per smallest p-value that matters
+_MOST_SIMULATIONS = 100_000
 _ALL = np.ones((1, LEVELS), dtype=bool)
 _EDGES = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
 
@@ -163,10 +166,10 @@ def diagnose(
     own = calibrated_sums.sum_levels(events.confidence.astype(np.float64), events.correct, events.weights)
     by_class = own if sample.classes == 1 else _sum_classes(sample)
     checks = _check_binary(own) if sample.classes == 1 else _check_classes(sample, own, by_class)
-    binned = calibration_test(events.confidence, events.correct, sample_weight=events.weights, task="binary")
-    checks.append(CalibrationCheck("bins", binned.p_value))
+    level = FALSE_ALARM / ((len(checks) + 1) * together)
+    others_fail = min(check.p_value for check in checks) <= level
+    checks.append(CalibrationCheck("bins", _test_bins(events, level=0.0 if others_fail else level)))
     adjusted = calibrated_sums.adjust_holm(np.array([check.p_value for check in checks]))
-    level = FALSE_ALARM / (len(checks) * together)
     total = own.weight.sum()
     # claims of certainty have no variance, but an error rate below this can show no error in so many samples
     unseen = 1 - (1 - POWER) ** float(own.squared_weight.sum() / total**2)
@@ -214,6 +217,20 @@ def _check_binary(sums: LevelSums) -> list[CalibrationCheck]:
         CalibrationCheck("frequencies", float(np.nan_to_num(frequency[0], nan=1.0))),
         CalibrationCheck("probabilities", float(_test_groups(sums))),
     ]
+
+
+def _test_bins(events: Events, *, level: float) -> float:
+    """Test ECE. Among many tests, a small level needs more simulations: they run if nothing else settles the question.
+
+    The p-value stays valid: if it is below the smallest one of the first simulation, it is that of a second one.
+    """
+    data = (events.confidence, events.correct)
+    p_value = calibration_test(*data, sample_weight=events.weights, task="binary").p_value
+    smallest = 1 / (RESAMPLES + 1)
+    if p_value > smallest or not 0 < level < smallest:
+        return p_value
+    more = min(int(_SIMULATIONS / level), _MOST_SIMULATIONS)
+    return calibration_test(*data, sample_weight=events.weights, task="binary", resamples=more, seed=1).p_value
 
 
 def _check_classes(sample: Sample, confidence: LevelSums, by_class: LevelSums) -> list[CalibrationCheck]:
