@@ -111,44 +111,55 @@ def _say_remedy(given: Method, chosen: Method, regime: str, *, samples: int, alo
 
 def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> list[str]:
     """Say what failed and how large it is, or what would have been seen."""
-    tested = f"(tests of calibration: {say_p_value(found.p_value)})"
     binary = len(class_names) == 2
-    gap = found.predicted - found.observed
-    if binary:
-        off = f"{format_points(abs(gap))}{_say_factor(found)} too {'high' if gap > 0 else 'low'}"
-        means = f"{format_percent(found.predicted)} predicted, {format_percent(found.observed)} observed"
-        size = f"they are {off}: {means}" if found.failed("frequencies") else means
-        sentences = [f"On average, {size} {tested}."]
-    else:
-        sentences = [
-            f"On average they are {format_percent(found.predicted)} sure and {format_percent(found.observed)} right "
-            f"{tested}."
-        ]
+    sentences = [_say_means(found, binary=binary)]
     if found.p_value > FALSE_ALARM:
         return [*sentences, _say_detectable(found, binary=binary)]
     if binary and found.range.p_value <= FALSE_ALARM:
         sentences.append(_say_range(call_class(class_names[1]), found.range))
-    if (failed := found.failed("frequencies")) and failed.classes:
-        listed = "; ".join(
-            f"{call_class(class_names[each.index])} gets {format_percent(each.predicted)} on average and occurs "
-            f"{format_percent(each.observed)} of the time"
-            for each in failed.classes[:_NAMED]
-        )
-        sentences.append(f"Class frequencies are off: {listed}{_say_more(failed.classes)}.")
-    elif (failed := found.failed("classes")) and _are_few(failed.classes, found, len(class_names)):
-        worst = failed.classes[0]
-        assert worst.range is not None  # the first ones have it
-        sentences.append(_say_range(call_class(class_names[worst.index]), worst.range))
-        if len(failed.classes) > 1:
-            names = ", ".join(call_class(class_names[each.index]) for each in failed.classes[1 : 1 + _NAMED])
-            more = len(failed.classes) - 1 - _NAMED
-            sentences.append(f"The same test fails for {names}{f' and {more:,} more' if more > 0 else ''}.")
+    sentences += _say_failing_classes(found, class_names)
     low = given.measures["ece"].low
     if low is not None and low <= 0 and found.p_value < 0.001:
         sentences.append(
             "The interval of ECE reaches 0 although the tests are clear: they also look at the direction of the gaps"
             f"{'' if binary else ' and at each class'}, which ECE averages away."
         )
+    return sentences
+
+
+def _say_means(found: Diagnosis, *, binary: bool) -> str:
+    """Say what was predicted and observed on average."""
+    tested = f"(tests of calibration: {say_p_value(found.p_value)})"
+    predicted, observed = format_percent(found.predicted), format_percent(found.observed)
+    if not binary:
+        return f"On average they are {predicted} sure and {observed} right {tested}."
+    means = f"{predicted} predicted, {observed} observed"
+    if found.failed("frequencies"):
+        gap = found.predicted - found.observed
+        side = "high" if gap > 0 else "low"
+        means = f"they are {format_points(abs(gap))}{_say_factor(found)} too {side}: {means}"
+    return f"On average, {means} {tested}."
+
+
+def _say_failing_classes(found: Diagnosis, class_names: Sequence[str]) -> list[str]:
+    """Name the classes whose frequencies or probabilities are off."""
+    if (failed := found.failed("frequencies")) and failed.classes:
+        listed = "; ".join(
+            f"{call_class(class_names[each.index])} gets {format_percent(each.predicted)} on average and occurs "
+            f"{format_percent(each.observed)} of the time"
+            for each in failed.classes[:_NAMED]
+        )
+        return [f"Class frequencies are off: {listed}{_say_more(failed.classes)}."]
+    failed = found.failed("classes")
+    if failed is None or not _are_few(failed.classes, found, len(class_names)):
+        return []
+    worst, *others = failed.classes
+    assert worst.range is not None  # the first ones have it
+    sentences = [_say_range(call_class(class_names[worst.index]), worst.range)]
+    if others:
+        names = ", ".join(call_class(class_names[each.index]) for each in others[:_NAMED])
+        more = len(others) - _NAMED
+        sentences.append(f"The same test fails for {names}{f' and {more:,} more' if more > 0 else ''}.")
     return sentences
 
 

@@ -114,23 +114,9 @@ def _tails(sums: LevelSums, members: np.ndarray) -> np.ndarray:
     lattice = (step * variance).sum(axis=-1) / variance.sum(axis=-1)
     target = np.abs(residual) - lattice / 2
     most = (weight * (1 - claim) * (claim > 0)).sum(axis=-1)
-    # tilting by t turns the claim c into expit(logit(c) + step t)
     with np.errstate(divide="ignore"):
         log_claim, log_rest = np.log(claim), np.log1p(-claim)
-    odds = log_claim - log_rest
-
-    def slope(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        tilted = scipy.special.expit(odds + step * t[:, None])
-        return (weight * (tilted - claim)).sum(axis=-1), (count * step**2 * tilted * (1 - tilted)).sum(axis=-1)
-
-    low, high = np.zeros(len(target)), np.full(len(target), 800.0) / lattice
-    t = np.minimum(target / np.maximum(slope(low)[1], 1e-300), high / 2)
-    for _ in range(_ITERATIONS):
-        first, second = slope(t)
-        low, high = np.where(first < target, t, low), np.where(first < target, high, t)
-        proposal = t - _divide(first - target, second)
-        t = np.where((proposal > low) & (proposal < high), proposal, (low + high) / 2)
-    _, second = slope(t)
+    t, second = _find_tilt(weight, step, claim, log_claim - log_rest, target=target, lattice=lattice)
     uncertain = inside & (claim > 0) & (claim < 1)
     growth = np.logaddexp(log_rest, log_claim + step * t[:, None]) - step * claim * t[:, None]
     cumulants = np.where(uncertain, count * np.where(uncertain, growth, 0.0), 0.0).sum(axis=-1)
@@ -143,6 +129,45 @@ def _tails(sums: LevelSums, members: np.ndarray) -> np.ndarray:
     tail = np.where(tail > 0, tail, np.exp(-(signed**2) / 2))
     tail = np.where(signed > 1e-4, tail, 0.5)
     return np.where(target >= most, 0.0, np.clip(2 * tail, 0.0, 1.0))
+
+
+def _find_tilt(
+    weight: np.ndarray,
+    step: np.ndarray,
+    claim: np.ndarray,
+    odds: np.ndarray,
+    *,
+    target: np.ndarray,
+    lattice: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the tilt t at which the expected residual is the target, by bracketed Newton steps.
+
+    Tilting by t turns the claim c into expit(logit(c) + step t).
+
+    Args:
+        weight: Sums of weights, (R, LEVELS).
+        step: What one outcome adds to the sum, (R, LEVELS).
+        claim: Claimed probabilities, (R, LEVELS).
+        odds: Their log-odds, (R, LEVELS).
+        target: The residuals to reach, (R,).
+        lattice: The mean step, (R,).
+
+    Returns:
+        The tilts (R,), and the variances of the tilted sums (R,).
+    """
+
+    def expect(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        tilted = scipy.special.expit(odds + step * t[:, None])
+        return (weight * (tilted - claim)).sum(axis=-1), (weight * step * tilted * (1 - tilted)).sum(axis=-1)
+
+    low, high = np.zeros(len(target)), np.full(len(target), 800.0) / lattice
+    t = np.minimum(target / np.maximum(expect(low)[1], 1e-300), high / 2)
+    for _ in range(_ITERATIONS):
+        first, second = expect(t)
+        low, high = np.where(first < target, t, low), np.where(first < target, high, t)
+        proposal = t - _divide(first - target, second)
+        t = np.where((proposal > low) & (proposal < high), proposal, (low + high) / 2)
+    return t, expect(t)[1]
 
 
 def combine(p_values: np.ndarray, shares: np.ndarray) -> np.ndarray:
