@@ -118,7 +118,7 @@ def run(options: Namespace) -> None:
     test = None if options.test is None else find_source([options.test])
     files = [*val.files, *([] if test is None else test.files)]
     check_outputs(options, files)
-    check_slices(options, [file for source in (test or val,) for file in source.files])
+    check_slices(options, (test or val).files)
     if options.engine is not None:
         reject_questions(options, "--engine reads block by block")
         _run_blocks(options, val, test, settings)

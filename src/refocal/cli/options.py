@@ -127,7 +127,8 @@ def add_columns(command: Any) -> None:
     group.add_argument(
         "--classes",
         metavar="NAMES",
-        help="the label of each class, in the order of the classes and separated by commas, such as no,yes",
+        help="the label of each class as the file has it, in the order of the classes and separated by commas, such as "
+        "no,yes or -1,1",
     )
     group.add_argument(
         "--task",

@@ -119,8 +119,9 @@ def add_scores(columns: dict[str, Any], block: Predictions, scores: np.ndarray, 
     matrix = scores.reshape(len(block), -1)
     multilabel = block.task == "multilabel"
     names = block.class_names
-    if names is None and not multilabel and block.carried is not None and block.carried.positive is not None:
-        names = ("", block.carried.positive)
+    positive = None if block.carried is None else block.carried.positive
+    if names is None and not multilabel and positive is not None and matrix.shape[1] == 1:
+        names = ("", positive)
     for index, name in enumerate(name_outputs(matrix.shape[1], names, block.input, multilabel=multilabel)):
         if name in columns:
             message = f"column {name!r} is there already: rename it, or leave it out with {name_option('ignore')}"
