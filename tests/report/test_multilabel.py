@@ -137,6 +137,7 @@ def test_trusted_classes_and_too_few_data():
     assert both.verdict.sentences[0] == (
         "No sign of miscalibration: the probabilities of 1 of 2 classes can be trusted, and for 1 the data cannot tell."
     )
+    assert both.verdict.sentences[1].startswith("In the class that can be trusted, an error above ")
 
 
 def test_predictions_files_and_exports(calibration, report, tmp_path):

@@ -160,8 +160,8 @@ def _say_rest(
     trusted = [index for index in range(len(reports)) if index not in {*failing, *unclear}]
     if trusted:
         seen = max(_diagnosis(reports[index].given).detectable for index in trusted)
-        others = "In the other class" if len(trusted) == 1 else f"In the other {len(trusted):,} classes"
-        subject = others if failing or unclear else "In each class"
+        some = "class" if len(trusted) == 1 else f"{len(trusted):,} classes"
+        subject = f"In the {some} that can be trusted" if failing or unclear else "In each class"
         sentences.append(
             f"{subject}, an error above {format_points(seen)} (ECE, in an eighth of the samples or more) would have "
             f"been seen with {POWER:.0%} probability."
