@@ -86,7 +86,7 @@ def test_settings_are_checked_before_any_fit(monkeypatch):
     logits, labels = draw(50)
     with pytest.raises(ValueError, match=r"slices\['site'\] must have one value for each of 50 rows"):
         cross_calibrate(logits, labels, slices={"site": [1, 2]})
-    with pytest.raises(ValueError, match=r"costs must be .* \(\d+, \d+\)"):
+    with pytest.raises(ValueError, match=r"costs must have shape \(\d+, \d+\)"):
         cross_calibrate(logits, labels, costs=[[0.0]])
     with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
         cross_calibrate(logits, labels, seed=-1)
