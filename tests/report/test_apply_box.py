@@ -150,7 +150,7 @@ def test_a_command_is_repeated_with_save_unless_it_saved(fitted):
 
 def test_without_a_fit_the_box_says_how_to_fit(data):
     boxes = read_boxes(refocal.evaluate(*data))
-    assert boxes["Command line"].startswith("refocal calibrate val.npz --test test.npz")
+    assert boxes["Command line"].startswith("refocal calibrate val.npz \\\n  --test test.npz")
     assert "refocal.calibrate(val_scores, val_labels)" in boxes["Python"]
 
 

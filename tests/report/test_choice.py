@@ -134,3 +134,9 @@ def test_a_method_that_the_caller_named_has_no_rule():
     report = calibration.report(log_odds, labels)
     assert report.rule is None
     assert "was chosen" not in render_page(report)
+
+
+def test_a_small_difference_above_its_standard_error_is_written_out():
+    best = CrossValidated("focal-temperature", "Focal temperature scaling", 0.4748, 0.0, 0.0, 2)
+    near = CrossValidated("temperature", "Temperature scaling", 0.47485, 5e-5, 3e-5, 1)
+    assert "next, temperature scaling, 5.0e−05 ± 3.0e−05 higher" in Choice((best, near), best).rule

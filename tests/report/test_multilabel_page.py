@@ -99,7 +99,7 @@ def test_the_page_of_scores_as_given_has_no_after(given):
     assert "Recommended" not in body
     assert "class='before'" not in body
     assert "refocal.calibrate_multilabel(val_scores, val_labels)" in body
-    assert "refocal calibrate val.csv --test test.csv" in body
+    assert "refocal calibrate val.csv \\\n  --test test.csv" in body
 
 
 def test_calibrators_that_change_nothing_need_not_be_applied():

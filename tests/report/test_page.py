@@ -228,6 +228,8 @@ def test_map_is_the_identity_without_gamma_and_temperature():
 def test_a_page_of_one_method_says_one_way():
     page = render_page(evaluate(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])))
     assert "The scores as given." in page
+    assert "<table class='sortable single'>" in page
+    assert "Click a heading to sort" not in page
     assert "Nothing was fitted. Shown: <b class='after'><bdi>As given</bdi></b>" in page
     assert "ecommended" not in page.partition("<script")[0]
 

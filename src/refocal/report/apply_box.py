@@ -56,8 +56,8 @@ def build_multilabel_apply_box(report: MultilabelReport) -> str:
 def _show_fit(report: AnyReport, function: str) -> str:
     suffix = _suffix(report)
     fit = (
-        f"refocal calibrate val{suffix} --test test{suffix} \\\n"
-        f"  --report report.html --save cal.json{_columns(report)}"
+        f"refocal calibrate val{suffix} \\\n  --test test{suffix} --save cal.json \\\n"
+        f"  --report report.html{_columns(report)}"
     )
     probs = ', input="probs"' if _kind(report) == "probabilities" else ""
     python = (

@@ -108,5 +108,7 @@ class Choice:
 def _difference(method: CrossValidated) -> str:
     """The difference from the lowest NLL with its standard error."""
     if max(method.behind, method.error) < _SMALLEST:
+        if method.behind > method.error:  # small, but more than the rule allows: both numbers show it
+            return f"{method.behind:.1e} ± {method.error:.1e}".replace("-", "−")
         return f"less than {_SMALLEST:.4f}"
     return f"{method.behind:.4f} ± {method.error:.4f}"

@@ -227,16 +227,18 @@ def build_cell(content: str, value: float, series: str = "") -> str:
 def build_sortable(caption: str, head: list[tuple[str, str, str]], rows: list[Row], *, name: str) -> str:
     """A table that sorts. Its cells carry their headings, which a narrow screen shows beside them."""
     headings = "".join(
-        f"<th scope='col' class='{kind}' data-kind='{kind}'><button type='button' title='{escape_text(meaning)}'>"
+        f"<th scope='col' class='{kind}{'' if ' ' in label else ' whole'}' data-kind='{kind}'>"
+        f"<button type='button' title='{escape_text(meaning)}'>"
         f"{escape_text(label)}</button></th>"
         for label, kind, meaning in head
     )
+    single = " single" if len(rows) < 2 else ""  # nothing to sort
     labels = [f"<td data-label='{escape_text(label)}'" for label, _, _ in head]
     body = "".join(
         f"<tr{kind}>{''.join(cell.replace('<td', label, 1) for cell, label in zip(cells, labels, strict=True))}</tr>"
         for kind, cells in rows
     )
     return (
-        f"<div class='scroll' tabindex='0' role='region' aria-label='{name}'><table class='sortable'>"
+        f"<div class='scroll' tabindex='0' role='region' aria-label='{name}'><table class='sortable{single}'>"
         f"<caption><span>{caption}</span></caption><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
     )

@@ -230,7 +230,7 @@ def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, ch
     elif after.detectable > _TOO_MUCH:
         sentences.append(
             f"After it, no sign of miscalibration is left ({say_p_value(after.p_value)}), but only an error above "
-            f"{format_points(min(after.detectable, 1.0))} would have been seen."
+            f"{format_points(min(after.detectable, 1.0))} would have been seen reliably."
         )
     else:
         sentences.append(f"After it, no sign of miscalibration is left ({say_p_value(after.p_value)}).")
