@@ -231,6 +231,7 @@ def test_chosen_patterns(path):
     save(
         path, {"y": WORDS, "p_no": PROBS[:, 0], "p_yes": PROBS[:, 1], "yes score": PROBS[:, 1], "no score": PROBS[:, 0]}
     )
+    assert read(path, label="y", prob="p*").class_names == ("no", "yes")  # not _no and _yes
     found = read(path, label="y", prob="p_*")
     assert (found.class_names, found.labels.tolist()) == (("no", "yes"), LABELS)
     found = read(path, label="y", prob="* score")

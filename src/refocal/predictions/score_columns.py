@@ -77,7 +77,9 @@ def strip_pattern(columns: Sequence[str], patterns: Sequence[str]) -> list[str]:
     starts = [pattern.partition("*") for pattern in patterns]
     plain = len(patterns) == 1 and not re.search(r"[*?\[]", starts[0][0] + starts[0][2])
     head, tail = (len(starts[0][0]), len(starts[0][2])) if plain else (0, 0)
-    return [name[head : len(name) - tail] for name in columns]
+    classes = [name[head : len(name) - tail] for name in columns]
+    separated = plain and all(re.match(r"[_. -].", each) for each in classes)  # the pattern logit* for logit_0, logit_1
+    return [each[1:] for each in classes] if separated else classes
 
 
 def _positive(column: str) -> str | None:
