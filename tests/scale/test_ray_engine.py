@@ -299,5 +299,5 @@ def test_a_sample_has_the_same_rows_as_in_one_process(cluster, tmp_path):
     for report in (local, remote):
         measures = report["methods"][0].pop("measures")
         report["limits"] = {name: (estimate["low"], estimate["high"]) for name, estimate in measures.items()}
-    assert "of 2,5" in local["protocol"]
+    assert "sums over all 2,5" in local["protocol"]
     assert remote == local
