@@ -27,7 +27,14 @@ def accumulate(probs, labels):
     return accumulator.compute().brier
 
 
+def predict(probs, labels):
+    predictions = Predictions(probs, input="probs", labels=labels)
+    np.testing.assert_allclose(predictions.scores.sum(axis=1), 1, rtol=1e-6)
+    return predictions.scores[0, 0]
+
+
 USES = {
+    "Predictions": predict,
     "nll": metrics.nll,
     "ece": metrics.ece,
     "classwise_ece": metrics.classwise_ece,
@@ -61,13 +68,22 @@ def test_arrays_and_files_are_normalized_alike(tmp_path):
         read = Predictions.read(tmp_path / "p.csv")
     assert normalize_rounded(probs)[1]
     np.testing.assert_array_equal(read.scores, normalize_rounded(probs)[0])
+    with pytest.warns(UserWarning, match=WARNING):
+        made = Predictions(probs, input="probs")
+    np.testing.assert_array_equal(made.scores, read.scores)
+
+
+def test_multilabel_predictions_keep_sums_close_to_1():
+    probs, labels, _ = draw()
+    made = Predictions(probs, input="probs", labels=np.eye(4)[labels])
+    np.testing.assert_array_equal(made.scores, probs)
 
 
 @pytest.mark.parametrize("use", USES)
 def test_rows_that_no_rounding_explains_are_rejected(use):
     probs, labels, normalized = draw()
     for wrong in (normalized * 1.003, np.where(np.arange(60)[:, None] == 7, probs + 0.01, normalized)):
-        with pytest.raises(ValueError, match=r"rows of (scores|probs) must sum to 1 .*got .* in row \d"):
+        with pytest.raises(ValueError, match=r"(rows of (scores|probs)|probs, row \d+:) must sum to 1.* got .*"):
             USES[use](wrong, labels)
 
 

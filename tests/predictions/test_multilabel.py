@@ -70,7 +70,7 @@ def test_one_class_needs_the_task():
             {"scores": np.where(PROBS > 0, 1, -np.inf), "input": "logits", "labels": LABELS},
             "logits, class 2, row 2: must be finite",
         ),
-        ({"scores": PROBS}, "must sum to 1, got 1.5 .* choose with --task multilabel, in Python ColumnChoice.task='mu"),
+        ({"scores": PROBS}, "must sum to 1, got 1.5 .* if each class is a yes-or-no question, pass task='multilabel'"),
         (
             {"task": "binary", "input": "logits"},
             "task must be 'multilabel' or 'multiclass' for 3",

@@ -175,10 +175,8 @@ def _probs(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
     wrong = ~(np.abs(sums - 1) <= _check.sum_tolerance(matrix.dtype.itemsize * 8))
     if wrong.any():
         row = int(np.argmax(wrong))
-        message = (
-            f"must sum to 1, got {sums[row]} (are these logits?); if each class is a yes-or-no question, choose with "
-            f"{name_option('task multilabel')}"
-        )
+        remedy = "pass task='multilabel'" if place.path is None else f"choose with {name_option('task multilabel')}"
+        message = f"must sum to 1, got {sums[row]} (are these logits?); if each class is a yes-or-no question, {remedy}"
         raise place.error(message, column=place.name_scores("probs"), row=row)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from refocal import _check
 from refocal._check import Input
+from refocal._rounding import normalize_and_warn
 from refocal.predictions import checks
 from refocal.predictions.carried import Carried
 from refocal.predictions.checks import Columns, Task
@@ -25,14 +26,15 @@ class Predictions:
 
     Nothing is guessed from the values: `input` says whether scores are logits or probabilities. Scores of one column,
     shape (N,) or (N, 1), describe class 1 of two, by its log-odds (logits) or its probability (probs). They keep their
-    shape. Arrays are copied only if their dtype must change.
+    shape. Arrays are copied only if their dtype must change or rows are normalized.
 
     Multi-label predictions have labels of shape (N, K), 0 or 1 for each class. Each class is a yes-or-no question of
     its own: logits are its log-odds, and rows of probabilities need not sum to 1.
 
     Args:
         scores: float16, float32 or float64, shape (N, K). Logits are finite or -inf (masked), with at least one finite
-            value per row. Probabilities are non-negative, and each row sums to 1 to the precision of the dtype.
+            value per row. Probabilities are non-negative, and each row sums to 1 to the precision of the dtype. Rows
+            that are rounded to 2 to 5 decimals, and whose sums are off by no more than that explains, are normalized.
         input: "logits" or "probs". In a file, the name of the scores says which.
         labels: True classes, shape (N,), whole numbers from 0 to K - 1, stored as int64; multi-label: shape (N, K), 0
             or 1 or booleans, stored as int8. None if unknown.
@@ -45,6 +47,9 @@ class Predictions:
         source: The file that the predictions come from. Optional.
         carried: All columns of a parquet or csv file beside its scores, as `read(..., carry=True)` keeps them. `write`
             writes them again, in the place of labels, split and sample_weight. Optional.
+
+    Warns:
+        UserWarning: If rounded probabilities were normalized.
 
     Raises:
         PredictionsError: If the predictions break a rule. The message gives the rule and the row.
@@ -84,7 +89,10 @@ class Predictions:
         is_multilabel = self.task == "multilabel" or (
             self.task is None and self.labels is not None and checks.has_answers(self.labels.shape)
         )
-        self._store(checks.check_columns(self._columns(), self.input, place, multilabel=is_multilabel))
+        columns = self._columns()
+        if self.input == "probs" and not is_multilabel:
+            columns = columns._replace(scores=normalize_and_warn(columns.scores, "scores"))
+        self._store(checks.check_columns(columns, self.input, place, multilabel=is_multilabel))
         task = checks.name_task(self.scores.shape, multilabel=is_multilabel)
         if self.task not in (None, task):
             message = f"task must be 'multilabel' or {task!r} for {self.classes} classes, got {self.task!r}"

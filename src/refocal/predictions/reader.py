@@ -31,8 +31,8 @@ class PredictionsReader:
     Iterate over it once, inside its `with` block. Before the first block these attributes are known: `input`, `task`,
     `class_names`, `rows` (None for csv), `size`, the numbers of rows and columns of the unpacked scores, and `columns`,
     the choice that reads other files of the same data set in the same way. Blocks are checked when they are read, with
-    the same errors as `Predictions.read`. Scores with one column per class have the
-    same layout in memory as in the file, one class after another.
+    the same errors as `Predictions.read`. Scores with one column per class have the same layout in memory as in the
+    file, one class after another.
 
     Args:
         path: File to read: .npz, .parquet or .csv.
