@@ -179,6 +179,11 @@ def test_apply_rejects_other_classes_and_tasks(capsys):
     write("val.npz")
     message = "the calibrator is for multi-label scores, got --task multiclass: leave --task out, or use another"
     reject(capsys, message, "apply", "cal.json", "val.npz", "--out", "out.npz", "--task", "multiclass")
+    named = ("apply", "cal.json", "val.npz", "--out", "out.npz", "--classes", "cat,dog")
+    message = "the calibrator is for multi-label scores, whose columns name the classes: leave --classes out"
+    reject(capsys, message, *named)
+    message = "--classes does not work with multi-label predictions, whose columns name the classes: leave it out"
+    reject(capsys, message, *named, "--task", "multilabel")
     save("other.csv", {"logit_cat": [0.5, 1.5], "logit_cow": [2.5, -3.5]})
     message = "other.csv has scores of cat, cow, but the calibrator was fitted to cat, dog: name the columns alike"
     reject(capsys, message, "apply", "cal.json", "other.csv", "--out", "out.csv")
@@ -198,6 +203,8 @@ TASKS = [(), ("--task", "multilabel")]
     [
         ("evaluate a.csv --slice id", "--slice does not work with multi-label predictions: leave it out, or name the"),
         ("calibrate a.csv --slice id", "--slice does not work with multi-label predictions: leave it out, or name the"),
+        ("evaluate a.csv --classes cat,dog", "--classes does not work with multi-label predictions, whose columns"),
+        ("calibrate a.csv --classes cat,dog", "--classes does not work with multi-label predictions, whose columns"),
         ("calibrate a.csv --costs costs.json", "--costs does not work with multi-label predictions: leave it out"),
         ("evaluate a.csv --memory 1K", "multi-label predictions must be in memory, but a.csv would take about"),
         ("calibrate a.csv --memory 1K", "more than --memory 1.0K: raise it, or give fewer rows or classes"),

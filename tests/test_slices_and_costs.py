@@ -74,7 +74,7 @@ def test_many_classes_get_no_example_of_costs(table, capsys):
     [
         ("--slice must name a column", "--slice", "x"),
         ("--costs must have 2 rows of 2 costs", "--slice", "region", "--costs", "three.json"),
-        (r"slices\['id'\] must have at most 100 different values, got", "--slice", "id"),
+        (r"--slice id must have at most 100 different values, got", "--slice", "id"),
     ],
 )
 @pytest.mark.parametrize("how", [[], ["--holdout", "0.1"], ["--test", "test2.csv"]])

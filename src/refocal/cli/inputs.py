@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from refocal.cli.data_sets import Source
+from refocal.cli.multilabel import reject_classes
 from refocal.predictions import ColumnChoice, Predictions, PredictionsReader
 from refocal.predictions.errors import NoRowsError
 from refocal.predictions.names import describe_names, name_option
@@ -22,6 +23,8 @@ _MOST_SPLITS = 20
 
 def choose_columns(options: Namespace) -> ColumnChoice:
     """Take the columns that the options name."""
+    if options.task == "multilabel":
+        reject_classes(options)
     return ColumnChoice(
         label=options.label,
         prob=options.prob,

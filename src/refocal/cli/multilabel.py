@@ -16,6 +16,7 @@ def reject_options(options: Namespace, excess: str | None = None) -> None:
         options: The options of the command.
         excess: Why the files cannot be held within --memory; None if they can.
     """
+    reject_classes(options)
     for name in ("slice", "costs"):
         if getattr(options, name):
             msg = f"--{name} does not work with multi-label predictions: leave it out, {_ONE_CLASS}"
@@ -25,6 +26,13 @@ def reject_options(options: Namespace, excess: str | None = None) -> None:
         raise ValueError(msg)
     if excess is not None:
         msg = f"multi-label predictions must be in memory, but {excess}: raise it, or give fewer rows or classes"
+        raise ValueError(msg)
+
+
+def reject_classes(options: Namespace) -> None:
+    """Reject --classes, which names the labels of a column that holds one class per row."""
+    if options.classes is not None:
+        msg = "--classes does not work with multi-label predictions, whose columns name the classes: leave it out"
         raise ValueError(msg)
 
 

@@ -65,7 +65,7 @@ def read_questions(options: Namespace, costs: list[list[float]] | None, predicti
         )
         raise ValueError(msg)
     slices = _read_slices(options.slice or [], predictions)
-    return {"slices": read_slices(slices, len(predictions)), "costs": costs}
+    return {"slices": read_slices(slices, len(predictions), name_column="--slice {}".format), "costs": costs}
 
 
 def reject_questions(options: Namespace, why: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,10 +51,13 @@ def find_worst_classes(
     )
 
 
-def read_slices(slices: Any, rows: int) -> dict[str, np.ndarray]:
+def read_slices(
+    slices: Any, rows: int, *, name_column: Callable[[Any], str] = "slices[{!r}]".format
+) -> dict[str, np.ndarray]:
     """Read the columns that divide the rows, as text.
 
-    All missing values of a column are one slice: None, NaN, NA and NaT of pandas, and empty text.
+    All missing values of a column are one slice: None, NaN, NA and NaT of pandas, and empty text. `name_column` names
+    a column in errors.
     """
     if slices is None:
         return {}
@@ -63,15 +66,15 @@ def read_slices(slices: Any, rows: int) -> dict[str, np.ndarray]:
         raise TypeError(msg)
     columns = {}
     for name, values in list_columns(slices):
-        found = list_values(values, f"slices[{name!r}]")
+        found = list_values(values, name_column(name))
         if len(found) != rows or any(isinstance(value, list | tuple | np.ndarray) for value in found):
             shape = np.shape(values)
-            msg = f"slices[{name!r}] must have one value for each of {rows:,} rows, got shape {shape}"
+            msg = f"{name_column(name)} must have one value for each of {rows:,} rows, got shape {shape}"
             raise ValueError(msg)
         texts = np.array([_to_text(value) for value in found], dtype=object)
         distinct = len(set(texts.tolist()))
         if distinct > _MOST_VALUES:
-            msg = f"slices[{name!r}] must have at most {_MOST_VALUES} different values, got {distinct:,}: group them"
+            msg = f"{name_column(name)} must have at most {_MOST_VALUES} different values, got {distinct:,}: group them"
             raise ValueError(msg)
         columns[str(name)] = texts
     return columns

@@ -197,6 +197,9 @@ def choose_task(calibrator: Calibrator, columns: ColumnChoice | None) -> ColumnC
         is_for = "multi-label scores" if multilabel else "one class per row"
         msg = f"the calibrator is for {is_for}, got --task {choice.task}: leave --task out, or use another calibrator"
         raise ValueError(msg)
+    if multilabel and choice.classes is not None:
+        msg = "the calibrator is for multi-label scores, whose columns name the classes: leave --classes out"
+        raise ValueError(msg)
     return replace(choice, task="multilabel") if multilabel else choice
 
 
