@@ -171,3 +171,14 @@ def test_types_of_labels(tmp_path, labels):
     path = save(tmp_path / "a.parquet", {"prob_no": PROBS[:, 0], "prob_yes": PROBS[:, 1], "label": labels})
     said = None if labels[0].as_py() == "no" else "classes: no = 0, yes = 1"
     assert read(path, said).labels.tolist() == LABELS
+
+
+def test_labels_in_mixed_case(path, monkeypatch):
+    monkeypatch.setattr("refocal.predictions.protocol.BLOCK_SCORES", 2)
+    found = read(save(path, {"probs": PROBS[:, 1], "label": ["No", "yes", "YES", "no"]}), "classes: No, yes")
+    assert (found.class_names, found.labels.tolist()) == (("No", "yes"), LABELS)
+    save(path, {"probs": PROBS[:, 1], "label": ["no", "No", "nO", "YES"]})
+    assert read(path, "classes: no, YES").labels.tolist() == [0, 0, 0, 1]
+    save(path, {"probs": PROBS[:, 1], "label": ["a", "A", "A", "a"]})  # two classes, two spellings
+    found = read(path, "classes: A, a (in sorted order; change it with --classes, in Python ColumnChoice(classes=...))")
+    assert found.labels.tolist() == [1, 0, 0, 1]

@@ -40,6 +40,24 @@ def test_decimal_commas_are_refused(tmp_path, scores):
         Predictions.read(path)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "found"), [("utf-16", "UTF-16"), ("utf-16-be", "byte 0xf6"), ("latin-1", "byte 0xf6")]
+)
+def test_other_encodings_are_refused(tmp_path, encoding, found):
+    (path := tmp_path / "a.csv").write_bytes(f"größe,prob_0,prob_1,label\n{ROWS}".encode(encoding))
+    message = rf"a\.csv: the header must be UTF-8 text, got {found}: save the file as csv in UTF-8"
+    with pytest.raises(PredictionsError, match=message):
+        Predictions.read(path)
+
+
+def test_spaces_around_names_are_shown(tmp_path):
+    (path := tmp_path / "a.csv").write_text(" label , prob_1 \n 1 , 0.5 \n")
+    found = read(path, "label column: ' label '; probability of the second class: ' prob_1 '")
+    assert (found.scores.tolist(), found.labels.tolist()) == ([0.5], [1])
+    with pytest.raises(PredictionsError, match="there is no column 'label', which label names; the columns are ' la"):
+        Predictions.read(path, columns=ColumnChoice(label="label"))
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n\r\n\r\n", "\n" * 10_000])
 @pytest.mark.parametrize("header", ["prob_0,prob_1,label", "prob_0,prob_1,label,note"])
 def test_empty_lines_at_the_end(tmp_path, end, header):

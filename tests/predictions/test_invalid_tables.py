@@ -42,7 +42,7 @@ LIST = 'logits,label\n"[1, 2, 3]",0\n'
         ('logit_1,split\n1,a\n1,"a\nb"\n', r"split, row 1 \(line 3\): must be printable, nonempty text"),
         (f"logit_1,split\n1,a\n1,{'b' * 65}\n", r"split, row 1 \(line 3\): must be printable text of 1 to 64"),
         (b"logit_1,split\n1,a\n1,\xff\n", r"split, row 1 \(line 3\): must be UTF-8 text"),
-        (b"logit_\xff\n1\n", "cannot read the header"),
+        (b"logit_\xff\n1\n", "the header must be UTF-8 text, got byte 0xff: save the file as csv in UTF-8"),
         (LIST + '"[1, 2]",0\n', r"logits, row 1 \(line 3\): must have 3 values per row like the rows before, got 2"),
         (LIST + '"[1, 2, b]",0\n', r"logits, row 1 \(line 3\): must be a number, got 'b'"),
         (LIST + '"[1, , 3]",0\n', r"logits, row 1 \(line 3\): must be a number, got ''"),

@@ -215,14 +215,19 @@ def _find_numbers(labels: Iterator[RawLabels], classes: int) -> LabelCoding:
 
 
 def _distinct(labels: Iterator[RawLabels], classes: int) -> list[str]:
-    """Collect different labels until there is one per class."""
+    """Collect different labels until there is one per class.
+
+    Spellings in upper and lower case are one label, the first of them, unless there are as many classes as spellings.
+    """
     found: dict[str, None] = {}
+    folded: dict[str, str] = {}
     for some in labels:
-        if isinstance(some, CodedText):
-            found.update((value, None) for value in _values(some))
-        if len(found) >= classes:
+        for value in _values(some) if isinstance(some, CodedText) else ():
+            found[value] = None
+            folded.setdefault(value.lower(), value)
+        if len(folded) >= classes:
             break
-    return list(found)
+    return list(folded.values() if len(folded) == classes else found)
 
 
 def _order(found: list[str], classes: int, header: Header, place: Place) -> Classes:

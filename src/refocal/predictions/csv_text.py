@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
@@ -72,8 +73,8 @@ def open_text(path: Path, choice: ColumnChoice) -> Iterator[CsvText]:
     place.check_regular()
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
+        line = _decode(re.split(rb"[\r\n]", first.removeprefix(codecs.BOM_UTF8), maxsplit=1)[0], place)
         with place.parsing("the header"):
-            line = re.split(rb"[\r\n]", first.removeprefix(b"\xef\xbb\xbf"), maxsplit=1)[0].decode()
             separator, names = _parse_header(line)
         if not names:
             message = "the file is empty: line 1 must be a header with the names of the columns"
@@ -98,6 +99,17 @@ def open_text(path: Path, choice: ColumnChoice) -> Iterator[CsvText]:
         # a block must hold a row: numbers are not much longer than their names, and lists have about the same length
         block_size = max(BLOCK_BYTES, 4 * len(first), 4 * len(second))
         yield CsvText(_trim(file), separator, names, columns, place, sample, len(second), block_size)
+
+
+def _decode(line: bytes, place: Place) -> str:
+    """Decode a header; spreadsheets may write other encodings than UTF-8."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        is_wide = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        found = "UTF-16" if is_wide else f"byte {line[error.start]:#04x}"
+        message = f"the header must be UTF-8 text, got {found}: save the file as csv in UTF-8"
+        raise place.error(message) from error
 
 
 def _parse_header(line: str) -> tuple[str, list[str]]:

@@ -108,7 +108,7 @@ def _parse(names: Sequence[str], choice: ColumnChoice, place: Place, known: dict
     elif not chosen and known["label"] in free:
         label = known["label"]
     elif not chosen and choice.task != "multilabel" and (label := _guess_label(free, place)):
-        guesses.append(f"label {what}: {label}")
+        guesses.append(f"label {what}: {describe_names([label])}")
     if len(chosen) > 1 and what == "array":
         message = f"labels must be one array of shape (rows, classes), got {describe_names(chosen)}"
         raise place.error(message)
@@ -164,6 +164,6 @@ def _check_twice(names: Sequence[str], place: Place, what: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            message = f"{what} {name[:100]!r} appears twice"
+            message = f"{what} {name[:100]!r} appears twice: rename one of them"
             raise place.error(message)
         seen.add(name)

@@ -15,8 +15,9 @@ def name_option(option: str) -> str:
 
 
 def describe_names(names: Sequence[str]) -> str:
-    """List names of columns, at most ten."""
-    listed = ["".join(c if c.isprintable() else "?" for c in name[:100]) or "(no name)" for name in names[:10]]
+    """List names of columns, at most ten; those with spaces at an end in quotes, so that they can be seen."""
+    shown = ["".join(c if c.isprintable() else "?" for c in name[:100]) or "(no name)" for name in names[:10]]
+    listed = [name if name == name.strip() else f"'{name}'" for name in shown]
     return ", ".join([*listed, f"and {len(names) - 10} more"] if len(names) > 10 else listed)
 
 

@@ -140,7 +140,7 @@ def guess_scores(names: Sequence[str], every: Sequence[str], place: Place, what:
     if not ones:
         raise _refuse_missing(every, place, what)
     name, input = ones[0]
-    return ScoreColumns(input, (name,), positive=_positive(name), guess=f"{_KINDS[input]}: {name}")
+    return ScoreColumns(input, (name,), positive=_positive(name), guess=f"{_KINDS[input]}: {describe_names([name])}")
 
 
 def _refuse_missing(names: Sequence[str], place: Place, what: str) -> PredictionsError:
@@ -188,7 +188,7 @@ def _take_group(stem: str, members: Sequence[tuple[str, str]], place: Place) -> 
             )
             raise place.error(message)
         numbered = own and classes[0] in ("1", "2")
-        guess = None if numbered else f"{_KINDS[input]}: {columns[0]}"
+        guess = None if numbered else f"{_KINDS[input]}: {describe_names(columns)}"
         names = ("1", "2") if classes[0] == "2" else None
         return ScoreColumns(input, columns, numbered, names, _positive(columns[0]), guess)
     # a column too many or too few is noticed by the sum of probabilities, but by nothing if these are logits
