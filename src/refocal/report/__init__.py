@@ -7,14 +7,10 @@ from refocal._lazy import lazy_names
 if TYPE_CHECKING:
     from refocal.report.cross_fitting import CrossCalibration, HeldOutRows, cross_calibrate, hold_out
     from refocal.report.evaluation import evaluate
-    from refocal.report.multilabel import (
-        MultilabelCrossCalibration,
-        MultilabelSelection,
-        calibrate_multilabel,
-        cross_calibrate_multilabel,
-        evaluate_multilabel,
-    )
+    from refocal.report.multilabel_cross_fitting import MultilabelCrossCalibration, cross_calibrate_multilabel
+    from refocal.report.multilabel_evaluation import evaluate_multilabel
     from refocal.report.multilabel_record import MultilabelReport
+    from refocal.report.multilabel_selection import MultilabelSelection, calibrate_multilabel
     from refocal.report.page import render_page, save_page
     from refocal.report.record import Change, Diagram, Estimate, Method, Report, Slider, Verdict
     from refocal.report.selection import METHODS, Candidate, Selection, calibrate
@@ -26,14 +22,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "cross_fitting": ("CrossCalibration", "HeldOutRows", "cross_calibrate", "hold_out"),
         "evaluation": ("evaluate",),
-        "multilabel": (
-            "MultilabelCrossCalibration",
-            "MultilabelSelection",
-            "calibrate_multilabel",
-            "cross_calibrate_multilabel",
-            "evaluate_multilabel",
-        ),
+        "multilabel_cross_fitting": ("MultilabelCrossCalibration", "cross_calibrate_multilabel"),
+        "multilabel_evaluation": ("evaluate_multilabel",),
         "multilabel_record": ("MultilabelReport",),
+        "multilabel_selection": ("MultilabelSelection", "calibrate_multilabel"),
         "page": ("render_page", "save_page"),
         "record": ("Change", "Diagram", "Estimate", "Method", "Report", "Slider", "Verdict"),
         "selection": ("METHODS", "Candidate", "Selection", "calibrate"),

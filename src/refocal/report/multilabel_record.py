@@ -30,7 +30,7 @@ class MultilabelReport:
         class_names: One name per class.
         reports: One report per class, on P(y = 1). They have no rows for a live section.
         verdict: The result in words, about all classes.
-        unfitted: Indices of classes that stay as given because they had too few samples to fit to.
+        unfitted: Indices of classes that nothing was fitted to: they had too few positives or negatives.
         versions: Versions of the packages that computed the report.
         protocol: How rows were divided into those that calibrators were fitted to and those that were measured, or
             which rows were measured, in sentences; empty if the caller divided them.
