@@ -43,6 +43,7 @@ class Situation:
             Rows of a multi-label situation do not sum to 1.
         true: The regimes that would be true.
         culprits: Classes of which a verdict that something is wrong must name one.
+        multilabel: Whether each class is a task of its own.
     """
 
     name: str
@@ -50,11 +51,7 @@ class Situation:
     draw: Draw
     true: frozenset[str]
     culprits: frozenset[int] = frozenset()
-
-    @property
-    def multilabel(self) -> bool:
-        """Whether each class is a task of its own."""
-        return self.name.startswith("multi-label")
+    multilabel: bool = False
 
 
 def tempered(probs: np.ndarray, temperature: float) -> np.ndarray:
@@ -276,16 +273,17 @@ SITUATIONS = (
         WRONG,
     ),
     Situation("binary, wrong above 0.9 only", 10_000, truth_of(beta(1, 1), lambda p: np.where(p > 0.9, 0.8, p)), WRONG),
-    Situation("multi-label, calibrated, 20 classes", 4_000, given(labels_of(20)), RIGHT),
-    Situation("multi-label, calibrated, 5 classes, many samples", 20_000, given(labels_of(5)), RIGHT),
-    Situation("multi-label, calibrated, 20 classes, few samples", 200, given(labels_of(20)), RIGHT),
-    Situation("multi-label, calibrated, 80 classes", 4_000, given(labels_of(80)), RIGHT),
+    Situation("multi-label, calibrated, 20 classes", 4_000, given(labels_of(20)), RIGHT, multilabel=True),
+    Situation("multi-label, calibrated, 5 classes, many samples", 20_000, given(labels_of(5)), RIGHT, multilabel=True),
+    Situation("multi-label, calibrated, 20 classes, few samples", 200, given(labels_of(20)), RIGHT, multilabel=True),
+    Situation("multi-label, calibrated, 80 classes", 4_000, given(labels_of(80)), RIGHT, multilabel=True),
     Situation(
         "multi-label, 1 of 20 classes too high",
         4_000,
         given(labels_of(20), one_label(7, lambda p: expit(logit(p) + 0.8))),
         HIGH,
         frozenset({7}),
+        multilabel=True,
     ),
     Situation(
         "multi-label, 1 of 20 classes too extreme",
@@ -293,6 +291,7 @@ SITUATIONS = (
         given(labels_of(20), one_label(0, lambda p: expit(logit(p) / 0.4))),
         OVER,
         frozenset({0}),
+        multilabel=True,
     ),
     Situation(
         "multi-label, the rarest of 20 classes 3 times too high",
@@ -300,6 +299,7 @@ SITUATIONS = (
         given(labels_of(20), one_label(19, lambda p: expit(logit(p) + 1.2))),
         HIGH,
         frozenset({19}),
+        multilabel=True,
     ),
 )
 
