@@ -507,3 +507,16 @@ def test_noise_of_many_cells_agrees_with_that_of_few(monkeypatch):
     scale = np.sqrt(np.diag(drawn[0]))
     correlations = [drawn[many] / np.outer(scale, scale) for many in drawn]
     assert np.nanmax(np.abs(correlations[0] - correlations[1])) < 5 * np.sqrt(2 * 2 / 4000)
+
+
+@pytest.mark.parametrize("measure", [metrics.ece, metrics.adaptive_ece])
+def test_the_interval_of_a_calibrated_model_holds_its_value(measure):
+    """Even the luckiest of 40 samples, whose error is smaller than noise usually makes it."""
+    found = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        p = rng.random(500)
+        found.append(metrics.interval(measure, p, (rng.random(500) < p).astype(int), task="binary", resamples=200))
+    luckiest = min(found, key=lambda each: each.value)
+    assert luckiest.low == 0
+    assert luckiest.high > luckiest.value

@@ -108,3 +108,19 @@ def test_crossing_is_accurate_to_a_millionth_of_the_interval():
     assert crossing(lambda x: x**3, 8.0, 0.0, 5.0) == pytest.approx(2, abs=5e-6)
     assert crossing(lambda x: x, 3.0, 2.0, 6.0, halvings=0) == 4
     assert crossing(lambda x: x, 3.0, 2.0, 6.0, halvings=1) == 3
+
+
+@pytest.mark.parametrize("quantile", [0.0, 0.01, 0.2, 0.5])
+def test_a_value_below_the_noise_has_the_upper_limit_of_its_median(quantile):
+    """Luck makes no interval short: at the smallest of all values, the limit would be 0."""
+    noise = np.abs(np.random.default_rng(0).standard_normal((1000, 15)))
+    middle = float(np.median(noise.mean(axis=1)))
+
+    def limits_at(value):
+        return limits(value, [Direction(value, lambda t: np.mean(t * value + noise, axis=1))], level=0.95, most=9.0)
+
+    low, high = limits_at(float(np.quantile(noise.mean(axis=1), quantile)))
+    assert low == 0
+    assert high == pytest.approx(limits_at(middle)[1], rel=1e-3)
+    assert high > 0.2
+    assert limits_at(1.5 * middle)[1] > high + 0.3

@@ -37,9 +37,10 @@ def interval(
     - `ece`, `adaptive_ece`, `mce`, `top_k_ece`, `classwise_ece`, `thresholded_ece`, `smooth_ece`,
       `kernel_calibration_error`: sampling noise biases these norms upward, and it biases the percentiles of their
       bootstrap twice. So the limits invert a bootstrap test instead: they are the true errors for which an estimate as
-      large, or as small, as the observed one is not too rare. The raw value can lie above them. The bins (or the
-      bandwidth) stay those of the sample; debias=True changes only the value. The limits of the unbiased kernel error
-      are squares and are not negative.
+      large, or as small, as the observed one is not too rare. The raw value can lie above them. An estimate that is
+      smaller than noise usually makes it gets the upper limit of a typical one. The bins (or the bandwidth) stay those
+      of the sample; debias=True changes only the value. The limits of the unbiased kernel error are squares and are not
+      negative.
     - `brier_decomposition`: the same for "calibration". "refinement", "uncertainty" and "resolution": a bootstrap of
       recalibrated predictions, which shows how far an estimate is from the truth, overfitting included.
     - `auroc`, `aurc`: percentiles of a bootstrap.
@@ -65,7 +66,8 @@ def interval(
         >>> value, round(low, 3), round(high, 3)
         (0.5, 0.404, 0.596)
 
-    Reference: Carpenter: Test inversion bootstrap confidence intervals. J. R. Statist. Soc. B 61, 1999.
+    Reference: Carpenter: Test inversion bootstrap confidence intervals. J. R. Statist. Soc. B 61, 1999. Cowan, Cranmer,
+    Gross and Vitells: Power-constrained limits. arXiv:1105.3166, 2011.
     """
     level = _check.share(level, "level")
     common = CommonArguments(input=input, sample_weight=sample_weight, task=task, ignore_index=ignore_index)

@@ -68,6 +68,10 @@ def limits(value: float, directions: list[Direction], *, level: float, most: flo
     (1 - level) / 2. The lower limit is 0 if a calibrated model explains the observed value. If the observed value is 0,
     the upper limit is the `level` quantile of the noise.
 
+    A value smaller than noise alone usually shows is luck. It tells nothing about truths that the data could not have
+    seen, so the upper limit is at least the one of the median of the noise (Cowan et al. 2011, power-constrained
+    limits). Without this, it would be 0 for one calibrated model in 40.
+
     Args:
         value: The observed measure.
         directions: Where the truth may lie.
@@ -83,16 +87,21 @@ def _direction_limits(value: float, direction: Direction, *, level: float, most:
         return 0.0, max(0.0, float(np.quantile(direction.simulate(0.0), level)))
     tail = (1 - level) / 2
 
-    @functools.cache  # both searches begin with the same points
+    simulate = functools.cache(direction.simulate)  # both searches begin with the same points
+    typical = max(value, float(np.median(simulate(0.0))))
+
     def share_above(t: float) -> float:
-        return float(np.mean(direction.simulate(t) >= value))
+        return float(np.mean(simulate(t) >= value))
+
+    def share_above_typical(t: float) -> float:
+        return float(np.mean(simulate(t) >= typical))
 
     top = 1.0
     # The bound `most` ends the loop: a resample without any wrong sample shows 0, whatever the truth.
-    while share_above(top) < 1 - tail and direction.size * top**direction.power < most:
+    while share_above_typical(top) < 1 - tail and direction.size * top**direction.power < most:
         top *= 2
     low = 0.0 if share_above(0.0) > tail else crossing(share_above, tail, 0.0, top)
-    high = crossing(share_above, 1 - tail, 0.0, top)
+    high = crossing(share_above_typical, 1 - tail, 0.0, top)
     return float(direction.size * low**direction.power), float(direction.size * high**direction.power)
 
 
