@@ -13,8 +13,9 @@ from rich.console import Console
 
 import refocal
 from refocal import scale
-from refocal.calibrators import TemperatureScaling
+from refocal.calibrators import PlattScaling, TemperatureScaling
 from refocal.predictions import Predictions
+from refocal.report.decision_tables import describe_changed, describe_threshold
 from refocal.report.table import compare_reports
 from refocal.scale.engines import open_engine
 from refocal.scale.parts import RowReader, find_files, require_form
@@ -156,6 +157,31 @@ def test_two_classes_are_about_the_second_one(tmp_path):
     assert list(found)[: len(expected)] == list(expected)
     for name in ("nll", "brier", "ece", "error"):
         assert found[name].value == pytest.approx(expected[name].value)
+
+
+def test_thresholds_of_a_sample_count_the_rows_of_the_sample(tmp_path):
+    """Shares and costs divide by the rows that were drawn, not by those of the file."""
+    rng = np.random.default_rng(0)
+    log_odds = 3 * rng.standard_normal(5000)
+    labels = (rng.random(5000) < 1 / (1 + np.exp(-log_odds / 2))).astype(int)
+    path = tmp_path / "a.parquet"
+    Predictions(log_odds, input="logits", labels=labels).write(path)
+    calibrator = PlattScaling().fit(log_odds, labels)
+    report = scale.evaluate(path, calibrator=calibrator, sample=1000, seed=4)
+    drawn = draw(open_rows(tmp_path), size=1000, seed=4)
+    given = 1 / (1 + np.exp(-drawn.scores))
+    chosen = calibrator.predict_proba(drawn.scores)[:, 1]
+    found, at = report.thresholds, 79
+    assert (report.samples, found.total) == (5000, len(drawn.labels))
+    assert found.thresholds[at] == 0.8
+    assert found.positives == drawn.labels.sum()
+    assert found.flagged_given[at] == np.sum(given >= 0.8)
+    assert found.hits_chosen[at] == drawn.labels[chosen >= 0.8].sum()
+    changed = int(np.sum((given >= 0.8) != (chosen >= 0.8)))
+    assert describe_changed(found, at) == f"{changed} decisions change ({changed / len(given):.1%})."
+    missed = found.positives - found.hits_given[at]
+    cost = 1000 * (found.flagged_given[at] - found.hits_given[at] + missed / 4) / len(given)
+    assert describe_threshold(found, at, "given")["cost"] == f"{cost:.1f}"
 
 
 def test_sizes_and_settings(tmp_path):
