@@ -75,7 +75,9 @@ def test_the_page_ranks_the_classes_and_shows_the_worst(report):
     assert {*elements.targets} <= {*elements.ids}
     head, *rows = find_rows(page)
     assert [
-        part for part in ("Positives", "Mean P(y = 1)", "Frequency", "ECE, debiased", "Verdict") if part not in head
+        part
+        for part in ("Positives", "Mean P(y\u00a0=\u00a01)", "Frequency", "ECE, debiased", "Verdict")
+        if part not in head
     ] == []
     assert "Recommended" in head
     assert [row.split()[0] for row in rows] == ["high", "&lt;b&gt;sure&lt;/b&gt;", "fine"]
@@ -153,3 +155,14 @@ def test_terminal(report):
     assert "test.csv: 1,500 samples, 3 classes (multi-label)" in text
     for heading in ("class", "mean", "frequency", "ECE, debiased", "p-value", "verdict", "method", "ECE after"):
         assert heading in text
+
+
+def test_signs_stay_with_their_numbers(report):
+    page = render_multilabel_page(report).partition("<script")[0]
+    assert "p\u00a0&lt;\u00a00.001" in page
+    assert not re.search(r"\bp (&lt;|=) \d", page)
+    stream = io.StringIO()
+    Console(file=stream, width=80, color_system=None).print(build_multilabel_table(report))
+    signs = re.findall(r"\bp\s+[<=]\s+\d", stream.getvalue().partition("━")[0])
+    assert signs
+    assert all("\n" not in each for each in signs)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
+import pytest
 from rich.console import Console
 
 import sample
+from refocal.report.page import render_page
+from refocal.report.record import Estimate, Verdict
 from refocal.report.table import build_table
 
 
@@ -39,3 +43,28 @@ def test_names_of_users_cannot_command_the_terminal():
     assert text.count("\ufffd]0;title\ufffd\ufffd") >= 8
     assert "\x1b" not in text
     text.encode()
+
+
+@pytest.mark.parametrize("width", range(40, 90))
+def test_signs_stay_with_their_numbers(width):
+    report = sample.sample_report(100)
+    sentences = (
+        "Wrong by far, on average (tests of calibration: p < 0.001).",
+        "Trained with focal loss, γ = 3: at T = 2.",
+    )
+    report = dataclasses.replace(report, verdict=Verdict("overconfident", sentences))
+    lines = shown(report, width=width).splitlines()
+    for phrase in ("p < 0.001).", "γ = 3:", "T = 2."):
+        assert any(phrase in line for line in lines)
+    assert max(map(len, lines)) <= width
+
+
+def test_a_negative_debiased_error_has_its_reason_beside_it():
+    report = sample.sample_report(100)
+    reason = "Noise can make the debiased value negative; its limits are never below 0."
+    assert reason not in " ".join(shown(report).split())
+    measures = {**report.given.measures, "debiased_ece": Estimate(-0.002, 0.0, 0.01)}
+    lucky = dataclasses.replace(report.given, measures=measures)
+    report = dataclasses.replace(report, methods=(lucky, *report.methods[1:]))
+    assert reason in " ".join(shown(report).split())
+    assert reason in render_page(report)

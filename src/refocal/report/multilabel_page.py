@@ -87,8 +87,8 @@ def _build_overview(report: MultilabelReport) -> str:
     name = markup.isolate(report.class_names[worst])
     what = f"the worst class, {name}" if fails(own.given) else f"{name}, the class with the largest ECE"
     caption = (
-        f"Reliability of {what}{_name_colors(own)}. On the diagonal, the probability is right. Filled dots are further "
-        "off than chance allows."
+        f"Reliability of {what}{_name_colors(own)}. On the diagonal, the probability is right. If it is right "
+        "everywhere, about one dot in 20 is filled by chance."
     )
     return f"<figure><figcaption>{caption}</figcaption>{draw_overview(own)}</figure>"
 
@@ -131,7 +131,7 @@ def _build_classes(report: MultilabelReport) -> str:
     after = report.is_changed
     head = [("Class", "words", "")]
     head.append(("Positives", "number", "number of samples with y = 1, or the sum of their weights"))
-    head.append(("Mean P(y = 1)", "number", "mean predicted probability of the class"))
+    head.append(("Mean P(y\u00a0=\u00a01)", "number", "mean predicted probability of the class"))
     head.append(("Frequency", "number", "fraction of samples with y = 1"))
     head.append(("ECE, debiased", "number", words.describe_measure("debiased_ece").meaning))
     head.append(("p-value", "number", "of tests of calibration, corrected for the number of classes"))
@@ -168,7 +168,7 @@ def _build_cells(report: MultilabelReport, index: int, *, after: bool) -> list[s
         f"<td class='words'><span class='way'>{describe_way(own)}</span></td>",
     ]
     if after:
-        parameters = words.format_parameters(chosen.parameters)
+        parameters = words.keep_together(words.format_parameters(chosen.parameters))
         small = f"<small>{markup.escape_text(parameters)}</small>" if parameters else ""
         cells.append(f"<td class='words'>{markup.isolate(chosen.title)}{small}</td>")
         cells.append(markup.build_cell(words.MISSING, math.nan) if chosen.given else _build_ece(chosen))
@@ -195,7 +195,7 @@ def _build_details(report: MultilabelReport) -> Section:
         own = report.reports[index]
         assert own.verdict is not None  # a report on rows in memory has one
         sentences = [*own.verdict.sentences, *([own.rule] if own.rule else [])]
-        text = "".join(f"<p>{markup.escape_text(sentence)}</p>" for sentence in sentences)
+        text = "".join(f"<p>{markup.escape_text(words.keep_together(sentence))}</p>" for sentence in sentences)
         chart = draw_overview(own, name=f"class-{index}")
         head = f"<h3>{markup.isolate(report.class_names[index])} <span class='tag'>{describe_way(own)}</span></h3>"
         dots = "" if own.chosen.given else ". Dots: <b class='before'>before</b>, <b class='after'>after</b>"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from refocal.report import words
 from refocal.report.multilabel_record import MultilabelReport
 from refocal.report.multilabel_verdict import describe_way
 from refocal.report.record import Method
+from refocal.report.terminal import Sentence, write_text
 
 _SHOWN = 20  # classes; the page has all of them
 
@@ -24,15 +24,14 @@ def build_multilabel_table(report: MultilabelReport) -> RenderableType:
         A renderable. Names that come from users are shown as text, never read as markup.
     """
     head, *lines = _rows(report)
-    table = Table(title=_text(_heading(report)))
+    table = Table(title=write_text(_heading(report)))
     for label in head:
         table.add_column(label, justify="left" if label in _WORDS else "right")
     for line in lines:
-        table.add_row(*map(_text, line))
-    answer, *reasons = (_text(sentence) for sentence in report.verdict.sentences)
-    answer.stylize("bold")
-    protocol = [_text(report.protocol)] if report.protocol else []
-    return Group(answer, *reasons, table, *map(_text, _notes(report)), *protocol)
+        table.add_row(*map(write_text, line))
+    answer, *reasons = report.verdict.sentences
+    notes = filter(None, [*_notes(report), report.protocol])
+    return Group(Sentence(answer, "bold"), *map(Sentence, reasons), table, *map(Sentence, notes))
 
 
 def format_multilabel_table(report: MultilabelReport) -> str:
@@ -82,7 +81,3 @@ def _notes(report: MultilabelReport) -> list[str]:
 
 def _heading(report: MultilabelReport) -> str:
     return f"{report.source}: {report.samples:,} samples, {report.classes:,} classes (multi-label)"
-
-
-def _text(value: str) -> Text:
-    return Text(words.printable(value))

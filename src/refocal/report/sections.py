@@ -103,7 +103,7 @@ def _caption(series: str, label: str, method: Method) -> str:
 
 
 def _methods(report: Report) -> Section:
-    limits = "" if report.verdict is None else markup.escape_text(words.LIMITS)
+    limits = "" if report.verdict is None else markup.escape_text(words.explain_limits(report.methods))
     rule = f"<p>{markup.escape_text(report.rule)}</p>\n" if report.rule else ""
     content = (
         f"<p>Measured on the test data. {limits}</p>\n{markup.build_methods_table(report)}\n"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from refocal.report import words
 from refocal.report.record import Method, Report
+from refocal.report.terminal import Sentence, write_text
 
 _SHOWN = ("nll", "brier", "debiased_ece", "error")  # a terminal has room for these; the page shows all measures
 
@@ -32,29 +32,30 @@ def build_table(report: Report) -> RenderableType:
             for method in report.methods
             if method.parameters
         ]
-        return Group(_text(_heading(report)), compare_measures(columns), *map(_text, fitted), _text(_note(columns)))
+        return Group(
+            write_text(_heading(report)), compare_measures(columns), *map(Sentence, fitted), Sentence(_note(columns))
+        )
     names = [name for name in words.list_measures(report) if name in _SHOWN]
-    methods = Table(title=_text(_heading(report)))
+    methods = Table(title=write_text(_heading(report)))
     methods.add_column("method")
     for name in names:
-        methods.add_column(_text(words.describe_measure(name).label), justify="right")
+        methods.add_column(write_text(words.describe_measure(name).label), justify="right")
     methods.add_column("p-value", justify="right")
     for method in report.methods:
         cells = [
-            _text(
+            write_text(
                 method.title + ("\u00a0←" if method.chosen and len(report.methods) > 1 else ""),
                 words.format_parameters(method.parameters),
             )
         ]
-        cells += [_text(*_cell(method, name)) for name in names]
-        cells.append(_text(words.format_p_value(method.p_value)))
+        cells += [write_text(*_cell(method, name)) for name in names]
+        cells.append(write_text(words.format_p_value(method.p_value)))
         methods.add_row(*cells, style="bold" if method.chosen else None)
-    answer, *reasons = (_text(sentence) for sentence in report.verdict.sentences)
-    answer.stylize("bold")
-    recommended = [_text(f"← recommended: {report.chosen.title}")] if len(report.methods) > 1 else []
-    rule = [_text(report.rule)] if report.rule else []
-    protocol = [_text(report.protocol)] if report.protocol else []
-    return Group(answer, *reasons, methods, _text(words.LIMITS), *protocol, *recommended, *rule)
+    answer, *reasons = report.verdict.sentences
+    notes = [words.explain_limits(report.methods), report.protocol]
+    notes += [f"← recommended: {report.chosen.title}"] if len(report.methods) > 1 else []
+    notes += [report.rule or ""]
+    return Group(Sentence(answer, "bold"), *map(Sentence, reasons), methods, *map(Sentence, filter(None, notes)))
 
 
 def format_table(report: Report) -> str:
@@ -83,8 +84,8 @@ def compare_reports(reports: Sequence[Report], *more: tuple[str, ...]) -> Render
     table = compare_measures(columns)
     for row in more:
         table.add_row(*row)
-    protocols = [_text(f"{report.source}: {report.protocol}") for report in reports if report.protocol]
-    return Group(table, _text(_note(columns)), *protocols)
+    protocols = [Sentence(f"{report.source}: {report.protocol}") for report in reports if report.protocol]
+    return Group(table, Sentence(_note(columns)), *protocols)
 
 
 def compare_measures(columns: Sequence[tuple[str, Report, Method]]) -> Table:
@@ -92,7 +93,7 @@ def compare_measures(columns: Sequence[tuple[str, Report, Method]]) -> Table:
     table = Table()
     table.add_column("measure")
     for title, _, _ in columns:
-        table.add_column(_text(title), justify="right")
+        table.add_column(write_text(title), justify="right")
     table.add_row("Samples", *(words.format_count(report.samples) for _, report, _ in columns))
     methods = [method for _, _, method in columns]
     for name in words.list_measures(columns[0][1]):
@@ -117,10 +118,4 @@ def _heading(report: Report) -> str:
 
 def _note(columns: Sequence[tuple[str, Report, Method]]) -> str:
     from_sums = any(report.verdict is None for _, report, _ in columns)
-    return " ".join(words.FROM_SUMS) if from_sums else words.LIMITS
-
-
-def _text(first: str, small: str = "") -> Text:
-    """Text, with small print on the next line."""
-    text = Text(words.printable(first))
-    return text.append("\n" + words.printable(small), style="not bold dim") if small else text
+    return " ".join(words.FROM_SUMS) if from_sums else words.explain_limits([method for _, _, method in columns])

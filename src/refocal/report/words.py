@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from refocal.report.record import Diagram, Estimate, Method, Report
@@ -44,7 +44,7 @@ _SYMBOLS = {"gamma": "γ", "temperature": "T"}
 _PEOPLE = ("Platt", "Dirichlet")
 GIVEN, GIVEN_TITLE = "given", "As given"
 MISSING = "–"
-LIMITS = (
+_LIMITS = (
     "Small print: 95% confidence limits of the true value. "
     "Sampling noise biases ECE upward; the interval corrects for this, so the raw value can lie above it."
 )
@@ -109,6 +109,13 @@ def format_number(value: float) -> str:
 def format_measure(measure: str, value: float) -> str:
     """Format the value of a measure."""
     return format_percent(value, 2) if describe_measure(measure).percent else format_number(value)
+
+
+def explain_limits(methods: Sequence[Method]) -> str:
+    """Say what the confidence limits of methods are, and why a value can lie outside of its own."""
+    debiased = [method.measures["debiased_ece"].value for method in methods if "debiased_ece" in method.measures]
+    negative = " Noise can make the debiased value negative; its limits are never below 0."
+    return _LIMITS + (negative if any(value < 0 for value in debiased) else "")
 
 
 def format_interval(measure: str, value: Estimate) -> str:
