@@ -1,4 +1,4 @@
-"""Whether scores are logits or probabilities: what the caller said and, if nothing, what they look like."""
+"""Whether scores are logits or probabilities: what the caller stated or, if nothing, what they look like."""
 
 from __future__ import annotations
 

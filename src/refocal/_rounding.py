@@ -46,7 +46,7 @@ def normalize_rounded(probs: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def normalize_and_warn(probs: np.ndarray, name: str) -> np.ndarray:
-    """Normalize rows that are rounded, and say so by a warning; `name` is their name in it."""
+    """Normalize rows that are rounded, with a warning that calls them `name`."""
     result, normalized = normalize_rounded(probs)
     if normalized:
         # always from this line: Python then shows the same text once, however often the rows are read

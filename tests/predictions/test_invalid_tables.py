@@ -31,7 +31,7 @@ LIST = 'logits,label\n"[1, 2, 3]",0\n'
         ("logit_1,label\n1,0\n1,0,0\n", r"row 1 \(line 3\): Expected 2 columns, got 3"),
         ("logit_1,label\n1,0\n\n1,0\n", r"logit_1, row 1 \(line 3\): must be a number, got ''"),
         ("logit_1,label\n1,0\n1,\n", r"label, row 1 \(line 3\): the label is missing; leave such rows out"),
-        ("logit_1,label\n1,0\n1,1\n1,x\n", "label: the labels 0, 1, x do not tell the 2 classes"),
+        ("logit_1,label\n1,0\n1,1\n1,x\n", "label: there are 2 classes, but the labels are 0, 1, x: "),
         ("logit_1,label\n1,0\ncat,0\n", r"logit_1, row 1 \(line 3\): must be a number, got 'cat'"),
         ("logit_1,label\n1,0\nNaN,0\n", r"logit_1, row 1 \(line 3\): must be finite, got nan"),
         ("logit_1,label\n1,0\n0,1.5\n", r"label, row 1 \(line 3\): must be a whole number from 0 to 1, got 1.5"),
@@ -87,7 +87,7 @@ NO_LIST = "logits, row 1: a value is missing" if ARROW >= 26 else "cannot read.*
         ({"logits": [1.0, 2.0], "label": [0, None]}, "label, row 1: the label is missing"),
         (
             {"logits": [1.0, 2.0], "label": ["a"] * 2},
-            "label: the labels a do not tell the 2 classes: name the .* --classes",
+            "label: there are 2 classes, but the labels are a: name the .* --classes",
         ),
         ({"logits": [1.0, 2.0], "label": ["a", "b" * 257]}, "label, row 1: must be printable text of 1 to 256"),
         ({"logits": [1.0, 2.0], "label": [[1], [2]]}, "label, class 0, row 1: must be 0 or 1, got 2"),

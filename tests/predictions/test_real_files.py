@@ -250,7 +250,7 @@ def test_chosen_patterns(path):
         ({"ignore": "id"}, "there is no column 'id', which ignore names"),
         ({"label": "churned", "prob": "age", "classes": ["no"]}, "classes must name each of 2 classes once, got no"),
         ({"label": "churned", "classes": ["a", "b"]}, r"churned, row 0.*: must be one of the classes a, b, got 'no'"),
-        ({"label": "customer_id", "prob": "churn_probability"}, "customer_id.*: .*must be|customer_id: the labels"),
+        ({"label": "customer_id", "prob": "churn_probability"}, "customer_id.*: .*must be|customer_id: there are 2 classes"),
     ],
 )
 def test_choices_that_do_not_fit(path, choice, message):
@@ -283,7 +283,7 @@ def test_unknown_labels(path):
     with pytest.raises(PredictionsError, match=message):
         Predictions.read(path)
     save(path, {"probs": PROBS[:, 1], "label": ["a", "b", "c", "a"]})
-    with pytest.raises(PredictionsError, match="label: the labels a, b, c do not tell the 2 classes"):
+    with pytest.raises(PredictionsError, match="label: there are 2 classes, but the labels are a, b, c: "):
         Predictions.read(path)
     save(path, {"probs": PROBS[:, 1], "label": ["yes"] * 4})
     assert read(path, "classes: no, yes").labels.tolist() == [1] * 4

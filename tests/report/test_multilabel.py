@@ -53,10 +53,10 @@ def test_the_verdict_names_the_classes_that_fail(report):
     text = " ".join(words)
     assert "The data cannot tell for fine: an error of up to " in text
     assert "Too rare to tell: rare (" in text
-    assert "corrected for 4 classes (Holm): if all classes are calibrated, any of them fails with a prob" in text
-    assert "2 classes get a calibrator: " in text
+    assert "corrected for 4 classes (Holm): if all classes are calibrated, the probability that any of" in text
+    assert "Calibrators were chosen for 2 classes: " in text
     assert "After it, no sign of miscalibration is left in any class (p = " in text
-    assert "Nothing is fitted to rare, which has too few positives or negatives." in text
+    assert "Nothing was fitted to rare, which has too few positives or negatives." in text
     assert {*report.ranking[:2]} == {2, 3}
     assert [each.verdict.regime for each in report.reports][1:] == ["unclear", "overconfident", "too high"]
     assert report.reports[1].verdict.sentences[0].startswith("No sign of miscalibration, but ")

@@ -257,7 +257,7 @@ def test_a_binary_page_is_about_the_probability_of_class_1():
     p = rng.random(500)
     report = evaluate(p, (rng.random(500) < p).astype(int), input="probs", class_names=("stays", "leaves"))
     shown = "".join(Outline(render_page(report)).shown)
-    assert "If leaves gets a probability of 20%, does it occur 20% of the time?" in shown
+    assert "If the probability of leaves is 20%, does it occur 20% of the time?" in shown
     assert "Reliability diagram of P(y = 1), as given" in shown
     assert "the mean probability of class 1 is" in shown
     assert "Frequency of class 1" in shown

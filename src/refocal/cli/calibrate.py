@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 refocal calibrate val.npz --test test.npz --gamma 3 --report report.html --save cal.json --out probs.npz
-refocal calibrate both.npz               # one file with a column split of val and test
+refocal calibrate both.npz               # one file whose column "split" holds val and test
 refocal calibrate val.csv                # one file without splits: cross-fitting
 refocal calibrate val.csv --holdout 0.3  # or a random part to measure on
 refocal calibrate scores.csv --prob score --loss sigmoid-focal --gamma 2 --alpha 0.25

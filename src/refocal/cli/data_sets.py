@@ -33,7 +33,7 @@ def find_source(names: Sequence[str]) -> Source:
 
 
 def find_sources(options: Namespace, files: Sequence[str]) -> list[Source]:
-    """Find the data sets of a command: one of all files, or each file for itself."""
+    """Find the data sets of a command: one of all files, or one per file."""
     from refocal.scale.file_names import name_files
 
     if is_data_set(options, files) or len(files) == 1:

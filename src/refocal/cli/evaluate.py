@@ -40,7 +40,7 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     command = add_command(commands, "evaluate", "measure how well calibrated predictions are", _EXAMPLES, run)
     command.add_argument("files", nargs="+", metavar="FILE", help="predictions with labels: .npz, .parquet or .csv")
-    command.add_argument("--split", help="use only the rows of this split (default: each split for itself)")
+    command.add_argument("--split", help="use only the rows of this split (default: each split separately)")
     command.add_argument("--report", metavar="FILE", help="write a report of one file: .html or .json")
     add_option(
         command,
@@ -104,7 +104,7 @@ def run(options: Namespace) -> None:
 
 
 def _run_multilabel(options: Namespace, sources: Sequence[Source], files: Sequence[str]) -> None:
-    """Measure multi-label predictions: each file, and each split, for itself."""
+    """Measure multi-label predictions: each file, and each split, separately."""
     import numpy as np
     from rich.console import Group
 
@@ -152,7 +152,7 @@ def _read(options: Namespace, source: Source, files: Sequence[str], progress: Ca
 
 
 def _measure_blocks(options: Namespace, source: Source, progress: Tracker) -> Iterator[Report]:
-    """Measure a data set block by block, and each split for itself."""
+    """Measure a data set block by block, and each split separately."""
     from refocal import scale
     from refocal.cli import inputs, memory
     from refocal.cli.data_sets import engine_settings, given

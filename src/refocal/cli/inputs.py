@@ -47,7 +47,7 @@ def read_source(
 
     Args:
         source: The files.
-        columns: Their columns, where their names do not tell.
+        columns: Their columns, if the names are not clear.
         split: The split to read; None for all rows.
         carry: Whether to keep all columns, to write them again; or which ones.
         data_set: Files whose labels mean the same.
@@ -117,7 +117,7 @@ def read_val_and_test(
     Args:
         source: The files to fit to.
         other: The files to measure on; None if `source` holds both, as splits, or is all there is.
-        columns: The columns of all files, where their names do not tell.
+        columns: The columns of all files, if their names are not clear.
         carry: Whether to keep all columns of the predictions to measure on, to write them again; or which ones.
 
     Returns:

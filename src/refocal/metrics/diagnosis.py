@@ -126,8 +126,8 @@ def diagnose(
 
     A test of the top label's confidence alone does not notice errors that cancel. For the task "multiclass" these tests
     run: of the top label's confidence, of the frequencies of the classes, of each class's probability, and of ECE. For
-    "binary": of the frequency of y = 1, of P(y = 1), and of ECE. Holm's method corrects for their number: calibrated
-    probabilities fail any of them with a probability of at most 5%.
+    "binary": of the frequency of y = 1, of P(y = 1), and of ECE. Holm's method corrects for their number: if the
+    probabilities are calibrated, the probability that any test fails is at most 5%.
 
     The test of ECE is `calibration_test`. The others compare sums of outcome minus probability with their distribution
     for calibrated probabilities: over all samples, over 2, 4 and 8 groups of samples with similar probabilities, and

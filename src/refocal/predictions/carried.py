@@ -17,7 +17,7 @@ class Carried:
         label: Its column of labels, if there is one.
         others: Columns of the file that hold neither labels nor splits nor weights. Not all of them may be kept.
         per_class: Whether the file has one column of scores per class, not one column of lists.
-        positive: The class that a single column of scores is about, if its name tells.
+        positive: The class that a single column of scores is about, if its name says so.
     """
 
     table: Any

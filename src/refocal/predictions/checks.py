@@ -152,7 +152,7 @@ def _scores(scores: np.ndarray, input: Input, place: Place, *, multilabel: bool)
 
 
 def _logits(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
-    """Check logits; `alone`: each column for itself."""
+    """Check logits; `alone`: whether each column is a task of its own."""
     finite = np.isfinite(matrix)
     if finite.all():  # as in nearly every file
         return

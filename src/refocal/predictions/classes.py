@@ -240,8 +240,8 @@ def _order(found: list[str], classes: int, header: Header, place: Place) -> Clas
         values = _complete(values[0], positive)
     if len(values) != classes:
         message = (
-            f"the labels {describe_names(values)} do not tell the {classes} classes: name the label of each class with "
-            f"{name_option('classes')}"
+            f"there are {classes} classes, but the labels are {describe_names(values)}: name the label of each class "
+            f"with {name_option('classes')}"
         )
         raise place.error(message, column=place.labels)
     meant = next((value for value in values if positive is not None and value.lower() == positive.lower()), None)

@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnChoice:
-    """Says which columns of a file (npz: arrays) to read, where their names do not tell. All fields are optional.
+    """Says which columns of a file (npz: arrays) to read, if their names are not clear. All fields are optional.
 
     What is not given is taken from the names of the columns. If their meaning had to be guessed, a
     `PredictionsWarning` says so. The commands have options of the same names.

@@ -116,10 +116,10 @@ class Predictions:
 
         Args:
             path: File to read.
-            columns: The columns of labels and scores, where their names do not tell.
+            columns: The columns of labels and scores, if their names are not clear.
             carry: Whether to keep all columns of a parquet or csv file beside its scores, for `write`; or which of
                 them to keep.
-            data_set: Other files with the same classes. If the labels of this file do not tell the classes, theirs are
+            data_set: Other files with the same classes. If the labels of this file do not show all classes, theirs are
                 read, too.
 
         Warns:

@@ -36,7 +36,7 @@ class PredictionsReader:
 
     Args:
         path: File to read: .npz, .parquet or .csv.
-        columns: The columns of labels and scores, where their names do not tell.
+        columns: The columns of labels and scores, if their names are not clear.
         carry: Whether to keep all columns of a parquet or csv file beside its scores, for `PredictionsWriter`; or which
             of them to keep.
         labels: Whether to read the labels. If not, they may be anything; carried labels are kept as they are.

@@ -83,7 +83,7 @@ def strip_pattern(columns: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def _positive(column: str) -> str | None:
-    """Return the class that a single column is about, if its name tells: prob_spam or no_probability."""
+    """Return the class that a single column is about, if its name says so: prob_spam or no_probability."""
     if found := _CLASS_COLUMN.fullmatch(column):
         return None if _NUMBER.fullmatch(found[2]) and found[2] != "0" else found[2]
     words = [word for word in re.split(r"[_. -]+", column) if word.lower() not in _WORDS]

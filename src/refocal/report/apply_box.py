@@ -103,7 +103,7 @@ def _command(report: AnyReport) -> str:
 
 
 def _columns(report: AnyReport) -> str:
-    """The columns that the command was told: a command that reads such files needs them, too."""
+    """The columns that the user named: a command that reads such files needs them, too."""
     named = report.settings.get("named_columns")
     return f" \\\n  {named}" if named else ""
 

@@ -88,8 +88,8 @@ def build_costs(decisions: CostDecisions) -> str:
     share = words.format_percent(decisions.changed, 2)
     changed = "" if decisions.chosen is None else f" {share} of the decisions change."
     return (
-        "<p>Each sample gets the decision with the least expected cost. If the probabilities are right, the decisions "
-        f"cost what they promise.{changed}</p>"
+        "<p>For each sample, the decision with the least expected cost is taken. If the probabilities are right, "
+        f"the decisions cost what they promise.{changed}</p>"
         "<div class='scroll decisions' tabindex='0' role='region' aria-label='Costs'><table>"
         "<caption>Mean cost per sample with the given matrix of costs</caption><thead><tr><td></td>"
         "<th scope='col'>Promised</th><th scope='col'>Actual</th></tr></thead>"

@@ -210,8 +210,8 @@ def _build_details(report: MultilabelReport) -> Section:
     else:
         lead = "No class fails. These have the largest debiased ECE."
     lead += (
-        " If a class gets a probability of 20%, is it true 20% of the time? Then the dot lies on the diagonal. The "
-        "gray band shows where the dots of a calibrated model lie, given sampling noise."
+        " If the probability of a class is 20%, does it occur 20% of the time? If so, the dot lies on the diagonal. "
+        "The gray band shows where the dots of a calibrated model lie, given sampling noise."
     )
     heading = "The worst classes" if failing else "The largest errors"
     return Section("worst", heading, heading, f"<p>{lead}</p><div class='cards'>{''.join(cards)}</div>")

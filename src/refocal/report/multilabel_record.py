@@ -21,7 +21,7 @@ class MultilabelReport:
     """Whether the probabilities of independent classes can be trusted and, if not, what helps.
 
     Each class is a binary task with a report of its own. All p-values are corrected for the number of classes: if the
-    probabilities of all classes are calibrated, any class fails with a probability of at most 5%.
+    probabilities of all classes are calibrated, the probability that any class fails is at most 5%.
 
     Attributes:
         source: Where the predictions came from, such as a file name.

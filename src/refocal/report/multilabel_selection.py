@@ -35,7 +35,7 @@ class MultilabelSelection:
         class_names: One name per class.
         input: "logits" or "probs".
         unfitted: Indices of classes that had too few positives or negatives to fit to.
-        settings: What `calibrate_multilabel` was told, for the report.
+        settings: The arguments of `calibrate_multilabel`, for the report.
     """
 
     selections: tuple[Selection, ...]
@@ -106,8 +106,8 @@ def calibrate_multilabel(
 ) -> MultilabelSelection:
     """Fit calibrators to held-out scores of a multi-label classifier, and choose one for each class.
 
-    A class with fewer than 10 positives or negatives is not fitted. It gets the closed-form posterior if the training
-    loss is known, and stays as given otherwise.
+    A class with fewer than 10 positives or negatives is not fitted: the closed-form posterior is used if the
+    training loss is known; otherwise its scores stay as given.
 
     Args:
         scores: Scores (N, K), one sigmoid score per class, on data that the classifier was not trained on, as for

@@ -98,8 +98,8 @@ def write_multilabel_verdict(
     sentences += _say_rest(reports, names, failing, unclear)
     if len(reports) > 1:
         sentences.append(
-            f"The tests are corrected for {len(reports):,} classes (Holm): if all classes are calibrated, any of them "
-            f"fails with a probability of at most {FALSE_ALARM:.0%}."
+            f"The tests are corrected for {len(reports):,} classes (Holm): if all classes are calibrated, the "
+            f"probability that any of them fails is at most {FALSE_ALARM:.0%}."
         )
     sentences += _say_change(reports, names, unfitted)
     return Verdict(regime, tuple(sentences))
@@ -189,10 +189,9 @@ def _say_change(reports: Sequence[Report], names: Sequence[str], unfitted: Seque
         stay = f"; {kept:,} {'stays' if kept == 1 else 'stay'} as given" if kept else ""
         ece = [format_percent(_mean(reports, "debiased_ece", chosen=chosen)) for chosen in (False, True)]
         nll = [format_number(_mean(reports, "nll", chosen=chosen)) for chosen in (False, True)]
-        verb = "gets" if titles.total() == 1 else "get"
         sentences.append(
-            f"{_count_classes(titles.total()).capitalize()} {verb} a calibrator: {listed}{stay}. The mean over all "
-            f"classes of debiased ECE goes from {ece[0]} to {ece[1]}, and that of NLL from {nll[0]} to {nll[1]}."
+            f"Calibrators were chosen for {_count_classes(titles.total())}: {listed}{stay}. Averaged over all classes, "
+            f"debiased ECE goes from {ece[0]} to {ece[1]}, and NLL from {nll[0]} to {nll[1]}."
         )
         left = [index for index, report in enumerate(reports) if fails(report.chosen)]
         least = say_p_value(min(_diagnosis(report.chosen).p_value for report in reports))
@@ -202,7 +201,8 @@ def _say_change(reports: Sequence[Report], names: Sequence[str], unfitted: Seque
             sentences.append(f"After it, no sign of miscalibration is left in any class ({least}).")
     if unfitted:
         verb = "has" if len(unfitted) == 1 else "have"
-        sentences.append(f"Nothing is fitted to {_list(unfitted, names)}, which {verb} too few positives or negatives.")
+        few = f"which {verb} too few positives or negatives"
+        sentences.append(f"Nothing was fitted to {_list(unfitted, names)}, {few}.")
     return sentences
 
 

@@ -129,7 +129,7 @@ def _reliability(report: Report) -> Section | None:
         below = "" if alone else f"<details><summary>Numbers, {when}</summary>{numbers}</details>"
         figures.append(f"<figure>{_caption(series, label, method)}{chart}{below}</figure>{numbers if alone else ''}")
     heading = "Reliability" if alone else "Reliability, before and after"
-    question = f"If {markup.isolate(report.class_names[1])} gets a probability of 20%, does it occur 20% of the time?"
+    question = f"If the probability of {markup.isolate(report.class_names[1])} is 20%, does it occur 20% of the time?"
     question = question if binary else "Of the predictions made with 80% confidence, are 80% correct?"
     content = f"<p>{question} {_HOW_TO_READ}</p><div class='pair'>{''.join(figures)}</div>"
     return Section("reliability", "Reliability", heading, content)
@@ -156,7 +156,7 @@ def _classes(report: Report) -> Section | None:
         else f"the {len(report.shown_classes):,} most frequent of {report.classes:,} classes"
     )
     question = (
-        f"<p>If a class gets a probability of 30%, is it the true class 30% of the time? The list has {part}.</p>"
+        f"<p>If the probability of a class is 30%, is it the true class 30% of the time? The list has {part}.</p>"
         f"<p class='picker'><label for='class'>Class</label>"
         f"<select id='class' autocomplete='off'>{options}</select></p>"
         f"<p class='shown'>Shown: <bdi id='class-now'>{markup.escape_text(first)}</bdi></p>"

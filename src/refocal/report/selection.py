@@ -104,7 +104,7 @@ class Selection:
         input: "logits" or "probs".
         choice: The cross-validated scores that the choice follows from; None if the caller named the method.
         class_names: The name of each class; None if the classes have no names.
-        settings: What `calibrate` was told, for the report.
+        settings: The arguments of `calibrate`, for the report.
     """
 
     chosen: Candidate

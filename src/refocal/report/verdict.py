@@ -145,8 +145,8 @@ def _say_failing_classes(found: Diagnosis, class_names: Sequence[str]) -> list[s
     """Name the classes whose frequencies or probabilities are off."""
     if (failed := found.failed("frequencies")) and failed.classes:
         listed = "; ".join(
-            f"{call_class(class_names[each.index])} gets {format_percent(each.predicted)} on average and occurs "
-            f"{format_percent(each.observed)} of the time"
+            f"{call_class(class_names[each.index])}, {format_percent(each.predicted)} predicted on average, "
+            f"{format_percent(each.observed)} observed"
             for each in failed.classes[:_NAMED]
         )
         return [f"Class frequencies are off: {listed}{_say_more(failed.classes)}."]

@@ -190,7 +190,7 @@ def _calibrate_rows(
 
 
 def choose_task(calibrator: Calibrator, columns: ColumnChoice | None) -> ColumnChoice:
-    """Let the calibrator say whether scores are multi-label: files without labels do not tell."""
+    """Let the calibrator say whether scores are multi-label: files without labels do not show it."""
     choice = columns or ColumnChoice()
     multilabel = isinstance(calibrator, MultilabelCalibrator)
     if multilabel == (choice.task == "multiclass") and choice.task is not None:

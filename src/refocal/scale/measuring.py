@@ -75,7 +75,7 @@ def evaluate(
         calibrator: A fitted calibrator to measure beside the scores as given: `report.chosen`. None to measure only the
             scores as given.
         split: Measure only the rows of this split.
-        columns: The columns of labels and scores, where their names do not tell.
+        columns: The columns of labels and scores, if their names are not clear.
         source: Name of the data in the report; the paths if None.
         sample: About how many rows to hold in memory for a verdict, confidence limits, p-values and diagrams; they keep
             their weights. If there are no more rows than this, the report is the same as that of `refocal.evaluate`.

@@ -275,7 +275,7 @@ def find_form(
 ) -> Form | None:
     """Read the form of the first file that has rows; None if no file has any.
 
-    If the labels of that file do not tell the classes, those of the other files and of `data_set` are read, too. For
+    If the labels of that file do not show all classes, those of the other files and of `data_set` are read, too. For
     `carry` and `labels` see `PredictionsReader`.
     """
     every = [*paths, *data_set]
