@@ -63,7 +63,7 @@ def test_rounded_rows_are_normalized_with_a_warning(use, decimals):
 def test_arrays_and_files_are_normalized_alike(tmp_path):
     probs, labels, _ = draw()
     lines = [",".join(map(str, [*row, label])) for row, label in zip(probs.tolist(), labels.tolist(), strict=True)]
-    (tmp_path / "p.csv").write_text("\n".join(["prob_0,prob_1,prob_2,prob_3,label", *lines]))
+    (tmp_path / "p.csv").write_text("\n".join(["prob_0,prob_1,prob_2,prob_3,label", *lines]), encoding="utf-8")
     with pytest.warns(PredictionsWarning, match="sum to 1 only within rounding; rows are normalized"):
         read = Predictions.read(tmp_path / "p.csv")
     assert normalize_rounded(probs)[1]

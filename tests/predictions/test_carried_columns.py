@@ -115,4 +115,4 @@ def test_lists_in_a_column_of_another_name(tmp_path):
     path = save(tmp_path / "a.parquet", {"prob_x": [[0.25, 0.75], [0.5, 0.5]]})
     with pytest.warns(PredictionsWarning, match="prob_x"):
         Predictions.read(path, carry=True).write(tmp_path / "b.csv")
-    assert (tmp_path / "b.csv").read_text().splitlines()[0] == "prob_0,prob_1"
+    assert (tmp_path / "b.csv").read_text(encoding="utf-8").splitlines()[0] == "prob_0,prob_1"

@@ -13,7 +13,7 @@ ROWS = "".join(f"{p},{q},{label}\n" for (p, q), label in zip(PROBS, LABELS, stri
 @pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
 def test_other_separators_are_said(tmp_path, separator, name):
     path = tmp_path / "a.csv"
-    path.write_text(f"prob_0,prob_1,label\n{ROWS}".replace(",", separator))
+    path.write_text(f"prob_0,prob_1,label\n{ROWS}".replace(",", separator), encoding="utf-8")
     found = read(path, f"columns are separated by {name}")
     assert (found.scores.tolist(), found.labels.tolist()) == (PROBS.tolist(), LABELS)
     # as Excel saves it: a byte order mark, quotes, \r\n and text with the other separator
@@ -23,18 +23,18 @@ def test_other_separators_are_said(tmp_path, separator, name):
     found = read(path, f"columns are separated by {name}; not used: note, long")
     assert (found.scores.tolist(), found.labels.tolist()) == (PROBS.tolist(), LABELS)
     lists = path.with_name("lists.csv")
-    lists.write_text(f"probs{separator}label\n[0.5, 0.25, 0.25]{separator}2\n")
+    lists.write_text(f"probs{separator}label\n[0.5, 0.25, 0.25]{separator}2\n", encoding="utf-8")
     assert read(lists, f"columns are separated by {name}").scores.tolist() == [[0.5, 0.25, 0.25]]
 
 
 def test_a_comma_wins(tmp_path):
-    (path := tmp_path / "a.csv").write_text("prob_1,label,a;b\n0.5,1,2;3\n")
+    (path := tmp_path / "a.csv").write_text("prob_1,label,a;b\n0.5,1,2;3\n", encoding="utf-8")
     read(path, "not used: a;b")
 
 
 @pytest.mark.parametrize("scores", ["probs", "prob_1", "logit_1"])
 def test_decimal_commas_are_refused(tmp_path, scores):
-    (path := tmp_path / "a.csv").write_text(f"{scores};label\n0.5;1\n0,75;1\n")
+    (path := tmp_path / "a.csv").write_text(f"{scores};label\n0.5;1\n0,75;1\n", encoding="utf-8")
     message = rf"{scores}, row 1 \(line 3\): must be a number, got '0,75'; write a decimal point, not a comma"
     with pytest.raises(PredictionsError, match=message):
         Predictions.read(path)
@@ -51,7 +51,7 @@ def test_other_encodings_are_refused(tmp_path, encoding, found):
 
 
 def test_spaces_around_names_are_shown(tmp_path):
-    (path := tmp_path / "a.csv").write_text(" label , prob_1 \n 1 , 0.5 \n")
+    (path := tmp_path / "a.csv").write_text(" label , prob_1 \n 1 , 0.5 \n", encoding="utf-8")
     found = read(path, "label column: ' label '; probability of the second class: ' prob_1 '")
     assert (found.scores.tolist(), found.labels.tolist()) == ([0.5], [1])
     with pytest.raises(PredictionsError, match="there is no column 'label', which label names; the columns are ' la"):
@@ -68,9 +68,9 @@ def test_empty_lines_at_the_end(tmp_path, end, header):
 
 
 def test_an_empty_line_between_rows(tmp_path):
-    (path := tmp_path / "a.csv").write_text("prob_0,prob_1,label\n0.5,0.5,1\n\n0.5,0.5,1\n")
+    (path := tmp_path / "a.csv").write_text("prob_0,prob_1,label\n0.5,0.5,1\n\n0.5,0.5,1\n", encoding="utf-8")
     with pytest.raises(PredictionsError, match=r"a.csv, prob_0, row 1 \(line 3\): must be a number, got ''"):
         Predictions.read(path)
-    (path := tmp_path / "b.csv").write_text("\n\n")
+    (path := tmp_path / "b.csv").write_text("\n\n", encoding="utf-8")
     with pytest.raises(PredictionsError, match="the file is empty"):
         Predictions.read(path)

@@ -73,14 +73,16 @@ def test_columns_that_are_numbers_are_named_in_the_error(tmp_path):
 
 def test_csv_of_tidymodels(tmp_path):
     rows = [f'"{k}","{word}","{word}",{1 - p},{p}' for k, (word, p) in enumerate(zip(WORDS, P, strict=True))]
-    (path := tmp_path / "a.csv").write_text("\n".join(['"","obs",".pred_class",".pred_no",".pred_yes"', *rows, ""]))
+    (path := tmp_path / "a.csv").write_text(
+        "\n".join(['"","obs",".pred_class",".pred_no",".pred_yes"', *rows, ""]), encoding="utf-8"
+    )
     said = "label column: obs; probabilities: .pred_no, .pred_yes; not used: (no name), .pred_class"
     assert check(path, said).class_names == ("no", "yes")
 
 
 def test_csv_of_r_with_booleans(tmp_path):
     rows = [f'"{k}",{"TRUE" if y else "FALSE"},{p}' for k, (y, p) in enumerate(zip(LABELS, P, strict=True))]
-    (path := tmp_path / "a.csv").write_text("\n".join(['"","truth","prob.TRUE"', *rows, ""]))
+    (path := tmp_path / "a.csv").write_text("\n".join(['"","truth","prob.TRUE"', *rows, ""]), encoding="utf-8")
     check(path, f"label column: truth; {ONE}prob.TRUE; not used: (no name); true is the second class")
 
 

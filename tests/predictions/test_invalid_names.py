@@ -67,7 +67,7 @@ def test_names_of_parquet_columns(names, message, tmp_path):
 )
 def test_a_stray_column_beats_no_other(tmp_path, names, listed):
     path = tmp_path / "a.csv"
-    path.write_text(f"{names},label\n" + ",".join(["0.5"] * (names.count(",") + 1)) + ",1\n")
+    path.write_text(f"{names},label\n" + ",".join(["0.5"] * (names.count(",") + 1)) + ",1\n", encoding="utf-8")
     message = rf"a.csv: the scores could be in {listed}: choose with --prob, in Python Col.*, or with logit"
     with pytest.raises(PredictionsError, match=message):
         Predictions.read(path)
@@ -78,6 +78,6 @@ def test_a_stray_column_beats_no_other(tmp_path, names, listed):
 )
 def test_numbered_columns_beat_stray_ones(tmp_path, names):
     path = tmp_path / "a.csv"
-    path.write_text(f"{names},label\n0.5,0.5,0.5,1\n")
+    path.write_text(f"{names},label\n0.5,0.5,0.5,1\n", encoding="utf-8")
     with pytest.warns(PredictionsWarning, match=r"not used: (?!prob_)\w+$"):
         assert Predictions.read(path).scores.tolist() == [[0.5, 0.5]]
