@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from arrays import draw_calibrated, sharpen
 from refocal import metrics
+from refocal.metrics.diagnosis import correct_together
 
 EDGES = [0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0]
 
@@ -252,3 +253,28 @@ def test_labels_of_a_multi_label_task_are_diagnosed_one_by_one():
 def test_the_number_of_diagnoses_is_checked_first(among, error):
     with pytest.raises(error, match="among must be"):
         metrics.diagnose(np.array([2.0]), np.array([0]), task="binary", among=among)
+
+
+def test_several_diagnoses_are_corrected_for_their_number():
+    several = [metrics.diagnose(*binary(power=power), task="binary") for power in (1.3, 1.0, 1.1)]
+    several.append(metrics.diagnose(np.array([0.0, 0.5]), np.array([1, 0]), task="binary"))  # p = 0
+    corrected = correct_together(several)
+    order = np.argsort([found.p_value for found in several])
+    expected, least = {}, 0.0
+    for place, index in enumerate(order):  # Holm's method, step by step
+        least = expected[index] = max(least, min(1.0, (4 - place) * several[index].p_value))
+    for index, (found, before) in enumerate(zip(corrected, several, strict=True)):
+        assert found.p_value == pytest.approx(expected[index])
+        factor = expected[index] / before.p_value if before.p_value else 1.0
+        for check, old in zip(found.checks, before.checks, strict=True):
+            assert check.p_value == pytest.approx(min(1.0, factor * old.p_value))
+        assert found.range.p_value == pytest.approx(min(1.0, factor * before.range.p_value))
+
+
+def test_among_many_diagnoses_larger_errors_go_unseen():
+    one, many = (metrics.diagnose(*binary(power=1.0), task="binary", among=among) for among in (1, 40))
+    assert p_values(many) == p_values(one)
+    ratio = (special.ndtri(1 - 0.05 / 3 / 80) + special.ndtri(0.95)) / (
+        special.ndtri(1 - 0.05 / 3 / 2) + special.ndtri(0.95)
+    )
+    assert many.detectable_frequency == pytest.approx(ratio * one.detectable_frequency)
