@@ -37,10 +37,10 @@ def interval(
     - `ece`, `adaptive_ece`, `mce`, `top_k_ece`, `classwise_ece`, `thresholded_ece`, `smooth_ece`,
       `kernel_calibration_error`: sampling noise biases these norms upward, and it biases the percentiles of their
       bootstrap twice. So the limits invert a bootstrap test instead: they are the true errors for which an estimate as
-      large, or as small, as the observed one is not too rare. The raw value can lie above them. An estimate that is
-      smaller than noise usually makes it gets the upper limit of a typical one. The bins (or the bandwidth) stay those
-      of the sample; debias=True changes only the value. The limits of the unbiased kernel error are squares and are not
-      negative.
+      large, or as small, as the observed one is not too rare. The raw value can lie above them. If an estimate is
+      smaller than noise alone usually makes it, its upper limit is that of a typical one. The bins (or the
+      bandwidth) stay those of the sample; debias=True changes only the value. The limits of the unbiased kernel error
+      are squares and are not negative.
     - `brier_decomposition`: the same for "calibration". "refinement", "uncertainty" and "resolution": a bootstrap of
       recalibrated predictions, which shows how far an estimate is from the truth, overfitting included.
     - `auroc`, `aurc`: percentiles of a bootstrap.
