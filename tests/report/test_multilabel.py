@@ -14,7 +14,7 @@ import refocal
 from refocal import calibrate_multilabel, evaluate_multilabel, sigmoid_posterior
 from refocal.calibrators import load
 from refocal.metrics.diagnosis import correct_together, diagnose
-from refocal.report import cross_calibrate_multilabel
+from refocal.report import cross_calibrate_multilabel, multilabel_verdict
 from refocal.stats.calibrated_sums import adjust_holm
 
 NAMES = ("fine", "rare", "sure", "high")
@@ -41,12 +41,18 @@ def report(calibration):
     return calibration.report(*draw(seed=1), source="scans")
 
 
+def test_only_errors_that_would_have_been_seen_are_corrected_for_good(report, monkeypatch):
+    monkeypatch.setattr(multilabel_verdict, "TOO_MUCH", 1.0)
+    verdict = multilabel_verdict.write_multilabel_verdict(report.reports, NAMES, tried=True, unfitted=())
+    assert verdict.sentences[0].endswith("; calibration turns them into probabilities that you can use.")
+
+
 def test_the_verdict_names_the_classes_that_fail(report):
     assert report.verdict.regime == "miscalibrated"
     words = report.verdict.sentences
     assert words[0] == (
-        "The probabilities of 2 of 4 classes cannot be trusted: high and sure; calibration turns them into "
-        "probabilities that you can use."
+        "The probabilities of 2 of 4 classes cannot be trusted: high and sure; calibration corrects them as "
+        "far as 2,000 samples can show."
     )
     assert words[1].startswith("The worst is high: its probabilities are too high, ")
     assert "with a debiased ECE of " in words[1]

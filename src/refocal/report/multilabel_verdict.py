@@ -11,7 +11,7 @@ import numpy as np
 from refocal.metrics.diagnosis import FALSE_ALARM, POWER, Diagnosis, correct_together
 from refocal.report.multilabel_record import fails, rank_classes
 from refocal.report.record import Method, Report, Verdict
-from refocal.report.verdict import call_class, format_points, say_p_value, write_verdict
+from refocal.report.verdict import TOO_MUCH, call_class, format_points, say_p_value, write_verdict
 from refocal.report.words import format_count, format_interval, format_number, format_percent, lower_title
 
 _NAMED = 3  # classes that a sentence names
@@ -132,6 +132,8 @@ def _say_remedy(reports: Sequence[Report], failing: Sequence[int], *, tried: boo
     if not failing:
         return "; calibration fits a little better."
     left = [index for index in range(len(reports)) if fails(reports[index].chosen)]
+    if not left and any(_diagnosis(reports[index].chosen).detectable > TOO_MUCH for index in failing):
+        return f"; calibration corrects them as far as {reports[0].samples:,} samples can show."
     if not left:
         return "; calibration turns them into probabilities that you can use."
     if _mean(reports, "nll", chosen=True) < _mean(reports, "nll", chosen=False):

@@ -9,7 +9,7 @@ from refocal.report.record import Method, Verdict
 from refocal.report.words import format_number, format_p_value, format_percent, lower_title
 
 _SLIGHT = 0.01  # a smaller ECE rarely matters
-_TOO_MUCH = 0.05  # if so large an error cannot be ruled out, the question stays open
+TOO_MUCH = 0.05  # if so large an error cannot be ruled out, the question stays open
 _STEEP = 2.0  # standard errors of a slope that is there
 _LEAST_FOR_FACTOR = 1e-4  # of a smaller probability, a factor tells nothing
 _LEAST_FACTOR = 1.15  # points tell a smaller one better: rounded, it would be 1.0 or 1.1
@@ -62,7 +62,7 @@ def write_verdict(
 def _find_regime(given: Method, found: Diagnosis, class_names: Sequence[str], samples: int) -> tuple[str, str]:
     """Name the regime of the scores, and begin the sentence that answers the question."""
     if found.p_value > FALSE_ALARM:
-        if found.detectable > _TOO_MUCH:
+        if found.detectable > TOO_MUCH:
             return "unclear", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
         return "calibrated", f"These probabilities can be trusted: no sign of miscalibration in {samples:,} samples"
     ece = given.measures["ece"].value
@@ -102,7 +102,7 @@ def _say_remedy(given: Method, chosen: Method, regime: str, *, samples: int, alo
     if trusted:
         return f"; {title} fits a little better."
     after = _require_diagnosis(chosen)
-    if after.p_value > FALSE_ALARM and after.detectable > _TOO_MUCH:
+    if after.p_value > FALSE_ALARM and after.detectable > TOO_MUCH:
         return f"; {title} corrects them as far as {samples:,} samples can show."
     if after.p_value > FALSE_ALARM:
         return f"; {title} turns them into probabilities that you can use."
@@ -227,7 +227,7 @@ def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, ch
         sentences.append(
             f"After it, some miscalibration is left ({say_p_value(after.p_value)}): {_say_left(after, class_names)}."
         )
-    elif after.detectable > _TOO_MUCH:
+    elif after.detectable > TOO_MUCH:
         sentences.append(
             f"After it, no sign of miscalibration is left ({say_p_value(after.p_value)}), but only an error above "
             f"{format_points(min(after.detectable, 1.0))} would have been seen reliably."
