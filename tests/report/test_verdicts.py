@@ -93,7 +93,7 @@ def test_a_shifted_prior_is_named_and_mended():
     assert report.verdict.regime == "miscalibrated"
     words = " ".join(report.verdict.sentences)
     assert "Class frequencies are off: " in words
-    assert "fox gets 33" in words
+    assert "fox, 33" in words
     assert "of the samples, and the error goes from" in words
     assert report.chosen.diagnosis.p_value > 0.05
 
