@@ -441,9 +441,9 @@ def test_sigmoid_focal_loss_is_undone(tmp_path, monkeypatch, capsys):
     """Scores that minimize the expected loss become the true probabilities, and are found to be the best."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    posterior = rng.beta(0.7, 1.5, size=8000)
+    posterior = rng.beta(0.7, 1.5, size=3000)
     scores = refocal.sigmoid_minimizer(posterior, gamma=2.0, alpha=0.25)
-    labels = (rng.random(8000) < posterior).astype(int)
+    labels = (rng.random(3000) < posterior).astype(int)
     Predictions(scores, input="probs", labels=labels).write("a.npz")
     arguments = ("calibrate", "a.npz", *SIGMOID, "--alpha", 0.25, "--method", "posterior", "--json")
     found = json.loads(run(capsys, *arguments, "--save", "cal.json")[1])

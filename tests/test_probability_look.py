@@ -36,9 +36,8 @@ def test_evaluate_and_calibrate():
             use(PROBS, LABELS)
         with pytest.raises(ValueError, match=COLUMN + REMEDY):
             use(ONE, BINARY)
-        for column in (ONE, ONE[:, None]):
-            use(column, BINARY, input="probs")
-            use(column, BINARY, input="logits")
+        use(ONE, BINARY, input="probs")
+        use(ONE[:, None], BINARY, input="logits")
         use(PROBS, LABELS, input="probs")
         use(PROBS, LABELS, input="logits")
         use(LOGITS, LABELS)

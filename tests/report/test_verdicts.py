@@ -33,7 +33,7 @@ def test_there_are_enough_situations():
 
 
 def test_false_alarms_are_rare():
-    repeats = 4 * REPEATS
+    repeats = 2 * REPEATS
     alarms = [benchmark.simulate(situation, repeats=repeats).alarm * repeats for situation in CALIBRATED]
     assert stats.binomtest(round(sum(alarms)), repeats * len(alarms), 0.05, alternative="greater").pvalue > 0.001
 
