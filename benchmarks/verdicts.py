@@ -276,7 +276,6 @@ SITUATIONS = (
     Situation("multi-label, calibrated, 20 classes", 4_000, given(labels_of(20)), RIGHT, multilabel=True),
     Situation("multi-label, calibrated, 5 classes, many samples", 20_000, given(labels_of(5)), RIGHT, multilabel=True),
     Situation("multi-label, calibrated, 20 classes, few samples", 200, given(labels_of(20)), RIGHT, multilabel=True),
-    Situation("multi-label, calibrated, 80 classes", 4_000, given(labels_of(80)), RIGHT, multilabel=True),
     Situation(
         "multi-label, 1 of 20 classes too high",
         4_000,
