@@ -13,8 +13,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
 
-# Three workers with one thread each, for two cores: tests that start processes wait for them. One worker runs all tests
-# of a file, so that what they share (an installed wheel, a Ray cluster, a browser) is made once.
+# Two workers with one thread each: more threads would wait for each other. One worker runs all tests of a file, so
+# that what they share (an installed wheel, a Ray cluster, a browser) is made once.
 suite test-slow: export OMP_NUM_THREADS = 1
 # Keep what Python compiles, for the many processes that tests start.
 suite test-slow: export PYTHONDONTWRITEBYTECODE =
@@ -29,7 +29,7 @@ test: lint types suite
 PARTS := .pytest_cache/parts.json
 suite: $(VENV)/.test
 	rm -f $(PARTS)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --parts $(PARTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --parts $(PARTS)
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 --parts $(PARTS) $(INTERPRETED)
 
 test-hostile: $(VENV)/.test
