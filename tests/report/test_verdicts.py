@@ -13,23 +13,31 @@ from scipy import stats
 
 from refocal.report import calibrate, evaluate
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "verdicts.py"
-SPEC = importlib.util.spec_from_file_location("verdicts_benchmark", PATH)
-benchmark = importlib.util.module_from_spec(SPEC)
-sys.modules[SPEC.name] = benchmark
-SPEC.loader.exec_module(benchmark)
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def load(name):
+    """Import a file of the benchmarks, which are no package."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+situations = load("verdict_situations")
+benchmark = load("verdicts")
 
 REPEATS = 5
 MOST = 5_000  # samples
-LABELS = {situation.name: situation for situation in benchmark.SITUATIONS if situation.multilabel}
-SMALL = [each for each in benchmark.SITUATIONS if "1,000 classes" not in each.name and not each.multilabel]
-CALIBRATED = [situation for situation in SMALL if situation.true == benchmark.RIGHT and situation.samples <= MOST]
-WRONG = [situation for situation in SMALL if situation.true <= benchmark.WRONG and situation.samples <= MOST]
+LABELS = {situation.name: situation for situation in situations.SITUATIONS if situation.multilabel}
+SMALL = [each for each in situations.SITUATIONS if "1,000 classes" not in each.name and not each.multilabel]
+CALIBRATED = [situation for situation in SMALL if situation.true == situations.RIGHT and situation.samples <= MOST]
+WRONG = [situation for situation in SMALL if situation.true <= situations.WRONG and situation.samples <= MOST]
 
 
 def test_there_are_enough_situations():
-    assert len(benchmark.SITUATIONS) >= 40
-    assert len({situation.name for situation in benchmark.SITUATIONS}) == len(benchmark.SITUATIONS)
+    assert len(situations.SITUATIONS) >= 40
+    assert len({situation.name for situation in situations.SITUATIONS}) == len(situations.SITUATIONS)
 
 
 def test_false_alarms_are_rare():
@@ -86,7 +94,7 @@ def test_one_column_and_two_give_the_same_report():
 def test_a_shifted_prior_is_named_and_mended():
     rng = np.random.default_rng(2)
     probs = rng.dirichlet(np.ones(3), 8000)
-    truth = benchmark.scaled(probs, np.array([0.6, 0.9, 1.6]))
+    truth = situations.scaled(probs, np.array([0.6, 0.9, 1.6]))
     labels = (rng.random((8000, 1)) > np.cumsum(truth, axis=1)[:, :-1]).sum(axis=1)
     calibration = calibrate(probs[:4000], labels[:4000], input="probs")
     report = calibration.report(probs[4000:], labels[4000:], class_names=("cat", "dog", "fox"))
@@ -101,7 +109,7 @@ def test_a_shifted_prior_is_named_and_mended():
 def test_the_remedy_is_not_praised_if_miscalibration_is_left():
     rng = np.random.default_rng(3)
     probs = rng.dirichlet(np.ones(3), 8000)
-    truth = benchmark.scaled(probs, np.array([0.6, 0.9, 1.6]))
+    truth = situations.scaled(probs, np.array([0.6, 0.9, 1.6]))
     labels = (rng.random((8000, 1)) > np.cumsum(truth, axis=1)[:, :-1]).sum(axis=1)
     logits = 2 * np.log(probs)
     report = calibrate(logits[:4000], labels[:4000], method="temperature").report(logits[4000:], labels[4000:])
@@ -128,7 +136,7 @@ def test_errors_that_alternate_from_bin_to_bin_are_seen():
     side = np.where(np.floor(15 * p) % 2, 1, -1)
     labels = (rng.random(10_000) < np.clip(p + 0.06 * side, 0, 1)).astype(int)
     report = evaluate(p, labels, input="probs")
-    assert report.verdict.regime not in benchmark.RIGHT
+    assert report.verdict.regime not in situations.RIGHT
     assert report.given.diagnosis.failed("bins")
 
 
