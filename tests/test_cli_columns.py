@@ -1,4 +1,4 @@
-"""The commands with files as people have them: columns are chosen, guesses are said, other columns are kept."""
+"""The commands with files as people have them: columns are chosen, guesses are printed, other columns are kept."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from refocal import cli, scale
 from refocal.calibrators import FocalPosterior, TemperatureScaling, load
 from refocal.predictions import ColumnChoice, Predictions, PredictionsWarning
+from tables import write_table
 
 ROWS = 300
 CHOSEN = ("--label", "churned", "--prob", "churn_probability")
@@ -24,16 +24,6 @@ def draw(seed=0):
     rng = np.random.default_rng(seed)
     logits = 3 * rng.standard_normal(ROWS)
     return 1 / (1 + np.exp(-logits)), rng.random(ROWS) < 1 / (1 + np.exp(-logits / 2))
-
-
-def write(path, columns):
-    if str(path).endswith(".parquet"):
-        pq.write_table(pa.table(columns), path)
-        return
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
 
 
 def read(path):
@@ -74,11 +64,11 @@ def ece(shown):
 
 def test_evaluate_says_what_it_guesses(suffix, capsys):
     probs, labels = draw()
-    write(f"plain.{suffix}", {"prob_0": 1 - probs, "prob_1": probs, "label": labels.astype(int)})
+    write_table(f"plain.{suffix}", {"prob_0": 1 - probs, "prob_1": probs, "label": labels.astype(int)})
     shown, said = run(capsys, "evaluate", f"plain.{suffix}", "--json")
     expected = ece(shown)
     assert said == ""
-    write(f"churn.{suffix}", churn())
+    write_table(f"churn.{suffix}", churn())
     shown, said = run(capsys, "evaluate", f"churn.{suffix}", *CHOSEN, "--json")
     assert said == f"refocal: churn.{suffix}: classes: no, yes\n"
     assert ece(shown) == pytest.approx(expected)
@@ -86,7 +76,7 @@ def test_evaluate_says_what_it_guesses(suffix, capsys):
     _, said = run(capsys, "evaluate", f"churn.{suffix}", *CHOSEN, "--classes", "no,yes", "--ignore", "region")
     assert said == ""
     cat = np.where(labels, "dog", "cat")
-    write(f"named.{suffix}", {"id": range(ROWS), "p_cat": 1 - probs, "p_dog": probs, "target": cat})
+    write_table(f"named.{suffix}", {"id": range(ROWS), "p_cat": 1 - probs, "p_dog": probs, "target": cat})
     shown, said = run(capsys, "evaluate", f"named.{suffix}", "--json")
     assert said == f"refocal: named.{suffix}: label column: target; probabilities: p_cat, p_dog; not used: id\n"
     assert ece(shown) == pytest.approx(expected)
@@ -97,10 +87,10 @@ def test_evaluate_says_what_it_guesses(suffix, capsys):
 
 
 def test_what_is_missing_names_the_option(suffix, capsys):
-    write(f"churn.{suffix}", churn())
+    write_table(f"churn.{suffix}", churn())
     assert cli.main(["evaluate", f"churn.{suffix}", "--prob", "churn_probability"]) == 1
     assert "has no labels, which measuring and fitting need: name their column with --label" in capsys.readouterr().err
-    write(f"scores.{suffix}", {"score": [0.5, 0.5], "label": [0, 1]})
+    write_table(f"scores.{suffix}", {"score": [0.5, 0.5], "label": [0, 1]})
     assert cli.main(["evaluate", f"scores.{suffix}"]) == 1
     assert "scores are missing: " in (said := capsys.readouterr().err)
     assert "got 'score', 'label'; choose others with --prob, in Python ColumnChoice(prob=...), or with logit" in said
@@ -109,8 +99,8 @@ def test_what_is_missing_names_the_option(suffix, capsys):
 
 
 def test_calibrate_and_apply_keep_the_other_columns(suffix, capsys):
-    write(f"val.{suffix}", churn(1))
-    write(f"test.{suffix}", test := churn(2))
+    write_table(f"val.{suffix}", churn(1))
+    write_table(f"test.{suffix}", test := churn(2))
     files = (f"val.{suffix}", "--test", f"test.{suffix}")
     more = ("--method", "temperature", "--save", "cal.json", "--out", f"out.{suffix}")
     _, said = run(capsys, "calibrate", *files, *CHOSEN, *more)
@@ -123,7 +113,7 @@ def test_calibrate_and_apply_keep_the_other_columns(suffix, capsys):
         for kept in ("customer_id", "churned", "region"):
             assert found[kept] == list(test[kept])
         np.testing.assert_allclose(np.array(found[column], dtype=float), expected)
-    write(f"new.{suffix}", {name: values for name, values in test.items() if name != "churned"})
+    write_table(f"new.{suffix}", {name: values for name, values in test.items() if name != "churned"})
     options = ("--prob", "churn_probability", "--ignore", "region")
     _, said = run(capsys, "apply", "cal.json", f"new.{suffix}", *options, "--out", f"new-out.{suffix}")
     assert said == f"refocal: new.{suffix}: kept as they are: customer_id\n"
@@ -135,7 +125,7 @@ def test_several_classes_keep_their_names(suffix, capsys):
     logits = 2 * rng.standard_normal((ROWS, 3))
     labels = np.array(["cat", "dog", "owl"])[np.argmax(logits / 2 + rng.gumbel(size=logits.shape), axis=1)]
     names = [f"logit_{name}" for name in ("cat", "dog", "owl")]
-    write(f"a.{suffix}", {"id": range(ROWS), **dict(zip(names, logits.T, strict=True)), "label": labels})
+    write_table(f"a.{suffix}", {"id": range(ROWS), **dict(zip(names, logits.T, strict=True)), "label": labels})
     run(capsys, "calibrate", f"a.{suffix}", "--method", "temperature", "--save", "cal.json", "--holdout", "0.5")
     run(capsys, "apply", "cal.json", f"a.{suffix}", "--out", f"b.{suffix}")
     found = read(f"b.{suffix}")
@@ -149,8 +139,8 @@ def test_labels_of_test_mean_what_those_of_val_mean(suffix, capsys):
     """Labels of val start at 1; the test rows lack the last class, and would pass for labels that start at 0."""
     probs = np.random.default_rng(0).dirichlet(np.ones(3), ROWS)
     columns = {f"prob_{k}": probs[:, k] for k in range(3)}
-    write(f"val.{suffix}", {**columns, "label": np.arange(ROWS) % 3 + 1})
-    write(f"test.{suffix}", {**columns, "label": np.arange(ROWS) % 2 + 1})
+    write_table(f"val.{suffix}", {**columns, "label": np.arange(ROWS) % 3 + 1})
+    write_table(f"test.{suffix}", {**columns, "label": np.arange(ROWS) % 2 + 1})
     options = ("--method", "temperature", "--json")
     shown, said = run(capsys, "calibrate", f"val.{suffix}", "--test", f"test.{suffix}", *options)
     assert said.count("labels start at 1, classes: 1 to 3") == 2
@@ -163,10 +153,10 @@ def test_many_files_are_read_like_one(suffix, words, capsys):
     whole = churn()
     whole["churned"] = np.where(whole["churned"] == "yes", words[1], words[0])
     says = f"classes: {words[0]}, {words[1]}"
-    write(f"whole.{suffix}", whole)
+    write_table(f"whole.{suffix}", whole)
     order = np.argsort(whole["churned"])  # each part has one class
     for part, rows in enumerate(np.array_split(order, 4)):
-        write(f"part-{part}.{suffix}", {name: np.asarray(values)[rows] for name, values in whole.items()})
+        write_table(f"part-{part}.{suffix}", {name: np.asarray(values)[rows] for name, values in whole.items()})
     columns = ColumnChoice(label="churned", prob="churn_probability")
     with pytest.warns(PredictionsWarning, match=says):
         expected = scale.evaluate(f"whole.{suffix}", columns=columns).given.measures["nll"].value
@@ -185,7 +175,7 @@ def test_many_files_are_read_like_one(suffix, words, capsys):
 
 def test_rounded_probabilities_are_said_once(suffix, capsys):
     probs = np.round(np.random.default_rng(0).dirichlet(np.ones(4), ROWS), 3)
-    write(f"a.{suffix}", {f"prob_{k}": probs[:, k] for k in range(4)} | {"label": np.arange(ROWS) % 4})
+    write_table(f"a.{suffix}", {f"prob_{k}": probs[:, k] for k in range(4)} | {"label": np.arange(ROWS) % 4})
     shown, said = run(capsys, "evaluate", f"a.{suffix}", "--json")
     assert said == f"refocal: a.{suffix}: probabilities sum to 1 only within rounding; rows are normalized\n"
     assert json.loads(shown)["samples"] == ROWS
@@ -195,7 +185,7 @@ def test_rounded_probabilities_are_said_once(suffix, capsys):
 def test_apply_needs_no_valid_labels(suffix, labels, capsys):
     probs, _ = draw()
     FocalPosterior(gamma=1.0, input="probs", classes=2).save("cal.json")
-    write(f"new.{suffix}", {"churned": labels, "p_spam": probs, "id": range(ROWS)})
+    write_table(f"new.{suffix}", {"churned": labels, "p_spam": probs, "id": range(ROWS)})
     options = ("--label", "churned", "--out")
     _, said = run(capsys, "apply", "cal.json", f"new.{suffix}", *options, f"out.{suffix}")
     assert said == f"refocal: new.{suffix}: probability of the second class: p_spam; kept as they are: id\n"
@@ -225,7 +215,7 @@ def test_apply_replaces_older_scores_of_the_same_classes(suffix, names, capsys):
     probs, labels = draw()
     FocalPosterior(gamma=1.0, input="probs", classes=2).save("cal.json")
     columns = {names[0]: probs, names[1]: 1 - probs, "prob_old": probs, "label": labels.astype(int)}
-    write(f"a.{suffix}", columns)
+    write_table(f"a.{suffix}", columns)
     _, said = run(capsys, "apply", "cal.json", f"a.{suffix}", "--prob", names[0], "--out", f"b.{suffix}")
     assert f"; not kept, because the new scores replace them: {names[1]}\n" in said
     assert list(read(f"b.{suffix}")) == ["prob_old", "label", names[0].replace("p_", "prob_")]
@@ -233,7 +223,7 @@ def test_apply_replaces_older_scores_of_the_same_classes(suffix, names, capsys):
 
 def test_labels_of_either_sign_as_people_type_them(suffix, capsys):
     probs, labels = draw()
-    write(f"a.{suffix}", {"probs": probs, "label": np.where(labels, 1, -1)})
+    write_table(f"a.{suffix}", {"probs": probs, "label": np.where(labels, 1, -1)})
     shown, said = run(capsys, "evaluate", f"a.{suffix}", "--json")
     assert said == f"refocal: a.{suffix}: classes: -1, 1\n"
     for options in (("--classes", "-1,1"), ("--classes=-1,1",)):
@@ -242,7 +232,7 @@ def test_labels_of_either_sign_as_people_type_them(suffix, capsys):
 
 
 def test_what_is_said_about_other_columns_is_true(suffix, capsys):
-    write(f"churn.{suffix}", churn())
+    write_table(f"churn.{suffix}", churn())
     _, said = run(capsys, "evaluate", f"churn.{suffix}", "--label", "churned", "--slice", "region", "--json")
     guess = "probability of the second class: churn_probability; not used: customer_id; classes: no, yes"
     assert said == f"refocal: churn.{suffix}: {guess}\n"
@@ -258,7 +248,7 @@ def test_what_is_said_about_other_columns_is_true(suffix, capsys):
 def test_notes_have_no_absolute_paths(suffix, capsys):
     for part in ("a", "b"):
         Path(part).mkdir()
-        write(f"{part}/churn.{suffix}", churn(ord(part)))
+        write_table(f"{part}/churn.{suffix}", churn(ord(part)))
     for files in ((f"a/churn.{suffix}", f"b/churn.{suffix}"), (f"?/churn.{suffix}",)):
         _, said = run(capsys, "evaluate", *files, *CHOSEN, "--engine", "local", "--json")
         assert said == f"refocal: a/churn.{suffix}: classes: no, yes\n"

@@ -7,13 +7,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from refocal import cli, sigmoid_posterior
 from refocal.calibrators import MultilabelCalibrator, TemperatureScaling, load
 from refocal.predictions import ColumnChoice, Predictions
+from tables import write_table
 
 ROWS = 200
 NAMES = ("cat", "dog")
@@ -42,17 +41,7 @@ def write(path, seed=0, **more):
     columns = {"id": [f"{row:04d}" for row in range(ROWS)], **more}
     columns |= {f"label_{name}": labels[:, k].tolist() for k, name in reversed([*enumerate(NAMES)])}
     columns |= {f"prob_{name}": sigmoid(logits[:, k]).tolist() for k, name in enumerate(NAMES)}
-    save(path, columns)
-
-
-def save(path, columns):
-    if str(path).endswith(".parquet"):
-        pq.write_table(pa.table(columns), path)
-        return
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+    write_table(path, columns)
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +154,7 @@ def test_apply_to_files_without_labels(capsys):
     np.testing.assert_allclose(np.load("out.npz")["probs"], expected)
     backwards = {"id": list(range(ROWS)), "logit_dog": logits[:, 1].tolist(), "logit_cat": logits[:, 0].tolist()}
     for number in range(2):
-        save(f"{number}.csv", backwards)
+        write_table(f"{number}.csv", backwards)
     run(capsys, "apply", "cal.json", "0.csv", "1.csv", "--out", "folder")
     for number in range(2):
         with open(f"folder/{number}.csv", encoding="utf-8") as file:
@@ -184,7 +173,7 @@ def test_apply_rejects_other_classes_and_tasks(capsys):
     reject(capsys, message, *named)
     message = "--classes does not work with multi-label predictions, whose columns name the classes: leave it out"
     reject(capsys, message, *named, "--task", "multilabel")
-    save("other.csv", {"logit_cat": [0.5, 1.5], "logit_cow": [2.5, -3.5]})
+    write_table("other.csv", {"logit_cat": [0.5, 1.5], "logit_cow": [2.5, -3.5]})
     message = "other.csv has scores of cat, cow, but the calibrator was fitted to cat, dog: name the columns alike"
     reject(capsys, message, "apply", "cal.json", "other.csv", "--out", "out.csv")
     np.savez("three.npz", logits=np.zeros((2, 3)))
@@ -273,16 +262,16 @@ def test_odd_files(capsys):
     ):
         np.savez(name, **content)
         reject(capsys, message, "evaluate", name)
-    save("empty.csv", {"label_cat": [], "label_dog": [], "prob_cat": [], "prob_dog": []})
+    write_table("empty.csv", {"label_cat": [], "label_dog": [], "prob_cat": [], "prob_dog": []})
     reject(capsys, "there are no rows", "evaluate", "empty.csv")
-    save("lost.csv", {"label_cat": [0], "label_cow": [1], "prob_cat": [0.5], "prob_dog": [0.5]})
+    write_table("lost.csv", {"label_cat": [0], "label_cow": [1], "prob_cat": [0.5], "prob_dog": [0.5]})
     message = "labels and scores must have the same classes, got labels of cat, cow and scores of cat, dog: name each"
     reject(capsys, message, "evaluate", "lost.csv")
 
 
 def test_one_class_and_a_class_that_never_occurs(capsys):
     logits, labels = draw()
-    save("one.csv", {"label_cat": labels[:, 0].tolist(), "logit_cat": logits[:, 0].tolist()})
+    write_table("one.csv", {"label_cat": labels[:, 0].tolist(), "logit_cat": logits[:, 0].tolist()})
     shown, _ = run(capsys, "evaluate", "one.csv", "--task", "multilabel")
     assert "one.csv: 200 samples, 1 class" in shown
     np.savez("never.npz", logits=logits, labels=labels * [1, 0])

@@ -73,11 +73,8 @@ def write(path, content, body):
     path.write_text(json.dumps({**content, "calibrator": body, "digest": _digest(body)}), encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", list(SHIPPED))
-def test_every_field_with_every_kind_of_damage(records, name, tmp_path):
-    """A calibrator that loads must predict. An error must name the file and the field."""
-    content, path = records[name], tmp_path / "calibrator.json"
-    rejected = 0
+def write_damaged(path, content):
+    """Write the file with every kind of damage to every field, and yield which one."""
     for part in ("learned", "parameters"):
         for field in content["calibrator"][part]:
             for value in HOSTILE.values():
@@ -87,16 +84,25 @@ def test_every_field_with_every_kind_of_damage(records, name, tmp_path):
                 else:
                     body[part][field] = value
                 write(path, content, body)
-                try:
-                    calibrator = load(path)
-                except ValueError as error:
-                    rejected += 1
-                    assert str(path) in str(error), (field, value)
-                    assert part == "parameters" or field in str(error), (field, value, error)
-                else:
-                    with np.errstate(over="ignore"):  # a given gamma may be 1e308
-                        probs = calibrator.predict_proba(LOGITS)
-                    np.testing.assert_allclose(probs.sum(axis=1), 1, err_msg=f"{field}: {value!r:.80}")
+                yield part, field, value
+
+
+@pytest.mark.parametrize("name", list(SHIPPED))
+def test_every_field_with_every_kind_of_damage(records, name, tmp_path):
+    """A calibrator that loads must predict. An error must name the file and the field."""
+    content, path = records[name], tmp_path / "calibrator.json"
+    rejected = 0
+    for part, field, value in write_damaged(path, content):
+        try:
+            calibrator = load(path)
+        except ValueError as error:
+            rejected += 1
+            assert str(path) in str(error), (field, value)
+            assert part == "parameters" or field in str(error), (field, value, error)
+        else:
+            with np.errstate(over="ignore"):  # a given gamma may be 1e308
+                probs = calibrator.predict_proba(LOGITS)
+            np.testing.assert_allclose(probs.sum(axis=1), 1, err_msg=f"{field}: {value!r:.80}")
     assert rejected > len(HOSTILE)
 
 
