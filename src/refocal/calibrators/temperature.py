@@ -50,8 +50,8 @@ class TemperatureScaling(Calibrator):
 
     Attributes:
         temperature_: T. If one-hot or uniform predictions are best (separable data, or all predictions wrong), 1/T is
-            set to a bound: 1e4 or 1e-4 divided by the mean distance of a logit from the largest of its row. T is 1 if
-            all logits of each row are equal.
+            set to a bound: 1e4 divided by the median distance between the two largest logits of a row, or 1e-4 divided
+            by the median distance of a logit from the largest. T is 1 if all logits of each row are equal.
         temperature_error_: Standard error of T, from the curvature of the NLL. It is infinite if the data do not
             determine T, and for the other objectives, which have no such theory.
         at_bound_: Whether T is at a bound.

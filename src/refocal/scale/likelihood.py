@@ -40,10 +40,9 @@ class Sums(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What a fit needs before its first step: the number of samples, their scale, and some rows for a first guess."""
+    """What a fit needs before its first step: the number of samples, and some rows for their scales and a guess."""
 
     samples: float
-    distance: float  # mean distance between the largest logit of a row and all its logits, summed over samples
     sample: LabeledLogits
 
     def merge(self, other: Outline) -> Outline:
@@ -53,7 +52,7 @@ class Outline(NamedTuple):
         logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
         step = 2 if len(labels) > 2 * _sample_rows(logits.shape[1]) else 1
         sample = LabeledLogits.prepare(logits[::step], labels[::step], weights[::step])
-        return Outline(self.samples + other.samples, self.distance + other.distance, sample)
+        return Outline(self.samples + other.samples, sample)
 
 
 class PartitionedLikelihood:
@@ -73,7 +72,7 @@ class PartitionedLikelihood:
         if found is None:
             raise ValueError(NO_ROWS)
         self._sample: LabeledLogits = found.sample
-        self.samples, self.scale = found.samples, found.distance / found.samples
+        self.samples, self.scales = found.samples, found.sample.scales
         self.classes, self.single = self._sample.classes, self._sample.single
 
     def sample(self, size: int) -> LabeledLogits:  # noqa: ARG002 a pass over the data costs more than a better guess
@@ -122,9 +121,8 @@ def read_labeled(block: Block, *, input: Input) -> LabeledLogits:
 def outline_block(block: Block, *, input: Input, files: int) -> Outline:
     """Outline a block. Its share of the sample is that of a file with one block."""
     data = read_labeled(block, input=input)
-    distance = float(data.share @ (data.top - data.logits.mean(axis=1, dtype=np.float64)))
     wanted = -(-_sample_rows(data.classes) // files)
-    return Outline(data.samples, data.samples * distance, _thin(data, max(1, len(data.labels) // wanted)))
+    return Outline(data.samples, _thin(data, max(1, len(data.labels) // wanted)))
 
 
 def temperature_sums(block: Block, *, input: Input, beta: float, exact: bool, curvature: bool) -> Sums:

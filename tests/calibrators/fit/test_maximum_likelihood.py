@@ -41,7 +41,7 @@ class Counted:
 
     def __init__(self, data):
         self.data, self.calls = data, 0
-        self.classes, self.single, self.samples, self.scale = data.classes, data.single, data.samples, data.scale
+        self.classes, self.single, self.samples, self.scales = data.classes, data.single, data.samples, data.scales
 
     def sample(self, _):
         return None
@@ -128,7 +128,7 @@ def test_temperatures_that_the_data_do_not_determine_have_no_finite_error():
     plain = fit_temperature(data)
     assert plain.at_bound
     assert plain.relative_error == math.inf
-    assert plain.beta * data.scale == pytest.approx(1e4)
+    assert plain.beta * data.scales.lead == pytest.approx(1e4)
     focal = fit_focal_temperature(data)
     assert (focal.gamma, focal.beta, focal.gamma_error) == (0.0, plain.beta, math.inf)
     assert focal.at_bound

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labeled_problems import draw_problem
-from scipy.special import log_softmax
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, logsumexp
 
 from refocal.calibrators.fit.focal_likelihood import focal_likelihood
 from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits
+from refocal.calibrators.fit.maximum_likelihood import fit_focal_temperature, fit_temperature
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits, temperature_likelihood
 
 
@@ -28,14 +30,55 @@ def test_temperature_likelihood_is_the_textbook_formula(classes, rows):
     assert coarse.curvature is None
 
 
-def test_scale_uses_all_rows_if_the_sampled_ones_are_constant():
+def distances(logits):
+    """Distances below the largest logit of each row, without that logit."""
+    return np.sort(logits.max(axis=1, keepdims=True) - logits)[:, 1:]
+
+
+def test_scales_are_medians_of_sampled_rows_or_of_all_if_those_are_constant():
     logits = np.random.default_rng(0).standard_normal((1000, 3))
     labels = np.zeros(1000, int)
-    every_third = (logits.max(axis=1, keepdims=True) - logits)[::3]
-    assert LabeledLogits.prepare(logits, labels, None).scale == pytest.approx(every_third.mean(), rel=1e-12)
+    some = distances(logits[::3])
+    found = LabeledLogits.prepare(logits, labels, None).scales
+    assert found == (np.median(some[:, 0]), np.median(some))
     logits[::3] = 0.5
-    expected = (logits.max(axis=1, keepdims=True) - logits).mean()
-    assert LabeledLogits.prepare(logits, labels, None).scale == pytest.approx(expected, rel=1e-12)
+    rest = distances(np.delete(logits, np.s_[::3], axis=0))
+    found = LabeledLogits.prepare(logits, labels, None).scales
+    assert found == (np.median(rest[:, 0]), np.median(rest))
+    assert LabeledLogits.prepare(np.ones((9, 3)), labels[:9], None).scales == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+@pytest.mark.parametrize("mask", [-2e3, -1e4, -1e6, -1e9, -1e30, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_mask_changes_nothing_but_its_class(share, mask, dtype):
+    """Masked logits give the fit of a model in which the masked classes do not exist."""
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((2000, 10))
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    hidden = rng.random(logits.shape) < share
+    hidden[np.arange(2000), labels] = False
+    given = np.where(hidden, mask, 2 * logits).astype(dtype)
+    found = fit_temperature(LabeledLogits.prepare(given, labels, None))
+    visible = np.where(hidden, -np.inf, 2 * logits)
+
+    def nll(beta):
+        return np.mean(logsumexp(beta * visible, axis=1) - beta * visible[np.arange(2000), labels])
+
+    oracle = minimize_scalar(nll, bounds=(0.1, 3), method="bounded", options={"xatol": 1e-8})
+    assert found.beta == pytest.approx(oracle.x, rel=1e-5)
+    focal = fit_focal_temperature(LabeledLogits.prepare(given, labels, None))
+    assert abs(focal.gamma) < 4 * focal.gamma_error
+    assert focal.nll <= found.nll + 1e-6
+
+
+def test_one_outlier_does_not_spoil_the_fit():
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((2000, 10))
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    plain = fit_temperature(LabeledLogits.prepare(logits, labels, None))
+    logits[7, labels[7]] = 1e6
+    assert fit_temperature(LabeledLogits.prepare(logits, labels, None)).beta == pytest.approx(plain.beta, rel=0.01)
 
 
 def test_a_sample_needs_four_times_as_many_rows():

@@ -6,6 +6,7 @@ enough; the last evaluations are in float64.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 
 _MAX_EVALUATIONS = 100
 _PATIENCE = 20  # after this many evaluations, all are exact
+_NEWTON_EVALUATIONS = 40  # after this many evaluations, brackets are halved
 _CLOSE_STEP = 0.1  # two points this close determine a cubic well
 _COARSE_STEP = 1e-3  # relative; once a step is smaller than this, evaluations are exact
 _SECANT_STEP = 0.03  # relative; after a step smaller than this, two slopes give the curvature to 1e-3
@@ -50,7 +52,9 @@ def minimize_convex(
 ) -> Root:
     """Minimize a convex function >= 0 over [low, high], 0 < low, by Newton's method inside a shrinking bracket.
 
-    Steps are taken in 1/x, because the slope of an NLL by inverse temperature is nearly linear in the temperature.
+    Steps are taken in 1/x, because the slope of an NLL by inverse temperature is nearly linear in the temperature. If
+    a few rows have a scale of their own, such as logits of 1e6, Newton's steps may be too short. Then the bracket is
+    halved in log x, which always ends.
 
     Args:
         function: A function of a point, whether to be exact, and whether to compute the curvature. Near the optimum,
@@ -62,9 +66,10 @@ def minimize_convex(
         sharpen: Whether the last evaluations must be exact.
     """
     left, right = low, high
+    untried = {low, high} - {start}
     x, exact, near, curvature = start, False, False, 0.0
     before: tuple[float, float, float] | None = None
-    for evaluation in range(1, _MAX_EVALUATIONS + 1):
+    for evaluation in itertools.count(1):
         at = function(x, exact, not near)
         if at.curvature is not None:
             curvature = at.curvature
@@ -83,18 +88,18 @@ def minimize_convex(
         here = (at.slope, 1 / x, -1 / (x * x * curvature)) if curvature > 0 else None
         inverse = _inverse_root(here, before) if here else math.inf * at.slope
         following = 1 / inverse if inverse > 0 else math.inf
-        if not left <= following <= right:
+        if not left <= following <= right or evaluation >= _NEWTON_EVALUATIONS:
             edge = left if at.slope > 0 else right
-            # Try a bound of the search itself, but halve a bracket that came from an evaluation.
-            following = edge if edge in (low, high) and edge != x else math.sqrt(left * right)
+            # Try a bound of the search itself once, but halve a bracket that came from an evaluation.
+            following = edge if edge in untried else math.sqrt(left * right)
+        untried.discard(following)
         step = abs(following / x - 1)
         if step < last_step and (exact or not sharpen):
             return Root(following, at.value, curvature, following in (low, high), evaluation)
         near = step < _SECANT_STEP
         exact = exact or (step < _COARSE_STEP and sharpen)
         x, before = following, here if at.curvature is not None and step < _CLOSE_STEP else None
-    msg = f"no minimum found in {_MAX_EVALUATIONS} evaluations; it lies between {left:g} and {right:g}"
-    raise RuntimeError(msg)
+    raise AssertionError  # the count has no end
 
 
 def _inverse_root(here: tuple[float, float, float], before: tuple[float, float, float] | None) -> float:

@@ -8,10 +8,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from refocal.calibrators.fit.descent import Minimum, Quadratic, Root, Slope, minimize_convex, minimize_in_trust_region
-from refocal.calibrators.fit.temperature_likelihood import FocalNLL, LabeledLogits
+from refocal.calibrators.fit.temperature_likelihood import FocalNLL, LabeledLogits, Scales
 
-# Bounds of beta = 1/T times the scale of the logits. Beyond them, probabilities are uniform or one-hot.
+# Bounds of beta = 1/T times a distance between logits. Beyond them, probabilities are uniform or one-hot.
 _LEAST_SCALED_BETA, _LARGEST_SCALED_BETA = 1e-4, 1e4
+_TYPICAL_LEAD = 1.5  # distance between the two largest logits after calibration, for a first guess
 GAMMA_BOUNDS = (-0.97, 50.0)  # the range in which the map is tested against exact arithmetic
 
 # The first guess comes from about this many rows.
@@ -35,8 +36,8 @@ class Likelihood(Protocol):
         """The number of samples: rows, or the sum of their weights."""
 
     @property
-    def scale(self) -> float:
-        """Mean distance of a logit below the largest of its row; 0 if every row is constant."""
+    def scales(self) -> Scales:
+        """Typical distances between the logits of a row."""
 
     def sample(self, size: int) -> LabeledLogits | None:
         """About `size` rows for a first guess; None if there are too few rows for this to pay."""
@@ -66,11 +67,10 @@ def fit_temperature(data: Likelihood, *, exact: bool = False) -> Temperature:
         exact: Whether to compute the NLL in float64 even for float32 logits. This changes the temperature by about
             1e-8, which is less than the rounding of the logits.
     """
-    scale = data.scale
-    if not scale > 0:
+    if not data.scales.spread:
         return Temperature(1.0, math.log(data.classes), math.inf, False, 0)
-    low, high = _LEAST_SCALED_BETA / scale, _LARGEST_SCALED_BETA / scale
-    start = 2 * math.log(data.classes) / scale
+    low, high = bound_beta(data.scales)
+    start = _TYPICAL_LEAD / data.scales.lead
     some = data.sample(_ROWS_FOR_A_GUESS)
     if some is not None:
         guess = _descend(some, start, low, high, last_step=0.05, sharpen=False)
@@ -79,6 +79,11 @@ def fit_temperature(data: Likelihood, *, exact: bool = False) -> Temperature:
     information = root.x**2 * root.curvature
     error = math.inf if root.at_bound else 1 / math.sqrt(information * data.samples)
     return Temperature(root.x, root.value, error, root.at_bound, root.evaluations)
+
+
+def bound_beta(scales: Scales) -> tuple[float, float]:
+    """Return the inverse temperatures below which all probabilities are equal, and above which they are one-hot."""
+    return _LEAST_SCALED_BETA / scales.spread, _LARGEST_SCALED_BETA / scales.lead
 
 
 def _descend(data: Likelihood, start: float, low: float, high: float, *, last_step: float, sharpen: bool) -> Root:
@@ -110,9 +115,10 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
     plain = fit_temperature(data, exact=not single)
     if plain.evaluations == 0 or plain.at_bound:  # gamma cannot be learned either
         return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, math.inf, plain.at_bound, plain.evaluations)
-    scale = data.scale
-    low = np.array([math.log1p(GAMMA_BOUNDS[0]), math.log(_LEAST_SCALED_BETA / scale)])
-    high = np.array([math.log1p(GAMMA_BOUNDS[1]), math.log(_LARGEST_SCALED_BETA / scale)])
+    low, high = (
+        np.array([math.log1p(gamma), math.log(beta)])
+        for gamma, beta in zip(GAMMA_BOUNDS, bound_beta(data.scales), strict=True)
+    )
 
     def descend(focal: FocalNLL, start: np.ndarray) -> Minimum:
         def nll(point: np.ndarray, exact: bool, curvature: bool) -> Quadratic:

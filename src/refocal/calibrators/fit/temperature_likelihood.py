@@ -22,20 +22,55 @@ _ROWS_FOR_SCALE = 256
 _VANISHING = -80.0  # 1 + e^-80 is 1, also in float64
 
 
+_MASKED = 1e4  # leads; classes farther below the top count as masked
+_FAR_BELOW = 1e6  # spreads; logits farther below the top count as this far: e^-100 is 0 even for the least beta
+
+
 FocalNLL = Callable[..., Quadratic]  # a function of gamma and beta, with keywords `exact` and `curvature`
+
+
+class Scales(NamedTuple):
+    """Typical distances between the logits of a row. They are medians, so masks and outliers do not matter.
+
+    Attributes:
+        lead: Distance between the two largest logits of a row.
+        spread: Distance of a logit below the largest of its row, masked classes aside. 0 if every row is constant.
+    """
+
+    lead: float
+    spread: float
+
+    @classmethod
+    def measure(cls, logits: np.ndarray, top: np.ndarray) -> Scales:
+        """Measure up to 512 rows (N, K) with these largest logits (N,). All rows are measured if those are constant."""
+        step = max(1, len(logits) // _ROWS_FOR_SCALE)
+        found = cls._measure(logits[::step], top[::step])
+        return found if found.spread or step == 1 else cls._measure(logits, top)
+
+    @classmethod
+    def _measure(cls, logits: np.ndarray, top: np.ndarray) -> Scales:
+        with np.errstate(over="ignore"):
+            distances = top.astype(np.float64)[:, None] - logits
+        distances[~(distances > 0)] = np.inf  # the top class and its equals
+        leads = distances.min(axis=1)
+        leads = leads[np.isfinite(leads)]
+        if not len(leads):
+            return cls(0.0, 0.0)
+        lead = float(np.median(leads))
+        return cls(lead, float(np.median(distances[distances <= _MASKED * lead])))
 
 
 class LabeledLogits(NamedTuple):
     """Logits with their labels, prepared once for many evaluations of a likelihood.
 
     Attributes:
-        logits: (N, K), finite, float32 or float64.
+        logits: (N, K), finite, float32 or float64. Masked classes, such as -inf, lie a million spreads below the top.
         labels: (N,) class indices.
         share: (N,) weights of the rows, summing to 1.
         samples: The number of samples: rows, or the sum of their weights.
         top: (N,) the largest logit of each row.
         label_gap: (N,) logit of the true class minus `top`, <= 0, in float64.
-        scale: Mean distance of a logit below the largest of its row, in up to 512 rows; 0 if every row is constant.
+        scales: Typical distances between the logits of a row.
     """
 
     logits: np.ndarray
@@ -44,11 +79,14 @@ class LabeledLogits(NamedTuple):
     samples: float
     top: np.ndarray
     label_gap: np.ndarray
-    scale: float
+    scales: Scales
 
     @classmethod
     def prepare(cls, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> LabeledLogits:
-        """Prepare logits (N, K) with class indices (N,); `weights` (N,) have a positive sum, or are None if equal."""
+        """Prepare logits (N, K) with class indices (N,); `weights` (N,) have a positive sum, or are None if equal.
+
+        A label must not be a masked class.
+        """
         rows = len(logits)
         samples = float(rows if weights is None else weights.sum())
         share = np.full(rows, 1 / rows) if weights is None else weights / samples
@@ -59,18 +97,18 @@ class LabeledLogits(NamedTuple):
             for start in range(0, rows, _BLOCK_ROWS):
                 block = slice(start, start + _BLOCK_ROWS)
                 np.max(np.ascontiguousarray(logits[block].T), axis=0, out=top[block])
-        some = slice(None, None, max(1, rows // _ROWS_FOR_SCALE))
-        with np.errstate(over="ignore"):
-            scale = float(np.mean(top[some, None] - logits[some], dtype=np.float64))
-        if not np.isfinite(scale):
+        scales = Scales.measure(logits, top)
+        farthest = _FAR_BELOW * scales.spread
+        depth, largest = float(top.max()) - float(logits.min()), float(np.finfo(logits.dtype).max)
+        if 0 < farthest < min(depth, largest):
+            logits = np.maximum(logits, top[:, None] - logits.dtype.type(farthest))
+        elif depth > largest:
             far = float(np.max(np.abs(logits)))
             msg = f"logits must have differences that are finite in {logits.dtype}, got logits of size {far:g}"
             raise ValueError(msg)
-        if scale == 0:
-            scale = float(np.mean(top[:, None] - logits, dtype=np.float64))
         own = logits[np.arange(rows), labels]
         gap = own.astype(np.float64) - top.astype(np.float64)
-        return cls(logits, labels, share, samples, top, gap, scale)
+        return cls(logits, labels, share, samples, top, gap, scales)
 
     @property
     def classes(self) -> int:
