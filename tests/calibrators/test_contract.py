@@ -167,7 +167,9 @@ def test_bad_labels_scores_and_weights_are_rejected():
         (logits, None, {}, "requires y to be passed"),
         (logits[:, 0], labels, {}, "X has scores of 2 classes, but y has 3 different labels"),
         (np.where(logits > 3, np.nan, logits), labels, {}, "contains NaN"),
-        (np.where(logits > 3, -np.inf, logits), labels, {}, "contains infinity"),
+        (np.where(logits > 3, np.inf, logits), labels, {}, "contains infinity"),
+        (np.where(logits > 3, -np.inf, logits), labels, {}, "y must not be classes that X masks with -inf, got . in row"),
+        (np.full((20, 3), -np.inf), labels, {}, "X must have a finite logit in each row, got .* in row 0"),
     ]:
         with pytest.raises(ValueError, match=message):
             clone(calibrator).set_params(**options).fit(X, y)

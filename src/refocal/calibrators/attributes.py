@@ -24,6 +24,13 @@ def check_positive(value: Any, name: str, _: Any) -> float:
     return _accept(number, name, "positive and finite", 0 < number < math.inf)
 
 
+def check_floor(value: Any, name: str, calibrator: Any) -> float:
+    """Check a floor of probabilities, which scores that are not probabilities do not have."""
+    number = _number(value, name)
+    _accept(number, name, "absent unless input is 'probs'", calibrator.input == "probs")
+    return _accept(number, name, "between 0 and 1/2", 0 < number <= 0.5)
+
+
 def check_standard_error(value: Any, name: str, _: Any) -> float:
     """Check a number >= 0; infinity means that the data do not determine the parameter."""
     number = _number(value, name)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import assert_all_finite, check_array, check_is_fitted, validate_data
 
 from refocal import _check
 from refocal._arrays import map_row_blocks, namespace
@@ -20,6 +20,8 @@ from refocal._containers import column_names, float_limits, is_frame, to_array, 
 from refocal._probability_look import TO_SAY, optional_input_word, resolve_input
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.conversion import check_probs, scores_to_logits
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.floors import choose_floor, find_least
 from refocal.calibrators.training_data import (
     check_labels,
     check_sample_weight,
@@ -44,6 +46,7 @@ class Head(NamedTuple):
         wide: Whether to compute in float64 everywhere. A map with jumps or steep pieces needs this, because rounding
             of the logits would show there.
         of_scores: Whether the function takes scores and the arguments of `to_logits`, and returns one column for each.
+        floor: The fitted floor of probabilities; None for the edges of their dtype.
     """
 
     function: Callable[..., Any]
@@ -51,10 +54,11 @@ class Head(NamedTuple):
     settings: dict[str, Any]
     wide: bool = False
     of_scores: bool = False
+    floor: float | None = None
 
     def compute(self, scores: Any, arrays: dict[str, Any], *, probs: bool, limits: Any, log: bool, xp: Any) -> Any:
         """Map scores to probabilities, given the arrays in the library of the scores and the `finfo` of the scores."""
-        least, gap = probability_edges(limits)
+        least, gap = probability_edges(limits) if self.floor is None else (self.floor, self.floor)
         edges = {"probs": probs, "least": least, "gap": gap, "xp": xp}
         if self.of_scores:
             return self.function(scores, **arrays, **self.settings, **edges, log=log)
@@ -72,9 +76,15 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     Scores `X` are logits (N, K), or probabilities if the constructor is given `input="probs"`. Without `input` they are
     logits too, but scores that look like probabilities are rejected, in `fit` and in predictions. A single column (N,)
-    or (N, 1) is for two classes: the log-odds log(p / (1 - p)) of the second class, or its probability. A probability
-    of 0 is read as the smallest normal number of its dtype (float16: the smallest number), and a probability of 1 as
-    half a step below 1.
+    or (N, 1) is for two classes: the log-odds log(p / (1 - p)) of the second class, or its probability.
+
+    Probabilities below `floor_` are raised to it, because the logarithm of 0 is of no use. `fit` chooses between the
+    smallest positive probability and 1 / (n + 1), which n samples cannot tell from 0: it takes the one with which
+    temperature scaling fits better. Without a fit, as for `FocalPosterior`, a probability of 0 is read as the smallest
+    normal number of its dtype (float16: the smallest number), and a probability of 1 as half a step below 1.
+
+    A logit of -inf masks a class: it gets probability 0, and the others are fitted without it. `TemperatureScaling`,
+    `FocalTemperatureScaling` and `FocalPosterior` take masks.
 
     Scores, labels and weights may be lists, arrays of any library, PyTorch tensors, frames or series of pandas or
     polars, or Arrow tables. Rows are samples.
@@ -89,9 +99,12 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     classes: ArrayLike | None
     classes_: np.ndarray
     n_features_in_: int
+    floor_: float
 
     # The fitted attributes that `save` writes and `load` reads, each with its check.
     _learned: ClassVar[dict[str, Check]] = {}
+    _has_floor: ClassVar[bool] = True  # whether `fit` chooses a floor of probabilities
+    _takes_masks: bool = False  # whether logits may be -inf
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit to scores.
@@ -160,6 +173,11 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         weights = check_sample_weight(sample_weight, len(logits))
         if weights is not None and not np.all(weights):  # a sample of weight 0 counts as absent
             logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
+        _reject_masked_labels(logits, labels)
+        if hasattr(self, "floor_"):
+            data = LabeledLogits.prepare(logits, labels, weights)
+            self.floor_ = choose_floor(data, data.samples, self.floor_)
+            logits = np.maximum(logits, np.log(self.floor_))
         return logits, labels, weights
 
     @abstractmethod
@@ -200,7 +218,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
         if one_column and getattr(given, "ndim", None) == 1:
             given = X = given.reshape(-1, 1)
-        scores = check_array(to_numpy(given, "X"), dtype=(np.float64, np.float32))
+        scores = check_array(to_numpy(given, "X"), dtype=(np.float64, np.float32), ensure_all_finite=False)
+        self._check_finite(scores)
         if reset or hasattr(self, "n_features_in_"):
             validate_data(self, X if is_frame(X) else scores, reset=reset, skip_check_array=True)
         else:  # this calibrator needed no fit, so it has no number of columns to compare with
@@ -209,7 +228,33 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         input = resolve_input(self.input, scores, remedy=TO_SAY if reset else refit)
         if input == "probs":
             scores = check_probs(scores, bits=limits.bits)
-        return scores_to_logits(scores, input=input, limits=limits)
+        logits = scores_to_logits(scores, input=input, limits=limits)
+        if reset:  # the least probability for now; the labels decide, see `_prepare`
+            vars(self).pop("floor_", None)
+            if input == "probs" and self._has_floor:
+                self.floor_ = find_least(scores)
+            return logits
+        return np.maximum(logits, np.log(self.floor_)) if hasattr(self, "floor_") else logits
+
+    def _check_finite(self, scores: np.ndarray) -> None:
+        """Reject scores that are not finite, except masks that this calibrator can take."""
+        if np.all(np.isfinite(scores)):
+            return
+        masked = np.isneginf(scores)
+        if scores.shape[1] == 1 or self.input == "probs" or not np.all(np.isfinite(scores[~masked])):
+            assert_all_finite(scores, input_name="X")
+        if not self._takes_masks:
+            msg = (
+                f"X has logits of -inf, which {type(self).__name__} cannot take: use TemperatureScaling or "
+                "FocalTemperatureScaling for masked classes, or finite logits"
+            )
+            raise ValueError(msg)
+        _check.reject_rows(masked.all(axis=1), scores, "X must have a finite logit in each row")
+
+    def _export_head(self) -> tuple[Head, int]:
+        """The fitted map with its floor, and the number of columns that it takes."""
+        columns = self._count_columns()
+        return self._head(max(2, columns))._replace(floor=getattr(self, "floor_", None)), columns
 
     def _read_labels(self, y: Any, rows: int, columns: int, names: tuple[str, ...] | None) -> np.ndarray:
         """Check labels, set `classes_`, and convert the labels to column numbers; a frame has names of its columns."""
@@ -247,6 +292,12 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         if columns != classes and not (columns == 1 and classes == 2):
             msg = f"X must have {classes} columns, one for each of classes, got {columns}"
             raise ValueError(msg)
+
+
+def _reject_masked_labels(logits: np.ndarray, labels: np.ndarray) -> None:
+    """Reject labels of classes that are masked with -inf."""
+    masked = np.isneginf(logits[np.arange(len(labels)), labels])
+    _check.reject_rows(masked, labels, "labels in y must not be classes that X masks with -inf")
 
 
 def check_bool(value: Any, name: str) -> bool:

@@ -19,12 +19,13 @@ from sklearn.utils.validation import check_is_fitted
 from refocal._documents import parse_json, read_document
 from refocal._files import write_text
 from refocal._probability_look import optional_input_word
-from refocal.calibrators.attributes import Check, check_columns, check_labels
+from refocal.calibrators.attributes import Check, check_columns, check_floor, check_labels
 from refocal.calibrators.base import Calibrator
 
 FORMAT = "refocal calibrator"
 SCHEMA = 1
-_COMMON: dict[str, Check] = {"classes_": check_labels, "n_features_in_": check_columns}
+_COMMON: dict[str, Check] = {"classes_": check_labels, "n_features_in_": check_columns, "floor_": check_floor}
+_OPTIONAL = ("floor_",)  # of probabilities alone, and not in older files
 _SCALARS = (bool, int, float, str)
 _PADDED = 256  # class labels are padded to at most this many characters
 
@@ -143,7 +144,7 @@ def _set_learned(calibrator: Calibrator, rules: dict[str, Check], values: dict[s
     for name, rule in rules.items():
         if name in values:
             setattr(calibrator, name, rule(_decode(values[name], within + name), within + name, calibrator))
-        elif name in needed:
+        elif name in needed and name not in _OPTIONAL:
             msg = f"{within}{name} is missing"
             raise ValueError(msg)
 

@@ -58,6 +58,8 @@ class FocalPosterior(Calibrator):
         "gamma_": attributes.check_gammas,
         "gamma_error_": attributes.check_standard_error,
     }
+    _has_floor = False
+    _takes_masks = True
 
     def __init__(
         self,

@@ -87,6 +87,7 @@ class FocalTemperatureScaling(Calibrator):
         "at_bound_": attributes.check_flag,
         "evaluations_": attributes.check_count,
     }
+    _takes_masks = True
 
     def __init__(
         self,

@@ -175,9 +175,9 @@ class MultilabelCalibrator(Calibrator):
             raise ValueError(msg)
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
-        heads = [part._head(2) for part in self.calibrators_]
+        heads = [part._export_head()[0] for part in self.calibrators_]
         arrays = {f"{name}_{k}": array for k, head in enumerate(heads) for name, array in head.arrays.items()}
-        parts = tuple((head.function, tuple(head.arrays), head.settings) for head in heads)
+        parts = tuple((head.function, tuple(head.arrays), head.settings, head.floor) for head in heads)
         return Head(columns_head, arrays, {"parts": parts}, wide=any(head.wide for head in heads), of_scores=True)
 
     def _count_parameters(self) -> int:

@@ -28,8 +28,7 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
     import onnx
     from onnx import TensorProto, helper
 
-    columns = calibrator._count_columns()
-    head = calibrator._head(max(2, columns))
+    head, columns = calibrator._export_head()
     graph = Graph()
     scores: Any = graph.cast(Symbol(graph, calibrator.input_, (None, columns), np.dtype(np.float32)), np.float64)
     arrays = {name: graph.constant(array) for name, array in head.arrays.items()}

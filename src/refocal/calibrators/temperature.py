@@ -73,6 +73,8 @@ class TemperatureScaling(Calibrator):
         "at_bound_": attributes.check_flag,
     }
 
+    _takes_masks = True
+
     temperature_: float
 
     def __init__(

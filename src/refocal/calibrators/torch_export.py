@@ -21,8 +21,7 @@ class CalibratedHead(nn.Module):
 
     def __init__(self, calibrator: Calibrator) -> None:
         super().__init__()
-        columns = calibrator._count_columns()
-        head = calibrator._head(max(2, columns))
+        head, _ = calibrator._export_head()
         self.head = head._replace(arrays={})
         self.probs = calibrator.input_ == "probs"
         self.names = tuple(head.arrays)

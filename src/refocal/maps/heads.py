@@ -19,23 +19,23 @@ def to_logits(scores: ArrayT, *, probs: bool, least: float, gap: float, xp: Name
     Args:
         scores: Logits or probabilities. A single column holds log-odds or probabilities of the second class.
         probs: Whether the scores are probabilities.
-        least: Replaces a probability of 0: the smallest number of the dtype.
-        gap: Replaces 1 - p if p = 1: half the distance to the next smaller number.
+        least: The least probability; smaller ones are raised to it.
+        gap: The same for 1 - p, where p is a single column.
         xp: The array namespace.
     """
     if scores.shape[-1] > 1:
         return xp.log(xp.where(scores > least, scores, least)) if probs else scores
     if not probs:
         return xp.concat([0.0 * scores, scores], axis=-1)
-    other = xp.where(scores < 1, 1 - scores, gap)
+    other = xp.where(1 - scores > gap, 1 - scores, gap)
     return xp.log(xp.concat([other, xp.where(scores > least, scores, least)], axis=-1))
 
 
 def probability_edges(limits: Any) -> tuple[float, float]:
-    """Return `least` and `gap` of `to_logits` for a dtype, given its `finfo`.
+    """Return `least` and `gap` of `to_logits` for a dtype, given its `finfo`, if no floor was fitted.
 
     `least` is the smallest normal number. For float16 it is the smallest subnormal number, because float16 is computed
-    in a wider dtype that can represent it.
+    in a wider dtype that can represent it. `gap` is half the distance from 1 to the next smaller number.
     """
     tiny, eps = float(limits.tiny), float(limits.eps)
     return (tiny * eps if tiny > 1e-30 else tiny), eps / 4
@@ -147,12 +147,13 @@ def columns_head(
 ) -> Any:
     """Compute P(y = 1) of each column of scores (..., K) by a head of its own.
 
-    `parts` has the function, the names of its arrays and its settings for each column. The arrays of column k have the
-    suffix "_k". The other arguments are those of `to_logits`.
+    `parts` has the function, the names of its arrays, its settings and its floor (or None) for each column. The arrays
+    of column k have the suffix "_k". The other arguments are those of `to_logits`.
     """
     columns = []
-    for k, (function, names, settings) in enumerate(parts):
-        logits = to_logits(scores[..., k : k + 1], probs=probs, least=least, gap=gap, xp=xp)
+    for k, (function, names, settings, floor) in enumerate(parts):
+        edges = {"least": least, "gap": gap} if floor is None else {"least": floor, "gap": floor}
+        logits = to_logits(scores[..., k : k + 1], probs=probs, **edges, xp=xp)
         own = {name: arrays[f"{name}_{k}"] for name in names}
         columns.append(function(logits, **own, **settings, log=log, xp=xp)[..., 1:])
     return xp.concat(columns, axis=-1)

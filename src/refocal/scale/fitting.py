@@ -85,7 +85,10 @@ def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: RowReader) -
         _fit_grid(engine, result, files, rows)
     elif isinstance(result, TemperatureScaling | FocalTemperatureScaling):
         held = engine.hold(FileSource.of(files, rows.read, steady=True))
-        result.learn(PartitionedLikelihood(engine, held, input=form.input, files=len(files)))
+        likelihood = PartitionedLikelihood(engine, held, input=form.input, files=len(files))
+        if likelihood.floor is not None:
+            result.floor_ = likelihood.floor
+        result.learn(likelihood)
     return result
 
 

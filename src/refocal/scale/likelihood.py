@@ -13,6 +13,7 @@ from refocal.calibrators.conversion import scores_to_logits
 from refocal.calibrators.fit.descent import Quadratic, Slope
 from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits, top_confidences
 from refocal.calibrators.fit.temperature_likelihood import FocalNLL, LabeledLogits
+from refocal.calibrators.floors import choose_floor, find_least, raise_logits
 from refocal.scale.engines import Engine
 from refocal.scale.parts import Block
 from refocal.stats.binning import Bins, bin_sums, width_index
@@ -43,6 +44,7 @@ class Outline(NamedTuple):
     """What a fit needs before its first step: the number of samples, and some rows for their scales and a guess."""
 
     samples: float
+    least: float  # the smallest positive probability; 1 if the scores are logits
     sample: LabeledLogits
 
     def merge(self, other: Outline) -> Outline:
@@ -52,7 +54,7 @@ class Outline(NamedTuple):
         logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
         step = 2 if len(labels) > 2 * _sample_rows(logits.shape[1]) else 1
         sample = LabeledLogits.prepare(logits[::step], labels[::step], weights[::step])
-        return Outline(self.samples + other.samples, sample)
+        return Outline(self.samples + other.samples, min(self.least, other.least), sample)
 
 
 class PartitionedLikelihood:
@@ -63,6 +65,10 @@ class PartitionedLikelihood:
         source: The result of `engine.hold`.
         input: "logits" or "probs".
         files: Number of files.
+
+    Attributes:
+        passes: The number of passes so far.
+        floor: The floor of probabilities, chosen by the sample of rows; None if the scores are logits.
     """
 
     def __init__(self, engine: Engine, source: Any, *, input: Input, files: int) -> None:
@@ -72,7 +78,11 @@ class PartitionedLikelihood:
         if found is None:
             raise ValueError(NO_ROWS)
         self._sample: LabeledLogits = found.sample
-        self.samples, self.scales = found.samples, found.sample.scales
+        self.samples, self.floor = found.samples, None
+        if input == "probs":
+            self.floor = choose_floor(found.sample, found.samples, found.least)
+            self._sample = raise_logits(found.sample, self.floor)
+        self.scales = self._sample.scales
         self.classes, self.single = self._sample.classes, self._sample.single
 
     def sample(self, size: int) -> LabeledLogits:  # noqa: ARG002 a pass over the data costs more than a better guess
@@ -81,7 +91,7 @@ class PartitionedLikelihood:
 
     def temperature_nll(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
         """`temperature_likelihood` of all rows."""
-        run = partial(temperature_sums, input=self._input, beta=beta, exact=exact, curvature=curvature)
+        run = partial(temperature_sums, input=self._input, floor=self.floor, beta=beta, exact=exact, curvature=curvature)
         value, slope, *bend = self._means(run)
         return Slope(float(value), float(slope), float(bend[0]) if curvature else None)
 
@@ -90,7 +100,7 @@ class PartitionedLikelihood:
         return self._of_focal
 
     def _of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
-        run = partial(focal_sums, input=self._input, gamma=gamma, beta=beta, exact=exact, curvature=curvature)
+        run = partial(focal_sums, input=self._input, floor=self.floor, gamma=gamma, beta=beta, exact=exact, curvature=curvature)
         means = self._means(run)
         return Quadratic(float(means[0]), means[1:3], means[3:].reshape(2, 2) if curvature else None)
 
@@ -112,29 +122,36 @@ class PartitionedLikelihood:
         return self._engine.fold(self._source, run, merge, what=f"fitting, pass {self.passes}")
 
 
-def read_labeled(block: Block, *, input: Input) -> LabeledLogits:
-    """Convert the rows of a block to logits."""
+def read_labeled(block: Block, *, input: Input, floor: float | None = None) -> LabeledLogits:
+    """Convert the rows of a block to logits; probabilities are raised to the floor, if there is one."""
     matrix = block.scores.reshape(len(block.labels), -1)
-    return LabeledLogits.prepare(scores_to_logits(matrix, input=input), block.labels, block.sample_weight)
+    logits = scores_to_logits(matrix, input=input)
+    logits = logits if floor is None else np.maximum(logits, math.log(floor))
+    return LabeledLogits.prepare(logits, block.labels, block.sample_weight)
 
 
 def outline_block(block: Block, *, input: Input, files: int) -> Outline:
     """Outline a block. Its share of the sample is that of a file with one block."""
     data = read_labeled(block, input=input)
     wanted = -(-_sample_rows(data.classes) // files)
-    return Outline(data.samples, _thin(data, max(1, len(data.labels) // wanted)))
+    least = find_least(block.scores.reshape(len(block.labels), -1)) if input == "probs" else 1.0
+    return Outline(data.samples, least, _thin(data, max(1, len(data.labels) // wanted)))
 
 
-def temperature_sums(block: Block, *, input: Input, beta: float, exact: bool, curvature: bool) -> Sums:
+def temperature_sums(
+    block: Block, *, input: Input, floor: float | None, beta: float, exact: bool, curvature: bool
+) -> Sums:
     """Sum value, slope and curvature of the NLL in 1/T over the samples of a block."""
-    data = read_labeled(block, input=input)
+    data = read_labeled(block, input=input, floor=floor)
     at = data.temperature_nll(beta, exact=exact, curvature=curvature)
     return Sums(data.samples, data.samples * np.array([value for value in at if value is not None]))
 
 
-def focal_sums(block: Block, *, input: Input, gamma: float, beta: float, exact: bool, curvature: bool) -> Sums:
+def focal_sums(
+    block: Block, *, input: Input, floor: float | None, gamma: float, beta: float, exact: bool, curvature: bool
+) -> Sums:
     """Sum value, gradient and Hessian of the NLL in (gamma, 1/T) over the samples of a block."""
-    data = read_labeled(block, input=input)
+    data = read_labeled(block, input=input, floor=floor)
     value, gradient, hessian = data.prepare_focal_nll()(gamma, beta, exact=exact, curvature=curvature)
     parts = [np.array([value]), gradient] + ([] if hessian is None else [hessian.ravel()])
     return Sums(data.samples, data.samples * np.concatenate(parts))

@@ -1,0 +1,144 @@
+"""Probabilities of exactly 0, and logits of masked classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labeled_logits import draw_calibrated
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.neighbors import KNeighborsClassifier
+
+from refocal.calibrators import (
+    BY_NAME,
+    AutoCalibrator,
+    FocalPosterior,
+    FocalTemperatureScaling,
+    PlattScaling,
+    TemperatureScaling,
+    load,
+)
+from refocal.metrics import nll
+
+
+@pytest.fixture(scope="module", params=[RandomForestClassifier(50, random_state=0), KNeighborsClassifier()], ids=repr)
+def votes(request):
+    """Probabilities with exact zeros, and labels, to fit to and to test on."""
+    pixels, labels = load_digits(return_X_y=True)
+    model = clone(request.param).fit(pixels[::3], labels[::3])
+    return tuple((model.predict_proba(pixels[k::3]), labels[k::3]) for k in (1, 2))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_exact_zeros_do_not_depend_on_the_dtype(votes, name):
+    (probs, labels), (others, wanted) = votes
+    assert np.mean(probs == 0) > 0.3
+    double, single = (
+        BY_NAME[name](input="probs").fit(probs.astype(dtype), labels).predict_proba(others.astype(dtype))
+        for dtype in (np.float64, np.float32)
+    )
+    by_order = name in ("isotonic", "histogram", "quadratic")  # rounding separates some equal scores
+    assert nll(double, wanted) == pytest.approx(nll(single, wanted), rel=0.05 if by_order else 1e-4)
+    assert nll(double, wanted) < 0.5
+
+
+def test_temperature_scaling_of_votes_is_better_than_with_tiny_numbers(votes):
+    (probs, labels), (others, wanted) = votes
+    fitted = TemperatureScaling(input="probs").fit(probs, labels)
+    assert fitted.floor_ == 1 / (len(labels) + 1)
+    assert 0.1 < fitted.temperature_ < 1
+    tiny = TemperatureScaling().fit(np.log(np.maximum(probs, 1e-300)), labels)
+    assert nll(fitted.predict_proba(others), wanted) < 0.6 * nll(tiny.predict_proba(np.log(others + 1e-300)), wanted)
+
+
+def test_small_probabilities_of_a_network_are_kept():
+    logits, labels = draw_calibrated(4000, 10)
+    logits = 4 * logits
+    probs = np.exp(logits - np.log(np.sum(np.exp(logits), axis=1, keepdims=True)))
+    assert probs.min() < 1e-9
+    fitted = TemperatureScaling(input="probs").fit(probs, labels)
+    assert fitted.floor_ == probs.min()
+    assert fitted.temperature_ == pytest.approx(TemperatureScaling().fit(logits, labels).temperature_, rel=1e-6)
+
+
+def test_one_column_has_a_floor_at_both_ends():
+    rng = np.random.default_rng(0)
+    probs = rng.binomial(5, 0.5, 100) / 5
+    labels = (rng.random(100) < probs).astype(int)
+    labels[np.flatnonzero(probs == 0)[0]] = 1
+    fitted = PlattScaling(input="probs").fit(probs, labels)
+    assert fitted.floor_ == 1 / 101
+    with np.errstate(divide="ignore"):
+        log_odds = np.log(np.maximum(probs, 1 / 101)) - np.log(np.maximum(1 - probs, 1 / 101))
+    same = PlattScaling(input="logits").fit(log_odds, labels)
+    np.testing.assert_allclose(fitted.predict_proba(probs), same.predict_proba(log_odds), rtol=1e-9)
+    two = PlattScaling(input="probs").fit(np.stack([1 - probs, probs], axis=1), labels)
+    np.testing.assert_allclose(two.predict_proba([[1.0, 0.0]]), fitted.predict_proba([0.0]), rtol=1e-9)
+
+
+def test_a_posterior_that_needs_no_fit_has_no_floor():
+    probs = np.array([[1.0, 0.0], [0.4, 0.6], [0.5, 0.5]])
+    fitted = FocalPosterior(gamma=2.0, input="probs").fit(probs, [0, 1, 0])
+    assert not hasattr(fitted, "floor_")
+    assert fitted.predict_proba(probs)[0, 1] < 1e-300
+
+
+def test_a_refit_forgets_the_floor(votes, tmp_path):
+    (probs, labels), _ = votes
+    calibrator = TemperatureScaling(input="probs").fit(probs, labels)
+    calibrator.save(tmp_path / "calibrator.json")
+    assert load(tmp_path / "calibrator.json").floor_ == calibrator.floor_
+    calibrator.set_params(input="logits").fit(probs, labels)
+    assert not hasattr(calibrator, "floor_")
+
+
+# --- masks
+
+
+def mask(logits, labels, value=-np.inf):
+    """Mask some classes, but not the labels."""
+    hidden = np.random.default_rng(1).random(logits.shape) < 0.4
+    hidden[np.arange(len(labels)), labels] = False
+    return np.where(hidden, value, logits)
+
+
+@pytest.mark.parametrize("name", ["temperature", "focal-temperature"])
+def test_masked_classes_get_probability_0_and_do_not_disturb_the_fit(name, tmp_path):
+    logits, labels = draw_calibrated(3000, 6)
+    masked = mask(2 * logits, labels)
+    calibrator = BY_NAME[name]().fit(masked, labels)
+    probs = calibrator.predict_proba(masked)
+    np.testing.assert_array_equal(probs == 0, np.isinf(masked))
+    far = BY_NAME[name]().fit(mask(2 * logits, labels, -1e9), labels)
+    np.testing.assert_allclose(far.predict_proba(masked), probs, atol=1e-6)
+    calibrator.to_onnx(tmp_path / "head.onnx")
+    np.testing.assert_allclose(calibrator.to_torch()(tensor(masked)).numpy(), probs, atol=1e-12)
+
+
+def tensor(array):
+    import torch
+
+    return torch.as_tensor(array)
+
+
+def test_calibrators_that_take_no_masks_say_which_do():
+    logits, labels = draw_calibrated(50, 3)
+    masked = mask(logits, labels)
+    with pytest.raises(ValueError, match="-inf, which PlattScaling cannot take: use TemperatureScaling or Focal"):
+        PlattScaling().fit(masked, labels)
+    fitted = PlattScaling().fit(logits, labels)
+    with pytest.raises(ValueError, match="-inf, which PlattScaling cannot take"):
+        fitted.predict_proba(masked)
+
+
+def test_auto_chooses_among_the_calibrators_that_take_masks():
+    logits, labels = draw_calibrated(2000, 4)
+    masked = mask(3 * logits, labels)
+    auto = AutoCalibrator().fit(masked, labels)
+    assert {result["name"] for result in auto.results_} == {
+        FocalPosterior.__name__,
+        TemperatureScaling.__name__,
+        FocalTemperatureScaling.__name__,
+    }
+    np.testing.assert_array_equal(auto.predict_proba(masked) == 0, np.isinf(masked))
