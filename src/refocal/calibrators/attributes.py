@@ -31,6 +31,24 @@ def check_floor(value: Any, name: str, calibrator: Any) -> float:
     return _accept(number, name, "between 0 and 1/2", 0 < number <= 0.5)
 
 
+def check_share(value: Any, name: str, _: Any) -> float:
+    """Check a number between 0 and 1."""
+    number = _number(value, name)
+    return _accept(number, name, "between 0 and 1", 0 < number < 1)
+
+
+def check_probability(value: Any, name: str, _: Any) -> float:
+    """Check a number from 0 to 1."""
+    number = _number(value, name)
+    return _accept(number, name, "from 0 to 1", 0 <= number <= 1)
+
+
+def check_curve(value: Any, name: str, _: Any) -> np.ndarray:
+    """Check one finite number for each of several settings, or none."""
+    size = len(value) if isinstance(value, np.ndarray) and value.ndim == 1 else 0
+    return coefficients_check(size)(value, name, _)
+
+
 def check_standard_error(value: Any, name: str, _: Any) -> float:
     """Check a number >= 0; infinity means that the data do not determine the parameter."""
     number = _number(value, name)

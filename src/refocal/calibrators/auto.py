@@ -1,15 +1,13 @@
-"""Choice of a calibrator by cross-validation."""
+"""The combination of several calibrators by cross-validation: a mixture of them, or the choice of one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Self, final, get_args
+from typing import Any, ClassVar, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
-from sklearn.model_selection import KFold, check_cv
-from sklearn.utils.validation import check_is_fitted
 
 from refocal import _check
 from refocal._check import Input
@@ -17,26 +15,19 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.binary import BetaCalibration, PlattScaling, QuadraticScaling
-from refocal.calibrators.ensemble import EnsembleTemperatureScaling
+from refocal.calibrators.fit.folds import split_rows
+from refocal.calibrators.fit.held_out import HeldOut, compare, mix
 from refocal.calibrators.focal_posterior import FocalPosterior
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
 from refocal.calibrators.linear import MatrixScaling, VectorScaling
 from refocal.calibrators.nonparametric import IsotonicCalibration
 from refocal.calibrators.temperature import TemperatureScaling
-from refocal.stats.proper_scores import log_scores
-
-_LARGEST_SCORE = 700.0  # a probability of 0 for the true class counts as e^-700, so that means stay comparable
+from refocal.maps.heads import blend_head
 
 Scoring = Literal["nll", "brier"]
-Data = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # logits, class indices and weights
+Combine = Literal["mixture", "select"]
 
-
-class HeldOut(NamedTuple):
-    """Scores of samples while they were held out, (candidates, N), and the row of each sample, (N,)."""
-
-    scores: np.ndarray
-    rows: np.ndarray
-
+_CLASSES_FOR_EACH = 100  # with more, a matrix and a function for each class take too long
 
 _RESULT: dict[str, Check] = {
     "name": attributes.check_text,
@@ -44,17 +35,33 @@ _RESULT: dict[str, Check] = {
     "score": attributes.check_finite,
     "behind": attributes.check_finite,
     "error": attributes.check_standard_error,
-    "parameters": attributes.check_count,
+    "p_value": attributes.check_standard_error,
+    "parameters": attributes.check_standard_error,
+    "weight": attributes.check_standard_error,
     "chosen": attributes.check_flag,
 }
 
 
-def _check_best(value: Any, name: str, calibrator: Any) -> Calibrator:
-    """Check a fitted calibrator of the same number of classes."""
-    if not isinstance(value, Calibrator) or len(getattr(value, "classes_", ())) != attributes.count_classes(calibrator):
-        msg = f"{name} must be a calibrator of {attributes.count_classes(calibrator)} classes, got {value!r:.100}"
+def _check_members(value: Any, name: str, calibrator: Any) -> list[Calibrator]:
+    """Check the fitted calibrators of a mixture, all of the same number of classes."""
+    count = attributes.count_classes(calibrator)
+    if not isinstance(value, list) or not value:
+        msg = f"{name} must be a list of calibrators, got {value!r:.100}"
         raise ValueError(msg)
+    for member in value:
+        if not isinstance(member, Calibrator) or len(getattr(member, "classes_", ())) != count:
+            msg = f"{name} must be calibrators of {count} classes, got {member!r:.100}"
+            raise ValueError(msg)
     return value
+
+
+def _check_weights(value: Any, name: str, calibrator: Any) -> np.ndarray:
+    """Check one share per member, summing to 1 with the uniform share."""
+    array: np.ndarray = attributes.coefficients_check(len(calibrator.members_), least=0.0)(value, name, calibrator)
+    if abs(array.sum() - 1) > 1e-6:
+        msg = f"{name} must be shares that sum to 1, got {array.tolist()!r:.100}"
+        raise ValueError(msg)
+    return array
 
 
 def _check_results(value: Any, name: str, calibrator: Any) -> list[dict[str, Any]]:
@@ -86,44 +93,56 @@ def _check_best_index(value: Any, name: str, calibrator: Any) -> int:
 
 @final
 class AutoCalibrator(Calibrator):
-    """Choose a calibrator by cross-validation: the simplest one that is not clearly worse than the best.
+    """Combine several calibrators by cross-validation. Use it if you have no preference.
 
-    Use it if you have no preference. It takes about as long as fitting every candidate `cv` + 1 times.
-
-    Each candidate is fitted to all folds but one and scored on that one. The one-standard-error rule then takes the
-    candidate with the fewest parameters among those whose mean score is worse than the best by at most the standard
-    error of that difference. The chosen calibrator is fitted to all data.
+    Each candidate is fitted to all folds but one and scored on that one. `combine="mixture"` then averages the
+    probabilities of the candidates, fitted to all data, and of the uniform distribution, with the weights whose average
+    predicts the held-out rows best. The uniform distribution has at least 1 / (n + 1), because from n samples nobody
+    can tell a smaller probability from 0.
+    `combine="select"` takes a single candidate by the one-standard-error rule: the one with the fewest effective
+    parameters among those whose mean score is worse than the best by at most the standard error of that difference. A
+    mixture predicts better; a single calibrator is easier to explain.
 
     Args:
         candidates: Unfitted calibrators. Their `input` and `classes` are set to those given here. None for no change
             (`FocalPosterior(gamma=0)`), `TemperatureScaling`, `FocalTemperatureScaling`, and then, for two classes,
             `PlattScaling`, `BetaCalibration`, `QuadraticScaling` and `IsotonicCalibration`, or for more classes
-            `EnsembleTemperatureScaling`, `VectorScaling` and `MatrixScaling`.
-        scoring: A proper score: "nll" or "brier".
-        cv: The number of folds, or a scikit-learn splitter.
+            `VectorScaling`, `IsotonicCalibration(method="top_label")` and, for up to 100 classes, `MatrixScaling` and
+            `IsotonicCalibration`. If logits are masked with -inf, only the first three.
+        combine: "mixture" or "select".
+        scoring: The proper score that weights and choice are about: "nll" or "brier".
+        cv: The number of folds, or a scikit-learn splitter. Of millions of scores, only the first folds are held out.
         random_state: Seed that shuffles rows into folds if `cv` is a number.
         input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
-        best_: The chosen calibrator, fitted.
-        best_index_: Its index among the candidates.
+        candidates_: All candidates, fitted.
+        members_: Those whose probabilities are averaged; one with "select".
+        weights_: Their weights, summing to 1.
+        uniform_: The share of the uniform distribution, beside that of the members; 0 with "select".
+        best_index_: Index of the candidate that the one-standard-error rule takes.
         results_: One dict for each candidate, best first: name, index among the candidates, mean score, difference from
-            the best score and the standard error of that difference, number of parameters, and whether it was chosen.
+            the best score, the standard error of that difference and its p-value (is the best better?), effective
+            number of parameters, weight in the mixture, and whether the one-standard-error rule takes it.
 
     Example:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> logits = 2 * rng.standard_normal((3000, 4))
         >>> labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-        >>> type(AutoCalibrator().fit(3 * logits, labels).best_).__name__
+        >>> auto = AutoCalibrator(combine="select").fit(3 * logits, labels)
+        >>> type(auto.members_[0]).__name__
         'TemperatureScaling'
 
-    Reference: the one-standard-error rule: Breiman et al., "Classification and Regression Trees", 1984.
+    Reference: mixtures by held-out likelihood: Smyth and Wolpert, "Stacked density estimation", NIPS 1997; the
+    one-standard-error rule: Breiman et al., "Classification and Regression Trees", 1984.
     """
 
     _learned: ClassVar[dict[str, Check]] = {
-        "best_": _check_best,
+        "members_": _check_members,
+        "weights_": _check_weights,
+        "uniform_": attributes.check_probability,
         "results_": _check_results,
         "best_index_": _check_best_index,
     }
@@ -132,6 +151,7 @@ class AutoCalibrator(Calibrator):
         self,
         *,
         candidates: Sequence[Calibrator] | None = None,
+        combine: Combine = "mixture",
         scoring: Scoring = "nll",
         cv: Any = 5,
         random_state: int = 0,
@@ -139,106 +159,87 @@ class AutoCalibrator(Calibrator):
         classes: ArrayLike | None = None,
     ) -> None:
         self.candidates = candidates
+        self.combine = combine
         self.scoring = scoring
         self.cv = cv
         self.random_state = random_state
         self.input = input
         self.classes = classes
 
-    def choose(
-        self, fitted: Sequence[Calibrator], X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Choose among calibrators that are already fitted to these data: `fit` without fitting them again.
-
-        Args:
-            fitted: The candidates, each fitted to all rows. `best_` is one of them.
-            X: Scores (N, K), as for `fit`.
-            y: Labels (N,).
-            sample_weight: One weight per row, or None.
-
-        Returns:
-            The calibrator itself.
-        """
-        candidates = _check_candidates(fitted, "fitted")
-        for candidate in candidates:
-            check_is_fitted(candidate)
-        data = self._prepare(X, y, sample_weight)
-        self._choose(candidates, data, self._score(candidates, data))
-        return self
-
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        given = _default_candidates(logits.shape[1]) if self.candidates is None else self.candidates
-        candidates = _check_candidates(given, "candidates")
-        data = (logits, labels, weights)
-        held_out = self._score(candidates, data)
-        fitted = [_copy(candidate, logits.shape[1]).fit(*data) for candidate in candidates]
-        self._choose(fitted, data, held_out)
-
-    def _score(self, candidates: Sequence[Calibrator], data: Data) -> HeldOut:
-        """Score copies of the candidates on rows that they were not fitted to."""
-        scoring = self._check_scoring()
-        logits, labels, _ = data
-        folds = self._split(logits, labels)
-        copies = [_copy(candidate, logits.shape[1]) for candidate in candidates]
-        scores = np.array([_score_held_out(each, data, folds=folds, scoring=scoring) for each in copies])
-        return HeldOut(scores, np.concatenate([test for _, test in folds]))
-
-    def _choose(self, candidates: Sequence[Calibrator], data: Data, held_out: HeldOut) -> None:
-        """Apply the one-standard-error rule to candidates that are fitted to all rows."""
-        weights, (scores, rows) = data[2], held_out
-        counts = np.ones(len(rows)) if weights is None else weights[rows]
-        share = counts / counts.sum()
-        means = scores @ share
-        away = scores - scores[np.argmin(means)]
-        behind = away @ share
-        errors = np.sqrt((away - behind[:, None]) ** 2 @ share / max(1.0, counts.sum() - 1))
-        parameters = [candidate.n_parameters_ for candidate in candidates]
-        eligible = np.flatnonzero(behind <= errors)
-        chosen = int(min(eligible, key=lambda index: (parameters[index], means[index])))
-        self.best_, self.best_index_ = candidates[chosen], chosen
+        columns = logits.shape[1]
+        given = self.candidates
+        if given is None:
+            given = _default_candidates(columns)
+            if np.isneginf(logits).any():
+                given = [candidate for candidate in given if candidate._takes_masks]
+        self._check_settings(None)
+        folds = split_rows(self.cv, self.random_state, logits, labels)
+        self.candidates_: list[Calibrator] = [
+            clone(candidate).set_params(input="logits", classes=np.arange(columns))
+            for candidate in _check_candidates(given)
+        ]
+        held_out = [
+            HeldOut.collect(candidate._fit_and_hold_out(logits, labels, weights, folds), folds, labels, self.scoring)
+            for candidate in self.candidates_
+        ]
+        counts = np.ones(len(logits)) if weights is None else weights
+        held_counts = np.concatenate([counts[held] for _, held in folds])
+        parameters = np.array([candidate._count_effective() for candidate in self.candidates_])
+        rows = compare(held_out, held_counts, parameters)
+        self.best_index_ = next(row["index"] for row in rows if row["chosen"])
+        if self.combine == "mixture":
+            least = 0.0 if np.isneginf(logits).any() else 1 / (float(counts.sum()) + 1)
+            mixture = mix(held_out, held_counts / held_counts.sum(), columns, scoring=self.scoring, least_uniform=least)
+            shares, self.uniform_ = mixture
+        else:
+            shares, self.uniform_ = np.eye(len(self.candidates_))[self.best_index_], 0.0
+        used = np.flatnonzero(shares)
+        self.members_, self.weights_ = [self.candidates_[index] for index in used], shares[used]
         self.results_ = [
             {
-                "name": type(candidates[index]).__name__,
-                "index": int(index),
-                "score": float(means[index]),
-                "behind": float(behind[index]),
-                "error": float(errors[index]),
-                "parameters": parameters[index],
-                "chosen": bool(index == chosen),
+                "name": type(self.candidates_[row["index"]]).__name__,
+                **row,
+                "parameters": float(parameters[row["index"]]),
+                "weight": float(shares[row["index"]]),
             }
-            for index in np.argsort(means, kind="stable")
+            for row in rows
         ]
 
-    def _split(self, logits: np.ndarray, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        if isinstance(self.cv, int | np.integer):
-            if not 2 <= self.cv <= len(logits):
-                samples = f"{len(logits)}, the number of samples"
-                msg = f"cv must be a splitter or a number of folds from 2 to {samples}, got {self.cv}"
-                raise ValueError(msg)
-            splitter: Any = KFold(int(self.cv), shuffle=True, random_state=self.random_state)
-        else:
-            splitter = check_cv(self.cv, labels, classifier=True)
-        return list(splitter.split(logits, labels))
-
-    def _check_scoring(self) -> Scoring:
-        scoring: Scoring = _check.one_of(self.scoring, "scoring", get_args(Scoring))
-        return scoring
+    @property
+    def _takes_masks(self) -> bool:  # type: ignore[override]
+        return not hasattr(self, "members_") or (
+            self.uniform_ == 0 and all(member._takes_masks for member in self.members_)
+        )
 
     def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
-        self._check_scoring()
+        _check.one_of(self.scoring, "scoring", get_args(Scoring))
+        _check.one_of(self.combine, "combine", get_args(Combine))
 
     def _head(self, classes: int) -> Head:
-        return self.best_._head(classes)
+        heads = [member._head(classes) for member in self.members_]
+        if len(heads) == 1 and self.uniform_ == 0:
+            return heads[0]
+        arrays = {f"{name}_{k}": array for k, head in enumerate(heads) for name, array in head.arrays.items()}
+        parts = tuple(
+            (head.function, tuple(head.arrays), head.settings, float(weight))
+            for head, weight in zip(heads, (1 - self.uniform_) * self.weights_, strict=True)
+        )
+        settings = {"parts": parts, "uniform": self.uniform_}
+        return Head(blend_head, arrays, settings, wide=any(head.wide for head in heads))
 
     def _count_parameters(self) -> int:
-        return self.best_._count_parameters()
+        return sum(member._count_parameters() for member in self.members_) + len(self.members_) - 1
+
+    def _count_effective(self) -> float:
+        return sum(member._count_effective() for member in self.members_) + len(self.members_) - 1
 
 
-def _check_candidates(candidates: Iterable[Calibrator], name: str) -> list[Calibrator]:
+def _check_candidates(candidates: Iterable[Calibrator]) -> list[Calibrator]:
     """Check that there are candidates and that all are calibrators."""
     checked = list(candidates) if isinstance(candidates, Iterable) else []
     if not checked or not all(isinstance(candidate, Calibrator) for candidate in checked):
-        msg = f"{name} must be a sequence of calibrators, got {candidates!r}"
+        msg = f"candidates must be a sequence of calibrators, got {candidates!r}"
         raise ValueError(msg)
     return checked
 
@@ -247,31 +248,6 @@ def _default_candidates(classes: int) -> list[Calibrator]:
     always = [FocalPosterior(gamma=0.0), TemperatureScaling(), FocalTemperatureScaling()]
     if classes == 2:  # a vector or a matrix has no more freedom than Platt scaling here
         return [*always, PlattScaling(), BetaCalibration(), QuadraticScaling(), IsotonicCalibration()]
-    return [*always, EnsembleTemperatureScaling(), VectorScaling(), MatrixScaling()]
-
-
-def _copy(candidate: Calibrator, columns: int) -> Calibrator:
-    """Copy a candidate, unfitted, for logits and class indices."""
-    copy: Calibrator = clone(candidate)
-    copy.set_params(input="logits", classes=np.arange(columns))
-    return copy
-
-
-def _score_held_out(
-    candidate: Calibrator,
-    data: Data,
-    *,
-    folds: list[tuple[np.ndarray, np.ndarray]],
-    scoring: Scoring,
-) -> np.ndarray:
-    """Score each sample by the fit to the other folds, fold after fold."""
-    logits, labels, weights = data
-    parts = []
-    for train, test in folds:
-        candidate.fit(logits[train], labels[train], None if weights is None else weights[train])
-        probs = candidate.predict_proba(logits[test])
-        if scoring == "nll":
-            parts.append(np.minimum(log_scores(probs, labels[test]), _LARGEST_SCORE))
-        else:
-            parts.append(np.sum((probs - np.eye(probs.shape[1])[labels[test]]) ** 2, axis=1))
-    return np.concatenate(parts)
+    for_all = [VectorScaling(), IsotonicCalibration(method="top_label")]
+    for_each = [MatrixScaling(), IsotonicCalibration()] if classes <= _CLASSES_FOR_EACH else []
+    return [*always, *for_all, *for_each]

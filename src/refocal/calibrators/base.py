@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import assert_all_finite, check_array, check_is_fitted, validate_data
 
@@ -20,6 +20,7 @@ from refocal._containers import column_names, float_limits, is_frame, to_array, 
 from refocal._probability_look import TO_SAY, optional_input_word, resolve_input
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.conversion import check_probs, scores_to_logits
+from refocal.calibrators.fit.folds import Fold
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 from refocal.calibrators.floors import choose_floor, find_least
 from refocal.calibrators.training_data import (
@@ -191,6 +192,19 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     @abstractmethod
     def _count_parameters(self) -> int:
         """The number of fitted parameters."""
+
+    def _count_effective(self) -> float:
+        """The number of parameters that the data determine: those that no penalty holds."""
+        return float(self._count_parameters())
+
+    def _fit_and_hold_out(
+        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, folds: list[Fold]
+    ) -> Iterator[np.ndarray]:
+        """Fit to all rows, then predict log-probabilities of the held-out rows of each fold by a fit to the others."""
+        self.fit(logits, labels, weights)
+        for rows, held in folds:
+            copy: Calibrator = clone(self).fit(logits[rows], labels[rows], None if weights is None else weights[rows])
+            yield copy.predict_log_proba(logits[held])
 
     def _check_settings(self, classes: int | None) -> None:
         """Check the constructor's parameters as `fit` does; `classes` is None if their number is not known yet.

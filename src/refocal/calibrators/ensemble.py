@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, final
 
 import numpy as np
@@ -13,9 +14,10 @@ from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_mixture
 from refocal.calibrators.fit.maximum_likelihood import fit_temperature
-from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits, label_likelihoods
 from refocal.maps.heads import mixture_head
-from refocal.stats.proper_scores import log_scores
+
+_ROWS_FOR_A_GUESS = 2048
 
 
 @final
@@ -25,8 +27,8 @@ class EnsembleTemperatureScaling(Calibrator):
     Choose it if temperature scaling is not flexible enough, for example because some labels are wrong and no
     prediction should come close to 1.
 
-    The map is w_1 softmax(z / T) + w_2 softmax(z) + w_3 / K for logits z, with weights w >= 0 that sum to 1. T is the
-    maximum-likelihood temperature. The weights then maximize the likelihood for this T, which is a convex problem.
+    The map is w_1 softmax(z / T) + w_2 softmax(z) + w_3 / K for logits z, with weights w >= 0 that sum to 1. T and the
+    weights maximize the likelihood together: a search in T, with the best weights for each T, a convex problem.
 
     Args:
         input: "logits" or "probs"; None for logits that do not look like probabilities.
@@ -59,18 +61,42 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         data = LabeledLogits.prepare(logits, labels, weights)
-        self.temperature_ = 1 / fit_temperature(data).beta
-        rows = logits.astype(np.float64, copy=False)
-        parts = [
-            np.exp(-log_scores(mixture_head(rows, part, temperature=self.temperature_, log=False, xp=np), labels))
-            for part in np.eye(3)
-        ]
-        self.weights_ = fit_mixture(np.stack(parts, axis=1), data.share)
-        if self.weights_[2] == 1:  # then T is at its bound: nearly uniform, but it keeps the order of the classes
-            self.weights_ = np.array([1.0, 0.0, 0.0])
+        first = fit_temperature(data)
+        beta = first.beta
+        if first.evaluations:  # otherwise all logits of each row are equal
+            beta = _search(data, beta)
+        self.temperature_, self.weights_ = 1 / beta, _fit_weights(data, beta)[0]
+        if self.weights_[2] == 1:  # then T does not matter: nearly uniform, but it keeps the order of the classes
+            self.temperature_, self.weights_ = 1 / first.beta, np.array([1.0, 0.0, 0.0])
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         return Head(mixture_head, {"weights": self.weights_}, {"temperature": self.temperature_})
 
     def _count_parameters(self) -> int:
         return 3
+
+
+def _search(data: LabeledLogits, start: float) -> float:
+    """Find the inverse temperature whose best mixture has the lowest NLL, from coarse to fine in its logarithm.
+
+    Without a uniform part, a few labels that seem impossible make T large, so most of the search is at lower T.
+    """
+    from scipy.optimize import minimize_scalar
+
+    some = data.sample(_ROWS_FOR_A_GUESS) or data
+    grid = math.log(start) + np.linspace(-0.7, 3.5, 19)
+    best = int(np.argmin([_fit_weights(some, math.exp(point))[1] for point in grid]))
+    bounds = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+
+    def nll(log_beta: float) -> float:
+        return _fit_weights(data, math.exp(log_beta))[1]
+
+    return math.exp(minimize_scalar(nll, bounds=bounds, method="bounded", options={"xatol": 1e-4}).x)
+
+
+def _fit_weights(data: LabeledLogits, beta: float) -> tuple[np.ndarray, float]:
+    """Find the most likely weights for an inverse temperature, and their NLL."""
+    uniform = np.full(len(data.labels), 1 / data.classes)
+    likelihoods = np.stack([label_likelihoods(data, beta), label_likelihoods(data, 1.0), uniform], axis=1)
+    weights = fit_mixture(likelihoods, data.share)
+    return weights, float(data.share @ -np.log(likelihoods @ weights))

@@ -1,69 +1,231 @@
-"""Linear maps of the logits: vector scaling, matrix scaling and Dirichlet calibration.
+"""Linear maps of log-probabilities: vector scaling, matrix scaling and Dirichlet calibration.
 
-All three are a penalized multinomial logistic regression. The penalty is smallest at the maximum-likelihood temperature
-and, like a prior, fades as samples are added. So many classes and few samples give temperature scaling, and many
-samples give the maximum-likelihood map. If the maximum-likelihood temperature is 0 or infinite, 1 is used instead.
+All three correct the log-probabilities of a base by penalized maximum likelihood, see
+`refocal.calibrators.fit.structured`. The base is temperature scaling or focal temperature scaling, whichever predicts
+held-out rows better, mixed with 1 / (n + 1) of the uniform distribution: from n samples nobody can tell a smaller
+probability from 0, and no feature is an outlier. The penalty is chosen by cross-validation.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from refocal import _check
+from refocal._arrays import map_row_blocks
 from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
-from refocal.calibrators.fit.logistic import fit_affine
-from refocal.calibrators.fit.maximum_likelihood import fit_temperature
+from refocal.calibrators.fit.folds import Fold, split_rows
+from refocal.calibrators.fit.maximum_likelihood import fit_focal_temperature, fit_temperature
+from refocal.calibrators.fit.structured import Structured
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
-from refocal.maps.heads import linear_features, linear_head
+from refocal.maps.heads import structured_features, structured_head
+from refocal.maps.posterior import MapSettings
+
+PENALTIES = np.array([64.0, 16.0, 4.0, 1.0, 0.25])  # from strong to weak, so that each fit starts from the last
+
+_ROUGH, _FINE = 3e-4, 1e-5  # tolerances of the fits that are compared, and of the last one
+
+
+class _Base(NamedTuple):
+    """Psi^gamma(softmax(logits / T)), mixed with a share of the uniform distribution."""
+
+    gamma: float
+    temperature: float
+    uniform: float
+
+
+class _Trial(NamedTuple):
+    """One fold: the rows to fit to, with both bases, and the rows that are held out. Logits are float32."""
+
+    part: LabeledLogits
+    bases: tuple[_Base, _Base]  # temperature scaling, and focal temperature scaling
+    held: np.ndarray
+    labels: np.ndarray
+    share: np.ndarray
+
+    @classmethod
+    def prepare(cls, data: LabeledLogits, fold: Fold) -> _Trial:
+        """Fit the bases."""
+        part = _take(data, fold[0])
+        bases = (_fit_base(part, focal=False), _fit_base(part, focal=True))
+        held = fold[1]
+        return cls(part, bases, data.logits[held].astype(np.float32), data.labels[held], data.share[held])
+
+    def score_base(self, *, focal: bool) -> float:
+        """The summed NLL of the held-out rows under one of the bases."""
+        return self.score(_compute_features(self.held, self.bases[focal], centered=False))
+
+    def score(self, log_probs: np.ndarray) -> float:
+        """The summed NLL of the held-out rows."""
+        return float(self.share @ -log_probs[np.arange(len(self.labels)), self.labels])
 
 
 class _LinearMap(Calibrator):
     """The fit that all linear maps share."""
 
-    scale_penalty: float
-    bias_penalty: float
+    penalty: float | None
+    cv: Any
+    random_state: int
     weights_: np.ndarray
     bias_: np.ndarray
+    gamma_: float
+    temperature_: float
+    uniform_: float
+    penalty_: float
+    penalty_scores_: np.ndarray
+    effective_parameters_: float
 
-    _of_log_probs: ClassVar[bool]  # whether the map is of log-probabilities instead of centered logits
-    _penalty_names: ClassVar[tuple[str, ...]]
+    _centered: ClassVar[bool]  # whether features are log-probabilities minus their mean over the classes
+    _has_matrix: ClassVar[bool]
+
+    _learned: ClassVar[dict[str, Check]] = {
+        "gamma_": attributes.check_gamma,
+        "temperature_": attributes.check_positive,
+        "uniform_": attributes.check_share,
+        "penalty_": attributes.check_positive,
+        "penalty_scores_": attributes.check_curve,
+        "effective_parameters_": attributes.check_standard_error,
+        "bias_": attributes.coefficients_check(attributes.count_classes),
+    }
+
+    def __init__(
+        self,
+        *,
+        penalty: float | None = None,
+        cv: Any = 5,
+        random_state: int = 0,
+        input: Input | None = None,
+        classes: ArrayLike | None = None,
+    ) -> None:
+        self.penalty = penalty
+        self.cv = cv
+        self.random_state = random_state
+        self.input = input
+        self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        penalties = self._check_penalties()
+        self._learn(logits, labels, weights, self._split(logits, labels))
+
+    def _fit_and_hold_out(
+        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, folds: list[Fold]
+    ) -> Iterator[np.ndarray]:
+        """As for every calibrator, but with the same folds for the choice of the penalty, so that none is fitted twice.
+
+        The choice of one penalty out of five has seen the held-out rows, which matters little.
+        """
+        return self._learn(*self._prepare(logits, labels, weights), folds)
+
+    def _learn(
+        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, folds: list[Fold]
+    ) -> Iterator[np.ndarray]:
+        """Choose the base and the penalty by folds, fit to all rows, and return predictions of the held-out rows."""
+        self._check_settings(None)
         data = LabeledLogits.prepare(logits, labels, weights)
-        temperature = fit_temperature(data)
-        off_diagonal = penalties.get("off_diagonal_penalty")
         # One thread is as fast for matrices of this size, and many times faster if other programs use the cores.
         with threadpool_limits(1, "blas"):
-            self.weights_, self.bias_ = fit_affine(
-                linear_features(logits.astype(np.float64, copy=False), of_log_probs=self._of_log_probs, xp=np),
-                labels,
-                data.share,
-                1.0 if temperature.at_bound else temperature.beta,
-                diagonal=penalties["scale_penalty"] / data.samples,
-                off_diagonal=None if off_diagonal is None else off_diagonal / data.samples,
-                bias=penalties["bias_penalty"] / data.samples,
-            )
+            trials = [_Trial.prepare(data, fold) for fold in folds]
+            focal = sum(trial.score_base(focal=True) - trial.score_base(focal=False) for trial in trials) < 0
+            path = _Path.follow(self, trials, focal=focal)
+            base = _fit_base(data, focal=focal)
+            problem = self._prepare_problem(data, base)
+            correction = None
+            for penalty in PENALTIES[path.penalty < PENALTIES]:
+                correction = problem.fit(penalty, correction, tolerance=_ROUGH)
+            correction = problem.fit(path.penalty, correction, tolerance=_FINE)
+        self.gamma_, self.temperature_, self.uniform_ = base
+        self.penalty_, self.penalty_scores_ = path.penalty, path.scores
+        self.weights_, self.bias_ = problem.join(correction)
+        self.effective_parameters_ = problem.count_effective(correction, self.penalty_) + 1 + focal
+        return path.predict()
 
-    def _check_penalties(self) -> dict[str, float]:
-        return {name: _check.positive(getattr(self, name), name) for name in self._penalty_names}
+    def _split(self, logits: np.ndarray, labels: np.ndarray) -> list[Fold]:
+        """The folds that choose base and penalty; none if there is a single row."""
+        if len(logits) < 2:
+            return []
+        cv = min(int(self.cv), len(logits)) if isinstance(self.cv, int | np.integer) else self.cv
+        return split_rows(cv, self.random_state, logits, labels)
+
+    def _prepare_problem(self, data: LabeledLogits, base: _Base) -> Structured:
+        features = self._features(data.logits, base)
+        return Structured.prepare(features, data.labels, data.share, data.samples, matrix=self._has_matrix)
+
+    def _features(self, logits: np.ndarray, base: _Base) -> np.ndarray:
+        return _compute_features(logits, base, centered=self._centered)
 
     def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
-        self._check_penalties()
+        if self.penalty is not None:
+            _check.positive(self.penalty, "penalty")
 
-    def _head(self, classes: int) -> Head:  # noqa: ARG002
-        arrays = {"weights": self.weights_, "bias": self.bias_}
-        return Head(linear_head, arrays, {"of_log_probs": self._of_log_probs})
+    def _head(self, classes: int) -> Head:
+        settings = MapSettings.check(self.gamma_, None, 0.0, False, classes=classes)
+        return Head(
+            structured_head,
+            {"weights": self.weights_, "bias": self.bias_},
+            {
+                "temperature": self.temperature_,
+                "settings": settings,
+                "uniform": self.uniform_,
+                "centered": self._centered,
+            },
+        )
 
     def _count_parameters(self) -> int:
         return self.weights_.size + self.bias_.size
+
+    def _count_effective(self) -> float:
+        return self.effective_parameters_
+
+
+class _Path(NamedTuple):
+    """Fits to the rows of each fold with one penalty after another, each from the correction of the one before.
+
+    Attributes:
+        penalty: The given penalty, or the one with the best score.
+        scores: The mean NLL of held-out rows for each penalty, up to the second after the best; none if it was given.
+        fitted: For each fold, the features of its held-out rows, and the linear map for the best penalty.
+    """
+
+    penalty: float
+    scores: np.ndarray
+    fitted: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+    @classmethod
+    def follow(cls, calibrator: _LinearMap, trials: list[_Trial], *, focal: bool) -> _Path:
+        """Fit with all penalties, or with those down to the given one."""
+        given = calibrator.penalty
+        problems = [calibrator._prepare_problem(trial.part, trial.bases[focal]) for trial in trials]
+        problems = [problem.cast(np.float32) for problem in problems]
+        features = [calibrator._features(trial.held, trial.bases[focal]) for trial in trials]
+        corrections: list[Any] = [None] * len(trials)
+        total = sum(trial.share.sum() for trial in trials)
+        scores: list[float] = []
+        best: list[tuple[np.ndarray, np.ndarray]] = []
+        penalties = [*PENALTIES] if given is None else [*PENALTIES[given < PENALTIES], given]
+        for penalty in penalties if trials else ():
+            pairs = zip(problems, corrections, strict=True)
+            corrections = [problem.fit(penalty, start, tolerance=_ROUGH) for problem, start in pairs]
+            maps = [problem.join(each) for problem, each in zip(problems, corrections, strict=True)]
+            compared = zip(trials, features, maps, strict=True)
+            scores.append(float(sum(trial.score(_map(x, *each)) for trial, x, each in compared) / total))
+            if given is not None or scores[-1] <= min(scores):
+                best = maps
+            elif len(scores) - np.argmin(scores) > 2:
+                break
+        chosen = float(penalties[np.argmin(scores)] if scores else penalties[0]) if given is None else float(given)
+        fitted = [(x, *each) for x, each in zip(features, best, strict=True)]
+        return cls(chosen, np.array(scores if given is None else []), fitted)
+
+    def predict(self) -> Iterator[np.ndarray]:
+        """Predict the log-probabilities of the held-out rows of each fold."""
+        for features, weights, bias in self.fitted:
+            yield _map(features, weights, bias)
 
 
 @final
@@ -73,18 +235,28 @@ class VectorScaling(_LinearMap):
     Choose it if you have thousands of held-out samples and the classes are miscalibrated in different ways. Predicted
     classes may change.
 
-    The map is softmax(w * z + b), where z are the logits minus their mean over the classes.
+    The map is softmax(w * x + b), where x are the log-probabilities of a base: temperature scaling or focal temperature
+    scaling, mixed with 1 / (n + 1) of the uniform distribution.
 
     Args:
-        scale_penalty: Strength of the pull of each w_k toward 1/T, where T is the maximum-likelihood temperature. The
-            fit adds half of it times (w_k T - 1)^2, summed over k, to the NLL of all samples.
-        bias_penalty: The same for c_k^2, where c is the change of the scores at the mean of z.
+        penalty: Strength of the pull toward the base, relative to the number of classes K. The fit adds half of
+            penalty * K * (|w - 1|^2 + |c|^2 / 2) to the NLL of all n samples, where c is the change of the scores at
+            the mean of x. None to choose it by cross-validation from 64, 16, 4, 1 and 1/4.
+        cv: The number of folds for that choice and for the choice of the base, or a scikit-learn splitter. Of millions
+            of scores, only the first folds are used.
+        random_state: Seed that shuffles rows into folds if `cv` is a number.
         input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
         weights_: w, (K,).
         bias_: b, (K,).
+        gamma_, temperature_, uniform_: The base: Psi^gamma(softmax(logits / T)), and its share of the uniform
+            distribution. With gamma 0 it is temperature scaling.
+        penalty_: The penalty of the fit.
+        penalty_scores_: The cross-validated NLL of each penalty, from the strongest to the second after the best;
+            empty if the penalty was given.
+        effective_parameters_: How many parameters the data determine; the penalty determines the others.
 
     Example:
         >>> import numpy as np
@@ -95,110 +267,91 @@ class VectorScaling(_LinearMap):
         >>> bool(calibrator.bias_[2] - calibrator.bias_[0] > 0.9)
         True
 
-    Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 4.2.
+    Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 4.2; the penalties: Berta,
+    Holzmüller, Jordan and Bach, "Structured matrix scaling for multi-class calibration", 2025.
     """
 
     _learned: ClassVar[dict[str, Check]] = {
+        **_LinearMap._learned,
         "weights_": attributes.coefficients_check(attributes.count_classes),
-        "bias_": attributes.coefficients_check(attributes.count_classes),
     }
-    _of_log_probs: ClassVar[bool] = False
-    _penalty_names: ClassVar[tuple[str, ...]] = ("scale_penalty", "bias_penalty")
-
-    def __init__(
-        self,
-        *,
-        scale_penalty: float = 30.0,
-        bias_penalty: float = 3.0,
-        input: Input | None = None,
-        classes: ArrayLike | None = None,
-    ) -> None:
-        self.scale_penalty = scale_penalty
-        self.bias_penalty = bias_penalty
-        self.input = input
-        self.classes = classes
+    _centered: ClassVar[bool] = False
+    _has_matrix: ClassVar[bool] = False
 
 
 class _MatrixMap(_LinearMap):
-    """The settings that linear maps with a full matrix share."""
+    """What linear maps with a full matrix share."""
 
     _learned: ClassVar[dict[str, Check]] = {
+        **_LinearMap._learned,
         "weights_": attributes.coefficients_check(attributes.count_classes, attributes.count_classes),
-        "bias_": attributes.coefficients_check(attributes.count_classes),
     }
-    _penalty_names: ClassVar[tuple[str, ...]] = ("scale_penalty", "off_diagonal_penalty", "bias_penalty")
-
-    def __init__(
-        self,
-        *,
-        scale_penalty: float = 30.0,
-        off_diagonal_penalty: float = 1000.0,
-        bias_penalty: float = 3.0,
-        input: Input | None = None,
-        classes: ArrayLike | None = None,
-    ) -> None:
-        self.scale_penalty = scale_penalty
-        self.off_diagonal_penalty = off_diagonal_penalty
-        self.bias_penalty = bias_penalty
-        self.input = input
-        self.classes = classes
+    _has_matrix: ClassVar[bool] = True
 
 
 @final
 class MatrixScaling(_MatrixMap):
     """Calibrate with a matrix, which can also correct confusions between pairs of classes.
 
-    Choose it if you have many thousands of held-out samples and few classes. Predicted classes may change.
+    Choose it if you have thousands of held-out samples. Predicted classes may change.
 
-    The map is softmax(W z + b), where z are the logits minus their mean over the classes.
+    The map is softmax(W x + b), where x are the log-probabilities of the base of `VectorScaling`, minus their mean over
+    the classes.
 
     Args:
-        scale_penalty: Strength of the pull of each W_ii toward 1/T, where T is the maximum-likelihood temperature. The
-            fit adds half of it times (W_ii T - 1)^2, summed over i, to the NLL of all samples.
-        off_diagonal_penalty: The same for (W_ij T)^2.
-        bias_penalty: The same for c_i^2, where c is the change of the scores at the mean of z.
+        penalty: Strength of the pull toward the base, relative to the number of classes K. The fit adds half of
+            penalty * K * (|d|^2 + 4 |A|^2 + |c|^2 / 2) to the NLL of all samples, where W = 1 + diag(d) + A, and c is
+            as in `VectorScaling`. None to choose it by cross-validation from 64, 16, 4, 1 and 1/4. With more than 128
+            classes, A acts on the 128 directions in which x varies most.
+        cv: As in `VectorScaling`.
+        random_state: As in `VectorScaling`.
         input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
         weights_: W, (K, K): row i gives the score of class i.
         bias_: b, (K,).
+        gamma_, temperature_, uniform_: The base, see `VectorScaling`.
+        penalty_, penalty_scores_, effective_parameters_: As in `VectorScaling`.
 
     Example:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
-        >>> logits = 2 * rng.standard_normal((20_000, 3))
+        >>> logits = 2 * rng.standard_normal((5000, 3))
         >>> labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
         >>> calibrator = MatrixScaling().fit(3 * logits, labels)  # an overconfident network
-        >>> calibrator.weights_.diagonal().round(1).tolist()
-        [0.3, 0.3, 0.3]
+        >>> round(calibrator.temperature_)
+        3
 
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 4.2; the penalty of
-    off-diagonal and intercept (ODIR): Kull et al., "Beyond temperature scaling", NeurIPS 2019.
+    off-diagonal and intercept: Kull et al., "Beyond temperature scaling", NeurIPS 2019; penalties by the number of
+    classes: Berta, Holzmüller, Jordan and Bach, "Structured matrix scaling for multi-class calibration", 2025.
     """
 
-    _of_log_probs: ClassVar[bool] = False
+    _centered: ClassVar[bool] = True
 
 
 @final
 class DirichletCalibration(_MatrixMap):
     """Calibrate with a matrix that acts on log-probabilities.
 
-    Choose it as `MatrixScaling`, if the scores are probabilities or the scale of the logits has no meaning. Predicted
-    classes may change.
+    Choose it as `MatrixScaling`, if the scores are probabilities. Predicted classes may change.
 
-    The map is softmax(W log p + b), where p is the softmax of the logits.
+    The map is softmax(W x + b), where x are the log-probabilities of the base of `VectorScaling`. Unlike in
+    `MatrixScaling`, they are not centered, so W can tell rows with one probable class from rows with several.
 
     Args:
-        scale_penalty: As in `MatrixScaling`.
-        off_diagonal_penalty: As in `MatrixScaling`.
-        bias_penalty: As in `MatrixScaling`.
+        penalty: As in `MatrixScaling`.
+        cv: As in `VectorScaling`.
+        random_state: As in `VectorScaling`.
         input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
         weights_: W, (K, K): row i gives the score of class i.
         bias_: b, (K,).
+        gamma_, temperature_, uniform_: The base, see `VectorScaling`.
+        penalty_, penalty_scores_, effective_parameters_: As in `VectorScaling`.
 
     Example:
         >>> import numpy as np
@@ -212,4 +365,44 @@ class DirichletCalibration(_MatrixMap):
     Reference: Kull et al., "Beyond temperature scaling", NeurIPS 2019.
     """
 
-    _of_log_probs: ClassVar[bool] = True
+    _centered: ClassVar[bool] = False
+
+
+def _fit_base(data: LabeledLogits, *, focal: bool) -> _Base:
+    """Fit the base. If T is not determined, or so small or large that it means "certain" or "any", it is 1."""
+    uniform = 1 / (data.samples + 1)
+    if focal:
+        fitted = fit_focal_temperature(data)
+        if not fitted.at_bound:
+            return _Base(fitted.gamma, 1 / fitted.beta, uniform)
+    plain = fit_temperature(data)
+    return _Base(0.0, 1.0 if plain.at_bound else 1 / plain.beta, uniform)
+
+
+def _compute_features(logits: np.ndarray, base: _Base, *, centered: bool) -> np.ndarray:
+    settings = MapSettings.check(base.gamma, None, 0.0, False, classes=logits.shape[1])
+
+    def compute(rows: np.ndarray) -> np.ndarray:
+        return structured_features(
+            rows,
+            temperature=base.temperature,
+            settings=settings,
+            uniform=base.uniform,
+            centered=centered,
+            xp=np,
+        )
+
+    return map_row_blocks(compute, logits.astype(np.float64, copy=False))
+
+
+def _map(features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Compute log-probabilities (N, K) of features."""
+    scores = (features * weights if weights.ndim == 1 else features @ weights.T) + bias
+    scores -= scores.max(axis=1, keepdims=True)
+    scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    return scores
+
+
+def _take(data: LabeledLogits, rows: np.ndarray) -> LabeledLogits:
+    """Some rows, in float32."""
+    return LabeledLogits.prepare(data.logits[rows].astype(np.float32), data.labels[rows], data.share[rows] * data.samples)

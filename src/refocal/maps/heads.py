@@ -46,19 +46,34 @@ def focal_head(logits: ArrayT, *, temperature: float, settings: MapSettings, log
     return map_rows(split_logits(logits, temperature=temperature, xp=xp), settings.like(logits, xp=xp), log=log, xp=xp)
 
 
-def linear_head(logits: ArrayT, weights: Array, bias: Array, *, of_log_probs: bool, log: bool, xp: Namespace) -> ArrayT:
-    """Compute softmax(W x + b) from `linear_features` x; W has shape (K, K), or (K,) for a diagonal matrix."""
-    features = linear_features(logits, of_log_probs=of_log_probs, xp=xp)
+def structured_head(
+    logits: ArrayT,
+    weights: Array,
+    bias: Array,
+    *,
+    temperature: float,
+    settings: MapSettings,
+    uniform: float,
+    centered: bool,
+    log: bool,
+    xp: Namespace,
+) -> ArrayT:
+    """Compute softmax(W x + b) from `structured_features` x; W has shape (K, K), or (K,) for a diagonal matrix."""
+    features = structured_features(
+        logits, temperature=temperature, settings=settings, uniform=uniform, centered=centered, xp=xp
+    )
     scores = features * weights if weights.ndim == 1 else xp.matmul(features, xp.permute_dims(weights, (1, 0)))
     log_probs = _log_softmax(scores + bias, xp=xp)
     return log_probs if log else xp.exp(log_probs)
 
 
-def linear_features(logits: ArrayT, *, of_log_probs: bool, xp: Namespace) -> ArrayT:
-    """Compute the input of a linear map: log-probabilities, or logits minus their mean."""
-    if of_log_probs:
-        return _log_softmax(logits, xp=xp)
-    return logits - xp.mean(logits, axis=-1, keepdims=True)
+def structured_features(
+    logits: ArrayT, *, temperature: float, settings: MapSettings, uniform: float, centered: bool, xp: Namespace
+) -> ArrayT:
+    """Compute log((1 - u) Psi^gamma(softmax(logits / T)) + u / K), on request minus its mean over the classes."""
+    probs = focal_head(logits, temperature=temperature, settings=settings, log=False, xp=xp)
+    features = xp.log((1 - uniform) * probs + uniform / logits.shape[-1])
+    return features - xp.mean(features, axis=-1, keepdims=True) if centered else features
 
 
 def mixture_head(logits: ArrayT, weights: Any, *, temperature: float, log: bool, xp: Namespace) -> ArrayT:
@@ -67,6 +82,19 @@ def mixture_head(logits: ArrayT, weights: Any, *, temperature: float, log: bool,
     scaled, plain = _log_softmax(shifted / temperature, xp=xp), _log_softmax(shifted, xp=xp)
     probs = weights[0] * xp.exp(scaled) + weights[1] * xp.exp(plain) + weights[2] / logits.shape[-1]
     return log_or_minus_inf(probs, xp=xp) if log else probs
+
+
+def blend_head(logits: ArrayT, *, parts: Any, uniform: float, log: bool, xp: Namespace, **arrays: Array) -> ArrayT:
+    """Compute the weighted sum of several heads, plus `uniform` / K.
+
+    `parts` has the function, the names of its arrays, its settings and its weight for each head. The arrays of head k
+    have the suffix "_k".
+    """
+    total: Any = uniform / logits.shape[-1]
+    for k, (function, names, settings, weight) in enumerate(parts):
+        own = {name: arrays[f"{name}_{k}"] for name in names}
+        total = total + weight * function(logits, **own, **settings, log=False, xp=xp)
+    return log_or_minus_inf(total, xp=xp) if log else total
 
 
 def logistic_head(logits: ArrayT, on_p: Array, on_q: Array, bias: Array, *, log: bool, xp: Namespace) -> ArrayT:

@@ -1,112 +1,13 @@
-"""Penalized multinomial and binary logistic regression, and mixture weights, for the outputs of a network.
+"""Binary logistic regression and mixture weights, for the outputs of a network.
 
-All objectives are convex, and strictly so with positive penalties. Each function finds the minimum or raises an error.
-`scipy.optimize` is imported inside functions, because its import takes longer than that of the rest of the package.
+All objectives are convex. Each function finds the minimum or raises an error. `scipy.optimize` is imported inside functions, because its import takes longer than that of the rest of the package.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-_MAX_ITERATIONS = 2000
 _MAX_NEWTON_STEPS = 100
-_GRADIENT_TOLERANCE = 1e-5  # in variables for which the Hessian of the mean NLL is near the identity
-
-
-class Affine(NamedTuple):
-    """A linear map: W (K, K), or (K,) if it is diagonal, and b (K,)."""
-
-    weights: np.ndarray
-    bias: np.ndarray
-
-
-def fit_affine(
-    features: np.ndarray,
-    labels: np.ndarray,
-    share: np.ndarray,
-    start: float,
-    *,
-    diagonal: float,
-    off_diagonal: float | None,
-    bias: float,
-) -> Affine:
-    """Fit softmax(W x + b) by penalized likelihood.
-
-    The objective is the mean NLL plus half of: `diagonal` sum (W_ii / start - 1)^2 + `off_diagonal` sum
-    (W_ij / start)^2 + `bias` sum c_i^2. Here c = (W - start I) <x> + b is the change of the scores at the mean of x.
-    The penalty is 0 for temperature scaling, W = `start` I and b = 0.
-
-    Args:
-        features: x, (N, K).
-        labels: Class indices (N,).
-        share: Weights of the rows, summing to 1.
-        start: The inverse temperature toward which the penalty shrinks the diagonal.
-        diagonal: Penalty of the diagonal.
-        off_diagonal: Penalty of the other weights; None to keep them at 0.
-        bias: Penalty of the bias.
-    """
-    from scipy.optimize import minimize
-
-    rows, classes = features.shape
-    index = np.arange(rows)
-    x = features * start
-    mean = share @ x
-    x -= mean
-    base = x + mean  # the scores of temperature scaling; weights and offsets are added to them
-    full = off_diagonal is not None
-    common = diagonal if off_diagonal is None else off_diagonal
-    penalty = np.full((classes, classes) if full else classes, common)
-    if full:
-        np.fill_diagonal(penalty, diagonal)
-    to_weights, to_offset = _condition(x, share, common, bias, full=full)
-
-    def unpack(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        inner = parameters[:-classes].reshape(penalty.shape)
-        return (inner @ to_weights if full else inner * to_weights), parameters[-classes:] * to_offset
-
-    def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        weights, offset = unpack(parameters)
-        scores = (x @ weights.T if full else x * weights) + (base + offset)
-        scores -= scores.max(axis=1, keepdims=True)
-        own = scores[index, labels].copy()
-        np.exp(scores, out=scores)
-        total = scores.sum(axis=1)
-        residual = scores
-        residual *= (share / total)[:, None]
-        residual[index, labels] -= share
-        value = share @ (np.log(total) - own) + 0.5 * (np.sum(penalty * weights**2) + bias * (offset @ offset))
-        slope = (residual.T @ x if full else np.einsum("ij,ij->j", residual, x)) + penalty * weights
-        slope = slope @ to_weights if full else slope * to_weights
-        return float(value), np.concatenate([slope.ravel(), (residual.sum(axis=0) + bias * offset) * to_offset])
-
-    options = {"maxiter": _MAX_ITERATIONS, "maxfun": 2 * _MAX_ITERATIONS, "maxcor": 20, "ftol": 0.0, "gtol": 1e-7}
-    origin = np.zeros(penalty.size + classes)
-    found = minimize(objective, origin, jac=True, method="L-BFGS-B", options=options)
-    steepest = float(np.max(np.abs(found.jac)))
-    if not steepest < _GRADIENT_TOLERANCE:
-        msg = f"no optimum found in {found.nit} iterations: the gradient is still {steepest:.1e}"
-        raise RuntimeError(msg)
-    weights, offset = unpack(found.x)
-    bias_at_0 = offset - (weights @ mean if full else weights * mean)
-    return Affine(start * (weights + (np.eye(classes) if full else 1.0)), bias_at_0)
-
-
-def _condition(
-    x: np.ndarray, share: np.ndarray, penalty: float, bias: float, *, full: bool
-) -> tuple[np.ndarray, float]:
-    """Compute factors that map the variables of the descent to weights and offsets.
-
-    They are chosen so that the Hessian in these variables is near the identity. The Hessian of a row of W is about
-    Cov(x) / K + penalty.
-    """
-    classes = x.shape[1]
-    to_offset = float(1 / np.sqrt(1 / classes + bias))
-    if not full:
-        return 1 / np.sqrt(share @ (x * x) / classes + penalty), to_offset
-    spread, axes = np.linalg.eigh((x * share[:, None]).T @ x)
-    return (axes / np.sqrt(np.maximum(spread, 0) / classes + penalty)) @ axes.T, to_offset
 
 
 def fit_binary(features: np.ndarray, targets: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -177,3 +78,20 @@ def fit_mixture(likelihoods: np.ndarray, share: np.ndarray) -> np.ndarray:
         value = objective(weights)
     msg = f"no optimum found in {_MAX_NEWTON_STEPS} Newton steps: the next would gain {expected:.1e}"
     raise RuntimeError(msg)
+
+
+def fit_square_mixture(products: np.ndarray) -> np.ndarray:
+    """Find weights w (m,) on the simplex that minimize w' P w, where P (m, m) has mean products of errors.
+
+    It is the non-negative least-squares problem min |S w|^2 with S' S = P and sum(w) = 1: a row of large numbers asks
+    for the sum, and the weights are scaled to it.
+    """
+    from scipy.optimize import nnls
+
+    curvature, axes = np.linalg.eigh(products)
+    roots = np.sqrt(np.maximum(curvature, 0.0))[:, None] * axes.T
+    strict = 1e4 * (1 + np.abs(roots).max())
+    rows = np.concatenate([roots, np.full((1, len(products)), strict)])
+    weights = nnls(rows, np.append(np.zeros(len(products)), strict))[0]
+    scaled: np.ndarray = weights / weights.sum()
+    return scaled

@@ -185,6 +185,12 @@ def top_softmax(data: LabeledLogits, beta: float) -> np.ndarray:
     return confidence
 
 
+def label_likelihoods(data: LabeledLogits, beta: float) -> np.ndarray:
+    """Compute the probability of the label of each row under softmax(beta logits), (N,) in float64."""
+    likelihoods: np.ndarray = top_softmax(data, beta) * np.exp(beta * data.label_gap)
+    return likelihoods
+
+
 def in_blocks(rows: np.ndarray, dtype: np.dtype, *, arrays: int, size: int) -> Iterator[tuple[slice, np.ndarray]]:
     """Iterate over blocks of rows, each with the same room (arrays, n, K) for temporaries of `size` bytes each."""
     count, classes = rows.shape
