@@ -2,8 +2,8 @@
 
 python benchmarks/arena_experiments.py --data FOLDER --cache CACHE
 
-FOLDER has `logits/*.npz` (published networks) and `tabular/*.npz` (`X`, `y`, `categorical`). CACHE gets one .npz file per
-experiment; experiments that are already there are not made again. There are four families:
+FOLDER has `logits/*.npz` (published networks) and `tabular/*.npz` (`X`, `y`, `categorical`). CACHE gets one .npz file
+per experiment; experiments that are already there are not made again. There are four families:
 
 - network: logits of published networks, their validation part and their test part.
 - zoo: logits of this project's networks in `lab/zoo`, the first seed of each.
@@ -11,9 +11,9 @@ experiment; experiments that are already there are not made again. There are fou
   at random, stratified by class, into 50 % to train the model, 25 % to calibrate and 25 % to test.
 
 Tabular sets are prepared by fixed rules. Sets are cut to 10,000 rows at random, stratified. Classes with fewer than 16
-rows are then dropped with their rows, so that every class has at least 3 rows in each part. Sets with fewer than 150 rows
-left are dropped, and so is `australian`, whose decimal points are lost. scikit-learn's `digits` is added. Its `wine` and
-`breast_cancer` are the sets `wine` and `wdbc` that are already there. Random forests and nearest neighbors give
+rows are then dropped with their rows, so that every class has at least 3 rows in each part. Sets with fewer than 150
+rows left are dropped, and so is `australian`, whose decimal points are lost. scikit-learn's `digits` is added. Its
+`wine` and `breast_cancer` are left out: they are the sets `wine` and `wdbc`. Random forests and nearest neighbors give
 probabilities of exactly 0.
 """
 
@@ -201,7 +201,9 @@ def prepare(data: Path, cache: Path, zoo: Path = ZOO, jobs: int = 1) -> Counter[
         if not (cache / f"{experiment.name}.npz").exists():
             experiment.save(cache)
     paths = sorted((data / "tabular").glob("*.npz"))
-    tables: list[tuple[str, Path | None, Path]] = [(path.stem, path, cache) for path in paths if path.stem not in DAMAGED]
+    tables: list[tuple[str, Path | None, Path]] = [
+        (path.stem, path, cache) for path in paths if path.stem not in DAMAGED
+    ]
     with get_context("spawn").Pool(jobs) as pool:
         pool.starmap(prepare_table, [*tables, ("digits", None, cache)], chunksize=1)
     return Counter(path.name.split("--")[0] for path in list_cached(cache))
