@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import sys
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from arena_experiments import FAMILIES
-from arena_methods import METHODS, REFERENCE, RIVAL
+from arena_methods import METHODS, REFERENCE, RIVAL, SETTINGS
 
 from calibrators import cpu
 
@@ -29,14 +30,17 @@ def list_methods(results: dict[str, Numbers]) -> list[str]:
     return [name for name in METHODS if name in present] + sorted(present - METHODS.keys())
 
 
+def find_loss(numbers: Numbers, method: str) -> float:
+    """The log loss of a method in an experiment, infinite for a fit that failed; NaN if it was not run."""
+    found = numbers["methods"].get(method, {"log_loss": np.nan})
+    return found.get("log_loss", np.inf)
+
+
 def count_wins(results: list[Numbers], method: str, other: str) -> str:
-    """Count the experiments with a strictly lower log loss than another method."""
-    pairs = [
-        (numbers["methods"][method]["log_loss"], numbers["methods"][other]["log_loss"])
-        for numbers in results
-        if all("log_loss" in numbers["methods"].get(name, {}) for name in (method, other))
-    ]
-    return "–" if method == other or not pairs else f"{sum(mine < theirs for mine, theirs in pairs)} of {len(pairs)}"
+    """Count the experiments with a strictly lower log loss than another method; a fit that fails loses."""
+    pairs = np.array([[find_loss(numbers, name) for name in (method, other)] for numbers in results])
+    pairs = pairs[~np.isnan(pairs).any(axis=1)]
+    return "–" if method == other or not len(pairs) else f"{np.sum(pairs[:, 0] < pairs[:, 1])} of {len(pairs)}"
 
 
 def count_beyond_noise(results: list[Numbers], method: str, other: str, sign: int) -> str:
@@ -53,26 +57,30 @@ def count_beyond_noise(results: list[Numbers], method: str, other: str, sign: in
     )
 
 
-def average(results: list[Numbers], method: str, measure: str) -> float:
-    """The mean over experiments; NaN if the method lacks one of them."""
-    return float(np.mean([numbers["methods"].get(method, {}).get(measure, np.nan) for numbers in results]))
+def average(results: list[Numbers], method: str, measure: str) -> str:
+    """The mean over experiments; a dash if the method was not run on all."""
+    values = [numbers["methods"].get(method, {}).get(measure) for numbers in results]
+    return f"{np.mean(values):.4f}" if values and None not in values else "–"
+
+
+def without_failures(results: list[Numbers]) -> list[Numbers]:
+    """Choose the experiments where no method failed."""
+    return [numbers for numbers in results if not any("error" in found for found in numbers["methods"].values())]
 
 
 def quality_rows(results: list[Numbers], methods: list[str]) -> list[str]:
     """One row per method that ran on any of the experiments."""
     rows = []
+    common = without_failures(results)
     for method in methods:
-        count = sum("log_loss" in numbers["methods"].get(method, {}) for numbers in results)
-        if not count:
+        run = [numbers["methods"][method] for numbers in results if method in numbers["methods"]]
+        if not run:
             continue
-        loss, brier, ece, accuracy = (
-            average(results, method, each) for each in ("log_loss", "brier", "ece", "accuracy")
-        )
-        cells = [f"{loss:.4f}", count_wins(results, method, REFERENCE), count_wins(results, method, RIVAL)]
-        cells += [count_beyond_noise(results, method, REFERENCE, sign) for sign in (-1, 1)]
-        cells += [count_beyond_noise(results, method, RIVAL, sign) for sign in (-1, 1)]
-        cells += [f"{brier:.4f}", f"{100 * ece:.2f}", f"{100 * accuracy:.2f}"]
-        rows.append(f"| {method} | {' | '.join(cells)} |".replace("nan", f"{count} of {len(results)} ran"))
+        cells = [str(sum("error" in found for found in run)), average(common, method, "log_loss")]
+        cells += [count_wins(results, method, other) for other in (REFERENCE, RIVAL)]
+        cells += [count_beyond_noise(results, method, other, sign) for other in (REFERENCE, RIVAL) for sign in (-1, 1)]
+        cells += [average(common, method, measure) for measure in ("brier", "ece", "accuracy")]
+        rows.append(f"| {method} | {' | '.join(cells)} |")
     return rows
 
 
@@ -95,14 +103,14 @@ def time_rows(results: list[Numbers], methods: list[str]) -> list[str]:
 
 
 def failure_lines(results: dict[str, Numbers], methods: list[str]) -> list[str]:
-    """The fits that failed, counted by method and message."""
+    """The fits that failed, counted by method and by message without its numbers."""
     failures = Counter(
-        (method, numbers["methods"][method]["error"].splitlines()[0][:100])
+        (method, re.sub(r"[\d.]+", "…", numbers["methods"][method]["error"].splitlines()[0][:150]))
         for numbers in results.values()
         for method in methods
         if "error" in numbers["methods"].get(method, {})
     )
-    return [f"- {method}, {count} fits failed: {message}" for (method, message), count in failures.items()]
+    return [f"- {method}, {count}: {message}" for (method, message), count in failures.items()]
 
 
 def choice_line(results: dict[str, Numbers]) -> list[str]:
@@ -131,24 +139,22 @@ def render(results: dict[str, Numbers], jobs: int) -> str:
         f"{len(results)} experiments: {counts}. Every method is fitted to the calibration part and measured on the "
         f"test part, with one thread and {jobs} {'process' if jobs == 1 else 'processes'}. Log loss is the mean of "
         f"−log p of the true class, with probabilities of at least {FLOOR:g} for every method; Brier is summed over "
-        "classes; ECE has 15 bins of equal mass, in percent. A win is a strictly lower test log loss. Beyond noise: "
-        "the mean paired difference of the log loss of test rows is above two standard errors, and above "
-        f"{NEGLIGIBLE:g}.",
+        "classes; ECE has 15 bins of equal mass. A win is a strictly lower test log loss; a fit that fails loses. "
+        "Beyond noise: the mean paired difference of the log loss of test rows is above two standard errors, and above "
+        f"{NEGLIGIBLE:g}. Means are over the experiments where no method failed, whose number is in parentheses.",
         "",
-        "Every method has the defaults of its package; none was tuned on these experiments. The models of the tabular "
-        "sets have fixed settings. `benchmarks/arena_experiments.py` says how experiments are made and which are left "
-        "out.",
+        f"{SETTINGS} `benchmarks/arena_experiments.py` says how experiments are made and which are left out.",
     ]
     for family, part in [*families.items(), ("all", list(results.values()))]:
         if part:
             lines += [
                 "",
-                f"## {family}: {len(part)} experiments",
+                f"## {family}: {len(part)} experiments ({len(without_failures(part))})",
                 "",
-                f"| method | log loss | wins against {REFERENCE} | wins against {RIVAL} | better than {REFERENCE} "
-                f"beyond noise | worse than {REFERENCE} beyond noise | better than {RIVAL} beyond noise | worse than "
-                f"{RIVAL} beyond noise | Brier | ECE, % | accuracy, % |",
-                "|---|---|---|---|---|---|---|---|---|---|---|",
+                f"| method | failed | log loss | wins against {REFERENCE} | wins against {RIVAL} | better than "
+                f"{REFERENCE} beyond noise | worse than {REFERENCE} beyond noise | better than {RIVAL} beyond noise | "
+                f"worse than {RIVAL} beyond noise | Brier | ECE | accuracy |",
+                "|---|---|---|---|---|---|---|---|---|---|---|---|",
                 *quality_rows(part, methods),
             ]
     ranges = (f"{low}" if low == high else f"{low} to {high}" for low, high in CLASS_GROUPS[:-1])
