@@ -8,7 +8,7 @@ export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test suite test-oldest test-newest test-hostile test-jax test-peers test-slow test-gpu mutants lint types \
-	bench bench-calibrators figures clean
+	bench bench-calibrators bench-arena have-data figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
@@ -117,6 +117,16 @@ CALIBRATOR_PEERS := absl-py llvmlite netcal numba opt_einsum pandas probmetrics 
 bench-calibrators: $(VENV)/.test
 	$(PIP) --no-deps $(CALIBRATOR_PEERS)
 	$(BIN)/python benchmarks/calibrators.py --out benchmarks/results/calibrators.md
+
+# Calibrators on hundreds of experiments: `make bench-arena DATA=folder`, which has logits/ and tabular/.
+ARENA := build/arena
+bench-arena: have-data $(VENV)/.test
+	$(PIP) --no-deps $(CALIBRATOR_PEERS)
+	$(BIN)/python benchmarks/calibrator_arena.py --data $(DATA) --cache $(ARENA) \
+		--save $(ARENA)/raw.json --out benchmarks/results/calibrator_arena.md
+
+have-data:
+	@test -d "$(DATA)/logits" || { echo 'DATA must name the folder that has logits/ and tabular/, got "$(DATA)"'; exit 1; }
 
 figures: $(VENV)/.figures
 	$(BIN)/python docs/figures/psi.py docs/figures/psi.svg
