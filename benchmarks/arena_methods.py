@@ -163,7 +163,9 @@ METHODS: dict[str, Method] = {
     "Platt": of_refocal("PlattScaling", only="binary"),
     "beta": of_refocal("BetaCalibration", only="binary"),
     "quadratic": of_refocal("QuadraticScaling", only="binary"),
-    "auto": of_refocal("AutoCalibrator"),
+    "auto, mixture": of_refocal("AutoCalibrator"),
+    "auto, select": of_refocal("AutoCalibrator", combine="select"),
+    "auto, mixture by Brier": of_refocal("AutoCalibrator", scoring="brier"),
     **{
         f"probmetrics {name}": Method("probmetrics", partial(make_probmetrics, name), probs=True)
         for name in ("temp-scaling", "ts-mix", "svs", "sms", "logistic-mix")

@@ -71,7 +71,8 @@ def run_method(method: Method, experiment: Experiment) -> tuple[Numbers, np.ndar
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}, None
     numbers = measure(probs, experiment.labels_test) | {"seconds": seconds}
-    best = getattr(calibrator, "best_", None)  # what refocal's automatic choice has chosen
+    members = getattr(calibrator, "members_", [])  # of refocal's automatic calibrator
+    best = members[0] if len(members) == 1 else None
     if best is not None:
         numbers["chosen"] = type(best).__name__
     return numbers, score_rows(probs, experiment.labels_test)

@@ -24,6 +24,7 @@ from refocal.calibrators import (
     MatrixScaling,
     TemperatureScaling,
     VectorScaling,
+    load,
 )
 
 # --- AutoCalibrator
@@ -31,7 +32,11 @@ from refocal.calibrators import (
 
 def test_weights_count_as_repetitions_in_the_standard_error():
     logits, labels = draw_calibrated(400, 3)
-    once, often = (AutoCalibrator().fit(2 * logits, labels, np.full(400, times)) for times in (1.0, 100.0))
+    few = [FocalPosterior(gamma=0.0), TemperatureScaling(), FocalTemperatureScaling()]
+    once, often = (
+        AutoCalibrator(candidates=few, combine="select").fit(2 * logits, labels, np.full(400, times))
+        for times in (1.0, 100.0)
+    )
     ratios = [b["error"] / a["error"] for a, b in zip(once.results_[1:3], often.results_[1:3], strict=True)]
     assert ratios == pytest.approx([np.sqrt(399 / 39_999)] * 2, rel=0.1)
 
@@ -39,23 +44,25 @@ def test_weights_count_as_repetitions_in_the_standard_error():
 @pytest.mark.parametrize(("scale", "chosen"), [(1.0, "FocalPosterior"), (3.0, "TemperatureScaling")])
 def test_the_simplest_sufficient_calibrator_is_chosen(scale, chosen):
     logits, labels = draw_calibrated(3000, 4)
-    auto = AutoCalibrator().fit(scale * logits, labels)
-    assert type(auto.best_).__name__ == chosen
-    assert auto.n_parameters_ == auto.best_.n_parameters_
+    auto = AutoCalibrator(combine="select").fit(scale * logits, labels)
+    assert [type(member).__name__ for member in auto.members_] == [chosen]
+    assert auto.n_parameters_ == auto.members_[0].n_parameters_
+    np.testing.assert_array_equal(auto.predict_proba(logits), auto.members_[0].predict_proba(logits))
     names = [result["name"] for result in auto.results_]
-    assert len(names) == 6
+    assert len(names) == 7
     assert [result["name"] for result in auto.results_ if result["chosen"]] == [chosen]
     scores = [result["score"] for result in auto.results_]
     assert scores == sorted(scores)
     assert auto.results_[0]["behind"] == auto.results_[0]["error"] == 0
-    assert sorted(result["index"] for result in auto.results_) == list(range(6))
+    assert auto.results_[0]["p_value"] == 1
+    assert sorted(result["index"] for result in auto.results_) == list(range(7))
     assert [result["index"] for result in auto.results_ if result["chosen"]] == [auto.best_index_]
 
 
 def test_two_classes_have_their_own_candidates():
     logits, labels = draw_calibrated(400, 2)
     for scores in (logits, logits[:, 1] - logits[:, 0]):
-        auto = AutoCalibrator(cv=2).fit(3 * scores + 1, labels)
+        auto = AutoCalibrator(cv=2, combine="select").fit(3 * scores + 1, labels)
         parameters = {result["name"]: result["parameters"] for result in auto.results_}
         assert parameters.pop("IsotonicCalibration") > 3
         assert parameters == {
@@ -70,23 +77,98 @@ def test_two_classes_have_their_own_candidates():
 
 def test_a_focal_network_gets_focal_temperature_scaling():
     logits, labels = draw_focal(20_000, 5, gamma=5.0, temperature=2.0)
-    auto = AutoCalibrator(cv=3).fit(logits, labels)
-    assert isinstance(auto.best_, FocalTemperatureScaling)
-    np.testing.assert_array_equal(auto.predict_proba(logits), auto.best_.predict_proba(logits))
+    auto = AutoCalibrator(cv=3, combine="select").fit(logits, labels)
+    assert isinstance(auto.members_[0], FocalTemperatureScaling)
 
 
 def test_scores_come_from_held_out_folds():
     logits, labels = draw_calibrated(200, 3)
     folds = KFold(4)
-    auto = AutoCalibrator(candidates=[VectorScaling()], cv=folds).fit(2 * logits, labels)
+    auto = AutoCalibrator(candidates=[FocalTemperatureScaling()], cv=folds, combine="select").fit(2 * logits, labels)
     parts = []
     for train, test in folds.split(logits):
-        fitted = VectorScaling().fit(2 * logits[train], labels[train])
+        fitted = FocalTemperatureScaling().fit(2 * logits[train], labels[train])
         parts.append(mean_nll(fitted, 2 * logits[test], labels[test]))
     assert auto.results_[0]["score"] == pytest.approx(np.mean(parts))
     brier = AutoCalibrator(candidates=[FocalPosterior(gamma=0)], cv=folds, scoring="brier").fit(logits, labels)
     probs = FocalPosterior(gamma=0).predict_proba(logits)
-    assert brier.results_[0]["score"] == pytest.approx(np.mean(np.sum((probs - np.eye(3)[labels]) ** 2, axis=1)))
+    expected = np.mean(np.sum((probs - np.eye(3)[labels]) ** 2, axis=1))
+    by_name = {result["name"]: result["score"] for result in brier.results_}
+    assert by_name["FocalPosterior"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_linear_maps_hold_out_the_folds_of_the_comparison():
+    """With a given penalty nothing is chosen by the held-out rows: scores are those of fits to the other rows."""
+    logits, labels = draw_calibrated(300, 3)
+    candidate = VectorScaling(penalty=1.0)
+    auto = AutoCalibrator(candidates=[candidate], combine="select").fit(2 * logits, labels)
+    parts = []
+    for train, test in KFold(5, shuffle=True, random_state=0).split(logits):
+        fitted = VectorScaling(penalty=1.0).fit(2 * logits[train], labels[train])
+        parts.append(mean_nll(fitted, 2 * logits[test], labels[test]))
+    assert auto.results_[0]["score"] == pytest.approx(np.mean(parts), abs=2e-3)  # the base may differ
+
+
+# --- mixtures
+
+
+def test_a_mixture_predicts_held_out_rows_better_than_its_members():
+    """Half of the rows come from a sharp network, half from a dull one: no temperature is right for both."""
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((4000, 4))
+    noisy = rng.random(4000) < 0.2
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    labels[noisy] = rng.integers(0, 4, noisy.sum())
+    auto = AutoCalibrator().fit(3 * logits[:2000], labels[:2000])
+    assert auto.weights_.sum() == pytest.approx(1)
+    assert auto.weights_.min() >= 0.005
+    assert auto.results_[0]["name"] == "mixture"
+    rows = 3 * logits[2000:]
+    probs = auto.uniform_ / 4 + (1 - auto.uniform_) * sum(
+        weight * member.predict_proba(rows) for weight, member in zip(auto.weights_, auto.members_, strict=True)
+    )
+    np.testing.assert_allclose(auto.predict_proba(rows), probs, rtol=1e-12)
+    others = [mean_nll(candidate, rows, labels[2000:]) for candidate in auto.candidates_]
+    assert mean_nll(auto, rows, labels[2000:]) < min(others) + 0.003
+
+
+def test_a_mixture_is_never_certain():
+    logits, labels = draw_calibrated(60, 3)
+    auto = AutoCalibrator().fit(50 * logits, logits.argmax(axis=1))  # separable
+    assert auto.uniform_ == pytest.approx(1 / 61)
+    assert auto.predict_proba(50 * logits).min() >= 0.999 / 61 / 3
+    assert mean_nll(auto, 50 * logits, labels) < np.log(61 * 3)
+
+
+def test_a_mixture_of_useless_scores_is_nearly_uniform():
+    rng = np.random.default_rng(0)
+    logits, labels = 5 * rng.standard_normal((500, 4)), rng.integers(0, 4, 500)
+    assert mean_nll(AutoCalibrator().fit(logits, labels), logits, labels) < np.log(4) + 0.01
+
+
+@pytest.mark.parametrize("combine", ["mixture", "select"])
+def test_brier_scores_are_not_worse_than_those_of_temperature_scaling(combine):
+    logits, labels = draw_focal(4000, 5, gamma=3.0, temperature=1.5)
+    one_hot = np.eye(5)[labels]
+    auto = AutoCalibrator(scoring="brier", combine=combine).fit(logits[:2000], labels[:2000])
+    plain = TemperatureScaling().fit(logits[:2000], labels[:2000])
+    scores = [np.mean(np.sum((c.predict_proba(logits) - one_hot)[2000:] ** 2, axis=1)) for c in (auto, plain)]
+    assert scores[0] < scores[1] + 5e-4
+
+
+@pytest.mark.parametrize("input", ["logits", "probs"])
+def test_members_are_calibrators_of_the_same_scores(input, tmp_path):
+    """Each can be used, and saved, without the others."""
+    logits, labels = draw_calibrated(400, 2)
+    scores = logits if input == "logits" else 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
+    scores = np.round(scores, 2)
+    names = np.array(["no", "yes"])
+    auto = AutoCalibrator(input=input).fit(scores, names[labels])
+    for member in auto.members_:
+        member.save(tmp_path / "member.json")
+        probs = load(tmp_path / "member.json").predict_proba(scores)
+        np.testing.assert_array_equal(probs, member.predict_proba(scores))
+        assert member.classes_.tolist() == ["no", "yes"]
 
 
 def test_the_seed_determines_the_folds():
@@ -104,36 +186,20 @@ def test_auto_accepts_probabilities_weights_and_class_names():
     auto.fit(probs, names[labels], np.ones(300))
     assert set(auto.predict(probs)) <= {"a", "b", "c"}
     plain = AutoCalibrator(candidates=[TemperatureScaling(), MatrixScaling()], cv=2).fit(logits, labels)
-    assert auto.results_[0]["score"] == pytest.approx(plain.results_[0]["score"], rel=1e-6)
-
-
-@pytest.mark.parametrize("input", ["logits", "probs"])
-def test_choosing_among_fitted_candidates_is_fitting_and_choosing(input):
-    logits, labels = draw_calibrated(400, 3)
-    weights = np.random.default_rng(3).integers(0, 3, 400)
-    scores = 3 * logits if input == "logits" else np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    kinds = (TemperatureScaling, MatrixScaling)
-    candidates = [FocalPosterior(gamma=0.0, input=input), *(kind(input=input) for kind in kinds)]
-    fitted = [candidate.fit(scores, labels, weights) for candidate in candidates]
-    wanted = AutoCalibrator(candidates=candidates, input=input).fit(scores, labels, weights)
-    found = AutoCalibrator(input=input).choose(fitted, scores, labels, weights)
-    assert (found.best_index_, found.results_) == (wanted.best_index_, wanted.results_)
-    assert found.best_ is fitted[found.best_index_]
-    np.testing.assert_array_equal(found.predict_proba(scores), wanted.predict_proba(scores))
+    assert auto.results_[0]["score"] == pytest.approx(plain.results_[0]["score"], rel=1e-4)
 
 
 def test_candidates_may_come_from_an_iterator():
     logits, labels = draw_calibrated(50, 3)
-    fitted = TemperatureScaling().fit(logits, labels)
-    assert AutoCalibrator(cv=2).choose(iter([fitted]), logits, labels).best_ is fitted
     auto = AutoCalibrator(candidates=iter([TemperatureScaling()]), cv=2).fit(logits, labels)
-    assert auto.best_.temperature_ == fitted.temperature_
+    assert auto.members_[0].temperature_ == TemperatureScaling().fit(logits, labels).temperature_
 
 
 def test_auto_errors():
     logits, labels = draw_calibrated(20, 3)
     for options, message in [
         ({"scoring": "ece"}, "scoring must be one of"),
+        ({"combine": "vote"}, "combine must be one of"),
         ({"candidates": []}, "candidates must be a sequence of calibrators"),
         ({"candidates": [GaussianNB()]}, "candidates must be a sequence of calibrators"),
         ({"candidates": TemperatureScaling()}, r"candidates must be a sequence .* got TemperatureScaling\(\)"),
@@ -142,10 +208,6 @@ def test_auto_errors():
     ]:
         with pytest.raises(ValueError, match=message):
             AutoCalibrator(**options).fit(logits, labels)
-    with pytest.raises(ValueError, match=r"fitted must be a sequence of calibrators, got \[\]"):
-        AutoCalibrator().choose([], logits, labels)
-    with pytest.raises(NotFittedError):
-        AutoCalibrator().choose([TemperatureScaling()], logits, labels)
 
 
 # --- Calibrated

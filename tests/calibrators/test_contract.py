@@ -168,7 +168,12 @@ def test_bad_labels_scores_and_weights_are_rejected():
         (logits[:, 0], labels, {}, "X has scores of 2 classes, but y has 3 different labels"),
         (np.where(logits > 3, np.nan, logits), labels, {}, "contains NaN"),
         (np.where(logits > 3, np.inf, logits), labels, {}, "contains infinity"),
-        (np.where(logits > 3, -np.inf, logits), labels, {}, "y must not be classes that X masks with -inf, got . in row"),
+        (
+            np.where(logits > 3, -np.inf, logits),
+            labels,
+            {},
+            "y must not be classes that X masks with -inf, got . in row",
+        ),
         (np.full((20, 3), -np.inf), labels, {}, "X must have a finite logit in each row, got .* in row 0"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -191,8 +196,8 @@ def test_pipeline_and_grid_search():
     logits, labels = draw_calibrated(400, 3)
     pipeline = make_pipeline(FunctionTransformer(lambda z: 2 * z), FocalTemperatureScaling())
     assert pipeline.fit(logits, labels).predict_proba(logits).shape == (400, 3)
-    search = GridSearchCV(VectorScaling(), {"scale_penalty": [1.0, 100.0]}, scoring="neg_log_loss", cv=3)
-    assert search.fit(logits, labels).best_params_["scale_penalty"] in (1.0, 100.0)
+    search = GridSearchCV(VectorScaling(), {"penalty": [1.0, 100.0]}, scoring="neg_log_loss", cv=3)
+    assert search.fit(logits, labels).best_params_["penalty"] in (1.0, 100.0)
 
 
 def test_a_real_classifier_improves():

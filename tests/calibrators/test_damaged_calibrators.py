@@ -120,7 +120,7 @@ def test_fitted_attributes_are_required_and_keep_their_shape(records, name, tmp_
         if field not in optional:
             with pytest.raises(ValueError, match=f"calibrator.json is damaged: {field} is missing"):
                 load(path)
-        if isinstance(value, dict) and "array" in value:
+        if isinstance(value, dict) and value.get("array"):
             longer = {**value, "array": value["array"] * 2, "shape": [2 * value["shape"][0], *value["shape"][1:]]}
             body["learned"][field] = longer
             write(path, content, body)
@@ -166,7 +166,7 @@ def test_results_name_each_candidate_once(records, tmp_path):
     text = json.dumps(body)
     assert '["index", 2]' in text
     write(path, records["auto"], json.loads(text.replace('["index", 2]', '["index", 1]')))
-    with pytest.raises(ValueError, match="results_ must have each index from 0 to 5 once, got"):
+    with pytest.raises(ValueError, match="results_ must have each index from 0 to 7 once, got"):
         load(path)
 
 

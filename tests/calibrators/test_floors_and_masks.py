@@ -140,5 +140,6 @@ def test_auto_chooses_among_the_calibrators_that_take_masks():
         FocalPosterior.__name__,
         TemperatureScaling.__name__,
         FocalTemperatureScaling.__name__,
+        "mixture",
     }
     np.testing.assert_array_equal(auto.predict_proba(masked) == 0, np.isinf(masked))

@@ -48,7 +48,7 @@ def test_json_round_trip(name, tmp_path):
 def test_json_keeps_names_and_settings(tmp_path):
     logits, labels = draw_calibrated(50, 3)
     names = np.array(["cat", "dog", "eel"], dtype=object)
-    calibrator = VectorScaling(bias_penalty=7.0, classes=list(names)).fit(logits, names[labels])
+    calibrator = VectorScaling(penalty=7.0, classes=list(names)).fit(logits, names[labels])
     calibrator.save(tmp_path / "a.json")
     same = load(tmp_path / "a.json")
     assert same.get_params() == calibrator.get_params()

@@ -43,10 +43,16 @@ def check_probability(value: Any, name: str, _: Any) -> float:
     return _accept(number, name, "from 0 to 1", 0 <= number <= 1)
 
 
-def check_curve(value: Any, name: str, _: Any) -> np.ndarray:
-    """Check one finite number for each of several settings, or none."""
-    size = len(value) if isinstance(value, np.ndarray) and value.ndim == 1 else 0
-    return coefficients_check(size)(value, name, _)
+def curve_check(most: int) -> Check:
+    """Make a check of one finite number for each of several settings, or none."""
+
+    def check(value: Any, name: str, calibrator: Any) -> np.ndarray:
+        size = len(value) if isinstance(value, np.ndarray) and value.ndim == 1 else 0
+        _accept(size, name, f"at most {most} numbers", size <= most)
+        numbers: np.ndarray = coefficients_check(size)(value, name, calibrator)
+        return numbers
+
+    return check
 
 
 def check_standard_error(value: Any, name: str, _: Any) -> float:

@@ -16,7 +16,7 @@ from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.binary import BetaCalibration, PlattScaling, QuadraticScaling
 from refocal.calibrators.fit.folds import split_rows
-from refocal.calibrators.fit.held_out import HeldOut, compare, mix
+from refocal.calibrators.fit.held_out import HeldOut, blend, compare, mix
 from refocal.calibrators.focal_posterior import FocalPosterior
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
 from refocal.calibrators.linear import MatrixScaling, VectorScaling
@@ -27,6 +27,7 @@ from refocal.maps.heads import blend_head
 Scoring = Literal["nll", "brier"]
 Combine = Literal["mixture", "select"]
 
+MIXTURE = "mixture"  # its name among the results
 _CLASSES_FOR_EACH = 100  # with more, a matrix and a function for each class take too long
 
 _RESULT: dict[str, Check] = {
@@ -121,10 +122,11 @@ class AutoCalibrator(Calibrator):
         members_: Those whose probabilities are averaged; one with "select".
         weights_: Their weights, summing to 1.
         uniform_: The share of the uniform distribution, beside that of the members; 0 with "select".
-        best_index_: Index of the candidate that the one-standard-error rule takes.
-        results_: One dict for each candidate, best first: name, index among the candidates, mean score, difference from
-            the best score, the standard error of that difference and its p-value (is the best better?), effective
-            number of parameters, weight in the mixture, and whether the one-standard-error rule takes it.
+        best_index_: Index of the candidate that the one-standard-error rule takes; a mixture comes after all others.
+        results_: One dict for each candidate, and for the mixture, best first: name, index among the candidates, mean
+            score, difference from the best score, the standard error of that difference and its p-value (is the best
+            better?), effective number of parameters, weight in the mixture, and whether the one-standard-error rule
+            takes it. The mixture counts the mean parameters of its members, and one for each of them.
 
     Example:
         >>> import numpy as np
@@ -185,23 +187,33 @@ class AutoCalibrator(Calibrator):
         ]
         counts = np.ones(len(logits)) if weights is None else weights
         held_counts = np.concatenate([counts[held] for _, held in folds])
-        parameters = np.array([candidate._count_effective() for candidate in self.candidates_])
-        rows = compare(held_out, held_counts, parameters)
-        self.best_index_ = next(row["index"] for row in rows if row["chosen"])
+        share = held_counts / held_counts.sum()
+        least = 0.0 if np.isneginf(logits).any() else 1 / (float(counts.sum()) + 1)
+        names = [type(candidate).__name__ for candidate in self.candidates_]
+        parameters = [candidate._count_effective() for candidate in self.candidates_]
+        shares, self.uniform_ = np.zeros(len(names)), 0.0
         if self.combine == "mixture":
-            least = 0.0 if np.isneginf(logits).any() else 1 / (float(counts.sum()) + 1)
-            mixture = mix(held_out, held_counts / held_counts.sum(), columns, scoring=self.scoring, least_uniform=least)
-            shares, self.uniform_ = mixture
-        else:
-            shares, self.uniform_ = np.eye(len(self.candidates_))[self.best_index_], 0.0
+            shares, self.uniform_ = mix(held_out, share, columns, scoring=self.scoring, least_uniform=least)
+            held_out.append(blend(held_out, shares, self.uniform_, columns))
+            names.append(MIXTURE)
+            parameters.append(float(shares[shares > 0] @ np.array(parameters)[shares > 0]) + np.count_nonzero(shares))
+        rows = compare(held_out, held_counts, np.array(parameters))
+        self.best_index_ = next(row["index"] for row in rows if row["chosen"])
+        if self.combine == "select":
+            shares[self.best_index_] = 1.0
         used = np.flatnonzero(shares)
         self.members_, self.weights_ = [self.candidates_[index] for index in used], shares[used]
+        for candidate in self.candidates_:  # they are fitted to these scores, too, not only to logits
+            candidate.set_params(input=self.input, classes=self.classes)
+            candidate.classes_, candidate.n_features_in_ = self.classes_, self.n_features_in_
+            if hasattr(self, "floor_") and candidate._has_floor:
+                candidate.floor_ = self.floor_
         self.results_ = [
             {
-                "name": type(self.candidates_[row["index"]]).__name__,
+                "name": names[row["index"]],
                 **row,
                 "parameters": float(parameters[row["index"]]),
-                "weight": float(shares[row["index"]]),
+                "weight": float(shares[row["index"]]) if row["index"] < len(shares) else 1.0,
             }
             for row in rows
         ]

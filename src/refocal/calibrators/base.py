@@ -172,7 +172,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         rows, columns = logits.shape
         labels = self._read_labels(y, rows, columns, column_names(X))
         weights = check_sample_weight(sample_weight, len(logits))
-        if weights is not None and not np.all(weights):  # a sample of weight 0 counts as absent
+        # A sample of weight 0 counts as absent, unless a splitter counts it.
+        if weights is not None and not np.all(weights) and isinstance(getattr(self, "cv", 0), int | np.integer):
             logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
         _reject_masked_labels(logits, labels)
         if hasattr(self, "floor_"):

@@ -90,7 +90,7 @@ class _LinearMap(Calibrator):
         "temperature_": attributes.check_positive,
         "uniform_": attributes.check_share,
         "penalty_": attributes.check_positive,
-        "penalty_scores_": attributes.check_curve,
+        "penalty_scores_": attributes.curve_check(len(PENALTIES)),
         "effective_parameters_": attributes.check_standard_error,
         "bias_": attributes.coefficients_check(attributes.count_classes),
     }
@@ -405,4 +405,6 @@ def _map(features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.ndar
 
 def _take(data: LabeledLogits, rows: np.ndarray) -> LabeledLogits:
     """Some rows, in float32."""
-    return LabeledLogits.prepare(data.logits[rows].astype(np.float32), data.labels[rows], data.share[rows] * data.samples)
+    return LabeledLogits.prepare(
+        data.logits[rows].astype(np.float32), data.labels[rows], data.share[rows] * data.samples
+    )

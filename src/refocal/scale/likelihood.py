@@ -91,7 +91,9 @@ class PartitionedLikelihood:
 
     def temperature_nll(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
         """`temperature_likelihood` of all rows."""
-        run = partial(temperature_sums, input=self._input, floor=self.floor, beta=beta, exact=exact, curvature=curvature)
+        run = partial(
+            temperature_sums, input=self._input, floor=self.floor, beta=beta, exact=exact, curvature=curvature
+        )
         value, slope, *bend = self._means(run)
         return Slope(float(value), float(slope), float(bend[0]) if curvature else None)
 
@@ -100,7 +102,9 @@ class PartitionedLikelihood:
         return self._of_focal
 
     def _of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
-        run = partial(focal_sums, input=self._input, floor=self.floor, gamma=gamma, beta=beta, exact=exact, curvature=curvature)
+        run = partial(
+            focal_sums, input=self._input, floor=self.floor, gamma=gamma, beta=beta, exact=exact, curvature=curvature
+        )
         means = self._means(run)
         return Quadratic(float(means[0]), means[1:3], means[3:].reshape(2, 2) if curvature else None)
 

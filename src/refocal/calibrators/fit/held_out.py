@@ -114,6 +114,17 @@ def mix(
     return shares / shares.sum(), min(uniform, 1.0)
 
 
+def blend(candidates: Sequence[HeldOut], shares: np.ndarray, uniform: float, classes: int) -> HeldOut:
+    """Predictions of a mixture: `shares` of the candidates sum to 1, and `uniform` is the rest of the whole."""
+    parts = [*candidates, _make_uniform(candidates[0], classes)]
+    weights = np.append((1 - uniform) * shares, uniform)
+    likelihoods = np.stack([part.likelihoods for part in parts], axis=1) @ weights
+    if candidates[0].errors is None:
+        return HeldOut(-np.log(np.maximum(likelihoods, math.exp(_LEAST_LOG))), likelihoods, None)
+    errors = sum(float(weight) * part.errors for weight, part in zip(weights, parts, strict=True) if weight)
+    return HeldOut(np.einsum("ij,ij->i", errors, errors, dtype=np.float64), likelihoods, errors)
+
+
 def _make_uniform(like: HeldOut, classes: int) -> HeldOut:
     """Predictions of the uniform distribution of the rows of another candidate."""
     rows = len(like.scores)

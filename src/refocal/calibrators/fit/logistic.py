@@ -1,6 +1,7 @@
 """Binary logistic regression and mixture weights, for the outputs of a network.
 
-All objectives are convex. Each function finds the minimum or raises an error. `scipy.optimize` is imported inside functions, because its import takes longer than that of the rest of the package.
+All objectives are convex. Each function finds the minimum or raises an error. `scipy.optimize` is imported inside
+functions, because its import takes longer than that of the rest of the package.
 """
 
 from __future__ import annotations

@@ -161,9 +161,7 @@ class Structured(NamedTuple):
         probs /= probs.sum(axis=1, keepdims=True)
         curvature = self.share @ (probs * (1 - probs))
         parts = (curvature * self.spreads[0], np.outer(curvature, self.spreads[1]), curvature)
-        return float(
-            sum(np.sum(part / (part + s)) for part, s in zip(parts, self._strengths(penalty), strict=True))
-        )
+        return float(sum(np.sum(part / (part + s)) for part, s in zip(parts, self._strengths(penalty), strict=True)))
 
     def _strengths(self, penalty: float) -> tuple[float, float, float]:
         unit = penalty * self.axes.shape[0] / self.samples
