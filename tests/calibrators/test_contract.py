@@ -172,7 +172,7 @@ def test_bad_labels_scores_and_weights_are_rejected():
             np.where(logits > 3, -np.inf, logits),
             labels,
             {},
-            "y must not be classes that X masks with -inf, got . in row",
+            "y must not be classes that X masks with -inf, got . in",
         ),
         (np.full((20, 3), -np.inf), labels, {}, "X must have a finite logit in each row, got .* in row 0"),
     ]:

@@ -238,6 +238,7 @@ def test_all_reasons_are_told():
         raise_all([OSError("gone"), RuntimeError("diverged"), OSError("gone")])
 
 
+@pytest.mark.timeout(900)  # on one CPU, each task waits for a worker that imports PyTorch and Matplotlib
 def test_figures_are_made_by_tasks(tmp_path, capsys):
     from refocal_lab.cli import main
 

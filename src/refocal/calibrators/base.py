@@ -245,7 +245,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
             scores = check_probs(scores, bits=limits.bits)
         logits = scores_to_logits(scores, input=input, limits=limits)
         if reset:  # the least probability for now; the labels decide, see `_prepare`
-            vars(self).pop("floor_", None)
+            self.__dict__.pop("floor_", None)
             if input == "probs" and self._has_floor:
                 self.floor_ = find_least(scores)
             return logits
@@ -264,7 +264,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
                 "FocalTemperatureScaling for masked classes, or finite logits"
             )
             raise ValueError(msg)
-        _check.reject_rows(masked.all(axis=1), scores, "X must have a finite logit in each row")
+        _check.reject_rows(np.asarray(masked.all(axis=1)), scores, "X must have a finite logit in each row")
 
     def _export_head(self) -> tuple[Head, int]:
         """The fitted map with its floor, and the number of columns that it takes."""

@@ -72,16 +72,18 @@ class PartitionedLikelihood:
     """
 
     def __init__(self, engine: Engine, source: Any, *, input: Input, files: int) -> None:
-        self._engine, self._source, self._input = engine, source, input
+        self._engine, self._source = engine, source
         self.passes = 0
         found = self._pass(partial(outline_block, input=input, files=files), Outline.merge)
         if found is None:
             raise ValueError(NO_ROWS)
         self._sample: LabeledLogits = found.sample
-        self.samples, self.floor = found.samples, None
+        self.samples = found.samples
+        self.floor: float | None = None
         if input == "probs":
             self.floor = choose_floor(found.sample, found.samples, found.least)
             self._sample = raise_logits(found.sample, self.floor)
+        self._reading: dict[str, Any] = {"input": input, "floor": self.floor}
         self.scales = self._sample.scales
         self.classes, self.single = self._sample.classes, self._sample.single
 
@@ -91,9 +93,7 @@ class PartitionedLikelihood:
 
     def temperature_nll(self, beta: float, *, exact: bool = True, curvature: bool = True) -> Slope:
         """`temperature_likelihood` of all rows."""
-        run = partial(
-            temperature_sums, input=self._input, floor=self.floor, beta=beta, exact=exact, curvature=curvature
-        )
+        run = partial(temperature_sums, **self._reading, beta=beta, exact=exact, curvature=curvature)
         value, slope, *bend = self._means(run)
         return Slope(float(value), float(slope), float(bend[0]) if curvature else None)
 
@@ -102,9 +102,7 @@ class PartitionedLikelihood:
         return self._of_focal
 
     def _of_focal(self, gamma: float, beta: float, *, exact: bool = True, curvature: bool = True) -> Quadratic:
-        run = partial(
-            focal_sums, input=self._input, floor=self.floor, gamma=gamma, beta=beta, exact=exact, curvature=curvature
-        )
+        run = partial(focal_sums, **self._reading, gamma=gamma, beta=beta, exact=exact, curvature=curvature)
         means = self._means(run)
         return Quadratic(float(means[0]), means[1:3], means[3:].reshape(2, 2) if curvature else None)
 

@@ -171,6 +171,7 @@ def run(options: Namespace) -> None:
             **(at_once if process.is_alone else {"at_once": 1}),
         )
     if not process.is_alone:
+        torch.distributed.barrier()  # a process that leaves while another still sends may abort at its exit
         torch.distributed.destroy_process_group()
     if process.leads:
         show_cards(_read_cards(recipes, out), as_json=options.json)

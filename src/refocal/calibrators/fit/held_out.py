@@ -119,9 +119,11 @@ def blend(candidates: Sequence[HeldOut], shares: np.ndarray, uniform: float, cla
     parts = [*candidates, _make_uniform(candidates[0], classes)]
     weights = np.append((1 - uniform) * shares, uniform)
     likelihoods = np.stack([part.likelihoods for part in parts], axis=1) @ weights
-    if candidates[0].errors is None:
-        return HeldOut(-np.log(np.maximum(likelihoods, math.exp(_LEAST_LOG))), likelihoods, None)
-    errors = sum(float(weight) * part.errors for weight, part in zip(weights, parts, strict=True) if weight)
+    errors: Any = None
+    for weight, part in zip(weights, parts, strict=True):
+        if part.errors is None:
+            return HeldOut(-np.log(np.maximum(likelihoods, math.exp(_LEAST_LOG))), likelihoods, None)
+        errors = np.float32(weight) * part.errors + (0 if errors is None else errors)
     return HeldOut(np.einsum("ij,ij->i", errors, errors, dtype=np.float64), likelihoods, errors)
 
 
@@ -140,6 +142,6 @@ def _make_uniform(like: HeldOut, classes: int) -> HeldOut:
 def _fit_weights(parts: Sequence[HeldOut], share: np.ndarray, scoring: str) -> np.ndarray:
     if scoring == "nll":
         return fit_mixture(np.stack([part.likelihoods for part in parts], axis=1), share)
-    errors = [part.errors for part in parts]
+    errors: list[Any] = [part.errors for part in parts]
     products = np.array([[np.einsum("ij,ij,i->", a, b, share, optimize=True) for b in errors] for a in errors])
     return fit_square_mixture(products)

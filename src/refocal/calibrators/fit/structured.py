@@ -77,8 +77,11 @@ class Structured(NamedTuple):
 
     def cast(self, dtype: type) -> Self:
         """Convert the arrays of rows to another precision."""
-        features, directions, base = (part.astype(dtype) for part in (self.features, self.directions, self.base))
-        return self._replace(features=features, directions=directions, base=base)
+        return self._replace(
+            features=self.features.astype(dtype),
+            directions=self.directions.astype(dtype),
+            base=self.base.astype(dtype),
+        )
 
     def fit(self, penalty: float, start: Correction | None = None, *, tolerance: float) -> Correction:
         """Find the correction with the smallest penalized NLL, which is strictly convex.
