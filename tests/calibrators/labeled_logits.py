@@ -10,6 +10,7 @@ from refocal.calibrators import (
     AutoCalibrator,
     FocalPosterior,
     FocalTemperatureScaling,
+    HistogramBinning,
     IsotonicCalibration,
     TemperatureScaling,
 )
@@ -23,6 +24,7 @@ EVERY = {
     "temperature-ece": TemperatureScaling(objective="ece"),
     "focal-temperature-line": FocalTemperatureScaling(objective="adaptive_ece", search="line"),
     "isotonic-top": IsotonicCalibration(method="top_label"),
+    "histogram-rest": HistogramBinning(method="one_vs_rest"),
     "auto": AutoCalibrator(cv=3),
 }
 # These, and settings that need three classes.

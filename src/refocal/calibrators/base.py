@@ -92,6 +92,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     # The fitted attributes that `save` writes and `load` reads, each with its check.
     _learned: ClassVar[dict[str, Check]] = {}
+    # Parameters and fitted attributes that files of earlier versions lack, with the values they stand for there.
+    _earlier: ClassVar[dict[str, Any]] = {}
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit to scores.

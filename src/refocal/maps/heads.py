@@ -117,23 +117,37 @@ def _normalize_sigmoids(scores: ArrayT, *, log: bool, xp: Namespace) -> ArrayT:
 
 
 def table_head(
-    logits: ArrayT, knots: Array, values: Array, slopes: Array, *, top_label: bool, log: bool, xp: Namespace
+    logits: ArrayT,
+    knots: Array,
+    values: Array,
+    slopes: Array,
+    *,
+    top_label: bool,
+    temperature: float,
+    log: bool,
+    xp: Namespace,
 ) -> ArrayT:
-    """Map log-odds by piecewise linear functions: those of each class, then normalize; or those of the top class.
+    """Map log-odds of softmax(logits / temperature) by piecewise linear functions.
+
+    If `top_label`, one function gives the probability of the top class, and the others keep their proportions. A row
+    whose runner-up would reach the top class does not change, nor does one whose two best classes are equal: so the
+    predicted class stays. Otherwise each class has its function, and rows are normalized.
 
     Tables have shape (C, M), with M a power of two. C is 1 if only the top class or class 1 of two is mapped, else the
     number of classes. A knot is the open left end of its piece: log-odds equal to a knot belong to the piece before.
     Unused knots are infinite.
     """
-    split = split_logits(logits, temperature=1.0, xp=xp)
+    split = split_logits(logits, temperature=temperature, xp=xp)
     log_p, log_q = log_p_and_q(split, xp=xp)
     log_odds = log_p - log_q
     if top_label:
         top = xp.max(log_odds, axis=-1, keepdims=True)
         confidence = look_up(top, knots, values, slopes, xp=xp)
-        others = (1 - confidence) * (xp.where(split.is_top, 0.0, split.odds) / split.rest)
-        probs = xp.where(split.is_top, confidence, others)
-    elif logits.shape[-1] == 2:
+        others = xp.log1p(-confidence) + (xp.where(split.is_top, 0.0, split.log_odds) - xp.log(split.rest))
+        ahead = (split.gap > 0) & (confidence * split.rest > 1 - confidence)
+        log_probs = xp.where(ahead, xp.where(split.is_top, xp.log(confidence), others), log_p)
+        return log_probs if log else xp.exp(log_probs)
+    if logits.shape[-1] == 2:
         second = look_up(log_odds[..., 1:], knots, values, slopes, xp=xp)
         probs = xp.concat([1 - second, second], axis=-1)
     else:
