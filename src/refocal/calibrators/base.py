@@ -40,7 +40,7 @@ class Head(NamedTuple):
     Attributes:
         function: A function of `refocal.maps.heads`.
         arrays: Its array arguments, by name.
-        settings: Its other arguments, by name.
+        settings: Its other arguments, by name. A float here is a fitted value, such as a temperature.
         wide: Whether to compute in float64 everywhere. A map with jumps or steep pieces needs this, because rounding
             of the logits would show there.
         of_scores: Whether the function takes scores and the arguments of `to_logits`, and returns one column for each.

@@ -116,7 +116,7 @@ class FocalPosterior(Calibrator):
 
     def _head(self, classes: int) -> Head:
         settings = self._map_settings(getattr(self, "gamma_", self.gamma), classes)
-        return Head(focal_head, {}, {"temperature": 1.0, "settings": settings})
+        return Head(focal_head, {}, {"settings": settings})
 
     def _count_parameters(self) -> int:
         return int(self._is_estimated())

@@ -95,8 +95,7 @@ class IsotonicCalibration(Calibrator):
         following = np.append(self.knots_[:, 1:], np.full((len(self.knots_), 1), np.inf), axis=1)
         run = np.where(np.isinf(following), np.inf, following - np.where(np.isinf(self.knots_), 0.0, self.knots_))
         arrays = {"knots": self.knots_, "values": self.values_, "slopes": np.where(np.isinf(run), 0.0, rise / run)}
-        settings = {"top_label": self.method == "top_label", "temperature": self.temperature_}
-        return Head(table_head, arrays, settings, wide=True)
+        return _table_head(arrays, top_label=self.method == "top_label", temperature=self.temperature_)
 
     def _count_parameters(self) -> int:
         return int(np.sum(np.isfinite(self.knots_)) + (self.method == "top_label"))
@@ -196,8 +195,7 @@ class HistogramBinning(Calibrator):
 
     def _head(self, classes: int) -> Head:
         arrays = {"knots": self.knots_, "values": self.values_, "slopes": np.zeros_like(self.values_)}
-        settings = {"top_label": self.is_top_label(classes), "temperature": self.temperature_}
-        return Head(table_head, arrays, settings, wide=True)
+        return _table_head(arrays, top_label=self.is_top_label(classes), temperature=self.temperature_)
 
     def _count_parameters(self) -> int:
         return int(np.sum(np.isfinite(self.knots_)) + self.is_top_label(len(self.classes_)))
@@ -207,6 +205,12 @@ def _fit_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray
     """Fit the temperature that "top_label" starts from: it flattens or sharpens the classes below the top."""
     scaling = TemperatureScaling(input="logits", classes=logits.shape[1])
     return scaling.fit(logits, labels, weights).temperature_
+
+
+def _table_head(arrays: dict[str, np.ndarray], *, top_label: bool, temperature: float) -> Head:
+    """Make the head of tables; only "top_label" has a temperature."""
+    scale = {"temperature": temperature} if top_label else {}
+    return Head(table_head, arrays, {"top_label": top_label, **scale}, wide=True)
 
 
 def _list_problems(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.jit._trace import TracerWarning
 
-from refocal._arrays import ClassWeights, PerClass
+from refocal._arrays import ClassWeights, PerClass, recording
 from refocal.losses.gpu import dispatch
 from refocal.losses.rows import check_tensors
 from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
@@ -93,7 +90,7 @@ class SigmoidMap(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
         check_tensors(logits=logits)
-        with _recording(logits):
+        with recording(logits):
             return sigmoid_posterior(logits, gamma=self.gamma, alpha=self.alpha)
 
     def extra_repr(self) -> str:
@@ -108,18 +105,8 @@ def _class_dim(logits: Tensor) -> int:
 def _over_classes(posterior: Callable[..., Tensor], logits: Tensor, **settings: Any) -> Tensor:
     """A map with classes last, over the class dimension."""
     dim, last = _class_dim(logits), logits.ndim - 1  # TorchScript's ONNX exporter mishandles -1
-    with _recording(logits):
+    with recording(logits):
         return posterior(logits.movedim(dim, last), **settings).movedim(last, dim)
-
-
-def _recording(logits: Tensor) -> AbstractContextManager[Any]:
-    """A context for tracing: constants are fake if the logits are, and TorchScript does not warn about shape checks."""
-    if torch.compiler.is_compiling():
-        return nullcontext()
-    if torch._C._get_tracing_state() is not None:
-        return warnings.catch_warnings(action="ignore", category=TracerWarning)
-    mode: AbstractContextManager[Any] = getattr(logits, "fake_mode", nullcontext())
-    return mode
 
 
 def _numbers(weight: Any) -> Any:

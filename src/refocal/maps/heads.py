@@ -1,7 +1,8 @@
 """Calibrated heads: pure functions from the logits of a network to calibrated probabilities, for any array library.
 
 Each function takes `logits` of shape (..., K) and returns probabilities, or their logarithms if `log=True`. The
-parameters are numbers or arrays of the same library.
+parameters are numbers or arrays of the same library. Numbers may be arrays without axes, whose values are never read:
+this lets an exported module keep them in its state.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def probability_edges(limits: Any) -> tuple[float, float]:
     return (tiny * eps if tiny > 1e-30 else tiny), eps / 4
 
 
-def focal_head(logits: ArrayT, *, temperature: float, settings: MapSettings, log: bool, xp: Namespace) -> ArrayT:
+def focal_head(
+    logits: ArrayT, *, settings: MapSettings, temperature: float | Array = 1.0, log: bool, xp: Namespace
+) -> ArrayT:
     """Compute Psi^gamma(softmax(logits / temperature)); for gamma = 0 this is temperature scaling."""
     return map_rows(split_logits(logits, temperature=temperature, xp=xp), settings.like(logits, xp=xp), log=log, xp=xp)
 
@@ -61,7 +64,7 @@ def linear_features(logits: ArrayT, *, of_log_probs: bool, xp: Namespace) -> Arr
     return logits - xp.mean(logits, axis=-1, keepdims=True)
 
 
-def mixture_head(logits: ArrayT, weights: Any, *, temperature: float, log: bool, xp: Namespace) -> ArrayT:
+def mixture_head(logits: ArrayT, weights: Any, *, temperature: float | Array, log: bool, xp: Namespace) -> ArrayT:
     """Compute w_1 softmax(logits / T) + w_2 softmax(logits) + w_3 / K."""
     shifted = logits - xp.max(logits, axis=-1, keepdims=True)
     scaled, plain = _log_softmax(shifted / temperature, xp=xp), _log_softmax(shifted, xp=xp)
@@ -123,7 +126,7 @@ def table_head(
     slopes: Array,
     *,
     top_label: bool,
-    temperature: float,
+    temperature: float | Array = 1.0,
     log: bool,
     xp: Namespace,
 ) -> ArrayT:

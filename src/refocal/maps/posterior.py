@@ -137,7 +137,8 @@ def plus_one(gamma: float | tuple[float, ...]) -> float | tuple[float, ...]:
 class MapSettings(NamedTuple):
     """The settings of a loss that its posterior map depends on.
 
-    Hyper-parameters are numbers or tuples with one number per class; `like` makes arrays of the tuples.
+    Hyper-parameters are numbers or tuples with one number per class; `like` makes arrays of the tuples. In exported
+    modules they are arrays with the dtype of the rows.
     """
 
     gamma: Any
@@ -178,7 +179,7 @@ class MapSettings(NamedTuple):
     @property
     def one_gamma(self) -> bool:
         """Whether all classes share one gamma."""
-        return isinstance(self.gamma, float)
+        return isinstance(self.gamma, float) or getattr(self.gamma, "ndim", 1) == 0
 
     def at(self, is_top: Array, *, xp: Namespace) -> tuple[Any, Any]:
         """Return gamma and gamma + 1 of the class that the mask selects in each row."""
@@ -256,7 +257,7 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Arr
     # at a class of probability 1, h is infinite for gamma > 0: only the derivative of the others remains, and it is 0
     base = xp.where(is_alone & (sign > 0), -xp.inf, base)
     shift = base - gamma_top * xp.log1p(((1 - odds) + offset) * scale)
-    if settings.one_gamma and (settings.detached or gamma == 0.0):
+    if settings.one_gamma and (settings.detached or (isinstance(gamma, float) and gamma == 0.0)):
         return shift
 
     p = odds * (exp_minus_gap / (1 + odds_against_top))
