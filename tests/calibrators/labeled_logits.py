@@ -31,6 +31,7 @@ EVERY = {
 SHIPPED = {
     **EVERY,
     "posterior-all": FocalPosterior(gamma=[0.0, 1.0, 3.0], weight=[1.0, 2.0, 5.0], label_smoothing=0.05),
+    "posterior-exact": FocalPosterior(gamma=1.0, label_smoothing=0.1, smoothing_edge="exact"),
     "posterior-detached": FocalPosterior(gamma=-0.5, detached=True),
 }
 SATURATED = np.array([[300, 0, 0], [0, 1000, 999], [-2000, 0, 2000], [0, 0, 0], [7, 7, 1]], dtype=np.float32)

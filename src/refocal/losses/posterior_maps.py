@@ -12,7 +12,7 @@ from refocal._arrays import ClassWeights, PerClass, recording
 from refocal.losses.gpu import dispatch
 from refocal.losses.rows import check_tensors
 from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
-from refocal.maps.posterior import posterior_from_logits
+from refocal.maps.posterior import SmoothingEdge, posterior_from_logits
 from refocal.maps.sigmoid import sigmoid_posterior
 
 
@@ -34,12 +34,13 @@ class FocalMap(nn.Module):
         *,
         weight: ClassWeights = None,
         label_smoothing: float = 0.0,
+        smoothing_edge: SmoothingEdge = "soft",
         detached: bool = False,
     ) -> None:
         super().__init__()
         self.gamma: Any = gamma
         self.weight = _numbers(weight)
-        self.label_smoothing, self.detached = label_smoothing, detached
+        self.label_smoothing, self.smoothing_edge, self.detached = label_smoothing, smoothing_edge, detached
 
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
@@ -53,12 +54,14 @@ class FocalMap(nn.Module):
             gamma=self.gamma,
             weight=self.weight,
             label_smoothing=self.label_smoothing,
+            smoothing_edge=self.smoothing_edge,
             detached=self.detached,
         )
 
     def extra_repr(self) -> str:
         """The settings."""
-        options = f"label_smoothing={self.label_smoothing}, detached={self.detached}"
+        edge = f", smoothing_edge={self.smoothing_edge!r}" if self.label_smoothing else ""
+        options = f"label_smoothing={self.label_smoothing}{edge}, detached={self.detached}"
         return f"gamma={self.gamma}, weight={self.weight}, {options}"
 
 
