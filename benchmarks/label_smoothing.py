@@ -144,8 +144,8 @@ def write_tables(results: list[tuple[Network, dict[str, Measures]]], command: st
         'The library\'s `smoothing_edge` offers "exact" and "soft". Soft is the default: no probability is 0, the '
         "order of the classes is kept, and there is nothing to tune. Among the candidates without zeros it has the "
         "lowest mean ECE, and its Brier score is that of the exact form. A floor of a/10 has a slightly lower NLL in "
-        "most groups, but ties all classes below it. Higher floors have a lower NLL where a network is overconfident in "
-        "spite of smoothing (random labels, SST), and a higher NLL and ECE elsewhere.",
+        "most groups, but ties all classes below it. Higher floors have a lower NLL where a network is overconfident "
+        "in spite of smoothing (random labels, SST), and a higher NLL and ECE elsewhere.",
         "",
         "| candidate | zeros | NLL | groups with a lower NLL than soft | Brier score | ECE |",
         "|---|---|---|---|---|---|",
