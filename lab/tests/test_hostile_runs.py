@@ -124,7 +124,7 @@ def test_weights_of_another_network(tmp_path):
 def test_histories_of_other_content(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(line + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
-        History(tmp_path / "metrics.jsonl").find_best()
+        History(tmp_path / "metrics.jsonl").find_best("error")
 
 
 @pytest.mark.parametrize(

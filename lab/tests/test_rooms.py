@@ -15,7 +15,7 @@ LAB = Path(refocal_lab.__file__).parent
 BASE = {"refocal._check", "refocal._documents", "refocal._files"}
 ROOMS = {
     "train": {"numpy", "scipy", "torch", "safetensors", "refocal.metrics", "refocal.losses", "refocal.curvature"}
-    | {"refocal_lab.train"}
+    | {"refocal.calibrators", "refocal_lab.train"}
     | BASE,
     "train/data": {"numpy", "scipy", "sklearn", "PIL", "rich", "refocal_lab.train.data", "refocal_lab.train.own_parts"}
     | BASE,

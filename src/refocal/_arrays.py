@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 import array_api_compat
@@ -159,6 +161,17 @@ def constant(value: float | tuple[float, ...] | None, *, like: Array, xp: Namesp
     if isinstance(value, tuple):
         return xp.asarray(value, dtype=like.dtype, device=device(like))
     return value
+
+
+def recording(tensor: Any) -> AbstractContextManager[Any]:
+    """A context for tracing: constants are fake if the tensor is, and TorchScript does not warn about shape checks."""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return nullcontext()
+    if torch._C._get_tracing_state() is not None:
+        return warnings.catch_warnings(action="ignore", category=torch.jit.TracerWarning)
+    mode: AbstractContextManager[Any] = getattr(tensor, "fake_mode", nullcontext())
+    return mode
 
 
 def bounded_exp(x: ArrayT, *, xp: Namespace) -> ArrayT:

@@ -10,6 +10,7 @@ from refocal.calibrators import (
     AutoCalibrator,
     FocalPosterior,
     FocalTemperatureScaling,
+    HistogramBinning,
     IsotonicCalibration,
     TemperatureScaling,
 )
@@ -23,12 +24,14 @@ EVERY = {
     "temperature-ece": TemperatureScaling(objective="ece"),
     "focal-temperature-line": FocalTemperatureScaling(objective="adaptive_ece", search="line"),
     "isotonic-top": IsotonicCalibration(method="top_label"),
+    "histogram-rest": HistogramBinning(method="one_vs_rest"),
     "auto": AutoCalibrator(cv=3),
 }
 # These, and settings that need three classes.
 SHIPPED = {
     **EVERY,
     "posterior-all": FocalPosterior(gamma=[0.0, 1.0, 3.0], weight=[1.0, 2.0, 5.0], label_smoothing=0.05),
+    "posterior-exact": FocalPosterior(gamma=1.0, label_smoothing=0.1, smoothing_edge="exact"),
     "posterior-detached": FocalPosterior(gamma=-0.5, detached=True),
 }
 SATURATED = np.array([[300, 0, 0], [0, 1000, 999], [-2000, 0, 2000], [0, 0, 0], [7, 7, 1]], dtype=np.float32)

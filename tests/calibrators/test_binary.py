@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from labeled_logits import draw_calibrated, mean_nll
@@ -19,6 +21,8 @@ from refocal.calibrators import (
     PlattScaling,
     QuadraticScaling,
     TemperatureScaling,
+    files,
+    load,
 )
 
 
@@ -183,7 +187,9 @@ MULTICLASS = [
     IsotonicCalibration(),
     IsotonicCalibration(method="top_label"),
     HistogramBinning(),
+    HistogramBinning(method="one_vs_rest"),
 ]
+TOP_LABEL = [IsotonicCalibration(method="top_label"), HistogramBinning()]
 
 
 @pytest.mark.parametrize("calibrator", MULTICLASS, ids=str)
@@ -236,7 +242,8 @@ def test_few_data_give_finite_probabilities(calibrator):
         fitted = calibrator.fit(logits, labels)
         probs = fitted.predict_proba(np.concatenate([logits, 900 * np.eye(3)]))
         assert np.all(np.isfinite(probs))
-        assert np.all(probs > 0) or isinstance(calibrator, LOGISTIC) or "top" in str(calibrator)
+        assert np.all(probs > 0) or "one_vs_rest" not in str(calibrator.get_params())
+        assert np.all(np.isfinite(fitted.predict_log_proba(np.concatenate([logits, 900 * np.eye(3)]))))
         np.testing.assert_allclose(probs.sum(axis=1), 1)
 
 
@@ -252,21 +259,88 @@ def test_isotonic_against_scikit_learn():
     assert np.all(np.diff(fitted.predict_proba(points)[:, 1]) >= 0)
 
 
-def test_top_label_isotonic_keeps_proportions():
+@pytest.mark.parametrize("calibrator", TOP_LABEL, ids=str)
+def test_top_label_keeps_proportions_after_scaling(calibrator):
     logits, labels = draw_calibrated(3000, 5)
-    fitted = IsotonicCalibration(method="top_label").fit(3 * logits, labels)
-    probs = fitted.predict_proba(3 * logits)
+    fitted = clone(calibrator).fit(3 * logits, labels)
+    assert fitted.temperature_ == TemperatureScaling().fit(3 * logits, labels).temperature_
+    logits = 3 * logits / fitted.temperature_
+    probs = fitted.predict_proba(fitted.temperature_ * logits)
     top = logits.argmax(axis=1)
     others = np.arange(5) != top[:, None]
-    raw = np.exp(3 * logits - 3 * logits.max(axis=1, keepdims=True))
+    raw = np.exp(logits - logits.max(axis=1, keepdims=True))
     first = raw[others].reshape(-1, 4)
     first /= first.sum(axis=1, keepdims=True)
     second = probs[others].reshape(-1, 4)
     np.testing.assert_allclose(second / second.sum(axis=1, keepdims=True), first, atol=1e-9)
     confidence = probs[np.arange(3000), top]
     assert np.mean(confidence) == pytest.approx(np.mean(top == labels), abs=0.01)
-    with pytest.raises(ValueError, match="method must be one of"):
-        IsotonicCalibration(method="all").fit(logits, labels)
+    assert np.array_equal(np.argmax(probs, axis=1), top)
+    with pytest.raises(ValueError, match="method must be one of 'one_vs_rest', 'top_label', got 'all'"):
+        clone(calibrator).set_params(method="all").fit(logits, labels)
+
+
+def test_top_label_histogram_against_a_loop():
+    """Each row gets the frequency of its bin, or its scaled probabilities if the runner-up would reach the top."""
+    logits, labels = draw_calibrated(400, 6, spread=0.8)
+    fitted = HistogramBinning(bins=5).fit(3 * logits, labels)
+    scaled = TemperatureScaling().fit(3 * logits, labels).predict_proba(3 * logits)
+    top, rows = scaled.argmax(axis=1), np.arange(400)
+    right = top == labels
+    place = np.argsort(np.argsort(scaled[rows, top])) // 80
+    kept = 0
+    for row, found in enumerate(fitted.predict_proba(3 * logits)):
+        own = right[place == place[row]]
+        confidence = (own.sum() + (right.sum() + 1) / 402) / 81
+        expected = scaled[row] * (1 - confidence) / (1 - scaled[row, top[row]])
+        expected[top[row]] = confidence
+        if expected.argmax() != top[row]:
+            expected, kept = scaled[row], kept + 1
+        assert found == pytest.approx(expected, abs=1e-9)
+    assert 10 < kept < 200
+    assert fitted.n_parameters_ == 5 + 1
+
+
+@pytest.mark.parametrize("calibrator", TOP_LABEL, ids=str)
+def test_top_label_keeps_accuracy_and_improves_log_loss_of_100_classes(calibrator):
+    logits, labels = draw_calibrated(5000, 100)
+    new_logits, new_labels = draw_calibrated(5000, 100, seed=1)
+    fitted = clone(calibrator).fit(2.5 * logits, labels)
+    predicted = np.argmax(new_logits, axis=1)
+    assert np.array_equal(fitted.predict(2.5 * new_logits), predicted)
+    raw, right = (mean_nll(FocalPosterior(gamma=0), factor * new_logits, new_labels) for factor in (2.5, 1.0))
+    assert mean_nll(fitted, 2.5 * new_logits, new_labels) < right + 0.03 * (raw - right)
+    rest = HistogramBinning(method="one_vs_rest").fit(2.5 * logits, labels)
+    assert rest.score(2.5 * new_logits, new_labels) < np.mean(predicted == new_labels) - 0.05
+
+
+@pytest.mark.parametrize("calibrator", TOP_LABEL, ids=str)
+def test_top_label_treats_tied_classes_alike(calibrator):
+    logits, labels = draw_calibrated(500, 4)
+    probs = clone(calibrator).fit(logits, labels).predict_proba([[3.0, 3.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
+    assert probs[0, 0] == probs[0, 1]
+    assert probs[1] == pytest.approx(0.25)
+
+
+def test_two_classes_have_bins_of_the_second_class():
+    log_odds, labels = draw_two_classes(500)
+    default, rest, top = (HistogramBinning(method=m).fit(log_odds, labels) for m in (None, "one_vs_rest", "top_label"))
+    np.testing.assert_array_equal(default.predict_proba(log_odds), rest.predict_proba(log_odds))
+    assert np.array_equal(top.predict(log_odds), (log_odds > 0).astype(int))
+    assert (default.temperature_, rest.temperature_) == (1.0, 1.0)
+
+
+def test_files_without_a_method_load_as_they_were_fitted(tmp_path):
+    """Earlier files of HistogramBinning have no method and no temperature, but one row of bins per class."""
+    logits, labels = draw_calibrated(300, 4)
+    fitted = HistogramBinning(method="one_vs_rest").fit(logits, labels)
+    body = files._record(fitted)
+    del body["parameters"]["method"], body["learned"]["temperature_"]
+    content = {"format": files.FORMAT, "schema": 1, "digest": files._digest(body), "calibrator": body}
+    (tmp_path / "earlier.json").write_text(json.dumps(content), encoding="utf-8")
+    loaded = load(tmp_path / "earlier.json")
+    assert loaded.method == "one_vs_rest"
+    np.testing.assert_array_equal(loaded.predict_proba(logits), fitted.predict_proba(logits))
 
 
 def test_histogram_against_a_loop():
@@ -291,7 +365,7 @@ def test_histogram_against_a_loop():
             HistogramBinning(bins=bins).fit(log_odds, labels)
 
 
-@pytest.mark.parametrize("calibrator", [HistogramBinning(bins=7), IsotonicCalibration()], ids=str)
+@pytest.mark.parametrize("calibrator", [HistogramBinning(bins=7, method="one_vs_rest"), IsotonicCalibration()], ids=str)
 def test_the_order_of_the_classes_does_not_matter(calibrator):
     """The log-odds of a class do not depend on the order of the others. The rounding of their sum does."""
     rng = np.random.default_rng(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 
 import numpy as np
 import onnxruntime
@@ -110,6 +111,10 @@ def test_files_torch_and_onnx_give_the_same_numbers(input, tmp_path):
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
     images = torch.tensor(scores).reshape(20, 15, len(NAMES))
     np.testing.assert_allclose(calibrator.to_torch()(images).reshape(expected.shape).numpy(), expected, atol=1e-6)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*torch.jit.*deprecated")  # a FutureWarning since PyTorch 2.15
+        traced = torch.jit.trace(calibrator.to_torch(), torch.tensor(scores[:5]))
+    np.testing.assert_allclose(traced(torch.tensor(scores)).numpy(), expected, atol=1e-6)
     calibrator.to_onnx(tmp_path / "head.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "head.onnx", providers=["CPUExecutionProvider"])
     assert session.get_outputs()[0].shape == ["batch", len(NAMES)]

@@ -120,6 +120,40 @@ def test_torch_module_gives_the_same_numbers(name):
     assert type(calibrator).__name__ in repr(module)
 
 
+# "auto" may choose another map, and isotonic tables have the length that the data need
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "auto" and "isotonic" not in name])
+def test_a_loaded_state_changes_what_a_module_predicts(name):
+    """Every fitted value is in the state: a module of one fit becomes the module of another."""
+    first, logits = fit_shipped(name)
+    if name.startswith("posterior") and name != "posterior-fit":
+        other = clone(first).set_params(gamma=np.add(first.gamma, 0.25).tolist()).fit(logits, [0, 1, 2] * 15)
+    else:
+        other, _ = fit_shipped(name, seed=1)
+        other = clone(other).fit(0.7 * draw_calibrated(400, 3, seed=2)[0], draw_calibrated(400, 3, seed=2)[1])
+    module, expected = first.to_torch(), other.predict_proba(logits)
+    assert np.abs(first.predict_proba(logits) - expected).max() > 1e-3
+    state = other.to_torch().state_dict()
+    module.load_state_dict(state)
+    found = module(torch.tensor(logits, dtype=torch.float64)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_temperature_and_gamma_are_buffers():
+    calibrator, logits = fit_shipped("focal-temperature")
+    module = calibrator.to_torch()
+    state = module.state_dict()
+    assert {name: float(value) for name, value in state.items()} == {
+        "temperature": calibrator.temperature_,
+        "gamma": calibrator.gamma_,
+    }
+    assert not list(module.parameters())
+    module.load_state_dict({"temperature": torch.tensor(2.0), "gamma": torch.tensor(-0.97)})
+    flat = FocalPosterior(gamma=-0.97).predict_proba(logits / 2)
+    np.testing.assert_allclose(module(torch.tensor(logits)).numpy(), flat, atol=1e-6)
+    # temperature scaling has no gamma, so its module stays as cheap as a softmax
+    assert list(fit_shipped("temperature")[0].to_torch().state_dict()) == ["temperature"]
+
+
 def run_onnx(path, name, scores):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return session.run(["probabilities"], {name: scores.astype(np.float32)})[0]

@@ -1,4 +1,4 @@
-"""`to_torch()` on a GPU: eager, compiled and exported modules agree with the CPU to float32 rounding."""
+"""`to_torch()` on each device: eager, compiled, exported and traced modules agree with `predict_proba`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ def scores(device, dtype=torch.float32):
     return torch.tensor(np.concatenate([logits, SATURATED]), dtype=dtype, device=device)
 
 
+def predict(calibrator, batch):
+    return calibrator.predict_proba(batch.cpu().numpy())
+
+
 @every
 @on_every_device
 def test_module_agrees_with_the_cpu(name, device, fitted):
@@ -52,6 +56,7 @@ def test_compiled_module_gives_the_same_numbers(name, device, fitted):
     torch._dynamo.reset()  # one graph per calibrator, whatever was compiled before
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(batch), module(batch), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(compiled(batch).cpu().numpy(), predict(fitted[name], batch), atol=1e-6)
 
 
 @every
@@ -61,3 +66,15 @@ def test_exported_module_gives_the_same_numbers(name, device, fitted):
     exported = torch.export.export(module, (batch,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},)).module()
     for rows in (len(batch), 7):
         torch.testing.assert_close(exported(batch[:rows]), module(batch[:rows]), atol=1e-6, rtol=0)
+        np.testing.assert_allclose(exported(batch[:rows]).cpu().numpy(), predict(fitted[name], batch[:rows]), atol=1e-6)
+
+
+@every
+@on_every_device
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")  # a FutureWarning since PyTorch 2.15
+def test_traced_module_gives_the_same_numbers(name, device, fitted):
+    module, batch = fitted[name].to_torch().to(device), scores(device)
+    traced = torch.jit.trace(module, batch[:4])
+    for rows in (len(batch), 7, 1):
+        np.testing.assert_allclose(traced(batch[:rows]).cpu().numpy(), predict(fitted[name], batch[:rows]), atol=1e-6)
+    assert list(traced.state_dict()) == list(module.state_dict())

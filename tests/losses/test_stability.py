@@ -64,8 +64,9 @@ def test_equal_scores_are_equal_however_large():
 
 @pytest.mark.parametrize("smoothing", [0.99999999, 1 - 2**-53])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_smoothing_that_leaves_almost_nothing_of_the_labels(smoothing, dtype):
-    criterion = L.FocalLoss(2.0, label_smoothing=smoothing)
+@pytest.mark.parametrize("edge", ["soft", "exact"])
+def test_a_smoothing_that_leaves_almost_nothing_of_the_labels(smoothing, dtype, edge):
+    criterion = L.FocalLoss(2.0, label_smoothing=smoothing, smoothing_edge=edge)
     rows = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.1, 0.2, 0.3], [5.0, -2.0, 5.0]], dtype=dtype)
     leaf = rows.clone().requires_grad_()
     loss = criterion(leaf, torch.tensor([0, 1, 2, 0]))
@@ -81,7 +82,7 @@ def test_a_smoothing_that_leaves_almost_nothing_of_the_labels(smoothing, dtype):
 
 
 def test_undoing_almost_all_of_the_smoothing_keeps_what_is_left():
-    criterion = L.FocalLoss(0.0, label_smoothing=1 - 1e-8)
+    criterion = L.FocalLoss(0.0, label_smoothing=1 - 1e-8, smoothing_edge="exact")
     eta = torch.tensor([[0.2, 0.3, 0.5], [1 / 3, 1 / 3, 1 / 3]], dtype=torch.double)
     mixed = 1e-8 * eta + (1 - 1e-8) / 3
     torch.testing.assert_close(criterion.posterior(mixed.log()), eta, rtol=0, atol=1e-7)

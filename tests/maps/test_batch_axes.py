@@ -32,8 +32,10 @@ LOGITS = {
         lambda log: head(mixture_head, np.array([0.5, 0.3, 0.2]), temperature=2.0, log=log),
         lambda log: head(logistic_head, VALUES[0, :4], VALUES[1, :4], KNOTS[0, :4], log=log),
         lambda log: head(quadratic_head, KNOTS[:, ::7].T, VALUES[:2, :4], KNOTS[0, :4], log=log),
-        lambda log: head(table_head, KNOTS, VALUES, 0 * VALUES, top_label=False, log=log),
-        lambda log: head(table_head, KNOTS[:1], VALUES[:1], 0 * VALUES[:1], top_label=True, log=log),
+        lambda log: head(table_head, KNOTS, VALUES, 0 * VALUES, top_label=False, temperature=1.0, log=log),
+        lambda log: head(
+            table_head, KNOTS[:1], VALUES[:1], 0 * VALUES[:1], top_label=True, temperature=1.5, log=log
+        ),
     ))},
 }  # fmt: skip
 PROBS = {
@@ -83,7 +85,7 @@ def test_heads_of_two_classes(log):
     rows = np.random.default_rng(0).normal(0, 2, (2, 3, 2))
     check(head(logistic_head, VALUES[0, :1], VALUES[1, :1], KNOTS[0, :1], log=log), rows)
     check(head(quadratic_head, KNOTS[:1, ::7].T, VALUES[:2, :1], KNOTS[0, :1], log=log), rows)
-    check(head(table_head, KNOTS[:1], VALUES[:1], 0 * VALUES[:1], top_label=False, log=log), rows)
+    check(head(table_head, KNOTS[:1], VALUES[:1], 0 * VALUES[:1], top_label=False, temperature=1.0, log=log), rows)
 
 
 def test_heads_equal_their_formulas():

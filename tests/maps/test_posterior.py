@@ -108,6 +108,7 @@ def test_probabilities_and_logits_agree(xp):
         {"gamma": [0, 0.5, 1, 5], "weight": [0.1, 1, 2, 30]},
         {"gamma": [0, 0.5, 1, 5], "detached": True, "temperature": 0.3},
         {"gamma": 1.0, "label_smoothing": 0.05},
+        {"gamma": 1.0, "label_smoothing": 0.05, "smoothing_edge": "exact"},
     ],
 )
 def test_log_probabilities_match_probabilities(xp, options):
@@ -179,18 +180,66 @@ def test_masked_classes_get_zero_and_do_not_change_others(xp, gamma):
 def test_label_smoothing_is_undone_exactly(xp):
     rng = np.random.default_rng(3)
     eta = random_simplex(rng, (50, 6))
-    scores = refocal.minimizer(eta, gamma=2, label_smoothing=0.1, weight=np.arange(1.0, 7))
-    back = refocal.posterior(xp.asarray(scores), gamma=2, label_smoothing=0.1, weight=np.arange(1.0, 7))
-    np.testing.assert_allclose(to_numpy(back), eta, atol=1e-13)
+    options = {"gamma": 2, "label_smoothing": 0.1, "weight": np.arange(1.0, 7)}
+    scores = xp.asarray(refocal.minimizer(eta, **options))
+    np.testing.assert_allclose(to_numpy(refocal.posterior(scores, smoothing_edge="exact", **options)), eta, atol=1e-13)
+    # no class below twice the level of smoothing: both forms agree
+    eta = (eta + 0.2) / (1 + 6 * 0.2)
+    scores = xp.asarray(refocal.minimizer(eta, **options))
+    np.testing.assert_allclose(to_numpy(refocal.posterior(scores, **options)), eta, atol=1e-13)
 
 
 def test_values_below_the_smoothing_floor_are_clipped_and_normalized(xp):
     logits = xp.asarray(np.array([[10.0, 0.0, 0.0], [1.0, 0.5, 0.0]]))
-    probs = to_numpy(refocal.posterior_from_logits(logits, gamma=1, label_smoothing=0.3))
+    options = {"gamma": 1, "label_smoothing": 0.3, "smoothing_edge": "exact"}
+    probs = to_numpy(refocal.posterior_from_logits(logits, **options))
     np.testing.assert_allclose(probs[0], [1, 0, 0], rtol=1e-15, atol=0)
     np.testing.assert_allclose(probs.sum(axis=-1), 1, rtol=1e-15)
-    log_probs = to_numpy(refocal.posterior_from_logits(logits, gamma=1, label_smoothing=0.3, log=True))
+    log_probs = to_numpy(refocal.posterior_from_logits(logits, log=True, **options))
     np.testing.assert_allclose(log_probs[0], [0, -np.inf, -np.inf], atol=1e-15)
+
+
+@pytest.mark.parametrize("smoothing", [1e-6, 0.05, 0.3, 0.5, 0.8, 0.999])
+@pytest.mark.parametrize(
+    "options", [{"gamma": 0}, {"gamma": 2, "weight": [1.0, 0.3, 2.0, 5.0]}, {"gamma": [0, 1, 3, 5]}]
+)
+def test_a_soft_edge_keeps_probabilities_positive(xp, smoothing, options):
+    """The definition, class by class, from the estimate of the smoothed target."""
+    logits = np.concatenate([np.random.default_rng(0).normal(0, 3, (60, 4)), np.zeros((1, 4)), [[30.0, 0, -30, -600]]])
+    targets = to_numpy(refocal.posterior_from_logits(logits, **options))
+    level, even = smoothing / 4, 1 / 4
+    width = min(level, even - level)
+
+    def soften(t):
+        return t - level if t >= level + width else width * (t / (level + width)) ** ((level + width) / width)
+
+    mass = np.array([[soften(t) for t in row] for row in targets])
+    found = to_numpy(refocal.posterior_from_logits(xp.asarray(logits), label_smoothing=smoothing, **options))
+    np.testing.assert_allclose(found, mass / mass.sum(axis=1, keepdims=True), rtol=1e-9 / (1 - smoothing), atol=1e-290)
+    logs = to_numpy(refocal.posterior_from_logits(xp.asarray(logits), label_smoothing=smoothing, log=True, **options))
+    assert np.isfinite(logs).all()
+    np.testing.assert_allclose(np.exp(logs), found, rtol=1e-9, atol=1e-290)
+    order = np.argsort(targets, axis=1, kind="stable")
+    assert (np.diff(np.take_along_axis(logs, order, axis=1), axis=1) >= 0).all()
+    single = refocal.posterior_from_logits(
+        xp.asarray(logits.astype(np.float32)), label_smoothing=smoothing, log=True, **options
+    )
+    assert np.isfinite(to_numpy(single)).all()
+    np.testing.assert_allclose(np.exp(to_numpy(single)), found, atol=1e-6 / (1 - smoothing))
+
+
+def test_the_soft_edge_has_no_kink():
+    smoothing, classes = 0.2, 4
+    edge = 2 * smoothing / classes
+
+    def mass_ratio(t):
+        probs = refocal.posterior(np.array([t, 0.3, 0.3, 0.4 - t]), gamma=0, label_smoothing=smoothing)
+        return probs[0] / probs[1]
+
+    left, right = ((mass_ratio(edge + s * 1e-6) - mass_ratio(edge)) / (s * 1e-6) for s in (-1, 1))
+    assert left == pytest.approx(right, rel=1e-4)
+    with pytest.raises(ValueError, match="smoothing_edge must be one of 'soft', 'exact', got 'hard'"):
+        refocal.posterior(np.array([0.5, 0.5]), gamma=0, smoothing_edge="hard")
 
 
 def test_equal_weights_and_equal_gammas_have_no_effect(xp):

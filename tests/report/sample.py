@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from refocal import metrics
+from refocal.calibrators import Refinement
 from refocal.maps.minimizer import minimizer
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.answers import Subgroup, SubgroupCalibration
@@ -163,6 +164,7 @@ def sample_report(
         slices=tuple(subgroup("<i>region</i>", value) for value in NASTY[:3]),
         costs=weigh_costs([before, after], labels, None, 1 - np.eye(classes)),
         thresholds=sweep_thresholds([before, after], labels, None) if classes == 2 else None,
+        refinement=Refinement("nll", 0.9, 0.75, 0.15, 0.01, 0.011, 0.004, "TemperatureScaling"),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import sample
+from refocal.calibrators import loss_parts
 from refocal.metrics import diagnosis
 from refocal.report import answers, evaluate_multilabel, multilabel_record, record, saving
 from refocal.report.record import Slider
@@ -48,10 +49,11 @@ def test_documented_keys_are_the_ones_written():
         "CostDecisions": written["costs"],
         "CostOutcome": written["costs"]["given"],
         "MultilabelReport": json.loads(evaluate_multilabel(np.eye(3)[[0, 1]], np.eye(3)[[0, 1]]).to_json()),
+        "Refinement": written["refinement"],
         "ThresholdDecisions": json.loads(sample.sample_report(200, 2).to_json())["thresholds"],
     }
     assert {name: list(example) for name, example in examples.items()} == keys
-    modules = {**vars(diagnosis), **vars(record), **vars(answers), **vars(multilabel_record)}
+    modules = {**vars(diagnosis), **vars(record), **vars(answers), **vars(multilabel_record), **vars(loss_parts)}
     records = {name for name, value in modules.items() if dataclasses.is_dataclass(value) and name != "Sample"}
     assert records == set(keys)
     assert written["schema"] == saving.SCHEMA

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import io
+import json
 import math
 import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import refocal
 from refocal import metrics
+from refocal.calibrators import Refinement, refinement
 from refocal.metrics.diagnosis import RangeGap
 from refocal.report import markup, verdict, words
 from refocal.report.page import render_page
 from refocal.report.record import Diagram, Estimate
 from refocal.report.svg import format_short_count
+from refocal.report.table import build_table
 
 
 @pytest.mark.parametrize(
@@ -147,3 +152,42 @@ def test_numbers_stay_with_their_names():
     assert together == (
         "They fail (p\u00a0<\u00a00.001) with γ\u00a0=\u00a03, T\u00a0=\u00a01.2: p\u00a0=\u00a00.04, if p is small."
     )
+
+
+def test_the_log_loss_is_split_in_the_table_the_json_and_the_page():
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((600, 4))
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    report = refocal.evaluate(3 * logits, labels, input="logits")
+    parts = report.refinement
+    expected = refinement(3 * logits, labels)
+    assert parts.total == pytest.approx(report.given.measures["nll"].value)
+    assert parts.refinement == pytest.approx(expected.refinement, rel=1e-6)
+    sentence = (
+        f"Of the log loss of {parts.total:.4f} as given, {parts.calibration:.4f} (standard error "
+        f"{parts.calibration_error:.4f}) is miscalibration that post-hoc calibration removes."
+    )
+    assert words.explain_refinement(report) == sentence
+    assert sentence in render_page(report)
+    console = Console(width=400, record=True, file=io.StringIO())
+    console.print(build_table(report))
+    assert sentence in console.export_text()
+    assert json.loads(report.to_json())["refinement"]["calibration"] == pytest.approx(expected.calibration, rel=1e-6)
+
+
+def test_a_log_loss_that_cannot_be_split_is_not_mentioned():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([1, 1, 1], size=150)
+    labels = rng.integers(3, size=150)
+    few = refocal.evaluate(probs[:99], labels[:99], input="probs")
+    logits = np.log(probs)
+    logits[0, labels[0]] = -np.inf  # a masked class that came true
+    infinite = refocal.evaluate(logits, labels, input="logits")
+    assert infinite.given.measures["nll"].value == np.inf
+    for report in (few, infinite):
+        assert report.refinement is None
+        assert words.explain_refinement(report) == ""
+        assert "log loss of" not in render_page(report)
+    calibrated = dataclasses.replace(few, refinement=Refinement("nll", 0.5, 0.5, 0.0, 0.1, 0.1, 0.0, "none"))
+    nothing = "Of the log loss of 0.5000 as given, post-hoc calibration would remove nothing."
+    assert words.explain_refinement(calibrated) == nothing

@@ -188,7 +188,10 @@ def test_defaults_are_the_papers():
     ("given", "message"),
     [
         ({"data": "digits", "optimizer": "sdg"}, "optimizer must be one of 'sgd', 'adam', 'adagrad', got 'sdg'"),
-        ({"data": "digits", "keep": "best"}, "keep must be one of 'last', 'best-validation', got 'best'"),
+        (
+            {"data": "digits", "keep": "best"},
+            "keep must be one of 'last', 'best-validation', 'best-refinement', got 'best'",
+        ),
         ({"data": "sst", "momentum": 0.9}, "momentum needs optimizer 'sgd', got 0.9 with 'adagrad'"),
         ({"data": "digits", "word_vectors": "glove"}, "word_vectors are for newsgroups20, .*, got 'glove' for digits"),
     ],

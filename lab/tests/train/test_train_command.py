@@ -4,9 +4,12 @@ import json
 import re
 import shlex
 
+import numpy as np
 import pytest
 import torch
 
+from refocal.calibrators import refinement
+from refocal.predictions import Predictions
 from refocal_lab.cli import main
 from refocal_lab.cli.parser import build_parser
 from refocal_lab.cli.recipes import build_recipes
@@ -137,3 +140,18 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path, lines, reason, monkeypatc
     assert main(["train", "plan.toml", "--device", "cpu"]) == 1
     assert re.search(reason, capsys.readouterr().err)
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_epoch_with_the_best_refinement_is_kept(tmp_path, capsys):
+    options = ["train", *SMALL, "--loss", "focal", "--gamma", "5", "--epochs", "6", "--learning-rate", "1"]
+    options += ["--keep", "best-refinement", "--device", "cpu", "--json", "--out", str(tmp_path)]
+    assert main(options) == 0
+    (card,) = json.loads(capsys.readouterr().out)
+    lines = (tmp_path / card["name"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    history = [json.loads(line) for line in lines]
+    kept = 1 + int(np.argmin([epoch["val"]["refinement"] for epoch in history]))
+    assert card["kept_epoch"] == kept
+    predictions = Predictions.read(tmp_path / card["name"] / "predictions.npz").select("val")
+    found = refinement(predictions.scores, predictions.labels, input="logits").refinement
+    assert found == pytest.approx(history[kept - 1]["val"]["refinement"], rel=1e-2, abs=1e-3)
+    assert "refinement" not in history[0]["test"]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from refocal.calibrators.focal_posterior import FocalPosterior
     from refocal.calibrators.focal_temperature import FocalTemperatureScaling
     from refocal.calibrators.linear import DirichletCalibration, MatrixScaling, VectorScaling
+    from refocal.calibrators.loss_parts import Refinement, refinement
     from refocal.calibrators.methods import BY_NAME
     from refocal.calibrators.multilabel import MultilabelCalibrator
     from refocal.calibrators.nonparametric import HistogramBinning, IsotonicCalibration
@@ -35,6 +36,7 @@ __getattr__, __dir__ = lazy_names(
         "focal_posterior": ("FocalPosterior",),
         "focal_temperature": ("FocalTemperatureScaling",),
         "linear": ("DirichletCalibration", "MatrixScaling", "VectorScaling"),
+        "loss_parts": ("Refinement", "refinement"),
         "methods": ("BY_NAME",),
         "multilabel": ("MultilabelCalibrator",),
         "nonparametric": ("HistogramBinning", "IsotonicCalibration"),
@@ -59,7 +61,9 @@ __all__ = [
     "MultilabelCalibrator",
     "PlattScaling",
     "QuadraticScaling",
+    "Refinement",
     "TemperatureScaling",
     "VectorScaling",
     "load",
+    "refinement",
 ]

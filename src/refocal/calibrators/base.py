@@ -43,7 +43,7 @@ class Head(NamedTuple):
     Attributes:
         function: A function of `refocal.maps.heads`.
         arrays: Its array arguments, by name.
-        settings: Its other arguments, by name.
+        settings: Its other arguments, by name. A float here is a fitted value, such as a temperature.
         wide: Whether to compute in float64 everywhere. A map with jumps or steep pieces needs this, because rounding
             of the logits would show there.
         of_scores: Whether the function takes scores and the arguments of `to_logits`, and returns one column for each.
@@ -106,6 +106,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     _learned: ClassVar[dict[str, Check]] = {}
     _has_floor: ClassVar[bool] = True  # whether `fit` chooses a floor of probabilities
     _takes_masks: bool = False  # whether logits may be -inf
+    # Parameters and fitted attributes that files of earlier versions lack, with the values they stand for there.
+    _earlier: ClassVar[dict[str, Any]] = {}
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit to scores.

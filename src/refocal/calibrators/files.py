@@ -113,7 +113,8 @@ def _restore(record: Any, within: str = "") -> Calibrator:
         msg = f"{within}kind must be one of {sorted(registry)}, got {kind!r:.100}"
         raise ValueError(msg)
     allowed = registry[kind]._get_param_names()
-    settings = {
+    earlier = registry[kind]._earlier
+    settings = {name: value for name, value in earlier.items() if name in allowed} | {
         name: _decode(value, within + name) for name, value in _items(parameters, "parameters", allowed, within)
     }
     try:
@@ -144,6 +145,8 @@ def _set_learned(calibrator: Calibrator, rules: dict[str, Check], values: dict[s
     for name, rule in rules.items():
         if name in values:
             setattr(calibrator, name, rule(_decode(values[name], within + name), within + name, calibrator))
+        elif name in calibrator._earlier:
+            setattr(calibrator, name, calibrator._earlier[name])
         elif name in needed and name not in _OPTIONAL:
             msg = f"{within}{name} is missing"
             raise ValueError(msg)

@@ -17,7 +17,7 @@ from refocal.calibrators.base import Calibrator, Head, check_bool
 from refocal.calibrators.fit.maximum_likelihood import GAMMA_BOUNDS
 from refocal.calibrators.training_data import list_classes
 from refocal.maps.heads import focal_head
-from refocal.maps.posterior import MapSettings
+from refocal.maps.posterior import MapSettings, SmoothingEdge
 
 
 @final
@@ -34,6 +34,8 @@ class FocalPosterior(Calibrator):
             maximum likelihood, for a network whose gamma is unknown.
         weight: Class weights of the loss (K,), positive.
         label_smoothing: The epsilon of the loss's label smoothing, in [0, 1).
+        smoothing_edge: How it is undone: "soft" for positive probabilities, "exact" for the exact inverse, which has
+            zeros; see `refocal.posterior`.
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
         input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, or their number, see `Calibrator`. With them, `to_torch` and `to_onnx` work at
@@ -60,6 +62,7 @@ class FocalPosterior(Calibrator):
     }
     _has_floor = False
     _takes_masks = True
+    _earlier: ClassVar[dict[str, Any]] = {"smoothing_edge": "exact"}
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class FocalPosterior(Calibrator):
         gamma: PerClass | Literal["fit"],
         weight: ClassWeights = None,
         label_smoothing: float = 0.0,
+        smoothing_edge: SmoothingEdge = "soft",
         detached: bool = False,
         input: Input | None = None,
         classes: ArrayLike | None = None,
@@ -74,6 +78,7 @@ class FocalPosterior(Calibrator):
         self.gamma = gamma
         self.weight = weight
         self.label_smoothing = label_smoothing
+        self.smoothing_edge = smoothing_edge
         self.detached = detached
         self.input = input
         self.classes = classes
@@ -106,7 +111,14 @@ class FocalPosterior(Calibrator):
         self.gamma_, self.gamma_error_ = _minimize_nll(nll, samples)
 
     def _map_settings(self, gamma: Any, classes: int) -> MapSettings:
-        return MapSettings.check(gamma, self.weight, self.label_smoothing, self.detached, classes=classes)
+        return MapSettings.check(
+            gamma,
+            self.weight,
+            self.label_smoothing,
+            self.detached,
+            classes=classes,
+            smoothing_edge=self.smoothing_edge,
+        )
 
     def _check_settings(self, classes: int | None) -> None:
         check_bool(self.detached, "detached")
@@ -118,7 +130,7 @@ class FocalPosterior(Calibrator):
 
     def _head(self, classes: int) -> Head:
         settings = self._map_settings(getattr(self, "gamma_", self.gamma), classes)
-        return Head(focal_head, {}, {"temperature": 1.0, "settings": settings})
+        return Head(focal_head, {}, {"settings": settings})
 
     def _count_parameters(self) -> int:
         return int(self._is_estimated())

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Self, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_predict
+from sklearn.utils.metadata_routing import (
+    UNUSED,
+    MetadataRouter,
+    MethodMapping,
+    get_routing_for_object,
+    process_routing,
+)
 from sklearn.utils.validation import check_is_fitted
 
 from refocal._containers import to_array, to_numpy
@@ -34,7 +42,8 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         estimator: A fitted classifier or a module; with `cv`, an unfitted classifier. It is not copied.
         calibrator: A calibrator of `refocal.calibrators`.
         cv: None to fit only the calibrator. With a number of folds or a splitter, the calibrator is fitted to the
-            scores of held-out folds, and a copy of the classifier to all data.
+            scores of held-out folds, and a copy of the classifier to all data. A splitter that keeps groups together,
+            such as `GroupKFold`, needs `groups` in `fit`.
 
     Attributes:
         estimator_: The classifier that predicts.
@@ -51,24 +60,46 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         (1, 3)
     """
 
+    # `groups` is for the splitter alone: it is no metadata that a user of this class requests
+    __metadata_request__fit: ClassVar[dict[str, str]] = {"groups": UNUSED}
+
     def __init__(self, estimator: Any, calibrator: Calibrator, *, cv: Any = None) -> None:
         self.estimator = estimator
         self.calibrator = calibrator
         self.cv = cv
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        **params: Any,
+    ) -> Self:
         """Fit the calibrator and, with `cv`, the classifier.
+
+        With scikit-learn's metadata routing enabled, classifier and splitter get what they request.
 
         Args:
             X: Features, as the classifier takes them.
             y: Labels (N,).
-            sample_weight: Weights (N,), or None.
+            sample_weight: Weights (N,), or None. They are for the calibrator and the classifier. If the classifier is
+                a pipeline, its last step gets them, unless `params` has weights for one of its steps.
+            groups: Groups of the samples (N,), which `cv` keeps together.
+            **params: Further arguments of the classifier's `fit`, such as `logisticregression__sample_weight`. Arrays
+                of N rows are split like the data.
 
         Returns:
             The object itself.
         """
         y = to_numpy(y, "y", column=True)
         sample_weight = None if sample_weight is None else to_numpy(sample_weight, "sample_weight", column=True)
+        groups = None if groups is None else to_numpy(groups, "groups", column=True)
+        if self.cv is None and (groups is not None or params):
+            names = sorted([*params, *(["groups"] if groups is not None else [])])
+            msg = f"{', '.join(names)}: only with cv are folds made and the classifier fitted; got cv=None"
+            raise ValueError(msg)
         if self.cv is None:
             self.estimator_ = self.estimator
             scores = self._compute_scores(X)
@@ -76,10 +107,19 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if _is_module(self.estimator):
                 msg = "cv needs a scikit-learn classifier that can be fitted again; use cv=None with a torch module"
                 raise TypeError(msg)
-            weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+            given = {"sample_weight": sample_weight, "groups": groups, **params}
+            routes = self._route({name: value for name, value in given.items() if value is not None})
             method = _choose_method(self.estimator, self.calibrator)
-            scores = cross_val_predict(clone(self.estimator), X, y, cv=self.cv, method=method, params=weights or None)
-            self.estimator_ = clone(self.estimator).fit(X, y, **weights)
+            scores = cross_val_predict(
+                clone(self.estimator),
+                X,
+                y,
+                cv=self.cv,
+                method=method,
+                groups=routes.groups,
+                params=routes.cross_fitting or None,
+            )
+            self.estimator_ = clone(self.estimator).fit(X, y, **routes.fitting)
         calibrator = clone(self.calibrator)
         if calibrator.classes is None and hasattr(self.estimator_, "classes_"):
             calibrator.set_params(classes=self.estimator_.classes_)
@@ -102,6 +142,27 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "calibrator_") or (_is_ready(self.estimator) and _is_ready(self.calibrator))
 
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Tell scikit-learn which part takes which metadata: see its user guide on metadata routing."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        if self.cv is not None:
+            router.add(estimator=self.estimator, method_mapping=MethodMapping().add(caller="fit", callee="fit"))
+            router.add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        return router
+
+    def _route(self, given: dict[str, Any]) -> _Routes:
+        """Divide the arguments of `fit` between the splitter and the classifier."""
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", **given)
+            # cross_val_predict routes again, by the names under which the parts request what they take
+            taken = get_routing_for_object(self.estimator).consumes("fit", given)
+            taken |= get_routing_for_object(self.cv).consumes("split", given)
+            return _Routes(None, {name: given[name] for name in taken}, routed.estimator.fit)
+        groups, weights = given.pop("groups", None), given.pop("sample_weight", None)
+        if weights is not None and not any(name.endswith("__sample_weight") for name in given):
+            given[_name_weights(self.estimator)] = weights
+        return _Routes(groups, given, given)
+
     def _get_calibrator(self) -> Calibrator:
         check_is_fitted(self)
         return self.calibrator_ if hasattr(self, "calibrator_") else self.calibrator
@@ -112,6 +173,20 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             return _evaluate_module(estimator, X)
         scores: np.ndarray = getattr(estimator, _choose_method(estimator, self.calibrator))(X)
         return scores
+
+
+class _Routes(NamedTuple):
+    """What `cross_val_predict` gets, as `groups` and as `params`, and what the fit to all data gets."""
+
+    groups: np.ndarray | None
+    cross_fitting: dict[str, Any]
+    fitting: dict[str, Any]
+
+
+def _name_weights(estimator: Any) -> str:
+    """The argument of `fit` that takes weights; that of a pipeline is the one of its last step."""
+    steps = getattr(estimator, "steps", None)
+    return f"{steps[-1][0]}__{_name_weights(steps[-1][1])}" if steps else "sample_weight"
 
 
 def _choose_method(estimator: Any, calibrator: Calibrator) -> str:

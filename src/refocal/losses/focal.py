@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from refocal.losses.policies import GammaPolicy
 from refocal.losses.posterior_maps import FocalMap
 from refocal.losses.rows import at_least_float32, check_fit, loss_dtype, reduce, to_rows
 from refocal.losses.settings import Reduction, Settings
+from refocal.maps.posterior import SmoothingEdge
 
 
 def focal_loss(
@@ -79,6 +80,8 @@ class FocalLoss(AbstractSoftmaxLoss):
         ignore_index: Class index that does not count.
         reduction: "none", "mean" or "sum", as in `nn.CrossEntropyLoss`.
         label_smoothing: In [0, 1]. At 1 the labels do not count and there is no posterior.
+        smoothing_edge: How `posterior` undoes label smoothing: "soft" for positive probabilities, "exact" for the exact
+            inverse, which has zeros; see `refocal.posterior`.
         detached: Stop the gradient through (1 - p)^gamma.
 
     Example:
@@ -99,6 +102,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
+        smoothing_edge: SmoothingEdge = "soft",
         detached: bool = False,
     ) -> None:
         super().__init__(weight, ignore_index, reduction)
@@ -111,6 +115,7 @@ class FocalLoss(AbstractSoftmaxLoss):
         else:
             self.gamma = _check.gamma(given, classes=length(given), least=0.0)
         self.label_smoothing = _check.label_smoothing(label_smoothing, allow_one=True)
+        self.smoothing_edge: SmoothingEdge = _check.one_of(smoothing_edge, "smoothing_edge", get_args(SmoothingEdge))
         self.detached = detached
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -149,7 +154,13 @@ class FocalLoss(AbstractSoftmaxLoss):
                 msg = f"focal loss has no closed-form posterior here: {reason}; {FIT_INSTEAD}"
                 raise NoPosteriorError(msg)
             gamma = gamma.closed_form_gamma
-        return FocalMap(gamma, weight=self._class_weights, label_smoothing=self.label_smoothing, detached=self.detached)
+        return FocalMap(
+            gamma,
+            weight=self._class_weights,
+            label_smoothing=self.label_smoothing,
+            smoothing_edge=self.smoothing_edge,
+            detached=self.detached,
+        )
 
     def extra_repr(self) -> str:
         """The settings."""

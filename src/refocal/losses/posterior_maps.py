@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.jit._trace import TracerWarning
 
-from refocal._arrays import ClassWeights, PerClass
+from refocal._arrays import ClassWeights, PerClass, recording
 from refocal.losses.gpu import dispatch
 from refocal.losses.rows import check_tensors
 from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
-from refocal.maps.posterior import posterior_from_logits
+from refocal.maps.posterior import SmoothingEdge, posterior_from_logits
 from refocal.maps.sigmoid import sigmoid_posterior
 
 
@@ -37,12 +34,13 @@ class FocalMap(nn.Module):
         *,
         weight: ClassWeights = None,
         label_smoothing: float = 0.0,
+        smoothing_edge: SmoothingEdge = "soft",
         detached: bool = False,
     ) -> None:
         super().__init__()
         self.gamma: Any = gamma
         self.weight = _numbers(weight)
-        self.label_smoothing, self.detached = label_smoothing, detached
+        self.label_smoothing, self.smoothing_edge, self.detached = label_smoothing, smoothing_edge, detached
 
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
@@ -56,12 +54,14 @@ class FocalMap(nn.Module):
             gamma=self.gamma,
             weight=self.weight,
             label_smoothing=self.label_smoothing,
+            smoothing_edge=self.smoothing_edge,
             detached=self.detached,
         )
 
     def extra_repr(self) -> str:
         """The settings."""
-        options = f"label_smoothing={self.label_smoothing}, detached={self.detached}"
+        edge = f", smoothing_edge={self.smoothing_edge!r}" if self.label_smoothing else ""
+        options = f"label_smoothing={self.label_smoothing}{edge}, detached={self.detached}"
         return f"gamma={self.gamma}, weight={self.weight}, {options}"
 
 
@@ -93,7 +93,7 @@ class SigmoidMap(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """Probabilities, like `logits`."""
         check_tensors(logits=logits)
-        with _recording(logits):
+        with recording(logits):
             return sigmoid_posterior(logits, gamma=self.gamma, alpha=self.alpha)
 
     def extra_repr(self) -> str:
@@ -108,18 +108,8 @@ def _class_dim(logits: Tensor) -> int:
 def _over_classes(posterior: Callable[..., Tensor], logits: Tensor, **settings: Any) -> Tensor:
     """A map with classes last, over the class dimension."""
     dim, last = _class_dim(logits), logits.ndim - 1  # TorchScript's ONNX exporter mishandles -1
-    with _recording(logits):
+    with recording(logits):
         return posterior(logits.movedim(dim, last), **settings).movedim(last, dim)
-
-
-def _recording(logits: Tensor) -> AbstractContextManager[Any]:
-    """A context for tracing: constants are fake if the logits are, and TorchScript does not warn about shape checks."""
-    if torch.compiler.is_compiling():
-        return nullcontext()
-    if torch._C._get_tracing_state() is not None:
-        return warnings.catch_warnings(action="ignore", category=TracerWarning)
-    mode: AbstractContextManager[Any] = getattr(logits, "fake_mode", nullcontext())
-    return mode
 
 
 def _numbers(weight: Any) -> Any:

@@ -1,7 +1,8 @@
 """Calibrated heads: pure functions from the logits of a network to calibrated probabilities, for any array library.
 
 Each function takes `logits` of shape (..., K) and returns probabilities, or their logarithms if `log=True`. The
-parameters are numbers or arrays of the same library.
+parameters are numbers or arrays of the same library. Numbers may be arrays without axes, whose values are never read:
+this lets an exported module keep them in its state.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def probability_edges(limits: Any) -> tuple[float, float]:
     return (tiny * eps if tiny > 1e-30 else tiny), eps / 4
 
 
-def focal_head(logits: ArrayT, *, temperature: float, settings: MapSettings, log: bool, xp: Namespace) -> ArrayT:
+def focal_head(
+    logits: ArrayT, *, settings: MapSettings, temperature: float | Array = 1.0, log: bool, xp: Namespace
+) -> ArrayT:
     """Compute Psi^gamma(softmax(logits / temperature)); for gamma = 0 this is temperature scaling."""
     return map_rows(split_logits(logits, temperature=temperature, xp=xp), settings.like(logits, xp=xp), log=log, xp=xp)
 
@@ -76,7 +79,7 @@ def structured_features(
     return features - xp.mean(features, axis=-1, keepdims=True) if centered else features
 
 
-def mixture_head(logits: ArrayT, weights: Any, *, temperature: float, log: bool, xp: Namespace) -> ArrayT:
+def mixture_head(logits: ArrayT, weights: Any, *, temperature: float | Array, log: bool, xp: Namespace) -> ArrayT:
     """Compute w_1 softmax(logits / T) + w_2 softmax(logits) + w_3 / K."""
     shifted = logits - xp.max(logits, axis=-1, keepdims=True)
     scaled, plain = _log_softmax(shifted / temperature, xp=xp), _log_softmax(shifted, xp=xp)
@@ -145,23 +148,37 @@ def _normalize_sigmoids(scores: ArrayT, *, log: bool, xp: Namespace) -> ArrayT:
 
 
 def table_head(
-    logits: ArrayT, knots: Array, values: Array, slopes: Array, *, top_label: bool, log: bool, xp: Namespace
+    logits: ArrayT,
+    knots: Array,
+    values: Array,
+    slopes: Array,
+    *,
+    top_label: bool,
+    temperature: float | Array = 1.0,
+    log: bool,
+    xp: Namespace,
 ) -> ArrayT:
-    """Map log-odds by piecewise linear functions: those of each class, then normalize; or those of the top class.
+    """Map log-odds of softmax(logits / temperature) by piecewise linear functions.
+
+    If `top_label`, one function gives the probability of the top class, and the others keep their proportions. A row
+    whose runner-up would reach the top class does not change, nor does one whose two best classes are equal: so the
+    predicted class stays. Otherwise each class has its function, and rows are normalized.
 
     Tables have shape (C, M), with M a power of two. C is 1 if only the top class or class 1 of two is mapped, else the
     number of classes. A knot is the open left end of its piece: log-odds equal to a knot belong to the piece before.
     Unused knots are infinite.
     """
-    split = split_logits(logits, temperature=1.0, xp=xp)
+    split = split_logits(logits, temperature=temperature, xp=xp)
     log_p, log_q = log_p_and_q(split, xp=xp)
     log_odds = log_p - log_q
     if top_label:
         top = xp.max(log_odds, axis=-1, keepdims=True)
         confidence = look_up(top, knots, values, slopes, xp=xp)
-        others = (1 - confidence) * (xp.where(split.is_top, 0.0, split.odds) / split.rest)
-        probs = xp.where(split.is_top, confidence, others)
-    elif logits.shape[-1] == 2:
+        others = xp.log1p(-confidence) + (xp.where(split.is_top, 0.0, split.log_odds) - xp.log(split.rest))
+        ahead = (split.gap > 0) & (confidence * split.rest > 1 - confidence)
+        log_probs = xp.where(ahead, xp.where(split.is_top, xp.log(confidence), others), log_p)
+        return log_probs if log else xp.exp(log_probs)
+    if logits.shape[-1] == 2:
         second = look_up(log_odds[..., 1:], knots, values, slopes, xp=xp)
         probs = xp.concat([1 - second, second], axis=-1)
     else:

@@ -8,7 +8,7 @@ through (1 - p)^gamma, training converges to h(p) = p / (1 - p)^gamma instead.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from refocal import _check
 from refocal._arrays import (
@@ -28,6 +28,8 @@ from refocal._arrays import (
 from refocal.maps.focal import focus_of_top
 from refocal.maps.simplex import TopSplit, log_or_minus_inf, split_logits, split_probs
 
+SmoothingEdge = Literal["soft", "exact"]
+
 # Beyond this gap between the two largest logits, e^gap is not computed (float32 overflows at 88).
 _FAR_GAP = 40.0
 _FAINT_ODDS = 1e-30  # in float32, odds much below this lose digits or vanish
@@ -39,6 +41,7 @@ def posterior(
     gamma: PerClass,
     weight: ClassWeights = None,
     label_smoothing: float = 0.0,
+    smoothing_edge: SmoothingEdge = "soft",
     detached: bool = False,
 ) -> ArrayT:
     """Recover class-posterior probabilities p(y|x) from the softmax output of a network trained with focal loss.
@@ -50,8 +53,14 @@ def posterior(
             if you have logits, use `posterior_from_logits`.
         gamma: Focusing parameter of the loss, > -1: a number, or one value per class.
         weight: Class weights of the loss, shape (K,), positive.
-        label_smoothing: Label smoothing epsilon of the loss, in [0, 1). It is undone exactly. If estimation error
-            makes a class negative, the class is set to 0 and the row is normalized.
+        label_smoothing: Label smoothing epsilon of the loss, in [0, 1). The network then estimates the smoothed target
+            t = (1 - epsilon) eta + epsilon / K, and this map undoes the smoothing.
+        smoothing_edge: How classes near the level epsilon / K that smoothing adds to each class are treated. Estimation
+            error puts many of them below it. "soft" keeps every probability positive, so log loss is finite: with
+            d = min(epsilon, 1 - epsilon) / K and e = d + epsilon / K, classes with t >= e keep t - epsilon / K, and
+            those below get d (t / e)^(e / d), which is t^2 / (4 epsilon / K) for epsilon up to 1/2; then the row is
+            normalized. Values and slopes agree at e, and the order of the classes is kept. "exact" is the exact
+            inverse: max(t - epsilon / K, 0), normalized.
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
 
     Returns:
@@ -68,7 +77,9 @@ def posterior(
     xp, probs = _check.floating(probs, "probs")
     _check.classes_last(probs, "probs")
     _check.simplex(probs, "probs", xp=xp)
-    settings = MapSettings.check(gamma, weight, label_smoothing, detached, classes=probs.shape[-1])
+    settings = MapSettings.check(
+        gamma, weight, label_smoothing, detached, classes=probs.shape[-1], smoothing_edge=smoothing_edge
+    )
 
     def block(rows: ArrayT) -> ArrayT:
         wide = widen(rows, xp=xp)
@@ -85,6 +96,7 @@ def posterior_from_logits(
     temperature: float = 1.0,
     weight: ClassWeights = None,
     label_smoothing: float = 0.0,
+    smoothing_edge: SmoothingEdge = "soft",
     detached: bool = False,
     log: bool = False,
 ) -> ArrayT:
@@ -100,6 +112,7 @@ def posterior_from_logits(
         temperature: Number by which the logits are divided first, > 0.
         weight: Class weights of the loss, shape (K,), positive.
         label_smoothing: Label smoothing epsilon of the loss, in [0, 1); see `posterior`.
+        smoothing_edge: "soft" for positive probabilities, "exact" for the exact inverse; see `posterior`.
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
         log: Whether to return log-probabilities.
 
@@ -118,7 +131,9 @@ def posterior_from_logits(
     _check.classes_last(logits, "logits")
     _check.logits(logits, "logits", xp=xp)
     temperature = _check.positive(temperature, "temperature")
-    settings = MapSettings.check(gamma, weight, label_smoothing, detached, classes=logits.shape[-1])
+    settings = MapSettings.check(
+        gamma, weight, label_smoothing, detached, classes=logits.shape[-1], smoothing_edge=smoothing_edge
+    )
 
     def block(rows: ArrayT) -> ArrayT:
         wide = widen(rows, xp=xp)
@@ -137,7 +152,8 @@ def plus_one(gamma: float | tuple[float, ...]) -> float | tuple[float, ...]:
 class MapSettings(NamedTuple):
     """The settings of a loss that its posterior map depends on.
 
-    Hyper-parameters are numbers or tuples with one number per class; `like` makes arrays of the tuples.
+    Hyper-parameters are numbers or tuples with one number per class; `like` makes arrays of the tuples. In exported
+    modules they are arrays with the dtype of the rows.
     """
 
     gamma: Any
@@ -145,6 +161,7 @@ class MapSettings(NamedTuple):
     log_weight: Any
     label_smoothing: float
     detached: bool
+    smoothing_edge: SmoothingEdge
 
     @classmethod
     def check(
@@ -156,8 +173,12 @@ class MapSettings(NamedTuple):
         *,
         classes: int,
         least: float | None = None,
+        smoothing_edge: SmoothingEdge = "exact",
     ) -> MapSettings:
-        """Check each setting; `least` is the smallest gamma allowed (None: any gamma above -1)."""
+        """Check each setting; `least` is the smallest gamma allowed (None: any gamma above -1).
+
+        The edge plays no role without label smoothing and for the minimizer.
+        """
         numbers = _check.gamma(gamma, classes=classes, least=least)
         return cls(
             numbers,
@@ -165,6 +186,7 @@ class MapSettings(NamedTuple):
             _logarithm(_check.weight(weight, classes=classes)),
             _check.label_smoothing(label_smoothing),
             detached,
+            _check.one_of(smoothing_edge, "smoothing_edge", get_args(SmoothingEdge)),
         )
 
     def like(self, rows: Array, *, xp: Namespace) -> MapSettings:
@@ -178,7 +200,7 @@ class MapSettings(NamedTuple):
     @property
     def one_gamma(self) -> bool:
         """Whether all classes share one gamma."""
-        return isinstance(self.gamma, float)
+        return isinstance(self.gamma, float) or getattr(self.gamma, "ndim", 1) == 0
 
     def at(self, is_top: Array, *, xp: Namespace) -> tuple[Any, Any]:
         """Return gamma and gamma + 1 of the class that the mask selects in each row."""
@@ -221,12 +243,18 @@ def map_rows(split: TopSplit, settings: MapSettings, *, log: bool, xp: Namespace
             odds * bounded_exp(xp.where(faint, 0.0, shift - scale), xp=xp),
         )
     total = xp.sum(mass, axis=-1, keepdims=True)
-    if settings.label_smoothing:
-        probs = _unsmooth(mass / total, settings.label_smoothing, xp=xp)
-        return log_or_minus_inf(probs, xp=xp) if log else probs
-    if not log:
+    if not (log or settings.label_smoothing):
         return mass / total
-    return xp.where(split.is_top, 0.0, split.log_odds) + (shift - scale) - xp.log(total)
+    log_probs = xp.where(split.is_top, 0.0, split.log_odds) + (shift - scale) - xp.log(total)
+    if not settings.label_smoothing:
+        return log_probs
+    # class weights act on the smoothed target, so smoothing is undone last
+    excess = _exceed_level(mass / total, settings.label_smoothing, xp=xp)
+    if settings.smoothing_edge == "soft":
+        return _unsmooth_softly(excess, log_probs, settings.label_smoothing, log=log, xp=xp)
+    kept = xp.where(excess > 0, excess, 0.0)
+    probs = kept / xp.sum(kept, axis=-1, keepdims=True)
+    return log_or_minus_inf(probs, xp=xp) if log else probs
 
 
 def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Array:
@@ -256,7 +284,7 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Arr
     # at a class of probability 1, h is infinite for gamma > 0: only the derivative of the others remains, and it is 0
     base = xp.where(is_alone & (sign > 0), -xp.inf, base)
     shift = base - gamma_top * xp.log1p(((1 - odds) + offset) * scale)
-    if settings.one_gamma and (settings.detached or gamma == 0.0):
+    if settings.one_gamma and (settings.detached or (isinstance(gamma, float) and gamma == 0.0)):
         return shift
 
     p = odds * (exp_minus_gap / (1 + odds_against_top))
@@ -269,11 +297,28 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Arr
     return shift + (xp.log(focus) - xp.log1p(gamma * (-p * log_p / (1 - p))))
 
 
-def _unsmooth(probs: Array, epsilon: float, *, xp: Namespace) -> Array:
-    """Undo label smoothing: (p - epsilon / K) / (1 - epsilon), clipped at 0 and normalized."""
+def _exceed_level(probs: Array, epsilon: float, *, xp: Namespace) -> Array:
+    """Compute p - epsilon / K without rounding epsilon; it is positive for the top class."""
     even = 1 / probs.shape[-1]
-    # p - epsilon / K without rounding epsilon; the top class has at least 1 / K, up to rounding, so it stays positive
+    # the top class has at least 1 / K, up to rounding
     largest = stop_gradient(xp.max(probs, axis=-1, keepdims=True))
-    excess = probs - xp.where(largest < even, largest, even) + (1 - epsilon) * even
-    kept = xp.where(excess > 0, excess, 0.0)
-    return kept / xp.sum(kept, axis=-1, keepdims=True)
+    return probs - xp.where(largest < even, largest, even) + (1 - epsilon) * even
+
+
+def _unsmooth_softly(excess: Array, log_probs: Array, epsilon: float, *, log: bool, xp: Namespace) -> Array:
+    """Undo label smoothing with positive results: a power of p below the edge, p - epsilon / K from there on.
+
+    With d and e of `posterior`, both are d at p = e, with slope 1. The top class lies above the edge, since e <= 1 / K.
+    """
+    classes = log_probs.shape[-1]
+    width, edge = min(epsilon, 1 - epsilon) / classes, min(2 * epsilon, 1) / classes
+    low = excess < width
+    # log(p / edge), which a large power multiplies: near the edge from the difference, far below from log p
+    far = log_probs < math.log(edge / 2)
+    near_shortfall = xp.where(low & ~far, (excess - width) / edge, 0.0)
+    log_ratio = xp.where(far, xp.where(far, log_probs, 0.0) - math.log(edge), xp.log1p(near_shortfall))
+    log_low = math.log(width) + (edge / width) * log_ratio
+    high = xp.where(low, 1.0, excess)
+    mass = xp.where(low, xp.exp(log_low), high)
+    total = xp.sum(mass, axis=-1, keepdims=True)
+    return xp.where(low, log_low, xp.log(high)) - xp.log(total) if log else mass / total

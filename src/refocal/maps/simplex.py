@@ -32,14 +32,14 @@ class TopSplit(NamedTuple):
     is_alone: Array
 
 
-def split_logits(logits: Array, *, temperature: float, xp: Namespace) -> TopSplit:
+def split_logits(logits: Array, *, temperature: float | Array, xp: Namespace) -> TopSplit:
     """Split softmax(logits / temperature); logits are subtracted first and divided afterwards."""
     is_top, top, runner_up = _leaders(logits, xp=xp)
     alone = xp.isinf(runner_up)  # every other class is masked with -inf
     runner_up = xp.where(alone, top, runner_up)
     log_odds = logits - runner_up
     gap = top - runner_up
-    if temperature != 1.0:
+    if not isinstance(temperature, float) or temperature != 1.0:  # the values of an array are not read
         log_odds, gap = log_odds / temperature, gap / temperature
     log_odds = xp.where(is_top, -xp.inf, log_odds)
     odds = xp.exp(log_odds)

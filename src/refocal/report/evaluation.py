@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +26,10 @@ from refocal.report.subgroups import Slices, find_worst_classes, measure_slices,
 from refocal.report.verdict import write_verdict
 from refocal.report.words import GIVEN, GIVEN_TITLE, lower_title
 
+if TYPE_CHECKING:
+    from refocal.calibrators import Refinement
+
+_SAMPLES_TO_SPLIT = 100  # fewer do not tell how much of the log loss calibration removes
 Step = Callable[[str], None]
 Adjust = Callable[[Method], Method]
 POSTERIOR = "posterior"
@@ -208,7 +214,17 @@ def compare(
         slices=measure_slices(compared, *truth, columns),
         costs=None if cost_matrix is None else weigh_costs(compared, *truth, cost_matrix),
         thresholds=sweep_thresholds(compared, *truth) if classes == 2 else None,
+        refinement=None if among else _split_log_loss(given, data, methods[0]),
     )
+
+
+def _split_log_loss(given: np.ndarray, data: TestData, method: Method) -> Refinement | None:
+    """Split the log loss of the scores as given; None if there are few samples or the loss is infinite."""
+    if len(given) < _SAMPLES_TO_SPLIT or not math.isfinite(method.measures["nll"].value):
+        return None
+    from refocal.calibrators import refinement
+
+    return refinement(given, data.labels, input="probs", sample_weight=data.sample_weight)
 
 
 def name_task(classes: int) -> str:

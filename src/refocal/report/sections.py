@@ -104,10 +104,11 @@ def _caption(series: str, label: str, method: Method) -> str:
 
 def _methods(report: Report) -> Section:
     limits = "" if report.verdict is None else markup.escape_text(words.explain_limits(report.methods))
-    rule = f"<p>{markup.escape_text(report.rule)}</p>\n" if report.rule else ""
+    sentences = filter(None, (report.rule, words.explain_refinement(report)))
+    notes = "".join(f"<p>{markup.escape_text(sentence)}</p>\n" for sentence in sentences)
     content = (
         f"<p>Measured on the test data. {limits}</p>\n{markup.build_methods_table(report)}\n"
-        f"{rule}{markup.build_glossary(report)}"
+        f"{notes}{markup.build_glossary(report)}"
     )
     return Section("methods", "Methods", "Methods compared" if len(report.methods) > 1 else "Measures", content)
 

@@ -52,7 +52,7 @@ def build_table(report: Report) -> RenderableType:
         cells.append(write_text(words.format_p_value(method.p_value)))
         methods.add_row(*cells, style="bold" if method.chosen else None)
     answer, *reasons = report.verdict.sentences
-    notes = [words.explain_limits(report.methods), report.protocol]
+    notes = [words.explain_refinement(report), words.explain_limits(report.methods), report.protocol]
     notes += [f"← recommended: {report.chosen.title}"] if len(report.methods) > 1 else []
     notes += [report.rule or ""]
     return Group(Sentence(answer, "bold"), *map(Sentence, reasons), methods, *map(Sentence, filter(None, notes)))

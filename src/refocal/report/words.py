@@ -118,6 +118,18 @@ def explain_limits(methods: Sequence[Method]) -> str:
     return _LIMITS + (negative if any(value < 0 for value in debiased) else "")
 
 
+def explain_refinement(report: Report) -> str:
+    """Say how much of the log loss is miscalibration; empty if it was not measured."""
+    parts = report.refinement
+    if parts is None:
+        return ""
+    total = f"Of the log loss of {format_number(parts.total)} as given, "
+    if parts.calibration == 0:
+        return total + "post-hoc calibration would remove nothing."
+    removed = f"{format_number(parts.calibration)} (standard error {format_number(parts.calibration_error)})"
+    return f"{total}{removed} is miscalibration that post-hoc calibration removes."
+
+
 def format_interval(measure: str, value: Estimate) -> str:
     """Format the confidence limits of a measure; empty if there are none."""
     if value.low is None or value.high is None or math.isnan(value.low) or math.isnan(value.high):

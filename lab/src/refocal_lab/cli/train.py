@@ -80,7 +80,9 @@ def add_parser(commands: Commands) -> None:
         "--weight-decay", type=float, help=f"weight decay, except of word vectors {_by_data('weight_decay')}"
     )
     how.add_argument("--optimizer", help=f"sgd, adam or adagrad {_by_data('optimizer')}")
-    how.add_argument("--keep", help=f"which network to keep: last or best-validation {_by_data('keep')}")
+    how.add_argument(
+        "--keep", help=f"which network to keep: last, best-validation or best-refinement {_by_data('keep')}"
+    )
     how.add_argument("--augmentation", help="crop-flip, crop or none (default: depends on the data)")
     how.add_argument(
         "--sum-loss",

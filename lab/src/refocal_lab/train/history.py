@@ -82,10 +82,10 @@ class History:
             name_if_full(error, self._path)
             raise
 
-    def find_best(self) -> int:
-        """The first epoch with the lowest validation error."""
+    def find_best(self, measure: str) -> int:
+        """The first epoch with the lowest value of a measure on the validation part."""
         epochs = self.read()
-        return min(epochs, key=lambda epoch: epoch["val"]["error"])["epoch"]
+        return min(epochs, key=lambda epoch: epoch["val"][measure])["epoch"]
 
     def read(self) -> list[dict[str, Any]]:
         """Read the measures of all epochs."""

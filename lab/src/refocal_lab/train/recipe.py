@@ -18,7 +18,7 @@ from refocal_lab.train.own_parts import check_name, is_own
 
 Augmentation = Literal["crop-flip", "crop", "none"]
 Optimizer = Literal["sgd", "adam", "adagrad"]
-KeptNetwork = Literal["last", "best-validation"]
+KeptNetwork = Literal["last", "best-validation", "best-refinement"]
 _FLIPPED = ("cifar10", "cifar10-s", "cifar100", "tiny-imagenet")  # a mirrored digit or letter is another one
 _LATE_DECAY = ("svhn",)
 _WORDS = ("Augmentation", "Optimizer", "KeptNetwork")  # types of settings that are one of a few words
@@ -51,7 +51,8 @@ class TrainingRecipe:
         weight_decay: Weight decay of all parameters except word vectors, which would fade because most words are
             absent from a batch. Default: 0.0005; 0 for documents, 0.0001 for trees.
         keep: "last" keeps the network of the last epoch, "best-validation" that of the first epoch with the lowest
-            validation error. Default: "last"; "best-validation" for texts.
+            validation error, "best-refinement" that of the first epoch with the lowest validation log loss after
+            calibration (`refocal.calibrators.refinement`). Default: "last"; "best-validation" for texts.
         word_vectors: Of texts: "glove", "learned" or a file, see `refocal_lab.train.data.load`. Default: "glove".
         augmentation: "crop-flip" (pad with four black pixels, crop at random, mirror at random), "crop" or "none".
             Default: "crop-flip" for CIFAR and Tiny ImageNet, "none" for all others.

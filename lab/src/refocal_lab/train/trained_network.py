@@ -67,7 +67,7 @@ def load_loss(path: str | os.PathLike[str]) -> nn.Module:
         policy.resume(folder.read_card().get("kept_epoch", recipe.epochs) - 1)
     learned = {} if policy is None else policy.learned
     if learned:
-        file = folder.best if recipe.keep == "best-validation" else folder.checkpoint
+        file = folder.best if recipe.keep != "last" else folder.checkpoint
         if not file.exists():
             msg = f"{path} has no {file.name}, which holds the learned gammas: use cross-entropy instead"
             raise FileNotFoundError(msg)

@@ -79,6 +79,7 @@ class Trial:
             compiled=compiled and fast,
         )
         self._history = History(folder.history)
+        self._kept_by = {"best-validation": "error", "best-refinement": "refinement"}.get(recipe.keep)
         self._held_out = {name: self._batches.evaluation(getattr(data, name)) for name in ("val", "test")}
         self._val_labels = torch.from_numpy(data.val.labels).to(device)
         self.epochs_done = self._resume()
@@ -109,7 +110,7 @@ class Trial:
         self._check_logits(held_out, epochs=epoch + 1, dtype=torch.float32)
         self._adapt(held_out["val"])
         self.epochs_done += 1
-        record = {
+        record: dict[str, Any] = {
             "epoch": self.epochs_done,
             "learning_rate": rate,
             "loss": float(self._step.losses.mean()),
@@ -118,12 +119,17 @@ class Trial:
             "head_norm": _measure_head(self.network),
             "seconds": time.perf_counter() - start,
         }
+        if self._kept_by == "refinement":
+            from refocal.calibrators import refinement  # needs scikit-learn, which takes a second to import
+
+            parts = refinement(_to_numpy(held_out["val"]), self._data.val.labels, input="logits")
+            record["val"]["refinement"] = parts.refinement
         if self._process.leads:
             if self.epochs_done in self._keep_logits:
                 logits = self._logits(self._batches.evaluation(self._data.train))
                 write_training_logits(self.folder, self.epochs_done, _to_numpy(logits), self._data.train.labels)
             self._history.append(record)
-            if self.recipe.keep == "best-validation" and self._history.find_best() == self.epochs_done:
+            if self._kept_by is not None and self._history.find_best(self._kept_by) == self.epochs_done:
                 self._save(self.folder.best)
             self._save(self.folder.checkpoint)
         return record
@@ -207,7 +213,7 @@ class Trial:
 
     def _finish(self) -> None:
         kept_epoch = self.recipe.epochs
-        if self.recipe.keep == "best-validation":
+        if self._kept_by is not None:
             tensors, kept_epoch, _ = checkpoint.load(self.folder.best)
             self._step.restore(tensors)
         logits = {name: self._all_logits(part) for name, part in self._held_out.items()}

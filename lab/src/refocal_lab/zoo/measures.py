@@ -83,7 +83,7 @@ def scored_posterior(entry: Entry) -> np.ndarray:
     """
     _, test = read_all_classes(entry)
     card = entry.card
-    probs = posterior_from_logits(test.logits, gamma=posterior_gamma(card) or 0.0, label_smoothing=card.label_smoothing)
+    probs = _undo_loss(card)(test.logits)
     some = np.asarray(probs)[:, scored_classes(test)]
     return np.asarray(some / some.sum(axis=1, keepdims=True))
 
@@ -158,13 +158,19 @@ def posterior_gamma(card: Card) -> float | None:
     return 0.0 if card.loss == "cross-entropy" else card.gamma if card.loss == "focal" else None
 
 
+def _undo_loss(card: Card) -> Predict:
+    """The posterior map of a loss with a closed form; label smoothing is undone exactly, as the formula says."""
+    gamma = posterior_gamma(card) or 0.0
+    return partial(posterior_from_logits, gamma=gamma, label_smoothing=card.label_smoothing, smoothing_edge="exact")
+
+
 def fit_methods(card: Card, val: LogitPart) -> Iterator[tuple[str, Predict]]:
     """Fit each method to the validation part; yield its name and its map to probabilities."""
     logits, labels = val
     yield "raw", partial(posterior_from_logits, gamma=0.0)
     gamma = posterior_gamma(card)
     if gamma is not None or card.loss in _PROPER:
-        yield "psi", partial(posterior_from_logits, gamma=gamma or 0.0, label_smoothing=card.label_smoothing)
+        yield "psi", _undo_loss(card)
     yield "ts-nll", TemperatureScaling().fit(logits, labels).predict_proba
     yield "ts-ece", TemperatureScaling(objective="ece").fit(logits, labels).predict_proba
     if gamma is not None:
