@@ -126,3 +126,19 @@ def loop_aurc(confidence: Any, correct: Any) -> float:
         wrong += not correct[i]
         risks.append(wrong / k)
     return sum(risks) / len(risks)
+
+
+def refit_venn_abers(scores: Any, labels: Any, new: float, weights: Any = None) -> tuple[float, float]:
+    """Fit isotonic regression twice, with the new score labeled 0 and 1, and return the fits at the new score."""
+    from sklearn.isotonic import IsotonicRegression
+
+    ends = []
+    for label in (0.0, 1.0):
+        regression = IsotonicRegression()
+        regression.fit(
+            np.append(np.asarray(scores, dtype=float), new),
+            np.append(np.asarray(labels, dtype=float), label),
+            None if weights is None else np.append(np.asarray(weights, dtype=float), 1.0),
+        )
+        ends.append(float(regression.predict([new])[0]))
+    return ends[0], ends[1]

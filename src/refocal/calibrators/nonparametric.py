@@ -17,8 +17,8 @@ from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators.tables import count_knots, list_problems, pad_tables
 from refocal.maps.heads import table_head
-from refocal.maps.simplex import log_p_and_q, split_logits
 from refocal.stats.binning import BINS
 
 Method = Literal["one_vs_rest", "top_label"]
@@ -72,11 +72,11 @@ class IsotonicCalibration(Calibrator):
         top_label = self._check_method() == "top_label"
         floor = 1 / (2 + (len(logits) if weights is None else weights.sum()))
         tables = []
-        for scores, positive in _list_problems(logits, labels, top_label=top_label):
+        for scores, positive in list_problems(logits, labels, top_label=top_label):
             regression = IsotonicRegression(y_min=floor, y_max=1 - floor, out_of_bounds="clip")
             regression.fit(scores, positive.astype(np.float64), sample_weight=weights)
             tables.append((regression.X_thresholds_, regression.y_thresholds_))
-        self.knots_, self.values_ = _pad_tables(tables)
+        self.knots_, self.values_ = pad_tables(tables)
 
     def _check_method(self) -> Method:
         method: Method = _check.one_of(self.method, "method", get_args(Method))
@@ -93,7 +93,7 @@ class IsotonicCalibration(Calibrator):
         return Head(table_head, arrays, {"top_label": self.method == "top_label"}, wide=True)
 
     def _count_parameters(self) -> int:
-        return int(np.sum(np.isfinite(self.knots_)))
+        return count_knots(self.knots_)
 
 
 @final
@@ -137,7 +137,7 @@ class HistogramBinning(Calibrator):
         bins = _check.count(self.bins, "bins")
         counts = np.ones(len(logits)) if weights is None else weights
         tables = []
-        for scores, positive in _list_problems(logits, labels, top_label=False):
+        for scores, positive in list_problems(logits, labels, top_label=False):
             prior = (counts[positive].sum() + 1) / (counts.sum() + logits.shape[1])
             order = np.argsort(scores, kind="stable")
             shares = np.cumsum(counts[order]) / counts.sum()
@@ -153,7 +153,7 @@ class HistogramBinning(Calibrator):
             # The first bin has no left end. Any knot below the first edge will do: all lower scores belong to the bin.
             first = scores.min() - 1
             tables.append((np.concatenate([[first], edges]), (own + prior) / (size + 1)))
-        self.knots_, self.values_ = _pad_tables(tables)
+        self.knots_, self.values_ = pad_tables(tables)
 
     def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         _check.count(self.bins, "bins")
@@ -163,31 +163,4 @@ class HistogramBinning(Calibrator):
         return Head(table_head, arrays, {"top_label": False}, wide=True)
 
     def _count_parameters(self) -> int:
-        return int(np.sum(np.isfinite(self.knots_)))
-
-
-def _list_problems(logits: np.ndarray, labels: np.ndarray, *, top_label: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-    """List the log-odds, and whether the label is the class, of: the top class, the second of two, or each class."""
-    split = split_logits(logits.astype(np.float64, copy=False), temperature=1.0, xp=np)
-    log_p, log_q = log_p_and_q(split, xp=np)
-    log_odds = remove_rounding(log_p - log_q)
-    if top_label:
-        return [(log_odds.max(axis=1), np.argmax(logits, axis=1) == labels)]
-    columns = [1] if logits.shape[1] == 2 else range(logits.shape[1])
-    return [(log_odds[:, k], labels == k) for k in columns]
-
-
-def remove_rounding(log_odds: np.ndarray) -> np.ndarray:
-    """Round log-odds to about 1e-12 of the largest, so that rows that differ only in class order have equal ones."""
-    step = 2.0 ** (np.frexp(np.abs(log_odds).max())[1] - 40)
-    return np.round(log_odds / step) * step
-
-
-def _pad_tables(tables: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Pad rows to one length, a power of two: knots with inf, values with their last."""
-    size = 1 << max(len(knots) - 1 for knots, _ in tables).bit_length()
-    padded = [
-        (np.pad(knots, (0, size - len(knots)), constant_values=np.inf), np.pad(values, (0, size - len(values)), "edge"))
-        for knots, values in tables
-    ]
-    return np.array([knots for knots, _ in padded]), np.array([values for _, values in padded])
+        return count_knots(self.knots_)

@@ -32,6 +32,7 @@ _TITLES = {
     "beta": "Beta calibration",
     "isotonic": "Isotonic calibration",
     "histogram": "Histogram binning",
+    "venn-abers": "Venn-Abers calibration",
 }
 _PARAMETERS = {
     POSTERIOR: {"gamma": "gamma"},
