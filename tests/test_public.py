@@ -65,6 +65,8 @@ ROOMS = {
     | BASE,
     "calibrators/fit": {"numpy", "scipy", "threadpoolctl"}
     | {"refocal._arrays", "refocal._check", "refocal.maps", "refocal.calibrators.fit"},
+    "conformal": {"numpy", "sklearn", "torch", "refocal._arrays", "refocal._check", "refocal._lazy"}
+    | {"refocal.maps", "refocal.calibrators", "refocal.conformal"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
     | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},

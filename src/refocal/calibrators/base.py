@@ -44,6 +44,7 @@ class Head(NamedTuple):
         wide: Whether to compute in float64 everywhere. A map with jumps or steep pieces needs this, because rounding
             of the logits would show there.
         of_scores: Whether the function takes scores and the arguments of `to_logits`, and returns one column for each.
+        sets: Whether the function returns sets of classes, as booleans, instead of probabilities.
     """
 
     function: Callable[..., Any]
@@ -51,6 +52,7 @@ class Head(NamedTuple):
     settings: dict[str, Any]
     wide: bool = False
     of_scores: bool = False
+    sets: bool = False
 
     def compute(self, scores: Any, arrays: dict[str, Any], *, probs: bool, limits: Any, log: bool, xp: Any) -> Any:
         """Map scores to probabilities, given the arrays in the library of the scores and the `finfo` of the scores."""
@@ -152,11 +154,16 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         to_onnx(self, path)
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Check scores, labels and weights, and convert them to the arguments of `_fit`."""
-        logits = self._read_scores(X, reset=True)
+    def _prepare(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Check scores, labels and weights, and convert them to the arguments of `_fit`.
+
+        `reset` says whether to forget the classes of an earlier fit.
+        """
+        logits = self._read_scores(X, reset=reset)
         rows, columns = logits.shape
-        labels = self._read_labels(y, rows, columns, column_names(X))
+        labels = self._read_labels(y, rows, columns, column_names(X), classes=None if reset else self.classes_)
         weights = check_sample_weight(sample_weight, len(logits))
         if weights is not None and not np.all(weights):  # a sample of weight 0 counts as absent
             logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
@@ -182,7 +189,11 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     def _evaluate(self, X: ArrayLike, *, log: bool) -> np.ndarray:
         check_is_fitted(self)
-        logits = self._read_scores(X, reset=False).astype(np.float64, copy=False)
+        return self._map_logits(self._read_scores(X, reset=False), log=log)
+
+    def _map_logits(self, logits: np.ndarray, *, log: bool) -> np.ndarray:
+        """Compute probabilities from checked logits (N, K)."""
+        logits = logits.astype(np.float64, copy=False)
         head = self._head(logits.shape[1])
         xp = namespace(logits)
 
@@ -211,14 +222,20 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
             scores = check_probs(scores, bits=limits.bits)
         return scores_to_logits(scores, input=input, limits=limits)
 
-    def _read_labels(self, y: Any, rows: int, columns: int, names: tuple[str, ...] | None) -> np.ndarray:
-        """Check labels, set `classes_`, and convert the labels to column numbers; a frame has names of its columns."""
+    def _read_labels(
+        self, y: Any, rows: int, columns: int, names: tuple[str, ...] | None, classes: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Check labels, set `classes_` unless given, and convert the labels to column numbers.
+
+        A frame has names of its columns.
+        """
         if y is None:
             msg = f"{type(self).__name__} requires y to be passed, but the target y is None"
             raise ValueError(msg)
         labels = check_labels(y, rows)
         present = find_present(labels)
-        classes = choose_classes(self.classes, present, columns, names)
+        if classes is None:
+            classes = choose_classes(self.classes, present, columns, names)
         indices = encode_labels(labels, classes, present)
         self.classes_ = classes
         return indices

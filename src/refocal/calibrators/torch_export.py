@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class CalibratedHead(nn.Module):
     """A module that computes what a fitted calibrator predicts: probabilities of the shape and dtype of the scores.
 
+    For prediction sets it computes booleans instead.
+
     One column of scores becomes two columns of probabilities, unless each column is a task of its own. The fitted
     values are buffers, so they move between devices with the module; there is nothing to train.
     """
@@ -36,7 +38,7 @@ class CalibratedHead(nn.Module):
         arrays = {name: getattr(self, name).to(dtype) for name in self.names}
         limits = torch.finfo(scores.dtype)
         result: Tensor = self.head.compute(scores.to(dtype), arrays, probs=self.probs, limits=limits, log=False, xp=xp)
-        return result.to(scores.dtype)
+        return result if self.head.sets else result.to(scores.dtype)
 
     def extra_repr(self) -> str:
         """The name of the calibrator, for `repr`."""
