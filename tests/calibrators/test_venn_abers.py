@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from labeled_logits import draw_calibrated
-from reference import refit_venn_abers
 
+from reference import refit_venn_abers
 from refocal.calibrators import IsotonicCalibration, VennAbersCalibration
 from refocal.calibrators.venn_abers import fit_with_one
 

@@ -127,7 +127,12 @@ class MultilabelCalibrator(Calibrator):
         return joined
 
     def _prepare(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True  # noqa: ARG002
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        reset: bool = True,  # noqa: ARG002
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Check scores (N, K), labels (N, K) and weights, and set the names of the columns."""
         self._check_settings(None)

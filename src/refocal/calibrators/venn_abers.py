@@ -115,7 +115,7 @@ class VennAbersCalibration(Calibrator):
 def _build_table(
     scores: np.ndarray, mass: np.ndarray, hits: np.ndarray, *, step: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Build the pieces of both ends from distinct scores in ascending order, with the weight of all samples and of hits.
+    """Build the pieces of both ends from distinct ascending scores, with the weight of all samples and of hits.
 
     A score between two others has the p0 of the one below and the p1 of the one above: a further label 0 pools with the
     scores below it, a further label 1 with those above. So there is a piece for each score and one between each two.
@@ -140,8 +140,8 @@ def fit_with_one(mass: np.ndarray, hits: np.ndarray) -> np.ndarray:
     """Fit isotonic regressions to groups of samples, each with one more sample of label 1 in one group.
 
     Let P_j be the sums of (mass, hits) over the first j groups. With one more sample in group i, the fit there is the
-    largest over a < i of the least over b >= i of the slope from P_a - (1, 1) to P_b: the slope of the line that touches
-    both sets of points from below. As i grows, both points of contact only move to the right.
+    largest over a < i of the least over b >= i of the slope from P_a - (1, 1) to P_b: the slope of the line that
+    touches both sets of points from below. As i grows, both points of contact only move to the right.
 
     Args:
         mass: Weight of the samples of each group (m,), in the order of the scores.

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from refocal import _check
 from refocal._arrays import namespace
 from refocal._check import Input
-from refocal.calibrators import Calibrator, FocalPosterior, MultilabelCalibrator, attributes, files
+from refocal.calibrators import Calibrator, FocalPosterior, files
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Head, check_bool
+from refocal.conformal import fitted_values
 from refocal.conformal.thresholds import (
     Ranking,
     Rows,
@@ -38,32 +38,6 @@ Method = Literal["lac", "aps", "raps"]
 _FIT, _PREDICT, _SPLIT = range(3)
 
 
-def _check_calibrator(value: Any, name: str, sets: Any) -> Calibrator:
-    """Check a fitted calibrator of the same classes."""
-    if not _is_usable(value) or not _is_fitted(value) or len(value.classes_) != len(sets.classes_):
-        msg = f"{name} must be a fitted calibrator of {len(sets.classes_)} classes, got {value!r:.100}"
-        raise ValueError(msg)
-    return value  # type: ignore[no-any-return]
-
-
-def _check_thresholds(value: Any, name: str, sets: Any) -> np.ndarray:
-    """Check one threshold per class: finite, or -inf for a class that is in every set."""
-    classes = len(sets.classes_)
-    ok = isinstance(value, np.ndarray) and value.dtype == np.float64 and value.shape == (classes,)
-    if not ok or not (value < np.inf).all():
-        msg = f"{name} must be {classes} numbers, one per class, finite or -inf, got {value!r:.100}"
-        raise ValueError(msg)
-    return np.asarray(value)
-
-
-def _check_penalty(value: Any, name: str, sets: Any) -> float:
-    """Check a penalty per rank."""
-    if attributes.check_finite(value, name, sets) < 0:
-        msg = f"{name} must be at least 0, got {value!r:.100}"
-        raise ValueError(msg)
-    return float(value)
-
-
 @final
 class PredictionSets(ClassifierMixin, BaseEstimator):
     """Predict a set of classes that holds the true class with a probability of at least `coverage`.
@@ -76,8 +50,9 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
     is the conformity of the true class with rank floor((n + 1)(1 - coverage)), from the smallest.
 
     - "lac": conformity is the probability of the class. These sets are the smallest on average.
-    - "aps": conformity is 1 minus the total probability of the class and of all more probable ones. Doubtful rows get
-      larger sets, clear rows smaller ones, so that coverage varies less between easy and hard rows.
+    - "aps": conformity is 1 minus the total probability of all more probable classes. So a set has the most probable
+      classes up to the one with which their total reaches a limit. Doubtful rows get larger sets, clear rows smaller
+      ones, so that coverage varies less between easy and hard rows.
     - "raps": as "aps", minus `penalty` for each rank after `penalty_after`. This keeps the sets of many classes small.
 
     If there are fewer than coverage / (1 - coverage) rows, every set has all classes, and `fit` warns.
@@ -90,8 +65,9 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         calibrator: What turns scores into probabilities; None for the scores as given. A fitted calibrator is used as
             it is: it must have been fitted to other rows. An unfitted one is copied and fitted to `tuning_share` of the
             rows, and the others give the threshold.
-        randomized: For "aps" and "raps": whether u times the probability of a class counts instead of all of it, with
-            a random u in [0, 1]. The sets are then smaller, but they depend on chance and cannot be exported.
+        randomized: For "aps" and "raps": whether conformity is lowered by u times the probability of the class, with a
+            random u in [0, 1] for each row. The coverage is then the same for easy and hard rows if the probabilities
+            are right, but the sets depend on chance and cannot be exported.
         penalty: For "raps": lambda, at least 0. None to choose the one of 0.001, 0.01, 0.1, 0.2 and 0.5 with the
             smallest sets, on `tuning_share` of the rows.
         penalty_after: For "raps": k_reg, the number of classes without a penalty. None for the number of most probable
@@ -134,10 +110,10 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
     n_features_in_: int
 
     _learned: ClassVar[dict[str, Check]] = {
-        "calibrator_": _check_calibrator,
-        "thresholds_": _check_thresholds,
-        "penalty_": _check_penalty,
-        "penalty_after_": attributes.check_count,
+        "calibrator_": fitted_values.check_calibrator,
+        "thresholds_": fitted_values.check_thresholds,
+        "penalty_": fitted_values.check_penalty,
+        "penalty_after_": fitted_values.check_penalty_after,
     }
 
     def __init__(
@@ -182,10 +158,10 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
             The object itself.
         """
         self._check_settings(None)
-        ready = self.calibrator is not None and _is_fitted(self.calibrator)
+        ready = self.calibrator is not None and fitted_values.is_fitted(self.calibrator)
         calibrator: Calibrator = self.calibrator if ready else self._copy_calibrator()  # type: ignore[assignment]
+        learns = not ready and not fitted_values.needs_no_fit(calibrator)
         logits, labels, weights = calibrator._prepare(X, y, sample_weight, reset=not ready)
-        learns = not ready and not _needs_no_fit(calibrator)
         tuning, rest = self._split(len(logits), learns=learns)
         if not ready:
             chosen = tuning if learns else rest
@@ -281,7 +257,7 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
     def _check_given_calibrator(self) -> None:
         if self.calibrator is None:
             return
-        if not _is_usable(self.calibrator):
+        if not fitted_values.is_usable(self.calibrator):
             msg = f"calibrator must be a calibrator of classes that exclude each other, got {self.calibrator!r:.100}"
             raise ValueError(msg)
         for name in ("input", "classes"):
@@ -312,7 +288,8 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         if self.method != "raps":
             return
         given = self.penalty_after
-        self.penalty_after_ = choose_penalty_after(rows, coverage=self.coverage) if given is None else int(given)
+        found = choose_penalty_after(rows, coverage=self.coverage) if given is None else int(given)
+        self.penalty_after_ = min(found, len(self.classes_))
         if self.penalty is not None:
             self.penalty_ = float(self.penalty)
             return
@@ -386,20 +363,3 @@ def load(path: str | Path) -> PredictionSets:
 
 
 _FILE = files.FileKind("prediction-sets", lambda: {"PredictionSets": PredictionSets})
-
-
-def _is_usable(value: Any) -> bool:
-    return isinstance(value, Calibrator) and not isinstance(value, MultilabelCalibrator)
-
-
-def _needs_no_fit(calibrator: Calibrator) -> bool:
-    try:
-        check_is_fitted(calibrator)
-    except NotFittedError:
-        return False
-    return True
-
-
-def _is_fitted(calibrator: Calibrator) -> bool:
-    """Whether a calibrator is fitted and knows its classes; one that needs no fit may not know them."""
-    return hasattr(calibrator, "classes_") and _needs_no_fit(calibrator)

@@ -78,8 +78,8 @@ def compute_conformity(probs: np.ndarray, ranking: Ranking, uniform: np.ndarray 
 
 
 def _randomize(conformity: np.ndarray, own: np.ndarray, uniform: np.ndarray | None) -> np.ndarray:
-    """Let only u p count of each class's own probability, instead of p."""
-    return conformity if uniform is None else conformity + (1 - uniform) * own
+    """Count u p of each class's own probability p as if it belonged to a more probable class."""
+    return conformity if uniform is None else conformity - uniform * own
 
 
 def choose_penalty_after(rows: Rows, *, coverage: float) -> int:

@@ -143,7 +143,7 @@ def table_head(
 
 
 def interval_head(logits: ArrayT, knots: Array, lower: Array, upper: Array, *, xp: Namespace) -> ArrayT:
-    """Map log-odds by pairs of step functions to intervals: the lower ends of all classes, then the upper ends (..., 2 K).
+    """Map log-odds by pairs of step functions to intervals: the lower ends of all classes, then the upper (..., 2 K).
 
     The tables are those of `table_head`, for each class against the rest.
     """

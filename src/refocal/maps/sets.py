@@ -10,14 +10,12 @@ from typing import Any
 from refocal._arrays import Array, ArrayT, Namespace, device
 
 
-def conform(
-    probs: ArrayT, own: ArrayT, *, ranked: bool, penalty: float, penalty_after: int, xp: Namespace
-) -> ArrayT:
+def conform(probs: ArrayT, own: ArrayT, *, ranked: bool, penalty: float, penalty_after: int, xp: Namespace) -> ArrayT:
     """Compute how well classes conform to their row; larger is better.
 
-    Without ranks this is the probability p_k itself. With ranks it is the total probability of the other classes that
-    are at most as probable, 1 - sum(p_j for p_j > p_k) - p_k, minus `penalty` for each rank after `penalty_after`. This
-    sum of small numbers stays exact where the sum of large ones rounds to 1. Equal probabilities have equal results.
+    Without ranks this is the probability p_k itself. With ranks it is the total probability of the classes that are at
+    most as probable, 1 - sum(p_j for p_j > p_k), minus `penalty` for each rank after `penalty_after`. A sum of small
+    numbers stays exact where the sum of large ones rounds to 1. Equal probabilities have equal results.
 
     Args:
         probs: Probabilities of all classes (..., K).
@@ -31,10 +29,10 @@ def conform(
         return own
     classes = probs.shape[-1]
     ordered = xp.sort(probs, axis=-1)
-    below = xp.concat([0.0 * ordered[..., 0:1], xp.cumulative_sum(ordered, axis=-1)[..., 0 : classes - 1]], axis=-1)
+    upto = xp.cumulative_sum(ordered, axis=-1)
     ranks = classes - xp.astype(xp.arange(classes, device=device(probs)), probs.dtype)
     beyond = xp.where(ranks > penalty_after, ranks - penalty_after, 0.0)
-    return xp.take_along_axis(below - penalty * beyond, _find_last(ordered, own, xp=xp), axis=-1)
+    return xp.take_along_axis(upto - penalty * beyond, _find_last(ordered, own, xp=xp), axis=-1)
 
 
 def choose_classes(probs: ArrayT, conformity: Array, thresholds: Array, *, allow_empty: bool, xp: Namespace) -> Any:
