@@ -210,24 +210,24 @@ def main() -> None:
         "",
         f"{options.repeats * SIMULATIONS_PER_REPEAT:,} data sets per row, each with {SIMULATED_ROWS} rows of "
         f"{SIMULATED_CLASSES} classes, one of them rare, and a coverage of 0.9; 20 new rows per data set. Sets may be "
-        "empty. In theory the coverage is 0.9 without ties, and at least 0.9 with them (the least probable classes are "
+        "empty. In theory the coverage is 0.9 without ties, and at least 0.9 with them (the most probable classes are "
         "tied if nothing is randomized). By class, a class with fewer than 9 rows is in every set.",
         "",
         *write_coverage(coverage),
         "",
         "## Sizes on networks trained with focal loss",
         "",
-        f"Mean size of the sets of {sum(map(len, grouped.values()))} networks of the zoo, with softmax / Ψ^γ of softmax "
-        f"(`FocalPosterior`) / `FocalTemperatureScaling`. One half of the test logits gives the threshold, the other is "
-        f"measured, {options.repeats} times. Focal temperature scaling, and the penalty of RAPS, come from the "
-        "validation logits. Empty sets get the top class. γ = 0 is cross-entropy, where Ψ is the identity. Coverage "
+        f"Mean size of the sets of {sum(map(len, grouped.values()))} networks of the zoo, with softmax / Ψ^γ of "
+        f"softmax (`FocalPosterior`) / `FocalTemperatureScaling`. One half of the test logits gives the threshold, the "
+        f"other is measured, {options.repeats} times. Focal temperature scaling, and the penalty of RAPS, are chosen on "
+        "the validation logits. Empty sets get the top class. γ = 0 is cross-entropy, where Ψ is the identity. Coverage "
         f"minus its target, over all networks, maps and methods: mean {gaps.mean():+.4f}, least {gaps.min():+.4f}.",
         *sizes,
         "",
         "## Changes from softmax",
         "",
-        "Mean change of the size in percent, and in brackets the number of networks whose sets became smaller and larger "
-        "by more than two standard errors over test rows.",
+        "Mean change of the size in percent, and in brackets the number of networks whose sets became smaller and "
+        "larger by more than two standard errors over test rows.",
         "",
         *write_changes(grouped),
         "",

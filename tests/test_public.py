@@ -71,7 +71,7 @@ ROOMS = {
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
     | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},
     "report": {"numpy", "rich", "matplotlib", "refocal.maps", "refocal.stats", "refocal.metrics"}
-    | {"refocal.calibrators", "refocal.report", "refocal"}
+    | {"refocal.calibrators", "refocal.conformal", "refocal.report", "refocal"}
     | BASE,
     "scale": {"numpy", "ray", "sklearn", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.predictions", "refocal.report", "refocal.scale"}

@@ -69,6 +69,12 @@ def check_finite(value: Any, name: str, _: Any) -> float:
     return _accept(number, name, "finite", math.isfinite(number))
 
 
+def check_probability(value: Any, name: str, _: Any) -> float:
+    """Check a number from 0 to 1."""
+    number = _number(value, name)
+    return _accept(number, name, "in [0, 1]", 0 <= number <= 1)
+
+
 def coefficients_check(*shape: Size, least: float = -_LARGEST) -> Check:
     """Make a check of finite numbers of a given shape; a size may be a function of the calibrator."""
 

@@ -51,6 +51,7 @@ class VennAbersCalibration(Calibrator):
             class), padded with inf.
         lower_: The lower end p0 of the interval on each piece, (C, M).
         upper_: The upper end p1, (C, M).
+        width_: The mean width of the intervals of the scores given to `fit`.
 
     Example:
         >>> import numpy as np
@@ -72,6 +73,7 @@ class VennAbersCalibration(Calibrator):
         "knots_": attributes.check_knots,
         "lower_": attributes.check_rising_probabilities,
         "upper_": _check_upper,
+        "width_": attributes.check_probability,
     }
 
     def __init__(self, *, input: Input | None = None, classes: ArrayLike | None = None) -> None:
@@ -95,13 +97,16 @@ class VennAbersCalibration(Calibrator):
         counts = np.ones(len(logits)) if weights is None else weights
         problems = list_problems(logits, labels, top_label=False)
         step = max(rounding_step(scores) for scores, _ in problems)
-        tables = []
+        tables, widths = [], []
         for scores, positive in problems:
             distinct, index = np.unique(scores, return_inverse=True)
             mass = np.bincount(index, weights=counts)
             hits = np.bincount(index, weights=counts * positive)
-            tables.append(_build_table(distinct, mass, hits, step=step))
+            lower, upper = fit_ends(mass, hits)
+            tables.append(_build_table(distinct, lower, upper, step=step))
+            widths.append(np.average(upper - lower, weights=mass))
         self.knots_, self.lower_, self.upper_ = pad_tables(tables)
+        self.width_ = float(np.mean(widths))
 
     def _head(self, classes: int) -> Head:  # noqa: ARG002
         values = self.upper_ / (1 - self.lower_ + self.upper_)
@@ -113,15 +118,13 @@ class VennAbersCalibration(Calibrator):
 
 
 def _build_table(
-    scores: np.ndarray, mass: np.ndarray, hits: np.ndarray, *, step: float
+    scores: np.ndarray, lower: np.ndarray, upper: np.ndarray, *, step: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Build the pieces of both ends from distinct ascending scores, with the weight of all samples and of hits.
+    """Build the pieces of both ends from their values at distinct ascending scores.
 
     A score between two others has the p0 of the one below and the p1 of the one above: a further label 0 pools with the
     scores below it, a further label 1 with those above. So there is a piece for each score and one between each two.
     """
-    upper = fit_with_one(mass, hits)
-    lower = 1 - fit_with_one(mass[::-1], (mass - hits)[::-1])[::-1]
     # The piece of a score reaches a little to both sides, so that rounding moves no equal score out of it.
     margin = np.minimum(step, np.diff(scores) / 2)
     starts = scores - np.concatenate([[step], margin])
@@ -134,6 +137,11 @@ def _build_table(
     knots, low, high = knots[some], low[some], high[some]
     new = np.append(True, (np.diff(low) > 0) | (np.diff(high) > 0))
     return knots[new], low[new], high[new]
+
+
+def fit_ends(mass: np.ndarray, hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fit the lower and upper ends at each group of samples; the arguments are those of `fit_with_one`."""
+    return 1 - fit_with_one(mass[::-1], (mass - hits)[::-1])[::-1], fit_with_one(mass, hits)
 
 
 def fit_with_one(mass: np.ndarray, hits: np.ndarray) -> np.ndarray:
