@@ -1,6 +1,6 @@
 """Prediction sets: how often they hold the true class, and how large they are before and after the posterior map.
 
-python benchmarks/conformal.py --jobs 2 --repeats 10 --out benchmarks/results/conformal.md
+python benchmarks/conformal.py --jobs 2 --repeats 5 --out benchmarks/results/conformal.md
 
 The first part draws data of known distribution. The second part uses logits of networks that were trained with focal
 loss, lab/zoo/*.npz: halves of the test logits, drawn --repeats times, give the threshold and the sets.
@@ -37,7 +37,21 @@ KINDS: dict[str, dict[str, Any]] = {
     "RAPS": {"method": "raps"},
     "RAPS, randomized": {"method": "raps", "randomized": True},
 }
-FINDING = ""
+FINDING = (
+    "Every map has the coverage that was asked for; only the size can change. LAC sets do not change under a map "
+    "of each probability by itself that increases. With two classes, Ψ and temperatures are such maps; with more, "
+    "they change the order of probabilities across rows. In theory the true posterior gives the smallest LAC sets "
+    "on average. Ψ gives the true posterior if the network minimizes the focal risk. On test data these networks "
+    "do not: they fit their training data, and Ψ, which sharpens, makes most of them too sure. So Ψ alone makes "
+    "LAC sets smaller only where softmax is far from sure enough (CIFAR-10 with γ = 5 and 7, at 90 and 95%), and "
+    "larger on CIFAR-100 and 20 Newsgroups. At 99% it makes them larger nearly everywhere, on CIFAR-100 ResNet-18 "
+    "up to 3.4 times: the threshold then depends on the smallest probabilities of true classes, and sharpening "
+    "lowers those of rows that are sure and wrong. Focal temperature scaling, fitted to held-out logits, undoes "
+    "this. On average its LAC sets are not larger than those of softmax for any γ, and 2 to 8% smaller for γ = 5 "
+    "and 7. APS that is not randomized behaves like LAC. Randomized APS has larger sets; on CIFAR-10 and SVHN, at "
+    "90 and 95%, sharper probabilities make them smaller. To predict sets, fit a calibrator: a known γ alone is "
+    "not enough."
+)
 SIMULATED_ROWS, SIMULATED_CLASSES, SIMULATIONS_PER_REPEAT = 199, 5, 200
 
 
@@ -181,7 +195,7 @@ def main() -> None:
     """Run both parts, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--repeats", type=int, default=10, help="splits per network, and 200 times as many data sets")
+    parser.add_argument("--repeats", type=int, default=5, help="splits per network, and 200 times as many data sets")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     start = time.perf_counter()
@@ -218,10 +232,11 @@ def main() -> None:
         "## Sizes on networks trained with focal loss",
         "",
         f"Mean size of the sets of {sum(map(len, grouped.values()))} networks of the zoo, with softmax / Ψ^γ of "
-        f"softmax (`FocalPosterior`) / `FocalTemperatureScaling`. One half of the test logits gives the threshold, the "
-        f"other is measured, {options.repeats} times. Focal temperature scaling, and the penalty of RAPS, are chosen on "
-        "the validation logits. Empty sets get the top class. γ = 0 is cross-entropy, where Ψ is the identity. Coverage "
-        f"minus its target, over all networks, maps and methods: mean {gaps.mean():+.4f}, least {gaps.min():+.4f}.",
+        "softmax (`FocalPosterior`) / `FocalTemperatureScaling`. One half of the test logits gives the threshold, the "
+        f"other is measured, {options.repeats} times. Focal temperature scaling and the penalty of RAPS are chosen on "
+        "the validation logits. Empty sets get the top class. γ = 0 is cross-entropy, where Ψ is the identity. "
+        "Coverage minus its target, over all networks, maps and methods: "
+        f"mean {gaps.mean():+.4f}, least {gaps.min():+.4f}.",
         *sizes,
         "",
         "## Changes from softmax",

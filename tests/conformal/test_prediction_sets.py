@@ -222,6 +222,20 @@ def test_one_column_of_scores_is_for_two_classes():
     np.testing.assert_array_equal(alone.predict_set(p), found)
 
 
+@pytest.mark.parametrize("method", ["lac", "aps"])
+def test_maps_of_two_classes_do_not_change_sets(method):
+    """They are increasing functions of each probability. With three classes they change the order across rows."""
+    for classes, same in ((2, True), (3, False)):
+        logits, labels = draw(800, classes)
+        found = [
+            PredictionSets(method=method, calibrator=FocalPosterior(gamma=gamma))
+            .fit(logits, labels)
+            .predict_set(logits)
+            for gamma in (0.0, 3.0)
+        ]
+        assert np.array_equal(*found) is same
+
+
 def test_names_of_classes():
     logits, labels = draw(200, 3)
     names = np.array(["cat", "dog", "eel"])

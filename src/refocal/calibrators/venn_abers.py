@@ -1,4 +1,4 @@
-"""Venn-Abers calibration: isotonic regression that says how far its own probabilities can be off."""
+"""Venn-Abers calibration: isotonic regression that shows where it has too few data."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _check_upper(value: Any, name: str, calibrator: Any) -> np.ndarray:
 class VennAbersCalibration(Calibrator):
     """Calibrate by isotonic regression, with an interval for each probability.
 
-    Choose it for few held-out samples of two classes, or to know how far a probability can be trusted: the interval is
-    wide where the data are few.
+    Choose it for few held-out samples of two classes, or to see where data are too few for a probability: the interval
+    is wide there. Its width is how much one more label moves the probability. It is not a confidence interval.
 
     A new score gets two isotonic fits: to the data and the score with label 0, and with label 1. Their values there are
     the ends of an interval, p0 <= p1. If samples are exchangeable, one of the two is a calibrated probability, whatever

@@ -18,7 +18,13 @@ def build_sets(report: Report, sets: SetPredictions) -> str:
     head = "".join(f"<th scope='col'><b class='{series}'>{label}</b></th>" for label, series, _ in sides)
     rows = "".join(
         f"<tr><th scope='row'>{title}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-        for title, cells in _list_rows(report, [outcome for _, _, outcome in sides])
+        for title, cells in _list_rows([outcome for _, _, outcome in sides])
+    )
+    # Names of classes can be long, so they stand below the table.
+    least = "; ".join(
+        f"<b class='{series}'>{words.lower_title(label)}</b> "
+        f"{markup.isolate(report.class_names[outcome.worst_class])}, {words.format_percent(outcome.worst_coverage.value)}"
+        for label, series, outcome in sides
     )
     return (
         f"<p>For each sample, a set of classes is predicted that holds the true class with a probability of "
@@ -27,6 +33,7 @@ def build_sets(report: Report, sets: SetPredictions) -> str:
         "<div class='scroll decisions' tabindex='0' role='region' aria-label='Prediction sets'><table>"
         f"<caption>Prediction sets for a coverage of {words.format_percent(sets.target)}</caption>"
         f"<thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<p>The class that is covered least: {least}.</p>"
     )
 
 
@@ -52,17 +59,11 @@ def _list_sides(sets: SetPredictions) -> list[tuple[str, str, SetOutcome]]:
     return [("Before", "before", sets.given), ("After", "after", sets.chosen)]
 
 
-def _list_rows(report: Report, outcomes: list[SetOutcome]) -> list[tuple[str, list[str]]]:
+def _list_rows(outcomes: list[SetOutcome]) -> list[tuple[str, list[str]]]:
     rows = [
-        ("Sets that hold the true class", [_build_cell(*_format_share(each.coverage)) for each in outcomes]),
-        ("Mean number of classes", [_build_cell(*_format_size(each.size)) for each in outcomes]),
+        ("Sets with the true class", [_build_cell(*_format_share(each.coverage)) for each in outcomes]),
+        ("Classes per set", [_build_cell(*_format_size(each.size)) for each in outcomes]),
     ]
-    if report.classes > 2:
-        covered = [
-            f"{markup.isolate(report.class_names[each.worst_class])}: {words.format_percent(each.worst_coverage.value)}"
-            for each in outcomes
-        ]
-        rows.append(("The class that is covered least", covered))
     largest = max(len(each.sizes) for each in outcomes)
     for size in range(1, min(largest, _SHOWN) + 1):
         counts = [words.format_count(sum(each.sizes[size - 1 : size])) for each in outcomes]
