@@ -23,7 +23,8 @@ def build_sets(report: Report, sets: SetPredictions) -> str:
     # Names of classes can be long, so they stand below the table.
     least = "; ".join(
         f"<b class='{series}'>{words.lower_title(label)}</b> "
-        f"{markup.isolate(report.class_names[outcome.worst_class])}, {words.format_percent(outcome.worst_coverage.value)}"
+        f"{markup.isolate(report.class_names[outcome.worst_class])}, "
+        f"{words.format_percent(outcome.worst_coverage.value)}"
         for label, series, outcome in sides
     )
     return (
