@@ -96,7 +96,7 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         >>> found.shape
         (1000, 4)
         >>> float(found[np.arange(1000), labels[1000:]].mean().round(2))
-        0.91
+        0.9
 
     Reference: Vovk, Gammerman and Shafer (2005); "lac": Sadinle, Lei and Wasserman (2019); "aps": Romano, Sesia and
     Candes (2020); "raps": Angelopoulos, Bates, Jordan and Malik (2021).
