@@ -64,7 +64,7 @@ test-jax: $(VENV)/.jax
 DRAWING := contourpy cycler fonttools kiwisolver matplotlib pillow pyparsing python-dateutil
 PEERS := absl-py fvcore h5py keras kornia kornia_rs lightgbm ml_dtypes monai namex optree pytorch_toolbelt \
 	segmentation_models_pytorch timm torch_uncertainty torchvision \
-	deprecation pandas relplot seaborn tzdata $(DRAWING)
+	deprecation MAPIE pandas relplot seaborn tzdata venn-abers $(DRAWING)
 BENCH := MAPIE netcal tqdm uncertainty-calibration $(DRAWING)
 
 test-peers: $(VENV)/.test

@@ -126,3 +126,58 @@ def loop_aurc(confidence: Any, correct: Any) -> float:
         wrong += not correct[i]
         risks.append(wrong / k)
     return sum(risks) / len(risks)
+
+
+def refit_venn_abers(scores: Any, labels: Any, new: float, weights: Any = None) -> tuple[float, float]:
+    """Fit isotonic regression twice, with the new score labeled 0 and 1, and return the fits at the new score."""
+    from sklearn.isotonic import IsotonicRegression
+
+    ends = []
+    for label in (0.0, 1.0):
+        regression = IsotonicRegression()
+        regression.fit(
+            np.append(np.asarray(scores, dtype=float), new),
+            np.append(np.asarray(labels, dtype=float), label),
+            None if weights is None else np.append(np.asarray(weights, dtype=float), 1.0),
+        )
+        ends.append(float(regression.predict([new])[0]))
+    return ends[0], ends[1]
+
+
+def loop_prediction_sets(
+    probs: Any,
+    labels: Any,
+    new: Any,
+    *,
+    method: str,
+    coverage: float,
+    penalty: float = 0.0,
+    penalty_after: int = 0,
+    uniform: Any = None,
+    new_uniform: Any = None,
+    by_class: bool = False,
+) -> np.ndarray:
+    """Compute split conformal prediction sets as the papers write them, class by class; empty sets stay empty."""
+
+    def score(row: Any, k: int, u: float) -> float:
+        if method == "lac":
+            return 1 - row[k]
+        above = sum(p for p in row if p > row[k])
+        rank = 1 + sum(p > row[k] for p in row)
+        return above + u * row[k] + penalty * max(0, rank - penalty_after)
+
+    def quantile(scores: list[float]) -> float:
+        place = int(np.ceil(round((len(scores) + 1) * coverage, 9)))
+        return sorted(scores)[place - 1] if place <= len(scores) else np.inf
+
+    u = np.zeros(len(probs)) if uniform is None else uniform
+    v = np.zeros(len(new)) if new_uniform is None else new_uniform
+    scores = [score(row, label, each) for row, label, each in zip(probs, labels, u, strict=True)]
+    classes = len(probs[0])
+    limits = [
+        quantile([s for s, label in zip(scores, labels, strict=True) if label == k or not by_class])
+        for k in range(classes)
+    ]
+    return np.array(
+        [[score(row, k, each) <= limits[k] + 1e-12 for k in range(classes)] for row, each in zip(new, v, strict=True)]
+    )

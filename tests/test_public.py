@@ -65,11 +65,13 @@ ROOMS = {
     | BASE,
     "calibrators/fit": {"numpy", "scipy", "threadpoolctl"}
     | {"refocal._arrays", "refocal._check", "refocal.maps", "refocal.calibrators.fit"},
+    "conformal": {"numpy", "sklearn", "torch", "refocal._arrays", "refocal._check", "refocal._lazy"}
+    | {"refocal.maps", "refocal.calibrators", "refocal.conformal"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
     | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},
     "report": {"numpy", "rich", "matplotlib", "refocal.maps", "refocal.stats", "refocal.metrics"}
-    | {"refocal.calibrators", "refocal.report", "refocal"}
+    | {"refocal.calibrators", "refocal.conformal", "refocal.report", "refocal"}
     | BASE,
     "scale": {"numpy", "ray", "sklearn", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.predictions", "refocal.report", "refocal.scale"}

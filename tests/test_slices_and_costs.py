@@ -1,4 +1,4 @@
-"""--slice and --costs of the commands."""
+"""--slice, --costs and --sets of the commands."""
 
 from __future__ import annotations
 
@@ -130,3 +130,25 @@ def test_calibrate_refuses_them_block_by_block(table, capsys):
     for more in (["--memory", "1K"], ["--engine", "local"]):
         assert main(["calibrate", "test.csv", "--slice", "region", *more]) == 1
         assert "--slice needs all rows in memory, but" in capsys.readouterr().err
+
+
+def test_sets_of_a_file(table, capsys):
+    status, shown, _ = run(capsys, "--sets", "0.9", "--json", "--report", "r.html")
+    assert status == 0
+    assert json.loads(shown)["sets"]["target"] == 0.9
+    assert 'id="sets"' in Path("r.html").read_text(encoding="utf-8")
+    assert main(["calibrate", "test.csv", "--method", "platt", "--sets", "0.9"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Prediction sets for a coverage of 90.0%, after: " in shown
+
+
+@pytest.mark.parametrize("command", ["evaluate", "calibrate"])
+def test_wrong_sets_are_refused(table, capsys, command):
+    for words, message in [
+        (["--sets", "90"], "--sets must lie strictly between 0 and 1, got 90"),
+        (["--sets", "0"], "--sets must lie strictly between 0 and 1, got 0"),
+        (["--sets", "0.9", "--engine", "local"], "--sets needs all rows in memory, but"),
+        (["--sets", "0.9", "--task", "multilabel"], "--sets does not work with multi-label predictions"),
+    ]:
+        assert main([command, "test.csv", *words]) == 1
+        assert message in capsys.readouterr().err

@@ -43,7 +43,18 @@ __getattr__, __dir__ = lazy_names(
         ),
         "report": ("calibrate", "calibrate_multilabel", "evaluate", "evaluate_multilabel"),
     },
-    packages=("calibrators", "curvature", "losses", "maps", "metrics", "predictions", "report", "scale", "stats"),
+    packages=(
+        "calibrators",
+        "conformal",
+        "curvature",
+        "losses",
+        "maps",
+        "metrics",
+        "predictions",
+        "report",
+        "scale",
+        "stats",
+    ),
 )
 
 __all__ = [

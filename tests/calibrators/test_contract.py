@@ -34,7 +34,7 @@ EXCLUDED = {
 
 
 @pytest.mark.parametrize(
-    "name", ["temperature", "focal-temperature", "vector", "platt", "quadratic", "histogram", "ensemble"]
+    "name", ["temperature", "focal-temperature", "vector", "platt", "quadratic", "histogram", "ensemble", "venn-abers"]
 )
 def test_scikit_learn_checks(name):
     run, failed = 0, {}

@@ -160,6 +160,25 @@ def test_ranges_of_arrays(records, place, array, message, tmp_path):
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda upper: upper[:, ::-1], "upper_ must be in ascending order"),
+        (lambda upper: 0 * upper, "upper_ must be above 0 and at least lower_, which must be below 1"),
+        (lambda upper: upper + 1, r"upper_ must be in \[0, 1\]"),
+    ],
+)
+def test_ends_of_intervals(records, change, message, tmp_path):
+    path, content = tmp_path / "calibrator.json", records["venn-abers"]
+    body = copy.deepcopy(content["calibrator"])
+    stored = body["learned"]["upper_"]
+    items = change(np.array(stored["array"]).reshape(stored["shape"]))
+    body["learned"]["upper_"] = {**stored, "array": items.ravel().tolist()}
+    write(path, content, body)
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
 def test_results_name_each_candidate_once(records, tmp_path):
     path, body = tmp_path / "calibrator.json", copy.deepcopy(records["auto"]["calibrator"])
     text = json.dumps(body)

@@ -191,7 +191,7 @@ def test_onnx_graph_gives_the_same_numbers(name, tmp_path):
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
-@pytest.mark.parametrize("name", ["temperature", "focal-temperature", "platt", "histogram", "matrix"])
+@pytest.mark.parametrize("name", ["temperature", "focal-temperature", "platt", "histogram", "venn-abers", "matrix"])
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 def test_one_column_and_probabilities_are_exported(name, kind, tmp_path):
     rng = np.random.default_rng(0)
@@ -206,7 +206,7 @@ def test_one_column_and_probabilities_are_exported(name, kind, tmp_path):
     np.testing.assert_allclose(calibrator.to_torch()(torch.tensor(scores)[:, None]).numpy(), expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["histogram", "isotonic"])
+@pytest.mark.parametrize("name", ["histogram", "isotonic", "venn-abers"])
 def test_steps_of_float32_probabilities_are_exported(name, tmp_path):
     """A logarithm in float32 would move samples over the edges of bins."""
     logits, labels = draw_calibrated(300, 9, spread=30.0)

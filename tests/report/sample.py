@@ -12,6 +12,7 @@ from refocal.maps.minimizer import minimizer
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.answers import Subgroup, SubgroupCalibration
 from refocal.report.decisions import sweep_thresholds, weigh_costs
+from refocal.report.prediction_sets import measure_sets
 from refocal.report.record import (
     Change,
     Diagram,
@@ -164,6 +165,7 @@ def sample_report(
         slices=tuple(subgroup("<i>region</i>", value) for value in NASTY[:3]),
         costs=weigh_costs([before, after], labels, None, 1 - np.eye(classes)),
         thresholds=sweep_thresholds([before, after], labels, None) if classes == 2 else None,
+        sets=measure_sets([before, after], labels, None, 0.9),
         refinement=Refinement("nll", 0.9, 0.75, 0.15, 0.01, 0.011, 0.004, "TemperatureScaling"),
     )
 

@@ -48,6 +48,8 @@ def test_documented_keys_are_the_ones_written():
         "SubgroupCalibration": written["slices"][0]["given"],
         "CostDecisions": written["costs"],
         "CostOutcome": written["costs"]["given"],
+        "SetPredictions": written["sets"],
+        "SetOutcome": written["sets"]["given"],
         "MultilabelReport": json.loads(evaluate_multilabel(np.eye(3)[[0, 1]], np.eye(3)[[0, 1]]).to_json()),
         "Refinement": written["refinement"],
         "ThresholdDecisions": json.loads(sample.sample_report(200, 2).to_json())["thresholds"],

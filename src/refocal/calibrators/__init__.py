@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from refocal.calibrators.multilabel import MultilabelCalibrator
     from refocal.calibrators.nonparametric import HistogramBinning, IsotonicCalibration
     from refocal.calibrators.temperature import TemperatureScaling
+    from refocal.calibrators.venn_abers import VennAbersCalibration
     from refocal.calibrators.wrap import Calibrated
 
 # Every calibrator needs scikit-learn, which takes a second to import, so names are imported when they are first used.
@@ -41,6 +42,7 @@ __getattr__, __dir__ = lazy_names(
         "multilabel": ("MultilabelCalibrator",),
         "nonparametric": ("HistogramBinning", "IsotonicCalibration"),
         "temperature": ("TemperatureScaling",),
+        "venn_abers": ("VennAbersCalibration",),
         "wrap": ("Calibrated",),
     },
 )
@@ -64,6 +66,7 @@ __all__ = [
     "Refinement",
     "TemperatureScaling",
     "VectorScaling",
+    "VennAbersCalibration",
     "load",
     "refinement",
 ]

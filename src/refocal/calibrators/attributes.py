@@ -37,12 +37,6 @@ def check_share(value: Any, name: str, _: Any) -> float:
     return _accept(number, name, "between 0 and 1", 0 < number < 1)
 
 
-def check_probability(value: Any, name: str, _: Any) -> float:
-    """Check a number from 0 to 1."""
-    number = _number(value, name)
-    return _accept(number, name, "from 0 to 1", 0 <= number <= 1)
-
-
 def curve_check(most: int) -> Check:
     """Make a check of one finite number for each of several settings, or none."""
 
@@ -98,6 +92,12 @@ def check_finite(value: Any, name: str, _: Any) -> float:
     """Check a finite number."""
     number = _number(value, name)
     return _accept(number, name, "finite", math.isfinite(number))
+
+
+def check_probability(value: Any, name: str, _: Any) -> float:
+    """Check a number from 0 to 1."""
+    number = _number(value, name)
+    return _accept(number, name, "in [0, 1]", 0 <= number <= 1)
 
 
 def coefficients_check(*shape: Size, least: float = -_LARGEST) -> Check:

@@ -48,6 +48,7 @@ class Head(NamedTuple):
             of the logits would show there.
         of_scores: Whether the function takes scores and the arguments of `to_logits`, and returns one column for each.
         floor: The fitted floor of probabilities; None for the edges of their dtype.
+        sets: Whether the function returns sets of classes, as booleans, instead of probabilities.
     """
 
     function: Callable[..., Any]
@@ -56,6 +57,7 @@ class Head(NamedTuple):
     wide: bool = False
     of_scores: bool = False
     floor: float | None = None
+    sets: bool = False
 
     def compute(self, scores: Any, arrays: dict[str, Any], *, probs: bool, limits: Any, log: bool, xp: Any) -> Any:
         """Map scores to probabilities, given the arrays in the library of the scores and the `finfo` of the scores."""
@@ -168,17 +170,22 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         to_onnx(self, path)
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Check scores, labels and weights, and convert them to the arguments of `_fit`."""
-        logits = self._read_scores(X, reset=True)
+    def _prepare(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Check scores, labels and weights, and convert them to the arguments of `_fit`.
+
+        `reset` says whether to forget the classes of an earlier fit.
+        """
+        logits = self._read_scores(X, reset=reset)
         rows, columns = logits.shape
-        labels = self._read_labels(y, rows, columns, column_names(X))
+        labels = self._read_labels(y, rows, columns, column_names(X), classes=None if reset else self.classes_)
         weights = check_sample_weight(sample_weight, len(logits))
         # A sample of weight 0 counts as absent, unless a splitter counts it.
         if weights is not None and not np.all(weights) and isinstance(getattr(self, "cv", 0), int | np.integer):
             logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
         _reject_masked_labels(logits, labels)
-        if hasattr(self, "floor_"):
+        if reset and hasattr(self, "floor_"):
             data = LabeledLogits.prepare(logits, labels, weights)
             self.floor_ = choose_floor(data, data.samples, self.floor_)
             logits = np.maximum(logits, np.log(self.floor_))
@@ -217,7 +224,11 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
 
     def _evaluate(self, X: ArrayLike, *, log: bool) -> np.ndarray:
         check_is_fitted(self)
-        logits = self._read_scores(X, reset=False).astype(np.float64, copy=False)
+        return self._map_logits(self._read_scores(X, reset=False), log=log)
+
+    def _map_logits(self, logits: np.ndarray, *, log: bool) -> np.ndarray:
+        """Compute probabilities from checked logits (N, K)."""
+        logits = logits.astype(np.float64, copy=False)
         head = self._head(logits.shape[1])
         xp = namespace(logits)
 
@@ -273,14 +284,20 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         columns = self._count_columns()
         return self._head(max(2, columns))._replace(floor=getattr(self, "floor_", None)), columns
 
-    def _read_labels(self, y: Any, rows: int, columns: int, names: tuple[str, ...] | None) -> np.ndarray:
-        """Check labels, set `classes_`, and convert the labels to column numbers; a frame has names of its columns."""
+    def _read_labels(
+        self, y: Any, rows: int, columns: int, names: tuple[str, ...] | None, classes: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Check labels, set `classes_` unless given, and convert the labels to column numbers.
+
+        A frame has names of its columns.
+        """
         if y is None:
             msg = f"{type(self).__name__} requires y to be passed, but the target y is None"
             raise ValueError(msg)
         labels = check_labels(y, rows)
         present = find_present(labels)
-        classes = choose_classes(self.classes, present, columns, names)
+        if classes is None:
+            classes = choose_classes(self.classes, present, columns, names)
         indices = encode_labels(labels, classes, present)
         self.classes_ = classes
         return indices

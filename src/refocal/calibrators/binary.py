@@ -16,7 +16,7 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_binary
-from refocal.calibrators.nonparametric import remove_rounding
+from refocal.calibrators.tables import remove_rounding
 from refocal.maps.heads import logistic_head, quadratic_features, quadratic_head
 from refocal.maps.simplex import log_p_and_q, split_logits
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
@@ -22,7 +22,6 @@ from refocal._probability_look import optional_input_word
 from refocal.calibrators.attributes import Check, check_columns, check_floor, check_labels
 from refocal.calibrators.base import Calibrator
 
-FORMAT = "refocal calibrator"
 SCHEMA = 1
 _COMMON: dict[str, Check] = {"classes_": check_labels, "n_features_in_": check_columns, "floor_": check_floor}
 _OPTIONAL = ("floor_",)  # of probabilities alone, and not in older files
@@ -30,14 +29,45 @@ _SCALARS = (bool, int, float, str)
 _PADDED = 256  # class labels are padded to at most this many characters
 
 
-def save(calibrator: Calibrator, path: str | Path) -> None:
-    """Write a fitted calibrator to a JSON file; it replaces the file only when it is complete."""
-    if type(calibrator).__name__ not in _registry():
-        msg = f"a {type(calibrator).__name__} cannot be saved as JSON: save its calibrator and its estimator separately"
+class FileKind(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        word: Its name in the file and in messages.
+        list_classes: Function that returns the classes that can be saved, by name.
+    """
+
+    word: str
+    list_classes: Callable[[], dict[str, Any]]
+
+    @property
+    def format(self) -> str:
+        """The mark of a file of this kind."""
+        return f"refocal {self.word}"
+
+
+def _list_calibrators() -> dict[str, type[Calibrator]]:
+    from refocal import calibrators
+
+    candidates = (getattr(calibrators, name) for name in calibrators.__all__)
+    return {
+        cls.__name__: cls
+        for cls in candidates
+        if isinstance(cls, type) and issubclass(cls, Calibrator) and cls._learned
+    }
+
+
+CALIBRATOR = FileKind("calibrator", _list_calibrators)
+
+
+def save(estimator: Any, path: str | Path, kind: FileKind = CALIBRATOR) -> None:
+    """Write a fitted calibrator, or prediction sets, to a JSON file; it replaces the file only when it is complete."""
+    if type(estimator).__name__ not in kind.list_classes():
+        msg = f"a {type(estimator).__name__} cannot be saved as JSON: save its calibrator and its estimator separately"
         raise TypeError(msg)
-    body = _record(calibrator)
-    _restore(body)  # write nothing that could not be read again
-    content = {"format": FORMAT, "schema": SCHEMA, "digest": _digest(body), "calibrator": body}
+    body = _record(estimator)
+    _restore(body, kind=kind)  # write nothing that could not be read again
+    content = {"format": kind.format, "schema": SCHEMA, "digest": _digest(body), kind.word: body}
     write_text(path, json.dumps(content, allow_nan=False, indent=1), overwrite=True)
 
 
@@ -60,20 +90,27 @@ def load(path: str | Path) -> Calibrator:
         >>> same.temperature_ == calibrator.temperature_
         True
     """
-    content = parse_json(read_document(path), lambda reason: ValueError(f"{path} is not a calibrator file: {reason}"))
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        msg = f'{path} is not a calibrator file: "format" must be {FORMAT!r}'
+    calibrator: Calibrator = read(path, CALIBRATOR)
+    return calibrator
+
+
+def read(path: str | Path, kind: FileKind) -> Any:
+    """Read a file that `save` wrote."""
+    problem = f"{path} is not a {kind.word} file"
+    content = parse_json(read_document(path), lambda reason: ValueError(f"{problem}: {reason}"))
+    if not isinstance(content, dict) or content.get("format") != kind.format:
+        msg = f'{problem}: "format" must be {kind.format!r}'
         raise ValueError(msg)
     schema = content.get("schema")
     if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
         msg = f"{path} has schema {schema!r}; this version of refocal reads schemas 1 to {SCHEMA}: update refocal"
         raise ValueError(msg)
-    body = content.get("calibrator")
+    body = content.get(kind.word)
     try:
         if content.get("digest") != _digest(body):
             msg = "its content does not match its digest"
             raise ValueError(msg)
-        return _restore(body)
+        return _restore(body, kind=kind)
     except (ValueError, RecursionError) as error:
         msg = f"{path} is damaged: {error}"
         raise ValueError(msg) from error
@@ -84,18 +121,7 @@ def digest(calibrator: Calibrator) -> str:
     return _digest(_record(calibrator))
 
 
-def _registry() -> dict[str, type[Calibrator]]:
-    from refocal import calibrators
-
-    candidates = (getattr(calibrators, name) for name in calibrators.__all__)
-    return {
-        cls.__name__: cls
-        for cls in candidates
-        if isinstance(cls, type) and issubclass(cls, Calibrator) and cls._learned
-    }
-
-
-def _record(calibrator: Calibrator) -> dict[str, Any]:
+def _record(calibrator: Any) -> dict[str, Any]:
     """Convert a fitted calibrator to values that JSON can hold."""
     names = (*_COMMON, *calibrator._learned)
     return {
@@ -105,22 +131,21 @@ def _record(calibrator: Calibrator) -> dict[str, Any]:
     }
 
 
-def _restore(record: Any, within: str = "") -> Calibrator:
+def _restore(record: Any, within: str = "", *, kind: FileKind = CALIBRATOR) -> Any:
     """Build a calibrator from its record and check it; errors put `within` before the names of attributes."""
-    registry = _registry()
-    kind, parameters, learned = (_part(record, key, within) for key in ("kind", "parameters", "learned"))
-    if not isinstance(kind, str) or kind not in registry:
-        msg = f"{within}kind must be one of {sorted(registry)}, got {kind!r:.100}"
+    registry = kind.list_classes()
+    name, parameters, learned = (_part(record, key, within) for key in ("kind", "parameters", "learned"))
+    if not isinstance(name, str) or name not in registry:
+        msg = f"{within}kind must be one of {sorted(registry)}, got {name!r:.100}"
         raise ValueError(msg)
-    allowed = registry[kind]._get_param_names()
-    earlier = registry[kind]._earlier
-    settings = {name: value for name, value in earlier.items() if name in allowed} | {
-        name: _decode(value, within + name) for name, value in _items(parameters, "parameters", allowed, within)
+    allowed, earlier = registry[name]._get_param_names(), getattr(registry[name], "_earlier", {})
+    settings = {key: value for key, value in earlier.items() if key in allowed} | {
+        key: _decode(value, within + key) for key, value in _items(parameters, "parameters", allowed, within)
     }
     try:
-        calibrator = registry[kind](**settings)
+        calibrator = registry[name](**settings)
     except TypeError as error:  # a parameter without a default is missing
-        msg = f"{within}parameters of {kind} are incomplete: {error}"
+        msg = f"{within}parameters of {name} are incomplete: {error}"
         raise ValueError(msg) from error
     rules = {**_COMMON, **calibrator._learned}
     values = dict(_items(learned, "learned", rules, within))
@@ -129,12 +154,12 @@ def _restore(record: Any, within: str = "") -> Calibrator:
         optional_input_word(calibrator.input)
         calibrator._check_settings(len(calibrator.classes_) if hasattr(calibrator, "classes_") else None)
     except (ValueError, TypeError, OverflowError) as error:
-        msg = f"{within}parameters of {kind}: {error}"
+        msg = f"{within}parameters of {name}: {error}"
         raise ValueError(msg) from error
     return calibrator
 
 
-def _set_learned(calibrator: Calibrator, rules: dict[str, Check], values: dict[str, Any], within: str) -> None:
+def _set_learned(calibrator: Any, rules: dict[str, Check], values: dict[str, Any], within: str) -> None:
     """Set every attribute that `fit` sets.
 
     Nothing may be there only for a calibrator that needs no fit, or for a candidate that was not fitted.

@@ -9,6 +9,7 @@ from refocal.calibrators.focal_temperature import FocalTemperatureScaling
 from refocal.calibrators.linear import DirichletCalibration, MatrixScaling, VectorScaling
 from refocal.calibrators.nonparametric import HistogramBinning, IsotonicCalibration
 from refocal.calibrators.temperature import TemperatureScaling
+from refocal.calibrators.venn_abers import VennAbersCalibration
 
 BY_NAME: dict[str, type[Calibrator]] = {
     "temperature": TemperatureScaling,
@@ -22,4 +23,5 @@ BY_NAME: dict[str, type[Calibrator]] = {
     "quadratic": QuadraticScaling,
     "isotonic": IsotonicCalibration,
     "histogram": HistogramBinning,
+    "venn-abers": VennAbersCalibration,
 }

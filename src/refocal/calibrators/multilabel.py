@@ -126,7 +126,14 @@ class MultilabelCalibrator(Calibrator):
         joined.calibrators_ = _check_parts(list(calibrators), "calibrators", joined)
         return joined
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _prepare(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        reset: bool = True,  # noqa: ARG002
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Check scores (N, K), labels (N, K) and weights, and set the names of the columns."""
         self._check_settings(None)
         names = name_columns(None if self.classes is None else np.asarray(self.classes).tolist(), X, y)

@@ -17,10 +17,13 @@ from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
-from refocal.calibrators.temperature import TemperatureScaling
+from refocal.calibrators.fit.maximum_likelihood import fit_temperature
+from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.tables import count_knots, list_problems, pad_tables
 from refocal.maps.heads import table_head
-from refocal.maps.simplex import log_p_and_q, split_logits
 from refocal.stats.binning import BINS
+
+_LEAST_MISTAKES = 20  # that the classes below the top need for a temperature of their own
 
 Method = Literal["one_vs_rest", "top_label"]
 
@@ -77,11 +80,11 @@ class IsotonicCalibration(Calibrator):
         floor = 1 / (2 + (len(logits) if weights is None else weights.sum()))
         self.temperature_ = _fit_temperature(logits, labels, weights) if top_label else 1.0
         tables = []
-        for scores, positive in _list_problems(logits, labels, self.temperature_, top_label=top_label):
+        for scores, positive in list_problems(logits, labels, self.temperature_, top_label=top_label):
             regression = IsotonicRegression(y_min=floor, y_max=1 - floor, out_of_bounds="clip")
             regression.fit(scores, positive.astype(np.float64), sample_weight=weights)
             tables.append((regression.X_thresholds_, regression.y_thresholds_))
-        self.knots_, self.values_ = _pad_tables(tables)
+        self.knots_, self.values_ = pad_tables(tables)
 
     def _check_method(self) -> Method:
         method: Method = _check.one_of(self.method, "method", get_args(Method))
@@ -98,7 +101,7 @@ class IsotonicCalibration(Calibrator):
         return _table_head(arrays, top_label=self.method == "top_label", temperature=self.temperature_)
 
     def _count_parameters(self) -> int:
-        return int(np.sum(np.isfinite(self.knots_)) + (self.method == "top_label"))
+        return count_knots(self.knots_) + (self.method == "top_label")
 
 
 @final
@@ -165,7 +168,7 @@ class HistogramBinning(Calibrator):
         counts = np.ones(len(logits)) if weights is None else weights
         self.temperature_ = _fit_temperature(logits, labels, weights) if top_label else 1.0
         tables = []
-        for scores, positive in _list_problems(logits, labels, self.temperature_, top_label=top_label):
+        for scores, positive in list_problems(logits, labels, self.temperature_, top_label=top_label):
             prior = (counts[positive].sum() + 1) / (counts.sum() + (2 if top_label else logits.shape[1]))
             order = np.argsort(scores, kind="stable")
             shares = np.cumsum(counts[order]) / counts.sum()
@@ -181,7 +184,7 @@ class HistogramBinning(Calibrator):
             # The first bin has no left end. Any knot below the first edge will do: all lower scores belong to the bin.
             first = scores.min() - 1
             tables.append((np.concatenate([[first], edges]), (own + prior) / (size + 1)))
-        self.knots_, self.values_ = _pad_tables(tables)
+        self.knots_, self.values_ = pad_tables(tables)
 
     def is_top_label(self, classes: int) -> bool:
         """Return whether only the most probable class of this many has bins."""
@@ -198,45 +201,29 @@ class HistogramBinning(Calibrator):
         return _table_head(arrays, top_label=self.is_top_label(classes), temperature=self.temperature_)
 
     def _count_parameters(self) -> int:
-        return int(np.sum(np.isfinite(self.knots_)) + self.is_top_label(len(self.classes_)))
+        return count_knots(self.knots_) + self.is_top_label(len(self.classes_))
 
 
 def _fit_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> float:
-    """Fit the temperature that "top_label" starts from: it flattens or sharpens the classes below the top."""
-    scaling = TemperatureScaling(input="logits", classes=logits.shape[1])
-    return scaling.fit(logits, labels, weights).temperature_
+    """Fit the temperature of the classes below the top, to the rows whose label is one of them.
+
+    The confidence in the top class is calibrated by itself, so these classes need a temperature of their own. If such
+    rows do not determine one, it is that of all classes.
+    """
+    rows, top = np.arange(len(logits)), np.argmax(logits, axis=1)
+    wrong = top != labels
+    data = LabeledLogits.prepare(logits, labels, weights)
+    if logits.shape[1] > 2 and np.count_nonzero(wrong) >= _LEAST_MISTAKES:
+        others = logits.copy()
+        others[rows, top] = -np.inf
+        own = None if weights is None else weights[wrong]
+        fitted = fit_temperature(LabeledLogits.prepare(others[wrong], labels[wrong], own))
+        if fitted.evaluations and not fitted.at_bound:
+            return 1 / fitted.beta
+    return 1 / fit_temperature(data).beta
 
 
 def _table_head(arrays: dict[str, np.ndarray], *, top_label: bool, temperature: float) -> Head:
     """Make the head of tables; only "top_label" has a temperature."""
     scale = {"temperature": temperature} if top_label else {}
     return Head(table_head, arrays, {"top_label": top_label, **scale}, wide=True)
-
-
-def _list_problems(
-    logits: np.ndarray, labels: np.ndarray, temperature: float, *, top_label: bool
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """List the log-odds, and whether the label is the class, of: the top class, the second of two, or each class."""
-    split = split_logits(logits.astype(np.float64, copy=False), temperature=temperature, xp=np)
-    log_p, log_q = log_p_and_q(split, xp=np)
-    log_odds = remove_rounding(log_p - log_q)
-    if top_label:
-        return [(log_odds.max(axis=1), np.argmax(logits, axis=1) == labels)]
-    columns = [1] if logits.shape[1] == 2 else range(logits.shape[1])
-    return [(log_odds[:, k], labels == k) for k in columns]
-
-
-def remove_rounding(log_odds: np.ndarray) -> np.ndarray:
-    """Round log-odds to about 1e-12 of the largest, so that rows that differ only in class order have equal ones."""
-    step = 2.0 ** (np.frexp(np.abs(log_odds).max())[1] - 40)
-    return np.round(log_odds / step) * step
-
-
-def _pad_tables(tables: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Pad rows to one length, a power of two: knots with inf, values with their last."""
-    size = 1 << max(len(knots) - 1 for knots, _ in tables).bit_length()
-    padded = [
-        (np.pad(knots, (0, size - len(knots)), constant_values=np.inf), np.pad(values, (0, size - len(values)), "edge"))
-        for knots, values in tables
-    ]
-    return np.array([knots for knots, _ in padded]), np.array([values for _, values in padded])

@@ -35,15 +35,16 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
     probs = head.compute(
         scores, arrays, probs=calibrator.input_ == "probs", limits=np.finfo(np.float32), log=False, xp=graph
     )
-    result = graph.cast(probs, np.float32)
-    graph.nodes.append(helper.make_node("Identity", [result.name], ["probabilities"]))
+    result = probs if head.sets else graph.cast(probs, np.float32)
+    name, kind = ("sets", TensorProto.BOOL) if head.sets else ("probabilities", TensorProto.FLOAT)
+    graph.nodes.append(helper.make_node("Identity", [result.name], [name]))
     used = {name for node in graph.nodes for name in node.input}
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
             type(calibrator).__name__,
             [helper.make_tensor_value_info(calibrator.input_, TensorProto.FLOAT, ["batch", columns])],
-            [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", head.count_outputs(columns)])],
+            [helper.make_tensor_value_info(name, kind, ["batch", head.count_outputs(columns)])],
             initializer=[constant for constant in graph.constants if constant.name in used],
         ),
         opset_imports=[helper.make_opsetid("", _OPSET)],
@@ -220,6 +221,18 @@ class Graph:
 
     def take(self, x: Symbol, index: Symbol, *, axis: int) -> Symbol:  # noqa: D102
         return self.node("Gather", [x, index], index.shape, x.dtype, axis=axis)
+
+    def sort(self, x: Symbol, *, axis: int) -> Symbol:
+        """Sort each row, the smallest first."""
+        from onnx import helper
+
+        name, size = f"n{len(self.nodes)}", self.constant(np.array([x.shape[-1]]))
+        outputs = [name, f"{name}_places"]
+        self.nodes.append(helper.make_node("TopK", [x.name, size.name], outputs, axis=axis, largest=0, sorted=1))
+        return Symbol(self, name, x.shape, x.dtype)
+
+    def cumulative_sum(self, x: Symbol, *, axis: int) -> Symbol:  # noqa: D102
+        return self.node("CumSum", [x, self.constant(np.array(axis))], x.shape, x.dtype)
 
     def concat(self, parts: list[Symbol], *, axis: int) -> Symbol:  # noqa: D102
         lengths = [part.shape[-1] for part in parts]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class CalibratedHead(nn.Module):
     """A module that computes what a fitted calibrator predicts: probabilities of the shape and dtype of the scores.
 
+    For prediction sets it computes booleans instead.
+
     One column of scores becomes two columns of probabilities, unless each column is a task of its own. The fitted
     values are buffers of dtype float64, among them `temperature`, `gamma` and `log_weight` of the maps that have them.
     So they move between devices with the module, and `load_state_dict` changes them; there is nothing to train. A
@@ -43,7 +45,7 @@ class CalibratedHead(nn.Module):
         limits = torch.finfo(scores.dtype)
         with recording(scores):
             result: Tensor = head.compute(scores.to(dtype), arrays, probs=self.probs, limits=limits, log=False, xp=xp)
-        return result.to(scores.dtype)
+        return result if head.sets else result.to(scores.dtype)
 
     def extra_repr(self) -> str:
         """The name of the calibrator, for `repr`."""

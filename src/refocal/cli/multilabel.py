@@ -17,7 +17,7 @@ def reject_options(options: Namespace, excess: str | None = None) -> None:
         excess: Why the files cannot be held within --memory; None if they can.
     """
     reject_classes(options)
-    for name in ("slice", "costs"):
+    for name in ("slice", "costs", "sets"):
         if getattr(options, name):
             msg = f"--{name} does not work with multi-label predictions: leave it out, {_ONE_CLASS}"
             raise ValueError(msg)

@@ -149,11 +149,12 @@ def list_named_columns(options: argparse.Namespace) -> list[str]:
 
 
 def check_numbers(options: argparse.Namespace) -> None:
-    """Reject, before any work, a --holdout or a --seed that no data can be divided by."""
+    """Reject, before any work, a --holdout, a --sets or a --seed that cannot be."""
     from refocal import _check
 
-    if getattr(options, "holdout", None) is not None:
-        _check.share(options.holdout, "--holdout")
+    for name in ("holdout", "sets"):
+        if getattr(options, name, None) is not None:
+            _check.share(getattr(options, name), f"--{name}")
     if options.seed is not None:
         _check.seed(options.seed, "--seed")
 

@@ -1,4 +1,4 @@
-"""The options --slice and --costs: further questions that a report answers."""
+"""The options --slice, --costs and --sets: further questions that a report answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 5  # of more classes, an example would be too long
 
 
 def add_questions(command: Any) -> None:
-    """Add --slice and --costs."""
+    """Add --slice, --costs and --sets."""
     command.add_argument(
         "--slice",
         action="append",
@@ -29,6 +29,12 @@ def add_questions(command: Any) -> None:
         metavar="FILE",
         help="compare the costs of decisions: JSON with a row of costs for each true class, one cost per decision, "
         "such as [[0, 1], [5, 0]]",
+    )
+    command.add_argument(
+        "--sets",
+        type=float,
+        metavar="COVERAGE",
+        help="measure sets of classes that hold the true class with this probability, such as 0.9",
     )
 
 
@@ -50,7 +56,7 @@ def read_questions(options: Namespace, costs: list[list[float]] | None, predicti
     """Check what is asked about these predictions, before any fit, and return it as arguments of a report.
 
     Args:
-        options: They name the columns of slices.
+        options: They name the columns of slices, and the coverage of prediction sets.
         costs: From `load_costs`.
         predictions: What will be measured.
     """
@@ -65,12 +71,13 @@ def read_questions(options: Namespace, costs: list[list[float]] | None, predicti
         )
         raise ValueError(msg)
     slices = _read_slices(options.slice or [], predictions)
-    return {"slices": read_slices(slices, len(predictions), name_column="--slice {}".format), "costs": costs}
+    columns = read_slices(slices, len(predictions), name_column="--slice {}".format)
+    return {"slices": columns, "costs": costs, "sets": options.sets}
 
 
 def reject_questions(options: Namespace, why: str) -> None:
     """Reject the options where the rows are not in memory."""
-    for name in ("slice", "costs"):
+    for name in ("slice", "costs", "sets"):
         if getattr(options, name):
             msg = f"--{name} needs all rows in memory, but {why}"
             raise ValueError(msg)

@@ -187,6 +187,16 @@ def table_head(
     return log_or_minus_inf(probs, xp=xp) if log else probs
 
 
+def interval_head(logits: ArrayT, knots: Array, lower: Array, upper: Array, *, xp: Namespace) -> ArrayT:
+    """Map log-odds by pairs of step functions to intervals: the lower ends of all classes, then the upper (..., 2 K).
+
+    The tables are those of `table_head`, for each class against the rest.
+    """
+    log_p, log_q = _mapped_log_p_and_q(logits, xp=xp)
+    low, high = (look_up(log_p - log_q, knots, ends, 0.0 * ends, xp=xp) for ends in (lower, upper))
+    return xp.concat([1 - high, low, 1 - low, high] if logits.shape[-1] == 2 else [low, high], axis=-1)
+
+
 def columns_head(
     scores: Any, *, parts: Any, probs: bool, least: float, gap: float, log: bool, xp: Namespace, **arrays: Array
 ) -> Any:

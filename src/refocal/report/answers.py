@@ -1,4 +1,4 @@
-"""The records that answer further questions: about classes, slices, costs and thresholds."""
+"""The records that answer further questions: about classes, slices, costs, thresholds and prediction sets."""
 
 from __future__ import annotations
 
@@ -99,3 +99,39 @@ class ThresholdDecisions:
     flagged_chosen: tuple[float, ...]
     hits_chosen: tuple[float, ...]
     changed: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SetOutcome:
+    """Prediction sets by the probabilities of one method.
+
+    Attributes:
+        coverage: How often a set holds the true class.
+        size: Mean number of classes in a set.
+        sizes: Number of samples whose set has 1, 2, ... classes; sums of weights if samples have weights.
+        worst_class: The class, by its index, whose rows are covered least often.
+        worst_coverage: How often they are.
+    """
+
+    coverage: Estimate
+    size: Estimate
+    sizes: tuple[float, ...]
+    worst_class: int
+    worst_coverage: Estimate
+
+
+@dataclass(frozen=True)
+class SetPredictions:
+    """Sets of classes that hold the true class with a given probability, before and after.
+
+    Attributes:
+        target: The coverage that was asked for.
+        folds: Number of folds; the threshold for the sets of each fold comes from the others.
+        given: The probabilities as given.
+        chosen: The recommended method; None if that is the probabilities as given.
+    """
+
+    target: float
+    folds: int
+    given: SetOutcome
+    chosen: SetOutcome | None

@@ -14,6 +14,7 @@ from refocal._check import Input
 from refocal.report.decisions import read_costs
 from refocal.report.evaluation import Step
 from refocal.report.measure import TestData
+from refocal.report.prediction_sets import read_coverage
 from refocal.report.record import Report
 from refocal.report.selection import Selection, calibrate
 from refocal.report.subgroups import Slices, read_slices
@@ -45,6 +46,7 @@ def cross_calibrate(
     by_class: bool = True,
     slices: Slices | None = None,
     costs: ArrayLike | None = None,
+    sets: float | None = None,
     source: str = "data",
     progress: Step = lambda _: None,
     **settings: Any,
@@ -65,6 +67,7 @@ def cross_calibrate(
         by_class: Whether to measure each class, too.
         slices: Columns that divide the rows, as for `refocal.evaluate`.
         costs: Costs (K, K) of decisions, as for `refocal.evaluate`.
+        sets: A coverage for prediction sets, as for `refocal.evaluate`.
         source: Name of the data in the report.
         progress: Called with a description of each step.
         **settings: As for `calibrate`: the training loss, and `method`.
@@ -88,7 +91,7 @@ def cross_calibrate(
     given, weights = data.scores, data.sample_weight
     rows, classes = len(data.labels), max([2, *given.shape[1:]])
     parts = divide_rows(rows, folds, seed=seed)
-    columns, matrix = read_slices(slices, rows), read_costs(costs, classes)
+    columns, matrix, coverage = read_slices(slices, rows), read_costs(costs, classes), read_coverage(sets)
     selection = calibrate(
         given,
         data.labels,
@@ -108,6 +111,7 @@ def cross_calibrate(
         by_class=by_class,
         slices=columns,
         costs=matrix,
+        sets=coverage,
         source=source,
         progress=progress,
     )

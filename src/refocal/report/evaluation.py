@@ -21,6 +21,7 @@ from refocal.calibrators.conversion import scores_to_probs
 from refocal.metrics.defaults import LEVEL, RESAMPLES
 from refocal.report.decisions import read_costs, sweep_thresholds, weigh_costs
 from refocal.report.measure import TestData, choose_classes, find_largest_changes, measure_method
+from refocal.report.prediction_sets import measure_sets, read_coverage
 from refocal.report.record import SLIDER_LOGITS, Method, Report, Slider, freeze
 from refocal.report.subgroups import Slices, find_worst_classes, measure_slices, read_slices
 from refocal.report.verdict import write_verdict
@@ -71,6 +72,7 @@ def evaluate(
     by_class: bool = True,
     slices: Slices | None = None,
     costs: ArrayLike | None = None,
+    sets: float | None = None,
     source: str = "test data",
 ) -> Report:
     """Measure whether the scores of a classifier can be trusted as they are. Nothing is fitted.
@@ -86,6 +88,8 @@ def evaluate(
         slices: Columns that divide the rows, such as {"region": regions}, each with one value per row, or a frame of
             such columns. Each part is measured, too; the rows where a value is missing are one part.
         costs: Costs (K, K) of decisions: row y holds the cost of each decision if the true class is y.
+        sets: A coverage, such as 0.9, for which prediction sets are measured: sets of classes that hold the true class
+            with this probability, see `refocal.conformal.PredictionSets`.
         source: Name of the data in the report.
 
     Returns:
@@ -110,6 +114,7 @@ def evaluate(
         by_class=by_class,
         slices=slices,
         costs=costs,
+        sets=sets,
         source=source,
     )
 
@@ -125,6 +130,7 @@ def compare(
     by_class: bool = True,
     slices: Slices | None = None,
     costs: ArrayLike | None = None,
+    sets: float | None = None,
     source: str = "test data",
     rule: str | None = None,
     progress: Step = lambda _: None,
@@ -143,6 +149,7 @@ def compare(
     classes = given.shape[1]
     names = name_classes(class_names, classes)
     columns, cost_matrix = read_slices(slices, len(data.labels)), read_costs(costs, classes)
+    coverage = read_coverage(sets)
     counted = data.find_counted()
     some = len(counted) < len(data.labels)
     if some:
@@ -214,6 +221,7 @@ def compare(
         slices=measure_slices(compared, *truth, columns),
         costs=None if cost_matrix is None else weigh_costs(compared, *truth, cost_matrix),
         thresholds=sweep_thresholds(compared, *truth) if classes == 2 else None,
+        sets=None if coverage is None else measure_sets(compared, *truth, coverage),
         refinement=None if among else _split_log_loss(given, data, methods[0]),
     )
 

@@ -18,7 +18,7 @@ from refocal.report.saving import require_calibrator, save_report, write_json
 
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator, Refinement
-    from refocal.report.answers import CostDecisions, Subgroup, ThresholdDecisions
+    from refocal.report.answers import CostDecisions, SetPredictions, Subgroup, ThresholdDecisions
 
 SLIDER_LOGITS = 400_000  # rows x classes; as text they take 2.2 MB of a page
 
@@ -203,6 +203,7 @@ class Report:
         slices: The parts of the data by the columns that the caller named.
         costs: Decisions with the caller's costs; None if there are none.
         thresholds: Decisions by a threshold; None unless there are two classes.
+        sets: Prediction sets with the caller's coverage; None if there are none.
         refinement: The log loss of the scores as given, split into what post-hoc calibration removes and what remains;
             None for fewer than 100 samples, for an infinite log loss, and if measured from sums.
         calibrator: The recommended calibrator, fitted; None if nothing was fitted. It is not part of the JSON.
@@ -227,6 +228,7 @@ class Report:
     slices: tuple[Subgroup, ...] = ()
     costs: CostDecisions | None = None
     thresholds: ThresholdDecisions | None = None
+    sets: SetPredictions | None = None
     refinement: Refinement | None = None
     calibrator: Calibrator | None = field(default=None, compare=False, metadata={"json": False})
 

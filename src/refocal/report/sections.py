@@ -12,6 +12,7 @@ from refocal.report.apply_box import build_apply_box, build_settings
 from refocal.report.decision_tables import build_costs, build_thresholds
 from refocal.report.live import Live, measure_rows
 from refocal.report.record import Method, Report, Slider
+from refocal.report.set_tables import build_sets
 from refocal.report.subgroup_tables import build_slices, build_worst_classes
 
 _AXES = ("confidence (%)", "correct (%)")
@@ -59,6 +60,7 @@ def build_sections(report: Report) -> list[Section]:
         _classes(report),
         _slices(report),
         _decisions(report),
+        _sets(report),
         _confidence(report),
         _live(report),
         _changes(report),
@@ -178,6 +180,13 @@ def _decisions(report: Report) -> Section | None:
     parts += [] if report.costs is None else [build_costs(report.costs)]
     heading = "Decisions" if report.chosen.given else "Decisions, before and after"
     return Section("decisions", "Decisions", heading, "".join(parts)) if parts else None
+
+
+def _sets(report: Report) -> Section | None:
+    if report.sets is None:
+        return None
+    heading = "Prediction sets" if report.sets.chosen is None else "Prediction sets, before and after"
+    return Section("sets", "Prediction sets", heading, build_sets(report, report.sets))
 
 
 def _confidence(report: Report) -> Section | None:

@@ -16,7 +16,7 @@ from refocal import _check
 from refocal._arrays import ClassWeights, namespace
 from refocal._check import Input
 from refocal._probability_look import resolve_input
-from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior
+from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior, VennAbersCalibration
 from refocal.report.choice import Choice
 from refocal.report.evaluation import POSTERIOR, Adjust, ScoreMap, Step, compare, given_map
 from refocal.report.measure import TestData, read_scores
@@ -32,11 +32,13 @@ _TITLES = {
     "beta": "Beta calibration",
     "isotonic": "Isotonic calibration",
     "histogram": "Histogram binning",
+    "venn-abers": "Venn-Abers calibration",
 }
 _PARAMETERS = {
     POSTERIOR: {"gamma": "gamma"},
     "temperature": {"temperature": "temperature_"},
     "focal-temperature": {"gamma": "gamma_", "temperature": "temperature_"},
+    "venn-abers": {"width": "width_"},
 }
 _BESIDE = ("temperature", "focal-temperature")  # compared with any method that the user names
 _AUTO = (*_BESIDE, "ensemble", "vector", "matrix")
@@ -86,10 +88,10 @@ class Candidate:
 
     @property
     def has_further_settings(self) -> bool:
-        """Whether its map depends on more than `parameters`: class weights, label smoothing or a detached factor."""
+        """Whether its map depends on more than `parameters`: weights, label smoothing, a detached factor, a table."""
         loss = self.calibrator
-        return isinstance(loss, FocalPosterior) and bool(
-            loss.weight is not None or loss.label_smoothing or loss.detached
+        return isinstance(loss, VennAbersCalibration) or (
+            isinstance(loss, FocalPosterior) and bool(loss.weight is not None or loss.label_smoothing or loss.detached)
         )
 
 
@@ -162,6 +164,7 @@ class Selection:
         by_class: bool = True,
         slices: Slices | None = None,
         costs: ArrayLike | None = None,
+        sets: float | None = None,
         source: str = "test data",
         progress: Step = lambda _: None,
         adjust: Adjust = lambda method: method,
@@ -176,6 +179,7 @@ class Selection:
             by_class: Whether to measure each class, too.
             slices: Columns that divide the rows, as for `refocal.evaluate`.
             costs: Costs (K, K) of decisions, as for `refocal.evaluate`.
+            sets: A coverage for prediction sets, as for `refocal.evaluate`.
             source: Name of the data in the report.
             progress: Called with a description of each step.
             adjust: Function from each method, as measured, to the method to report. For a sample of more rows, it puts
@@ -194,6 +198,7 @@ class Selection:
             by_class=by_class,
             slices=slices,
             costs=costs,
+            sets=sets,
             source=source,
             rule=self.rule,
             progress=progress,

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from refocal.report import words
 from refocal.report.record import Method, Report
+from refocal.report.set_tables import describe_sets
 from refocal.report.terminal import Sentence, write_text
 
 _SHOWN = ("nll", "brier", "debiased_ece", "error")  # a terminal has room for these; the page shows all measures
@@ -55,6 +56,7 @@ def build_table(report: Report) -> RenderableType:
     notes = [words.explain_refinement(report), words.explain_limits(report.methods), report.protocol]
     notes += [f"← recommended: {report.chosen.title}"] if len(report.methods) > 1 else []
     notes += [report.rule or ""]
+    notes += [] if report.sets is None else describe_sets(report, report.sets)
     return Group(Sentence(answer, "bold"), *map(Sentence, reasons), methods, *map(Sentence, filter(None, notes)))
 
 
