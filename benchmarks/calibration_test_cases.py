@@ -128,6 +128,12 @@ def by_class(probs: np.ndarray) -> np.ndarray:
     return np.where(even[:, None], tempered(1.15)(probs), tempered(0.87)(probs))
 
 
+def bent(probs: np.ndarray) -> np.ndarray:
+    """P(y = 1) is too close to 1/2, most of all near 0.2 and 0.8."""
+    side = 2 * probs - 1
+    return probs + 0.25 * probs * (1 - probs) * side * np.abs(side)
+
+
 def list_cases(folder: Path | None) -> list[Case]:
     """All cases; those of real networks only if their logits are there."""
     ten = gaussian(10)
@@ -169,7 +175,7 @@ def list_cases(folder: Path | None) -> list[Case]:
             binary,
             lambda p: np.where(p > 0.5, expit(1.2 * logit(p)), p),
         ),
-        Case("P(y = 1) squashed: truth p^1.1", binary, lambda p: p**1.1),
+        Case("P(y = 1) too high: truth p^1.1", binary, lambda p: p**1.1),
         Case(
             "P(y = 1) bent: truth by an S-curve",
             binary,

@@ -116,9 +116,8 @@ def calibration_test(
     bin_of_cell, mass_of_cell = cells % size, cells // size % bins
     columns = sample.shape[1] if task == "multilabel" else 1
     sums = _draw(sample, events, cell, columns=columns, resamples=resamples, rng=np.random.default_rng(seed))
-    parts, p_value = omnibus.rank_parts(
-        omnibus.measure_parts(sums, [bin_of_cell, mass_of_cell]), possible=sums.possible
-    )
+    statistics = omnibus.measure_parts(sums, [bin_of_cell, mass_of_cell])
+    parts, p_value = omnibus.rank_parts(statistics, possible=sums.possible)
 
     observed = bin_sums(index, events.confidence, events.correct, events.weights, size=size)
     drawn = omnibus.add_cells(sums.simulated[:, sums.hits], bin_of_cell, size=size)

@@ -129,10 +129,10 @@ def diagnose(
     "binary": of the frequency of y = 1, of P(y = 1), and of ECE. Holm's method corrects for their number: if the
     probabilities are calibrated, the probability that any test fails is at most 5%.
 
-    The test of ECE draws labels with the confidences as probabilities. The others compare sums of outcome minus probability with their distribution
-    for calibrated probabilities: over all samples, over 2, 4 and 8 groups of samples with similar probabilities, and
-    over nearly certain claims. Tails come from a saddlepoint approximation, and the p-values of the groups are combined
-    by the Cauchy combination test.
+    The test of ECE draws labels with the confidences as probabilities. The others compare sums of outcome minus
+    probability with their distribution for calibrated probabilities: over all samples, over 2, 4 and 8 groups of
+    samples with similar probabilities, and over nearly certain claims. Tails come from a saddlepoint approximation, and
+    the p-values of the groups are combined by the Cauchy combination test.
 
     Args:
         scores: As for `ece`.

@@ -88,7 +88,7 @@ def reliability_diagram(
 
 
 def find_ece_p_value(events: Events, *, resamples: int = RESAMPLES, seed: int = 0) -> float:
-    """The p-value of ECE: the share of label sets, drawn with the confidences as probabilities, with as large an ECE."""
+    """The p-value of ECE among those of labels that are drawn with the confidences as probabilities."""
     sums, hits = _simulate(events, bins=BINS, binning="equal_width", resamples=resamples, seed=seed)
     errors = calibration_error(sums.confidence - np.concatenate([sums.correct[None], hits]), sums.samples, norm="l1")
     # Simulated errors that differ from the observed one by rounding count as equal.

@@ -77,7 +77,8 @@ class _Block:
         ruled_out = np.isneginf(rows.log_probs)  # such classes are never drawn
         self.log_probs = np.where(ruled_out, 0.0, rows.log_probs)
         self.possible = not (ruled_out[each, rows.labels] & (rows.weights > 0)).any()
-        self.claimed = rows.claimed
+        self.log_top = self.log_probs[each, self.top]
+        self.claimed, self.top_hit = rows.claimed, (self.top == rows.claimed).astype(np.float64)
         self.first = rows.column * classes  # of the group and of the frequencies of the row
         self.group, self.cell = self.first + self.top, 2 * groups + rows.cell
         self.groups = groups
@@ -86,15 +87,14 @@ class _Block:
     def add_labels(self, sums: np.ndarray, draw: np.ndarray, row: np.ndarray, label: np.ndarray) -> None:
         """Add misses to sums (draws, M): in each draw and row, the label instead of the most probable one."""
         flat, start = sums.reshape(-1), draw * sums.shape[1]
-        weight, top, first = self.weights[row], self.top[row], self.first[row]
-        gain = self.log_probs[row, label] - self.log_probs[row, top]
-        claimed = self.claimed[row]
-        hit = (label == claimed).astype(np.float64) - (top == claimed)
+        weight, group = self.weights.take(row), self.group.take(row)
+        gain = self.log_probs.reshape(-1).take(row * self.classes + label) - self.log_top.take(row)
+        hit = (label == self.claimed.take(row)) - self.top_hit.take(row)
         for place, value in (
-            (self.group[row], weight * gain),
-            (self.groups + first + label, weight),
-            (self.groups + first + top, -weight),
-            (self.cell[row], weight * hit),
+            (group, weight * gain),
+            (self.groups + group, -weight),
+            (self.groups + self.first.take(row) + label, weight),
+            (self.cell.take(row), weight * hit),
         ):
             np.add.at(flat, start + place, value)
 
@@ -112,7 +112,7 @@ class _Block:
             tosses = rng.random((len(part), count))
             missed = np.flatnonzero(tosses < self.miss)
             draw, row = np.divmod(missed, count)
-            self.add_labels(part, draw, row, self._pick(row, tosses.reshape(-1)[missed]))
+            self.add_labels(part, draw, row, self._pick(row, tosses.reshape(-1).take(missed)))
 
     def _pick(self, row: np.ndarray, toss: np.ndarray) -> np.ndarray:
         """Find the first class whose cumulative probability is above the toss, by bisection."""
@@ -121,7 +121,7 @@ class _Block:
         size = self.classes
         while size > 1:
             half = size // 2
-            low += half * (flat[start + low + half - 1] <= toss)
+            low += half * (flat.take(start + low + (half - 1)) <= toss)
             size -= half
         return low
 
@@ -132,21 +132,23 @@ class _Block:
         away = self.log_probs - mean[:, None]
         size = len(sums)
         claim = probs[each, self.claimed]
-        hit = self.top == self.claimed
         places = (self.groups + self.first[:, None] + np.arange(self.classes)).reshape(-1)
         repeated = np.repeat(weight, self.classes)
         flat = probs.reshape(-1)
         residual = -flat.copy()
         residual[each * self.classes + self.top] += 1.0
-        for target, power, (of_group, of_class, of_cell) in (
-            (sums, 1, (away[each, self.top], residual, hit - claim)),
+        for total, power, (of_group, of_class, of_cell) in (
+            (sums, 1, (self.log_top - mean, residual, self.top_hit - claim)),
             (variance, 2, (np.einsum("ij,ij->i", probs, away**2), flat * (1 - flat), claim * (1 - claim))),
             (fourth, 4, (np.einsum("ij,ij->i", probs, away**4), _fourth_moment(flat), _fourth_moment(claim))),
         ):
             scale = weight**power
-            target += np.bincount(self.group, scale * of_group, minlength=size)
-            target += np.bincount(places, repeated**power * of_class, minlength=size)
-            target += np.bincount(self.cell, scale * of_cell, minlength=size)
+            for place, value in (
+                (self.group, scale * of_group),
+                (places, repeated**power * of_class),
+                (self.cell, scale * of_cell),
+            ):
+                total[:] += np.bincount(place, value, minlength=size)
 
 
 def _fourth_moment(probs: np.ndarray) -> np.ndarray:
