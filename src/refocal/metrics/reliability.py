@@ -87,7 +87,7 @@ def reliability_diagram(
     return ReliabilityDiagram(samples, sums.confidence[used] / samples, sums.correct[used] / samples, low, high)
 
 
-def find_ece_p_value(events: Events, *, resamples: int = RESAMPLES, seed: int = 0) -> float:
+def find_ece_p_value(events: Events, *, resamples: int = RESAMPLES, seed: int | np.random.Generator = 0) -> float:
     """The p-value of ECE among those of labels that are drawn with the confidences as probabilities."""
     sums, hits = _simulate(events, bins=BINS, binning="equal_width", resamples=resamples, seed=seed)
     errors = calibration_error(sums.confidence - np.concatenate([sums.correct[None], hits]), sums.samples, norm="l1")

@@ -171,7 +171,8 @@ def sum_labels(
     """Sum the residuals of the labels, and of labels drawn from the predictions.
 
     If that would take more than 10 million misses, the rows are divided into 64 pieces or more, the labels of each
-    piece are drawn fewer times, and each simulated set of labels is put together from the draws of the pieces.
+    piece are drawn fewer times, and each simulated set of labels is put together from the draws of the pieces. Its sums
+    are scaled to their exact variances.
 
     Args:
         blocks: The rows.
@@ -188,7 +189,7 @@ def sum_labels(
     simulated = np.zeros((resamples, size))
     pooled = resamples * misses > _MOST_MISSES and effective > _MANY_SAMPLES
     draws = min(resamples, max(_FEWEST_DRAWS, int(_MOST_MISSES / misses))) if pooled else resamples
-    base, possible = np.zeros(size), True
+    base, spread, possible = np.zeros(size), np.zeros(size), True
     for rows in _split(blocks, -(-count // _PIECES)) if pooled else blocks:
         block = _Block(rows, groups)
         block.add_base(base, variance, fourth)
@@ -198,12 +199,14 @@ def sum_labels(
             own = np.zeros((draws, size))
             block.add_drawn(own, rng)
             own -= own.mean(axis=0)
-            own *= np.sqrt(draws / (draws - 1))  # the mean of the draws has taken its part of the variance
+            spread += own.var(axis=0)
             simulated += own[rng.integers(draws, size=resamples)]
         else:
             block.add_drawn(simulated, rng)
     observed += base
-    if not pooled:
+    if pooled:  # few draws tell means and variances only roughly, but those are known
+        simulated *= np.sqrt(np.divide(variance, spread, out=np.ones(size), where=spread > 0))
+    else:
         simulated += base
     return LabelSums(observed, simulated, variance, fourth, possible, groups)
 
