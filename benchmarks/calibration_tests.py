@@ -179,7 +179,7 @@ def main() -> None:
         kept[0] += holds
         kept[1] += 1
         seconds += rows[:, -1].sum()
-    lines += ["", f"Limits kept in {kept[0]} of {kept[1]} rows. {seconds / 60:.1f} core-minutes.", ""]
+    lines += ["", f"Limits kept in {kept[0]} of {kept[1]} rows. {seconds / 60:.2f} core-minutes.", ""]
     lines.append("`python benchmarks/calibration_tests.py`, with `--data` for the real networks")
     table = "\n".join(lines) + "\n"
     print(table)

@@ -2,7 +2,7 @@
 
 from refocal.metrics.accumulator import CalibrationAccumulator, CalibrationSummary
 from refocal.metrics.binned import adaptive_ece, ece, mce, top_k_ece
-from refocal.metrics.calibration_tests import CalibrationTest, calibration_test
+from refocal.metrics.calibration_tests import CalibrationTest, CalibrationTestParts, calibration_test
 from refocal.metrics.classwise import classwise_ece, thresholded_ece
 from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
 from refocal.metrics.diagnosis import CalibrationCheck, ClassGap, Diagnosis, RangeGap, diagnose
@@ -28,6 +28,7 @@ __all__ = [
     "CalibrationCheck",
     "CalibrationSummary",
     "CalibrationTest",
+    "CalibrationTestParts",
     "ClassGap",
     "ConfidenceShare",
     "Diagnosis",

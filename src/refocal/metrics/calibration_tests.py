@@ -16,8 +16,10 @@ from refocal.stats import calibrated_sums, omnibus
 from refocal.stats.binning import BINNINGS, Binning, bin_index, bin_sums, dropped_bin
 from refocal.stats.gap_norms import NORMS, GapNorm, calibration_error
 from refocal.stats.label_sums import LabelSums, PredictedRows, sum_labels
-from refocal.stats.omnibus import PartPValues
+from refocal.stats.omnibus import CalibrationTestParts
 from refocal.stats.proper_scores import log_softmax
+
+__all__ = ["CalibrationTest", "CalibrationTestParts", "calibration_test"]
 
 
 class CalibrationTest(NamedTuple):
@@ -33,12 +35,12 @@ class CalibrationTest(NamedTuple):
     value: float
     expected: float
     p_value: float
-    parts: PartPValues
+    parts: CalibrationTestParts
 
     @property
     def strongest(self) -> str:
         """The name of the part with the smallest p-value; the first one if several have it."""
-        return min(zip(self.parts, PartPValues._fields, strict=True), key=lambda pair: pair[0])[1]
+        return min(zip(self.parts, CalibrationTestParts._fields, strict=True), key=lambda pair: pair[0])[1]
 
 
 def calibration_test(

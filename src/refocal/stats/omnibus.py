@@ -22,7 +22,7 @@ _FEW = 0.25  # how much the rarity of the events of a cell counts; see `_deviati
 _TIED = 1e-9
 
 
-class PartPValues(NamedTuple):
+class CalibrationTestParts(NamedTuple):
     """The p-value of each part of an omnibus test of calibration, on its own.
 
     Attributes:
@@ -40,9 +40,9 @@ class PartPValues(NamedTuple):
     cumulative: float
 
 
-# An error that is seen by its own part alone should not be lost among the others. A temperature for each class is the
-# rarest error and has the smallest share.
-_SHARES = np.array(PartPValues(temperature=0.2, frequencies=0.2, classes=0.1, bins=0.25, cumulative=0.25))
+# The shares of the level. The first two parts are optimal for one direction each, and nothing else sees what they see;
+# bins must see any pattern. The others see what is rarer, or find it so clearly that a small share will do.
+_SHARES = np.array(CalibrationTestParts(temperature=0.25, frequencies=0.25, classes=0.05, bins=0.35, cumulative=0.1))
 
 
 def measure_parts(sums: LabelSums, binnings: list[np.ndarray]) -> np.ndarray:
@@ -77,7 +77,7 @@ def measure_parts(sums: LabelSums, binnings: list[np.ndarray]) -> np.ndarray:
     )
 
 
-def rank_parts(statistics: np.ndarray, *, possible: bool) -> tuple[PartPValues, float]:
+def rank_parts(statistics: np.ndarray, *, possible: bool) -> tuple[CalibrationTestParts, float]:
     """The p-values of the parts, and of all together, from statistics (1 + resamples, parts).
 
     An impossible label is evidence against any temperature, so that its p-value is 0.
@@ -87,7 +87,7 @@ def rank_parts(statistics: np.ndarray, *, possible: bool) -> tuple[PartPValues, 
         p_values[0, 0] = 0.0
     combined = calibrated_sums.combine(p_values, _SHARES)
     together = float(_ranks(-np.log(np.maximum(combined, 1e-300)))[0]) if possible else 0.0
-    return PartPValues(*map(float, p_values[0])), together
+    return CalibrationTestParts(*map(float, p_values[0])), together
 
 
 def add_cells(sums: np.ndarray, index: np.ndarray, *, size: int) -> np.ndarray:
