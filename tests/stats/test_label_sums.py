@@ -95,7 +95,7 @@ def test_means_and_covariances_of_drawn_sums():
 
 
 def test_pieces_keep_means_and_variances(monkeypatch):
-    """Labels of pieces that are drawn 32 times each have the same means, variances and correlations."""
+    """Labels of pieces that are drawn 64 times each have the same means, variances and correlations."""
     rows = example(count=2000)
     monkeypatch.setattr(label_sums, "_MOST_MISSES", 1.0)
     monkeypatch.setattr(label_sums, "_MANY_SAMPLES", 100)

@@ -19,7 +19,7 @@ import numpy as np
 _CHUNK_ELEMENTS = 1 << 20
 _MOST_MISSES = 1e7  # in all simulated label sets together; beyond, pieces of the data are simulated less often
 _PIECES = 64
-_FEWEST_DRAWS = 32  # of each piece
+_FEWEST_DRAWS = 64  # of each piece
 _MANY_SAMPLES = 10_000
 
 
