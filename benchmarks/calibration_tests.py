@@ -163,7 +163,9 @@ def main() -> None:
         f"(half as many for {SIZES[-1]:,} samples). "
         "`omnibus` is `metrics.calibration_test`. The others are single tests: ECE with simulated labels, "
         "Spiegelhalter's z, the score test of slope and intercept, chi-square of the class frequencies, chi-square in "
-        "10 bins of equal mass, and the largest cumulative residual; the last two with simulated labels.",
+        "10 bins of equal mass, and the largest cumulative residual; the last two with simulated labels. "
+        "Spiegelhalter's test, the score test and the frequencies have asymptotic p-values, which are wrong for nearly "
+        "certain predictions.",
         "",
         "`against the best`: the power of the omnibus test minus that of the best single test, which differs from row "
         "to row. Bold if it is below -0.05, or if the size of the omnibus test is outside 0.03 to 0.07 by more than "

@@ -15,7 +15,7 @@ from refocal import metrics
 from refocal.stats.calibrated_sums import combine, find_levels
 
 NAMES = ("temperature", "frequencies", "classes", "bins", "cumulative")
-SHARES = np.array([0.25, 0.25, 0.05, 0.35, 0.1])
+SHARES = np.array([0.25, 0.25, 0.05, 0.3, 0.15])
 
 
 def enumerate_p_values(probs, labels, *, weights=None, task="multiclass", bins=15):

@@ -42,7 +42,7 @@ class CalibrationTestParts(NamedTuple):
 
 # The shares of the level. The first two parts are optimal for one direction each, and nothing else sees what they see;
 # bins must see any pattern. The others see what is rarer, or find it so clearly that a small share will do.
-_SHARES = np.array(CalibrationTestParts(temperature=0.25, frequencies=0.25, classes=0.05, bins=0.35, cumulative=0.1))
+_SHARES = np.array(CalibrationTestParts(temperature=0.25, frequencies=0.25, classes=0.05, bins=0.3, cumulative=0.15))
 
 
 def measure_parts(sums: LabelSums, binnings: list[np.ndarray]) -> np.ndarray:
