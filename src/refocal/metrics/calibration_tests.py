@@ -74,7 +74,8 @@ def calibration_test(
     statistic among those of drawn labels. The Cauchy combination test joins the parts, and the p-value is the rank of
     the observed combination. So the test has its level for any number of samples and classes, and with any weights.
 
-    Data with very many uncertain predictions are drawn in pieces; see `refocal.stats.label_sums`.
+    Data with very many uncertain predictions are drawn in pieces, and the level is then approximate; see
+    `refocal.stats.label_sums`.
 
     Args:
         scores: As for `ece`.
