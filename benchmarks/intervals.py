@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from refocal import metrics
+from refocal.metrics.inputs import Events
+from refocal.metrics.reliability import find_ece_p_value
 from refocal.stats.binning import width_index
 
 REPEATS = 200
@@ -52,7 +54,7 @@ def percentile_interval(confidence: np.ndarray, correct: np.ndarray, rng: np.ran
 
 
 def row(name: str, frequency: Callable[[np.ndarray], np.ndarray], count: int) -> str:
-    """Coverage of both intervals, and how often the test of calibration rejects at .05."""
+    """Coverage of both intervals, and how often the test of ECE rejects at .05."""
     many = confidences(np.random.default_rng(99), 4_000_000)
     truth = error_of(width_index(many, bins=15), many - frequency(many))
     covered = plain = rejected = 0
@@ -68,8 +70,7 @@ def row(name: str, frequency: Callable[[np.ndarray], np.ndarray], count: int) ->
         width += (high - low) / REPEATS
         low, high = percentile_interval(confidence, correct, rng)
         plain += low <= truth <= high
-        test = metrics.calibration_test(confidence, correct, task="binary", resamples=RESAMPLES, seed=rng)
-        rejected += test.p_value <= 1 - LEVEL
+        rejected += find_ece_p_value(Events(confidence, correct, None), resamples=RESAMPLES, seed=rng) <= 1 - LEVEL
     return (
         f"| {name} | {count:,} | {truth:.4f} | {covered / REPEATS:.3f} | {width:.4f} | {plain / REPEATS:.3f} | "
         f"{rejected / REPEATS:.3f} |"
@@ -83,11 +84,11 @@ def main() -> None:
     out = parser.parse_args().out
     table = "\n".join(
         [
-            f"# Intervals of level {LEVEL} for ECE, and the test of calibration at {1 - LEVEL:.2f}",
+            f"# Intervals of level {LEVEL} for ECE, and the test of ECE at {1 - LEVEL:.2f}",
             "",
             f"Shares of {REPEATS} samples (standard error .015 at .95), {RESAMPLES} resamples each, 15 bins: "
             "how often the interval covers the true ECE, its mean length, how often the percentile interval of a plain "
-            "bootstrap would, and how often the test of calibration rejects.",
+            "bootstrap would, and how often the test of ECE rejects.",
             "",
             "| confidence is | samples | true ECE | covered | length | percentile bootstrap | rejected |",
             "|---|---|---|---|---|---|---|",

@@ -181,3 +181,55 @@ def loop_prediction_sets(
     return np.array(
         [[score(row, k, each) <= limits[k] + 1e-12 for k in range(classes)] for row, each in zip(new, v, strict=True)]
     )
+
+
+def loop_calibration_statistics(rows: Any, labels: Any, weights: Any, *, binary: bool, bins: int = 15) -> list[float]:
+    """The five statistics of `calibration_test` for rows (N, K) with probabilities above 0."""
+    classes, total = len(rows[0]), sum(weights)
+    claims, hits, tops = [], [], []
+    for row, label in zip(rows, labels, strict=True):
+        tops.append(max(range(classes), key=lambda k, row=row: row[k]))
+        claimed = 1 if binary else tops[-1]
+        claims.append(row[claimed])
+        hits.append(label == claimed)
+
+    def standardize(addends: list[tuple[float, Any, Any]], few: float) -> float:
+        """|sum| / sqrt(variance + few * fourth / variance); an addend has a value, all its values and their chances."""
+        pairs = [pair for _, all_values, chance in addends for pair in zip(all_values, chance, strict=True)]
+        second, fourth = (sum(p * value**power for value, p in pairs) for power in (2, 4))
+        return abs(sum(value for value, _, _ in addends)) / (second + few * fourth / second) ** 0.5 if addends else 0.0
+
+    def score(i: int) -> tuple[float, Any, Any]:
+        logs = [np.log(p) for p in rows[i]]
+        mean = sum(p * log for p, log in zip(rows[i], logs, strict=True))
+        return weights[i] * (logs[labels[i]] - mean), [weights[i] * (log - mean) for log in logs], rows[i]
+
+    def event(i: int, chance: float, came_true: bool) -> tuple[float, Any, Any]:
+        values = [-weights[i] * chance, weights[i] * (1 - chance)]
+        return values[int(came_true)], values, [1 - chance, chance]
+
+    count = range(len(rows))
+    edges = []  # upper ends of bins of equal mass
+    for j in range(1, bins):
+        below = 0.0
+        for i in sorted(count, key=lambda i: claims[i]):
+            below += weights[i]
+            if below >= j * total / bins * (1 - 1e-12):
+                edges.append(claims[i])
+                break
+    mass_bin = [sum(edge < claim for edge in edges) for claim in claims]
+    width_bin = [max(0, int(np.ceil(claim * bins)) - 1) for claim in claims]
+    level = [int((np.log(claim / (1 - claim)) + 16) * 4) for claim in claims]
+    cell = list(zip(level, mass_bin, width_bin, strict=True))
+    own = [event(i, claims[i], hits[i]) for i in count]
+    by_bin = [[own[i] for i in count if index[i] == b] for index in (width_bin, mass_bin) for b in range(bins)]
+    limits = sorted(set(cell))
+    ranges = [[own[i] for i in count if cell[i] <= limit] for limit in limits]
+    ranges += [[own[i] for i in count if cell[i] >= limit] for limit in limits]
+    return [
+        standardize([score(i) for i in count], 0.0),
+        sum(standardize([event(i, rows[i][k], labels[i] == k) for i in count], 1.0) ** 4 for k in range(classes)),
+        sum(standardize([score(i) for i in count if tops[i] == k], 1.0) ** 2 for k in range(classes)),
+        sum(standardize(part, 0.25) ** 2 for part in by_bin),
+        max(standardize(part, 0.25) for part in ranges),
+    ]

@@ -1,4 +1,4 @@
-"""Consistency bands and the calibration test against their distributions."""
+"""Consistency bands and the test of ECE against their distributions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from scipy.stats import binom, kstest
 
 from arrays import draw_calibrated, sharpen
 from refocal import metrics
+from refocal.metrics.inputs import read
+from refocal.metrics.reliability import find_ece_p_value
 
 
 def test_bands_at_constant_confidence_are_binomial_quantiles():
@@ -30,41 +32,34 @@ def test_bands_contain_a_calibrated_model():
     assert 0.90 * total < inside
 
 
-def test_p_values_of_calibrated_models_are_uniform_and_of_others_small():
+def test_p_values_of_ece_are_uniform_for_calibrated_models_and_small_for_others():
     """Kolmogorov-Smirnov test at 1e-3 over calibrated samples, without and with grouped samples."""
     for count, repeats in ((300, 150), (5000, 60)):
         values = [
-            metrics.calibration_test(*draw_calibrated(np.random.default_rng(seed), (count, 3)), resamples=200).p_value
+            find_ece_p_value(top_events(*draw_calibrated(np.random.default_rng(seed), (count, 3))), resamples=200)
             for seed in range(repeats)
         ]
         assert kstest(values, "uniform").pvalue > 1e-3
     probs, labels = draw_calibrated(np.random.default_rng(0), (2000, 3))
-    wrong = metrics.calibration_test(sharpen(probs, power=1.5), labels)
-    assert wrong.p_value == 1 / 1001
-    assert wrong.value == pytest.approx(metrics.ece(sharpen(probs, power=1.5), labels), rel=1e-9)
-    assert wrong.expected < wrong.value / 2
-    assert metrics.calibration_test(np.ones(10), np.ones(10, dtype=int), task="binary").p_value == 1
+    assert find_ece_p_value(top_events(sharpen(probs, power=1.5), labels)) == 1 / 1001
+    assert find_ece_p_value(top_events(np.eye(3), np.arange(3))) == 1
 
 
-def test_weights_seeds_and_conventions():
-    probs, labels = draw_calibrated(np.random.default_rng(1), (500, 3))
-    first = metrics.calibration_test(probs, labels, seed=3)
-    assert metrics.calibration_test(probs, labels, seed=np.random.default_rng(3)) == first
-    assert metrics.calibration_test(probs, labels, seed=4) != first
-    weighted = metrics.calibration_test(probs, labels, sample_weight=np.full(500, 2.0), norm="l2")
-    assert weighted.value == pytest.approx(metrics.ece(probs, labels, norm="l2"), rel=1e-9)
-    for binning in ("guo2017", "mukhoti2020", "torchmetrics"):
-        found = metrics.calibration_test(probs, labels, binning=binning).value
-        assert found == pytest.approx(metrics.ece(probs, labels, binning=binning), rel=1e-9)
-        assert len(metrics.reliability_diagram(probs, labels, binning=binning).samples) <= 16
-    with pytest.raises(ValueError, match="resamples must be at least 100, got 10"):
-        metrics.calibration_test(probs, labels, resamples=10)
-    with pytest.raises(ValueError, match=r"level must lie strictly between 0 and 1, got 1.0"):
-        metrics.reliability_diagram(probs, labels, level=1.0)
+def top_events(probs, labels):
+    return read(probs, labels).all_events()
 
 
 def test_simulated_errors_that_equal_the_observed_one_count():
     """The error of one sample with confidence 1/2 is 1/2 for either label."""
     for label in (0, 1):
-        found = metrics.calibration_test(np.array([0.5]), np.array([label]), task="binary", resamples=100)
-        assert (found.value, found.p_value) == (0.5, 1.0)
+        assert find_ece_p_value(read(np.array([0.5]), np.array([label]), task="binary").all_events()) == 1
+
+
+def test_conventions_and_wrong_arguments():
+    probs, labels = draw_calibrated(np.random.default_rng(1), (500, 3))
+    for binning in ("guo2017", "mukhoti2020", "torchmetrics"):
+        assert len(metrics.reliability_diagram(probs, labels, binning=binning).samples) <= 16
+    with pytest.raises(ValueError, match=r"level must lie strictly between 0 and 1, got 1.0"):
+        metrics.reliability_diagram(probs, labels, level=1.0)
+    with pytest.raises(ValueError, match="resamples must be at least 100, got 10"):
+        metrics.reliability_diagram(probs, labels, resamples=10)

@@ -2,6 +2,7 @@
 
 from refocal.metrics.accumulator import CalibrationAccumulator, CalibrationSummary
 from refocal.metrics.binned import adaptive_ece, ece, mce, top_k_ece
+from refocal.metrics.calibration_tests import CalibrationTest, CalibrationTestParts, calibration_test
 from refocal.metrics.classwise import classwise_ece, thresholded_ece
 from refocal.metrics.decomposition import BrierDecomposition, brier_decomposition
 from refocal.metrics.diagnosis import CalibrationCheck, ClassGap, Diagnosis, RangeGap, diagnose
@@ -17,7 +18,7 @@ from refocal.metrics.means import (
 )
 from refocal.metrics.measure_record import Interval, PairedTest
 from refocal.metrics.ranking import aurc, auroc
-from refocal.metrics.reliability import CalibrationTest, ReliabilityDiagram, calibration_test, reliability_diagram
+from refocal.metrics.reliability import ReliabilityDiagram, reliability_diagram
 from refocal.metrics.smooth_error import smooth_ece
 from refocal.metrics.uncertainty import interval, paired_test
 
@@ -27,6 +28,7 @@ __all__ = [
     "CalibrationCheck",
     "CalibrationSummary",
     "CalibrationTest",
+    "CalibrationTestParts",
     "ClassGap",
     "ConfidenceShare",
     "Diagnosis",

@@ -13,7 +13,7 @@ from refocal import _check
 from refocal._check import Input
 from refocal.metrics.defaults import RESAMPLES
 from refocal.metrics.inputs import ArrayLike, Events, Sample, Task, concatenate_events, read
-from refocal.metrics.reliability import calibration_test
+from refocal.metrics.reliability import find_ece_p_value
 from refocal.stats import calibrated_sums
 from refocal.stats.calibrated_sums import LEVELS, LevelSums
 
@@ -129,10 +129,10 @@ def diagnose(
     "binary": of the frequency of y = 1, of P(y = 1), and of ECE. Holm's method corrects for their number: if the
     probabilities are calibrated, the probability that any test fails is at most 5%.
 
-    The test of ECE is `calibration_test`. The others compare sums of outcome minus probability with their distribution
-    for calibrated probabilities: over all samples, over 2, 4 and 8 groups of samples with similar probabilities, and
-    over nearly certain claims. Tails come from a saddlepoint approximation, and the p-values of the groups are combined
-    by the Cauchy combination test.
+    The test of ECE draws labels with the confidences as probabilities. The others compare sums of outcome minus
+    probability with their distribution for calibrated probabilities: over all samples, over 2, 4 and 8 groups of
+    samples with similar probabilities, and over nearly certain claims. Tails come from a saddlepoint approximation, and
+    the p-values of the groups are combined by the Cauchy combination test.
 
     Args:
         scores: As for `ece`.
@@ -224,13 +224,12 @@ def _test_bins(events: Events, *, level: float) -> float:
 
     The p-value stays valid: if it is below the smallest one of the first simulation, it is that of a second one.
     """
-    data = (events.confidence, events.correct)
-    p_value = calibration_test(*data, sample_weight=events.weights, task="binary").p_value
+    p_value = find_ece_p_value(events)
     smallest = 1 / (RESAMPLES + 1)
     if p_value > smallest or not 0 < level < smallest:
         return p_value
     more = min(int(_SIMULATIONS / level), _MOST_SIMULATIONS)
-    return calibration_test(*data, sample_weight=events.weights, task="binary", resamples=more, seed=1).p_value
+    return find_ece_p_value(events, resamples=more, seed=1)
 
 
 def _check_classes(sample: Sample, confidence: LevelSums, by_class: LevelSums) -> list[CalibrationCheck]:

@@ -1,4 +1,4 @@
-"""Reliability diagrams as numbers, with consistency bands, and a test of calibration."""
+"""Reliability diagrams as numbers, with consistency bands, and a test of ECE."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from refocal import _check
 from refocal._check import Input
 from refocal.metrics.defaults import BINS, LEVEL, RESAMPLES
-from refocal.metrics.inputs import ArrayLike, Sample, Task, read
+from refocal.metrics.inputs import ArrayLike, Events, Task, read
 from refocal.stats.binning import BINNINGS, Binning, Bins, bin_index, dropped_bin
-from refocal.stats.gap_norms import NORMS, GapNorm, calibration_error
+from refocal.stats.gap_norms import calibration_error
 from refocal.stats.resampling import calibrated_hits, group_cells
 
 
@@ -31,14 +31,6 @@ class ReliabilityDiagram(NamedTuple):
     accuracy: np.ndarray
     low: np.ndarray
     high: np.ndarray
-
-
-class CalibrationTest(NamedTuple):
-    """An observed calibration error, its mean for a calibrated model, and the probability of an error as large."""
-
-    value: float
-    expected: float
-    p_value: float
 
 
 def reliability_diagram(
@@ -81,8 +73,11 @@ def reliability_diagram(
     Reference: Brocker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
     """
     level = _check.share(level, "level")
+    _check.count(bins, "bins")
+    _check.one_of(binning, "binning", BINNINGS)
+    _check.count(resamples, "resamples", least=100)
     sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
-    sums, hits = _simulate(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
+    sums, hits = _simulate(sample.all_events(), bins=bins, binning=binning, resamples=resamples, seed=seed)
     used = sums.samples > 0
     drop = dropped_bin(bins=bins, binning=binning)
     if drop is not None:
@@ -92,70 +87,20 @@ def reliability_diagram(
     return ReliabilityDiagram(samples, sums.confidence[used] / samples, sums.correct[used] / samples, low, high)
 
 
-def calibration_test(
-    scores: ArrayLike,
-    labels: ArrayLike,
-    *,
-    bins: int = BINS,
-    binning: Binning = "equal_width",
-    norm: GapNorm = "l1",
-    resamples: int = RESAMPLES,
-    seed: int | np.random.Generator = 0,
-    input: Input = "probs",
-    sample_weight: ArrayLike | None = None,
-    task: Task = "multiclass",
-    ignore_index: int | None = None,
-) -> CalibrationTest:
-    """Test the hypothesis that the top label's confidence is the probability of being right.
-
-    Labels are simulated with the predicted confidences as their probabilities. The test compares the calibration errors
-    of these labels with the observed one (consistency resampling).
-
-    Args:
-        scores: As for `ece`.
-        labels: As for `ece`.
-        bins: As for `ece`.
-        binning: As for `ece`.
-        norm: As for `ece`.
-        resamples: Number of simulated label sets; the smallest p-value is 1 / (resamples + 1).
-        seed: Seed or generator of the simulation.
-        input: Whether `scores` are "logits" or "probs".
-        sample_weight: As for `ece`.
-        task: As for `ece`.
-        ignore_index: As for `ece`.
-
-    Example:
-        >>> import numpy as np
-        >>> rng = np.random.default_rng(1)
-        >>> p = rng.random(1000)
-        >>> calibration_test(p, rng.random(1000) < p, task="binary").p_value > 0.05
-        True
-        >>> calibration_test(p, rng.random(1000) < p**2, task="binary").p_value < 0.01
-        True
-
-    Reference: Brocker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
-    """
-    _check.one_of(norm, "norm", NORMS)
-    sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)
-    sums, hits = _simulate(sample, bins=bins, binning=binning, resamples=resamples, seed=seed)
-    gaps = sums.confidence - np.concatenate([sums.correct[None], hits])
-    drop = dropped_bin(bins=bins, binning=binning)
-    if drop is not None:
-        gaps[:, drop] = 0.0
-    errors = calibration_error(gaps, sums.samples, norm=norm)
+def find_ece_p_value(events: Events, *, resamples: int = RESAMPLES, seed: int | np.random.Generator = 0) -> float:
+    """The p-value of ECE among those of labels that are drawn with the confidences as probabilities."""
+    sums, hits = _simulate(events, bins=BINS, binning="equal_width", resamples=resamples, seed=seed)
+    errors = calibration_error(sums.confidence - np.concatenate([sums.correct[None], hits]), sums.samples, norm="l1")
     # Simulated errors that differ from the observed one by rounding count as equal.
     above = int(np.count_nonzero(errors[1:] >= errors[0] * (1 - 1e-12)))
-    return CalibrationTest(float(errors[0]), float(errors[1:].mean()), (1 + above) / (resamples + 1))
+    return (1 + above) / (resamples + 1)
 
 
 def _simulate(
-    sample: Sample, *, bins: int, binning: Binning, resamples: int, seed: int | np.random.Generator
+    events: Events, *, bins: int, binning: Binning, resamples: int, seed: int | np.random.Generator
 ) -> tuple[Bins, np.ndarray]:
     """Sums over bins, and hits (resamples, bins) of labels simulated with the confidences as probabilities."""
-    _check.count(bins, "bins")
-    _check.one_of(binning, "binning", BINNINGS)
-    _check.count(resamples, "resamples", least=100)
-    confidence, correct, weights = sample.all_events()
+    confidence, correct, weights = events
     index, size = bin_index(confidence, weights, bins=bins, binning=binning)
     cells = group_cells(confidence, correct, weights, index)
     mass = cells.copies * cells.weight
