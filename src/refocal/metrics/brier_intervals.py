@@ -51,6 +51,12 @@ class BrierPartMethod:
 
     def paired_test(self, request: Request, first: ArrayLike, second: ArrayLike) -> PairedTest:
         """Compare the difference of the parts with the differences of their errors."""
+        if self.part == "uncertainty":
+            msg = (
+                "part must not be 'uncertainty' in a paired test: it depends on the labels alone, so it is equal for "
+                "all models; test 'calibration', 'refinement' or 'resolution'"
+            )
+            raise ValueError(msg)
         one, two = (self._errors(each) for each in resample_brier(request, first, second))
         a, b = request.value(first), request.value(second)
         return PairedTest(a, b, two_sided_p_value(a - b, one - two))

@@ -121,8 +121,8 @@ def _class_residuals(
         weight[places] += own
         if exclusive:
             probs[:, number] = events.confidence
-        keep = np.flatnonzero(events.confidence > above)
-        if not own[keep].any():
+        keep = np.flatnonzero((events.confidence > above) & (own > 0))
+        if len(keep) == 0:
             continue
         part = Events(events.confidence[keep], events.correct[keep], None if events.weights is None else own[keep])
         index, size = bin_index(part.confidence, part.weights, bins=bins, binning=binning)
@@ -179,7 +179,7 @@ def smooth_residuals(sample: Sample, *, by_row: bool) -> Gaps:
     """The residuals of `smooth_ece`. The norm finds the bandwidth of each sum, as the measure does."""
     events = sample.all_events()
     bandwidth = smooth_error.find_smooth_error(events).bandwidth
-    widths = np.minimum(1.0, bandwidth * np.geomspace(1 / 6, 6, 12))
+    widths = np.minimum(1.0, bandwidth * np.geomspace(1 / 5, 5, 8))
     levels = int(np.clip(3 / bandwidth, 64, 400))
 
     def norm(places: np.ndarray, mass: np.ndarray) -> NormFunction:

@@ -7,7 +7,6 @@ value are known for each t. The upward bias is part of that distribution, so it 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,8 +16,8 @@ NormFunction = Callable[[np.ndarray], np.ndarray]  # sums (..., L) -> norms (...
 
 _ROUNDING = 1e-12  # a measure up to this size is rounding error
 _TOLERANCE = 1e-9  # relative; simulated values that differ less from the observed one are equal to it
-_HALVINGS = 10
-_STEPS = 12
+_HALVINGS = 6
+_STEPS = 20
 _DOUBLINGS = 40
 
 
@@ -103,7 +102,7 @@ class _Search:
 
         if np.isfinite(known) and excess(self._direction.place(known)) < 0:
             return np.inf
-        return self._direction.truth(_find_zero(excess, self._direction.find_top(lambda t: excess(t) >= 0)))
+        return self._direction.truth(_bracket(excess, self._direction.find_top(lambda t: excess(t) >= 0))[0])
 
     def high(self, value: float, *, tail: float, known: float) -> float:
         """The largest truth that shows the value or less with probability `tail`, or anything below `known`."""
@@ -115,19 +114,18 @@ class _Search:
             return -np.inf
         top = self._direction.find_top(lambda t: excess(t) > 0)
         self.is_exhausted = excess(top) <= 0
-        return self._direction.truth(top if self.is_exhausted else _find_zero(excess, top))
+        return self._direction.truth(top if self.is_exhausted else _bracket(excess, top)[1])
 
 
-def _find_zero(function: Callable[[float], float], high: float) -> float:
-    """Where a rising function of t >= 0 crosses 0, by false position (Illinois); it is positive at `high`."""
+def _bracket(function: Callable[[float], float], high: float) -> tuple[float, float]:
+    """Two places around the zero of a rising function of t >= 0, by false position; it is positive at `high`."""
     low, at_low, at_high = 0.0, function(0.0), function(high)
     if at_low >= 0:
-        return 0.0
-    side = 0
+        return 0.0, 0.0
+    side, halve = 0, False
     for _ in range(_STEPS):
-        middle = (low * at_high - high * at_low) / (at_high - at_low)
-        # A step function has places that false position approaches from one side only.
-        middle = min(max(middle, low + 0.05 * (high - low)), high - 0.05 * (high - low))
+        width = high - low
+        middle = (low + high) / 2 if halve else (low * at_high - high * at_low) / (at_high - at_low)
         found = function(middle)
         if found >= 0:
             high, at_high = middle, found
@@ -137,9 +135,10 @@ def _find_zero(function: Callable[[float], float], high: float) -> float:
             low, at_low = middle, found
             at_high = at_high / 2 if side == -1 else at_high
             side = -1
+        halve = high - low > width / 2  # a step function misleads the straight line
         if high - low < 4e-3 * high:
             break
-    return high
+    return low, high
 
 
 def paired_p_value(first: Evidence, second: Evidence) -> float:
@@ -155,9 +154,11 @@ def paired_p_value(first: Evidence, second: Evidence) -> float:
 
 def _paired_p_value(values: tuple[float, float], directions: tuple[Direction, Direction]) -> float:
     def simulate(truth: float) -> list[np.ndarray]:
+        places = [0.0 if direction.is_zero else direction.place(truth) for direction in directions]
+        # What a direction cannot reach is added.
         return [
-            truth + direction.simulate(0.0) if direction.is_zero else direction.simulate(direction.place(truth))
-            for direction in directions
+            direction.simulate(place) + truth - direction.truth(place)
+            for direction, place in zip(directions, places, strict=True)
         ]
 
     def is_large(truth: float) -> bool:
