@@ -579,7 +579,9 @@ def test_sums_of_many_rows_agree_with_those_of_few(monkeypatch):
     drawn = {}
     for many in (10**6, 0):
         monkeypatch.setattr(resampling, "_MANY_CELLS", many)
-        parts = resampling.bootstrap_sums(both, resamples=4000, rng=np.random.default_rng(4))
+        parts = resampling.bootstrap_sums(
+            [gaps.residuals for gaps in both], both[0].weight, resamples=4000, rng=np.random.default_rng(4)
+        )
         drawn[many] = np.cov(np.concatenate(parts, axis=1).T)
     scale = np.sqrt(np.diag(drawn[0]))
     correlations = [drawn[many] / np.outer(scale, scale) for many in drawn]

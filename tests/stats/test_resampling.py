@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from scipy.stats import poisson
 
 from refocal.stats import resampling
-from refocal.stats.resampling import Cells, Gaps, bootstrap_sums, calibrated_hits, class_hits, draw_counts, group_cells
+from refocal.stats.resampling import Cells, bootstrap_sums, calibrated_hits, class_hits, draw_counts, group_cells
 
 RESAMPLES = 4000
 
@@ -54,11 +54,9 @@ def test_bootstrap_of_weighted_means(many, monkeypatch):
     monkeypatch.setattr(resampling, "_MANY_CELLS", many)
     rng = np.random.default_rng(1)
     weight = rng.uniform(0.5, 2, 400)
-    several = [
-        Gaps(None, None, np.abs, csr_array(rng.normal(2, 1, (400, size)) * weight[:, None]), weight) for size in (3, 2)
-    ]
-    found = bootstrap_sums(several, resamples=RESAMPLES, rng=rng)
-    residuals = np.concatenate([gaps.residuals.toarray() for gaps in several], axis=1)
+    several = [csr_array(rng.normal(2, 1, (400, size)) * weight[:, None]) for size in (3, 2)]
+    found = bootstrap_sums(several, weight, resamples=RESAMPLES, rng=rng)
+    residuals = np.concatenate([each.toarray() for each in several], axis=1)
     center = residuals.sum(axis=0) / weight.sum()
     away = residuals - np.outer(weight, center)
     covariance = away.T @ away / weight.sum() ** 2

@@ -30,11 +30,11 @@ def test_moments_of_labels_with_a_gap(weighted, gap):
     found = SumSimulator(columns, hits, rng=rng).draw(np.full(4, gap))
     mean = (columns.claim / columns.weight)[column]
     frequency = claim * (1 - gap / mean) if gap >= 0 else 1 - (1 - claim) * (1 + gap / (1 - mean))
-    np.testing.assert_allclose(np.bincount(column, weights=weight * (claim - frequency)), gap * columns.weight, atol=1e-12)
-    variance = np.bincount(column, weights=weight**2 * frequency * (1 - frequency))
-    np.testing.assert_array_less(
-        np.abs(found.mean(axis=0) - gap * columns.weight), 5 * np.sqrt(variance / RESAMPLES)
+    np.testing.assert_allclose(
+        np.bincount(column, weights=weight * (claim - frequency)), gap * columns.weight, atol=1e-12
     )
+    variance = np.bincount(column, weights=weight**2 * frequency * (1 - frequency))
+    np.testing.assert_array_less(np.abs(found.mean(axis=0) - gap * columns.weight), 5 * np.sqrt(variance / RESAMPLES))
     np.testing.assert_allclose(found.var(axis=0), variance, rtol=0.15)
 
 
@@ -43,7 +43,9 @@ def test_gaps_end_where_frequencies_do():
     *_, columns, hits = made(rng, weighted=False)
     simulator = SumSimulator(columns, hits, rng=rng)
     np.testing.assert_allclose(simulator.draw(np.full(4, 9.0)), np.tile(columns.claim, (RESAMPLES, 1)))
-    np.testing.assert_allclose(simulator.draw(np.full(4, -9.0)), np.tile(columns.claim - columns.weight, (RESAMPLES, 1)))
+    np.testing.assert_allclose(
+        simulator.draw(np.full(4, -9.0)), np.tile(columns.claim - columns.weight, (RESAMPLES, 1))
+    )
 
 
 def test_columns_keep_the_order_of_others():

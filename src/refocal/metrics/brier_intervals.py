@@ -134,9 +134,7 @@ def resample_brier(request: Request, *predictions: ArrayLike) -> list[BrierResam
     samples = [request.read(scores) for scores in predictions]
     prepared = [_prepare(sample, task=request.common["task"]) for sample in samples]
     weight = prepared[0][1][0].sum(axis=1)
-    counts = np.concatenate(
-        list(draw_counts(weight, resamples=request.resamples, rng=request.rng))
-    )
+    counts = np.concatenate(list(draw_counts(weight, resamples=request.resamples, rng=request.rng)))
     result = []
     for cells, rows in prepared:
         shape = (request.resamples, *cells.mass.shape)

@@ -1,4 +1,4 @@
-"""Intervals and tests for calibration errors, which noise biases upward, by inverting bootstrap tests."""
+"""Intervals and tests for calibration errors, which noise biases upward, by inverting simulated tests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from refocal.stats.kernel_sums import laplacian_vector_products
 from refocal.stats.resampling import Gaps, bootstrap_sums, draw_counts
 from refocal.stats.simulated_sums import SumSimulator
 
-
 EvidenceFunction = Callable[..., list[Evidence]]  # (request, *scores) -> the evidence of each, resampled together
 
 
 @dataclass(frozen=True)
 class NormMethod:
-    """Inverted bootstrap tests.
+    """Inverted tests.
 
     Attributes:
         evidence: From a request and the scores of one or two models to their evidence.
@@ -50,7 +49,9 @@ def residual_evidence(residuals: Callable[..., Gaps]) -> EvidenceFunction:
         every = [residuals(request.read(scores), by_row=several, **request.settings) for scores in predictions]
         alike: Sequence[np.ndarray | None] = [None]
         if several or every[0].depends:
-            alike = bootstrap_sums(every, resamples=request.resamples, rng=request.rng)
+            alike = bootstrap_sums(
+                [gaps.residuals for gaps in every], every[0].weight, resamples=request.resamples, rng=request.rng
+            )
         seed = request.rng.integers(1 << 63)  # equal models get equal noise
         return [
             _gap_evidence(gaps, like, request.resamples, np.random.default_rng(seed))
@@ -65,7 +66,7 @@ def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.r
 
     Three directions are tried: all observed gaps; only those beyond two standard errors, since the rest may be noise;
     and the observed gaps moved toward their common mean by the share of noise in their differences, since the same gap
-    everywhere looks uneven, too. If no gap needs to be real, all claims may be too large, or too small, by the same gap.
+    everywhere looks uneven, too. If no gap needs to be real, all claims may be off by the same gap.
     """
     columns = gaps.columns
     hits = gaps.draw_hits(resamples, rng)

@@ -97,9 +97,7 @@ def thresholded_residuals(
 ) -> Gaps:
     """The residuals of `thresholded_ece`."""
     above = _check.share(threshold, "threshold")
-    return _class_residuals(
-        sample, by_row=by_row, bins=bins, binning=binning, norm="l1", reduction="mean", above=above
-    )
+    return _class_residuals(sample, by_row=by_row, bins=bins, binning=binning, norm="l1", reduction="mean", above=above)
 
 
 def _class_residuals(
@@ -108,7 +106,7 @@ def _class_residuals(
     """One column for each bin of each class that has probabilities above the threshold."""
     check_bins(bins, binning, norm)
     exclusive = sample.classes > 1  # exactly one class of a row comes true
-    rows, width = (np.count_nonzero(sample.counts()), sample.classes) if exclusive else sample.shape[:2]
+    rows, width = (int(np.count_nonzero(sample.counts())), sample.classes) if exclusive else sample.shape[:2]
     weight = np.zeros(rows)
     residuals = ResidualColumns(rows, width) if by_row or not exclusive else None
     classes: list[ColumnSums] = []

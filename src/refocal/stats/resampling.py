@@ -2,7 +2,7 @@
 
 A calibration error is a norm of sums D over samples, with D_b the sum of the residuals in bin b. Noise makes the norm
 too large on average, so neither the error nor the percentiles of its bootstrap are centered at the truth. This module
-returns the noise itself: bootstrap sums minus observed sums. `inverted_tests` turns it into limits.
+draws the sums of a calibrated model and bootstrap sums. `inverted_tests` turns them into limits.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Gaps(NamedTuple):
     columns: ColumnSums
     draw_hits: HitFunction  # the weights of the hits of a calibrated model, (resamples, M); weights add up to 1
     norm: NormFunction  # (..., M) -> (...)
-    residuals: SparseMatrix | None = None  # (N, M) weighted residuals of each row
-    weight: np.ndarray | None = None  # (N,)
+    residuals: SparseMatrix = None  # (N, M) weighted residuals of each row, or None
+    weight: np.ndarray = np.zeros(0)  # (N,)
     depends: bool = False  # whether columns depend on each other in a way that `draw_hits` does not know
     groups: int = 1  # equally long groups of columns, each with all claims
     blocks: np.ndarray | None = None  # (M,) groups of neighboring columns whose gaps are taken to be equal
@@ -114,33 +114,37 @@ class ResidualColumns:
         return scipy.sparse.csc_array((self._values[:used], self._rows[:used], ends), shape=self._shape)
 
 
-def bootstrap_sums(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Bootstrap means of the residuals of each row, (resamples, M) each, with the same resamples for all `several`.
+def bootstrap_sums(
+    several: list[SparseMatrix], weight: np.ndarray, *, resamples: int, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Bootstrap means of weighted residuals, (resamples, M) each, with the same resamples for all `several`.
 
     In a resample each row occurs Poisson(1) times (Hanley, MacGibbon 2006). Sums over very many rows are Gaussian and
     are drawn directly.
+
+    Args:
+        several: Residuals times weights of each row, (N, M) each.
+        weight: (N,).
+        resamples: Number of resamples.
+        rng: Generator.
     """
-    weight = several[0].weight
     if len(weight) > _MANY_CELLS and _effective(np.ones(len(weight)), weight) > _MANY_CELLS:
-        return _gaussian_sums(several, resamples=resamples, rng=rng)
+        return _gaussian_sums(several, weight, resamples=resamples, rng=rng)
     parts: list[list[np.ndarray]] = [[] for _ in several]
     for counts in draw_counts(weight, resamples=resamples, rng=rng):
         total = (counts @ weight)[:, None]
-        for part, gaps in zip(parts, several, strict=True):
-            part.append((gaps.residuals.T @ counts.T).T / total)
+        for part, residuals in zip(parts, several, strict=True):
+            part.append((residuals.T @ counts.T).T / total)
     return [np.concatenate(part) for part in parts]
 
 
-def _gaussian_sums(several: list[Gaps], *, resamples: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _gaussian_sums(
+    several: list[SparseMatrix], weight: np.ndarray, *, resamples: int, rng: np.random.Generator
+) -> list[np.ndarray]:
     """Gaussian sums with the covariance of resampled means: the sum of (r - c w)(r - c w)^T, c the observed mean."""
-    weight = several[0].weight
     total = float(weight.sum())
     # This matrix may be the largest object in memory, so it is not copied.
-    residuals = (
-        several[0].residuals
-        if len(several) == 1
-        else scipy.sparse.hstack([gaps.residuals for gaps in several], format="csr")
-    )
+    residuals = several[0] if len(several) == 1 else scipy.sparse.hstack(several, format="csr")
     center = residuals.sum(axis=0) / total
     width = -(-residuals.shape[1] // _SQUARE_PARTS)
     parts = (residuals[:, start : start + width] for start in range(0, residuals.shape[1], width))
@@ -148,8 +152,7 @@ def _gaussian_sums(several: list[Gaps], *, resamples: int, rng: np.random.Genera
     shift = np.outer(residuals.T @ weight, center)
     covariance = (squares - shift - shift.T + float(weight @ weight) * np.outer(center, center)) / total**2
     gaussian = rng.multivariate_normal(center, covariance, size=resamples, method="eigh")
-    edges = np.cumsum([gaps.residuals.shape[1] for gaps in several])[:-1]
-    return np.split(gaussian, edges, axis=1)
+    return np.split(gaussian, np.cumsum([each.shape[1] for each in several])[:-1], axis=1)
 
 
 def resample_counts(weight: np.ndarray, *, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:

@@ -79,7 +79,9 @@ class SumSimulator:
         self._order = None if like is None else np.argsort(like, axis=0, kind="stable")
         self._hits = hits
         self._seed = int(rng.integers(1 << 63))
-        self._step = np.divide(columns.square, columns.weight, out=np.ones_like(columns.weight), where=columns.weight > 0)
+        self._step = np.divide(
+            columns.square, columns.weight, out=np.ones_like(columns.weight), where=columns.weight > 0
+        )
         counts = hits / self._step
         mass = rng.poisson(columns.weight / self._step, hits.shape).reshape(len(hits), groups, -1)
         mass = mass * self._step.reshape(groups, -1)
