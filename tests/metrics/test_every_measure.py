@@ -19,7 +19,6 @@ from refocal.metrics.registry import MEASURES as RECORDS
 from refocal.metrics.registry import find_measure
 from refocal.stats.inverted_tests import two_sided_p_value
 from refocal.stats.isotonic import calibration_part
-from refocal.stats.resampling import observed_sums
 
 NEEDED = {"top_k_ece": {"k": 2}, "focal_score": {"gamma": 2.0}}
 MEASURES = [
@@ -106,9 +105,9 @@ RESIDUALS = {
 }
 
 
-def build_residuals(measure, scores, labels, settings, *, compress, **common):
+def build_residuals(measure, scores, labels, settings, *, by_row, **common):
     complete = find_measure(measure).complete_settings(settings)
-    return RESIDUALS[measure](read(scores, labels, **common), compress=compress, **complete)
+    return RESIDUALS[measure](read(scores, labels, **common), by_row=by_row, **complete)
 
 
 def test_every_norm_is_tested_here():
@@ -127,7 +126,7 @@ def test_every_measure_has_a_record():
 def test_intervals_start_from_the_measure_itself(measure, weighted, input):
     """The norm of the summed residuals is the measure, for its defaults and its settings, with the right bound.
 
-    The residuals of a kernel lie on a grid and include the pair of each sample with itself.
+    A smooth or kernel error is a sum over levels of confidence, which include the pair of each sample with itself.
     """
     probs, labels = sample()
     probs[:3] = [[1, 0, 0, 0], [0.01, 0.01, 0.01, 0.97], [0.25, 0.25, 0.25, 0.25]]
@@ -135,23 +134,14 @@ def test_intervals_start_from_the_measure_itself(measure, weighted, input):
     weights = np.random.default_rng(3).random(300) if weighted else None
     common = {"input": input, "sample_weight": weights}
     for settings in SETTINGS[measure]:
-        for compress in (True, False):
-            gaps = build_residuals(measure, scores, labels, settings, compress=compress, **common)
-            found = float(gaps.norm(observed_sums(gaps))) ** gaps.power
-            biased = {**settings, "unbiased": False} if "unbiased" in settings else settings
-            expected = measure(scores, labels, **common, **biased) ** gaps.power
-            coarse = measure in (metrics.smooth_ece, metrics.kernel_calibration_error)
-            assert found == pytest.approx(expected, rel=5e-3 if coarse else 1e-9), settings
-            assert gaps.most == (4.0 if settings.get("reduction") == "sum" else 1.0)
-
-
-def test_many_samples_are_grouped_without_changing_the_error():
-    probs, labels = sample(5000)
-    for measure in (metrics.ece, metrics.adaptive_ece, metrics.smooth_ece, metrics.kernel_calibration_error):
-        grouped, apart = (build_residuals(measure, probs, labels, {}, compress=compress) for compress in (True, False))
-        assert grouped.residuals.shape[0] < apart.residuals.shape[0] == 5000
-        found = [float(gaps.norm(observed_sums(gaps))) for gaps in (grouped, apart)]
-        assert found[0] == pytest.approx(found[1], rel=1e-4)  # levels of confidence are 1/2048 wide
+        gaps = build_residuals(measure, scores, labels, settings, by_row=True, **common)
+        biased = {**settings, "unbiased": False} if "unbiased" in settings else settings
+        expected = measure(scores, labels, **common, **biased) ** gaps.power
+        coarse = measure in (metrics.smooth_ece, metrics.kernel_calibration_error)
+        for sums in (gaps.columns.residual, gaps.residuals.sum(axis=0) / gaps.weight.sum()):
+            found = float(gaps.norm(sums)) ** gaps.power
+            assert found == pytest.approx(expected, rel=5e-2 if coarse else 1e-9), settings
+        assert gaps.most == (4.0 if settings.get("reduction") == "sum" else 1.0)
 
 
 @pytest.mark.parametrize("power", [1, 2])
@@ -166,7 +156,7 @@ def test_a_quadratic_form_along_a_direction(power):
         moved = t * w + noise
         expected = np.sqrt(np.einsum("ij,jk,ik->i", moved, form, moved)) ** power
         np.testing.assert_allclose(direction.simulate(t), expected, rtol=1e-9)
-    assert direction.size == pytest.approx(np.sqrt(w @ form @ w) ** power)
+    assert direction.truth(1.0) == pytest.approx(np.sqrt(w @ form @ w) ** power)
     rounded = _quadratic_direction(1.0, np.array([-1.0]), np.array([1.0 - 1e-16]), power=power)
     assert rounded.simulate(1.0) == pytest.approx(0, abs=1e-7)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from scipy.stats import poisson
 
 from refocal.stats import resampling
-from refocal.stats.resampling import Cells, Gaps, calibrated_hits, draw_counts, group_cells, noise, observed_sums
+from refocal.stats.resampling import Cells, bootstrap_sums, calibrated_hits, class_hits, draw_counts, group_cells
 
 RESAMPLES = 4000
 
@@ -48,53 +49,61 @@ def test_hits_are_not_gaussian_if_one_of_many_samples_dominates(monkeypatch):
 
 
 @pytest.mark.parametrize("many", [10**9, 30], ids=["each", "Gaussian"])
-@pytest.mark.parametrize("repeated", [False, True])
-def test_noise_of_weighted_means(many, repeated, monkeypatch):
+def test_bootstrap_of_weighted_means(many, monkeypatch):
     """A ratio of resampled sums has the covariance of sum (r - c w) / total, with c the observed mean."""
     monkeypatch.setattr(resampling, "_MANY_CELLS", many)
     rng = np.random.default_rng(1)
-    copies = rng.integers(1, 9, 400).astype(float) if repeated else np.ones(400)
     weight = rng.uniform(0.5, 2, 400)
-    several = [
-        Gaps(csr_array(rng.normal(2, 1, (400, size)) * weight[:, None]), weight, copies, np.abs) for size in (3, 2)
-    ]
-    found = noise(several, resamples=RESAMPLES, rng=rng)
-    residuals = np.concatenate([gaps.residuals.toarray() for gaps in several], axis=1)
-    total = copies @ weight
-    center = copies @ residuals / total
-    np.testing.assert_allclose(np.concatenate([observed_sums(gaps) for gaps in several]), center, rtol=1e-12)
+    several = [csr_array(rng.normal(2, 1, (400, size)) * weight[:, None]) for size in (3, 2)]
+    found = bootstrap_sums(several, weight, resamples=RESAMPLES, rng=rng)
+    residuals = np.concatenate([each.toarray() for each in several], axis=1)
+    center = residuals.sum(axis=0) / weight.sum()
     away = residuals - np.outer(weight, center)
-    covariance = (away * copies[:, None]).T @ away / total**2
+    covariance = away.T @ away / weight.sum() ** 2
     joined = np.concatenate(found, axis=1)
     assert [part.shape for part in found] == [(RESAMPLES, 3), (RESAMPLES, 2)]
     # The ratio has a bias of order 1 / n, which is below its standard error here.
-    close(joined, np.zeros(5), np.diag(covariance))
+    close(joined, center, np.diag(covariance))
     scale = np.sqrt(np.diag(covariance))
     np.testing.assert_allclose(np.cov(joined.T) / np.outer(scale, scale), covariance / np.outer(scale, scale), atol=0.1)
 
 
-@pytest.mark.parametrize("copies", [[1.0, 5.0, 20.0], [3.0, 5.0, 20.0], [2.0, 2.0, 2.0]])
-def test_samples_are_drawn_in_proportion_to_their_copies(copies):
-    copies = np.array(copies)
-    found = np.concatenate(list(draw_counts(copies, np.ones(3), resamples=RESAMPLES, rng=np.random.default_rng(2))))
-    assert len(found) == RESAMPLES
-    close(found, copies, copies)
-    ones = np.concatenate(
-        list(draw_counts(np.ones(50), np.ones(50), resamples=RESAMPLES, rng=np.random.default_rng(3)))
-    )
-    close(ones, np.ones(50), np.ones(50))
+def test_hits_of_calibrated_classes():
+    """Each class of each row is the label with its probability; exactly one class of a row is."""
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(3), 40)
+    column = rng.integers(0, 5, (40, 3))
+    weight = rng.uniform(0.5, 2, 40)
+    found = class_hits(probs, column, weight, size=5, resamples=RESAMPLES, rng=rng)
+    one_hot = column[:, :, None] == np.arange(5)
+    in_column = np.sum(probs[:, :, None] * one_hot, axis=1)  # of the label of each row, (40, 5)
+    close(found, weight @ in_column, weight**2 @ (in_column * (1 - in_column)))
+    np.testing.assert_allclose(found.sum(axis=1), weight.sum(), rtol=1e-12)
+    # Classes without a column (here: number 4) do not count.
+    fewer = class_hits(probs, column, weight, size=4, resamples=10, rng=rng)
+    assert fewer.shape == (10, 4)
+
+
+def test_counts_are_poisson():
+    """Mean, variance and shares of counts with mean 1, over 400,000 draws (5 standard errors)."""
+    drawn = np.concatenate(list(draw_counts(np.ones(100), resamples=RESAMPLES, rng=np.random.default_rng(2))))
+    assert drawn.shape == (RESAMPLES, 100)
+    close(drawn, np.ones(100), np.ones(100))
+    shares = np.bincount(drawn.ravel().astype(int))[:5] / drawn.size
+    expected = poisson.pmf(np.arange(5), 1)
+    np.testing.assert_array_less(np.abs(shares - expected), 5 * np.sqrt(expected / drawn.size))
 
 
 def test_an_empty_resample_is_replaced_by_the_sample():
-    drawn = np.concatenate(list(draw_counts(np.ones(1), np.full(1, 3.0), resamples=500, rng=np.random.default_rng(0))))
+    drawn = np.concatenate(list(draw_counts(np.full(1, 3.0), resamples=500, rng=np.random.default_rng(0))))
     assert drawn.min() == 1
 
 
 def test_chunks_add_up_to_all_resamples(monkeypatch):
     monkeypatch.setattr(resampling, "_CHUNK_ELEMENTS", 100)
-    found = [len(part) for part in draw_counts(np.ones(30), np.ones(30), resamples=10, rng=np.random.default_rng(0))]
+    found = [len(part) for part in draw_counts(np.ones(30), resamples=10, rng=np.random.default_rng(0))]
     assert found == [3, 3, 3, 1]
-    wide = [len(part) for part in draw_counts(np.ones(300), np.ones(300), resamples=3, rng=np.random.default_rng(0))]
+    wide = [len(part) for part in draw_counts(np.ones(300), resamples=3, rng=np.random.default_rng(0))]
     assert wide == [1, 1, 1]
 
 

@@ -18,9 +18,8 @@ from refocal.metrics.classwise import class_columns
 from refocal.metrics.decomposition import BrierDecomposition
 from refocal.metrics.inputs import ArrayLike, Events, Sample, Task
 from refocal.metrics.measure_record import Interval, PairedTest, Part, Request
-from refocal.metrics.norm_intervals import Evidence
 from refocal.stats.binning import mass_edges
-from refocal.stats.inverted_tests import Direction, crossing, two_sided_p_value
+from refocal.stats.inverted_tests import Direction, Evidence, bisect, two_sided_p_value
 from refocal.stats.isotonic import brier_parts, calibration_part, isotonic_rows
 from refocal.stats.resampling import draw_counts
 
@@ -52,6 +51,12 @@ class BrierPartMethod:
 
     def paired_test(self, request: Request, first: ArrayLike, second: ArrayLike) -> PairedTest:
         """Compare the difference of the parts with the differences of their errors."""
+        if self.part == "uncertainty":
+            msg = (
+                "part must not be 'uncertainty' in a paired test: it depends on the labels alone, so it is equal for "
+                "all models; test 'calibration', 'refinement' or 'resolution'"
+            )
+            raise ValueError(msg)
         one, two = (self._errors(each) for each in resample_brier(request, first, second))
         a, b = request.value(first), request.value(second)
         return PairedTest(a, b, two_sided_p_value(a - b, one - two))
@@ -63,7 +68,7 @@ class BrierPartMethod:
 def brier_evidence(request: Request, *predictions: ArrayLike) -> list[Evidence]:
     """The evidence of the calibration part."""
     return [
-        Evidence(each.value, each.directions(), most=min(2.0, each.classes))
+        Evidence(each.value, each.directions(), [], most=min(2.0, each.classes))
         for each in resample_brier(request, *predictions)
     ]
 
@@ -87,7 +92,7 @@ class BrierResamples(NamedTuple):
     def directions(self) -> list[Direction]:
         """Where the true calibration part may lie."""
         size = float(self.truth(1.0, calibration_part))
-        return [Direction(size, lambda t: self.simulate(t, calibration_part), power=2)]
+        return [Direction(lambda t: size * t**2, lambda t: self.simulate(t, calibration_part))]
 
     def truth(self, t: float, parts: _PartsFunction) -> np.ndarray:
         """The true parts (5,), or one part (), if pi_t is the truth."""
@@ -110,10 +115,10 @@ class BrierResamples(NamedTuple):
     def errors(self) -> np.ndarray:
         """The differences of simulated parts from the true ones, at the most likely t, (5, R)."""
 
-        def mean(t: float) -> float:
-            return float(np.mean(self.simulate(t, calibration_part)))
+        def is_large(t: float) -> bool:
+            return bool(np.mean(self.simulate(t, calibration_part)) >= self.value)
 
-        likeliest = 0.0 if mean(0.0) >= self.value else crossing(mean, self.value, 0.0, 1.0, halvings=6)
+        likeliest = 0.0 if is_large(0.0) else bisect(is_large, 1.0, halvings=6)
         return self.simulate(likeliest, brier_parts) - self.truth(likeliest, brier_parts)[:, None]
 
     def _move(self, t: float) -> np.ndarray:
@@ -129,9 +134,7 @@ def resample_brier(request: Request, *predictions: ArrayLike) -> list[BrierResam
     samples = [request.read(scores) for scores in predictions]
     prepared = [_prepare(sample, task=request.common["task"]) for sample in samples]
     weight = prepared[0][1][0].sum(axis=1)
-    counts = np.concatenate(
-        list(draw_counts(np.ones(len(weight)), weight, resamples=request.resamples, rng=request.rng))
-    )
+    counts = np.concatenate(list(draw_counts(weight, resamples=request.resamples, rng=request.rng)))
     result = []
     for cells, rows in prepared:
         shape = (request.resamples, *cells.mass.shape)

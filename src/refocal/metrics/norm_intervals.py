@@ -1,10 +1,9 @@
-"""Intervals and tests for calibration errors, which noise biases upward, by inverting bootstrap tests."""
+"""Intervals and tests for calibration errors, which noise biases upward, by inverting simulated tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,25 +12,17 @@ from refocal.metrics.inputs import ArrayLike, Sample
 from refocal.metrics.kernel_error import row_residuals, weight_shares
 from refocal.metrics.measure_record import Interval, PairedTest, Request
 from refocal.metrics.residuals import kernel_residuals
-from refocal.stats.inverted_tests import Direction, limits, norm_directions, paired_null, two_sided_p_value
+from refocal.stats.inverted_tests import Direction, Evidence, limits, paired_p_value
 from refocal.stats.kernel_sums import laplacian_vector_products
-from refocal.stats.resampling import Gaps, draw_counts, noise, observed_sums
-
-
-class Evidence(NamedTuple):
-    """The observed measure with its bias, where the truth may lie, and the largest possible measure."""
-
-    value: float
-    directions: list[Direction]
-    most: float
-
+from refocal.stats.resampling import Gaps, bootstrap_sums, draw_counts
+from refocal.stats.simulated_sums import SumSimulator
 
 EvidenceFunction = Callable[..., list[Evidence]]  # (request, *scores) -> the evidence of each, resampled together
 
 
 @dataclass(frozen=True)
 class NormMethod:
-    """Inverted bootstrap tests.
+    """Inverted tests.
 
     Attributes:
         evidence: From a request and the scores of one or two models to their evidence.
@@ -42,14 +33,11 @@ class NormMethod:
     def interval(self, request: Request, scores: ArrayLike, *, level: float) -> Interval:
         """The measure with the truths that are not too unlikely, given the observed value."""
         (evidence,) = self.evidence(request, scores)
-        low, high = limits(evidence.value, evidence.directions, level=level, most=evidence.most)
-        return Interval(request.value(scores), low, high)
+        return Interval(request.value(scores), *limits(evidence, level=level))
 
     def paired_test(self, request: Request, first: ArrayLike, second: ArrayLike) -> PairedTest:
         """Compare the difference with that of two equally miscalibrated models with the same noise."""
-        one, two = self.evidence(request, first, second)
-        null = paired_null((one.value, two.value), (one.directions[0], two.directions[0]))
-        p_value = two_sided_p_value(one.value - two.value, null)
+        p_value = paired_p_value(*self.evidence(request, first, second))
         return PairedTest(request.value(first), request.value(second), p_value)
 
 
@@ -57,16 +45,82 @@ def residual_evidence(residuals: Callable[..., Gaps]) -> EvidenceFunction:
     """The evidence of a measure that is a norm of summed residuals; see `refocal.metrics.residuals`."""
 
     def evidence(request: Request, *predictions: ArrayLike) -> list[Evidence]:
-        compress = len(predictions) == 1  # two models are resampled sample by sample
-        several = [residuals(request.read(scores), compress=compress, **request.settings) for scores in predictions]
-        result = []
-        for gaps, deviations in zip(several, noise(several, resamples=request.resamples, rng=request.rng), strict=True):
-            center = observed_sums(gaps)
-            directions = norm_directions(center, deviations, norm=gaps.norm, power=gaps.power)
-            result.append(Evidence(float(gaps.norm(center)) ** gaps.power, directions, gaps.most))
-        return result
+        several = len(predictions) > 1
+        every = [residuals(request.read(scores), by_row=several, **request.settings) for scores in predictions]
+        alike: Sequence[np.ndarray | None] = [None]
+        if several or every[0].depends:
+            alike = bootstrap_sums(
+                [gaps.residuals for gaps in every], every[0].weight, resamples=request.resamples, rng=request.rng
+            )
+        seed = request.rng.integers(1 << 63)  # equal models get equal noise
+        return [
+            _gap_evidence(gaps, like, request.resamples, np.random.default_rng(seed))
+            for gaps, like in zip(every, alike, strict=True)
+        ]
 
     return evidence
+
+
+def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.random.Generator) -> Evidence:
+    """The size of the bias depends on where the true gaps are, which is unknown.
+
+    Three directions are tried: all observed gaps; only those beyond two standard errors, since the rest may be noise;
+    and the observed gaps moved toward their common mean by the share of noise in their differences, since the same gap
+    everywhere looks uneven, too. If no gap needs to be real, all claims may be off by the same gap.
+    """
+    columns = gaps.columns
+    hits = gaps.draw_hits(resamples, rng)
+    simulator = SumSimulator(columns, hits, rng=rng, like=like, groups=gaps.groups, mass_share=gaps.mass_share)
+    observed, common, errors = _block_gaps(gaps)
+    clear = np.where(errors > 2, observed, 0.0)
+    if not clear.any():
+        clear = np.where(errors == errors.max(), observed, 0.0)
+
+    def error(sums: np.ndarray) -> np.ndarray:
+        return gaps.norm(sums) ** gaps.power
+
+    def direction(gap: np.ndarray) -> Direction:
+        def truth(t: float) -> float:
+            return float(error(columns.weight * columns.bound(t * gap)))
+
+        def simulate(t: float) -> np.ndarray:
+            # The noise of the labels causes the bias; the noise of the rows moves the truth.
+            rows = error(simulator.draw_truth(t * gap)) - truth(t) if t > 0 else 0.0
+            return np.maximum(0.0, error(simulator.draw(t * gap)) + rows)
+
+        return Direction(truth, simulate)
+
+    everywhere = np.ones(len(observed))
+    return Evidence(
+        float(error(columns.residual)),
+        [direction(observed), direction(clear), direction(common)],
+        [direction(everywhere), direction(-everywhere)],
+        gaps.most,
+    )
+
+
+def _block_gaps(gaps: Gaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The gap of the block of each column, the same moved toward the mean, and its number of standard errors, (M,)."""
+    columns = gaps.columns
+    blocks = np.arange(len(columns.weight)) if gaps.blocks is None else gaps.blocks
+    pools = np.zeros(len(blocks), dtype=np.intp) if gaps.pools is None else gaps.pools
+
+    def add(part: np.ndarray, index: np.ndarray) -> np.ndarray:
+        return np.bincount(index, weights=part)[index]
+
+    residual, weight, variance = (add(part, blocks) for part in (columns.residual, columns.weight, columns.variance))
+    gap = _divide(residual, weight)
+    mean = _divide(add(columns.residual, pools), add(columns.weight, pools))
+    differences = float(np.sum(columns.weight * (gap - mean) ** 2))
+    expected = float(np.sum(columns.weight * _divide(variance, weight**2)))
+    share = max(0.0, 1 - expected / differences) if differences > 0 else 0.0
+    unlikely = np.where(np.abs(residual) > 1e-12 * weight, np.inf, 0.0)  # if no noise is possible
+    errors = np.divide(np.abs(residual), np.sqrt(variance), out=unlikely, where=variance > 0)
+    return gap, mean + share * (gap - mean), errors
+
+
+def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    return np.divide(numerator, denominator, out=np.zeros_like(denominator), where=denominator > 0)
 
 
 def kernel_evidence(request: Request, *predictions: ArrayLike) -> list[Evidence]:
@@ -88,7 +142,7 @@ def _row_kernel_evidence(request: Request, samples: list[Sample]) -> list[Eviden
     every = [row_residuals(sample) for sample in samples]
     share = weight_shares(samples[0].used_weights(), len(every[0][0]))
     forms: list[list[np.ndarray]] = [[] for _ in samples]
-    for counts in draw_counts(np.ones(len(share)), share, resamples=request.resamples, rng=request.rng):
+    for counts in draw_counts(share, resamples=request.resamples, rng=request.rng):
         deviation = counts * share / (counts @ share)[:, None] - share
         for part, (places, residuals) in zip(forms, every, strict=True):
             product = laplacian_vector_products(places, residuals, deviation, width=width)
@@ -98,7 +152,7 @@ def _row_kernel_evidence(request: Request, samples: list[Sample]) -> list[Eviden
         own = float((laplacian_vector_products(places, residuals, share[None], width=width) @ share)[0])
         cross, squares = np.concatenate(part, axis=1)
         direction = _quadratic_direction(max(0.0, own), cross, squares, power=power)
-        result.append(Evidence(direction.size, [direction], np.sqrt(2.0) ** power))
+        result.append(Evidence(np.sqrt(max(0.0, own)) ** power, [direction], [], np.sqrt(2.0) ** power))
     return result
 
 
@@ -108,4 +162,4 @@ def _quadratic_direction(own: float, cross: np.ndarray, squares: np.ndarray, *, 
     def simulate(t: float) -> np.ndarray:
         return np.sqrt(np.maximum(t * t * own + 2 * t * cross + squares, 0.0)) ** power
 
-    return Direction(np.sqrt(own) ** power, simulate, power)
+    return Direction(lambda t: (t * np.sqrt(own)) ** power, simulate)

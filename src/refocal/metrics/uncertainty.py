@@ -36,13 +36,14 @@ def interval(
       `confidence_share`: Wilson's interval. If a mean is infinite, so are its limits.
     - `ece`, `adaptive_ece`, `mce`, `top_k_ece`, `classwise_ece`, `thresholded_ece`, `smooth_ece`,
       `kernel_calibration_error`: sampling noise biases these norms upward, and it biases the percentiles of their
-      bootstrap twice. So the limits invert a bootstrap test instead: they are the true errors for which an estimate as
-      large, or as small, as the observed one is not too rare. The raw value can lie above them. If an estimate is
-      smaller than noise alone usually makes it, its upper limit is that of a typical one. The bins (or the
-      bandwidth) stay those of the sample; debias=True changes only the value. The limits of the unbiased kernel error
-      are squares and are not negative.
-    - `brier_decomposition`: the same for "calibration". "refinement", "uncertainty" and "resolution": a bootstrap of
-      recalibrated predictions, which shows how far an estimate is from the truth, overfitting included.
+      bootstrap twice. So the limits invert a test instead: they are the true errors for which an estimate as large, or
+      as small, as the observed one is not too rare. Labels are drawn from the predictions, moved by possible gaps, so
+      errors that did not occur count, too. The raw value can lie above the limits. If an estimate is smaller than noise
+      alone usually makes it, its upper limit is that of a typical one. The bins stay those of the sample; debias=True
+      changes only the value. The limits of the unbiased kernel error are squares and are not negative.
+    - `brier_decomposition`: the same for "calibration", with resampled rows. "refinement", "uncertainty" and
+      "resolution": a bootstrap of recalibrated predictions, which shows how far an estimate is from the truth,
+      overfitting included.
     - `auroc`, `aurc`: percentiles of a bootstrap.
 
     Args:
@@ -94,7 +95,8 @@ def paired_test(
 
     Means of scores: the central limit theorem for the differences. `auroc` and `aurc`: a bootstrap of the differences.
     Calibration errors: the difference is compared with that of two equally miscalibrated models with the same noise. A
-    model that uses more bins has a larger bias, and that alone is no difference.
+    model that uses more bins has a larger bias, and that alone is no difference. The part "uncertainty" of
+    `brier_decomposition` is rejected: it is equal for all models.
 
     Args:
         measure: As for `interval`.

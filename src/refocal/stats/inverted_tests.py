@@ -1,14 +1,13 @@
-"""Confidence limits and a paired test for measures that noise biases upward, by inverting bootstrap tests.
+"""Confidence limits and a paired test for measures that noise biases upward, by inverting simulated tests.
 
-Assume that the truth lies at t times a known direction and that the noise is the resampled one. Then both the true
-value and the distribution of the observed value are known for each t. The upward bias is part of that distribution,
-so it cancels.
+Assume that the truth lies at t in a known direction. Then both the true value and the distribution of the observed
+value are known for each t. The upward bias is part of that distribution, so it cancels.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,122 +15,170 @@ import numpy as np
 NormFunction = Callable[[np.ndarray], np.ndarray]  # sums (..., L) -> norms (...)
 
 _ROUNDING = 1e-12  # a measure up to this size is rounding error
+_TOLERANCE = 1e-9  # relative; simulated values that differ less from the observed one are equal to it
+_HALVINGS = 6
+_STEPS = 20
+_DOUBLINGS = 40
 
 
 class Direction(NamedTuple):
-    """Possible truths along one direction, at t >= 0."""
+    """Possible truths along one direction, at t >= 0; t = 0 is a calibrated model."""
 
-    size: float  # the measure at t = 1; at t it is size t^power
-    simulate: Callable[[float], np.ndarray]  # t -> the values that resamples show if the truth is at t, (resamples,)
-    power: int = 1
-
-    def simulate_value(self, value: float) -> np.ndarray:
-        """The values that resamples show if the true measure is `value`."""
-        if self.is_zero:  # without a direction, the value is added to the noise
-            return value + self.simulate(0.0)
-        return self.simulate((value / self.size) ** (1 / self.power))
+    truth: Callable[[float], float]  # t -> the true measure, which does not decrease
+    simulate: Callable[[float], np.ndarray]  # t -> the values that samples show if the truth is at t, (resamples,)
 
     @property
     def is_zero(self) -> bool:
-        """Whether the observed measure is zero, so that it has no direction."""
-        return self.size <= _ROUNDING
+        """Whether the direction leads nowhere."""
+        return self.truth(1.0) <= _ROUNDING
+
+    def place(self, value: float) -> float:
+        """The t at which the truth is `value`, or the last one if no truth is as large."""
+        top = self.find_top(lambda t: self.truth(t) >= value)
+        return bisect(lambda t: self.truth(t) >= value, top, halvings=30)
+
+    def find_top(self, reached: Callable[[float], bool]) -> float:
+        """A t at which the condition holds, or at which the truth does not grow any more."""
+        top = 1.0
+        for _ in range(_DOUBLINGS):
+            if reached(top) or self.truth(2 * top) <= self.truth(top) * (1 + _TOLERANCE):
+                break
+            top *= 2
+        return top
 
 
-def norm_directions(
-    center: np.ndarray, deviations: np.ndarray, *, norm: NormFunction, power: int = 1
-) -> list[Direction]:
-    """Directions for the measure norm(sums)^power.
+class Evidence(NamedTuple):
+    """An observed measure and what it says about the truth."""
 
-    The size of the bias depends on the direction of the true sums, which is unknown. Two directions are tried: all
-    observed sums, and only those beyond two standard errors (the rest may be noise).
-
-    Args:
-        center: Observed sums, (L,).
-        deviations: Differences of resampled sums from `center`, (resamples, L).
-        norm: The norm, over the last axis.
-        power: Power of the norm.
-    """
-    clear = np.where(np.abs(center) > 2 * deviations.std(axis=0), center, 0.0)
-    if not clear.any():
-        clear = np.where(np.abs(center) == np.abs(center).max(), center, 0.0)
-
-    def direction(sums: np.ndarray) -> Direction:
-        return Direction(float(norm(sums)) ** power, lambda t: norm(t * sums + deviations) ** power, power)
-
-    return [direction(center), direction(clear)]
+    value: float
+    directions: Sequence[Direction]  # where the truth may lie
+    unseen: Sequence[Direction]  # where it may also lie if a calibrated model explains the value
+    most: float  # the largest possible measure
 
 
-def limits(value: float, directions: list[Direction], *, level: float, most: float) -> tuple[float, float]:
+def limits(evidence: Evidence, *, level: float) -> tuple[float, float]:
     """Confidence limits, the widest over all directions (Carpenter 1999).
 
     The limits are the truths under which a value as large as (as small as) the observed one has probability
-    (1 - level) / 2. The lower limit is 0 if a calibrated model explains the observed value. If the observed value is 0,
-    the upper limit is the `level` quantile of the noise.
+    (1 - level) / 2. The lower limit is 0 if a calibrated model explains the observed value.
 
     A value smaller than noise alone usually shows is luck. It tells nothing about truths that the data could not have
     seen, so the upper limit is at least the one of the median of the noise (Cowan et al. 2011, power-constrained
     limits). Without this, it would be 0 for one calibrated model in 40.
-
-    Args:
-        value: The observed measure.
-        directions: Where the truth may lie.
-        level: Confidence level.
-        most: The largest possible measure.
     """
-    pairs = [_direction_limits(value, direction, level=level, most=most) for direction in directions]
-    return min(most, *(low for low, _ in pairs)), min(most, max(high for _, high in pairs))
-
-
-def _direction_limits(value: float, direction: Direction, *, level: float, most: float) -> tuple[float, float]:
-    if direction.is_zero:
-        return 0.0, max(0.0, float(np.quantile(direction.simulate(0.0), level)))
     tail = (1 - level) / 2
+    value = evidence.value
+    directions = [_Search(direction) for direction in evidence.directions if not direction.is_zero]
+    null = evidence.directions[0].simulate(0.0)
+    low = 0.0
+    if directions and np.mean(null >= value * (1 - _TOLERANCE)) <= tail:
+        low = np.inf
+        for search in directions:
+            low = min(low, search.low(value, tail=tail, known=low))
+    if low == 0:
+        directions += [_Search(direction) for direction in evidence.unseen if not direction.is_zero]
+    typical = max(value, float(np.median(null)))
+    high = -np.inf
+    for search in directions:
+        high = max(high, search.high(typical, tail=tail, known=high))
+    if all(search.is_exhausted for search in directions):  # no truth in sight contradicts the value
+        high = evidence.most
+    return min(evidence.most, low), min(evidence.most, high)
 
-    simulate = functools.cache(direction.simulate)  # both searches begin with the same points
-    typical = max(value, float(np.median(simulate(0.0))))
 
-    def share_above(t: float) -> float:
-        return float(np.mean(simulate(t) >= value))
+class _Search:
+    """The search for limits along a direction; simulations are kept."""
 
-    def share_above_typical(t: float) -> float:
-        return float(np.mean(simulate(t) >= typical))
+    def __init__(self, direction: Direction) -> None:
+        self._direction = direction
+        self._simulate = functools.cache(direction.simulate)
+        self.is_exhausted = False  # whether even the largest truth was not too large
 
-    top = 1.0
-    # The bound `most` ends the loop: a resample without any wrong sample shows 0, whatever the truth.
-    while share_above_typical(top) < 1 - tail and direction.size * top**direction.power < most:
-        top *= 2
-    low = 0.0 if share_above(0.0) > tail else crossing(share_above, tail, 0.0, top)
-    high = crossing(share_above_typical, 1 - tail, 0.0, top)
-    return float(direction.size * low**direction.power), float(direction.size * high**direction.power)
+    def low(self, value: float, *, tail: float, known: float) -> float:
+        """The smallest truth that shows the value or more with probability `tail`; infinity if it is above `known`."""
+
+        def excess(t: float) -> float:
+            return float(np.quantile(self._simulate(t), 1 - tail, method="higher")) - value * (1 - _TOLERANCE)
+
+        if np.isfinite(known) and excess(self._direction.place(known)) < 0:
+            return np.inf
+        return self._direction.truth(_bracket(excess, self._direction.find_top(lambda t: excess(t) >= 0))[0])
+
+    def high(self, value: float, *, tail: float, known: float) -> float:
+        """The largest truth that shows the value or less with probability `tail`, or anything below `known`."""
+
+        def excess(t: float) -> float:
+            return float(np.quantile(self._simulate(t), tail, method="lower")) - value * (1 + _TOLERANCE) - _ROUNDING
+
+        if np.isfinite(known) and excess(self._direction.place(known)) > 0:
+            return -np.inf
+        top = self._direction.find_top(lambda t: excess(t) > 0)
+        self.is_exhausted = excess(top) <= 0
+        return self._direction.truth(top if self.is_exhausted else _bracket(excess, top)[1])
 
 
-def paired_null(values: tuple[float, float], directions: tuple[Direction, Direction]) -> np.ndarray:
-    """The distribution of the difference of two measures if their truths were equal, (resamples,).
+def _bracket(function: Callable[[float], float], high: float) -> tuple[float, float]:
+    """Two places around the zero of a rising function of t >= 0, by false position; it is positive at `high`."""
+    low, at_low, at_high = 0.0, function(0.0), function(high)
+    if at_low >= 0:
+        return 0.0, 0.0
+    side, halve = 0, False
+    for _ in range(_STEPS):
+        width = high - low
+        middle = (low + high) / 2 if halve else (low * at_high - high * at_low) / (at_high - at_low)
+        found = function(middle)
+        if found >= 0:
+            high, at_high = middle, found
+            at_low = at_low / 2 if side == 1 else at_low
+            side = 1
+        else:
+            low, at_low = middle, found
+            at_high = at_high / 2 if side == -1 else at_high
+            side = -1
+        halve = high - low > width / 2  # a step function misleads the straight line
+        if high - low < 4e-3 * high:
+            break
+    return low, high
+
+
+def paired_p_value(first: Evidence, second: Evidence) -> float:
+    """The p-value of the hypothesis that two measures have the same truth, from simulations that belong together.
 
     The common truth is the one whose mean simulated values add up to the observed values. So a difference that only
-    comes from different biases (more bins in use, fewer samples per bin) is part of the distribution.
+    comes from different biases (more bins in use, fewer samples per bin) is part of the distribution. The p-value is
+    the largest one over the directions in which the truths may lie.
     """
-
-    def mean(truth: float) -> float:
-        return float(sum(np.mean(direction.simulate_value(truth)) for direction in directions))
-
-    wanted = sum(values)
-    common = 0.0 if mean(0.0) >= wanted else crossing(mean, wanted, 0.0, max(values))
-    first, second = (direction.simulate_value(common) for direction in directions)
-    return first - second
+    pairs = zip(first.directions, second.directions, strict=True)
+    return max(_paired_p_value((first.value, second.value), pair) for pair in pairs)
 
 
-def crossing(
-    function: Callable[[float], float], wanted: float, low: float, high: float, *, halvings: int = 20
-) -> float:
-    """Where an increasing step function reaches a value, by bisection."""
+def _paired_p_value(values: tuple[float, float], directions: tuple[Direction, Direction]) -> float:
+    def simulate(truth: float) -> list[np.ndarray]:
+        places = [0.0 if direction.is_zero else direction.place(truth) for direction in directions]
+        # What a direction cannot reach is added.
+        return [
+            direction.simulate(place) + truth - direction.truth(place)
+            for direction, place in zip(directions, places, strict=True)
+        ]
+
+    def is_large(truth: float) -> bool:
+        return bool(sum(np.mean(part) for part in simulate(truth)) >= sum(values))
+
+    common = 0.0 if is_large(0.0) else bisect(is_large, max(values), halvings=_HALVINGS)
+    one, two = simulate(common)
+    return two_sided_p_value(values[0] - values[1], one - two)
+
+
+def bisect(condition: Callable[[float], bool], high: float, *, halvings: int) -> float:
+    """The least t in [0, high] from which on a condition holds; it may fail at 0 and is taken to hold at `high`."""
+    low = 0.0
     for _ in range(halvings):
         middle = (low + high) / 2
-        if function(middle) < wanted:
-            low = middle
-        else:
+        if condition(middle):
             high = middle
-    return (low + high) / 2
+        else:
+            low = middle
+    return high
 
 
 def two_sided_p_value(value: float, null: np.ndarray) -> float:
