@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, final, get_args
 
@@ -119,6 +120,7 @@ class AutoCalibrator(Calibrator):
 
     Attributes:
         candidates_: All candidates, fitted.
+        fit_seconds_: The time that each candidate took, cross-validation included.
         members_: Those whose probabilities are averaged; one with "select".
         weights_: Their weights, summing to 1.
         uniform_: The share of the uniform distribution, beside that of the members; 0 with "select".
@@ -172,7 +174,7 @@ class AutoCalibrator(Calibrator):
         columns = logits.shape[1]
         given = self.candidates
         if given is None:
-            given = _default_candidates(columns)
+            given = list(default_candidates(columns).values())
             if np.isneginf(logits).any():
                 given = [candidate for candidate in given if candidate._takes_masks]
         self._check_settings(None)
@@ -181,10 +183,13 @@ class AutoCalibrator(Calibrator):
             clone(candidate).set_params(input="logits", classes=np.arange(columns))
             for candidate in _check_candidates(given)
         ]
-        held_out = [
-            HeldOut.collect(candidate._fit_and_hold_out(logits, labels, weights, folds), folds, labels, self.scoring)
-            for candidate in self.candidates_
-        ]
+        held_out = []
+        self.fit_seconds_: list[float] = []
+        for candidate in self.candidates_:
+            start = time.perf_counter()
+            predictions = candidate._fit_and_hold_out(logits, labels, weights, folds)
+            held_out.append(HeldOut.collect(predictions, folds, labels, self.scoring))
+            self.fit_seconds_.append(time.perf_counter() - start)
         counts = np.ones(len(logits)) if weights is None else weights
         held_counts = np.concatenate([counts[held] for _, held in folds])
         share = held_counts / held_counts.sum()
@@ -256,10 +261,24 @@ def _check_candidates(candidates: Iterable[Calibrator]) -> list[Calibrator]:
     return checked
 
 
-def _default_candidates(classes: int) -> list[Calibrator]:
-    always = [FocalPosterior(gamma=0.0), TemperatureScaling(), FocalTemperatureScaling()]
+def default_candidates(classes: int) -> dict[str, Calibrator]:
+    """Make the candidates for a number of classes, by the names that commands and reports use."""
+    always = {
+        "given": FocalPosterior(gamma=0.0),
+        "temperature": TemperatureScaling(),
+        "focal-temperature": FocalTemperatureScaling(),
+    }
     if classes == 2:  # a vector or a matrix has no more freedom than Platt scaling here
-        return [*always, PlattScaling(), BetaCalibration(), QuadraticScaling(), IsotonicCalibration()]
-    for_all = [VectorScaling(), IsotonicCalibration(method="top_label")]
-    for_each = [MatrixScaling(), IsotonicCalibration()] if classes <= _CLASSES_FOR_EACH else []
-    return [*always, *for_all, *for_each]
+        return always | {
+            "platt": PlattScaling(),
+            "beta": BetaCalibration(),
+            "quadratic": QuadraticScaling(),
+            "isotonic": IsotonicCalibration(),
+        }
+    found: dict[str, Calibrator] = always | {
+        "vector": VectorScaling(),
+        "top-isotonic": IsotonicCalibration(method="top_label"),
+    }
+    if classes <= _CLASSES_FOR_EACH:
+        found |= {"matrix": MatrixScaling(), "isotonic": IsotonicCalibration()}
+    return found

@@ -39,7 +39,7 @@ refocal calibrate scores.csv --prob score --loss sigmoid-focal --gamma 2 --alpha
 refocal calibrate tags.csv --label 'label_*' --prob 'prob_*'    # multi-label
 refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray"""
 _METHODS = (
-    "auto, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, quadratic, "
+    "auto, mixture, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, quadratic, "
     "isotonic, histogram or venn-abers"
 )
 _SIGMOID = multilabel.SIGMOID

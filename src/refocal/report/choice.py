@@ -21,7 +21,7 @@ class CrossValidated:
         nll: Cross-validated NLL.
         behind: How much higher that is than the lowest.
         error: Standard error of this difference.
-        parameters: Number of fitted parameters.
+        parameters: Number of effective parameters.
     """
 
     name: str
@@ -29,7 +29,7 @@ class CrossValidated:
     nll: float
     behind: float
     error: float
-    parameters: int
+    parameters: float
 
     @property
     def phrase(self) -> str:
@@ -92,7 +92,8 @@ class Choice:
             reason = f"{its} cross-validated NLL is within one standard error of the lowest"
             beside = f"{best.phrase}, {format_number(best.nll)}; difference {_difference(chosen)}"
             fewest = (
-                f"of such methods {it} {has} the fewest parameters ({chosen.parameters} instead of {best.parameters})"
+                f"of such methods {it} {has} the fewest parameters ({chosen.parameters:.0f} instead of "
+                f"{best.parameters:.0f})"
             )
         else:
             reason = f"{it} {has} the lowest cross-validated NLL"

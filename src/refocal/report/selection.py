@@ -17,6 +17,7 @@ from refocal._arrays import ClassWeights, namespace
 from refocal._check import Input
 from refocal._probability_look import resolve_input
 from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior, VennAbersCalibration
+from refocal.calibrators.auto import MIXTURE, default_candidates
 from refocal.report.choice import Choice
 from refocal.report.evaluation import POSTERIOR, Adjust, ScoreMap, Step, compare, given_map
 from refocal.report.measure import TestData, read_scores
@@ -31,7 +32,9 @@ _TITLES = {
     "dirichlet": "Dirichlet calibration",
     "beta": "Beta calibration",
     "isotonic": "Isotonic calibration",
+    "top-isotonic": "Isotonic calibration of the top class",
     "histogram": "Histogram binning",
+    MIXTURE: "Mixture of calibrators",
     "venn-abers": "Venn-Abers calibration",
 }
 _PARAMETERS = {
@@ -41,11 +44,8 @@ _PARAMETERS = {
     "venn-abers": {"width": "width_"},
 }
 _BESIDE = ("temperature", "focal-temperature")  # compared with any method that the user names
-_AUTO = (*_BESIDE, "ensemble", "vector", "matrix")
-_AUTO_BINARY = (*_BESIDE, "platt", "beta", "quadratic", "isotonic")
 _LEAST_FOR_AUTO = 10
-_CLASSES_FOR_MATRIX = 100  # with more, fitting its K^2 parameters takes minutes
-METHODS = ("auto", POSTERIOR, *BY_NAME)
+METHODS = ("auto", MIXTURE, POSTERIOR, *BY_NAME)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class Candidate:
     def of(cls, calibrator: Calibrator) -> Candidate:
         """Name a calibrator that was fitted elsewhere."""
         if isinstance(calibrator, AutoCalibrator):
-            calibrator = calibrator.best_
+            if calibrator.uniform_ or len(calibrator.members_) > 1:
+                return cls(MIXTURE, _title(MIXTURE), calibrator, None)
+            calibrator = calibrator.members_[0]
         kinds = {POSTERIOR: FocalPosterior, **BY_NAME}
         name = next((name for name, kind in kinds.items() if type(calibrator) is kind), type(calibrator).__name__)
         return cls(name, _title(name) if name in kinds else name, calibrator, None)
@@ -235,9 +237,8 @@ def calibrate(
         label_smoothing: Label smoothing of that loss.
         detached: Whether that loss detached its focusing factor from the gradient.
         method: One of `refocal.report.METHODS`. "auto" chooses by cross-validated likelihood among the scores as
-            given, temperature scaling, focal temperature scaling and, for two classes, Platt scaling, beta calibration,
-            quadratic scaling and isotonic calibration; for more, ensemble temperature scaling, vector scaling and, up
-            to 100 classes, matrix scaling.
+            given, the candidates of `AutoCalibrator` and their mixture: the simplest that is not clearly worse than the
+            best. "mixture" takes the mixture in any case.
         input: "logits" or "probs". None for logits; scores that look like probabilities are then rejected.
         sample_weight: One weight per row, or None.
         class_names: One name per class. If None, the names of a frame's columns, if it has any.
@@ -282,30 +283,40 @@ def calibrate(
         found = indices[counted[0]] if given.class_names is None else repr(given.class_names[indices[counted[0]]])
         msg = f"labels must have two classes or more, got only class {found}: nothing can be fitted to one class"
         raise ValueError(msg)
-    if method == "auto" and samples < _LEAST_FOR_AUTO:
-        msg = f"method='auto' needs at least {_LEAST_FOR_AUTO} samples, got {samples}: name a method instead"
+    together = method in ("auto", MIXTURE)
+    if together and samples < _LEAST_FOR_AUTO:
+        msg = f"method={method!r} needs at least {_LEAST_FOR_AUTO} samples, got {samples}: name another method"
         raise ValueError(msg)
     classes = max([2, *given.scores.shape[1:]])
-    names = _auto_methods(classes) if method == "auto" else (method, *_BESIDE)
     data = (given.scores, indices, given.sample_weight)
-    candidates = [_fit(GIVEN, FocalPosterior(gamma=0.0, input=input), data)]
+    named: dict[str, Calibrator] = {GIVEN: FocalPosterior(gamma=0.0)}
     if gamma is not None:
-        posterior = FocalPosterior(
-            gamma=gamma, weight=weight, label_smoothing=label_smoothing, detached=detached, input=input
+        named[POSTERIOR] = FocalPosterior(
+            gamma=gamma, weight=weight, label_smoothing=label_smoothing, detached=detached
         )
-        candidates.append(_fit(POSTERIOR, posterior, data))
-    for name in dict.fromkeys(names):
-        if name in BY_NAME:
-            progress(f"fitting {lower_title(_title(name))}")
-            candidates.append(_fit(name, BY_NAME[name](input=input), data))
+    others = (
+        default_candidates(classes)
+        if together
+        else {name: BY_NAME[name]() for name in (method, *_BESIDE) if name in BY_NAME}
+    )
+    named |= {name: calibrator for name, calibrator in others.items() if name not in named}
     choice = None
-    if method == "auto":
-        progress("choosing by cross-validation")
-        auto = AutoCalibrator(input=input)
-        auto.choose([candidate.calibrator for candidate in candidates], *data)
-        chosen = candidates[auto.best_index_]
-        choice = Choice.of(auto.results_, [(candidate.name, candidate.title) for candidate in candidates])
+    if together:
+        progress(f"fitting and comparing {len(named)} calibrators")
+        auto = AutoCalibrator(candidates=list(named.values()), input=input).fit(*data)
+        candidates = [
+            Candidate(name, _title(name), calibrator, None if isinstance(calibrator, FocalPosterior) else seconds)
+            for name, calibrator, seconds in zip(named, auto.candidates_, auto.fit_seconds_, strict=True)
+        ]
+        candidates.append(Candidate(MIXTURE, _title(MIXTURE), auto, sum(auto.fit_seconds_)))
+        chosen = candidates[-1 if method == MIXTURE else auto.best_index_]
+        if method == "auto":
+            choice = Choice.of(auto.results_, [(candidate.name, candidate.title) for candidate in candidates])
     else:
+        candidates = []
+        for name, calibrator in named.items():
+            progress(f"fitting {lower_title(_title(name))}")
+            candidates.append(_fit(name, calibrator.set_params(input=input), data))
         chosen = next(candidate for candidate in candidates if candidate.name == method)
     told = {
         "method": method,
@@ -316,12 +327,6 @@ def calibrate(
         "fitted_samples": samples,
     }
     return Selection(chosen, tuple(candidates), gamma, kind, choice, given.class_names, freeze(told))
-
-
-def _auto_methods(classes: int) -> tuple[str, ...]:
-    if classes == 2:
-        return _AUTO_BINARY
-    return _AUTO if classes <= _CLASSES_FOR_MATRIX else tuple(name for name in _AUTO if name != "matrix")
 
 
 def _class_indices(labels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
