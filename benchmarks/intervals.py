@@ -132,7 +132,7 @@ def find_interval(task: tuple[Case, int]) -> tuple[float, float, float]:
         task="binary" if case.classes == 1 else "multiclass",
         level=LEVEL,
         resamples=RESAMPLES,
-        seed=seed,
+        seed=rng,  # the same seed would repeat the random numbers of the sample
     )
 
 

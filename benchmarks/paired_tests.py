@@ -86,7 +86,8 @@ UNEQUAL = (one_too_sure, one_noisy)
 def find_p_value(task: tuple[Callable[..., Pair], str, int, int]) -> float:
     """The p-value of one sample."""
     situation, name, count, seed = task
-    first, second, labels = situation(np.random.default_rng(seed), count)
+    rng = np.random.default_rng(seed)
+    first, second, labels = situation(rng, count)
     measure, _, part = name.partition(" ")
     settings = {"part": part} if part else {}
     kind = "binary"
@@ -94,7 +95,7 @@ def find_p_value(task: tuple[Callable[..., Pair], str, int, int]) -> float:
         first, second = (np.stack([1 - claim, claim], axis=1) for claim in (first, second))
         kind = "multiclass"
     test = metrics.paired_test(
-        getattr(metrics, measure), first, second, labels, task=kind, resamples=RESAMPLES, seed=seed, **settings
+        getattr(metrics, measure), first, second, labels, task=kind, resamples=RESAMPLES, seed=rng, **settings
     )
     return test.p_value
 

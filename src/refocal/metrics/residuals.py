@@ -74,7 +74,7 @@ def _event_residuals(events: Events, *, by_row: bool, bins: int, binning: Binnin
 def classwise_residuals(
     sample: Sample,
     *,
-    by_row: bool,
+    by_row: bool,  # noqa: ARG001 a row lies in one bin of every class, so rows are always needed
     bins: int,
     binning: Binning,
     norm: GapNorm,
@@ -82,33 +82,31 @@ def classwise_residuals(
 ) -> Gaps:
     """The residuals of `classwise_ece`."""
     _check.one_of(reduction, "reduction", REDUCTIONS)
-    return _class_residuals(
-        sample, by_row=by_row, bins=bins, binning=binning, norm=norm, reduction=reduction, above=-1.0
-    )
+    return _class_residuals(sample, bins=bins, binning=binning, norm=norm, reduction=reduction, above=-1.0)
 
 
 def thresholded_residuals(
     sample: Sample,
     *,
-    by_row: bool,
+    by_row: bool,  # noqa: ARG001 as for `classwise_residuals`
     threshold: float,
     bins: int,
     binning: Binning,
 ) -> Gaps:
     """The residuals of `thresholded_ece`."""
     above = _check.share(threshold, "threshold")
-    return _class_residuals(sample, by_row=by_row, bins=bins, binning=binning, norm="l1", reduction="mean", above=above)
+    return _class_residuals(sample, bins=bins, binning=binning, norm="l1", reduction="mean", above=above)
 
 
 def _class_residuals(
-    sample: Sample, *, by_row: bool, bins: int, binning: Binning, norm: GapNorm, reduction: Reduction, above: float
+    sample: Sample, *, bins: int, binning: Binning, norm: GapNorm, reduction: Reduction, above: float
 ) -> Gaps:
     """One column for each bin of each class that has probabilities above the threshold."""
     check_bins(bins, binning, norm)
     exclusive = sample.classes > 1  # exactly one class of a row comes true
     rows, width = (int(np.count_nonzero(sample.counts())), sample.classes) if exclusive else sample.shape[:2]
     weight = np.zeros(rows)
-    residuals = ResidualColumns(rows, width) if by_row or not exclusive else None
+    residuals = ResidualColumns(rows, width)
     classes: list[ColumnSums] = []
     masses: list[np.ndarray] = []
     parts: list[tuple[Events, np.ndarray]] = []
@@ -124,10 +122,9 @@ def _class_residuals(
             continue
         part = Events(events.confidence[keep], events.correct[keep], None if events.weights is None else own[keep])
         index, size = bin_index(part.confidence, part.weights, bins=bins, binning=binning)
-        if residuals is not None:
-            residual = part.scale * (part.confidence - part.correct.astype(np.float64))
-            residual[index == drop] = 0.0
-            residuals.add(places[keep], index, residual, size=size)
+        residual = part.scale * (part.confidence - part.correct.astype(np.float64))
+        residual[index == drop] = 0.0
+        residuals.add(places[keep], index, residual, size=size)
         used = np.where(index == drop, -1, len(classes) * size + index)
         if exclusive:
             column[keep, number] = used
@@ -163,9 +160,9 @@ def _class_residuals(
         columns,
         draw_hits,
         error,
-        None if residuals is None else residuals.matrix(),
+        residuals.matrix(),
         weight,
-        depends=not exclusive,
+        depends=True,
         groups=len(mass),
         pools=np.tile(np.arange(mass.shape[1]), len(mass)),
         mass_share=_MASS_SHARES[norm],
