@@ -13,6 +13,8 @@ from refocal._arrays import Array, ArrayT, Namespace, device
 from refocal.maps.posterior import MapSettings, map_rows
 from refocal.maps.simplex import log_or_minus_inf, log_p_and_q, softplus, split_logits
 
+_LEAD = 1.001  # the least ratio of the top class to the runner-up, if only the top class is calibrated
+
 
 def to_logits(scores: ArrayT, *, probs: bool, least: float, gap: float, xp: Namespace) -> ArrayT:
     """Convert scores of shape (..., K), or (..., 1) for the second of two classes, to logits of shape (..., K).
@@ -160,9 +162,9 @@ def table_head(
 ) -> ArrayT:
     """Map log-odds of softmax(logits / temperature) by piecewise linear functions.
 
-    If `top_label`, one function gives the probability of the top class, and the others keep their proportions. A row
-    whose runner-up would reach the top class does not change, nor does one whose two best classes are equal: so the
-    predicted class stays. Otherwise each class has its function, and rows are normalized.
+    If `top_label`, one function gives the probability of the top class, and the others keep their proportions. The
+    predicted class stays: the top class gets at least 1.001 times the probability of the runner-up, and a row whose two
+    best classes are equal does not change. Otherwise each class has its function, and rows are normalized.
 
     Tables have shape (C, M), with M a power of two. C is 1 if only the top class or class 1 of two is mapped, else the
     number of classes. A knot is the open left end of its piece: log-odds equal to a knot belong to the piece before.
@@ -174,9 +176,10 @@ def table_head(
     if top_label:
         top = xp.max(log_odds, axis=-1, keepdims=True)
         confidence = look_up(top, knots, values, slopes, xp=xp)
+        least = _LEAD / (split.rest + _LEAD)
+        confidence = xp.where(confidence > least, confidence, least)
         others = xp.log1p(-confidence) + (xp.where(split.is_top, 0.0, split.log_odds) - xp.log(split.rest))
-        ahead = (split.gap > 0) & (confidence * split.rest > 1 - confidence)
-        log_probs = xp.where(ahead, xp.where(split.is_top, xp.log(confidence), others), log_p)
+        log_probs = xp.where(split.gap > 0, xp.where(split.is_top, xp.log(confidence), others), log_p)
         return log_probs if log else xp.exp(log_probs)
     if logits.shape[-1] == 2:
         second = look_up(log_odds[..., 1:], knots, values, slopes, xp=xp)
