@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from labeled_logits import draw_calibrated, mean_nll
 from scipy.optimize import minimize
-from scipy.special import expit, log_expit
+from scipy.special import expit, log_expit, softmax
 from sklearn.base import clone
 from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
@@ -259,11 +259,19 @@ def test_isotonic_against_scikit_learn():
     assert np.all(np.diff(fitted.predict_proba(points)[:, 1]) >= 0)
 
 
+def fit_below_the_top(logits, labels):
+    """Temperature scaling of the other classes, in the rows whose label is one of them."""
+    rows, top = np.arange(len(logits)), logits.argmax(axis=1)
+    others = logits.copy()
+    others[rows, top] = -np.inf
+    return TemperatureScaling().fit(others[top != labels], labels[top != labels])
+
+
 @pytest.mark.parametrize("calibrator", TOP_LABEL, ids=str)
 def test_top_label_keeps_proportions_after_scaling(calibrator):
     logits, labels = draw_calibrated(3000, 5)
     fitted = clone(calibrator).fit(3 * logits, labels)
-    assert fitted.temperature_ == TemperatureScaling().fit(3 * logits, labels).temperature_
+    assert fitted.temperature_ == pytest.approx(fit_below_the_top(3 * logits, labels).temperature_, rel=1e-6)
     logits = 3 * logits / fitted.temperature_
     probs = fitted.predict_proba(fitted.temperature_ * logits)
     top = logits.argmax(axis=1)
@@ -281,10 +289,10 @@ def test_top_label_keeps_proportions_after_scaling(calibrator):
 
 
 def test_top_label_histogram_against_a_loop():
-    """Each row gets the frequency of its bin, or its scaled probabilities if the runner-up would reach the top."""
+    """Each row gets the frequency of its bin, but at least 1.001 times the probability of the runner-up."""
     logits, labels = draw_calibrated(400, 6, spread=0.8)
     fitted = HistogramBinning(bins=5).fit(3 * logits, labels)
-    scaled = TemperatureScaling().fit(3 * logits, labels).predict_proba(3 * logits)
+    scaled = softmax(3 * logits / fitted.temperature_, axis=1)
     top, rows = scaled.argmax(axis=1), np.arange(400)
     right = top == labels
     place = np.argsort(np.argsort(scaled[rows, top])) // 80
@@ -295,7 +303,10 @@ def test_top_label_histogram_against_a_loop():
         expected = scaled[row] * (1 - confidence) / (1 - scaled[row, top[row]])
         expected[top[row]] = confidence
         if expected.argmax() != top[row]:
-            expected, kept = scaled[row], kept + 1
+            next_best = np.sort(scaled[row])[-2] / (1 - scaled[row, top[row]])
+            confidence, kept = 1.001 * next_best / (1 + 1.001 * next_best), kept + 1
+            expected = scaled[row] * (1 - confidence) / (1 - scaled[row, top[row]])
+            expected[top[row]] = confidence
         assert found == pytest.approx(expected, abs=1e-9)
     assert 10 < kept < 200
     assert fitted.n_parameters_ == 5 + 1
@@ -336,7 +347,7 @@ def test_files_without_a_method_load_as_they_were_fitted(tmp_path):
     fitted = HistogramBinning(method="one_vs_rest").fit(logits, labels)
     body = files._record(fitted)
     del body["parameters"]["method"], body["learned"]["temperature_"]
-    content = {"format": files.FORMAT, "schema": 1, "digest": files._digest(body), "calibrator": body}
+    content = {"format": files.CALIBRATOR.format, "schema": 1, "digest": files._digest(body), "calibrator": body}
     (tmp_path / "earlier.json").write_text(json.dumps(content), encoding="utf-8")
     loaded = load(tmp_path / "earlier.json")
     assert loaded.method == "one_vs_rest"

@@ -116,7 +116,8 @@ def test_a_verdict_needs_a_test(report):
 
 def test_calibrators_are_named_as_in_a_selection(data):
     logits, labels = data
-    auto = AutoCalibrator(candidates=[TemperatureScaling()]).fit(logits, labels)
-    assert Candidate.of(auto).name == "temperature"
+    few = [TemperatureScaling(), IsotonicCalibration()]
+    assert Candidate.of(AutoCalibrator(candidates=few, combine="select").fit(logits, labels)).name == "temperature"
+    assert Candidate.of(AutoCalibrator(candidates=few).fit(logits, labels)).title == "Mixture of calibrators"
     assert Candidate.of(FocalPosterior(gamma=2.0)).title == "Closed-form posterior"
     assert Candidate.of(IsotonicCalibration().fit(logits, labels)).title == "Isotonic calibration"

@@ -185,7 +185,8 @@ def count_functions(calibrator: Any) -> int:
 
 def _tables(value: Any, name: str, calibrator: Any) -> np.ndarray:
     # without a method, only the top class of three or more has a table
-    top_label = calibrator.method == "top_label" or (calibrator.method is None and count_classes(calibrator) > 2)
+    method = getattr(calibrator, "method", "one_vs_rest")
+    top_label = method == "top_label" or (method is None and count_classes(calibrator) > 2)
     width = value.shape[1] if isinstance(value, np.ndarray) and value.ndim == 2 else 1
     return _array(value, name, (1 if top_label else count_functions(calibrator), width))
 

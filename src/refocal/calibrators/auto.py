@@ -16,10 +16,10 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.binary import BetaCalibration, PlattScaling, QuadraticScaling
-from refocal.calibrators.fit.folds import split_rows
-from refocal.calibrators.fit.held_out import HeldOut, blend, compare, mix
+from refocal.calibrators.fit.held_out import HeldOut, compare, mix, mix_held_out
 from refocal.calibrators.focal_posterior import FocalPosterior
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
+from refocal.calibrators.folds import split_rows
 from refocal.calibrators.linear import MatrixScaling, VectorScaling
 from refocal.calibrators.nonparametric import IsotonicCalibration
 from refocal.calibrators.temperature import TemperatureScaling
@@ -128,7 +128,8 @@ class AutoCalibrator(Calibrator):
         results_: One dict for each candidate, and for the mixture, best first: name, index among the candidates, mean
             score, difference from the best score, the standard error of that difference and its p-value (is the best
             better?), effective number of parameters, weight in the mixture, and whether the one-standard-error rule
-            takes it. The mixture counts the mean parameters of its members, and one for each of them.
+            takes it. The mixture counts the parameters of its members, and their weights. Its score comes from weights
+            that were fitted without the scored fold.
 
     Example:
         >>> import numpy as np
@@ -199,9 +200,10 @@ class AutoCalibrator(Calibrator):
         shares, self.uniform_ = np.zeros(len(names)), 0.0
         if self.combine == "mixture":
             shares, self.uniform_ = mix(held_out, share, columns, scoring=self.scoring, least_uniform=least)
-            held_out.append(blend(held_out, shares, self.uniform_, columns))
+            sizes = [len(held) for _, held in folds]
+            held_out.append(mix_held_out(held_out, share, columns, sizes, scoring=self.scoring, least_uniform=least))
             names.append(MIXTURE)
-            parameters.append(float(shares[shares > 0] @ np.array(parameters)[shares > 0]) + np.count_nonzero(shares))
+            parameters.append(float(np.array(parameters)[shares > 0].sum()) + np.count_nonzero(shares))
         rows = compare(held_out, held_counts, np.array(parameters))
         self.best_index_ = next(row["index"] for row in rows if row["chosen"])
         if self.combine == "select":

@@ -20,7 +20,7 @@ from refocal._containers import column_names, float_limits, is_frame, to_array, 
 from refocal._probability_look import TO_SAY, optional_input_word, resolve_input
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.conversion import check_probs, scores_to_logits
-from refocal.calibrators.fit.folds import Fold
+from refocal.calibrators.fit.held_out import Fold
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 from refocal.calibrators.floors import choose_floor, find_least
 from refocal.calibrators.training_data import (

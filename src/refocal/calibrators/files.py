@@ -167,11 +167,12 @@ def _set_learned(calibrator: Any, rules: dict[str, Check], values: dict[str, Any
     if not values and (within or _is_fitted(calibrator)):
         return
     needed = _COMMON if _is_fitted(calibrator) else rules
+    earlier = getattr(calibrator, "_earlier", {})
     for name, rule in rules.items():
         if name in values:
             setattr(calibrator, name, rule(_decode(values[name], within + name), within + name, calibrator))
-        elif name in calibrator._earlier:
-            setattr(calibrator, name, calibrator._earlier[name])
+        elif name in earlier:
+            setattr(calibrator, name, earlier[name])
         elif name in needed and name not in _OPTIONAL:
             msg = f"{within}{name} is missing"
             raise ValueError(msg)

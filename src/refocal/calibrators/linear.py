@@ -21,10 +21,11 @@ from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
-from refocal.calibrators.fit.folds import Fold, split_rows
+from refocal.calibrators.fit.held_out import Fold
 from refocal.calibrators.fit.maximum_likelihood import fit_focal_temperature, fit_temperature
 from refocal.calibrators.fit.structured import Structured
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.folds import split_rows
 from refocal.maps.heads import structured_features, structured_head
 from refocal.maps.posterior import MapSettings
 

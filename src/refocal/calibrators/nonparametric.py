@@ -213,14 +213,14 @@ def _fit_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray
     rows, top = np.arange(len(logits)), np.argmax(logits, axis=1)
     wrong = top != labels
     data = LabeledLogits.prepare(logits, labels, weights)
-    if logits.shape[1] > 2 and np.count_nonzero(wrong) >= _LEAST_MISTAKES:
+    if logits.shape[1] > 2 and data.samples * data.share[wrong].sum() >= _LEAST_MISTAKES:
         others = logits.copy()
         others[rows, top] = -np.inf
         own = None if weights is None else weights[wrong]
-        fitted = fit_temperature(LabeledLogits.prepare(others[wrong], labels[wrong], own))
+        fitted = fit_temperature(LabeledLogits.prepare(others[wrong], labels[wrong], own), exact=True)
         if fitted.evaluations and not fitted.at_bound:
             return 1 / fitted.beta
-    return 1 / fit_temperature(data).beta
+    return 1 / fit_temperature(data, exact=True).beta
 
 
 def _table_head(arrays: dict[str, np.ndarray], *, top_label: bool, temperature: float) -> Head:

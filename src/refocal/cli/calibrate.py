@@ -39,8 +39,8 @@ refocal calibrate scores.csv --prob score --loss sigmoid-focal --gamma 2 --alpha
 refocal calibrate tags.csv --label 'label_*' --prob 'prob_*'    # multi-label
 refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray"""
 _METHODS = (
-    "auto, mixture, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, quadratic, "
-    "isotonic, histogram or venn-abers"
+    "auto, mixture, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, "
+    "quadratic, isotonic, histogram or venn-abers"
 )
 _SIGMOID = multilabel.SIGMOID
 _LOSSES = ("focal", _SIGMOID)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal.calibrators.fit.folds import Fold
 from refocal.calibrators.fit.logistic import fit_mixture, fit_square_mixture
+
+Fold = tuple[np.ndarray, np.ndarray]  # the rows to fit to, and the rows that are held out
 
 _LEAST_WEIGHT = 0.01  # candidates with less weight are left out of a mixture
 _LEAST_LOG = -700.0  # a probability of 0 for the true class counts as e^-700, so that means stay comparable
@@ -27,6 +28,11 @@ class HeldOut(NamedTuple):
     scores: np.ndarray
     likelihoods: np.ndarray
     errors: np.ndarray | None
+
+    def take(self, rows: np.ndarray) -> HeldOut:
+        """Some of the rows."""
+        errors = None if self.errors is None else self.errors[rows]
+        return HeldOut(self.scores[rows], self.likelihoods[rows], errors)
 
     @classmethod
     def collect(
@@ -114,7 +120,42 @@ def mix(
     return shares / shares.sum(), min(uniform, 1.0)
 
 
-def blend(candidates: Sequence[HeldOut], shares: np.ndarray, uniform: float, classes: int) -> HeldOut:
+def mix_held_out(
+    candidates: Sequence[HeldOut],
+    share: np.ndarray,
+    classes: int,
+    sizes: Sequence[int],
+    *,
+    scoring: str,
+    least_uniform: float,
+) -> HeldOut:
+    """Predict the rows of each fold by a mixture whose weights are fitted to the rows of the other folds.
+
+    Args:
+        candidates: Their predictions.
+        share: Weights of the rows (n,), summing to 1.
+        classes: K.
+        sizes: The number of rows of each fold; a single fold is divided into two.
+        scoring: "nll" or "brier".
+        least_uniform: The least share of the uniform distribution; 0 to leave it out.
+    """
+    if len(sizes) == 1:
+        sizes = [sizes[0] // 2, sizes[0] - sizes[0] // 2]
+    fold = np.repeat(np.arange(len(sizes)), sizes)
+    parts = []
+    for number in range(len(sizes)):
+        others, own = fold != number, fold == number
+        fitted = [candidate.take(others) for candidate in candidates]
+        total = share[others].sum()
+        shares, uniform = mix(fitted, share[others] / total, classes, scoring=scoring, least_uniform=least_uniform)
+        parts.append(_blend([candidate.take(own) for candidate in candidates], shares, uniform, classes))
+    errors = None if parts[0].errors is None else np.concatenate([part.errors for part in parts])
+    return HeldOut(
+        np.concatenate([part.scores for part in parts]), np.concatenate([part.likelihoods for part in parts]), errors
+    )
+
+
+def _blend(candidates: Sequence[HeldOut], shares: np.ndarray, uniform: float, classes: int) -> HeldOut:
     """Predictions of a mixture: `shares` of the candidates sum to 1, and `uniform` is the rest of the whole."""
     parts = [*candidates, _make_uniform(candidates[0], classes)]
     weights = np.append((1 - uniform) * shares, uniform)

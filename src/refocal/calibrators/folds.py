@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import KFold, check_cv
 
-Fold = tuple[np.ndarray, np.ndarray]  # the rows to fit to, and the rows that are held out
+from refocal.calibrators.fit.held_out import Fold
 
 _MOST_SCORES = 5_000_000  # that the held-out folds may be fitted to, together
 
