@@ -97,8 +97,7 @@ def every_calibrator(networks: list[Network]) -> tuple[list[str], list[str]]:
             seconds = fit(calibrator, network)
             found[i, j] = (*quality(calibrator, *network.test), seconds)
             nll, ece, adaptive, _ = found[i, j]
-            chosen = f" ({type(calibrator.best_).__name__})" if isinstance(calibrator, AutoCalibrator) else ""
-            rows.append(f"| {network.name} | {name}{chosen} | {nll:.4f} | {ece:.2f} | {adaptive:.2f} | {seconds:.4f} |")
+            rows.append(f"| {network.name} | {name} | {nll:.4f} | {ece:.2f} | {adaptive:.2f} | {seconds:.4f} |")
             print(rows[-1], flush=True)
     base = found[:, list(CALIBRATORS).index("temperature"), 0]
     for j, name in enumerate(CALIBRATORS):

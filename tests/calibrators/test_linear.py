@@ -16,7 +16,7 @@ from refocal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from refocal.calibrators.linear import PENALTIES
+from refocal.calibrators.penalty_path import PENALTIES
 
 
 def draw_mixed_classes(rows=20_000):

@@ -9,63 +9,23 @@ probability from 0, and no feature is an outlier. The penalty is chosen by cross
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from refocal import _check
-from refocal._arrays import map_row_blocks
 from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.held_out import Fold
-from refocal.calibrators.fit.maximum_likelihood import fit_focal_temperature, fit_temperature
-from refocal.calibrators.fit.structured import Structured
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 from refocal.calibrators.folds import split_rows
-from refocal.maps.heads import structured_features, structured_head
+from refocal.calibrators.penalty_path import FINE, PENALTIES, ROUGH, Form, Path, Trial, fit_base
+from refocal.maps.heads import structured_head
 from refocal.maps.posterior import MapSettings
-
-PENALTIES = np.array([64.0, 16.0, 4.0, 1.0, 0.25])  # from strong to weak, so that each fit starts from the last
-
-_ROUGH, _FINE = 3e-4, 1e-5  # tolerances of the fits that are compared, and of the last one
-
-
-class _Base(NamedTuple):
-    """Psi^gamma(softmax(logits / T)), mixed with a share of the uniform distribution."""
-
-    gamma: float
-    temperature: float
-    uniform: float
-
-
-class _Trial(NamedTuple):
-    """One fold: the rows to fit to, with both bases, and the rows that are held out. Logits are float32."""
-
-    part: LabeledLogits
-    bases: tuple[_Base, _Base]  # temperature scaling, and focal temperature scaling
-    held: np.ndarray
-    labels: np.ndarray
-    share: np.ndarray
-
-    @classmethod
-    def prepare(cls, data: LabeledLogits, fold: Fold) -> _Trial:
-        """Fit the bases."""
-        part = _take(data, fold[0])
-        bases = (_fit_base(part, focal=False), _fit_base(part, focal=True))
-        held = fold[1]
-        return cls(part, bases, data.logits[held].astype(np.float32), data.labels[held], data.share[held])
-
-    def score_base(self, *, focal: bool) -> float:
-        """The summed NLL of the held-out rows under one of the bases."""
-        return self.score(_compute_features(self.held, self.bases[focal], centered=False))
-
-    def score(self, log_probs: np.ndarray) -> float:
-        """The summed NLL of the held-out rows."""
-        return float(self.share @ -log_probs[np.arange(len(self.labels)), self.labels])
 
 
 class _LinearMap(Calibrator):
@@ -83,8 +43,7 @@ class _LinearMap(Calibrator):
     penalty_scores_: np.ndarray
     effective_parameters_: float
 
-    _centered: ClassVar[bool]  # whether features are log-probabilities minus their mean over the classes
-    _has_matrix: ClassVar[bool]
+    _form: ClassVar[Form]
 
     _learned: ClassVar[dict[str, Check]] = {
         "gamma_": attributes.check_gamma,
@@ -131,15 +90,15 @@ class _LinearMap(Calibrator):
         data = LabeledLogits.prepare(logits, labels, weights)
         # One thread is as fast for matrices of this size, and many times faster if other programs use the cores.
         with threadpool_limits(1, "blas"):
-            trials = [_Trial.prepare(data, fold) for fold in folds]
+            trials = [Trial.prepare(data, fold) for fold in folds]
             focal = sum(trial.score_base(focal=True) - trial.score_base(focal=False) for trial in trials) < 0
-            path = _Path.follow(self, trials, focal=focal)
-            base = _fit_base(data, focal=focal)
-            problem = self._prepare_problem(data, base)
-            correction = None
+            path = Path.follow(self._form, trials, focal=focal, given=self.penalty)
+            base = fit_base(data, focal=focal)
+            problem = self._form.prepare(data, base)
+            single, correction = problem.cast(np.float32), None
             for penalty in PENALTIES[path.penalty < PENALTIES]:
-                correction = problem.fit(penalty, correction, tolerance=_ROUGH)
-            correction = problem.fit(path.penalty, correction, tolerance=_FINE)
+                correction = single.fit(penalty, correction, tolerance=ROUGH)
+            correction = problem.fit(path.penalty, correction, tolerance=FINE)
         self.gamma_, self.temperature_, self.uniform_ = base
         self.penalty_, self.penalty_scores_ = path.penalty, path.scores
         self.weights_, self.bias_ = problem.join(correction)
@@ -152,13 +111,6 @@ class _LinearMap(Calibrator):
             return []
         cv = min(int(self.cv), len(logits)) if isinstance(self.cv, int | np.integer) else self.cv
         return split_rows(cv, self.random_state, logits, labels)
-
-    def _prepare_problem(self, data: LabeledLogits, base: _Base) -> Structured:
-        features = self._features(data.logits, base)
-        return Structured.prepare(features, data.labels, data.share, data.samples, matrix=self._has_matrix)
-
-    def _features(self, logits: np.ndarray, base: _Base) -> np.ndarray:
-        return _compute_features(logits, base, centered=self._centered)
 
     def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         if self.penalty is not None:
@@ -173,7 +125,7 @@ class _LinearMap(Calibrator):
                 "temperature": self.temperature_,
                 "settings": settings,
                 "uniform": self.uniform_,
-                "centered": self._centered,
+                "centered": self._form.centered,
             },
         )
 
@@ -182,51 +134,6 @@ class _LinearMap(Calibrator):
 
     def _count_effective(self) -> float:
         return self.effective_parameters_
-
-
-class _Path(NamedTuple):
-    """Fits to the rows of each fold with one penalty after another, each from the correction of the one before.
-
-    Attributes:
-        penalty: The given penalty, or the one with the best score.
-        scores: The mean NLL of held-out rows for each penalty, up to the second after the best; none if it was given.
-        fitted: For each fold, the features of its held-out rows, and the linear map for the best penalty.
-    """
-
-    penalty: float
-    scores: np.ndarray
-    fitted: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-
-    @classmethod
-    def follow(cls, calibrator: _LinearMap, trials: list[_Trial], *, focal: bool) -> _Path:
-        """Fit with all penalties, or with those down to the given one."""
-        given = calibrator.penalty
-        problems = [calibrator._prepare_problem(trial.part, trial.bases[focal]) for trial in trials]
-        problems = [problem.cast(np.float32) for problem in problems]
-        features = [calibrator._features(trial.held, trial.bases[focal]) for trial in trials]
-        corrections: list[Any] = [None] * len(trials)
-        total = sum(trial.share.sum() for trial in trials)
-        scores: list[float] = []
-        best: list[tuple[np.ndarray, np.ndarray]] = []
-        penalties = [*PENALTIES] if given is None else [*PENALTIES[given < PENALTIES], given]
-        for penalty in penalties if trials else ():
-            pairs = zip(problems, corrections, strict=True)
-            corrections = [problem.fit(penalty, start, tolerance=_ROUGH) for problem, start in pairs]
-            maps = [problem.join(each) for problem, each in zip(problems, corrections, strict=True)]
-            compared = zip(trials, features, maps, strict=True)
-            scores.append(float(sum(trial.score(_map(x, *each)) for trial, x, each in compared) / total))
-            if given is not None or scores[-1] <= min(scores):
-                best = maps
-            elif len(scores) - np.argmin(scores) > 2:
-                break
-        chosen = float(penalties[np.argmin(scores)] if scores else penalties[0]) if given is None else float(given)
-        fitted = [(x, *each) for x, each in zip(features, best, strict=True)]
-        return cls(chosen, np.array(scores if given is None else []), fitted)
-
-    def predict(self) -> Iterator[np.ndarray]:
-        """Predict the log-probabilities of the held-out rows of each fold."""
-        for features, weights, bias in self.fitted:
-            yield _map(features, weights, bias)
 
 
 @final
@@ -276,8 +183,7 @@ class VectorScaling(_LinearMap):
         **_LinearMap._learned,
         "weights_": attributes.coefficients_check(attributes.count_classes),
     }
-    _centered: ClassVar[bool] = False
-    _has_matrix: ClassVar[bool] = False
+    _form: ClassVar[Form] = Form(centered=False, matrix=False)
 
 
 class _MatrixMap(_LinearMap):
@@ -287,7 +193,6 @@ class _MatrixMap(_LinearMap):
         **_LinearMap._learned,
         "weights_": attributes.coefficients_check(attributes.count_classes, attributes.count_classes),
     }
-    _has_matrix: ClassVar[bool] = True
 
 
 @final
@@ -329,7 +234,7 @@ class MatrixScaling(_MatrixMap):
     classes: Berta, Holzmüller, Jordan and Bach, "Structured matrix scaling for multi-class calibration", 2025.
     """
 
-    _centered: ClassVar[bool] = True
+    _form: ClassVar[Form] = Form(centered=True, matrix=True)
 
 
 @final
@@ -366,46 +271,4 @@ class DirichletCalibration(_MatrixMap):
     Reference: Kull et al., "Beyond temperature scaling", NeurIPS 2019.
     """
 
-    _centered: ClassVar[bool] = False
-
-
-def _fit_base(data: LabeledLogits, *, focal: bool) -> _Base:
-    """Fit the base. If T is not determined, or so small or large that it means "certain" or "any", it is 1."""
-    uniform = 1 / (data.samples + 1)
-    if focal:
-        fitted = fit_focal_temperature(data)
-        if not fitted.at_bound:
-            return _Base(fitted.gamma, 1 / fitted.beta, uniform)
-    plain = fit_temperature(data)
-    return _Base(0.0, 1.0 if plain.at_bound else 1 / plain.beta, uniform)
-
-
-def _compute_features(logits: np.ndarray, base: _Base, *, centered: bool) -> np.ndarray:
-    settings = MapSettings.check(base.gamma, None, 0.0, False, classes=logits.shape[1])
-
-    def compute(rows: np.ndarray) -> np.ndarray:
-        return structured_features(
-            rows,
-            temperature=base.temperature,
-            settings=settings,
-            uniform=base.uniform,
-            centered=centered,
-            xp=np,
-        )
-
-    return map_row_blocks(compute, logits.astype(np.float64, copy=False))
-
-
-def _map(features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Compute log-probabilities (N, K) of features."""
-    scores = (features * weights if weights.ndim == 1 else features @ weights.T) + bias
-    scores -= scores.max(axis=1, keepdims=True)
-    scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    return scores
-
-
-def _take(data: LabeledLogits, rows: np.ndarray) -> LabeledLogits:
-    """Some rows, in float32."""
-    return LabeledLogits.prepare(
-        data.logits[rows].astype(np.float32), data.labels[rows], data.share[rows] * data.samples
-    )
+    _form: ClassVar[Form] = Form(centered=False, matrix=True)
