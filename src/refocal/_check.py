@@ -196,7 +196,7 @@ def sample_weights(weights: np.ndarray, name: str) -> None:
     if heaviest > LARGEST_WEIGHT or 0 < heaviest < SMALLEST_WEIGHT:
         msg = (
             f"the largest value of {name} must lie between {SMALLEST_WEIGHT:g} and {LARGEST_WEIGHT:g}, "
-            f"got {heaviest:g}: multiply all weights by the same number, which does not change the result"
+            f"got {heaviest:g}: divide all weights by the same number"
         )
         raise ValueError(msg)
 

@@ -22,6 +22,7 @@ from refocal.calibrators import (
     FocalPosterior,
     FocalTemperatureScaling,
     MatrixScaling,
+    PlattScaling,
     TemperatureScaling,
     VectorScaling,
     load,
@@ -169,6 +170,62 @@ def test_members_are_calibrators_of_the_same_scores(input, tmp_path):
         probs = load(tmp_path / "member.json").predict_proba(scores)
         np.testing.assert_array_equal(probs, member.predict_proba(scores))
         assert member.classes_.tolist() == ["no", "yes"]
+
+
+def test_a_mixture_of_brier_scores_does_not_depend_on_the_order_of_candidates():
+    """Also if probabilities are exactly 0 and 1, so that errors do not tell the label."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 300)
+    logits = 300 * np.where(rng.random(300) < 0.3, -1, 1)[:, None] * np.stack([1 - 2 * labels, 2 * labels - 1], axis=1)
+    pair = [FocalPosterior(gamma=0.0), PlattScaling()]
+    probs = [
+        AutoCalibrator(candidates=few, scoring="brier").fit(logits, labels).predict_proba(logits)
+        for few in (pair, pair[::-1])
+    ]
+    np.testing.assert_allclose(*probs, atol=1e-6)
+
+
+def test_votes_without_a_runner_up_can_be_calibrated():
+    """The classes below the top are equal, so they have no temperature of their own."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 300)
+    top = np.where(rng.random(300) < 0.2, (labels + 1) % 3, labels)
+    auto = AutoCalibrator(input="probs").fit(0.85 * np.eye(3)[top] + 0.05, labels)
+    assert auto.predict_proba([[0.9, 0.05, 0.05]])[0, 0] == pytest.approx(0.8, abs=0.12)
+
+
+def test_splitters_count_samples_of_weight_0():
+    logits, labels = draw_calibrated(210, 3)
+    weights = np.ones(210)
+    weights[::7] = 0
+    auto = AutoCalibrator(cv=KFold(5), combine="select").fit(3 * logits, labels, weights)
+    by_name = {result["name"]: result["score"] for result in auto.results_}
+    assert by_name["VectorScaling"] == pytest.approx(by_name["TemperatureScaling"], abs=0.1)
+    with pytest.raises(ValueError, match="cv must leave samples of positive weight on both sides of each fold"):
+        AutoCalibrator(cv=KFold(2)).fit(logits, labels, (np.arange(210) < 105) * 1.0)
+
+
+def test_scores_are_those_of_candidates_without_a_floor():
+    """A probability of 0 for a true class costs the scores as given what it costs their user."""
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([1.0] * 3, 600)
+    labels = np.array([rng.choice(3, p=row) for row in probs])
+    probs = np.where(probs < 0.02, 0, probs)
+    probs /= probs.sum(axis=1, keepdims=True)
+    assert np.any(probs[np.arange(600), labels] == 0)
+    auto = AutoCalibrator(input="probs", combine="select").fit(probs, labels)
+    scores = {result["name"]: result["score"] for result in auto.results_}
+    assert scores["FocalPosterior"] > scores["TemperatureScaling"] + 1
+    assert not isinstance(auto.members_[0], FocalPosterior)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8, -1e9])
+def test_shifted_logits_give_the_same_mixture(offset):
+    logits, labels = draw_calibrated(500, 3)
+    logits = np.round(3 * logits, 6) if offset == 0 else np.round(3 * logits, 6) + offset
+    auto = AutoCalibrator().fit(logits, labels)
+    by_name = {result["name"]: result["score"] for result in auto.results_}
+    assert by_name["VectorScaling"] == pytest.approx(0.6392, abs=1e-3)
 
 
 def test_the_seed_determines_the_folds():

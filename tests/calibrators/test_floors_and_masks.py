@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
+import refocal
 from refocal.calibrators import (
     BY_NAME,
     AutoCalibrator,
@@ -77,6 +78,19 @@ def test_one_column_has_a_floor_at_both_ends():
     np.testing.assert_allclose(two.predict_proba([[1.0, 0.0]]), fitted.predict_proba([0.0]), rtol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exports_read_0_and_1_as_predictions_do(dtype, tmp_path):
+    rng = np.random.default_rng(0)
+    probs = rng.random(200)
+    labels = (rng.random(200) < probs).astype(int)
+    probs[:3] = 1e-20, 1.0, 0.0
+    fitted = PlattScaling(input="probs").fit(probs, labels)
+    fitted.floor_ = 1e-20
+    ends = np.array([[0.0], [1.0], [1e-21], [0.5]], dtype=dtype)
+    found = fitted.to_torch()(tensor(ends)).numpy()
+    np.testing.assert_allclose(np.log(found), np.log(fitted.predict_proba(ends)), rtol=1e-4, atol=1e-6)
+
+
 def test_a_posterior_that_needs_no_fit_has_no_floor():
     probs = np.array([[1.0, 0.0], [0.4, 0.6], [0.5, 0.5]])
     fitted = FocalPosterior(gamma=2.0, input="probs").fit(probs, [0, 1, 0])
@@ -125,10 +139,10 @@ def tensor(array):
 def test_calibrators_that_take_no_masks_say_which_do():
     logits, labels = draw_calibrated(50, 3)
     masked = mask(logits, labels)
-    with pytest.raises(ValueError, match="-inf, which PlattScaling cannot take: use TemperatureScaling or Focal"):
+    with pytest.raises(ValueError, match="-inf, which PlattScaling cannot take: fit TemperatureScaling, Focal"):
         PlattScaling().fit(masked, labels)
     fitted = PlattScaling().fit(logits, labels)
-    with pytest.raises(ValueError, match="-inf, which PlattScaling cannot take"):
+    with pytest.raises(ValueError, match="-inf, which this PlattScaling cannot take"):
         fitted.predict_proba(masked)
 
 
@@ -143,3 +157,7 @@ def test_auto_chooses_among_the_calibrators_that_take_masks():
         "mixture",
     }
     np.testing.assert_array_equal(auto.predict_proba(masked) == 0, np.isinf(masked))
+    auto.fit(logits, labels)
+    assert len(auto.results_) == 8
+    auto.fit(masked, labels)  # an earlier fit does not matter
+    assert refocal.calibrate(masked, labels).chosen.name in ("temperature", "focal-temperature", "mixture")

@@ -151,7 +151,7 @@ def test_penalties_are_checked():
     logits, labels = draw_calibrated(20, 3)
     with pytest.raises(ValueError, match="penalty must be positive and finite, got 0"):
         MatrixScaling(penalty=0.0).fit(logits, labels)
-    with pytest.raises(ValueError, match="cv must be a splitter or a number of folds from 2 to 20"):
+    with pytest.raises(ValueError, match="cv must be at least 2, got 1"):
         VectorScaling(cv=1).fit(logits, labels)
 
 

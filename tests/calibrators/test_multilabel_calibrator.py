@@ -20,6 +20,7 @@ from refocal.calibrators import (
     AutoCalibrator,
     BetaCalibration,
     FocalPosterior,
+    FocalTemperatureScaling,
     HistogramBinning,
     IsotonicCalibration,
     MultilabelCalibrator,
@@ -119,6 +120,15 @@ def test_files_torch_and_onnx_give_the_same_numbers(input, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "head.onnx", providers=["CPUExecutionProvider"])
     assert session.get_outputs()[0].shape == ["batch", len(NAMES)]
     np.testing.assert_allclose(session.run(["probabilities"], {input: scores})[0], expected, atol=1e-6)
+
+
+def test_mixtures_of_several_columns_are_exported():
+    """The fitted numbers of column 0's second member and column 1's first must not share a name."""
+    logits, labels = draw()
+    few = AutoCalibrator(candidates=[TemperatureScaling(), FocalTemperatureScaling(), PlattScaling()])
+    fitted = MultilabelCalibrator(few).fit(logits, labels)
+    module = fitted.to_torch()
+    np.testing.assert_allclose(module(torch.tensor(logits)).numpy(), fitted.predict_proba(logits), atol=1e-9)
 
 
 def test_one_class_is_exported_as_one_column(tmp_path):

@@ -37,9 +37,9 @@ _RESULT: dict[str, Check] = {
     "score": attributes.check_finite,
     "behind": attributes.check_finite,
     "error": attributes.check_standard_error,
-    "p_value": attributes.check_standard_error,
+    "p_value": attributes.check_probability,
     "parameters": attributes.check_standard_error,
-    "weight": attributes.check_standard_error,
+    "weight": attributes.check_probability,
     "chosen": attributes.check_flag,
 }
 
@@ -58,7 +58,7 @@ def _check_members(value: Any, name: str, calibrator: Any) -> list[Calibrator]:
 
 
 def _check_weights(value: Any, name: str, calibrator: Any) -> np.ndarray:
-    """Check one share per member, summing to 1 with the uniform share."""
+    """Check one share per member, summing to 1."""
     array: np.ndarray = attributes.coefficients_check(len(calibrator.members_), least=0.0)(value, name, calibrator)
     if abs(array.sum() - 1) > 1e-6:
         msg = f"{name} must be shares that sum to 1, got {array.tolist()!r:.100}"
@@ -100,10 +100,10 @@ class AutoCalibrator(Calibrator):
     Each candidate is fitted to all folds but one and scored on that one. `combine="mixture"` then averages the
     probabilities of the candidates, fitted to all data, and of the uniform distribution, with the weights whose average
     predicts the held-out rows best. The uniform distribution has at least 1 / (n + 1), because from n samples nobody
-    can tell a smaller probability from 0.
-    `combine="select"` takes a single candidate by the one-standard-error rule: the one with the fewest effective
-    parameters among those whose mean score is worse than the best by at most the standard error of that difference. A
-    mixture predicts better; a single calibrator is easier to explain.
+    can tell a smaller probability from 0; if classes are masked, it is left out. `combine="select"` takes a single
+    candidate by the one-standard-error rule: the one with the fewest effective parameters among those whose mean score
+    is worse than the best by at most the standard error of that difference. A mixture predicts better; a single
+    calibrator is easier to explain.
 
     Args:
         candidates: Unfitted calibrators. Their `input` and `classes` are set to those given here. None for no change
@@ -119,11 +119,12 @@ class AutoCalibrator(Calibrator):
         classes: Labels of the columns, see `Calibrator`.
 
     Attributes:
-        candidates_: All candidates, fitted.
-        fit_seconds_: The time that each candidate took, cross-validation included.
+        candidates_: All candidates, fitted. Files do not hold them.
+        fit_seconds_: The time that each candidate took, cross-validation included. Files do not hold it.
         members_: Those whose probabilities are averaged; one with "select".
         weights_: Their weights, summing to 1.
-        uniform_: The share of the uniform distribution, beside that of the members; 0 with "select".
+        uniform_: The share of the uniform distribution: the mixture is (1 - uniform_) times that of the members, plus
+            uniform_ / K. It is 0 with "select", and if logits were masked.
         best_index_: Index of the candidate that the one-standard-error rule takes; a mixture comes after all others.
         results_: One dict for each candidate, and for the mixture, best first: name, index among the candidates, mean
             score, difference from the best score, the standard error of that difference and its p-value (is the best
@@ -174,12 +175,12 @@ class AutoCalibrator(Calibrator):
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         columns = logits.shape[1]
         given = self.candidates
+        masked = bool(np.isneginf(logits).any())
         if given is None:
-            given = list(default_candidates(columns).values())
-            if np.isneginf(logits).any():
-                given = [candidate for candidate in given if candidate._takes_masks]
+            given = list(default_candidates(columns, masked=masked).values())
         self._check_settings(None)
-        folds = split_rows(self.cv, self.random_state, logits, labels)
+        folds = split_rows(self.cv, self.random_state, logits, labels, weights)
+        raised = self._raise_to_floor(logits)
         self.candidates_: list[Calibrator] = [
             clone(candidate).set_params(input="logits", classes=np.arange(columns))
             for candidate in _check_candidates(given)
@@ -188,13 +189,14 @@ class AutoCalibrator(Calibrator):
         self.fit_seconds_: list[float] = []
         for candidate in self.candidates_:
             start = time.perf_counter()
-            predictions = candidate._fit_and_hold_out(logits, labels, weights, folds)
+            rows = raised if candidate._has_floor else logits
+            predictions = candidate._fit_and_hold_out(rows, labels, weights, folds)
             held_out.append(HeldOut.collect(predictions, folds, labels, self.scoring))
             self.fit_seconds_.append(time.perf_counter() - start)
         counts = np.ones(len(logits)) if weights is None else weights
         held_counts = np.concatenate([counts[held] for _, held in folds])
         share = held_counts / held_counts.sum()
-        least = 0.0 if np.isneginf(logits).any() else 1 / (float(counts.sum()) + 1)
+        least = 0.0 if masked else 1 / (float(counts.sum()) + 1)
         names = [type(candidate).__name__ for candidate in self.candidates_]
         parameters = [candidate._count_effective() for candidate in self.candidates_]
         shares, self.uniform_ = np.zeros(len(names)), 0.0
@@ -204,8 +206,8 @@ class AutoCalibrator(Calibrator):
             held_out.append(mix_held_out(held_out, share, columns, sizes, scoring=self.scoring, least_uniform=least))
             names.append(MIXTURE)
             parameters.append(float(np.array(parameters)[shares > 0].sum()) + np.count_nonzero(shares))
-        rows = compare(held_out, held_counts, np.array(parameters))
-        self.best_index_ = next(row["index"] for row in rows if row["chosen"])
+        compared = compare(held_out, held_counts, np.array(parameters))
+        self.best_index_ = next(row["index"] for row in compared if row["chosen"])
         if self.combine == "select":
             shares[self.best_index_] = 1.0
         used = np.flatnonzero(shares)
@@ -213,6 +215,8 @@ class AutoCalibrator(Calibrator):
         for candidate in self.candidates_:  # they are fitted to these scores, too, not only to logits
             candidate.set_params(input=self.input, classes=self.classes)
             candidate.classes_, candidate.n_features_in_ = self.classes_, self.n_features_in_
+            if hasattr(self, "feature_names_in_"):
+                candidate.feature_names_in_ = self.feature_names_in_
             if hasattr(self, "floor_") and candidate._has_floor:
                 candidate.floor_ = self.floor_
         self.results_ = [
@@ -222,14 +226,16 @@ class AutoCalibrator(Calibrator):
                 "parameters": float(parameters[row["index"]]),
                 "weight": float(shares[row["index"]]) if row["index"] < len(shares) else 1.0,
             }
-            for row in rows
+            for row in compared
         ]
 
-    @property
-    def _takes_masks(self) -> bool:  # type: ignore[override]
-        return not hasattr(self, "members_") or (
-            self.uniform_ == 0 and all(member._takes_masks for member in self.members_)
-        )
+    def _learn_from(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        """Choose the floor; a candidate that has none is scored without it."""
+        self._choose_floor(logits, labels, weights)
+        self._fit(logits, labels, weights)
+
+    def _may_be_masked(self, *, reset: bool) -> bool:
+        return reset or (self.uniform_ == 0 and all(member._may_be_masked(reset=False) for member in self.members_))
 
     def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         _check.one_of(self.scoring, "scoring", get_args(Scoring))
@@ -263,13 +269,18 @@ def _check_candidates(candidates: Iterable[Calibrator]) -> list[Calibrator]:
     return checked
 
 
-def default_candidates(classes: int) -> dict[str, Calibrator]:
-    """Make the candidates for a number of classes, by the names that commands and reports use."""
-    always = {
+def default_candidates(classes: int, *, masked: bool = False) -> dict[str, Calibrator]:
+    """Make the candidates for a number of classes, by the names that commands and reports use.
+
+    Few of them take logits that are masked.
+    """
+    always: dict[str, Calibrator] = {
         "given": FocalPosterior(gamma=0.0),
         "temperature": TemperatureScaling(),
         "focal-temperature": FocalTemperatureScaling(),
     }
+    if masked:
+        return always
     if classes == 2:  # a vector or a matrix has no more freedom than Platt scaling here
         return always | {
             "platt": PlattScaling(),

@@ -61,7 +61,8 @@ class Head(NamedTuple):
 
     def compute(self, scores: Any, arrays: dict[str, Any], *, probs: bool, limits: Any, log: bool, xp: Any) -> Any:
         """Map scores to probabilities, given the arrays in the library of the scores and the `finfo` of the scores."""
-        least, gap = probability_edges(limits) if self.floor is None else (self.floor, self.floor)
+        floor = 0.0 if self.floor is None else self.floor
+        least, gap = (max(floor, edge) for edge in probability_edges(limits))
         edges = {"probs": probs, "least": least, "gap": gap, "xp": xp}
         if self.of_scores:
             return self.function(scores, **arrays, **self.settings, **edges, log=log)
@@ -87,7 +88,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     normal number of its dtype (float16: the smallest number), and a probability of 1 as half a step below 1.
 
     A logit of -inf masks a class: it gets probability 0, and the others are fitted without it. `TemperatureScaling`,
-    `FocalTemperatureScaling` and `FocalPosterior` take masks.
+    `FocalTemperatureScaling`, `FocalPosterior` and an `AutoCalibrator` of these take masks.
 
     Scores, labels and weights may be lists, arrays of any library, PyTorch tensors, frames or series of pandas or
     polars, or Arrow tables. Rows are samples.
@@ -107,7 +108,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     # The fitted attributes that `save` writes and `load` reads, each with its check.
     _learned: ClassVar[dict[str, Check]] = {}
     _has_floor: ClassVar[bool] = True  # whether `fit` chooses a floor of probabilities
-    _takes_masks: bool = False  # whether logits may be -inf
+    _takes_masks: ClassVar[bool] = False  # whether logits may be -inf
     # Parameters and fitted attributes that files of earlier versions lack, with the values they stand for there.
     _earlier: ClassVar[dict[str, Any]] = {}
 
@@ -122,7 +123,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         Returns:
             The calibrator itself.
         """
-        self._fit(*self._prepare(X, y, sample_weight))
+        self._learn_from(*self._prepare(X, y, sample_weight))
         return self
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
@@ -173,7 +174,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     def _prepare(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Check scores, labels and weights, and convert them to the arguments of `_fit`.
+        """Check scores, labels and weights, and convert them to the arguments of `_learn_from`.
 
         `reset` says whether to forget the classes of an earlier fit.
         """
@@ -185,11 +186,21 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         if weights is not None and not np.all(weights) and isinstance(getattr(self, "cv", 0), int | np.integer):
             logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
         _reject_masked_labels(logits, labels)
-        if reset and hasattr(self, "floor_"):
+        return logits, labels, weights
+
+    def _learn_from(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        """Choose the floor of probabilities, if the scores are probabilities, and fit."""
+        self._choose_floor(logits, labels, weights)
+        self._fit(self._raise_to_floor(logits), labels, weights)
+
+    def _choose_floor(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        """Set `floor_`, which `_read_scores` has set to the least probability."""
+        if hasattr(self, "floor_"):
             data = LabeledLogits.prepare(logits, labels, weights)
             self.floor_ = choose_floor(data, data.samples, self.floor_)
-            logits = np.maximum(logits, np.log(self.floor_))
-        return logits, labels, weights
+
+    def _raise_to_floor(self, logits: np.ndarray) -> np.ndarray:
+        return np.maximum(logits, np.log(self.floor_)) if hasattr(self, "floor_") else logits
 
     @abstractmethod
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
@@ -247,7 +258,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         if one_column and getattr(given, "ndim", None) == 1:
             given = X = given.reshape(-1, 1)
         scores = check_array(to_numpy(given, "X"), dtype=(np.float64, np.float32), ensure_all_finite=False)
-        self._check_finite(scores)
+        self._check_finite(scores, reset=reset)
         if reset or hasattr(self, "n_features_in_"):
             validate_data(self, X if is_frame(X) else scores, reset=reset, skip_check_array=True)
         else:  # this calibrator needed no fit, so it has no number of columns to compare with
@@ -257,24 +268,28 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         if input == "probs":
             scores = check_probs(scores, bits=limits.bits)
         logits = scores_to_logits(scores, input=input, limits=limits)
-        if reset:  # the least probability for now; the labels decide, see `_prepare`
+        if reset:  # the least probability for now; the labels decide, see `_choose_floor`
             self.__dict__.pop("floor_", None)
             if input == "probs" and self._has_floor:
                 self.floor_ = find_least(scores)
             return logits
-        return np.maximum(logits, np.log(self.floor_)) if hasattr(self, "floor_") else logits
+        return self._raise_to_floor(logits)
 
-    def _check_finite(self, scores: np.ndarray) -> None:
+    def _may_be_masked(self, *, reset: bool) -> bool:  # noqa: ARG002
+        """Whether logits may be -inf; `reset` forgets an earlier fit."""
+        return self._takes_masks
+
+    def _check_finite(self, scores: np.ndarray, *, reset: bool) -> None:
         """Reject scores that are not finite, except masks that this calibrator can take."""
         if np.all(np.isfinite(scores)):
             return
         masked = np.isneginf(scores)
         if scores.shape[1] == 1 or self.input == "probs" or not np.all(np.isfinite(scores[~masked])):
             assert_all_finite(scores, input_name="X")
-        if not self._takes_masks:
+        if not self._may_be_masked(reset=reset):
             msg = (
-                f"X has logits of -inf, which {type(self).__name__} cannot take: use TemperatureScaling or "
-                "FocalTemperatureScaling for masked classes, or finite logits"
+                f"X has logits of -inf, which {'this ' * (not reset)}{type(self).__name__} cannot take: fit "
+                "TemperatureScaling, FocalTemperatureScaling or AutoCalibrator to masked logits, or use finite ones"
             )
             raise ValueError(msg)
         _check.reject_rows(np.asarray(masked.all(axis=1)), scores, "X must have a finite logit in each row")

@@ -201,7 +201,7 @@ def _items(record: Any, what: str, allowed: Container[str], within: str) -> Iter
         raise ValueError(msg)
     for name in record:
         if name not in allowed:
-            msg = f"{within}{what} has an unknown name, {name!r:.100}"
+            msg = f"{within}{what} has an unknown name, {name!r:.100}: another version of refocal may have written it"
             raise ValueError(msg)
     return record.items()
 

@@ -26,7 +26,7 @@ def choose_floor(data: LabeledLogits, samples: float, least: float) -> float:
         samples: The number of all samples, n.
         least: The smallest positive probability of all samples.
     """
-    unseen = 1 / (samples + 1)
+    unseen = 1 / (max(samples, 1.0) + 1)
     if least >= unseen:
         return unseen
     nlls = {floor: fit_temperature(raise_logits(data, floor)).nll for floor in (unseen, least)}

@@ -60,8 +60,8 @@ class FocalPosterior(Calibrator):
         "gamma_": attributes.check_gammas,
         "gamma_error_": attributes.check_standard_error,
     }
-    _has_floor = False
-    _takes_masks = True
+    _has_floor: ClassVar[bool] = False
+    _takes_masks: ClassVar[bool] = True
     _earlier: ClassVar[dict[str, Any]] = {"smoothing_edge": "exact"}
 
     def __init__(

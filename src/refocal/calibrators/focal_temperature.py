@@ -87,7 +87,7 @@ class FocalTemperatureScaling(Calibrator):
         "at_bound_": attributes.check_flag,
         "evaluations_": attributes.check_count,
     }
-    _takes_masks = True
+    _takes_masks: ClassVar[bool] = True
 
     def __init__(
         self,

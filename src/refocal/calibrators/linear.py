@@ -71,16 +71,18 @@ class _LinearMap(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        self._learn(logits, labels, weights, self._split(logits, labels))
+        self._learn(logits, labels, weights, self._split(logits, labels, weights))
 
     def _fit_and_hold_out(
         self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, folds: list[Fold]
     ) -> Iterator[np.ndarray]:
         """As for every calibrator, but with the same folds for the choice of the penalty, so that none is fitted twice.
 
-        The choice of one penalty out of five has seen the held-out rows, which matters little.
+        The penalty was chosen on the same held-out rows; the bias is small.
         """
-        return self._learn(*self._prepare(logits, labels, weights), folds)
+        self.n_features_in_ = logits.shape[1]
+        self.classes_ = np.arange(self.n_features_in_)
+        return self._learn(logits, labels, weights, folds)
 
     def _learn(
         self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, folds: list[Fold]
@@ -105,12 +107,12 @@ class _LinearMap(Calibrator):
         self.effective_parameters_ = problem.count_effective(correction, self.penalty_) + 1 + focal
         return path.predict()
 
-    def _split(self, logits: np.ndarray, labels: np.ndarray) -> list[Fold]:
-        """The folds that choose base and penalty; none if there is a single row."""
-        if len(logits) < 2:
-            return []
-        cv = min(int(self.cv), len(logits)) if isinstance(self.cv, int | np.integer) else self.cv
-        return split_rows(cv, self.random_state, logits, labels)
+    def _split(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> list[Fold]:
+        """The folds that choose base and penalty, not more than rows; none if there is a single row."""
+        cv = self.cv
+        if isinstance(cv, int | np.integer):
+            cv = min(_check.count(cv, "cv", least=2), len(logits))
+        return split_rows(cv, self.random_state, logits, labels, weights) if len(logits) > 1 else []
 
     def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         if self.penalty is not None:

@@ -210,14 +210,15 @@ def _fit_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray
     The confidence in the top class is calibrated by itself, so these classes need a temperature of their own. If such
     rows do not determine one, it is that of all classes.
     """
-    rows, top = np.arange(len(logits)), np.argmax(logits, axis=1)
+    top = np.argmax(logits, axis=1)
     wrong = top != labels
     data = LabeledLogits.prepare(logits, labels, weights)
     if logits.shape[1] > 2 and data.samples * data.share[wrong].sum() >= _LEAST_MISTAKES:
-        others = logits.copy()
-        others[rows, top] = -np.inf
+        below = np.arange(logits.shape[1]) != top[wrong, None]
+        others = logits[wrong][below].reshape(-1, logits.shape[1] - 1)
+        places = labels[wrong] - (labels[wrong] > top[wrong])
         own = None if weights is None else weights[wrong]
-        fitted = fit_temperature(LabeledLogits.prepare(others[wrong], labels[wrong], own), exact=True)
+        fitted = fit_temperature(LabeledLogits.prepare(others, places, own), exact=True)
         if fitted.evaluations and not fitted.at_bound:
             return 1 / fitted.beta
     return 1 / fit_temperature(data, exact=True).beta

@@ -74,11 +74,13 @@ class Trial(NamedTuple):
 
     @classmethod
     def prepare(cls, data: LabeledLogits, fold: Fold) -> Trial:
-        """Fit the bases."""
-        part = take(data, fold[0])
+        """Fit the bases. Here logits count from the largest of their row, in spreads, so that float32 holds them."""
+        rows, held = fold
+        unit = data.scales.spread or 1.0
+        logits = ((data.logits - data.top[:, None]).astype(np.float64) / unit).astype(np.float32)
+        part = LabeledLogits.prepare(logits[rows], data.labels[rows], data.share[rows] * data.samples)
         bases = (fit_base(part, focal=False), fit_base(part, focal=True))
-        held = fold[1]
-        return cls(part, bases, data.logits[held].astype(np.float32), data.labels[held], data.share[held])
+        return cls(part, bases, logits[held], data.labels[held], data.share[held])
 
     def score_base(self, *, focal: bool) -> float:
         """The summed NLL of the held-out rows under one of the bases."""
@@ -150,10 +152,3 @@ def apply_map(features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np
     scores -= scores.max(axis=1, keepdims=True)
     scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
     return scores
-
-
-def take(data: LabeledLogits, rows: np.ndarray) -> LabeledLogits:
-    """Some rows, in float32."""
-    return LabeledLogits.prepare(
-        data.logits[rows].astype(np.float32), data.labels[rows], data.share[rows] * data.samples
-    )

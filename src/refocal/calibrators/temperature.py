@@ -73,7 +73,7 @@ class TemperatureScaling(Calibrator):
         "at_bound_": attributes.check_flag,
     }
 
-    _takes_masks = True
+    _takes_masks: ClassVar[bool] = True
 
     temperature_: float
 

@@ -67,7 +67,7 @@ def _list_numbers(settings: Mapping[str, Any], suffix: str = "") -> dict[str, An
             numbers |= {f"{field}{suffix}": getattr(value, field) for field in _list_fields(value)}
         elif name == "parts":
             for k, (_, _, own, _) in enumerate(value):
-                numbers |= _list_numbers(own, f"_{k}")
+                numbers |= _list_numbers(own, f"_{k}{suffix}")
     return numbers
 
 
@@ -84,7 +84,7 @@ def _insert_numbers(settings: Mapping[str, Any], module: nn.Module, dtype: torch
             return value._replace(**{field: number.to(dtype) for field, number in found.items()})
         if name == "parts":
             return tuple(
-                (function, names, _insert_numbers(own, module, dtype, f"_{k}"), last)
+                (function, names, _insert_numbers(own, module, dtype, f"_{k}{suffix}"), last)
                 for k, (function, names, own, last) in enumerate(value)
             )
         return value

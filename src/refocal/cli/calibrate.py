@@ -40,7 +40,7 @@ refocal calibrate tags.csv --label 'label_*' --prob 'prob_*'    # multi-label
 refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray"""
 _METHODS = (
     "auto, mixture, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, "
-    "quadratic, isotonic, histogram or venn-abers"
+    "quadratic, isotonic, histogram, venn-abers or top-isotonic"
 )
 _SIGMOID = multilabel.SIGMOID
 _LOSSES = ("focal", _SIGMOID)

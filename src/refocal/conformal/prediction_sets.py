@@ -165,7 +165,8 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         tuning, rest = self._split(len(logits), learns=learns)
         if not ready:
             chosen = tuning if learns else rest
-            calibrator._fit(logits[chosen], labels[chosen], None if weights is None else weights[chosen])
+            calibrator._learn_from(logits[chosen], labels[chosen], None if weights is None else weights[chosen])
+            logits = calibrator._raise_to_floor(logits)
         self.calibrator_ = calibrator
         self.classes_, self.n_features_in_ = calibrator.classes_, calibrator.n_features_in_
         if hasattr(calibrator, "feature_names_in_"):

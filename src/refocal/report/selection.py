@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from refocal import _check
 from refocal._arrays import ClassWeights, namespace
 from refocal._check import Input
 from refocal._probability_look import resolve_input
-from refocal.calibrators import BY_NAME, AutoCalibrator, Calibrator, FocalPosterior, VennAbersCalibration
+from refocal.calibrators import (
+    BY_NAME,
+    AutoCalibrator,
+    Calibrator,
+    FocalPosterior,
+    IsotonicCalibration,
+    VennAbersCalibration,
+)
 from refocal.calibrators.auto import MIXTURE, default_candidates
 from refocal.report.choice import Choice
 from refocal.report.evaluation import POSTERIOR, Adjust, ScoreMap, Step, compare, given_map
@@ -45,7 +53,8 @@ _PARAMETERS = {
 }
 _BESIDE = ("temperature", "focal-temperature")  # compared with any method that the user names
 _LEAST_FOR_AUTO = 10
-METHODS = ("auto", MIXTURE, POSTERIOR, *BY_NAME)
+_TOP_ISOTONIC = "top-isotonic"
+METHODS = ("auto", MIXTURE, POSTERIOR, *BY_NAME, _TOP_ISOTONIC)
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,9 @@ class Candidate:
             calibrator = calibrator.members_[0]
         kinds = {POSTERIOR: FocalPosterior, **BY_NAME}
         name = next((name for name, kind in kinds.items() if type(calibrator) is kind), type(calibrator).__name__)
-        return cls(name, _title(name) if name in kinds else name, calibrator, None)
+        if isinstance(calibrator, IsotonicCalibration) and calibrator.method == "top_label":
+            name = _TOP_ISOTONIC
+        return cls(name, _title(name) if name in METHODS else name, calibrator, None)
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -294,10 +305,14 @@ def calibrate(
         named[POSTERIOR] = FocalPosterior(
             gamma=gamma, weight=weight, label_smoothing=label_smoothing, detached=detached
         )
+    kinds: dict[str, Callable[[], Calibrator]] = {
+        **BY_NAME,
+        _TOP_ISOTONIC: partial(IsotonicCalibration, method="top_label"),
+    }
     others = (
-        default_candidates(classes)
+        default_candidates(classes, masked=bool(np.isneginf(given.scores).any()))
         if together
-        else {name: BY_NAME[name]() for name in (method, *_BESIDE) if name in BY_NAME}
+        else {name: kinds[name]() for name in (method, *_BESIDE) if name in kinds}
     )
     named |= {name: calibrator for name, calibrator in others.items() if name not in named}
     choice = None

@@ -94,11 +94,19 @@ def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: RowReader) -
 
 def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequence[Path], rows: RowReader) -> None:
     cells, input = calibrator.grid_cells(), rows.form.input
+    floor = None
+    if input == "probs":
+        floor = PartitionedLikelihood(engine, FileSource.of(files, rows.read), input=input, files=len(files)).floor
+        assert floor is not None
+        calibrator.floor_ = floor
     run: Callable[[Block], Sums]
     if calibrator.objective == "nll":
-        run, read = partial(cell_nlls, input=input, cells=cells), rows.read
+        run, read = partial(cell_nlls, input=input, floor=floor, cells=cells), rows.read
     else:
-        run, read = partial(cell_bins, input=input, cells=cells, bins=BINS), partial(_read_unweighted, rows)
+        run, read = (
+            partial(cell_bins, input=input, floor=floor, cells=cells, bins=BINS),
+            partial(_read_unweighted, rows),
+        )
     found = engine.fold(FileSource.of(files, read), run, Sums.merge, what=f"fitting {len(cells)} cells")
     if found is None:
         raise ValueError(NO_ROWS)

@@ -159,17 +159,17 @@ def focal_sums(
     return Sums(data.samples, data.samples * np.concatenate(parts))
 
 
-def cell_nlls(block: Block, *, input: Input, cells: list[tuple[float, float]]) -> Sums:
+def cell_nlls(block: Block, *, input: Input, floor: float | None, cells: list[tuple[float, float]]) -> Sums:
     """Sum the NLL at every (gamma, T) over the samples of a block."""
-    data = read_labeled(block, input=input)
+    data = read_labeled(block, input=input, floor=floor)
     nll = data.prepare_focal_nll()
     values = [nll(gamma, 1 / T, exact=False, curvature=False).value for gamma, T in cells]
     return Sums(data.samples, data.samples * np.array(values))
 
 
-def cell_bins(block: Block, *, input: Input, cells: list[tuple[float, float]], bins: int) -> Sums:
+def cell_bins(block: Block, *, input: Input, floor: float | None, cells: list[tuple[float, float]], bins: int) -> Sums:
     """Sum the reliability bins at every (gamma, T): (cells, 3, bins). Predicted classes are the same in all of them."""
-    data = read_labeled(block, input=input)
+    data = read_labeled(block, input=input, floor=floor)
     ranked = RankedLogits.prepare(data)
     correct = ranked.argmax == data.labels
     weights = data.share * data.samples

@@ -22,17 +22,19 @@ class HeldOut(NamedTuple):
     Attributes:
         scores: The score of each row (n,), the lower the better.
         likelihoods: The probability of the label of each row (n,).
+        labels: The label of each row (n,).
         errors: Probabilities minus the one-hot labels, (n, K) in float32; None if the score is the NLL.
     """
 
     scores: np.ndarray
     likelihoods: np.ndarray
+    labels: np.ndarray
     errors: np.ndarray | None
 
     def take(self, rows: np.ndarray) -> HeldOut:
         """Some of the rows."""
         errors = None if self.errors is None else self.errors[rows]
-        return HeldOut(self.scores[rows], self.likelihoods[rows], errors)
+        return HeldOut(self.scores[rows], self.likelihoods[rows], self.labels[rows], errors)
 
     @classmethod
     def collect(
@@ -48,10 +50,11 @@ class HeldOut(NamedTuple):
                 probs[at_label] -= 1
                 errors.append(probs.astype(np.float32))
         own = np.concatenate(logs)
+        true = np.concatenate([labels[held] for _, held in folds])
         if scoring == "nll":
-            return cls(-own, np.exp(own), None)
+            return cls(-own, np.exp(own), true, None)
         joined = np.concatenate(errors)
-        return cls(np.einsum("ij,ij->i", joined, joined, dtype=np.float64), np.exp(own), joined)
+        return cls(np.einsum("ij,ij->i", joined, joined, dtype=np.float64), np.exp(own), true, joined)
 
 
 def compare(candidates: Sequence[HeldOut], counts: np.ndarray, parameters: np.ndarray) -> list[dict[str, Any]]:
@@ -144,14 +147,20 @@ def mix_held_out(
     fold = np.repeat(np.arange(len(sizes)), sizes)
     parts = []
     for number in range(len(sizes)):
-        others, own = fold != number, fold == number
+        own = fold == number
+        others = ~own if share[~own].sum() > 0 else own  # a single row has no others
+        if not own.any():
+            continue
         fitted = [candidate.take(others) for candidate in candidates]
         total = share[others].sum()
         shares, uniform = mix(fitted, share[others] / total, classes, scoring=scoring, least_uniform=least_uniform)
         parts.append(_blend([candidate.take(own) for candidate in candidates], shares, uniform, classes))
     errors = None if parts[0].errors is None else np.concatenate([part.errors for part in parts])
     return HeldOut(
-        np.concatenate([part.scores for part in parts]), np.concatenate([part.likelihoods for part in parts]), errors
+        np.concatenate([part.scores for part in parts]),
+        np.concatenate([part.likelihoods for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        errors,
     )
 
 
@@ -163,9 +172,9 @@ def _blend(candidates: Sequence[HeldOut], shares: np.ndarray, uniform: float, cl
     errors: Any = None
     for weight, part in zip(weights, parts, strict=True):
         if part.errors is None:
-            return HeldOut(-np.log(np.maximum(likelihoods, math.exp(_LEAST_LOG))), likelihoods, None)
+            return HeldOut(-np.log(np.maximum(likelihoods, math.exp(_LEAST_LOG))), likelihoods, part.labels, None)
         errors = np.float32(weight) * part.errors + (0 if errors is None else errors)
-    return HeldOut(np.einsum("ij,ij->i", errors, errors, dtype=np.float64), likelihoods, errors)
+    return HeldOut(np.einsum("ij,ij->i", errors, errors, dtype=np.float64), likelihoods, parts[0].labels, errors)
 
 
 def _make_uniform(like: HeldOut, classes: int) -> HeldOut:
@@ -173,11 +182,10 @@ def _make_uniform(like: HeldOut, classes: int) -> HeldOut:
     rows = len(like.scores)
     likelihoods = np.full(rows, 1 / classes)
     if like.errors is None:
-        return HeldOut(-np.log(likelihoods), likelihoods, None)
-    labels = np.argmin(like.errors, axis=1)  # the only negative error of a row
+        return HeldOut(-np.log(likelihoods), likelihoods, like.labels, None)
     errors = np.full((rows, classes), 1 / classes, np.float32)
-    errors[np.arange(rows), labels] -= 1
-    return HeldOut(np.full(rows, 1 - 1 / classes), likelihoods, errors)
+    errors[np.arange(rows), like.labels] -= 1
+    return HeldOut(np.full(rows, 1 - 1 / classes), likelihoods, like.labels, errors)
 
 
 def _fit_weights(parts: Sequence[HeldOut], share: np.ndarray, scoring: str) -> np.ndarray:
