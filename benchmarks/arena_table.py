@@ -116,7 +116,7 @@ def failure_lines(results: dict[str, Numbers], methods: list[str]) -> list[str]:
 def choice_line(results: dict[str, Numbers]) -> list[str]:
     """What the automatic choice chose, by family."""
     lines = []
-    for method in ("auto", *(name for name in METHODS if name.startswith("auto "))):
+    for method in ("auto", *(name for name in METHODS if name.startswith("auto"))):
         for family in FAMILIES:
             chosen = Counter(
                 numbers["methods"][method]["chosen"]

@@ -75,6 +75,8 @@ def fit_mixture(likelihoods: np.ndarray, share: np.ndarray) -> np.ndarray:
         factor = 1.0
         while not objective(weights + factor * step) <= value - 1e-4 * factor * expected and factor > 1e-10:
             factor /= 2
+        if factor <= 1e-10:  # what is left to gain is below the rounding of the objective
+            return weights / weights.sum()
         weights = weights + factor * step
         value = objective(weights)
     msg = f"no optimum found in {_MAX_NEWTON_STEPS} Newton steps: the next would gain {expected:.1e}"
