@@ -1,6 +1,6 @@
 """Binary logistic regression and mixture weights, for the outputs of a network.
 
-All objectives are convex. Each function finds the minimum or raises an error. `scipy.optimize` is imported inside
+All objectives are convex. `scipy.optimize` is imported inside
 functions, because its import takes longer than that of the rest of the package.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 _MAX_NEWTON_STEPS = 100
+_MAX_EM_STEPS = 10_000
 
 
 def fit_binary(features: np.ndarray, targets: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -75,12 +76,27 @@ def fit_mixture(likelihoods: np.ndarray, share: np.ndarray) -> np.ndarray:
         factor = 1.0
         while not objective(weights + factor * step) <= value - 1e-4 * factor * expected and factor > 1e-10:
             factor /= 2
-        if factor <= 1e-10:  # what is left to gain is below the rounding of the objective
-            return weights / weights.sum()
+        if factor <= 1e-10:
+            break
         weights = weights + factor * step
         value = objective(weights)
-    msg = f"no optimum found in {_MAX_NEWTON_STEPS} Newton steps: the next would gain {expected:.1e}"
-    raise RuntimeError(msg)
+    return _improve_mixture(likelihoods, share, weights / weights.sum())
+
+
+def _improve_mixture(likelihoods: np.ndarray, share: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Improve the weights of a mixture by EM, whose steps always gain, until at most 1e-6 of mean log is left.
+
+    The largest mean of a component's likelihood relative to the mixture, minus 1, bounds what is left to gain. EM is
+    slow but does not mind components that are nearly equal, for which Newton's steps may become too short.
+    """
+    weights = 0.99 * weights + 0.01 / len(weights)  # EM cannot leave a weight of 0
+    for _ in range(_MAX_EM_STEPS):
+        ratio = (share / (likelihoods @ weights)) @ likelihoods
+        if ratio.max() - 1 < 1e-6:
+            break
+        weights = weights * ratio
+        weights /= weights.sum()
+    return weights
 
 
 def fit_square_mixture(products: np.ndarray) -> np.ndarray:
