@@ -179,7 +179,7 @@ def list_cases(folder: Path | None) -> list[Case]:
         Case(
             "P(y = 1) bent: truth by an S-curve",
             binary,
-            lambda p: p + 0.25 * p * (1 - p) * (2 * p - 1) * np.abs(2 * p - 1),
+            bent,
         ),
     ]
     if folder is not None:

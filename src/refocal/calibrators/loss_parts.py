@@ -90,16 +90,16 @@ def refinement(
         >>> round(right.refinement, 2), round(loud.refinement, 2)
         (0.58, 0.58)
 
-    Reference: Berta, Holzmuller, Jordan and Bach: Rethinking early stopping: refine, then calibrate. 2025.
+    Reference: Berta, Holzmüller, Jordan and Bach: Rethinking early stopping: refine, then calibrate. 2025.
     """
     kind: Score = _check.one_of(score, "score", get_args(Score))
     identity = FocalPosterior(gamma=0.0, input=input)
     logits, indices, weights = identity._prepare(scores, labels, sample_weight)
     logits = logits.astype(np.float64, copy=False)
     rows, classes = logits.shape
-    folds = _check.count(cv, "cv")
-    if not 2 <= folds <= rows:
-        msg = f"cv must be from 2 to {rows}, the number of samples with a positive weight, got {folds}"
+    folds = _check.count(cv, "cv", least=2)
+    if folds > rows:
+        msg = f"cv must be at most {rows}, the number of samples with a positive weight, got {folds}"
         raise ValueError(msg)
     if calibrators is None:
         calibrators = [TemperatureScaling()]
@@ -108,13 +108,15 @@ def refinement(
     shares = np.full(rows, 1 / rows) if weights is None else weights / weights.sum()
     given = _score(FocalPosterior(gamma=0.0, input="logits").predict_log_proba(logits), indices, kind)
     best, method = given, "none"
+    # Calibrators of probabilities learn a floor, which logarithms do not tell.
+    told = np.exp(logits) if identity.input_ == "probs" else logits
     splits = list(KFold(folds, shuffle=True, random_state=random_state).split(logits))
     for calibrator in calibrators:
         values = np.empty(rows)
         for train, test in splits:
-            fitted = clone(calibrator).set_params(input="logits", classes=classes)
-            fitted.fit(logits[train], indices[train], None if weights is None else weights[train])
-            values[test] = _score(fitted.predict_log_proba(logits[test]), indices[test], kind)
+            fitted = clone(calibrator).set_params(input=identity.input_, classes=classes)
+            fitted.fit(told[train], indices[train], None if weights is None else weights[train])
+            values[test] = _score(fitted.predict_log_proba(told[test]), indices[test], kind)
         if shares @ values < shares @ best:
             best, method = values, type(calibrator).__name__
     total, after, removed = (_mean_and_error(values, shares) for values in (given, best, given - best))

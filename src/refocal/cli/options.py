@@ -149,7 +149,7 @@ def list_named_columns(options: argparse.Namespace) -> list[str]:
 
 
 def check_numbers(options: argparse.Namespace) -> None:
-    """Reject, before any work, a --holdout, a --sets or a --seed that cannot be."""
+    """Reject an invalid --holdout, --sets or --seed before any work."""
     from refocal import _check
 
     for name in ("holdout", "sets"):

@@ -56,7 +56,7 @@ def posterior(
         label_smoothing: Label smoothing epsilon of the loss, in [0, 1). The network then estimates the smoothed target
             t = (1 - epsilon) eta + epsilon / K, and this map undoes the smoothing.
         smoothing_edge: How classes near the level epsilon / K that smoothing adds to each class are treated. Estimation
-            error puts many of them below it. "soft" keeps every probability positive, so log loss is finite: with
+            error puts many of them below it. "soft" keeps the order, and no probability is 0 unless it underflows: with
             d = min(epsilon, 1 - epsilon) / K and e = d + epsilon / K, classes with t >= e keep t - epsilon / K, and
             those below get d (t / e)^(e / d), which is t^2 / (4 epsilon / K) for epsilon up to 1/2; then the row is
             normalized. Values and slopes agree at e, and the order of the classes is kept. "exact" is the exact

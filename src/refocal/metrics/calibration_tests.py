@@ -123,7 +123,7 @@ def calibration_test(
     parts, p_value = omnibus.rank_parts(statistics, possible=sums.possible)
 
     observed = bin_sums(index, events.confidence, events.correct, events.weights, size=size)
-    drawn = omnibus.add_cells(sums.simulated[:, sums.hits], bin_of_cell, size=size)
+    drawn = events.scale.max() * omnibus.add_cells(sums.simulated[:, sums.hits], bin_of_cell, size=size)
     gaps = np.concatenate([(observed.confidence - observed.correct)[None], -drawn])
     drop = dropped_bin(bins=bins, binning=binning)
     if drop is not None:
@@ -139,7 +139,7 @@ def _draw(
     is_event = sample.classes == 1
     claims = events.confidence.astype(np.float64)
     misses = np.minimum(claims, 1 - claims) if is_event else 1 - claims
-    weights = events.scale
+    weights = events.scale / events.scale.max()  # whose fourth powers neither overflow nor vanish
     column = np.flatnonzero(sample.counts()) % columns
 
     def blocks() -> Iterator[PredictedRows]:

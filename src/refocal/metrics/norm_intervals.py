@@ -152,7 +152,7 @@ def _row_kernel_evidence(request: Request, samples: list[Sample]) -> list[Eviden
         own = float((laplacian_vector_products(places, residuals, share[None], width=width) @ share)[0])
         cross, squares = np.concatenate(part, axis=1)
         direction = _quadratic_direction(max(0.0, own), cross, squares, power=power)
-        result.append(Evidence(np.sqrt(max(0.0, own)) ** power, [direction], [], np.sqrt(2.0) ** power))
+        result.append(Evidence(max(0.0, own) ** (power / 2), [direction], [], 2.0 ** (power / 2)))
     return result
 
 

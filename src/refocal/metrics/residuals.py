@@ -110,7 +110,8 @@ def _class_residuals(
     classes: list[ColumnSums] = []
     masses: list[np.ndarray] = []
     parts: list[tuple[Events, np.ndarray]] = []
-    probs, column = (np.zeros((rows, width)), np.full((rows, width), -1)) if exclusive else (np.zeros(0), np.zeros(0))
+    held = (rows, width) if exclusive else (0, 0)
+    probs, column = np.zeros(held, dtype=np.float32), np.full(held, -1, dtype=np.int32)
     drop = dropped_bin(bins=bins, binning=binning)
     for number, (places, events) in enumerate(class_columns(sample)):
         own = events.scale
@@ -145,9 +146,9 @@ def _class_residuals(
 
     def draw_hits(resamples: int, rng: np.random.Generator) -> np.ndarray:
         if exclusive:
-            where = np.where(column < 0, mass.size, column)
+            np.putmask(column, column < 0, mass.size)
             scale = weight / (width * total)
-            return class_hits(probs, where, scale, size=mass.size, resamples=resamples, rng=rng)
+            return class_hits(probs, column, scale, size=mass.size, resamples=resamples, rng=rng)
         joined = concatenate_events([part for part, _ in parts])
         where = np.concatenate([used for _, used in parts])
         return _event_hits(joined, np.where(where < 0, mass.size, where), mass.size, total=total)(resamples, rng)

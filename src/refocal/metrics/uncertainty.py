@@ -52,7 +52,7 @@ def interval(
         labels: As for the measure; the posterior for `kl_to_posterior`.
         part: The name of the part, for a measure with several: `confidence_share` or `brier_decomposition`.
         level: Confidence level.
-        resamples: Number of bootstrap resamples.
+        resamples: Number of bootstrap resamples, or of simulated sets of labels.
         seed: Seed or generator of the resamples.
         input: Whether `scores` are "logits" or "probs".
         sample_weight: As for the measure.
@@ -104,7 +104,7 @@ def paired_test(
         second: Scores of the other model.
         labels: As for the measure.
         part: As for `interval`.
-        resamples: Number of bootstrap resamples.
+        resamples: Number of bootstrap resamples, or of simulated sets of labels.
         seed: Seed or generator of the resamples.
         input: Whether the scores of both models are "logits" or "probs".
         sample_weight: As for the measure.

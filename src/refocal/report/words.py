@@ -124,8 +124,8 @@ def explain_refinement(report: Report) -> str:
     if parts is None:
         return ""
     total = f"Of the log loss of {format_number(parts.total)} as given, "
-    if parts.calibration == 0:
-        return total + "post-hoc calibration would remove nothing."
+    if parts.calibration < 2 * parts.calibration_error or parts.calibration == 0:
+        return total + "post-hoc calibration would remove nothing that these samples can show."
     removed = f"{format_number(parts.calibration)} (standard error {format_number(parts.calibration_error)})"
     return f"{total}{removed} is miscalibration that post-hoc calibration removes."
 

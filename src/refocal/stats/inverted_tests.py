@@ -18,6 +18,7 @@ _ROUNDING = 1e-12  # a measure up to this size is rounding error
 _TOLERANCE = 1e-9  # relative; simulated values that differ less from the observed one are equal to it
 _HALVINGS = 6
 _STEPS = 20
+_NO_NOISE = 1e-6  # smaller differences between resamples come from rounding and from stand-ins for empty cells
 _DOUBLINGS = 40
 
 
@@ -34,6 +35,8 @@ class Direction(NamedTuple):
 
     def place(self, value: float) -> float:
         """The t at which the truth is `value`, or the last one if no truth is as large."""
+        if self.truth(0.0) >= value:
+            return 0.0
         top = self.find_top(lambda t: self.truth(t) >= value)
         return bisect(lambda t: self.truth(t) >= value, top, halvings=30)
 
@@ -70,6 +73,9 @@ def limits(evidence: Evidence, *, level: float) -> tuple[float, float]:
     value = evidence.value
     directions = [_Search(direction) for direction in evidence.directions if not direction.is_zero]
     null = evidence.directions[0].simulate(0.0)
+    noise = max(float(np.ptp(null)), float(np.ptp(evidence.directions[0].simulate(1.0))))
+    if not evidence.unseen and noise <= _NO_NOISE * value:  # resamples that are all alike tell nothing
+        return 0.0, evidence.most
     low = 0.0
     if directions and np.mean(null >= value * (1 - _TOLERANCE)) <= tail:
         low = np.inf
@@ -81,7 +87,7 @@ def limits(evidence: Evidence, *, level: float) -> tuple[float, float]:
     high = -np.inf
     for search in directions:
         high = max(high, search.high(typical, tail=tail, known=high))
-    if all(search.is_exhausted for search in directions):  # no truth in sight contradicts the value
+    if low == 0 and all(search.is_exhausted for search in directions):  # no truth in sight contradicts the value
         high = evidence.most
     return min(evidence.most, low), min(evidence.most, high)
 
@@ -162,7 +168,8 @@ def _paired_p_value(values: tuple[float, float], directions: tuple[Direction, Di
         ]
 
     def is_large(truth: float) -> bool:
-        return bool(sum(np.mean(part) for part in simulate(truth)) >= sum(values))
+        expected = sum(float(np.mean(part)) for part in simulate(truth))
+        return expected >= sum(values) * (1 - _TOLERANCE) - _ROUNDING
 
     common = 0.0 if is_large(0.0) else bisect(is_large, max(values), halvings=_HALVINGS)
     one, two = simulate(common)

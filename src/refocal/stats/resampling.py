@@ -7,6 +7,7 @@ draws the sums of a calibrated model and bootstrap sums. `inverted_tests` turns 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ _SQUARE_PARTS = 8  # parts of a matrix; each is copied for its product with the 
 
 def _poisson_table() -> np.ndarray:
     """65,536 counts whose shares are those of a Poisson distribution of mean 1, with mean 1 exactly."""
-    shares = 65_536 * np.exp(-scipy.special.gammaln(np.arange(10) + 1.0) - 1.0)
+    shares = 65_536 / (math.e * np.array([math.factorial(count) for count in range(10)], dtype=np.float64))
     lengths = np.rint(shares).astype(np.intp)
     lengths[1] += 65_536 - lengths @ np.arange(10)  # 0 adds nothing to the mean, so it fills the rest
     lengths[0] = 65_536 - lengths[1:].sum()
@@ -164,7 +165,8 @@ def resample_counts(weight: np.ndarray, *, resamples: int, rng: np.random.Genera
 def calibrated_hits(cells: Cells, *, resamples: int, bins: int, rng: np.random.Generator) -> np.ndarray:
     """Simulated weighted hits per bin if every confidence were right, (resamples, bins)."""
     parts = []
-    if len(cells.bin) > _MANY_CELLS and _effective(cells.copies, cells.weight) > _MANY_CELLS:  # Gaussian, as in `noise`
+    # Many cells are Gaussian together, as in `_gaussian_sums`.
+    if len(cells.bin) > _MANY_CELLS and _effective(cells.copies, cells.weight) > _MANY_CELLS:
         mass = cells.copies * cells.weight
         mean = np.bincount(cells.bin, weights=mass * cells.confidence, minlength=bins)
         spread = mass * cells.weight * cells.confidence * (1 - cells.confidence)
@@ -189,16 +191,16 @@ def class_hits(
         resamples: Number of simulated label sets.
         rng: Generator.
     """
-    below = np.cumsum(probs, axis=1, dtype=np.float64)
-    below /= below[:, -1:]
     result = np.zeros((resamples, size + 1))
     offset = (np.arange(resamples) * (size + 1)).astype(np.int64)
     step = max(1, _CHUNK_ELEMENTS // resamples)
     for start in range(0, len(probs), step):
         rows = slice(start, start + step)
-        tosses = rng.random((len(below[rows]), resamples))
+        below = np.cumsum(probs[rows], axis=1, dtype=np.float64)
+        below /= below[:, -1:]
+        tosses = rng.random((len(below), resamples))
         places = np.empty(tosses.shape, dtype=np.int64)
-        for place, own, edges, toss in zip(places, column[rows], below[rows], tosses, strict=True):
+        for place, own, edges, toss in zip(places, column[rows], below, tosses, strict=True):
             place[:] = own[np.searchsorted(edges[:-1], toss, side="right")]
         places += offset
         scale = np.repeat(weight[rows], resamples)
