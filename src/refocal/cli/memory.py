@@ -89,8 +89,8 @@ def estimate(files: Sequence[str], *, per_score: int, columns: ColumnChoice | No
 
 
 def choose_sample(options: Namespace, classes: int) -> int:
-    """Choose how many rows of files beyond --memory to hold for statistics that need rows: a sixth of --memory."""
+    """Choose how many rows of files beyond --memory to hold for statistics that need rows: a quarter of --memory."""
     from refocal.scale.sampling import SAMPLE, choose_sample_size
 
     per_row = FITTING * classes + _PER_ROW
-    return choose_sample_size(classes, most_rows=min(SAMPLE, options.memory // (6 * per_row)))
+    return choose_sample_size(classes, most_rows=min(SAMPLE, options.memory // (4 * per_row)))

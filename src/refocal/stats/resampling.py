@@ -23,6 +23,7 @@ SparseMatrix = Any  # a SciPy sparse array, which has no public type
 
 _LEVELS = 1 << 11  # of confidence; the bootstrap treats samples of one level as equal
 _CHUNK_ELEMENTS = 1 << 21
+_TOSSES = 1 << 18  # drawn labels at a time, each with its place and weight: they fit into a core's cache
 _MANY_CELLS = 100_000
 _SQUARE_PARTS = 8  # parts of a matrix; each is copied for its product with the whole
 
@@ -193,7 +194,7 @@ def class_hits(
     """
     result = np.zeros((resamples, size + 1))
     offset = (np.arange(resamples) * (size + 1)).astype(np.int64)
-    step = max(1, _CHUNK_ELEMENTS // resamples)
+    step = max(1, _TOSSES // resamples)
     for start in range(0, len(probs), step):
         rows = slice(start, start + step)
         below = np.cumsum(probs[rows], axis=1, dtype=np.float64)

@@ -82,14 +82,18 @@ class SumSimulator:
         self._step = np.divide(
             columns.square, columns.weight, out=np.ones_like(columns.weight), where=columns.weight > 0
         )
-        counts = hits / self._step
+        self._whole = all(_are_whole(row / self._step) for row in hits)  # all weights are equal
         mass = rng.poisson(columns.weight / self._step, hits.shape).reshape(len(hits), groups, -1)
         mass = mass * self._step.reshape(groups, -1)
         given = columns.weight.reshape(groups, -1)
         drawn = mass.sum(axis=2, keepdims=True)
-        mass = np.where(drawn > 0, mass * given.sum(axis=1, keepdims=True) / np.where(drawn > 0, drawn, 1.0), given)
-        self._mass = columns.weight + mass_share * (mass.reshape(hits.shape) - columns.weight)
-        self._whole = bool(np.abs(counts - np.rint(counts)).max() < 1e-6)  # all weights are equal
+        mass *= given.sum(axis=1, keepdims=True)
+        mass /= np.where(drawn > 0, drawn, 1.0)
+        np.copyto(mass, given, where=drawn <= 0)
+        self._mass = mass.reshape(hits.shape)
+        self._mass -= columns.weight
+        self._mass *= mass_share
+        self._mass += columns.weight
 
     def draw(self, gap: np.ndarray) -> np.ndarray:
         """Residual sums (resamples, M) if the claims of each column exceed their frequency by `gap`, (M,)."""
@@ -99,10 +103,12 @@ class SumSimulator:
         side = np.where(over, claim, weight - claim)
         lost = np.divide(np.abs(gap) * weight, side, out=np.zeros_like(side), where=side > 0)
         changed = lost > 0
-        kept = np.where(over, self._hits, weight - self._hits)
+        kept = weight - self._hits
+        np.copyto(kept, self._hits, where=over)
         if changed.any():
             kept[:, changed] = self._thin(kept[:, changed], np.maximum(0.0, 1 - lost[changed]), self._step[changed])
-        sums = claim - np.where(over, kept, weight - kept)
+        np.subtract(weight, kept, out=kept, where=~over)
+        sums = np.subtract(claim, kept, out=kept)
         if self._order is not None:
             increasing = np.sort(sums, axis=0)
             np.put_along_axis(sums, self._order, increasing, axis=0)
@@ -116,6 +122,12 @@ class SumSimulator:
         """Keep each unit of the sums with probability `share`."""
         rng = np.random.default_rng(self._seed)
         if self._whole:
-            return rng.binomial(np.rint(sums / step).astype(np.int64), share) * step
+            sums /= step  # a copy of columns
+            return rng.binomial(np.rint(sums, out=sums).astype(np.int64), share) * step
         spread = np.sqrt(np.maximum(sums, 0.0) * step * share * (1 - share))
         return np.clip(sums * share + spread * rng.standard_normal(sums.shape), 0.0, sums)
+
+
+def _are_whole(counts: np.ndarray) -> bool:
+    """Whether all numbers are whole, up to rounding."""
+    return bool(np.abs(counts - np.rint(counts)).max() < 1e-6)
