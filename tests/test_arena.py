@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from benchmark_files import load
 from refocal.calibrators import TemperatureScaling
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
-
-def load(name):
-    """Import a file of the benchmarks, which are no package."""
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 load("calibrators")
 experiments = load("arena_experiments")

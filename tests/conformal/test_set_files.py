@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from estimator_checks import EXCLUDED
 from refocal import calibrators
 from refocal.calibrators import FocalTemperatureScaling, IsotonicCalibration, TemperatureScaling, VennAbersCalibration
 from refocal.calibrators.files import _digest
@@ -30,17 +31,6 @@ SHIPPED = {
     "raps-chosen": PredictionSets(method="raps"),
 }
 every = pytest.mark.parametrize("name", list(SHIPPED))
-
-# scikit-learn's checks pass features instead of scores. These checks cannot pass, each for the reason given.
-_FEATURES = "passes two features with labels of three classes, or labels that are not column numbers"
-EXCLUDED = {
-    "check_estimators_overwrite_params": _FEATURES,
-    "check_estimators_fit_returns_self": _FEATURES,
-    "check_readonly_memmap_input": _FEATURES,
-    "check_estimators_nan_inf": _FEATURES,
-    "check_classifiers_classes": _FEATURES,
-    "check_classifiers_train": _FEATURES + "; it also expects an error for one-dimensional X, which is valid here",
-}
 
 
 def fit_shipped(name, *, columns=4, seed=0):

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from benchmark_files import load
 from refocal.report import calibrate, evaluate
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def load(name):
-    """Import a file of the benchmarks, which are no package."""
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 situations = load("verdict_situations")
 benchmark = load("verdicts")
