@@ -1,0 +1,115 @@
+"""Posteriors from hidden states against the posterior map of the logits in float64."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from refocal import posterior_from_logits
+from refocal.losses import FLSD53, LinearFocalLoss, NoPosteriorError
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # from NumPy in Triton's interpreter
+
+
+@pytest.fixture(autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def _device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make all tensors of a test on one device."""
+    with torch.device(request.param):
+        yield
+
+
+def draw(rows: int, width: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    options = {"generator": torch.Generator("cpu").manual_seed(classes), "device": "cpu"}
+    here = torch.get_default_device()
+    hidden, head, bias = (torch.randn(shape, **options) for shape in ((rows, width), (classes, width), (classes,)))
+    return hidden.to(here), 3 * head.to(here), bias.to(here)
+
+
+def exact(criterion: LinearFocalLoss, hidden: Tensor, head: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Log-posteriors (N, V) in float64."""
+    logits = hidden.double() @ head.double().t() + (0 if bias is None else bias.double())
+    softcap, psi = criterion.layer_settings.softcap, criterion.focal.posterior_map
+    logits = softcap * torch.tanh(logits / softcap) if softcap else logits
+    options = {"weight": psi.weight, "label_smoothing": psi.label_smoothing, "detached": psi.detached}
+    return posterior_from_logits(logits, gamma=psi.gamma, log=True, **options)
+
+
+PLAIN = [LinearFocalLoss(gamma, chunk_bytes=2_000) for gamma in (0.0, 0.5, 2.0, 5.0)]
+OTHERS = [
+    LinearFocalLoss(2.0, softcap=4.0, chunk_bytes=2_000),
+    LinearFocalLoss(2.0, weight=torch.linspace(0.5, 3, 40)),
+    LinearFocalLoss(torch.linspace(0, 4, 40).tolist()),
+    LinearFocalLoss(2.0, label_smoothing=0.1),
+    LinearFocalLoss(2.0, detached=True),
+]
+
+
+@pytest.mark.parametrize("criterion", PLAIN + OTHERS, ids=repr)
+def test_log_posterior_of_targets(criterion: LinearFocalLoss) -> None:
+    criterion = copy.deepcopy(criterion).to(torch.get_default_device())
+    hidden, head, bias = draw(33, 6, 40)
+    log_probs = exact(criterion, hidden, head, bias)
+    for target in (torch.arange(33) % 40, log_probs.argmax(dim=1), log_probs.argmin(dim=1)):
+        found = criterion.log_posterior(hidden, head, target, bias)
+        torch.testing.assert_close(found.double(), log_probs.gather(1, target[:, None])[:, 0], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("criterion", PLAIN + OTHERS, ids=repr)
+def test_the_largest_posteriors(criterion: LinearFocalLoss) -> None:
+    criterion = copy.deepcopy(criterion).to(torch.get_default_device())
+    hidden, head, bias = draw(33, 6, 40)
+    log_probs = exact(criterion, hidden, head, bias)
+    for top in (1, 3, 40):
+        probs, classes = criterion.posterior(hidden.reshape(3, 11, 6), head, bias, top=top)
+        expected = log_probs.exp().topk(top)
+        assert probs.shape == classes.shape == (3, 11, top)
+        torch.testing.assert_close(probs.double().reshape(33, top), expected.values, rtol=3e-5, atol=1e-7)
+        assert torch.equal(classes.reshape(33, top), expected.indices)
+
+
+def test_scores_far_apart_and_ties() -> None:
+    head = torch.tensor([[1.0], [-1.0], [0.0], [0.0]])
+    hidden = torch.tensor([[200.0], [60.0], [1e4], [0.0], [25.0]])
+    criterion = LinearFocalLoss(2.0)
+    log_probs = exact(criterion, hidden, head)
+    for label in range(4):
+        found = criterion.log_posterior(hidden, head, torch.full((5,), label))
+        torch.testing.assert_close(found.double(), log_probs[:, label], rtol=1e-5, atol=1e-6)
+
+
+def test_16_bit_layers_give_float32_posteriors() -> None:
+    hidden, head, bias = (each.bfloat16() for each in draw(33, 6, 40))
+    criterion = LinearFocalLoss(2.0)
+    target = torch.arange(33)
+    found = criterion.log_posterior(hidden, head, target, bias)
+    assert found.dtype == torch.float32
+    logits = torch.addmm(bias, hidden, head.t()).double()  # rounded to 16 bits
+    log_probs = posterior_from_logits(logits, gamma=2.0, log=True)
+    torch.testing.assert_close(found.double(), log_probs[target, target], rtol=2e-5, atol=2e-6)
+
+
+def test_ignored_targets_and_perplexity() -> None:
+    hidden, head, _ = draw(33, 6, 40)
+    criterion = LinearFocalLoss(2.0)
+    target = torch.arange(33).reshape(3, 11)
+    target[1, 4] = -100
+    found = criterion.log_posterior(hidden.reshape(3, 11, 6), head, target)
+    assert found[1, 4] == 0
+    log_probs = exact(criterion, hidden, head)
+    assert found[2, 3].item() == pytest.approx(log_probs[25, 25].item(), rel=1e-5)
+    assert not criterion.log_posterior(hidden[:0], head, target.flatten()[:0]).numel()
+
+
+def test_errors() -> None:
+    hidden, head, _ = draw(5, 6, 40)
+    with pytest.raises(ValueError, match="top"):
+        LinearFocalLoss(2.0).posterior(hidden, head, top=41)
+    with pytest.raises(IndexError, match=r"\[0, 40\), got 40"):
+        LinearFocalLoss(2.0).log_posterior(hidden, head, torch.full((5,), 40))
+    with pytest.raises(ValueError, match="at least two classes"):
+        LinearFocalLoss(2.0).posterior(hidden, head[:1], top=1)
+    assert LinearFocalLoss(2.0).log_posterior(hidden, head, torch.ones(5, dtype=torch.uint8)).shape == (5,)
+    with pytest.raises(NoPosteriorError, match="changes with the sample"):
+        LinearFocalLoss(FLSD53).posterior(hidden, head, top=1)
