@@ -33,6 +33,7 @@ from refocal.maps.posterior import posterior_from_logits
 
 ROWS = [
     (8_192, 128_256, torch.bfloat16),
+    (8_192, 50_257, torch.bfloat16),
     (8_192, 32_000, torch.bfloat16),
     (65_536, 1_000, torch.bfloat16),
     (4_096, 1_000, torch.float32),
@@ -210,7 +211,7 @@ def variant_rows(rate: float) -> list[str]:
     name = "65,536 x 1,000 bfloat16"
     cases = [
         ("class weights", FocalLoss(GAMMA, weight=weight).cuda(), target, 2),
-        ("one gamma a class", FocalLoss(gammas), target, 2),
+        ("one gamma per class", FocalLoss(gammas), target, 2),
         ("label smoothing", FocalLoss(GAMMA, label_smoothing=0.1), target, 2),
         ("soft targets", FocalLoss(GAMMA), soft, 3),
     ]
@@ -276,7 +277,7 @@ def main() -> None:
             *lines,
             "",
             f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Triton {triton.__version__}; "
-            "`python benchmarks/losses.py --compiled`.",
+            f"`python benchmarks/losses.py{' --compiled' if options.compiled else ''}`.",
             "",
         ]
     )

@@ -45,7 +45,7 @@ def compare(logits, target, settings, reduction, *, incoming=1.0, copied=False):
     if (value is None) != copied:
         pytest.fail(f"a kernel {'does not support' if value is None else 'supports'} the layout of these logits")
     if copied:
-        value = reduced_focal_loss(leaf, target, settings, reduction)
+        value = reduced_focal_loss(leaf, target, *settings, reduction)
     if value.dtype != torch.result_type(logits, target):
         pytest.fail(f"the loss must be of type {torch.result_type(logits, target)}, got {value.dtype}")
     (incoming * value.sum()).backward()

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
 from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
+from refocal.losses.policies import fls531  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 
 pytestmark = MARKS
@@ -47,7 +48,7 @@ def test_what_cross_entropy_refuses_or_finds_empty():
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(1, 3), (70, 3), (3, 600)])
-def test_one_launch_and_three_agree(shape, weighted, monkeypatch):
+def test_small_and_large_batches_agree(shape, weighted, monkeypatch):
     logits, target, soft = batch(*shape)
     weight = torch.linspace(0.5, 2.0, shape[1], device=DEVICE) if weighted else None
     some, none = target.clone(), torch.full_like(target, -100)
@@ -65,8 +66,8 @@ def test_one_launch_and_three_agree(shape, weighted, monkeypatch):
             results.append((loss.detach(), gradient))
     plan.plan_focal_loss.cache_clear()
     half = len(results) // 2
-    for one, three in zip(results[:half], results[half:], strict=True):
-        torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-8, equal_nan=True)
+    for small, large in zip(results[:half], results[half:], strict=True):
+        torch.testing.assert_close(small, large, rtol=1e-5, atol=1e-8, equal_nan=True)
 
 
 def test_losses_of_one_stream_follow_each_other():
@@ -77,8 +78,8 @@ def test_losses_of_one_stream_follow_each_other():
         assert criterion(logits, target).item() == pytest.approx(exact, rel=1e-5)
 
 
-def test_programs_of_several_groups_add_up_to_one_loss():
-    logits, target, _ = batch(130, 600)  # one program per row, 128 programs per group
+def test_many_programs_add_up_to_one_loss():
+    logits, target, _ = batch(130, 600)  # one program per row
     target[::3] = -100
     compare(logits, target, PLAIN, "mean")
     if not INTERPRETED:
@@ -298,3 +299,15 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
     FocalLoss(2.0)(logits, target)
     FocalLoss(2.0)(leaf, target)
     assert asked == [False, False, True]
+
+
+def test_a_schedule_enters_once_as_the_tensors_are_and_once_as_a_copy(monkeypatch):
+    logits, target, _ = batch(4, 5)
+    strided = torch.stack([logits, logits], dim=2)[..., 0]
+    expected = FocalLoss(5.0)(logits, target)
+    entered, compute = [], dispatch.focal_loss
+    monkeypatch.setattr(dispatch, "focal_loss", lambda *call: (entered.append(call[2]), compute(*call))[1])
+    for lying, times in ((logits, 1), (strided, 2)):
+        entered.clear()
+        torch.testing.assert_close(FocalLoss(fls531())(lying, target), expected)
+        assert entered == [5.0] * times

@@ -5,7 +5,8 @@ Each family has one file with its function, one value per sample, and its module
 | to train with | choose |
 |---|---|
 | a drop-in for cross-entropy that focuses on hard samples | `FocalLoss` |
-| the same, with gamma per sample or epoch, or learned | `FocalLoss` with a policy: `FLSD53`, `Scheduled`, `AdaFocal` |
+| the same for many classes, from hidden states, without keeping logits | `LinearFocalLoss` |
+| the first, with gamma per sample or epoch, or learned | `FocalLoss` with a policy: `FLSD53`, `Scheduled`, `AdaFocal` |
 | the focus of focal loss, with the softmax as posterior | `ProperFocalLoss` |
 | focal loss for detection, multi-label or binary tasks | `SigmoidFocalLoss` |
 | a bounded proper loss | `BrierLoss` |
@@ -21,6 +22,7 @@ from refocal.losses.dual_focal import DualFocalLoss, dual_focal_loss
 from refocal.losses.focal import FocalLoss, focal_loss
 from refocal.losses.gradients import gradient_factor, last_layer_gradient_norms
 from refocal.losses.inverse_focal import InverseFocalLoss, inverse_focal_loss
+from refocal.losses.linear.focal import LinearFocalLoss, linear_focal_loss
 from refocal.losses.mmce import MMCELoss, mmce_loss
 from refocal.losses.policies import (
     FLA53,
@@ -46,6 +48,7 @@ __all__ = [
     "FocalLoss",
     "GammaPolicy",
     "InverseFocalLoss",
+    "LinearFocalLoss",
     "MMCELoss",
     "NoPosteriorError",
     "ProperFocalLoss",
@@ -61,6 +64,7 @@ __all__ = [
     "gradient_factor",
     "inverse_focal_loss",
     "last_layer_gradient_norms",
+    "linear_focal_loss",
     "mmce_loss",
     "proper_focal_loss",
     "sigmoid_focal_loss",

@@ -6,18 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
+
+from refocal.losses.internals import runs_at_once
 
 PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
 def is_eager(logits: Any) -> bool:
     """Whether PyTorch runs each operation on a tensor at once, and differentiates it in reverse mode if at all."""
-    if type(logits) not in PLAIN_TYPES or torch.compiler.is_compiling():
-        return False
-    if torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
-        return False
-    return not torch._C._len_torch_dispatch_stack() and forward_ad._current_level < 0
+    return type(logits) in PLAIN_TYPES and not torch.compiler.is_compiling() and runs_at_once()
 
 
 def is_constant_beside(tensor: Any, logits: Tensor) -> bool:

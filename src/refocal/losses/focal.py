@@ -57,9 +57,8 @@ def focal_loss(
     """
     ignore_index = _check.whole(ignore_index, "ignore_index")
     label_smoothing = _check.label_smoothing(label_smoothing, allow_one=True)
-    exponent = _resolve_gamma(gamma, classes=_count_classes(logits))
-    settings = Settings(exponent, weight, ignore_index, label_smoothing, detached)
-    return reduced_focal_loss(logits, target, settings, "none")
+    exponent = resolve_gamma(gamma, classes=_count_classes(logits))
+    return reduced_focal_loss(logits, target, exponent, weight, ignore_index, label_smoothing, detached, "none")
 
 
 class FocalLoss(AbstractSoftmaxLoss):
@@ -120,14 +119,10 @@ class FocalLoss(AbstractSoftmaxLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; on a GPU in one pass with its gradient."""
-        # Small batches are host-bound. Reading a buffer as an attribute and building a record both cost time.
+        # Small batches are host-bound, and reading a buffer as an attribute costs time.
         weight = self._buffers["weight"] if "weight" in self._buffers else self.weight  # noqa: SIM401
         gamma, ignore_index, smoothing, detached = self.gamma, self.ignore_index, self.label_smoothing, self.detached
-        loss = dispatch.focal_loss(logits, target, gamma, weight, ignore_index, smoothing, detached, self.reduction)
-        if loss is not None:
-            return loss
-        settings = Settings(gamma, weight, ignore_index, smoothing, detached)
-        return _focal_loss_without_kernel(logits, target, settings, self.reduction)
+        return reduced_focal_loss(logits, target, gamma, weight, ignore_index, smoothing, detached, self.reduction)
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
@@ -168,31 +163,49 @@ class FocalLoss(AbstractSoftmaxLoss):
         return f"{gamma}{super().extra_repr()}, label_smoothing={self.label_smoothing}, detached={self.detached}"
 
 
-def reduced_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduction: Reduction) -> Tensor:
-    """Focal loss, reduced as `nn.CrossEntropyLoss` does."""
-    loss = dispatch.focal_loss(logits, target, *settings, reduction)
-    return _focal_loss_without_kernel(logits, target, settings, reduction) if loss is None else loss
+def reduced_focal_loss(  # noqa: PLR0917 host-bound for small batches; keyword arguments cost time
+    logits: Tensor,
+    target: Tensor,
+    gamma: Any,
+    weight: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    detached: bool,
+    reduction: Reduction,
+) -> Tensor:
+    """Focal loss, reduced as `nn.CrossEntropyLoss` does: the one place where a path to its value is chosen.
 
-
-def _focal_loss_without_kernel(logits: Tensor, target: Tensor, settings: Settings, reduction: Reduction) -> Tensor:
-    """The same for tensors whose layout no kernel supports. Cross-entropy raises if they do not fit together."""
-    gamma, weight, ignore_index, smoothing, _ = settings
+    Gamma is checked: a number, a tuple, or a policy.
+    """
+    # 1. A schedule has one gamma for all samples.
     if isinstance(gamma, GammaPolicy) and gamma.current_gamma is not None:
-        return reduced_focal_loss(logits, target, settings._replace(gamma=gamma.current_gamma), reduction)
-    check_fit(logits, target, weight=weight, label_smoothing=smoothing, ignore_index=ignore_index, reduction=reduction)
-    gamma = _resolve_gamma(gamma, classes=_count_classes(logits))
-    if gamma == 0.0 or not _count_classes(logits):  # without classes, there is no probability to focus on
-        return F.cross_entropy(
-            logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=smoothing
-        )
+        gamma = gamma.current_gamma
+    # 2. A kernel on the tensors as they are. This comes before any check: small batches are host-bound.
+    loss = dispatch.focal_loss(logits, target, gamma, weight, ignore_index, label_smoothing, detached, reduction)
+    if loss is not None:
+        return loss
+    # 3. Cross-entropy raises if the tensors do not fit together. It computes gamma = 0, and losses without classes,
+    #    where there is no probability to focus on.
+    likewise: dict[str, Any] = {
+        "weight": weight,
+        "ignore_index": ignore_index,
+        "reduction": reduction,
+        "label_smoothing": label_smoothing,
+    }
+    check_fit(logits, target, **likewise)
+    gamma = resolve_gamma(gamma, classes=_count_classes(logits))
+    if gamma == 0.0 or not _count_classes(logits):
+        return F.cross_entropy(logits, target, **likewise)
+    # 4. Rows without gaps, and a weight of the loss's type and of one dimension.
     dtype, rows = loss_dtype(logits, target, weight), to_rows(logits, target)
-    weight = None if weight is None else weight.flatten().to(dtype)  # for images, it may have another shape
-    settings = settings._replace(gamma=gamma, weight=weight)
-    if dispatch.supports(rows.logits, rows.target, weight):  # a copy has a layout that the kernels support
+    weight = None if weight is None else weight.flatten().to(dtype)
+    settings = Settings(gamma, weight, ignore_index, label_smoothing, detached)
+    # 5. A kernel on these rows; on a CPU one pass; else the plain formula.
+    if dispatch.supports(rows.logits, rows.target, weight):
         loss = dispatch.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), *settings, reduction)
         if loss is not None:
             return loss.reshape(rows.shape) if reduction == "none" else loss
-    soft_policy = isinstance(gamma, GammaPolicy) and (smoothing or not rows.has_indices)
+    soft_policy = isinstance(gamma, GammaPolicy) and (label_smoothing or not rows.has_indices)
     if one_pass.supports(logits, target, weight) and not soft_policy:
         wide = rows._replace(logits=at_least_float32(rows.logits, rows.target, weight))
         loss = blocks.focal_loss(wide, settings, reduction, functools.partial(focal_rows, settings=settings))
@@ -205,7 +218,7 @@ def _count_classes(logits: Any) -> int:
     return logits.shape[min(logits.ndim - 1, 1)] if isinstance(logits, Tensor) and logits.ndim else 0
 
 
-def _resolve_gamma(gamma: PerClass | GammaPolicy, *, classes: int) -> Any:
+def resolve_gamma(gamma: PerClass | GammaPolicy, *, classes: int) -> Any:
     """A number, a tuple with one number per class, or a policy whose gamma depends on the sample."""
     if isinstance(gamma, GammaPolicy):
         return gamma if gamma.current_gamma is None else gamma.current_gamma

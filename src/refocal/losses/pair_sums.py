@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from refocal.losses.internals import is_in_forward_mode, is_inside_transformation
 
 _FEW = 256  # up to this many samples, the matrix of all pairs is faster than many small steps
 
@@ -30,8 +31,8 @@ def laplacian_form(places: Tensor, values: Tensor, *, width: float) -> Tensor:
     """
     if (
         torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0  # nested derivatives of a Function are silently wrong there
+        or is_inside_transformation()
+        or is_in_forward_mode()  # nested derivatives of a Function are silently wrong there
     ):
         return _plain_form(places, values, width)
     form: Tensor = _LaplacianForm.apply(places, values, width)  # type: ignore[no-untyped-call]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from refocal import _check
 from refocal._arrays import PerClass, is_transformed
 from refocal.losses.base import AbstractSoftmaxLoss, length
+from refocal.losses.internals import is_in_forward_mode
 from refocal.losses.posterior_maps import FocalMap, SoftmaxMap
 from refocal.losses.proper_solver import proper_focal_rows, proper_focal_rows_plain
 from refocal.losses.rows import gather_target, loss_dtype, parse_index_rows, weigh
@@ -40,7 +40,7 @@ def proper_focal_loss(
     """
     rows = parse_index_rows(logits, target, weight=weight)
     _, keep, safe = gather_target(rows.logits, rows.target, _check.whole(ignore_index, "ignore_index"))
-    transformed = not torch.compiler.is_compiling() and (is_transformed(rows.logits) or forward_ad._current_level >= 0)
+    transformed = not torch.compiler.is_compiling() and (is_transformed(rows.logits) or is_in_forward_mode())
     compute = proper_focal_rows_plain if transformed else proper_focal_rows
     losses = compute(rows.logits, safe, gamma)
     return weigh(losses, keep, safe, weight).to(loss_dtype(logits)).reshape(rows.shape)

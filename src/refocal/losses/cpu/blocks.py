@@ -46,15 +46,24 @@ def hard_loss(call: Call, index: Tensor, weight: Tensor, gamma: Any, *, detached
     by_row = isinstance(gamma, Tensor)
 
     def compute(logits: Tensor, target: Tensor, weight: Tensor, *gammas: Tensor, out: Tensor) -> Tensor:
-        score = torch.sub(logits, logits.amax(dim=1, keepdim=True), out=out).gather(1, target)
-        mass, others = take_out_target(out.exp_(), target)
-        total = mass + others
-        log_p = F.logsigmoid(score - torch.log(others))
-        losses, pull = _focal_and_pull(log_p, mass / total, others / total, gammas[0] if by_row else gamma, detached)
-        scale_distance(out, target, others, pull * (weight / total))
-        return losses * weight
+        return hard_block(logits, target, weight, gammas[0] if by_row else gamma, detached=detached, out=out)
 
     return apply(call, compute, (index, weight, gamma) if by_row else (index, weight))
+
+
+def hard_block(logits: Tensor, target: Tensor, weight: Tensor, gamma: Any, *, detached: bool, out: Tensor) -> Tensor:
+    """Focal losses (n, 1) of the classes `target` (n, 1), times `weight` (n, 1); their gradient is written to `out`.
+
+    `out` may be `logits`.
+    """
+    score = torch.sub(logits, logits.amax(dim=1, keepdim=True), out=out).gather(1, target)
+    mass, others = take_out_target(out.exp_(), target)
+    others.clamp_(min=torch.finfo(out.dtype).tiny)  # powers below 0 of 0 would be infinite
+    total = mass + others
+    log_p = F.logsigmoid(score - torch.log(others))
+    losses, pull = _focal_and_pull(log_p, mass / total, others / total, gamma, detached)
+    scale_distance(out, target, others, pull * (weight / total))
+    return losses * weight
 
 
 def dual_loss(call: Call, index: Tensor, weight: Tensor, gamma: float) -> Tensor:
@@ -82,19 +91,9 @@ def dual_loss(call: Call, index: Tensor, weight: Tensor, gamma: float) -> Tensor
 
 def _smoothed_loss(call: Call, index: Tensor, settings: Settings) -> Tensor:
     """Focal loss of the classes `index` (N, 1), smoothed over all classes, with class weights (K,)."""
-    smoothing = settings.label_smoothing
 
     def compute(logits: Tensor, target: Tensor, *uncounted: Tensor, out: Tensor) -> Tensor:
-        share = smoothing / logits.shape[1]
-
-        def add_up(values: Tensor) -> Tensor:
-            return values.sum(dim=1, keepdim=True).mul_(share).add_(values.gather(1, target), alpha=1 - smoothing)
-
-        def mix(values: Tensor) -> Tensor:
-            at_target = values.gather(1, target).mul_(1 - smoothing)
-            return values.mul_(share).scatter_add_(1, target, at_target)
-
-        losses = _soft_block(logits, settings, mix, add_up, out)
+        losses = smoothed_block(logits, target, settings, out=out)
         for counts in uncounted:
             out.mul_(counts)
             losses.mul_(counts)
@@ -102,6 +101,21 @@ def _smoothed_loss(call: Call, index: Tensor, settings: Settings) -> Tensor:
 
     keep = call.rows.target[:, None] != settings.ignore_index
     return apply(call, compute, (index,) if bool(keep.all()) else (index, keep))
+
+
+def smoothed_block(logits: Tensor, target: Tensor, settings: Settings, *, out: Tensor) -> Tensor:
+    """Focal losses (n, 1) of the classes `target` (n, 1), smoothed; their gradient is written to `out`."""
+    smoothing = settings.label_smoothing
+    share = smoothing / logits.shape[1]
+
+    def add_up(values: Tensor) -> Tensor:
+        return values.sum(dim=1, keepdim=True).mul_(share).add_(values.gather(1, target), alpha=1 - smoothing)
+
+    def mix(values: Tensor) -> Tensor:
+        at_target = values.gather(1, target).mul_(1 - smoothing)
+        return values.mul_(share).scatter_add_(1, target, at_target)
+
+    return _soft_block(logits, settings, mix, add_up, out)
 
 
 def _soft_loss(call: Call, settings: Settings) -> Tensor:
@@ -134,7 +148,8 @@ def _focal_and_pull(log_p: Tensor, p: Tensor, q: Tensor, gamma: Any, detached: b
     factor = reduced * base
     if detached:
         return -factor * log_p, factor
-    return -factor * log_p, reduced * _subtract_product(base, p, log_p, gamma)
+    finite = log_p.clamp(min=torch.finfo(log_p.dtype).min)  # 0 log 0 = 0
+    return -factor * log_p, reduced * _subtract_product(base, p, finite, gamma)
 
 
 def _subtract_product(q: Tensor, p: Tensor, log_p: Tensor, gamma: Any) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from refocal._arrays import is_transformed
 from refocal.losses.eager import is_constant_beside, is_eager
+from refocal.losses.internals import apply_directly, has_storage
 from refocal.losses.rows import Rows, loss_dtype, parse_index_rows, reduce, row_blocks
 from refocal.losses.settings import Reduction, Settings
 
@@ -101,11 +102,8 @@ def apply(call: Call, compute: Callable[..., Tensor], row_tensors: tuple[Tensor,
         compute: Takes logits (n, K), row tensors and `out`; returns losses (n, 1) and writes their gradient to `out`.
         row_tensors: Tensors with one row per sample, which are cut into blocks with the logits.
     """
-    # `Function.apply` would look for transformations of `torch.func`. There are none here, and small batches are
-    # host-bound.
-    apply_function = super(torch.autograd.Function, _OnePass).apply
     try:
-        loss: Tensor = apply_function(call.rows.logits, call, compute, row_tensors)  # type: ignore[no-untyped-call]
+        loss: Tensor = _apply_one_pass(call.rows.logits, call, compute, row_tensors)
     except (RuntimeError, IndexError):
         call.plain(call.rows)  # a class out of bounds: raises cross-entropy's error
         raise
@@ -141,12 +139,15 @@ class _OnePass(torch.autograd.Function):
         again, reduced = torch.is_grad_enabled(), ctx.divisor is not None
         uncounted = reduced and not ctx.divisor  # no row counts: the gradient is 0, but 0 / 0 would give NaN
         # A batch of incoming gradients has no storage of its own.
-        if not (again or uncounted) and torch._C._has_storage(incoming):
+        if not (again or uncounted) and has_storage(incoming):
             return gradient * (incoming / ctx.divisor if reduced else incoming[:, None]), None, None, None
         with torch.enable_grad():
             losses = ctx.plain(Rows(logits, target, logits.shape[:1]))
             losses = losses.sum() / ctx.divisor if reduced else losses
         return torch.autograd.grad(losses, logits, incoming, create_graph=again)[0], None, None, None
+
+
+_apply_one_pass = apply_directly(_OnePass)  # small batches are host-bound
 
 
 def _repair(call: Call, losses: Tensor, gradient: Tensor) -> None:

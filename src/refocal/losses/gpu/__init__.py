@@ -7,5 +7,6 @@ A call passes through these modules in this order:
 - `plan` chooses kernels, grids and constants for a spec; plans are cached. `layout` describes memory layouts.
 - `execute` allocates the results and launches the kernels of a plan.
 - `launch` starts one compiled kernel with little host time.
+  `refocal.losses.internals` holds the private calls of PyTorch and Triton that this takes.
 - `kernels` holds the Triton code.
 """

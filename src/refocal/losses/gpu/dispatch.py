@@ -20,6 +20,7 @@ from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED, on_device_of
 from refocal.losses.gpu.layout import LONGEST_ROW_ON_CHIP
 from refocal.losses.gpu.plan import FocalPlan, plan_focal_loss
 from refocal.losses.gpu.spec import SigmoidSettings, computes_gradient_at_once
+from refocal.losses.internals import apply_directly, current_device, has_storage
 from refocal.losses.rows import reduce, to_rows
 from refocal.losses.settings import Reduction, Settings
 
@@ -90,15 +91,17 @@ def focal_loss(  # noqa: PLR0917 host-bound for small batches; keyword arguments
     if plan is None:
         return None
     try:
-        if INTERPRETED or device.index == torch._C._cuda_getDevice():
-            return _apply_focal_loss(logits, (target, weight, plan))  # type: ignore[no-untyped-call]
-        with torch.cuda.device(device):
-            return _apply_focal_loss(logits, (target, weight, plan))  # type: ignore[no-untyped-call]
+        if INTERPRETED or device.index == current_device():
+            loss: Tensor = _apply_focal_loss(logits, (target, weight, plan))
+        else:
+            with torch.cuda.device(device):
+                loss = _apply_focal_loss(logits, (target, weight, plan))
     except RuntimeError:
         # A tensor that escaped from a transformation of `torch.func` has no address. Checking before takes too long.
         if any(map(is_transformed, (logits, target, weight))):
             return None
         raise
+    return loss
 
 
 def sigmoid_focal_loss(
@@ -151,9 +154,7 @@ class _FocalLoss(torch.autograd.Function):
         return _differentiate(formula, logits, incoming), None
 
 
-# `Function.apply` would look for transformations of `torch.func`. `focal_loss` does that itself, and small batches are
-# host-bound.
-_apply_focal_loss = super(torch.autograd.Function, _FocalLoss).apply
+_apply_focal_loss = apply_directly(_FocalLoss)  # small batches are host-bound; `focal_loss` looks for transformations
 
 
 class _SigmoidFocalLoss(torch.autograd.Function):
@@ -197,7 +198,7 @@ class _SigmoidFocalLoss(torch.autograd.Function):
 
 def _needs_formula(incoming: Tensor) -> bool:
     """Whether a gradient is differentiated again, or a batch of gradients comes in, which has no address."""
-    return torch.is_grad_enabled() or not torch._C._has_storage(incoming)
+    return torch.is_grad_enabled() or not has_storage(incoming)
 
 
 def _differentiate(formula: Callable[[], Tensor], logits: Tensor, incoming: Tensor) -> Tensor:

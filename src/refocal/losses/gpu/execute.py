@@ -9,12 +9,14 @@ from torch import Tensor
 
 from refocal.losses.gpu.launch import ALIGNMENT, Launch, current_stream, is_capturing
 from refocal.losses.gpu.plan import (
+    MOST_SMALL_LOSSES,
     SIGMOID_BLOCK,
     FocalPlan,
     plan_focal_loss,
     plan_multiplication,
     plan_posterior_map,
     plan_sigmoid_loss,
+    takes_tickets,
 )
 from refocal.losses.gpu.spec import FocalSpec, PosteriorSpec, SigmoidSettings, SigmoidSpec
 from refocal.losses.rows import loss_dtype
@@ -31,8 +33,8 @@ def run_focal_loss(
         weight = weight.contiguous()
     gradient = _allocate_gradient(plan, logits) if plan.gradient else None
     correction = torch.empty_like(plan.correction) if plan.counted else None
-    if not plan.adds:
-        return _run_in_three_launches(plan, logits, target, weight, gradient, correction), gradient, correction
+    if not plan.small:
+        return _run_large(plan, logits, target, weight, gradient, correction), gradient, correction
     loss, device = torch.empty_like(plan.loss), logits.get_device()
     stream = current_stream(device)
     # Kernels on a stream run one after another and share a buffer. A captured graph may run beside any other work.
@@ -40,25 +42,31 @@ def run_focal_loss(
     compute, gammas = plan.compute, plan.gammas
     start, logits_at, target_at = compute.starts.get(stream), logits.data_ptr(), target.data_ptr()
     weight_at = 0 if weight is None else weight.data_ptr()
+    work_at, correction_at = work.data_ptr(), 0 if correction is None else correction.data_ptr()
     if start is None or (logits_at | target_at | weight_at) % ALIGNMENT:
-        compute(logits, target, gradient, work, loss, correction, gammas, weight, None)
+        compute(logits, target, gradient, work, correction, gammas, weight, None)
     else:
         start(
             logits_at,
             target_at,
             0 if gradient is None else gradient.data_ptr(),
-            work.data_ptr(),
-            loss.data_ptr(),
-            0 if correction is None else correction.data_ptr(),
+            work_at,
+            correction_at,
             0 if gammas is None else gammas.data_ptr(),
             weight_at,
             0,
             *compute.tail,
         )
+    finish = plan.finish
+    start = finish.starts.get(stream)
+    if start is None:
+        finish(work, loss, correction)
+    else:
+        start(work_at, loss.data_ptr(), correction_at, *finish.tail)
     return loss, gradient, correction
 
 
-def _run_in_three_launches(  # noqa: PLR0917 the caller's arguments
+def _run_large(  # noqa: PLR0917 the caller's arguments
     plan: FocalPlan,
     logits: Tensor,
     target: Tensor,
@@ -66,16 +74,15 @@ def _run_in_three_launches(  # noqa: PLR0917 the caller's arguments
     gradient: Tensor | None,
     correction: Tensor | None,
 ) -> Tensor:
-    """The loss by three launches, which count targets, compute, and add up; writes its gradient to `gradient`."""
+    """The loss by launches that count targets, compute, and add up; writes its gradient to `gradient`."""
     from refocal.losses.gpu.kernels.sums import LOSSES
 
     spec = plan.spec
-    # `count` sets the ticket to 0; without it, the buffer must start with zeros.
-    allocate = logits.new_empty if plan.counted or spec.reduction == "none" else logits.new_zeros
+    allocate = logits.new_zeros if plan.cleared else logits.new_empty
     work = allocate(LOSSES.value + plan.losses, dtype=torch.float32)
     if plan.counted:
         plan.count(target, weight, work)
-    plan.compute(logits, target, gradient, work, None, correction, plan.gammas, weight, None)
+    plan.compute(logits, target, gradient, work, correction, plan.gammas, weight, None)
     if spec.reduction == "none":
         return work[LOSSES.value :].reshape(spec.shape[:1] + spec.shape[2:]).to(spec.loss_dtype, copy=True)
     loss = torch.empty_like(plan.loss)
@@ -100,7 +107,7 @@ def run_focal_gradient(
     if weight is not None:
         weight = weight.contiguous()
     gradient = _allocate_gradient(plan, logits)
-    plan.compute(logits, target, gradient, None, None, correction, plan.gammas, weight, incoming.contiguous())
+    plan.compute(logits, target, gradient, None, correction, plan.gammas, weight, incoming.contiguous())
     return gradient
 
 
@@ -121,10 +128,11 @@ def _allocate_gradient(plan: FocalPlan, logits: Tensor) -> Tensor:
 
 
 def _allocate_scratch(device: int) -> Tensor:
-    """A buffer for kernels that add up, with its ticket at 0."""
-    from refocal.losses.gpu.kernels.sums import SIZE_TO_ADD
+    """A buffer for the losses of a small batch."""
+    from refocal.losses.gpu.kernels.sums import LOSSES
 
-    return torch.zeros(SIZE_TO_ADD.value, dtype=torch.float32, device="cpu" if device < 0 else device)
+    size = LOSSES.value + 2 * MOST_SMALL_LOSSES
+    return torch.empty(size, dtype=torch.float32, device="cpu" if device < 0 else device)
 
 
 @functools.lru_cache(maxsize=256)
@@ -140,7 +148,8 @@ def run_sigmoid_loss(
 
     size = logits.numel()
     programs = -(-size // SIGMOID_BLOCK)
-    work = logits.new_zeros(LOSSES.value + 2 * programs, dtype=torch.float32)
+    allocate = logits.new_zeros if takes_tickets(programs) else logits.new_empty
+    work = allocate(LOSSES.value + 2 * programs, dtype=torch.float32)
     result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if gradient else None
     by_element, mean = reduction == "none", reduction == "mean"
     loss = torch.empty(logits.shape if by_element else (), dtype=loss_dtype(logits), device=logits.device)

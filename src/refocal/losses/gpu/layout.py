@@ -73,13 +73,26 @@ def choose_tiling(count: int, classes: int, span: int) -> Tiling:
     """A tiling that holds all classes of a sample on the chip.
 
     These sizes are the fastest on an H200: about 512 elements per warp for short rows, and 1,024 for others. Images
-    take 2,048 per warp, so that a thread holds few classes and reduces over them alone.
+    take up to 2,048 per warp, so that a thread holds few classes and reduces over them alone.
     """
-    block = 1 << max(classes - 1, 1).bit_length()
+    block = next_power(max(classes, 2))
     if span:
-        rows = min(64 if block <= 64 else 32, 1 << max(span - 1, 1).bit_length())
-        return Tiling(block, rows, max(rows * block // 2048, 1), count // span * -(-span // rows))
+        rows = min(128 if block <= 32 else 64 if block == 64 else 32, next_power(max(span, 2)))
+        warps = max(rows * block // 2048, rows // 64, 1)
+        return Tiling(block, rows, warps, count // span * -(-span // rows))
     if block <= LONGEST_TILED_ROW:
         rows = (1024 if block in (32, 512) else 512) // block
         return Tiling(block, rows, 1, -(-count // rows))
     return Tiling(block, 1, min(block // 1024, 16 if block <= LONGEST_ROW_ON_CHIP else 32), count)
+
+
+def choose_flat_tiling(count: int, classes: int, itemsize: int) -> Tiling:
+    """A tiling of short rows that are read as flat spans of up to 2,048 scores, each starting at an aligned address."""
+    step = 16 // itemsize
+    rows = 2048 // classes // step * step
+    return Tiling(next_power(max(classes, 2)), rows, 4, -(-count // rows))
+
+
+def next_power(number: int) -> int:
+    """The smallest power of 2 that is not smaller."""
+    return 1 << (number - 1).bit_length()

@@ -14,22 +14,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu.launch import Launch, multiprocessors
+from refocal.losses.gpu.launch import ALIGNMENT, Launch, multiprocessors
 from refocal.losses.gpu.layout import (
     LONGEST_ROW_ON_CHIP,
     LONGEST_TILED_ROW,
     Layout,
+    Tiling,
+    choose_flat_tiling,
     choose_tiling,
     common_stride,
     find_layout,
+    next_power,
 )
 from refocal.losses.gpu.spec import FocalSpec, PosteriorSpec, SigmoidSpec
 
 SIGMOID_BLOCK = 2048  # scores per program
-_LONGEST_RAGGED_ROW_ON_CHIP = 65_536  # rows that start at odd addresses are slow to read, so they are read once
-# A gradient up to this size stays in the L2 cache until the backward pass corrects the divisor of a mean. One launch
-# then suffices for the loss. For a larger gradient, counting the targets first and writing it once is faster.
+MOST_SMALL_LOSSES = 16_384  # losses of a small batch, whose buffer is kept
+# A gradient up to this size stays in the L2 cache until the backward pass corrects the divisor of a mean. For a larger
+# gradient, counting the targets first and writing it once is faster.
 _MOST_BYTES_CORRECTED = 1 << 25
+# Rows whose length is not a multiple of 16 bytes have kernels of their own if they are short, and if they are long.
+_LONGEST_FLAT_ROW = 64
+_WIDTH = 8  # classes of a long row that a thread loads together
+_MOST_BYTES_READ_AGAIN = 1 << 25  # of long rows in work at a time: the L2 cache holds them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +50,8 @@ class FocalPlan:
     gammas: Tensor | None  # one per class, on the device
     target_has_gaps: bool  # for class indices; class probabilities may have gaps
     counted: bool
-    adds: bool  # whether `compute` adds up the losses; if not, `count` runs before it and `finish` after it
+    small: bool  # if so, shares in a mean's divisor stand beside the losses; if not, `count` runs before `compute`
+    cleared: bool  # whether the buffer must start with zeros
     loss: Tensor  # a template for new tensors
     correction: Tensor  # likewise
     compute: Launch
@@ -66,10 +74,14 @@ def plan_focal_loss(*fields: Any) -> FocalPlan | None:
         return None
     size, classes = math.prod(spec.shape), spec.shape[1]
     rows = size // classes
-    _, tile_rows, _, programs = choose_tiling(rows, classes, layout.span)
-    small = size * spec.dtype.itemsize <= _MOST_BYTES_CORRECTED and programs <= sums.MOST_PROGRAMS.value
-    adds = small and spec.reduction != "none" and not spec.incoming
-    losses = programs if tile_rows > 1 and spec.reduction != "none" else rows
+    if _is_flat(spec, layout):
+        tiling = choose_flat_tiling(rows, classes, spec.dtype.itemsize)
+    else:
+        tiling = choose_tiling(rows, classes, layout.span)
+    losses = tiling.programs if tiling.rows > 1 and spec.reduction != "none" else rows
+    small = size * spec.dtype.itemsize <= _MOST_BYTES_CORRECTED and losses <= MOST_SMALL_LOSSES
+    small = small and spec.reduction != "none" and not spec.incoming
+    beside = small and spec.counted
     strides, gamma = layout.gradient_strides(spec.shape), spec.gamma
     return FocalPlan(
         spec=spec,
@@ -79,20 +91,21 @@ def plan_focal_loss(*fields: Any) -> FocalPlan | None:
         gammas=_copy_gammas(gamma, spec.device) if isinstance(gamma, tuple) else None,
         target_has_gaps=spec.has_indices and common_stride(spec.target_shape, spec.target_strides, alone=1) != 1,
         counted=spec.counted,
-        adds=adds,
+        small=small,
+        cleared=not spec.counted and spec.reduction != "none" and takes_tickets(losses),
         loss=torch.empty((), dtype=spec.loss_dtype, device=spec.device),
         correction=torch.empty((), dtype=torch.float32, device=spec.device),
-        compute=_plan_computation(spec, layout, target_layout, adds=adds),
+        compute=_plan_computation(spec, layout, target_layout, tiling, beside=beside),
         count=Launch(
             sums.count_targets,
             sums.COUNTS.value,
             (rows, classes, spec.ignore_index),
-            warps=16,
-            BLOCK=4096,
+            warps=32,
+            BLOCK=8192,
             WEIGHTED=spec.weight_dtype is not None,
         ),
-        finish=_plan_sum(losses, spec.expected, counted=spec.counted, beside=False),
-        multiply=plan_multiplication(size, spec.dtype, spec.loss_dtype, spec.device, corrected=spec.counted and adds),
+        finish=_plan_sum(losses, spec.expected, counted=spec.counted, beside=beside),
+        multiply=plan_multiplication(size, spec.dtype, spec.loss_dtype, spec.device, corrected=beside),
     )
 
 
@@ -110,7 +123,7 @@ def plan_sigmoid_loss(spec: SigmoidSpec) -> tuple[Launch, Launch]:
         warps=4,
         BLOCK=SIGMOID_BLOCK,
         BALANCED=alpha is not None,
-        WHOLE=_whole(gamma),
+        WHOLE=whole(gamma),
         LOSS=spec.loss,
         GRADIENT=spec.gradient,
         INCOMING=not spec.loss,
@@ -136,7 +149,7 @@ def plan_posterior_map(spec: PosteriorSpec) -> tuple[Launch, tuple[int, ...]] | 
         "SPAN": layout.span,
         "IMAGE": layout.image,
         "STRIDE": layout.stride,
-        "WHOLE": _whole(spec.gamma),
+        "WHOLE": whole(spec.gamma),
     }
     numbers = (rows, spec.gamma)
     launch = Launch(posterior.rows_on_chip, programs, numbers, warps=warps, BLOCK=block, ROWS=tile_rows, **constants)
@@ -176,52 +189,128 @@ def _is_supported(spec: FocalSpec) -> bool:
     return spec.hard or classes <= LONGEST_ROW_ON_CHIP
 
 
-def _plan_computation(spec: FocalSpec, layout: Layout, target_layout: Layout, *, adds: bool) -> Launch:
-    """The kernel that computes losses and gradient."""
-    from refocal.losses.gpu.kernels import hard, soft
-
+def _is_flat(spec: FocalSpec, layout: Layout) -> bool:
+    """Whether rows of a hard target are short, side by side, and of a length that is not a multiple of 16 bytes."""
     classes = spec.shape[1]
-    rows = math.prod(spec.shape) // classes
+    odd = classes * spec.dtype.itemsize % ALIGNMENT != 0
+    return spec.hard and odd and not layout.span and layout.stride == classes and classes <= _LONGEST_FLAT_ROW
+
+
+def _plan_computation(
+    spec: FocalSpec, layout: Layout, target_layout: Layout, tiling: Tiling, *, beside: bool
+) -> Launch:
+    """The kernel that computes losses and gradient."""
+    classes, gamma = spec.shape[1], spec.gamma
     constants: dict[str, Any] = {
         "CLASSES": classes,
         "STRIDE": layout.stride,
         "COUNTED": spec.counted,
-        "ADDS": adds,
-        "GAMMA_BY_CLASS": isinstance(spec.gamma, tuple),
+        "BESIDE": beside,
+        "GAMMA_BY_CLASS": isinstance(gamma, tuple),
         "WEIGHTED": spec.weight_dtype is not None,
-        "WHOLE": 0 if isinstance(spec.gamma, tuple) else _whole(spec.gamma),
+        "WHOLE": 0 if isinstance(gamma, tuple) else whole(gamma),
         "DETACHED": spec.detached,
         "GRADIENT": spec.gradient,
         "INCOMING": spec.incoming,
     }
-    numbers = (rows, 0.0 if isinstance(spec.gamma, tuple) else spec.gamma, spec.ignore_index, spec.expected)
-    resident = min(rows, multiprocessors(spec.device))
-    if spec.hard and classes > (_LONGEST_RAGGED_ROW_ON_CHIP if classes % 8 else LONGEST_ROW_ON_CHIP):
-        # The L2 cache holds this many rows until they are read a second time.
-        return Launch(hard.rows_in_chunks, resident, numbers, warps=32, LANES=2048, WIDTH=8, **constants)
-    block, tile_rows, warps, programs = choose_tiling(rows, classes, layout.span)
+    rows = math.prod(spec.shape) // classes
+    numbers = (rows, 0.0 if isinstance(gamma, tuple) else gamma, spec.ignore_index, spec.expected)
+    if not spec.hard:
+        return _plan_soft(spec, layout, target_layout, tiling, (*numbers, spec.label_smoothing), constants)
+    if classes > LONGEST_ROW_ON_CHIP:
+        return _plan_chunks(spec, layout, rows, numbers, constants)
+    return _plan_hard(spec, layout, tiling, numbers, constants)
+
+
+def _is_ragged(spec: FocalSpec, layout: Layout) -> bool:
+    """Whether rows start at addresses from which few classes can be loaded together."""
+    return spec.shape[1] % _WIDTH != 0 or layout.stride % _WIDTH != 0
+
+
+def _plan_hard(
+    spec: FocalSpec, layout: Layout, tiling: Tiling, numbers: tuple[float, ...], constants: dict[str, Any]
+) -> Launch:
+    """The kernel for one class per row, with whole rows on the chip."""
+    from refocal.losses.gpu.kernels import flat, hard
+
+    block, tile_rows, warps, programs = tiling
     constants["BLOCK"] = block
-    if spec.hard and block > LONGEST_TILED_ROW:
-        if block == LONGEST_ROW_ON_CHIP and spec.dtype.itemsize == 2:
+    if block > LONGEST_TILED_ROW:
+        ragged = _is_ragged(spec, layout)
+        if block == LONGEST_ROW_ON_CHIP and spec.dtype.itemsize == 2 and not ragged:
             # One program fills a multiprocessor, whose memory has room for the next rows.
+            resident = min(programs, multiprocessors(spec.device))
             return Launch(hard.whole_rows, resident, numbers, warps=warps, STAGES=3, **constants)
+        if ragged and block == LONGEST_ROW_ON_CHIP // 2:
+            warps //= 2
         return Launch(hard.whole_rows, programs, numbers, warps=warps, STAGES=1, **constants)
+    constants |= {"ROWS": tile_rows, "BY_ROW": spec.reduction == "none" and not spec.incoming}
+    if _is_flat(spec, layout):
+        del constants["STRIDE"]
+        constants |= {"LANES": next_power(tile_rows), "FLAT": next_power(tile_rows * spec.shape[1])}
+        return Launch(flat.flat_rows, programs, numbers, warps=warps, **constants)
+    constants |= {"SPAN": layout.span, "IMAGE": layout.image}
+    return Launch(hard.tiles_of_rows, programs, numbers, warps=warps, **constants)
+
+
+def _plan_chunks(
+    spec: FocalSpec, layout: Layout, rows: int, numbers: tuple[float, ...], constants: dict[str, Any]
+) -> Launch:
+    """The kernel for long rows. The L2 cache holds those in work until they are read a second time."""
+    from refocal.losses.gpu.kernels import long
+
+    classes, resident = spec.shape[1], multiprocessors(spec.device)
+    lanes, warps, programs = 2048, 32, resident
+    constants["WIDTH"] = _WIDTH
+    if not _is_ragged(spec, layout):
+        return Launch(long.aligned_rows, min(rows, programs), numbers, warps=warps, LANES=lanes, **constants)
+    if 2 * resident * classes * spec.dtype.itemsize <= _MOST_BYTES_READ_AGAIN:  # programs hide each other's waiting
+        lanes, warps, programs = 1024, 8, 4 * resident
+    full = (classes - 2 * (_WIDTH - 1)) // (lanes * _WIDTH) * (lanes * _WIDTH)
+    constants |= {"LANES": lanes, "FULL": full, "TAIL": next_power(max(classes - full, _WIDTH))}
+    return Launch(long.ragged_rows, min(rows, programs), numbers, warps=warps, **constants)
+
+
+def _plan_soft(  # noqa: PLR0917 as `_plan_hard`
+    spec: FocalSpec,
+    layout: Layout,
+    target_layout: Layout,
+    tiling: Tiling,
+    numbers: tuple[float, ...],
+    constants: dict[str, Any],
+) -> Launch:
+    """The kernel for a loss at each class of a row."""
+    from refocal.losses.gpu.kernels import smoothed, soft
+
+    block, tile_rows, warps, programs = tiling
+    warps = min(32, 2 * warps)  # these kernels hold twice as much per row
+    constants["BLOCK"] = block
+    if spec.has_indices and block > LONGEST_TILED_ROW and spec.weight_dtype is None and isinstance(spec.gamma, float):
+        del constants["GAMMA_BY_CLASS"], constants["WEIGHTED"]
+        return Launch(smoothed.smoothed_rows, programs, numbers, warps=warps, **constants)
     constants |= {"ROWS": tile_rows, "SPAN": layout.span, "IMAGE": layout.image}
-    constants["BY_ROW"] = spec.reduction == "none" and not spec.incoming
-    if spec.hard:
-        return Launch(hard.tiles_of_rows, programs, numbers, warps=warps, **constants)
     constants |= {"TARGET_IMAGE": target_layout.image, "TARGET_STRIDE": target_layout.stride}
     constants |= {"INDICES": spec.has_indices, "SMOOTHED": spec.label_smoothing > 0}
-    warps = min(32, 2 * warps)  # this kernel holds twice as much per row
-    return Launch(soft.rows_on_chip, programs, (*numbers, spec.label_smoothing), warps=warps, **constants)
+    constants["BY_ROW"] = spec.reduction == "none" and not spec.incoming
+    return Launch(soft.rows_on_chip, programs, numbers, warps=warps, **constants)
+
+
+def takes_tickets(losses: int) -> bool:
+    """Whether several programs add up so many losses."""
+    from refocal.losses.gpu.kernels.sums import MOST_ALONE
+
+    return losses > int(MOST_ALONE.value)
 
 
 def _plan_sum(losses: int, expected: float, *, counted: bool, beside: bool) -> Launch:
-    """The kernel that adds up many losses in a buffer, with counts beside them or made before."""
+    """The kernel that adds up losses in a buffer, with shares beside them or counts made before."""
     from refocal.losses.gpu.kernels import sums
 
-    constants = {"COUNTED": counted, "COUNTED_BESIDE": beside, "BLOCK": 8192}
-    return Launch(sums.finish, sums.COUNTS.value, (losses, expected), warps=16, **constants)
+    alone = not takes_tickets(losses)
+    warps, block = (8, 2048) if losses <= 4096 else (32 if alone else 16, 8192)
+    constants = {"COUNTED": counted, "BESIDE": beside, "ALONE": alone, "BLOCK": block}
+    programs = 1 if alone else sums.COUNTS.value
+    return Launch(sums.finish, programs, (losses, expected), warps=warps, **constants)
 
 
 @functools.lru_cache(maxsize=64)
@@ -230,6 +319,6 @@ def _copy_gammas(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device)
 
 
-def _whole(gamma: float) -> int:
+def whole(gamma: float) -> int:
     """Gamma if it is a small whole number, whose powers are products; else 0."""
     return int(gamma) if gamma.is_integer() and 1 <= gamma <= 8 else 0

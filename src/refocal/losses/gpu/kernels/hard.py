@@ -4,9 +4,9 @@ With m_j = exp(x_j - max x), p = m_y / sum(m) and q = (sum of the others) / sum(
 by subtraction. The difference x_j - max x comes before the factor that changes to base 2, so that logits far from 0
 keep their precision. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
 
-Each kernel writes one loss per row or per tile to `work`, whose layout `sums` describes. With ADDS it also adds them
-up, so that one launch suffices. Lengths and strides are constants: Triton then knows which addresses are aligned, and
-loads many classes at once.
+Each kernel writes one loss per row or per tile to `work`, whose layout `sums` describes. Lengths and strides are
+constants: Triton then knows which addresses are aligned, and loads many classes at once. `flat` has a kernel for short
+rows without alignment, and `long` one for long rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from refocal.losses.gpu.kernels.maths import LN_2, LOG2_E, log1p, log2, reciprocal, reduced_power
-from refocal.losses.gpu.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale
+from refocal.losses.gpu.kernels.sums import LOSSES, incoming_gradient, shared_scale, store_loss
 from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
@@ -34,7 +34,7 @@ def _row_terms(log_mass, mass, rest, gamma, WHOLE: tl.constexpr, DETACHED: tl.co
 
 
 @triton.jit
-def _weighted_terms(
+def weighted_terms(
     log_mass,
     mass,
     rest,
@@ -61,7 +61,7 @@ def _weighted_terms(
 
 
 @triton.jit
-def _check_target(target, ignore_index, CLASSES: tl.constexpr):
+def check_target(target, ignore_index, CLASSES: tl.constexpr):
     """Which rows count, which have a class that exists, and classes that are safe to look up.
 
     A class that does not exist gives NaN. A kernel cannot raise as PyTorch does, but must not read or write elsewhere.
@@ -77,7 +77,6 @@ def tiles_of_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
-    loss_ptr,
     correction_ptr,
     gamma_ptr,
     weight_ptr,
@@ -94,7 +93,7 @@ def tiles_of_rows(
     ROWS: tl.constexpr,
     BY_ROW: tl.constexpr,
     COUNTED: tl.constexpr,
-    ADDS: tl.constexpr,
+    BESIDE: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -103,36 +102,39 @@ def tiles_of_rows(
     INCOMING: tl.constexpr,
 ):
     """Few classes: a program takes a tile of ROWS samples, whose layout `tiles` describes."""
-    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
+    # 1. Load the tile, and the scores of its targets.
+    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, BESIDE, INCOMING)
     image, inner, row, exists = samples_of_tile(rows, SPAN, ROWS)
     column = tl.arange(0, BLOCK)[None, :]
     mask = exists[:, None] & (column < CLASSES)
     score_ptr = score_at(logits_ptr, image, inner[:, None], column, SPAN, IMAGE, STRIDE)
     x = tl.load(score_ptr, mask=mask, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row, mask=exists, other=ignore_index)
-    counted, sound, safe = _check_target(target, ignore_index, CLASSES)
+    counted, sound, safe = check_target(target, ignore_index, CLASSES)
     target_score_ptr = score_at(logits_ptr, image, inner, safe, SPAN, IMAGE, STRIDE)
     score = tl.load(target_score_ptr, mask=exists, other=0.0).to(tl.float32)
+    # 2. Masses relative to the largest score; that of the target stays apart.
     shift = tl.max(x, axis=1)
     shift = tl.where(shift == -float("inf"), 0.0, shift)
     is_target = column == safe[:, None]
     mass = tl.where(is_target, 0.0, tl.exp2((x - shift[:, None]) * LOG2_E))
     log_mass = (score - shift) * LOG2_E
+    # 3. Loss and phi of each sample.
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
     terms = (log_mass, tl.exp2(log_mass), tl.sum(mass, axis=1), counted, sound, safe)
-    loss, phi, share, q, inverse = _weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
+    loss, phi, share, q, inverse = weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
     if BY_ROW:
         tl.store(work_ptr + LOSSES + row, loss, mask=exists)
+    # 4. The gradient.
     if GRADIENT:
         phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, tl.where(exists, row, 0), INCOMING), 0.0)
         gradient = tl.where(is_target, (-phi * q)[:, None], mass * (phi * inverse)[:, None])
         place = gradient_at(gradient_ptr, image, inner[:, None], column, SPAN, CLASSES)
         tl.store(place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
-    if ADDS:
-        total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
-        add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
-    elif not BY_ROW and not INCOMING:
-        tl.store(work_ptr + LOSSES + tl.program_id(0), tl.sum(loss, axis=0))
+    # 5. The sum of the losses.
+    if not BY_ROW and not INCOMING:
+        program, programs = tl.program_id(0), tl.num_programs(0)
+        store_loss(work_ptr, program, programs, tl.sum(loss, axis=0), tl.sum(share, axis=0), BESIDE)
 
 
 @triton.jit
@@ -146,12 +148,13 @@ def _whole_row(
     gamma_ptr,
     weight_ptr,
     incoming_ptr,
+    rows,
     gamma,
     ignore_index,
     CLASSES: tl.constexpr,
     STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
-    ADDS: tl.constexpr,
+    BESIDE: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -159,19 +162,20 @@ def _whole_row(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """Loss of a row and its share in a mean's divisor; writes its gradient, except at the target.
+    """Write the loss of a row, and its gradient except at the target; returns the address and the value of that.
 
-    Also returns the address and the value of the gradient at the target. Telling the target from the other classes
-    here would cost two instructions for each class.
+    Telling the target from the other classes here would cost two instructions for each class.
     """
+    # 1. Load the row, and the score of its target.
     column = tl.arange(0, BLOCK)
     inside = column < CLASSES
     place = tl.full((), 0, tl.int64) + row
     start = logits_ptr + place * STRIDE
     x = tl.load(start + column, mask=inside, other=-float("inf")).to(tl.float32)
     target = tl.load(target_ptr + row)
-    counted, sound, safe = _check_target(target, ignore_index, CLASSES)
+    counted, sound, safe = check_target(target, ignore_index, CLASSES)
     score = tl.load(start + safe).to(tl.float32)
+    # 2. Masses relative to the largest score, and their sum without the target.
     shift = tl.max(x, axis=0)
     shift = tl.where(shift == -float("inf"), 0.0, shift)
     masses = tl.exp2((x - shift) * LOG2_E)
@@ -180,16 +184,18 @@ def _whole_row(
     rest = tl.sum(masses, axis=0) - mass
     if rest < mass:  # the difference has lost precision
         rest = tl.sum(tl.where(column == safe, 0.0, masses), axis=0)
+    # 3. Loss and phi.
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
     terms = (log_mass, mass, rest, counted, sound, safe)
-    loss, phi, share, q, inverse = _weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
-    if not ADDS and not INCOMING:
-        tl.store(work_ptr + LOSSES + row, loss)
+    loss, phi, share, q, inverse = weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
+    if not INCOMING:
+        store_loss(work_ptr, row, rows, loss, share, BESIDE)
+    # 4. The gradient, wrong at the target.
     phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, row, INCOMING), 0.0)
     out = gradient_ptr + place * CLASSES
     if GRADIENT:
         tl.store(out + column, (masses * (phi * inverse)).to(gradient_ptr.dtype.element_ty), mask=inside)
-    return loss, share, out + safe, -phi * q
+    return out + safe, -phi * q
 
 
 @triton.jit
@@ -198,7 +204,6 @@ def whole_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
-    loss_ptr,
     correction_ptr,
     gamma_ptr,
     weight_ptr,
@@ -212,7 +217,7 @@ def whole_rows(
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
     COUNTED: tl.constexpr,
-    ADDS: tl.constexpr,
+    BESIDE: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -221,7 +226,7 @@ def whole_rows(
     INCOMING: tl.constexpr,
 ):
     """A program holds a row on the chip: a single row if STAGES is 1, else one after another, loading ahead."""
-    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
+    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, BESIDE, INCOMING)
     data = (
         scale,
         logits_ptr,
@@ -231,117 +236,25 @@ def whole_rows(
         gamma_ptr,
         weight_ptr,
         incoming_ptr,
+        rows,
         gamma,
         ignore_index,
     )
-    first = tl.program_id(0)
-    total, shares, target_place, at_target = _whole_row(
-        first, *data, CLASSES, STRIDE, BLOCK, ADDS, GAMMA_BY_CLASS, WEIGHTED, WHOLE, DETACHED, GRADIENT, INCOMING
+    # 1. The first row: all but its gradient at the target.
+    first, step = tl.program_id(0), tl.num_programs(0)
+    target_place, at_target = _whole_row(
+        first, *data, CLASSES, STRIDE, BLOCK, BESIDE, GAMMA_BY_CLASS, WEIGHTED, WHOLE, DETACHED, GRADIENT, INCOMING
     )
+    # 2. Further rows, each followed by the gradient at the target of the row before.
     if STAGES > 1:
-        for row in tl.range(first + tl.num_programs(0), rows, tl.num_programs(0), num_stages=STAGES):
+        for i in tl.range(first + step, rows, step, num_stages=STAGES):
             place_before, before = target_place, at_target
-            loss, share, target_place, at_target = _whole_row(
-                row, *data, CLASSES, STRIDE, BLOCK, ADDS, GAMMA_BY_CLASS, WEIGHTED, WHOLE, DETACHED, GRADIENT, INCOMING
+            target_place, at_target = _whole_row(
+                i, *data, CLASSES, STRIDE, BLOCK, BESIDE, GAMMA_BY_CLASS, WEIGHTED, WHOLE, DETACHED, GRADIENT, INCOMING
             )
-            total, shares = total + loss, shares + share
             if GRADIENT:  # the sums of this row made all threads wait for the stores of the row before
                 tl.store(place_before, before.to(gradient_ptr.dtype.element_ty))
+    # 3. The gradient at the target of the last row, after all threads have stored theirs.
     if GRADIENT:
         tl.debug_barrier()
         tl.store(target_place, at_target.to(gradient_ptr.dtype.element_ty))
-    if ADDS:
-        add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
-
-
-@triton.jit
-def _add_chunk(x, tops, totals):
-    """Running maximum and sum of exponentials of each lane, with a chunk (LANES, WIDTH) added."""
-    higher = tl.maximum(tops, tl.max(x, axis=1))
-    sums = tl.sum(tl.exp2((x - higher[:, None]) * LOG2_E), axis=1)
-    return higher, totals * tl.exp2((tops - higher) * LOG2_E) + sums
-
-
-@triton.jit
-def rows_in_chunks(
-    logits_ptr,
-    target_ptr,
-    gradient_ptr,
-    work_ptr,
-    loss_ptr,
-    correction_ptr,
-    gamma_ptr,
-    weight_ptr,
-    incoming_ptr,
-    rows,
-    gamma,
-    ignore_index,
-    expected,
-    CLASSES: tl.constexpr,
-    STRIDE: tl.constexpr,
-    LANES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    COUNTED: tl.constexpr,
-    ADDS: tl.constexpr,
-    GAMMA_BY_CLASS: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    WHOLE: tl.constexpr,
-    DETACHED: tl.constexpr,
-    GRADIENT: tl.constexpr,
-    INCOMING: tl.constexpr,
-):
-    """Long rows: one pass for the normalizer, and a second one, from the L2 cache, for the gradient.
-
-    A lane takes WIDTH neighboring classes of each chunk, so that maxima and sums stay within a thread.
-    """
-    CHUNK: tl.constexpr = LANES * WIDTH
-    FULL: tl.constexpr = CLASSES // CHUNK * CHUNK
-    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
-    offset = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    tail = FULL + offset
-    total, shares = 0.0, 0.0
-    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
-        place = tl.full((), 0, tl.int64) + row
-        base = logits_ptr + place * STRIDE
-        target = tl.load(target_ptr + row)
-        counted, sound, safe = _check_target(target, ignore_index, CLASSES)
-        score = tl.load(base + safe).to(tl.float32)
-        tops = tl.full((LANES,), -1e38, tl.float32)
-        totals = tl.zeros((LANES,), tl.float32)
-        for start in tl.range(0, FULL, CHUNK):
-            x = tl.load(base + start + offset, eviction_policy="evict_last").to(tl.float32)
-            if (safe >= start) & (safe < start + CHUNK):
-                x = tl.where(start + offset == safe, -float("inf"), x)
-            tops, totals = _add_chunk(x, tops, totals)
-        if FULL < CLASSES:
-            last = tl.load(base + tail, mask=tail < CLASSES, other=-float("inf"), eviction_policy="evict_last")
-            tops, totals = _add_chunk(tl.where(tail == safe, -float("inf"), last.to(tl.float32)), tops, totals)
-        top = tl.max(tops, axis=0)
-        shift = tl.maximum(top, score)
-        rest = tl.sum(totals * tl.exp2((tops - shift) * LOG2_E), axis=0)
-        log_mass = (score - shift) * LOG2_E
-        row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
-        terms = (log_mass, tl.exp2(log_mass), rest, counted, sound, safe)
-        loss, phi, share, q, inverse = _weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
-        if ADDS:
-            total, shares = total + loss, shares + share
-        elif INCOMING == 0:
-            tl.store(work_ptr + LOSSES + row, loss)
-        if GRADIENT:
-            phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, row, INCOMING), 0.0)
-            factor = phi * inverse
-            out = gradient_ptr + place * CLASSES
-            for start in tl.range(0, FULL, CHUNK):
-                x = tl.load(base + start + offset, eviction_policy="evict_first").to(tl.float32)
-                gradient = tl.exp2((x - shift) * LOG2_E) * factor
-                if (safe >= start) & (safe < start + CHUNK):
-                    gradient = tl.where(start + offset == safe, -phi * q, gradient)
-                rounded = gradient.to(gradient_ptr.dtype.element_ty)
-                tl.store(out + start + offset, rounded, eviction_policy="evict_first")
-            if FULL < CLASSES:
-                last = tl.load(base + tail, mask=tail < CLASSES, other=-float("inf"), eviction_policy="evict_first")
-                at_tail = tl.exp2((last.to(tl.float32) - shift) * LOG2_E) * factor
-                at_tail = tl.where(tail == safe, -phi * q, at_tail).to(gradient_ptr.dtype.element_ty)
-                tl.store(out + tail, at_tail, mask=tail < CLASSES, eviction_policy="evict_first")
-    if ADDS:
-        add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)

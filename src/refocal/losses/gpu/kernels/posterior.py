@@ -28,6 +28,7 @@ def rows_on_chip(
     WHOLE: tl.constexpr,
 ):
     """A program takes a tile of ROWS samples, whose layout `tiles` describes. Results are laid out as gradients."""
+    # 1. Load the tile.
     column = tl.arange(0, BLOCK)[None, :]
     image, inner, _, exists = samples_of_tile(rows, SPAN, ROWS)
     mask = column < CLASSES
@@ -35,7 +36,7 @@ def rows_on_chip(
         mask = mask & exists[:, None]
     score_ptr = score_at(logits_ptr, image, inner[:, None], column, SPAN, IMAGE, STRIDE)
     x = tl.load(score_ptr, mask=mask, other=-float("inf")).to(tl.float32)
-    # The bound replaces -inf, so that 0 log 0 = 0.
+    # 2. Masses relative to the largest score. The bound replaces -inf, so that 0 log 0 = 0.
     exponent = (x - tl.max(x, axis=1)[:, None]) * LOG2_E
     exponent = tl.maximum(exponent, -1e30, propagate_nan=tl.PropagateNan.ALL)
     mass = tl.exp2(exponent)
@@ -43,12 +44,14 @@ def rows_on_chip(
     inverse = reciprocal(total)
     beside = beside_top(exponent, mass, total)
     log_total = log2_of_total(beside)
+    # 3. phi of the top class, without cancellation, and of the others.
     weighted_gamma = gamma * LN_2
     q_top = tl.maximum(beside * inverse, 1e-37)
     phi_top = reduced_power(q_top, gamma, WHOLE) * (q_top + weighted_gamma * (inverse * log_total))
     p = mass * inverse
     q = 1.0 - p
     phi = reduced_power(q, gamma, WHOLE) * (q - weighted_gamma * (p * (exponent - log_total)))
+    # 4. h relative to that of the top class, normalized.
     h = tl.where(exponent == 0.0, 1.0, (mass * phi_top) * reciprocal(phi))
     probs = h * reciprocal(tl.sum(h, axis=1)[:, None])
     place = gradient_at(probs_ptr, image, inner[:, None], column, SPAN, CLASSES)

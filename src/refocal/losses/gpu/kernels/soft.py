@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from refocal.losses.gpu.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
-from refocal.losses.gpu.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale
+from refocal.losses.gpu.kernels.sums import LOSSES, incoming_gradient, shared_scale, store_loss
 from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
@@ -30,7 +30,6 @@ def rows_on_chip(
     target_ptr,
     gradient_ptr,
     work_ptr,
-    loss_ptr,
     correction_ptr,
     gamma_ptr,
     weight_ptr,
@@ -50,7 +49,7 @@ def rows_on_chip(
     ROWS: tl.constexpr,
     BY_ROW: tl.constexpr,
     COUNTED: tl.constexpr,
-    ADDS: tl.constexpr,
+    BESIDE: tl.constexpr,
     INDICES: tl.constexpr,
     SMOOTHED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
@@ -61,7 +60,8 @@ def rows_on_chip(
     INCOMING: tl.constexpr,
 ):
     """A program holds a tile of ROWS samples on the chip; `tiles` describes their layout."""
-    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, ADDS, INCOMING)
+    # 1. Load the tile.
+    scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, BESIDE, INCOMING)
     column = tl.arange(0, BLOCK)[None, :]
     inside = column < CLASSES
     image, inner, row, exists = samples_of_tile(rows, SPAN, ROWS)
@@ -70,6 +70,7 @@ def rows_on_chip(
         mask = mask & exists[:, None]
     score_ptr = score_at(logits_ptr, image, inner[:, None], column, SPAN, IMAGE, STRIDE)
     x = tl.load(score_ptr, mask=mask, other=-float("inf")).to(tl.float32)
+    # 2. The target of each class: its probability, smoothed and weighted.
     if INDICES:
         index = tl.load(target_ptr + row, mask=exists, other=ignore_index)
         counted = index != ignore_index
@@ -84,6 +85,7 @@ def rows_on_chip(
     if WEIGHTED:
         t = t * tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
     class_gamma = tl.load(gamma_ptr + column, mask=inside, other=1.0) if GAMMA_BY_CLASS else gamma
+    # 3. Masses relative to the largest score; p and q, without cancellation for the top class.
     top = tl.max(x, axis=1)[:, None]
     # The difference comes first: a fused multiply-add would leave the top class a rounding error away from 0.
     exponent = (x - tl.where(top == -float("inf"), 0.0, top)) * LOG2_E
@@ -95,11 +97,13 @@ def rows_on_chip(
     beside = beside_top(exponent, mass, total)
     q_top = tl.maximum(beside * inverse, 1e-37)
     q = tl.where(exponent == 0.0, q_top, 1.0 - p)
+    # 4. The loss of each sample.
     log_p = tl.where(t != 0.0, exponent - log2_of_total(beside), 0.0)
     reduced = t * reduced_power(q, class_gamma, WHOLE)
     loss = tl.where(counted, tl.sum(reduced * q * log_p, axis=1) * -LN_2, 0.0)
     if BY_ROW:
         tl.store(work_ptr + LOSSES + row, loss, mask=exists)
+    # 5. The gradient: the pull of each class, and the pulls of all classes shared among them.
     if GRADIENT:
         if DETACHED:
             pull = reduced * q
@@ -111,12 +115,11 @@ def rows_on_chip(
         gradient = (p * tl.sum(pull, axis=1)[:, None] - pull) * row_scale
         place = gradient_at(gradient_ptr, image, inner[:, None], column, SPAN, CLASSES)
         tl.store(place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
-    if ADDS:
+    # 6. The sum of the losses.
+    if not BY_ROW and not INCOMING:
         share = tl.where(counted, 1.0, 0.0)
-        if COUNTED and WEIGHTED:
+        if BESIDE and WEIGHTED:
             known = counted & (index >= 0) & (index < CLASSES)
             share = tl.load(weight_ptr + tl.where(known, index, 0), mask=known, other=0.0).to(tl.float32)
-        total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
-        add_up(work_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
-    elif not BY_ROW and not INCOMING:
-        tl.store(work_ptr + LOSSES + tl.program_id(0), tl.sum(loss, axis=0))
+        program, programs = tl.program_id(0), tl.num_programs(0)
+        store_loss(work_ptr, program, programs, tl.sum(loss, axis=0), tl.sum(share, axis=0), BESIDE)

@@ -1,11 +1,9 @@
 """Sums over all programs: the divisor of a mean, the losses, and the factor that a backward pass applies.
 
-The sums are deterministic. Partial sums lie in a float32 buffer, `work`. Programs take tickets, and the last one to
-arrive adds the partial sums in a fixed order. Tickets are 0 between launches.
-
-If `finish` adds up, `work` holds COUNTS partial sums of the divisor, COUNTS partial sums of the losses, the ticket, and
-from LOSSES on the losses. If a kernel adds up itself, `work` holds the ticket; from BY_GROUP on a ticket, a loss and a
-share for each group of programs; and from BY_PROGRAM on the losses, then the shares, of the programs.
+The sums are deterministic. A float32 buffer, `work`, holds COUNTS partial sums of the divisor, COUNTS partial sums of
+the losses, a ticket, and from LOSSES on the losses, then perhaps the share of each loss in the divisor. One program
+adds up to MOST_ALONE losses. More are added up by COUNTS programs, which take tickets: the last one to arrive adds
+their partial sums in a fixed order.
 """
 
 from __future__ import annotations
@@ -16,11 +14,7 @@ import triton.language as tl
 COUNTS = tl.constexpr(64)
 TICKET = tl.constexpr(2 * COUNTS.value)
 LOSSES = tl.constexpr(TICKET.value + 16)
-GROUP = tl.constexpr(128)
-BY_GROUP = tl.constexpr(TICKET.value + 16)
-BY_PROGRAM = tl.constexpr(BY_GROUP.value + 3 * GROUP.value)
-MOST_PROGRAMS = tl.constexpr(GROUP.value**2)
-SIZE_TO_ADD = tl.constexpr(BY_PROGRAM.value + 2 * MOST_PROGRAMS.value)
+MOST_ALONE = tl.constexpr(32_768)
 
 
 @triton.jit
@@ -28,8 +22,10 @@ def count_targets(
     target_ptr, weight_ptr, work_ptr, rows, classes, ignore_index, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr
 ):
     """COUNTS partial sums of a mean's divisor: 1, or the class weight, for each row that counts. Resets the ticket."""
+    # 1. The ticket of `finish`.
     if tl.program_id(0) == 0:
         tl.store(work_ptr + TICKET, 0.0)
+    # 2. This program's share of the targets.
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(tl.program_id(0) * BLOCK, rows, COUNTS * BLOCK):
         row = start + tl.arange(0, BLOCK)
@@ -44,19 +40,29 @@ def count_targets(
 
 
 @triton.jit
-def shared_scale(work_ptr, correction_ptr, expected, COUNTED: tl.constexpr, ADDS: tl.constexpr, INCOMING: tl.constexpr):
+def shared_scale(
+    work_ptr, correction_ptr, expected, COUNTED: tl.constexpr, BESIDE: tl.constexpr, INCOMING: tl.constexpr
+):
     """The factor of all rows' gradients: 1 / (divisor of the mean).
 
-    If the divisor depends on the targets (COUNTED), it was counted before. Otherwise, the expected one is used and a
-    correction follows, which is known after this launch (ADDS) or after the one that computed the loss (INCOMING).
+    If the divisor depends on the targets (COUNTED), it was counted before. If shares in it stand beside the losses
+    (BESIDE), the expected divisor is used and a correction follows. A later gradient (INCOMING) knows the correction.
     """
     if COUNTED and INCOMING:
         return tl.load(correction_ptr) / expected
-    elif COUNTED and not ADDS:
+    elif COUNTED and not BESIDE:
         lane = tl.arange(0, COUNTS // 2)  # few enough for each warp to add them up by itself
         return 1.0 / tl.sum(tl.load(work_ptr + lane) + tl.load(work_ptr + COUNTS // 2 + lane), axis=0)
     else:
         return 1.0 / expected
+
+
+@triton.jit
+def store_loss(work_ptr, place, size, loss, share, BESIDE: tl.constexpr):
+    """Store one of `size` losses, and its share in the divisor if shares stand beside the losses."""
+    tl.store(work_ptr + LOSSES + place, loss)
+    if BESIDE:
+        tl.store(work_ptr + LOSSES + size + place, share)
 
 
 @triton.jit
@@ -83,54 +89,9 @@ def _store_result(loss_ptr, correction_ptr, total, number, expected, COUNTED: tl
 
 
 @triton.jit
-def _arrive(ticket_ptr, members):
-    """Whether this program is the last of `members` to arrive. It can read what the others stored.
-
-    The last one resets the ticket to 0.
-    """
-    tl.debug_barrier()
-    last = tl.atomic_add(ticket_ptr, 1.0) == members - 1
-    if last:
-        tl.store(ticket_ptr, 0.0)
-    return last
-
-
-@triton.jit
-def _sum_of_parts(part_ptr, number, MOST: tl.constexpr):
-    part = tl.arange(0, MOST)
-    return tl.sum(tl.load(part_ptr + part, mask=part < number, other=0.0, volatile=True), axis=0)
-
-
-@triton.jit
-def add_up(work_ptr, loss_ptr, correction_ptr, loss, share, expected, COUNTED: tl.constexpr):
-    """At the end of a program: store its loss and its share in the mean's divisor. The last program adds up.
-
-    The last program of each GROUP adds up its group, and the last of these adds up the groups, so that no program reads
-    many values.
-    """
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    group, groups = program // GROUP, tl.cdiv(programs, GROUP)
-    group_ptr = work_ptr + BY_GROUP + group
-    part_ptr = work_ptr + BY_PROGRAM + program
-    tl.store(part_ptr, loss)
-    if COUNTED:
-        tl.store(part_ptr + MOST_PROGRAMS, share)
-    members = tl.minimum(programs - group * GROUP, GROUP)
-    if _arrive(group_ptr, members):
-        first_ptr = work_ptr + BY_PROGRAM + group * GROUP
-        tl.store(group_ptr + GROUP, _sum_of_parts(first_ptr, members, GROUP))
-        if COUNTED:
-            tl.store(group_ptr + 2 * GROUP, _sum_of_parts(first_ptr + MOST_PROGRAMS, members, GROUP))
-        if _arrive(work_ptr + TICKET, groups):
-            total = _sum_of_parts(work_ptr + BY_GROUP + GROUP, groups, GROUP)
-            number = _sum_of_parts(work_ptr + BY_GROUP + 2 * GROUP, groups, GROUP) if COUNTED else expected
-            _store_result(loss_ptr, correction_ptr, total, number, expected, COUNTED)
-
-
-@triton.jit
 def _sum_share(value_ptr, size, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, size, COUNTS * BLOCK):
+    for start in range(tl.program_id(0) * BLOCK, size, tl.num_programs(0) * BLOCK):
         place = start + tl.arange(0, BLOCK)
         total += tl.load(value_ptr + place, mask=place < size, other=0.0)
     return tl.sum(total, axis=0)
@@ -144,23 +105,35 @@ def finish(
     size,
     expected,
     COUNTED: tl.constexpr,
-    COUNTED_BESIDE: tl.constexpr,
+    BESIDE: tl.constexpr,
+    ALONE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The sum of many losses over their number, counted or expected, by COUNTS programs; the last of them adds up.
+    """The sum of the losses over their number, counted or expected; by one program (ALONE) or by COUNTS.
 
-    Counts were made before, or stand beside the losses (COUNTED_BESIDE).
+    Counts were made before, or shares stand beside the losses (BESIDE).
     """
-    program = tl.program_id(0)
-    tl.store(work_ptr + COUNTS + program, _sum_share(work_ptr + LOSSES, size, BLOCK))
-    if COUNTED_BESIDE:
-        tl.store(work_ptr + program, _sum_share(work_ptr + LOSSES + size, size, BLOCK))
-    tl.debug_barrier()
-    if tl.atomic_add(work_ptr + TICKET, 1.0) == COUNTS - 1:
-        part = tl.arange(0, COUNTS)
-        number = tl.sum(tl.load(work_ptr + part, volatile=True), axis=0) if COUNTED else expected
-        total = tl.sum(tl.load(work_ptr + COUNTS + part, volatile=True), axis=0)
+    # 1. Each program adds up its part of the losses and the shares.
+    program, part = tl.program_id(0), tl.arange(0, COUNTS)
+    total, number = _sum_share(work_ptr + LOSSES, size, BLOCK), expected
+    if BESIDE:
+        number = _sum_share(work_ptr + LOSSES + size, size, BLOCK)
+    # 2. A program alone knows the result.
+    if ALONE:
+        if COUNTED and not BESIDE:
+            number = tl.sum(tl.load(work_ptr + part), axis=0)
         _store_result(loss_ptr, correction_ptr, total, number, expected, COUNTED)
+    # 3. Of several programs, the last one adds up their sums.
+    else:
+        tl.store(work_ptr + COUNTS + program, total)
+        if BESIDE:
+            tl.store(work_ptr + program, number)
+        tl.debug_barrier()
+        if tl.atomic_add(work_ptr + TICKET, 1.0) == COUNTS - 1:
+            if COUNTED:
+                number = tl.sum(tl.load(work_ptr + part, volatile=True), axis=0)
+            total = tl.sum(tl.load(work_ptr + COUNTS + part, volatile=True), axis=0)
+            _store_result(loss_ptr, correction_ptr, total, number, expected, COUNTED)
 
 
 @triton.jit

@@ -1,0 +1,121 @@
+"""Private calls of PyTorch and Triton: all in one file, and a fallback for each."""
+
+from __future__ import annotations
+
+import importlib.util
+import types
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.autograd import forward_ad  # noqa: E402
+
+from refocal.losses import focal, internals  # noqa: E402
+
+ROOM = Path(focal.__file__).parent
+CALLS = (
+    "_get_tracing_state",
+    "_len_torch_dispatch_stack",
+    "_are_functorch_transforms_active",
+    "_cuda_getDevice",
+    "_cuda_getCurrentRawStream",
+    "_cuda_isCurrentStreamCapturing",
+    "_has_storage",
+)
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """The module as a PyTorch without private calls would import it."""
+    spec = importlib.util.spec_from_file_location("bare_internals", internals.__file__)
+    module = importlib.util.module_from_spec(spec)
+    with monkeypatch.context() as patch:
+        for name in CALLS:
+            patch.delattr(torch._C, name, raising=False)
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_private_calls_stand_in_one_file():
+    marks = ("torch._C", "forward_ad._", "packed_metadata", "super(torch.autograd.Function")
+    found = {path.name for path in ROOM.rglob("*.py") if any(mark in path.read_text("utf-8") for mark in marks)}
+    assert found == {"internals.py"}
+
+
+def test_unknown_modes_are_left_to_the_plain_formulas(bare, monkeypatch):
+    assert not bare.runs_at_once()
+    assert bare.is_inside_transformation()
+    assert not bare.is_in_forward_mode()
+    monkeypatch.delattr(forward_ad, "_current_level")
+    assert bare.is_in_forward_mode()
+
+
+def test_modes_that_are_known():
+    assert internals.runs_at_once()
+    with forward_ad.dual_level():
+        assert internals.is_in_forward_mode()
+        assert not internals.runs_at_once()
+    seen = []
+    torch.func.vmap(lambda x: (seen.append((internals.runs_at_once(), internals.is_inside_transformation())), x)[1])(
+        torch.zeros(2)
+    )
+    assert seen == [(False, True)]
+
+
+def test_storage_of_a_batch_of_gradients(bare):
+    batched = []
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):  # noqa: ARG004
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, incoming):  # noqa: ARG004
+            batched.extend((internals.has_storage(incoming), bare.has_storage(incoming)))
+            return 2 * incoming
+
+    leaf = torch.zeros(3, requires_grad=True)
+    torch.autograd.grad(Double.apply(leaf), leaf, torch.eye(3), is_grads_batched=True)
+    assert batched == [False, False]
+    assert internals.has_storage(leaf)
+    assert bare.has_storage(leaf)
+
+
+def test_function_is_applied_directly():
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):  # noqa: ARG004
+            return x.clone()
+
+    assert internals.apply_directly(Same)(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("version", [(3, 5), (3, 9), (0, 0)])
+def test_other_versions_of_triton_launch_by_themselves(version, monkeypatch):
+    monkeypatch.setattr(internals, "_triton_version", lambda: version)
+    assert internals.find_launcher(object(), 1) is None
+
+
+@pytest.mark.parametrize(("version", "direct"), [((3, 6), True), ((3, 7), False)])
+def test_arguments_of_the_launch(version, direct, monkeypatch):
+    calls = []
+
+    class Run:
+        global_scratch_size = profile_scratch_size = 0
+        launch_cooperative_grid, launch_pdl = False, False
+
+        def __call__(self, *arguments):
+            calls.append(("run", arguments))
+
+        def launch(self, *arguments):
+            calls.append(("launch", arguments))
+
+    compiled = types.SimpleNamespace(run=Run(), function="f", packed_metadata="m")
+    monkeypatch.setattr(internals, "_triton_version", lambda: version)
+    internals.find_launcher(compiled, 5)(7)(100, 2.0)
+    options = (False, False, None, None) if direct else ()
+    expected = (5, 1, 1, 7, "f", *options, "m", None, None, None, 100, 2.0)
+    assert calls == [("launch" if direct else "run", expected)]
