@@ -104,8 +104,12 @@ def is_jax(array: object) -> TypeGuard[Any]:
 
 
 def is_traced(array: object) -> bool:
-    """Return whether a JAX transformation is running; then a loop cannot depend on values."""
-    return is_jax(array) and isinstance(array, sys.modules["jax"].core.Tracer)
+    """Return whether JAX traces what is computed from this array; then a loop cannot depend on values."""
+    if not is_jax(array):
+        return False
+    jax = sys.modules["jax"]
+    # inside `jit`, results are traced even if the array itself is a constant
+    return isinstance(array, jax.core.Tracer) or isinstance(jax.numpy.asarray(0), jax.core.Tracer)
 
 
 def is_transformed(array: object) -> bool:

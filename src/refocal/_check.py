@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
-from refocal._arrays import Array, Namespace, can_read_values, is_torch, namespace
+from refocal._arrays import Array, Namespace, can_read_values, is_jax, is_torch, namespace
 
 Input = Literal["logits", "probs"]  # whether scores are logits or probabilities
 INPUTS: tuple[Input, ...] = get_args(Input)
@@ -222,7 +222,8 @@ def labels(array: Any, like: Array, name: str, *, xp: Namespace) -> Any:
     classes = like.shape[-1]
     if can_read_values(array):
         reject_rows((array < 0) | (array >= classes), array, f"{name} must be from 0 to {classes - 1}", xp)
-    return xp.astype(array, xp.int64, copy=False)
+    # JAX warns about int64 unless it is enabled, and takes any integers as indices
+    return array if is_jax(array) else xp.astype(array, xp.int64, copy=False)
 
 
 def gamma(value: Any, *, classes: int | None, least: float | None = None) -> Constants:

@@ -52,6 +52,23 @@ def test_first_and_second_derivatives(name):
     np.testing.assert_allclose(product, curvature, rtol=1e-5, atol=1e-8)
 
 
+def test_a_constant_inside_jit_is_not_read():
+    """Under `jit`, what is computed from a constant is traced, although the constant itself is not."""
+    rows = jax.numpy.asarray(ROWS)
+    for name, function in FUNCTIONS.items():
+        found = jax.jit(lambda function=function: function(rows))()
+        np.testing.assert_allclose(found, function(rows), rtol=1e-12, err_msg=name)
+    labels = jax.numpy.asarray([0, 1, 2])
+    found = jax.jit(lambda x: refocal.proper_focal_partial(jax.nn.softmax(x), labels, gamma=2.0))(rows)
+    np.testing.assert_allclose(found, refocal.proper_focal_partial(jax.nn.softmax(rows), labels, gamma=2.0), rtol=1e-12)
+
+
+def test_labels_in_single_precision_cause_no_warning():
+    jax.config.update("jax_enable_x64", False)
+    found = refocal.proper_focal_partial(jax.numpy.asarray([0.9, 0.1]), jax.numpy.asarray(0), gamma=1)
+    np.testing.assert_allclose(found, 0.0577, rtol=1e-3)
+
+
 def test_saturated_gradients_are_finite():
     rows = jax.numpy.asarray([[1000.0, -1000.0, 0.0], [5.0, -np.inf, -np.inf]])
     for gamma in (-0.5, 0.5, 2.0):

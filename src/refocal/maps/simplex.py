@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from refocal._arrays import Array, ArrayT, Namespace, device, pick
+from refocal._arrays import Array, ArrayT, Namespace, device, pick, stop_gradient
 
 
 class TopSplit(NamedTuple):
@@ -81,6 +81,28 @@ def log_p_and_q(split: TopSplit, *, xp: Namespace) -> tuple[Any, Any]:
     log_q_top = xp.where(split.is_alone, -xp.inf, xp.log(split.rest) - split.gap - log_total)
     log_q = xp.where(split.is_top, log_q_top, xp.log1p(-split.odds * xp.exp(-split.gap - log_total)))
     return log_p, log_q
+
+
+def log_p_and_q_of_labels(logits: Array, labels: Array, *, xp: Namespace) -> tuple[Any, Any]:
+    """Compute log p and log(1 - p) of the class `labels` (...) of each row of softmax(logits), in one pass.
+
+    The labels must be within the classes. A row needs one other class above -inf, or a finite score of its label.
+    """
+    index = xp.expand_dims(labels, axis=-1)
+    is_label = xp.arange(logits.shape[-1], device=device(logits)) == index
+    picked: Any = pick(logits, index, xp=xp)
+    score = picked[..., 0]
+    others = xp.where(is_label, -xp.inf, logits)
+    shift = stop_gradient(xp.max(others, axis=-1))
+    is_alone = shift == -xp.inf
+    shift = xp.where(is_alone, 0.0, shift)
+    mass = xp.sum(xp.exp(others - shift[..., None]), axis=-1)
+    # Scores are subtracted first. The logarithm keeps its precision when it is added to their difference.
+    log_odds_against = xp.log(xp.where(is_alone, 1.0, mass)) + (shift - score)
+    log_odds_against = xp.where(is_alone, -xp.inf, log_odds_against)
+    log_p, log_q = -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp)
+    # p log p = 0 at p = 0, and its derivatives are 0
+    return log_p, xp.where(log_p == -xp.inf, 0.0, log_q)
 
 
 def log_or_minus_inf(x: ArrayT, *, xp: Namespace) -> ArrayT:
