@@ -252,6 +252,23 @@ class Report:
 
         save_report(path, render=render, serialize=self.to_json, overwrite=overwrite)
 
+    def log(self, run: Any, *, run_id: str | None = None, step: int | None = None) -> None:
+        """Log the report to a run of MLflow or Weights & Biases, to compare it with other runs.
+
+        Metrics have stable names: `refocal/given/ece` for the scores as given, `refocal/chosen/ece` for the recommended
+        method, `..._low` and `..._high` for limits, `.../p_value`, and `refocal/samples`. The verdict is in tags.
+        Files in the folder `refocal`: the page `report.html`, the record `report.json` and, if something was fitted,
+        `calibrator.json`. In Weights & Biases they are an artifact, and the page is also among the charts.
+
+        Args:
+            run: The module `mlflow` for its active run, an MLflow run or client, or a `wandb.Run`.
+            run_id: The MLflow run, if `run` is a client or the module.
+            step: The step of training at which the report was made.
+        """
+        from refocal.report.tracking import log_report
+
+        log_report(self, run, run_id=run_id, step=step)
+
     def to_torch(self) -> Any:
         """Export the recommended calibrator as a PyTorch module that maps scores (..., K) to probabilities."""
         return require_calibrator(self.calibrator, fit="calibrate").to_torch()
