@@ -33,6 +33,7 @@ FREQUENCIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     ".20 too confident above .97": lambda c: np.where(c > 0.97, c - 0.2, c),
     "always 1, right in .99": lambda c: 0.99 * c,
 }
+BRIER = "brier_decomposition calibration"
 # powers of the posterior, renormalized: what models of several classes predict
 POWERS = {"calibrated": 1.0, "too confident": 1.5, "too unsure": 0.7}
 
@@ -40,7 +41,7 @@ POWERS = {"calibrated": 1.0, "too confident": 1.5, "too unsure": 0.7}
 class Case(NamedTuple):
     """One row of the table."""
 
-    measure: str
+    measure: str  # its name, and its part after a space
     truth: str  # a key of FREQUENCIES or of POWERS
     count: int
     classes: int = 1
@@ -56,6 +57,11 @@ CASES = [
     ),
     *(Case("ece", truth, count) for count in (1, 5, 20) for truth in ("calibrated", ".10 too confident")),
     *(Case("ece", "always 1, right in .99", count) for count in (20, 100, 1_000)),
+    *(
+        Case(BRIER, truth, count)
+        for count in (1, 5, 20, 100, 1_000)
+        for truth in ("calibrated", ".10 too confident", ".10 too unsure", "always 1, right in .99")
+    ),
     *(
         Case("smooth_ece", truth, count, divisor=2)
         for count in (300, 1_000, 5_000)
@@ -110,6 +116,8 @@ def find_truth(case: Case) -> float:
         frequency = FREQUENCIES[case.truth](claim)
         if case.measure == "smooth_ece":
             return find_smooth_error(Events(claim, frequency, None)).value
+        if case.measure == BRIER:  # these frequencies increase with the claims, so the best map gives them
+            return float(np.mean((claim - frequency) ** 2))
         return binned_error(claim, frequency, equal_mass=case.measure == "adaptive_ece")
     probs, posterior = rows(rng, 2 * LARGE // case.classes, case.classes, case.truth)
     thresholded = case.measure == "thresholded_ece"
@@ -125,10 +133,12 @@ def find_interval(task: tuple[Case, int]) -> tuple[float, float, float]:
     case, seed = task
     rng = np.random.default_rng(seed)
     scores, labels = draw(case, rng)
+    name, _, part = case.measure.partition(" ")
     return metrics.interval(
-        getattr(metrics, case.measure),
+        getattr(metrics, name),
         scores,
         labels,
+        part=part or None,  # type: ignore[arg-type]
         task="binary" if case.classes == 1 else "multiclass",
         level=LEVEL,
         resamples=RESAMPLES,
@@ -152,8 +162,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--repeats", type=int, default=400, help="samples per row")
+    parser.add_argument("--only", default="", help="rows whose measure, number of classes and truth contain this text")
     parser.add_argument("--out", type=Path, help="also write the table to this Markdown file")
     given = parser.parse_args()
+    cases = [case for case in CASES if given.only in f"{case.measure} {case.classes} {case.truth}"]
     lines = [
         f"# Coverage of the intervals of level {LEVEL}",
         "",
@@ -168,7 +180,7 @@ def main() -> None:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        for case in CASES:
+        for case in cases:
             truth = find_truth(case)
             repeats = max(1, given.repeats // case.divisor)
             found = np.array(pool.map(find_interval, [(case, seed) for seed in range(repeats)]))

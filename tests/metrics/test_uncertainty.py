@@ -293,15 +293,37 @@ def test_few_samples_of_any_weight_have_brier_parts(part):
         assert 0 <= found.low <= found.high
 
 
-def test_an_interval_ends_if_resamples_can_lose_all_wrong_samples():
-    """The two wrong ones of three samples are missing in 13 % of resamples, so no truth explains all of them."""
+def test_claims_of_0_that_came_true_are_wrong():
     sure, came_true = np.array([0.0, 0.0, 1.0]), np.array([1, 1, 1])
     found = metrics.interval(
         metrics.brier_decomposition, sure, came_true, task="binary", part="calibration", resamples=100
     )
     assert found.value == pytest.approx(2 / 3)
-    assert 0 <= found.low <= found.value
-    assert found.high == 1
+    assert 0 < found.low < 0.1
+    assert found.high == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("claim", "label", "most"), [(0.9, 1, 0.875**2), (0.9, 0, 1.0), (0.6, 1, 0.575**2), (0.3, 0, 0.675**2)]
+)
+def test_the_calibration_part_of_one_row_is_nearly_unknown(claim, label, most):
+    """A label contradicts only truths that give it less than 2.5 %; if there are none, all errors are possible."""
+    settings = {"task": "binary", "part": "calibration", "resamples": 2000}
+    value, low, high = metrics.interval(metrics.brier_decomposition, np.array([claim]), np.array([label]), **settings)
+    assert value == pytest.approx((claim - label) ** 2)
+    assert low == 0
+    assert high == pytest.approx(most, rel=0.05)
+
+
+@pytest.mark.parametrize("count", [2, 5, 20, 100])
+def test_few_right_answers_do_not_contradict_calibration(count):
+    """Bootstrap resamples of right answers are all right; labels drawn from the predictions are not."""
+    claims = np.linspace(0.95, 0.99, count)
+    settings = {"task": "binary", "part": "calibration", "resamples": 500}
+    found = metrics.interval(metrics.brier_decomposition, claims, np.ones(count, dtype=int), **settings)
+    assert found.low == 0
+    gap = claims.mean() - 0.025 ** (1 / count)  # all right with 2.5 %, if all claims exceed their frequency by this
+    assert 0.6 * gap**2 <= found.high <= 1.4 * gap**2 + 5e-3
 
 
 @pytest.mark.parametrize("part", ["calibration", "refinement"])
@@ -312,9 +334,9 @@ def test_brier_parts_that_are_only_rounding(part):
     test = metrics.paired_test(metrics.brier_decomposition, sure, sure, sure.astype(int), **settings)
     assert test == (0, 0, 1)
     found = metrics.interval(metrics.brier_decomposition, sure, sure.astype(int), **settings)
-    # A calibration part without any noise says nothing about errors that did not occur.
-    assert found == pytest.approx((0, 0, 1 if part == "calibration" else 0), abs=1e-12)
-    assert 0 <= found.low <= found.high
+    assert found[:2] == pytest.approx((0, 0), abs=1e-12)
+    # Right claims do not rule out errors that did not occur.
+    assert 0.1 < found.high < 0.5 if part == "calibration" else found.high == pytest.approx(0, abs=1e-12)
 
 
 def mean_of_chosen(values, chosen, draws):

@@ -10,7 +10,7 @@ import pytest
 
 import refocal
 from refocal import demo, metrics, scale
-from refocal.calibrators import TemperatureScaling
+from refocal.calibrators import TemperatureScaling, folded
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.predictions import Predictions
 from refocal.report import METHODS, calibrate, cross_calibrate, evaluate, measure
@@ -121,11 +121,15 @@ def test_every_method_by_name(digits, method):
 
 def test_every_candidate_is_fitted_to_all_rows_once(monkeypatch):
     logits, labels = logits_of(np.random.default_rng(9), 200)
-    fits, fit = [], TemperatureScaling._fit
-    monkeypatch.setattr(TemperatureScaling, "_fit", lambda self, *data: (fits.append(len(data[0])), fit(self, *data)))
+    fits, fit = [], folded.fit_temperature
+
+    def count(data, **settings):
+        fits.append(data.samples)
+        return fit(data, **settings)
+
+    monkeypatch.setattr(folded, "fit_temperature", count)
     calibrate(logits, labels)
-    assert fits.count(200) == 1
-    assert fits.count(160) == 5  # one per fold
+    assert fits == [200] + 5 * [160]  # all rows, and one per fold, also for the linear maps
 
 
 def test_probabilities_and_one_column_mean_the_same_as_logits():

@@ -1,15 +1,18 @@
 """Intervals and tests for the parts of the Brier score.
 
 Isotonic recalibration fits the noise of its own sample, so the calibration part is too large and the refinement too
-small. The resamples here come from models whose truth is known: recalibrated predictions, moved toward the given ones.
-With pi_t = p + t (pi - p), the model is calibrated at t = 0, and at every t the true parts are known.
+small. The calibration part is a norm of residuals over cells of similar predictions, so its labels are drawn from the
+predictions as those of other calibration errors. The resamples of the other parts come from models whose truth is
+known: recalibrated predictions, moved toward the given ones. With pi_t = p + t (pi - p), the model is calibrated at
+t = 0, and at every t the true parts are known.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -18,10 +21,12 @@ from refocal.metrics.classwise import class_columns
 from refocal.metrics.decomposition import BrierDecomposition
 from refocal.metrics.inputs import ArrayLike, Events, Sample, Task
 from refocal.metrics.measure_record import Interval, PairedTest, Part, Request
-from refocal.stats.binning import mass_edges
-from refocal.stats.inverted_tests import Direction, Evidence, bisect, two_sided_p_value
+from refocal.metrics.norm_intervals import residual_evidence
+from refocal.metrics.residuals import class_residuals, event_residuals
+from refocal.stats.binning import BINS, mass_edges, mass_index_of_counts
+from refocal.stats.inverted_tests import Evidence, bisect, two_sided_p_value
 from refocal.stats.isotonic import brier_parts, calibration_part, isotonic_rows
-from refocal.stats.resampling import draw_counts
+from refocal.stats.resampling import Gaps, draw_counts
 
 BRIER_PARTS: tuple[Part, ...] = ("refinement", "uncertainty", "resolution")  # the parts that `BrierPartMethod` handles
 
@@ -67,10 +72,42 @@ class BrierPartMethod:
 
 def brier_evidence(request: Request, *predictions: ArrayLike) -> list[Evidence]:
     """The evidence of the calibration part."""
-    return [
-        Evidence(each.value, each.directions(), [], most=min(2.0, each.classes))
-        for each in resample_brier(request, *predictions)
-    ]
+    return residual_evidence(functools.partial(brier_residuals, task=request.common["task"]))(request, *predictions)
+
+
+def brier_residuals(sample: Sample, *, by_row: bool, task: Task) -> Gaps:
+    """The residuals of the calibration part, in cells of equal mass for each class."""
+    cells: dict[str, Any] = {"binning": "equal_mass", "norm": "l1"}
+    if task == "binary":
+        gaps = event_residuals(sample.all_events(), by_row=by_row, bins=_count_cells(1), **cells)
+    else:
+        columns = sample.classes if sample.classes > 1 else sample.shape[1]
+        gaps = class_residuals(sample, bins=_count_cells(columns), reduction="mean", above=-1.0, **cells)
+    shape, classes = (gaps.groups, -1), max(1, sample.classes)
+    weight, claim = (part.reshape(shape) for part in (gaps.columns.weight, gaps.columns.claim))
+    used = weight > 0
+    # An empty cell is like the one below it, and weighs nothing. The first one is never empty.
+    alike = np.maximum.accumulate(np.where(used, np.arange(weight.shape[1]), 0), axis=1)
+    mass = np.where(used, weight, 1e-12 * weight.max())
+    places = np.take_along_axis(claim / mass, alike, axis=1)
+    # The gaps of a truth: one for each of 15 groups of cells, since a cell has too few samples for its own.
+    blocks = [BINS * k + mass_index_of_counts(own, bins=BINS) for k, own in enumerate(weight)]
+
+    def recalibrate(rates: np.ndarray) -> np.ndarray:
+        filled = np.take_along_axis(rates, np.broadcast_to(alike, rates.shape), axis=-1)
+        return isotonic_rows(filled, np.broadcast_to(mass, rates.shape))
+
+    def error(sums: np.ndarray) -> np.ndarray:
+        hits = claim - sums.reshape(*sums.shape[:-1], *mass.shape)
+        return np.maximum(0.0, calibration_part(places, weight, hits, 1 / classes, recalibrate(hits / mass)))
+
+    def row_losses(gap: np.ndarray) -> np.ndarray:
+        true = places - gap.reshape(mass.shape)
+        losses: np.ndarray = (places - true) ** 2 - (recalibrate(true) - true) ** 2
+        return classes * np.where(used, losses, 0.0).ravel()
+
+    most = min(2.0, float(classes))
+    return gaps._replace(norm=error, row_losses=row_losses, blocks=np.concatenate(blocks), most=most)
 
 
 class BrierResamples(NamedTuple):
@@ -88,11 +125,6 @@ class BrierResamples(NamedTuple):
     def value(self) -> float:
         """The calibration part of these cells."""
         return float(self._parts(calibration_part, self.mass, self.hits, self.fitted))
-
-    def directions(self) -> list[Direction]:
-        """Where the true calibration part may lie."""
-        size = float(self.truth(1.0, calibration_part))
-        return [Direction(lambda t: size * t**2, lambda t: self.simulate(t, calibration_part))]
 
     def truth(self, t: float, parts: _PartsFunction) -> np.ndarray:
         """The true parts (5,), or one part (), if pi_t is the truth."""
@@ -143,6 +175,11 @@ def resample_brier(request: Request, *predictions: ArrayLike) -> list[BrierResam
     return result
 
 
+def _count_cells(columns: int) -> int:
+    """The number of cells of each column."""
+    return int(np.clip(_CELLS // columns, 16, 128))
+
+
 def _prepare(sample: Sample, *, task: Task) -> tuple[BrierResamples, np.ndarray]:
     """Cells without resamples, and the contribution of each group of rows to mass and residuals, (2, G, K C)."""
     columns: list[_Column]
@@ -151,7 +188,7 @@ def _prepare(sample: Sample, *, task: Task) -> tuple[BrierResamples, np.ndarray]
         columns = [(np.arange(len(events.correct)), events)]
     else:
         columns = list(class_columns(sample))
-    size = int(np.clip(_CELLS // len(columns), 16, 128))
+    size = _count_cells(len(columns))
     last = max(int(places[-1]) for places, _ in columns)
     groups = min(last + 1, max(512, (1 << 23) // (len(columns) * size)))
     tables = [_cells(events, size) for _, events in columns]

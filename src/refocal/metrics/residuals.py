@@ -31,6 +31,8 @@ from refocal.stats.resampling import (
 )
 from refocal.stats.simulated_sums import ColumnSums, sum_columns
 
+_TINY = float(np.finfo(np.float64).tiny)
+_END_LEVELS = 20
 # How much of the noise in the mass of a bin is noise of the measure.
 _MASS_SHARES: dict[GapNorm, float] = {"l1": 1.0, "l2": 0.5, "max": 0.0}
 
@@ -45,16 +47,17 @@ def binned_residuals(
     debias: bool = False,  # noqa: ARG001 the truth that an interval is for has no bias
 ) -> Gaps:
     """The residuals of `ece`, `adaptive_ece` and, with norm="max", `mce`."""
-    return _event_residuals(sample.all_events(), by_row=by_row, bins=bins, binning=binning, norm=norm)
+    return event_residuals(sample.all_events(), by_row=by_row, bins=bins, binning=binning, norm=norm)
 
 
 def top_k_residuals(sample: Sample, *, by_row: bool, k: int, bins: int, binning: Binning, norm: GapNorm) -> Gaps:
     """The residuals of `top_k_ece`."""
     events = top_k_events(sample, k=_check.count(k, "k", most=sample.classes))
-    return _event_residuals(events, by_row=by_row, bins=bins, binning=binning, norm=norm)
+    return event_residuals(events, by_row=by_row, bins=bins, binning=binning, norm=norm)
 
 
-def _event_residuals(events: Events, *, by_row: bool, bins: int, binning: Binning, norm: GapNorm) -> Gaps:
+def event_residuals(events: Events, *, by_row: bool, bins: int, binning: Binning, norm: GapNorm) -> Gaps:
+    """One column for each bin of confidence."""
     check_bins(bins, binning, norm)
     index, size = bin_index(events.confidence, events.weights, bins=bins, binning=binning)
     columns = _sum_events(events, index, size)
@@ -82,7 +85,7 @@ def classwise_residuals(
 ) -> Gaps:
     """The residuals of `classwise_ece`."""
     _check.one_of(reduction, "reduction", REDUCTIONS)
-    return _class_residuals(sample, bins=bins, binning=binning, norm=norm, reduction=reduction, above=-1.0)
+    return class_residuals(sample, bins=bins, binning=binning, norm=norm, reduction=reduction, above=-1.0)
 
 
 def thresholded_residuals(
@@ -95,10 +98,10 @@ def thresholded_residuals(
 ) -> Gaps:
     """The residuals of `thresholded_ece`."""
     above = _check.share(threshold, "threshold")
-    return _class_residuals(sample, bins=bins, binning=binning, norm="l1", reduction="mean", above=above)
+    return class_residuals(sample, bins=bins, binning=binning, norm="l1", reduction="mean", above=above)
 
 
-def _class_residuals(
+def class_residuals(
     sample: Sample, *, bins: int, binning: Binning, norm: GapNorm, reduction: Reduction, above: float
 ) -> Gaps:
     """One column for each bin of each class that has probabilities above the threshold."""
@@ -175,19 +178,34 @@ def smooth_residuals(sample: Sample, *, by_row: bool) -> Gaps:
     """The residuals of `smooth_ece`. The norm finds the bandwidth of each sum, as the measure does."""
     events = sample.all_events()
     bandwidth = smooth_error.find_smooth_error(events).bandwidth
-    widths = np.minimum(1.0, bandwidth * np.geomspace(1 / 5, 5, 8))
-    levels = int(np.clip(3 / bandwidth, 64, 400))
+    widths = np.unique(np.minimum(1.0, bandwidth * np.geomspace(1 / 5, 5, 9)))  # with the bandwidth itself
+    level = width_index(events.confidence, bins=int(np.clip(8 / bandwidth, 200, 800))) + _END_LEVELS
+    # The measure reflects its grid without the ends, so a claim in the first or last step counts the less, the nearer
+    # it is to 0 or 1. Levels are narrow there.
+    narrow = _END_LEVELS * (smooth_error.grid_points(bandwidth) - 1)
+    place = width_index(events.confidence, bins=narrow)
+    level = np.where(place < _END_LEVELS, place, level)
+    level = np.where(place >= narrow - _END_LEVELS, place + narrow, level)
 
     def norm(places: np.ndarray, mass: np.ndarray) -> NormFunction:
-        kernels = [_smoothing_matrix(places, width, points=levels) for width in widths]
+        kernels = [_smoothing_matrix(places, width) for width in widths]
         kernels = [kernel / np.sum(mass @ kernel) for kernel in kernels]
-        return lambda sums: _fixed_point(widths, np.stack([np.abs(sums @ each).sum(axis=-1) for each in kernels]))
 
-    return _level_residuals(events, norm, levels=levels, by_row=by_row)
+        def error(sums: np.ndarray) -> np.ndarray:
+            rows = sums.reshape(-1, sums.shape[-1])
+            found = _fixed_point(widths, lambda k, some: np.abs(rows[some] @ kernels[k]).sum(axis=-1), len(rows))
+            return found.reshape(sums.shape[:-1])
+
+        return error
+
+    return _level_residuals(events, level, norm, by_row=by_row)
 
 
-def _smoothing_matrix(places: np.ndarray, width: float, *, points: int) -> np.ndarray:
-    """The smoothed value at about `points` points of a unit at each place, (M, points)."""
+def _smoothing_matrix(places: np.ndarray, width: float) -> np.ndarray:
+    """The smoothed value of a unit at each place, at some points of the measure, (M, points).
+
+    Each value is multiplied by the number of points that it stands for: between two, the values count as a line.
+    """
     grid = smooth_error.grid_points(width)
     lower, share = smooth_error.neighbors(places, points=grid)
     alone = np.zeros((len(places), grid))
@@ -195,19 +213,53 @@ def _smoothing_matrix(places: np.ndarray, width: float, *, points: int) -> np.nd
     alone[rows, lower] = 1 - share
     alone[rows, lower + 1] = share
     smooth = smooth_error.smooth(alone, bandwidth=width)
-    return smooth[:, :: max(1, smooth.shape[1] // points)]
+    every = np.arange(smooth.shape[1])
+    kept = np.linspace(0, every[-1], int(np.clip(5 / width, 100, 500))).round().astype(np.intp)
+    lines = np.array([np.interp(every, kept, unit).sum() for unit in np.eye(len(kept))])
+    return smooth[:, kept] * lines
 
 
-def _fixed_point(widths: np.ndarray, errors: np.ndarray) -> np.ndarray:
-    """Where errors (W, ...), which fall as the widths (W,) grow, equal the widths; the nearest error beyond them."""
-    above = errors >= widths.reshape(-1, *np.ones(errors.ndim - 1, dtype=int))
-    last = np.clip(above.sum(axis=0) - 1, 0, len(widths) - 2)
-    (low, high), (width, wide) = (
-        [np.take_along_axis(part, np.expand_dims(at, 0), axis=0)[0] for at in (last, last + 1)]
-        for part in (errors, np.broadcast_to(widths.reshape(-1, *np.ones(errors.ndim - 1, dtype=int)), errors.shape))
-    )
-    share = np.clip(np.divide(low - width, low - width + wide - high, out=np.zeros_like(low), where=wide > width), 0, 1)
-    return low + share * (high - low)
+def _fixed_point(widths: np.ndarray, error: Callable[[int, np.ndarray], np.ndarray], rows: int) -> np.ndarray:
+    """Find the errors (rows,) at the first width, of those that the measure tries, where they are at most the width.
+
+    The search is a bisection. Between two neighbors among `widths`, the error is taken to be a power of the width;
+    beyond the first and the last, it is that of the nearest one.
+
+    Args:
+        widths: Rising widths (W,).
+        error: From the number of a width and the numbers of rows to their errors, which fall as the width grows.
+        rows: The number of rows.
+    """
+    low, high = np.zeros(rows, dtype=np.intp), np.full(rows, len(widths) - 1)
+    known = np.full((len(widths), rows), np.nan)
+
+    def require(at: np.ndarray, some: np.ndarray) -> None:
+        for number in np.unique(at[some]):
+            wanted = some[(at[some] == number) & np.isnan(known[number, some])]
+            known[number, wanted] = np.log(np.maximum(error(number, wanted), _TINY))
+
+    def look_up(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        require(low, everyone)
+        require(high, everyone)
+        return known[low, everyone], known[high, everyone], lines[low], lines[high]
+
+    everyone, lines = np.arange(rows), np.log(widths)
+    while len(open_rows := np.flatnonzero(high - low > 1)):
+        middle = (low + high) // 2
+        require(middle, open_rows)
+        above = known[middle[open_rows], open_rows] >= lines[middle[open_rows]]
+        low[open_rows[above]], high[open_rows[~above]] = middle[open_rows[above]], middle[open_rows[~above]]
+    at_low, at_high, left, right = look_up(low, high)
+    fall = (at_low - left) + (right - at_high)  # of the error against the width
+    share = np.clip(np.divide(at_low - left, fall, out=np.zeros(rows), where=fall > 0), 0, 1)
+    width = np.log(smooth_error.round_up(np.exp(left + share * (right - left))))
+    # Rounded up, the width may lie between two other neighbors, or beyond the last.
+    low = np.clip(np.searchsorted(lines, width, side="right") - 1, 0, max(0, len(widths) - 2))
+    high = np.minimum(low + 1, len(widths) - 1)
+    at_low, at_high, left, right = look_up(low, high)
+    share = np.clip(np.divide(width - left, right - left, out=np.zeros(rows), where=right > left), 0, 1)
+    found: np.ndarray = np.exp(at_low + share * (at_high - at_low))
+    return found
 
 
 def kernel_residuals(
@@ -222,13 +274,18 @@ def kernel_residuals(
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         return lambda sums: np.sqrt(np.sum((sums @ root) ** 2, axis=-1))
 
-    gaps = _level_residuals(sample.all_events(), norm, levels=int(np.clip(20 / width, 200, 1000)), by_row=by_row)
+    events = sample.all_events()
+    level = width_index(events.confidence, bins=int(np.clip(20 / width, 200, 1000)))
+    gaps = _level_residuals(events, level, norm, by_row=by_row)
     return gaps._replace(power=2 if unbiased else 1)
 
 
-def _level_residuals(events: Events, norm: Callable[..., NormFunction], *, levels: int, by_row: bool) -> Gaps:
-    """Residuals at many levels of confidence, from a function of their mean confidences and masses to the norm."""
-    _, index = np.unique(width_index(events.confidence, bins=levels), return_inverse=True)
+def _level_residuals(events: Events, level: np.ndarray, norm: Callable[..., NormFunction], *, by_row: bool) -> Gaps:
+    """Residuals at many levels of confidence, from a function of their mean confidences and masses to the norm.
+
+    `level` (n,) numbers the level of each event, from the lowest to the highest.
+    """
+    _, index = np.unique(level, return_inverse=True)
     size = int(index.max()) + 1
     columns = _sum_events(events, index, size)
     used = columns.weight > 0

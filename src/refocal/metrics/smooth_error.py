@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +80,14 @@ def find_smooth_error(events: Events) -> SmoothError:
             else:
                 wide, value = middle, at_middle
     return SmoothError(value, wide)
+
+
+def round_up(bandwidth: np.ndarray) -> np.ndarray:
+    """The bandwidths that `find_smooth_error` tries last, at or just above the given ones."""
+    steps = 2**_REFINEMENTS
+    least = math.ceil(_NARROWEST * steps)
+    found: np.ndarray = np.clip(np.ceil(bandwidth * steps * (1 - 1e-9)), least, steps) / steps
+    return found
 
 
 def bandwidth_error(events: Events, bandwidth: float) -> float:

@@ -41,9 +41,9 @@ def interval(
       errors that did not occur count, too. The raw value can lie above the limits. If an estimate is smaller than noise
       alone usually makes it, its upper limit is that of a typical one. The bins stay those of the sample; debias=True
       changes only the value. The limits of the unbiased kernel error are squares and are not negative.
-    - `brier_decomposition`: the same for "calibration", with resampled rows. "refinement", "uncertainty" and
-      "resolution": a bootstrap of recalibrated predictions, which shows how far an estimate is from the truth,
-      overfitting included.
+    - `brier_decomposition`: the same for "calibration". "refinement", "uncertainty" and "resolution": a bootstrap of
+      recalibrated predictions, which shows how far an estimate is from the truth, overfitting included. It needs about
+      20 rows or more.
     - `auroc`, `aurc`: percentiles of a bootstrap.
 
     Args:

@@ -63,6 +63,7 @@ class Gaps(NamedTuple):
     blocks: np.ndarray | None = None  # (M,) groups of neighboring columns whose gaps are taken to be equal
     pools: np.ndarray | None = None  # (M,) columns whose gaps are likely to be alike; None for all columns
     mass_share: float = 1.0  # see `SumSimulator`
+    row_losses: NormFunction | None = None  # true gaps (M,) -> losses (M,) whose mean over the rows is the error
     power: int = 1  # the error is the norm to this power
     most: float = 1.0  # the largest possible error
 

@@ -118,6 +118,10 @@ class SumSimulator:
         """True residual sums (resamples, M) of other samples of rows, if these are the true gaps."""
         return self._columns.bound(gap) * self._mass
 
+    def draw_means(self, losses: np.ndarray) -> np.ndarray:
+        """Weighted means (resamples,) of losses that each column has, (M,), in other samples of rows."""
+        return self._mass @ losses
+
     def _thin(self, sums: np.ndarray, share: np.ndarray, step: np.ndarray) -> np.ndarray:
         """Keep each unit of the sums with probability `share`."""
         rng = np.random.default_rng(self._seed)
