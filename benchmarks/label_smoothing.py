@@ -41,6 +41,7 @@ CANDIDATES: dict[str, Edge] = {
 }
 EXACT, SOFT = list(CANDIDATES)[1:3]
 LIBRARY: dict[str, Any] = {EXACT: "exact", SOFT: "soft"}
+TITLES = {"nll": "NLL", "brier": "Brier score", "ece": "ECE"}
 
 
 class Network(NamedTuple):
@@ -136,25 +137,22 @@ def write_tables(results: list[tuple[Network, dict[str, Measures]]], command: st
     """Write the means over all networks, then those of each group of seeds."""
     groups = list(dict.fromkeys(network.group for network, _ in results))
     by_group = {group: [found for network, found in results if network.group == group] for group in groups}
+    means = {name: [_mean([found[name] for found in seeds]) for seeds in by_group.values()] for name in CANDIDATES}
+    totals = {name: _mean(each) for name, each in means.items()}
     lines = ["# Undoing label smoothing without zeros", ""]
     lines += [
         f"{len(results)} networks in {len(groups)} groups of seeds, measured on test data. a = epsilon / K is what "
         "smoothing adds to each class. ECE: 15 bins of equal width. Means are over groups.",
         "",
         'The library\'s `smoothing_edge` offers "exact" and "soft". Soft is the default: no probability is 0, the '
-        "order of the classes is kept, and there is nothing to tune. Among the candidates without zeros it has the "
-        "lowest mean ECE, and its Brier score is that of the exact form. A floor of a/10 has a slightly lower NLL in "
-        "most groups, but ties all classes below it. Higher floors have a lower NLL where a network is overconfident "
-        "in spite of smoothing (random labels, SST), and a higher NLL and ECE elsewhere.",
+        "order of the classes is kept, and there is nothing to tune. Floors tie all classes below them. "
+        f"{name_best(totals)}",
         "",
         "| candidate | zeros | NLL | groups with a lower NLL than soft | Brier score | ECE |",
         "|---|---|---|---|---|---|",
     ]
-    for name in CANDIDATES:
-        each = [_mean([found[name] for found in seeds]) for seeds in by_group.values()]
-        soft = [_mean([found[SOFT] for found in seeds]) for seeds in by_group.values()]
-        lower = sum(own.nll < other.nll for own, other in zip(each, soft, strict=True))
-        total = _mean(each)
+    for name, total in totals.items():
+        lower = sum(own.nll < soft.nll for own, soft in zip(means[name], means[SOFT], strict=True))
         lines.append(
             f"| {name} | {total.zeros:.1%} | {total.nll:.4f} | {'' if name == SOFT else lower} | {total.brier:.4f} | "
             f"{total.ece:.4f} |"
@@ -172,6 +170,16 @@ def write_tables(results: list[tuple[Network, dict[str, Measures]]], command: st
             lines.append(f"| {group} | {name} | {own.zeros:.1%} | {own.nll:.4f} | {own.brier:.4f} | {own.ece:.4f} |")
     versions = f"Python {platform.python_version()}, NumPy {np.__version__}, PyTorch {torch.__version__}"
     return "\n".join([*lines, "", f"{versions}; `{command}`.", ""])
+
+
+def name_best(totals: dict[str, Measures]) -> str:
+    """Name the candidates without zeros that have the lowest mean NLL, Brier score and ECE."""
+    positive = {name: total for name, total in totals.items() if total.zeros == 0}
+    parts = [
+        f'"{min(positive, key=lambda name: getattr(positive[name], field))}" has the lowest mean {title}'
+        for field, title in TITLES.items()
+    ]
+    return f"Of the candidates without zeros, {', '.join(parts[:-1])}, and {parts[-1]}."
 
 
 def _mean(measures: list[Measures]) -> Measures:

@@ -258,8 +258,8 @@ def test_calibrators(kind, use):
     expected = calibrator.fit(scores, LABELS, WEIGHTS).predict_proba(scores)
     given = kind.scores(scores)
     fitted = calibrator.fit(given, kind.column(LABELS), kind.column(WEIGHTS))
-    # the weights of a linear map have an error of about 1e-5, which depends on the rounding of the scores
-    np.testing.assert_allclose(fitted.predict_proba(given), expected, rtol=1e-4, atol=1e-5)
+    atol = 1e-5 if name == "ensemble" else 1e-6  # its search for T ends within that of the optimum
+    np.testing.assert_allclose(fitted.predict_proba(given), expected, rtol=1e-4, atol=atol)
     np.testing.assert_array_equal(fitted.classes_, [0, 1, 2])
 
 
@@ -285,11 +285,12 @@ def test_evaluate_and_calibrate(kind, input):
         selection = refocal.calibrate(data, labels, method="temperature", **common)
         after = selection.report(data, labels, sample_weight=weights, by_class=False)
         crossed = cross_calibrate(data, labels, method="temperature", folds=2, by_class=False, **common)
-        measures = [report.methods[0].measures, *(method.measures for method in after.methods)]
+        measures = [dict(method.measures) for method in (report.methods[0], *after.methods)]
+        # A row may fall into another bin of equal mass if its confidence differs by rounding.
+        apart = np.array([measure.pop("adaptive_ece").value for measure in measures])
         values = np.array([[each.value for each in measure.values()] for measure in measures])
-        results.append((values, selection.predict_proba(data), crossed.probs))
-    # a row may fall into another bin if its confidence differs by rounding
-    for found, expected, atol in zip(results[1], results[0], (0.01, 1e-6, 1e-6), strict=True):
+        results.append((apart, values, selection.predict_proba(data), crossed.probs))
+    for found, expected, atol in zip(results[1], results[0], (0.01, 1e-6, 1e-6, 1e-6), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=atol)
 
 

@@ -22,6 +22,7 @@ from refocal.calibrators import (
     FocalPosterior,
     FocalTemperatureScaling,
     MatrixScaling,
+    MultilabelCalibrator,
     PlattScaling,
     TemperatureScaling,
     VectorScaling,
@@ -260,6 +261,11 @@ def test_auto_errors():
         ({"candidates": []}, "candidates must be a sequence of calibrators"),
         ({"candidates": [GaussianNB()]}, "candidates must be a sequence of calibrators"),
         ({"candidates": TemperatureScaling()}, r"candidates must be a sequence .* got TemperatureScaling\(\)"),
+        (
+            {"candidates": [TemperatureScaling(), MultilabelCalibrator()]},
+            r"candidates must be calibrators for mutually exclusive classes, got MultilabelCalibrator\(\): "
+            r"for rows with several labels, use MultilabelCalibrator\(AutoCalibrator\(",
+        ),
         ({"cv": 1}, "cv must be a splitter or a number of folds from 2 to 20, the number of samples, got 1"),
         ({"cv": 21}, "cv must be a splitter or a number of folds from 2 to 20, the number of samples, got 21"),
     ]:

@@ -251,7 +251,7 @@ def test_isotonic_against_scikit_learn():
     log_odds, labels = draw_two_classes(400)
     weights = np.random.default_rng(2).random(400)
     fitted = IsotonicCalibration().fit(log_odds, labels, weights)
-    floor = 1 / (weights.sum() + 2)
+    floor = 1 / (weights.sum() ** 2 / (weights**2).sum() + 2)
     regression = IsotonicRegression(y_min=floor, y_max=1 - floor, out_of_bounds="clip")
     regression.fit(log_odds, labels, sample_weight=weights)
     points = np.linspace(-12, 12, 1001)

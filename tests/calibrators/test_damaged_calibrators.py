@@ -120,7 +120,7 @@ def test_fitted_attributes_are_required_and_keep_their_shape(records, name, tmp_
             with pytest.raises(ValueError, match=f"calibrator.json is damaged: {field} is missing"):
                 load(path)
         if isinstance(value, dict) and value.get("array"):
-            longer = {**value, "array": value["array"] * 2, "shape": [2 * value["shape"][0], *value["shape"][1:]]}
+            longer = {**value, "array": value["array"] * 8, "shape": [8 * value["shape"][0], *value["shape"][1:]]}
             body["learned"][field] = longer
             write(path, content, body)
             with pytest.raises(ValueError, match=field):

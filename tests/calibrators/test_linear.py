@@ -16,7 +16,8 @@ from refocal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from refocal.calibrators.penalty_path import PENALTIES
+from refocal.calibrators.fit.structured import Structured
+from refocal.calibrators.penalty_path import PENALTIES, Path, Trial
 
 
 def draw_mixed_classes(rows=20_000):
@@ -75,6 +76,20 @@ def test_the_penalty_is_the_best_of_a_cross_validated_path(calibrator):
     np.testing.assert_allclose(fitted.penalty_scores_, scores, atol=2e-3)
     assert fitted.penalty_ == PENALTIES[np.argmin(fitted.penalty_scores_)]
     assert fitted.effective_parameters_ < fitted.n_parameters_ + 2
+
+
+def test_of_equal_scores_the_stronger_penalty_is_taken_with_its_fits():
+    """The held-out rows are certain and right with every penalty, so all scores are 0."""
+    logits, labels = draw_calibrated(40, 3)
+    log_probs = log_softmax(2 * logits, axis=1).astype(np.float32)
+    problem = Structured.prepare(log_probs, labels, np.full(40, 1 / 40), 40.0, matrix=False)
+    certain = np.where(np.eye(3), 0, -1e4).astype(np.float32)
+    path = Path.follow([Trial(problem, certain, np.arange(3), np.full(3, 1 / 3))], None)
+    np.testing.assert_array_equal(path.scores, np.zeros(len(PENALTIES)))
+    assert path.penalty == PENALTIES[0]
+    expected = problem.fit(PENALTIES[0], tolerance=1e-10).correction
+    np.testing.assert_allclose(path.solutions[0].correction.factors, expected.factors, atol=5e-3)
+    assert np.abs(problem.fit(PENALTIES[-1], tolerance=1e-10).correction.factors - expected.factors).max() > 0.05
 
 
 def _refit(calibrator, penalty, chosen, logits, labels):
@@ -145,6 +160,22 @@ def test_few_data_give_finite_probabilities(calibrator):
         probs = calibrator.fit(logits, labels).predict_proba(logits)
         assert np.all(np.isfinite(probs))
         np.testing.assert_allclose(probs.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize(("seed", "penalty"), [(23, 1e-9), (85, 1e-8), (106, 1e-8), (120, 1e-8)])
+def test_small_penalties_on_equal_columns_have_an_optimum(seed, penalty):
+    """Almost nothing bounds some directions, so that first steps may be a billion times too long."""
+    rng = np.random.default_rng(seed)
+    rows, classes, spread = int(rng.integers(3, 80)), int(rng.integers(2, 6)), 10 ** rng.uniform(-2, 3)
+    logits = rng.standard_normal((rows, classes)) * spread
+    logits[:, 1:] = logits[:, 1:2]
+    noise = rng.gumbel(size=logits.shape) * spread * 10 ** rng.uniform(-2, 1)
+    labels = np.argmax(logits + noise, axis=1)
+    fitted = [
+        VectorScaling(input="logits", classes=classes, penalty=each).fit(logits, labels) for each in (penalty, 1.0)
+    ]
+    weak, strong = (mean_nll(calibrator, logits, labels) for calibrator in fitted)
+    assert weak <= strong
 
 
 def test_penalties_are_checked():

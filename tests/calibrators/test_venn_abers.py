@@ -42,7 +42,11 @@ def test_continuous_scores_against_two_isotonic_regressions(seed):
     scores = 2 * rng.standard_normal(150)
     labels = (rng.random(150) < 1 / (1 + np.exp(-scores))).astype(int)
     check_against_oracle(scores, labels, list_places(scores))
-    check_against_oracle(scores, labels, list_places(scores)[::5], rng.choice([0.3, 1.0, 2.5], 150))
+    weights = rng.choice([0.3, 1.0, 2.5], 150)
+    counted = weights * weights.sum() / (weights**2).sum()  # what the weight of the new score, 1, is relative to
+    check_against_oracle(scores, labels, list_places(scores)[::5], counted)
+    scaled, plain = (VennAbersCalibration().fit(scores, labels, w).predict_interval(scores) for w in (weights, counted))
+    np.testing.assert_allclose(scaled, plain, rtol=1e-12)
 
 
 def test_a_weight_counts_as_repeated_samples():

@@ -208,6 +208,28 @@ def test_a_weight_counts_as_repeated_samples(kind):
     np.testing.assert_array_equal(weighted.thresholds_, repeated.thresholds_)
 
 
+@pytest.mark.parametrize("weight", [1.5, 1.50001, 3.0])
+def test_relative_weights_of_a_class_never_count_repetitions(weight):
+    """Even if they are equal, or whole after scaling: ten rows of equal weight are ten samples."""
+    logits, _ = draw(100, 2)
+    labels = np.repeat([0, 1], [90, 10])
+    weights = np.where(labels == 0, 0.5, weight)
+    sets = PredictionSets(input="logits", by_class=True, coverage=0.95)
+    with pytest.warns(UserWarning, match="1 of 2 classes have too few rows"):
+        relative = sets.fit(logits, labels, weights).thresholds_
+    with pytest.warns(UserWarning, match="1 of 2 classes have too few rows"):
+        equal = sets.fit(logits, labels).thresholds_
+    np.testing.assert_array_equal(relative, equal)
+
+
+def test_a_class_without_rows_has_no_threshold_with_relative_weights():
+    logits, labels = draw(100, 2)
+    sets = PredictionSets(input="logits", by_class=True, classes=3)
+    with pytest.warns(UserWarning, match="1 of 3 classes have too few rows"):
+        sets.fit(np.pad(logits, ((0, 0), (0, 1))), labels, np.linspace(0.5, 1.2, 100))
+    assert np.isneginf(sets.thresholds_).tolist() == [False, False, True]
+
+
 def test_one_column_of_scores_is_for_two_classes():
     rng = np.random.default_rng(0)
     log_odds = 2 * rng.standard_normal(600)
@@ -324,9 +346,9 @@ def test_random_numbers_of_several_calls():
         ({"input": "scores"}, "input must be"),
         (
             {"calibrator": "temperature"},
-            "calibrator must be a calibrator of classes that exclude each other, got 'temp",
+            "calibrator must be a calibrator for mutually exclusive classes, got 'temp",
         ),
-        ({"calibrator": MultilabelCalibrator()}, "calibrator must be a calibrator of classes that exclude each other"),
+        ({"calibrator": MultilabelCalibrator()}, "calibrator must be a calibrator for mutually exclusive classes"),
         ({"calibrator": VectorScaling(), "input": "probs"}, "input is for scores without a calibrator: pass input to"),
         ({"calibrator": VectorScaling(), "classes": 3}, "classes is for scores without a calibrator: pass classes to"),
     ],

@@ -168,7 +168,10 @@ def test_text_that_holds_numbers(tmp_path):
     ],
 )
 def test_types_of_labels(tmp_path, labels):
-    path = save(tmp_path / "a.parquet", {"prob_no": PROBS[:, 0], "prob_yes": PROBS[:, 1], "label": labels})
+    try:
+        path = save(tmp_path / "a.parquet", {"prob_no": PROBS[:, 0], "prob_yes": PROBS[:, 1], "label": labels})
+    except pa.ArrowNotImplementedError:
+        pytest.skip(f"pyarrow {pa.__version__} writes no {labels.type}")
     said = None if labels[0].as_py() == "no" else "classes: no = 0, yes = 1"
     assert read(path, said).labels.tolist() == LABELS
 

@@ -19,6 +19,7 @@ from refocal.calibrators.binary import BetaCalibration, PlattScaling, QuadraticS
 from refocal.calibrators.fit.held_out import HeldOut, compare, mix, mix_held_out
 from refocal.calibrators.focal_posterior import FocalPosterior
 from refocal.calibrators.focal_temperature import FocalTemperatureScaling
+from refocal.calibrators.folded import FoldedLogits
 from refocal.calibrators.folds import split_rows
 from refocal.calibrators.linear import MatrixScaling, VectorScaling
 from refocal.calibrators.nonparametric import IsotonicCalibration
@@ -105,6 +106,11 @@ class AutoCalibrator(Calibrator):
     is worse than the best by at most the standard error of that difference. A mixture predicts better; a single
     calibrator is easier to explain.
 
+    Held-out rows are predicted by fits that have not seen their labels, with a few exceptions, which favor candidates
+    slightly. Linear maps choose one base and one penalty for all folds by the mean NLL of the same held-out rows and,
+    with more than 128 classes, take the axes of their matrix from all rows. With `input="probs"`, all rows choose one
+    floor.
+
     Args:
         candidates: Unfitted calibrators. Their `input` and `classes` are set to those given here. None for no change
             (`FocalPosterior(gamma=0)`), `TemperatureScaling`, `FocalTemperatureScaling`, and then, for two classes,
@@ -120,7 +126,8 @@ class AutoCalibrator(Calibrator):
 
     Attributes:
         candidates_: All candidates, fitted. Files do not hold them.
-        fit_seconds_: The time that each candidate took, cross-validation included. Files do not hold it.
+        fit_seconds_: The time that each candidate took, cross-validation included. A fit that several candidates
+            share counts for the first. Files do not hold it.
         members_: Those whose probabilities are averaged; one with "select".
         weights_: Their weights, summing to 1.
         uniform_: The share of the uniform distribution: the mixture is (1 - uniform_) times that of the members, plus
@@ -185,12 +192,13 @@ class AutoCalibrator(Calibrator):
             clone(candidate).set_params(input="logits", classes=np.arange(columns))
             for candidate in _check_candidates(given)
         ]
+        folded = FoldedLogits(logits, labels, weights, folds)
+        folded_raised = folded if raised is logits else FoldedLogits(raised, labels, weights, folds)
         held_out = []
         self.fit_seconds_: list[float] = []
         for candidate in self.candidates_:
             start = time.perf_counter()
-            rows = raised if candidate._has_floor else logits
-            predictions = candidate._fit_and_hold_out(rows, labels, weights, folds)
+            predictions = candidate._fit_and_hold_out(folded_raised if candidate._has_floor else folded)
             held_out.append(HeldOut.collect(predictions, folds, labels, self.scoring))
             self.fit_seconds_.append(time.perf_counter() - start)
         counts = np.ones(len(logits)) if weights is None else weights
@@ -261,11 +269,20 @@ class AutoCalibrator(Calibrator):
 
 
 def _check_candidates(candidates: Iterable[Calibrator]) -> list[Calibrator]:
-    """Check that there are candidates and that all are calibrators."""
+    """Check that there are candidates and that all are calibrators of one label per row."""
+    from refocal.calibrators.multilabel import MultilabelCalibrator  # it imports this module
+
     checked = list(candidates) if isinstance(candidates, Iterable) else []
     if not checked or not all(isinstance(candidate, Calibrator) for candidate in checked):
         msg = f"candidates must be a sequence of calibrators, got {candidates!r}"
         raise ValueError(msg)
+    for candidate in checked:
+        if isinstance(candidate, MultilabelCalibrator):
+            msg = (
+                f"candidates must be calibrators for mutually exclusive classes, got {candidate!r:.100}: "
+                "for rows with several labels, use MultilabelCalibrator(AutoCalibrator(...))"
+            )
+            raise ValueError(msg)
     return checked
 
 

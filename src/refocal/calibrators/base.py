@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -20,9 +21,9 @@ from refocal._containers import column_names, float_limits, is_frame, to_array, 
 from refocal._probability_look import TO_SAY, optional_input_word, resolve_input
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.conversion import check_probs, scores_to_logits
-from refocal.calibrators.fit.held_out import Fold
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
 from refocal.calibrators.floors import choose_floor, find_least
+from refocal.calibrators.folded import FoldedLogits
 from refocal.calibrators.training_data import (
     check_labels,
     check_sample_weight,
@@ -32,6 +33,7 @@ from refocal.calibrators.training_data import (
     list_classes,
 )
 from refocal.maps.heads import probability_edges, to_logits
+from refocal.stats.sample_counts import count_samples
 
 if TYPE_CHECKING:
     from torch import nn
@@ -118,7 +120,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         Args:
             X: Scores (N, K), or (N,) or (N, 1) for two classes.
             y: Labels (N,).
-            sample_weight: Weights (N,); a weight of 2 counts as two equal samples.
+            sample_weight: Weights (N,). Whole numbers count repetitions: a weight of 2 counts as two equal samples.
+                Other weights are relative: they may be multiplied by any constant, unless the products are all whole
+                numbers.
 
         Returns:
             The calibrator itself.
@@ -176,6 +180,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Check scores, labels and weights, and convert them to the arguments of `_learn_from`.
 
+        The sum of the weights is then the number of samples.
+
         `reset` says whether to forget the classes of an earlier fit.
         """
         logits = self._read_scores(X, reset=reset)
@@ -186,7 +192,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         if weights is not None and not np.all(weights) and isinstance(getattr(self, "cv", 0), int | np.integer):
             logits, labels, weights = logits[weights > 0], labels[weights > 0], weights[weights > 0]
         _reject_masked_labels(logits, labels)
-        return logits, labels, weights
+        return logits, labels, None if weights is None else count_samples(weights)
 
     def _learn_from(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         """Choose the floor of probabilities, if the scores are probabilities, and fit."""
@@ -218,14 +224,26 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         """The number of parameters that the data determine: those that no penalty holds."""
         return float(self._count_parameters())
 
-    def _fit_and_hold_out(
-        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, folds: list[Fold]
-    ) -> Iterator[np.ndarray]:
+    def _fit_and_hold_out(self, folded: FoldedLogits) -> Iterator[np.ndarray]:
         """Fit to all rows, then predict log-probabilities of the held-out rows of each fold by a fit to the others."""
-        self.fit(logits, labels, weights)
-        for rows, held in folds:
-            copy: Calibrator = clone(self).fit(logits[rows], labels[rows], None if weights is None else weights[rows])
-            yield copy.predict_log_proba(logits[held])
+        self._number_classes(folded.logits)
+        unfitted = clone(self)  # once, because it takes longer than a small fit
+        unfitted.n_features_in_, unfitted.classes_ = self.n_features_in_, self.classes_
+        self._learn_fold(folded, None)
+        for fold, (_, held) in enumerate(folded.folds):
+            other = copy(unfitted)
+            other._learn_fold(folded, fold)
+            yield other._map_logits(folded.logits[held], log=True)
+
+    def _number_classes(self, logits: np.ndarray) -> None:
+        """Check logits (N, K) that are fitted without a call of `fit`, and call the classes 0 ... K - 1."""
+        self._check_finite(logits, reset=True)
+        self.n_features_in_ = logits.shape[1]
+        self.classes_ = np.arange(self.n_features_in_)
+
+    def _learn_fold(self, folded: FoldedLogits, fold: int | None) -> None:
+        """Learn from the rows of a fold that are not held out, or from all rows. Fits may be shared."""
+        self._learn_from(*folded.take(fold))
 
     def _check_settings(self, classes: int | None) -> None:
         """Check the constructor's parameters as `fit` does; `classes` is None if their number is not known yet.

@@ -15,8 +15,14 @@ from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
-from refocal.calibrators.fit.maximum_likelihood import Likelihood, fit_focal_temperature, fit_temperature
+from refocal.calibrators.fit.maximum_likelihood import (
+    FocalTemperature,
+    Likelihood,
+    fit_focal_temperature,
+    fit_temperature,
+)
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.folded import FoldedLogits
 from refocal.calibrators.objectives import BestPoint, line_search, make_calibration_error, reject_weights
 from refocal.calibrators.temperature import check_grid, check_temperatures
 from refocal.maps.heads import focal_head
@@ -140,7 +146,15 @@ class FocalTemperatureScaling(Calibrator):
 
     def learn(self, data: Likelihood) -> None:
         """Set the maximum-likelihood (gamma, T); see `TemperatureScaling.learn`."""
-        fitted = fit_focal_temperature(data)
+        self._store(fit_focal_temperature(data))
+
+    def _learn_fold(self, folded: FoldedLogits, fold: int | None) -> None:
+        if self.check_search() == "newton":
+            self._store(folded.focal_temperature(fold))
+        else:
+            super()._learn_fold(folded, fold)
+
+    def _store(self, fitted: FocalTemperature) -> None:
         self.gamma_, self.temperature_ = fitted.gamma, 1 / fitted.beta
         self.gamma_error_ = fitted.gamma_error
         self.temperature_error_ = fitted.relative_error / fitted.beta

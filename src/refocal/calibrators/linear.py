@@ -9,11 +9,12 @@ probability from 0, and no feature is an outlier. The penalty is chosen by cross
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from refocal import _check
 from refocal._check import Input
@@ -21,11 +22,17 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.held_out import Fold
-from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.folded import FoldedLogits
 from refocal.calibrators.folds import split_rows
-from refocal.calibrators.penalty_path import FINE, PENALTIES, ROUGH, Form, Path, Trial, fit_base
+from refocal.calibrators.penalty_path import PENALTIES, Form, Path, Trial
 from refocal.maps.heads import structured_head
 from refocal.maps.posterior import MapSettings
+
+
+@cache
+def _find_blas() -> ThreadpoolController:
+    """Find the libraries of matrix products once, because the search takes milliseconds."""
+    return ThreadpoolController().select(user_api="blas")
 
 
 class _LinearMap(Calibrator):
@@ -71,41 +78,34 @@ class _LinearMap(Calibrator):
         self.classes = classes
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        self._learn(logits, labels, weights, self._split(logits, labels, weights))
+        self._learn(FoldedLogits(logits, labels, weights, self._split(logits, labels, weights)))
 
-    def _fit_and_hold_out(
-        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, folds: list[Fold]
-    ) -> Iterator[np.ndarray]:
+    def _fit_and_hold_out(self, folded: FoldedLogits) -> Iterator[np.ndarray]:
         """As for every calibrator, but with the same folds for the choice of the penalty, so that none is fitted twice.
 
-        The penalty was chosen on the same held-out rows; the bias is small.
+        The base and the penalty were chosen on the same held-out rows; the bias is small.
         """
-        self.n_features_in_ = logits.shape[1]
-        self.classes_ = np.arange(self.n_features_in_)
-        return self._learn(logits, labels, weights, folds)
+        self._number_classes(folded.logits)
+        return self._learn(folded).predict()
 
-    def _learn(
-        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, folds: list[Fold]
-    ) -> Iterator[np.ndarray]:
-        """Choose the base and the penalty by folds, fit to all rows, and return predictions of the held-out rows."""
+    def _learn(self, folded: FoldedLogits) -> Path:
+        """Choose the base and the penalty by folds, and fit to all rows."""
         self._check_settings(None)
-        data = LabeledLogits.prepare(logits, labels, weights)
         # One thread is as fast for matrices of this size, and many times faster if other programs use the cores.
-        with threadpool_limits(1, "blas"):
-            trials = [Trial.prepare(data, fold) for fold in folds]
-            focal = sum(trial.score_base(focal=True) - trial.score_base(focal=False) for trial in trials) < 0
-            path = Path.follow(self._form, trials, focal=focal, given=self.penalty)
-            base = fit_base(data, focal=focal)
-            problem = self._form.prepare(data, base)
-            single, correction = problem.cast(np.float32), None
-            for penalty in PENALTIES[path.penalty < PENALTIES]:
-                correction = single.fit(penalty, correction, tolerance=ROUGH)
-            correction = problem.fit(path.penalty, correction, tolerance=FINE)
-        self.gamma_, self.temperature_, self.uniform_ = base
+        with _find_blas().limit(limits=1):
+            focal = folded.focal_is_better
+            problem = self._form.prepare(folded, focal=focal)
+            trials = [
+                Trial.prepare(self._form, folded, fold, focal=focal, axes=problem.axes)
+                for fold in range(len(folded.folds))
+            ]
+            path = Path.follow(trials, self.penalty)
+            correction = path.finish(problem)
+            self.effective_parameters_ = problem.count_effective(correction, path.penalty) + 1 + focal
+        self.gamma_, self.temperature_, self.uniform_ = folded.base(focal=focal)
         self.penalty_, self.penalty_scores_ = path.penalty, path.scores
         self.weights_, self.bias_ = problem.join(correction)
-        self.effective_parameters_ = problem.count_effective(correction, self.penalty_) + 1 + focal
-        return path.predict()
+        return path
 
     def _split(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> list[Fold]:
         """The folds that choose base and penalty, not more than rows; none if there is a single row."""
@@ -164,8 +164,8 @@ class VectorScaling(_LinearMap):
         gamma_, temperature_, uniform_: The base: Psi^gamma(softmax(logits / T)), and its share of the uniform
             distribution. With gamma 0 it is temperature scaling.
         penalty_: The penalty of the fit.
-        penalty_scores_: The cross-validated NLL of each penalty, from the strongest to the second after the best;
-            empty if the penalty was given.
+        penalty_scores_: The cross-validated NLL of each penalty, from the strongest to the second after the best, or to
+            the first after it if the second is clearly worse in the first folds; empty if the penalty was given.
         effective_parameters_: How many parameters the data determine; the penalty determines the others.
 
     Example:

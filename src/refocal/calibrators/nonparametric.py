@@ -10,16 +10,17 @@ from typing import Any, ClassVar, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.isotonic import IsotonicRegression
 
 from refocal import _check
 from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
+from refocal.calibrators.fit.isotonic_tables import RankedScores
 from refocal.calibrators.fit.maximum_likelihood import fit_temperature
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
-from refocal.calibrators.tables import count_knots, list_problems, pad_tables
+from refocal.calibrators.folded import FoldedLogits
+from refocal.calibrators.tables import count_knots, list_problems, pad_tables, rank_problems
 from refocal.maps.heads import table_head
 from refocal.stats.binning import BINS
 
@@ -77,14 +78,24 @@ class IsotonicCalibration(Calibrator):
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         top_label = self._check_method() == "top_label"
-        floor = 1 / (2 + (len(logits) if weights is None else weights.sum()))
         self.temperature_ = _fit_temperature(logits, labels, weights) if top_label else 1.0
-        tables = []
-        for scores, positive in list_problems(logits, labels, self.temperature_, top_label=top_label):
-            regression = IsotonicRegression(y_min=floor, y_max=1 - floor, out_of_bounds="clip")
-            regression.fit(scores, positive.astype(np.float64), sample_weight=weights)
-            tables.append((regression.X_thresholds_, regression.y_thresholds_))
-        self.knots_, self.values_ = pad_tables(tables)
+        ranked = rank_problems(logits, labels, self.temperature_, top_label=top_label)
+        self._tabulate(ranked, np.ones(len(logits)) if weights is None else weights)
+
+    def _learn_fold(self, folded: FoldedLogits, fold: int | None) -> None:
+        """As for every calibrator, but scores are sorted once for all folds."""
+        if self._check_method() == "top_label":
+            super()._learn_fold(folded, fold)
+            return
+        counts = np.ones(len(folded.logits)) if folded.weights is None else folded.weights
+        rows = np.arange(len(counts)) if fold is None else folded.folds[fold][0]
+        self.temperature_ = 1.0
+        self._tabulate(folded.ranked_log_odds.take(rows[counts[rows] > 0]), counts)
+
+    def _tabulate(self, ranked: RankedScores, counts: np.ndarray) -> None:
+        """Make the tables; `counts` are the weights of the samples by their numbers."""
+        floor = 1 / (2 + float(counts[ranked.samples[0]].sum()))
+        self.knots_, self.values_ = pad_tables(ranked.fit_isotonic(counts, floor=floor))
 
     def _check_method(self) -> Method:
         method: Method = _check.one_of(self.method, "method", get_args(Method))
@@ -212,8 +223,8 @@ def _fit_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray
     """
     top = np.argmax(logits, axis=1)
     wrong = top != labels
-    data = LabeledLogits.prepare(logits, labels, weights)
-    if logits.shape[1] > 2 and data.samples * data.share[wrong].sum() >= _LEAST_MISTAKES:
+    mistakes = np.count_nonzero(wrong) if weights is None else weights[wrong].sum()
+    if logits.shape[1] > 2 and mistakes >= _LEAST_MISTAKES:
         below = np.arange(logits.shape[1]) != top[wrong, None]
         others = logits[wrong][below].reshape(-1, logits.shape[1] - 1)
         places = labels[wrong] - (labels[wrong] > top[wrong])
@@ -221,7 +232,7 @@ def _fit_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray
         fitted = fit_temperature(LabeledLogits.prepare(others, places, own), exact=True)
         if fitted.evaluations and not fitted.at_bound:
             return 1 / fitted.beta
-    return 1 / fit_temperature(data, exact=True).beta
+    return 1 / fit_temperature(LabeledLogits.prepare(logits, labels, weights), exact=True).beta
 
 
 def _table_head(arrays: dict[str, np.ndarray], *, top_label: bool, temperature: float) -> Head:

@@ -1,33 +1,26 @@
-"""The search for the base and the penalty of a linear map, by fits to all folds but one."""
+"""The search for the penalty of a linear map, by fits to all folds but one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from refocal._arrays import map_row_blocks
-from refocal.calibrators.fit.held_out import Fold
-from refocal.calibrators.fit.maximum_likelihood import fit_focal_temperature, fit_temperature
-from refocal.calibrators.fit.structured import Structured
-from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
-from refocal.maps.heads import structured_features
-from refocal.maps.posterior import MapSettings
+from refocal.calibrators.fit.structured import Correction, Solution, Structured
+from refocal.calibrators.folded import FoldedLogits
 
 PENALTIES: np.ndarray = np.array(
     [64.0, 16.0, 4.0, 1.0, 0.25]
 )  # from strong to weak, so that each fit starts from the last
 
-ROUGH, FINE = 3e-4, 1e-5  # tolerances of the fits that are compared, and of the last one
-
-
-class Base(NamedTuple):
-    """Psi^gamma(softmax(logits / T)), mixed with a share of the uniform distribution."""
-
-    gamma: float
-    temperature: float
-    uniform: float
+# How much the summed NLL may exceed its minimum: in the fits that are compared, a share of its noise, which grows with
+# the root of the number of parameters; in the last fit, a share of the error of each parameter, or only rounding errors
+# if the fit is small.
+_ROUGH, _FINE, _EXACT = 1e-3, 1e-7, 1e-15
+_CLEARLY = 2.0  # standard errors
+_LARGE = 1 << 14  # features; fits to more are not exact, and a fit in float32 comes first
 
 
 class Form(NamedTuple):
@@ -41,55 +34,41 @@ class Form(NamedTuple):
     centered: bool
     matrix: bool
 
-    def compute_features(self, logits: np.ndarray, base: Base) -> np.ndarray:
-        """Compute the features (N, K) of logits."""
-        settings = MapSettings.check(base.gamma, None, 0.0, False, classes=logits.shape[1])
+    def center(self, log_probs: np.ndarray) -> np.ndarray:
+        """Make features (N, K) of log-probabilities of the base."""
+        return log_probs - log_probs.mean(axis=1, keepdims=True) if self.centered else log_probs
 
-        def compute(rows: np.ndarray) -> np.ndarray:
-            return structured_features(
-                rows,
-                temperature=base.temperature,
-                settings=settings,
-                uniform=base.uniform,
-                centered=self.centered,
-                xp=np,
-            )
-
-        return map_row_blocks(compute, logits.astype(np.float64, copy=False))
-
-    def prepare(self, data: LabeledLogits, base: Base) -> Structured:
-        """Prepare the fit to labeled logits."""
-        features = self.compute_features(data.logits, base)
+    def prepare(self, folded: FoldedLogits, *, focal: bool) -> Structured:
+        """Prepare the fit to all rows."""
+        features, data = self.center(folded.features(None, focal=focal)), folded.data
         return Structured.prepare(features, data.labels, data.share, data.samples, matrix=self.matrix)
 
 
 class Trial(NamedTuple):
-    """One fold: the rows to fit to, with both bases, and the rows that are held out. Logits are float32."""
+    """One fold: the fit to its rows, and the rows that are held out, with their features. All are float32."""
 
-    part: LabeledLogits
-    bases: tuple[Base, Base]  # temperature scaling, and focal temperature scaling
-    held: np.ndarray
+    problem: Structured
+    held_features: np.ndarray
     labels: np.ndarray
     share: np.ndarray
 
     @classmethod
-    def prepare(cls, data: LabeledLogits, fold: Fold) -> Trial:
-        """Fit the bases. Here logits count from the largest of their row, in spreads, so that float32 holds them."""
-        rows, held = fold
-        unit = data.scales.spread or 1.0
-        logits = ((data.logits - data.top[:, None]).astype(np.float64) / unit).astype(np.float32)
-        part = LabeledLogits.prepare(logits[rows], data.labels[rows], data.share[rows] * data.samples)
-        bases = (fit_base(part, focal=False), fit_base(part, focal=True))
-        return cls(part, bases, logits[held], data.labels[held], data.share[held])
+    def prepare(cls, form: Form, folded: FoldedLogits, fold: int, *, focal: bool, axes: np.ndarray) -> Trial:
+        """Prepare the features. With the axes of all rows, corrections of several folds can be averaged."""
+        rows, held = folded.folds[fold]
+        features, part = form.center(folded.features(fold, focal=focal)), folded.part(fold)
+        problem = Structured.prepare(
+            features[rows], part.labels, part.share, part.samples, matrix=form.matrix, axes=axes
+        )
+        return cls(problem, features[held], folded.labels[held], folded.data.share[held])
 
-    def score_base(self, *, focal: bool) -> float:
-        """The summed NLL of the held-out rows under one of the bases."""
-        form = Form(centered=False, matrix=False)
-        return self.score(form.compute_features(self.held, self.bases[focal]))
+    def predict(self, correction: Correction) -> np.ndarray:
+        """Predict the log-probabilities of the held-out rows."""
+        return apply_map(self.held_features, *self.problem.join(correction))
 
-    def score(self, log_probs: np.ndarray) -> float:
-        """The summed NLL of the held-out rows."""
-        return float(self.share @ -log_probs[np.arange(len(self.labels)), self.labels])
+    def score(self, correction: Correction) -> np.ndarray:
+        """The NLL of the held-out rows (n,)."""
+        return -self.predict(correction)[np.arange(len(self.labels)), self.labels].astype(np.float64)
 
 
 class Path(NamedTuple):
@@ -97,57 +76,84 @@ class Path(NamedTuple):
 
     Attributes:
         penalty: The given penalty, or the one with the best score.
-        scores: The mean NLL of held-out rows for each penalty, up to the second after the best; none if it was given.
-        fitted: For each fold, the features of its held-out rows, and the linear map for the best penalty.
+        scores: The mean NLL of held-out rows for each penalty that was tried in all folds; none if it was given.
+        trials: The folds.
+        solutions: The fit of each fold with that penalty.
     """
 
     penalty: float
     scores: np.ndarray
-    fitted: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    trials: list[Trial]
+    solutions: list[Solution]
 
     @classmethod
-    def follow(cls, form: Form, trials: list[Trial], *, focal: bool, given: float | None) -> Path:
-        """Fit with all penalties, or with those down to the given one."""
-        problems = [form.prepare(trial.part, trial.bases[focal]).cast(np.float32) for trial in trials]
-        features = [form.compute_features(trial.held, trial.bases[focal]) for trial in trials]
-        corrections: list[Any] = [None] * len(trials)
-        total = sum(trial.share.sum() for trial in trials)
+    def follow(cls, trials: list[Trial], given: float | None) -> Path:
+        """Fit with all penalties, or with those down to the given one.
+
+        The path ends with the second penalty after the best. If that is clearly worse in the first folds, it is not
+        tried in the others and gets no score.
+        """
+        solutions = [trial.problem.begin() for trial in trials]
         scores: list[float] = []
-        best: list[tuple[np.ndarray, np.ndarray]] = []
+        best: list[Solution] = []
+        best_losses: list[np.ndarray] = []
         penalties = [*PENALTIES] if given is None else [*PENALTIES[given < PENALTIES], given]
         for penalty in penalties if trials else ():
-            pairs = zip(problems, corrections, strict=True)
-            corrections = [problem.fit(penalty, start, tolerance=ROUGH) for problem, start in pairs]
-            maps = [problem.join(each) for problem, each in zip(problems, corrections, strict=True)]
-            compared = zip(trials, features, maps, strict=True)
-            scores.append(float(sum(trial.score(apply_map(x, *each)) for trial, x, each in compared) / total))
-            if given is not None or scores[-1] <= min(scores):
-                best = maps
-            elif len(scores) - np.argmin(scores) > 2:
+            losses: list[np.ndarray] = []
+            is_last = given is None and len(scores) > 1 and scores[-1] > min(scores)  # unless it turns out the best
+            for index, trial in enumerate(trials):
+                tolerance = _ROUGH * math.sqrt(trial.problem.parameters)
+                solutions[index] = trial.problem.fit(penalty, solutions[index], tolerance=tolerance)
+                losses.append(trial.score(solutions[index].correction))
+                if is_last and _is_clearly_behind(losses, best_losses, trials):
+                    break
+            if len(losses) < len(trials):
+                break
+            score = _compare(losses, best_losses, trials)[0] + min(scores, default=0.0)
+            is_best = not scores or score < min(scores)  # of equal scores, the stronger penalty
+            scores.append(score)
+            if is_best or given is not None:
+                best, best_losses = list(solutions), losses
+            elif is_last:
                 break
         chosen = float(penalties[np.argmin(scores)] if scores else penalties[0]) if given is None else float(given)
-        fitted = [(x, *each) for x, each in zip(features, best, strict=True)]
-        return cls(chosen, np.array(scores if given is None else []), fitted)
+        return cls(chosen, np.array(scores if given is None else []), trials, best)
 
     def predict(self) -> Iterator[np.ndarray]:
         """Predict the log-probabilities of the held-out rows of each fold."""
-        for features, weights, bias in self.fitted:
-            yield apply_map(features, weights, bias)
+        for trial, solution in zip(self.trials, self.solutions, strict=True):
+            yield trial.predict(solution.correction)
+
+    def finish(self, problem: Structured) -> Correction:
+        """Fit to all rows. The mean of the corrections of all folds is close to the solution."""
+        start = None
+        if self.solutions:
+            parts = zip(*(solution.correction for solution in self.solutions), strict=True)
+            start = self.solutions[-1]._replace(correction=Correction(*(np.mean(part, axis=0) for part in parts)))
+        is_large = problem.features.size > _LARGE
+        tolerance = (_FINE if is_large else _EXACT) * problem.parameters
+        if is_large:
+            start = problem.cast(np.float32).fit(self.penalty, start, tolerance=tolerance)
+        return problem.fit(self.penalty, start, tolerance=tolerance).correction
 
 
-def fit_base(data: LabeledLogits, *, focal: bool) -> Base:
-    """Fit the base. If T is not determined, or so small or large that it means "certain" or "any", it is 1."""
-    uniform = 1 / (data.samples + 1)
-    if focal:
-        fitted = fit_focal_temperature(data)
-        if not fitted.at_bound:
-            return Base(fitted.gamma, 1 / fitted.beta, uniform)
-    plain = fit_temperature(data)
-    return Base(0.0, 1.0 if plain.at_bound else 1 / plain.beta, uniform)
+def _is_clearly_behind(losses: list[np.ndarray], best: list[np.ndarray], trials: list[Trial]) -> bool:
+    behind, error = _compare(losses, best, trials)
+    return behind > _CLEARLY * error
+
+
+def _compare(losses: list[np.ndarray], best: list[np.ndarray], trials: list[Trial]) -> tuple[float, float]:
+    """Compute by how much losses exceed the best ones on average, or 0 if there are none, and the standard error."""
+    share = np.concatenate([trial.share for trial in trials[: len(losses)]])
+    share = share / share.sum()
+    away = np.concatenate(losses) - (np.concatenate(best[: len(losses)]) if best else 0.0)
+    behind = float(share @ away)
+    return behind, float(np.sqrt(share**2 @ (away - behind) ** 2))
 
 
 def apply_map(features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Compute log-probabilities (N, K) of features."""
+    """Compute log-probabilities (N, K) of features, in their dtype."""
+    weights, bias = weights.astype(features.dtype), bias.astype(features.dtype)
     scores = (features * weights if weights.ndim == 1 else features @ weights.T) + bias
     scores -= scores.max(axis=1, keepdims=True)
     scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))

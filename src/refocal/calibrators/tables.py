@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from refocal.calibrators.fit.isotonic_tables import RankedScores
 from refocal.maps.simplex import log_p_and_q, split_logits
 
 
@@ -14,12 +15,19 @@ def list_problems(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """List the log-odds, and whether the label is the class, of: the top class, the second of two, or each class."""
     split = split_logits(logits.astype(np.float64, copy=False), temperature=temperature, xp=np)
+    if top_label:
+        top = np.asarray(split.gap) - np.log(np.asarray(split.rest))
+        return [(remove_rounding(top[:, 0]), np.argmax(logits, axis=1) == labels)]
     log_p, log_q = log_p_and_q(split, xp=np)
     log_odds = remove_rounding(log_p - log_q)
-    if top_label:
-        return [(log_odds.max(axis=1), np.argmax(logits, axis=1) == labels)]
     columns = [1] if logits.shape[1] == 2 else range(logits.shape[1])
     return [(log_odds[:, k], labels == k) for k in columns]
+
+
+def rank_problems(logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0, *, top_label: bool) -> RankedScores:
+    """Sort the samples of each of the problems that `list_problems` lists."""
+    scores, positive = zip(*list_problems(logits, labels, temperature, top_label=top_label), strict=True)
+    return RankedScores.rank(np.stack(scores), np.stack(positive))
 
 
 def remove_rounding(log_odds: np.ndarray) -> np.ndarray:
@@ -36,11 +44,14 @@ def rounding_step(log_odds: np.ndarray) -> float:
 def pad_tables(tables: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
     """Pad rows to one length, a power of two: knots, which come first in a table, with inf; values with their last."""
     size = 1 << max(len(knots) - 1 for knots, *_ in tables).bit_length()
-    padded = []
-    for knots, *values in tables:
-        width = (0, size - len(knots))
-        padded.append([np.pad(knots, width, constant_values=np.inf), *(np.pad(each, width, "edge") for each in values)])
-    return tuple(np.array(rows) for rows in zip(*padded, strict=True))
+    padded = np.empty((len(tables[0]), len(tables), size))
+    for row, (knots, *values) in enumerate(tables):
+        padded[0, row] = np.inf
+        padded[0, row, : len(knots)] = knots
+        for each, target in zip(values, padded[1:, row], strict=True):
+            target[:] = each[-1]
+            target[: len(each)] = each
+    return tuple(padded)
 
 
 def count_knots(knots: np.ndarray) -> int:

@@ -16,6 +16,7 @@ from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head, check_bool
 from refocal.calibrators.fit.maximum_likelihood import Likelihood, Temperature, fit_temperature
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits
+from refocal.calibrators.folded import FoldedLogits
 from refocal.calibrators.objectives import focal_risk, line_search, make_calibration_error, reject_weights
 from refocal.maps.heads import focal_head
 from refocal.maps.posterior import MapSettings
@@ -124,7 +125,15 @@ class TemperatureScaling(Calibrator):
 
         `fit` calls this after its checks. The rows may also be elsewhere, such as in files.
         """
-        fitted = fit_temperature(data)
+        return self._store(fit_temperature(data))
+
+    def _learn_fold(self, folded: FoldedLogits, fold: int | None) -> None:
+        if self.check_objective() == "nll":
+            self._store(folded.temperature(fold))
+        else:
+            super()._learn_fold(folded, fold)
+
+    def _store(self, fitted: Temperature) -> Temperature:
         self.temperature_, self.at_bound_ = 1 / fitted.beta, fitted.at_bound
         self.temperature_error_ = self.temperature_ * fitted.relative_error
         return fitted

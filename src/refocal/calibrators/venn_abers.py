@@ -175,7 +175,7 @@ def fit_with_one(mass: np.ndarray, hits: np.ndarray) -> np.ndarray:
             _drop_above(right, x, y, *left)
         b = right[-1]
         fitted.append((y[b] - left[1]) / (x[b] - left[0]))
-    # Weights that are no whole numbers bring rounding.
+    # Weights that are not whole numbers bring rounding.
     ascending: np.ndarray = np.maximum.accumulate(np.clip(fitted, 0.0, 1.0))
     return ascending
 

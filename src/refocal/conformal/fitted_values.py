@@ -46,7 +46,7 @@ def check_penalty_after(value: Any, name: str, sets: Any) -> int:
 
 
 def is_usable(value: Any) -> bool:
-    """Whether this is a calibrator of classes that exclude each other."""
+    """Whether this is a calibrator for mutually exclusive classes."""
     return isinstance(value, Calibrator) and not isinstance(value, MultilabelCalibrator)
 
 

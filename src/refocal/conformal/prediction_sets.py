@@ -28,6 +28,7 @@ from refocal.conformal.thresholds import (
     find_thresholds,
 )
 from refocal.maps.sets import choose_classes, set_head
+from refocal.stats.sample_counts import WeightSums
 
 if TYPE_CHECKING:
     from torch import nn
@@ -151,8 +152,9 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         Args:
             X: Scores (N, K), or (N,) or (N, 1) for two classes, that the classifier was not trained on.
             y: Labels (N,).
-            sample_weight: Weights (N,); a weight of 2 counts as two equal samples. Weights that correct for another
-                distribution give no guarantee, because the weight of a new row would have to be known, too.
+            sample_weight: Weights (N,), as for calibrators: whole numbers count repetitions, and others are relative.
+                Weights that correct for another distribution give no guarantee, because the weight of a new row would
+                have to be known, too.
 
         Returns:
             The object itself.
@@ -171,10 +173,13 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         self.classes_, self.n_features_in_ = calibrator.classes_, calibrator.n_features_in_
         if hasattr(calibrator, "feature_names_in_"):
             self.feature_names_in_ = calibrator.feature_names_in_
+        counts = np.ones(len(logits)) if weights is None else weights
         everything = Rows(
             calibrator._map_logits(logits, log=False),
             labels,
-            np.ones(len(logits)) if weights is None else weights,
+            counts,
+            # Relative weights were scaled to the number of samples. Then they are whole only if all are 0 or 1.
+            WeightSums.of(counts).whole,
             self._draw(np.random.default_rng([self.seed, _FIT]), len(logits)),
         )
         self._choose_penalties(everything.select(tuning))
@@ -259,7 +264,7 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         if self.calibrator is None:
             return
         if not fitted_values.is_usable(self.calibrator):
-            msg = f"calibrator must be a calibrator of classes that exclude each other, got {self.calibrator!r:.100}"
+            msg = f"calibrator must be a calibrator for mutually exclusive classes, got {self.calibrator!r:.100}"
             raise ValueError(msg)
         for name in ("input", "classes"):
             if getattr(self, name) is not None:
@@ -317,7 +322,7 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         if self.by_class:
             text = f"{full.sum()} of {len(full)} classes have too few rows, {least} of each: they are in every set"
         else:
-            text = f"{rows.weights.sum():g} rows are too few, {least}: every set has all classes"
+            text = f"{rows.scale_weights().sum():.6g} rows are too few, {least}: every set has all classes"
         warnings.warn(text, UserWarning, stacklevel=3)
 
     def _require_export(self) -> Any:

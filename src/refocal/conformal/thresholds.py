@@ -9,22 +9,38 @@ import numpy as np
 
 from refocal._arrays import map_row_blocks, namespace
 from refocal.maps.sets import choose_classes, conform
+from refocal.stats.sample_counts import count_samples
 
 _PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)  # those that Angelopoulos et al. (2021) try
 _ROUNDING = 1e-12  # relative; other array libraries round differently
 
 
 class Rows(NamedTuple):
-    """Probabilities (N, K), class indices (N,), weights (N,) and, for randomized sets, uniform numbers (N, 1)."""
+    """Labeled probabilities.
+
+    Attributes:
+        probs: Probabilities (N, K).
+        labels: Class indices (N,).
+        weights: Weights (N,).
+        whole: Whether the weights count repetitions. It is decided once, because relative weights may happen to be
+            whole numbers in a part of the rows.
+        uniform: Uniform numbers (N, 1) for randomized sets, or None.
+    """
 
     probs: np.ndarray
     labels: np.ndarray
     weights: np.ndarray
+    whole: bool
     uniform: np.ndarray | None
 
     def select(self, rows: np.ndarray) -> Rows:
         """Select rows by their numbers."""
-        return Rows(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+        uniform = None if self.uniform is None else self.uniform[rows]
+        return Rows(self.probs[rows], self.labels[rows], self.weights[rows], self.whole, uniform)
+
+    def scale_weights(self, members: np.ndarray | None = None) -> np.ndarray:
+        """Scale the weights of all rows, or of some, so that their sum is the number of samples."""
+        return count_samples(self.weights if members is None else self.weights[members], whole=self.whole)
 
 
 class Ranking(NamedTuple):
@@ -35,15 +51,15 @@ class Ranking(NamedTuple):
     penalty_after: int
 
 
-def find_threshold(conformity: np.ndarray, weights: np.ndarray, coverage: float) -> float:
+def find_threshold(conformity: np.ndarray, counts: np.ndarray, coverage: float) -> float:
     """Find the largest threshold that a new row of the same distribution reaches with probability `coverage`.
 
-    Of n values of weight 1, it is the one of rank floor((n + 1)(1 - coverage)), from the smallest. It is -inf if that
-    rank is 0, because there are too few values. It lies a little below the value itself, so that rounding does not
+    Of n values that count once, it is the one of rank floor((n + 1)(1 - coverage)), from the smallest. It is -inf if
+    that rank is 0, because there are too few values. It lies a little below the value itself, so that rounding does not
     exclude an equal one.
     """
     values, index = np.unique(conformity, return_inverse=True)
-    mass = np.bincount(index, weights=weights)
+    mass = np.bincount(index, weights=counts)
     below = np.cumsum(mass) - mass
     allowed = (1 - coverage) * (mass.sum() + 1) * (1 + 1e-12)
     reached = np.flatnonzero(below + 1 <= allowed)
@@ -65,9 +81,9 @@ def find_thresholds(rows: Rows, ranking: Ranking, *, coverage: float, by_class: 
     true = _randomize(conformity, own, rows.uniform)[:, 0]
     classes = rows.probs.shape[1]
     if not by_class:
-        return np.full(classes, find_threshold(true, rows.weights, coverage))
+        return np.full(classes, find_threshold(true, rows.scale_weights(), coverage))
     members = [rows.labels == k for k in range(classes)]
-    return np.array([find_threshold(true[member], rows.weights[member], coverage) for member in members])
+    return np.array([find_threshold(true[member], rows.scale_weights(member), coverage) for member in members])
 
 
 def compute_conformity(probs: np.ndarray, ranking: Ranking, uniform: np.ndarray | None) -> np.ndarray:
@@ -86,7 +102,7 @@ def choose_penalty_after(rows: Rows, *, coverage: float) -> int:
     """Choose how many classes have no penalty: as many as hold the true class with probability `coverage`."""
     true = np.take_along_axis(rows.probs, rows.labels[:, None], axis=1)
     ranks = 1 + np.sum(rows.probs > true, axis=1)
-    found = -find_threshold(-ranks.astype(np.float64), rows.weights, coverage)
+    found = -find_threshold(-ranks.astype(np.float64), rows.scale_weights(), coverage)
     return rows.probs.shape[1] if math.isinf(found) else round(found)
 
 

@@ -12,6 +12,7 @@ from refocal.conformal.thresholds import Ranking, Rows, find_thresholds
 from refocal.maps.sets import choose_classes
 from refocal.report.answers import SetOutcome, SetPredictions
 from refocal.report.record import Estimate
+from refocal.stats.sample_counts import WeightSums
 from refocal.stats.weighted_mean import estimate_mean
 
 FOLDS = 5
@@ -47,7 +48,7 @@ def _measure(
     folds: Sequence[np.ndarray],
 ) -> SetOutcome:
     weights = np.ones(len(labels)) if sample_weight is None else sample_weight.astype(np.float64)
-    rows = Rows(probs, labels, weights, None)
+    rows = Rows(probs, labels, weights, WeightSums.of(weights).whole, None)
     member = np.empty(probs.shape, dtype=bool)
     for fold in folds:
         others = rows.select(np.setdiff1d(np.arange(len(labels)), fold))

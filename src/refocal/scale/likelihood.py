@@ -17,6 +17,7 @@ from refocal.calibrators.floors import choose_floor, find_least, raise_logits
 from refocal.scale.engines import Engine
 from refocal.scale.parts import Block
 from refocal.stats.binning import Bins, bin_sums, width_index
+from refocal.stats.sample_counts import WeightSums
 
 MOST_PASSES = 10
 NO_ROWS = "there are no rows to fit to: all weights are 0, or the files have no rows of this split"
@@ -25,25 +26,25 @@ _LEAST_SAMPLE_ROWS = 1024
 
 
 class Sums(NamedTuple):
-    """Sums over samples, and the number of samples."""
+    """Sums over rows times their weights, and the sum of the weights."""
 
-    samples: float
+    weight: float
     values: np.ndarray
 
     def merge(self, other: Sums) -> Sums:
         """Add up both sums."""
-        return Sums(self.samples + other.samples, self.values + other.values)
+        return Sums(self.weight + other.weight, self.values + other.values)
 
     @property
     def means(self) -> np.ndarray:
-        """The values per sample."""
-        return self.values / self.samples
+        """The weighted means of the values."""
+        return self.values / self.weight
 
 
 class Outline(NamedTuple):
-    """What a fit needs before its first step: the number of samples, and some rows for their scales and a guess."""
+    """What a fit needs before its first step: sums of the weights, and some rows for their scales and a guess."""
 
-    samples: float
+    weights: WeightSums
     least: float  # the smallest positive probability; 1 if the scores are logits
     sample: LabeledLogits
 
@@ -54,7 +55,7 @@ class Outline(NamedTuple):
         logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
         step = 2 if len(labels) > 2 * _sample_rows(logits.shape[1]) else 1
         sample = LabeledLogits.prepare(logits[::step], labels[::step], weights[::step])
-        return Outline(self.samples + other.samples, min(self.least, other.least), sample)
+        return Outline(self.weights.merge(other.weights), min(self.least, other.least), sample)
 
 
 class PartitionedLikelihood:
@@ -78,10 +79,10 @@ class PartitionedLikelihood:
         if found is None:
             raise ValueError(NO_ROWS)
         self._sample: LabeledLogits = found.sample
-        self.samples = found.samples
+        self.samples, self._weight = found.weights.samples, found.weights.total
         self.floor: float | None = None
         if input == "probs":
-            self.floor = choose_floor(found.sample, found.samples, found.least)
+            self.floor = choose_floor(found.sample, self.samples, found.least)
             self._sample = raise_logits(found.sample, self.floor)
         self._reading: dict[str, Any] = {"input": input, "floor": self.floor}
         self.scales = self._sample.scales
@@ -108,10 +109,12 @@ class PartitionedLikelihood:
 
     def _means(self, run: Any) -> np.ndarray:
         found = self._pass(run, Sums.merge)
-        samples = 0.0 if found is None else found.samples
+        weight = 0.0 if found is None else found.weight
         # allows for rounding in another order of summation, and is less than one row of the largest data sets
-        if not math.isclose(samples, self.samples, rel_tol=1e-12):
-            msg = f"the files changed during the fit: {self.samples:,.15g} samples at first, {samples:,.15g} now"
+        if not math.isclose(weight, self._weight, rel_tol=1e-12):
+            msg = (
+                f"the files changed during the fit: a total weight of {self._weight:,.15g} at first, {weight:,.15g} now"
+            )
             raise RuntimeError(msg)
         means: np.ndarray = found.means
         return means
@@ -137,7 +140,8 @@ def outline_block(block: Block, *, input: Input, files: int) -> Outline:
     data = read_labeled(block, input=input)
     wanted = -(-_sample_rows(data.classes) // files)
     least = find_least(block.scores.reshape(len(block.labels), -1)) if input == "probs" else 1.0
-    return Outline(data.samples, least, _thin(data, max(1, len(data.labels) // wanted)))
+    weights = np.ones(len(data.labels)) if block.sample_weight is None else block.sample_weight
+    return Outline(WeightSums.of(weights), least, _thin(data, max(1, len(data.labels) // wanted)))
 
 
 def temperature_sums(

@@ -23,7 +23,7 @@ def test_the_fit_minimizes_the_stated_objective(matrix):
     x, labels, share = draw()
     penalty, samples, classes = 0.7, 90.0, 3
     problem = Structured.prepare(x, labels, share, samples, matrix=matrix)
-    weights, bias = problem.join(problem.fit(penalty, tolerance=1e-7))
+    weights, bias = problem.join(problem.fit(penalty, tolerance=1e-14).correction)
     unit, mean = penalty * classes / samples, share @ x
 
     def objective(point):
@@ -43,7 +43,7 @@ def test_the_fit_minimizes_the_stated_objective(matrix):
 def test_a_strong_penalty_gives_the_base():
     x, labels, share = draw()
     problem = Structured.prepare(x, labels, share, 80, matrix=True)
-    weights, bias = problem.join(problem.fit(1e9, tolerance=1e-9))
+    weights, bias = problem.join(problem.fit(1e9, tolerance=1e-14).correction)
     np.testing.assert_allclose(weights, np.eye(3), atol=1e-6)
     np.testing.assert_allclose(bias, 0, atol=1e-6)
 
@@ -51,12 +51,12 @@ def test_a_strong_penalty_gives_the_base():
 def test_the_start_does_not_matter():
     x, labels, share = draw(rows=300, classes=4)
     problem = Structured.prepare(x, labels, share, 300, matrix=True)
-    far = problem.fit(0.1, tolerance=1e-8)
-    cold, warm = problem.fit(4.0, tolerance=1e-8), problem.fit(4.0, far, tolerance=1e-8)
-    for a, b in zip(cold, warm, strict=True):
+    far = problem.fit(0.1, tolerance=1e-14)
+    cold, warm = problem.fit(4.0, tolerance=1e-14), problem.fit(4.0, far, tolerance=1e-14)
+    for a, b in zip(cold.correction, warm.correction, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
-    single = problem.cast(np.float32).fit(4.0, tolerance=3e-5)
-    for a, b in zip(cold, single, strict=True):
+    single = problem.cast(np.float32).fit(4.0, tolerance=1e-6)
+    for a, b in zip(cold.correction, single.correction, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-3)
 
 
@@ -69,8 +69,8 @@ def test_a_matrix_acts_on_the_principal_directions(monkeypatch):
     full = Structured.prepare(x, labels, share, 200, matrix=True)
     monkeypatch.setattr(structured, "_MOST_DIRECTIONS", 2)
     few = Structured.prepare(x, labels, share, 200, matrix=True)
-    assert few.directions.shape == (200, 2)
-    probs = [problem.correct(problem.fit(1.0, tolerance=1e-8)) for problem in (full, few)]
+    assert few.directions.shape == (2, 200)
+    probs = [problem.correct(problem.fit(1.0, tolerance=1e-14).correction) for problem in (full, few)]
     np.testing.assert_allclose(*probs, atol=1e-5)
 
 
@@ -78,7 +78,8 @@ def test_effective_parameters_lie_between_none_and_all():
     x, labels, share = draw(rows=500, classes=4)
     problem = Structured.prepare(x, labels, share, 500, matrix=True)
     counts = [
-        problem.count_effective(problem.fit(penalty, tolerance=1e-6), penalty) for penalty in (1e6, 4, 0.25, 1e-6)
+        problem.count_effective(problem.fit(penalty, tolerance=1e-6).correction, penalty)
+        for penalty in (1e6, 4, 0.25, 1e-6)
     ]
     assert counts == sorted(counts)
     assert counts[0] < 0.1

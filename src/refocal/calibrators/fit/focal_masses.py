@@ -64,6 +64,13 @@ class RankedLogits(NamedTuple):
             runner_up[block] = room[rows, np.argmax(room, axis=1)]  # faster than a maximum of rows
         return cls(data, argmax, runner_up, depth)
 
+    def take(self, rows: np.ndarray | slice) -> RankedLogits:
+        """Some of the rows. Their shares do not sum to 1."""
+        data = self.data
+        kept = data._replace(logits=data.logits[rows], labels=data.labels[rows], share=data.share[rows])
+        kept = kept._replace(top=data.top[rows], label_gap=data.label_gap[rows])
+        return RankedLogits(kept, self.argmax[rows], self.runner_up[rows], self.depth)
+
     def thin(self, step: int) -> RankedLogits:
         """Every `step`-th row."""
         rows = slice(None, None, step)
@@ -87,14 +94,29 @@ def top_confidences(ranked: RankedLogits, at: Parameters) -> np.ndarray:
     return np.concatenate(confidence)
 
 
+def log_probs_with_uniform(ranked: RankedLogits, at: Parameters, uniform: float) -> np.ndarray:
+    """Compute log((1 - u) Psi^gamma(softmax(beta logits)) + u / K), (N, K) in the dtype of the logits."""
+    dtype = ranked.data.logits.dtype
+    parts = []
+    for part in split_rows(ranked):
+        top = compute_top_classes(part, at, dtype, square=False)
+        probs = np.empty(part.data.logits.shape, dtype)
+        for block, room in in_blocks(part.data.logits, dtype, arrays=7, size=BLOCK_BYTES):
+            rest = Rest(*room, *room[:3])
+            fill_masses(part, block, top, rest, at)
+            share = (1 - uniform) / (1 + top.scale[block] * np.einsum("ij->i", rest.mass))
+            own = np.multiply(rest.mass, (share * top.scale[block]).astype(dtype)[:, None], out=probs[block])
+            own[np.arange(len(own)), part.argmax[block]] = share
+            own += dtype.type(uniform / own.shape[1])
+            np.log(own, out=own)
+        parts.append(probs)
+    return np.concatenate(parts)
+
+
 def split_rows(ranked: RankedLogits) -> Iterator[RankedLogits]:
     """Iterate over parts of the rows, large enough for cheap work on (n,) arrays and small enough for memory."""
-    data = ranked.data
-    for start in range(0, len(data.logits), _ROWS):
-        rows = slice(start, start + _ROWS)
-        kept = data._replace(logits=data.logits[rows], labels=data.labels[rows], share=data.share[rows])
-        kept = kept._replace(top=data.top[rows], label_gap=data.label_gap[rows])
-        yield RankedLogits(kept, ranked.argmax[rows], ranked.runner_up[rows], ranked.depth)
+    for start in range(0, len(ranked.argmax), _ROWS):
+        yield ranked.take(slice(start, start + _ROWS))
 
 
 class TopClasses(NamedTuple):

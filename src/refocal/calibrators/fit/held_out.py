@@ -44,7 +44,7 @@ class HeldOut(NamedTuple):
         logs, errors = [], []
         for log_probs, (_, held) in zip(predictions, folds, strict=True):
             at_label = np.arange(len(held)), labels[held]
-            logs.append(np.maximum(log_probs[at_label], _LEAST_LOG))
+            logs.append(np.maximum(log_probs[at_label].astype(np.float64), _LEAST_LOG))
             if scoring == "brier":
                 probs = np.exp(log_probs)
                 probs[at_label] -= 1

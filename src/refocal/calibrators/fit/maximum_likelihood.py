@@ -17,7 +17,7 @@ GAMMA_BOUNDS = (-0.97, 50.0)  # the range in which the map is tested against exa
 
 # The first guess comes from about this many rows.
 _ROWS_FOR_A_GUESS = 512
-_ROWS_FOR_A_FOCAL_GUESS = 4096
+_ROWS_FOR_A_FOCAL_GUESS = 1024
 
 
 class Likelihood(Protocol):
@@ -59,22 +59,25 @@ class Temperature(NamedTuple):
     evaluations: int
 
 
-def fit_temperature(data: Likelihood, *, exact: bool = False) -> Temperature:
+def fit_temperature(data: Likelihood, *, exact: bool = False, start: float | None = None) -> Temperature:
     """Find the inverse temperature with the smallest NLL; 1 if the logits of each row are all equal.
 
     Args:
         data: The logits and labels.
         exact: Whether to compute the NLL in float64 even for float32 logits. This changes the temperature by about
             1e-8, which is less than the rounding of the logits.
+        start: A first guess; None to make one from a sample.
     """
     if not data.scales.spread:
         return Temperature(1.0, math.log(data.classes), math.inf, False, 0)
     low, high = bound_beta(data.scales)
-    start = _TYPICAL_LEAD / data.scales.lead
-    some = data.sample(_ROWS_FOR_A_GUESS)
-    if some is not None:
-        guess = _descend(some, start, low, high, last_step=0.05, sharpen=False)
-        start = start if guess.at_bound else guess.x
+    if start is None:
+        start = _TYPICAL_LEAD / data.scales.lead
+        some = data.sample(_ROWS_FOR_A_GUESS)
+        if some is not None:
+            guess = _descend(some, start, low, high, last_step=0.05, sharpen=False)
+            start = start if guess.at_bound else guess.x
+    start = min(max(start, low), high)
     root = _descend(data, start, low, high, last_step=1e-5 if exact else 1e-3, sharpen=exact)
     information = root.x**2 * root.curvature
     error = math.inf if root.at_bound else 1 / math.sqrt(information * data.samples)
@@ -105,14 +108,22 @@ class FocalTemperature(NamedTuple):
     evaluations: int
 
 
-def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
+def fit_focal_temperature(
+    data: Likelihood, *, plain: Temperature | None = None, start: tuple[float, float] | None = None
+) -> FocalTemperature:
     """Find the (gamma, beta) with the smallest NLL that a descent from temperature scaling reaches.
 
     The result is never worse than temperature scaling. The NLL is convex in beta for gamma = 0, but not in gamma. If
     the descent ends at a bound, a second one starts from the other side, and the better end is taken.
+
+    Args:
+        data: The logits and labels.
+        plain: The fit of temperature scaling; None to make it.
+        start: A first guess of (gamma, beta); None for temperature scaling, improved on a sample.
     """
     single = data.single
-    plain = fit_temperature(data, exact=not single)
+    if plain is None:
+        plain = fit_temperature(data, exact=not single)
     if plain.evaluations == 0 or plain.at_bound:  # gamma cannot be learned either
         return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, math.inf, plain.at_bound, plain.evaluations)
     low, high = (
@@ -135,12 +146,13 @@ def fit_focal_temperature(data: Likelihood) -> FocalTemperature:
         return minimize_in_trust_region(nll, start, low=low, high=high, last_step=last_step, sharpen=not single)
 
     focal = data.prepare_focal_nll()
-    start = np.array([0.0, math.log(plain.beta)])
-    some = data.sample(_ROWS_FOR_A_FOCAL_GUESS)
-    if some is not None:
-        guess = descend(some.prepare_focal_nll(), start)
-        start = start if guess.at_bound else guess.x
-    best = descend(focal, start)
+    first = np.array([0.0, math.log(plain.beta)])
+    if start is not None:
+        first = np.clip([math.log1p(start[0]), math.log(start[1])], low, high)
+    elif (some := data.sample(_ROWS_FOR_A_FOCAL_GUESS)) is not None:
+        guess = descend(some.prepare_focal_nll(), first)
+        first = first if guess.at_bound else guess.x
+    best = descend(focal, first)
     evaluations = plain.evaluations + best.evaluations
     if best.at_bound:
         # gamma steepens the map about as much as a factor 1 + gamma; the second start makes up for this with beta.
