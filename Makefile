@@ -7,20 +7,21 @@ CONSTRAINTS := constraints.txt
 export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test suite test-oldest test-newest test-hostile test-jax test-peers test-slow test-gpu mutants lint types \
-	bench bench-calibrators bench-arena have-data figures clean
+.PHONY: demo test suite test-oldest test-newest test-hostile test-jax test-peers test-integrations test-slow test-gpu \
+	mutants lint types bench bench-calibrators bench-arena have-data figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
 
 # Two workers with one thread each: more threads would wait for each other. One worker runs all tests of a file, so
 # that what they share (an installed wheel, a Ray cluster, a browser) is made once.
-suite test-slow: export OMP_NUM_THREADS = 1
+suite test-integrations test-slow: export OMP_NUM_THREADS = 1
 # Keep what Python compiles, for the many processes that tests start.
 suite test-slow: export PYTHONDONTWRITEBYTECODE =
 
 # tests of GPU kernels, which Triton's interpreter runs here
-INTERPRETED := $(addprefix tests/losses/,test_kernels.py test_kernel_dispatch.py test_sigmoid_kernel.py test_like_cross_entropy.py) \
+INTERPRETED := $(addprefix tests/losses/test_,kernels.py kernel_layouts.py kernel_dispatch.py sigmoid_kernel.py \
+	like_cross_entropy.py linear_focal.py linear_posterior.py) \
 	lab/tests/train/test_convolution.py
 
 test: lint types suite
@@ -71,6 +72,11 @@ test-peers: $(VENV)/.test
 	$(PIP) --no-deps $(PEERS)
 	$(BIN)/python -m pytest tests/peers
 
+# The packages that refocal plugs into, with their dependencies, and the pages that use them:
+test-integrations: $(VENV)/.integrations
+	$(BIN)/python -m pytest tests/integrations src/refocal/boosting tests/test_jax_losses.py src/refocal/jax \
+		tests/report/test_tracking.py tests/test_pages.py
+
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
@@ -97,6 +103,9 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
+# Simulations take hours on one core: `make bench JOBS=16`. With DATA=folder, as for bench-arena, tests of calibration
+# also run on real networks.
+JOBS := 1
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/posterior.py --out benchmarks/results/posterior.md
 	$(BIN)/python benchmarks/predictions.py --out benchmarks/results/predictions.md
@@ -104,11 +113,18 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/imports.py --out benchmarks/results/imports.md
 	$(PIP) pandas
 	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.md
+	$(PIP) --editable '.[boosting]'
+	$(BIN)/python benchmarks/boosting.py --out benchmarks/results/boosting.md
 	$(PIP) --no-deps PyHessian
 	$(BIN)/python benchmarks/curvature.py --out benchmarks/results/curvature.md
 	$(PIP) --no-deps $(BENCH)
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
-	$(BIN)/python benchmarks/intervals.py --out benchmarks/results/intervals.md
+	$(BIN)/python benchmarks/intervals.py --jobs $(JOBS) --out benchmarks/results/intervals.md
+	$(BIN)/python benchmarks/paired_tests.py --jobs $(JOBS) --out benchmarks/results/paired_tests.md
+	$(BIN)/python benchmarks/calibration_tests.py --jobs $(JOBS) $(if $(DATA),--data $(DATA)/logits) \
+		--out benchmarks/results/calibration_tests.md
+	$(BIN)/python benchmarks/conformal.py --jobs $(JOBS) --out benchmarks/results/conformal.md
+	$(BIN)/python benchmarks/label_smoothing.py --zoo lab/zoo --jobs $(JOBS) --out benchmarks/results/label_smoothing.md
 
 # Calibrators of other packages, without their dependencies.
 CALIBRATOR_PEERS := absl-py llvmlite netcal numba opt_einsum pandas probmetrics pyro-ppl python-dateutil \
@@ -149,7 +165,11 @@ $(VENV)/.test: $(VENV)/.base lab/pyproject.toml
 	touch $@
 
 $(VENV)/.jax: $(VENV)/.test
-	$(PIP) jax
+	$(PIP) --editable '.[jax]'
+	touch $@
+
+$(VENV)/.integrations: $(VENV)/.jax
+	$(PIP) --editable '.[boosting]' optax mlflow-skinny wandb
 	touch $@
 
 $(VENV)/.figures: $(VENV)/.base

@@ -6,6 +6,7 @@ Every test that asks for `xp` runs on each array library; `--backend jax` adds J
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import subprocess
 
@@ -16,6 +17,15 @@ from harness import leftovers, surroundings
 FOLDER = surroundings.settle()  # before anything is imported that looks at them
 
 pytest_plugins = ["harness.clusters", "harness.deadlines", "harness.not_run", "harness.pytorch"]
+
+# the examples of these modules use the packages of the extra `boosting`
+collect_ignore = [
+    f"src/refocal/boosting/{package}.py"
+    for package in ("catboost", "lightgbm", "xgboost")
+    if importlib.util.find_spec(package) is None
+]
+if importlib.util.find_spec("jax") is None:  # its examples need JAX
+    collect_ignore.append("src/refocal/jax")
 
 BACKENDS = {"numpy": "numpy", "torch": "torch", "strict": "array_api_strict", "jax": "jax.numpy"}
 

@@ -9,11 +9,12 @@ import sys
 import pytest
 
 import refocal
-from refocal import calibrators, report, scale
+from refocal import boosting, calibrators, report, scale
 
-ROOMS = ["", ".maps", ".stats", ".metrics", ".calibrators", ".predictions", ".report", ".scale", ".cli", ".demo"]
+ROOMS = ["", ".boosting", ".maps", ".stats", ".metrics", ".calibrators", ".predictions", ".report", ".scale", ".cli"]
+ROOMS += [".demo"]
 HEAVY = ["scipy.fft", "scipy.linalg", "scipy.optimize", "scipy.sparse", "scipy.special", "scipy.stats", "sklearn"]
-HEAVY += ["joblib", "matplotlib", "onnx", "pandas", "pyarrow", "ray", "torch"]
+HEAVY += ["joblib", "matplotlib", "lightgbm", "onnx", "pandas", "pyarrow", "ray", "torch"]
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -28,7 +29,14 @@ def test_a_room_loads_nothing_heavy(room):
     assert not set(loaded) & set(HEAVY)
 
 
-@pytest.mark.parametrize("package", [refocal, calibrators, report, scale], ids=lambda package: package.__name__)
+def test_without_jax_the_error_names_the_extra():
+    code = "import sys; sys.modules['jax'] = None; import refocal.jax"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: refocal.jax needs JAX: pip install 'refocal[jax]'" in done.stderr
+
+
+@pytest.mark.parametrize("package", [refocal, boosting, calibrators, report, scale], ids=lambda each: each.__name__)
 def test_lazy_names_are_the_public_names(package):
     for name in package.__all__:
         assert getattr(package, name) is not None, name

@@ -107,7 +107,7 @@ assert "site-packages" in refocal.__file__, refocal.__file__
 for extra in ("torch", "jax", "matplotlib", "ray", "onnx", "pandas", "pyarrow", "PIL"):
     assert importlib.util.find_spec(extra) is None, f"{extra} is installed: this is not the base alone"
 for module in pkgutil.walk_packages(refocal.__path__, "refocal.", onerror=lambda name: None):
-    needs_extra = module.name.startswith(("refocal.losses", "refocal.curvature"))
+    needs_extra = module.name.startswith(("refocal.losses", "refocal.curvature", "refocal.jax"))
     needs_extra |= module.name.endswith(("torchmetrics", "torch_export"))
     if not needs_extra and not module.name.endswith("__main__"):
         importlib.import_module(module.name)

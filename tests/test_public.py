@@ -21,6 +21,9 @@ EXTRAS = {
     "matplotlib",
     "plotly",
     "ray",
+    "lightgbm",
+    "xgboost",
+    "catboost",
     "pandas",
     "jax",
     "onnx",
@@ -60,13 +63,15 @@ ROOMS = {
     "metrics/torchmetrics": {"torch", "torchmetrics", "refocal._check", "refocal.metrics"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
     | {"refocal.maps", "refocal.losses"},
+    "boosting": {"numpy", "refocal._check", "refocal._containers", "refocal._lazy", "refocal.maps", "refocal.boosting"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
     | {"refocal.maps", "refocal.stats", "refocal.calibrators"}
     | BASE,
     "calibrators/fit": {"numpy", "scipy", "threadpoolctl"}
     | {"refocal._arrays", "refocal._check", "refocal.maps", "refocal.calibrators.fit"},
     "conformal": {"numpy", "sklearn", "torch", "refocal._arrays", "refocal._check", "refocal._lazy"}
-    | {"refocal.maps", "refocal.calibrators", "refocal.conformal"},
+    | {"refocal.maps", "refocal.stats", "refocal.calibrators", "refocal.conformal"},
+    "jax": {"jax", "numpy", "refocal._arrays", "refocal._check", "refocal.maps", "refocal.jax"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
     | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},

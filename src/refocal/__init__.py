@@ -44,9 +44,11 @@ __getattr__, __dir__ = lazy_names(
         "report": ("calibrate", "calibrate_multilabel", "evaluate", "evaluate_multilabel"),
     },
     packages=(
+        "boosting",
         "calibrators",
         "conformal",
         "curvature",
+        "jax",
         "losses",
         "maps",
         "metrics",
