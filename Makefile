@@ -74,8 +74,8 @@ test-peers: $(VENV)/.test
 
 # The packages that refocal plugs into, with their dependencies, and the pages that use them:
 test-integrations: $(VENV)/.integrations
-	$(BIN)/python -m pytest tests/integrations src/refocal/boosting tests/test_jax_losses.py src/refocal/jax \
-		tests/report/test_tracking.py tests/test_pages.py
+	$(BIN)/python -m pytest tests/integrations src/refocal/integrations src/refocal/boosting tests/test_jax_losses.py \
+		src/refocal/jax tests/report/test_tracking.py tests/test_pages.py
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
@@ -169,7 +169,7 @@ $(VENV)/.jax: $(VENV)/.test
 	touch $@
 
 $(VENV)/.integrations: $(VENV)/.jax
-	$(PIP) --editable '.[boosting]' optax mlflow-skinny wandb
+	$(PIP) --editable '.[boosting,lightning,transformers]' optax mlflow-skinny pycocotools wandb
 	touch $@
 
 $(VENV)/.figures: $(VENV)/.base

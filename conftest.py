@@ -18,14 +18,16 @@ FOLDER = surroundings.settle()  # before anything is imported that looks at them
 
 pytest_plugins = ["harness.clusters", "harness.deadlines", "harness.not_run", "harness.pytorch"]
 
-# the examples of these modules use the packages of the extra `boosting`
-collect_ignore = [
-    f"src/refocal/boosting/{package}.py"
-    for package in ("catboost", "lightgbm", "xgboost")
-    if importlib.util.find_spec(package) is None
-]
-if importlib.util.find_spec("jax") is None:  # its examples need JAX
-    collect_ignore.append("src/refocal/jax")
+# the examples of these modules need packages that `make test-integrations` installs
+NEEDS = {
+    "src/refocal/boosting/catboost.py": "catboost",
+    "src/refocal/boosting/lightgbm.py": "lightgbm",
+    "src/refocal/boosting/xgboost.py": "xgboost",
+    "src/refocal/integrations/lightning.py": "lightning",
+    "src/refocal/integrations/transformers.py": "transformers",
+    "src/refocal/jax": "jax",
+}
+collect_ignore = [path for path, package in NEEDS.items() if importlib.util.find_spec(package) is None]
 
 BACKENDS = {"numpy": "numpy", "torch": "torch", "strict": "array_api_strict", "jax": "jax.numpy"}
 

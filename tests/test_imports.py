@@ -33,7 +33,7 @@ def test_without_jax_the_error_names_the_extra():
     code = "import sys; sys.modules['jax'] = None; import refocal.jax"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "ModuleNotFoundError: refocal.jax needs JAX: pip install 'refocal[jax]'" in done.stderr
+    assert "ModuleNotFoundError: refocal.jax needs jax: pip install 'refocal[jax]'" in done.stderr
 
 
 @pytest.mark.parametrize("package", [refocal, boosting, calibrators, report, scale], ids=lambda each: each.__name__)

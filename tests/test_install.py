@@ -109,6 +109,7 @@ for extra in ("torch", "jax", "matplotlib", "ray", "onnx", "pandas", "pyarrow", 
 for module in pkgutil.walk_packages(refocal.__path__, "refocal.", onerror=lambda name: None):
     needs_extra = module.name.startswith(("refocal.losses", "refocal.curvature", "refocal.jax"))
     needs_extra |= module.name.endswith(("torchmetrics", "torch_export"))
+    needs_extra |= module.name.startswith("refocal.integrations.")
     if not needs_extra and not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 assets = importlib.resources.files("refocal.report").joinpath("assets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -17,18 +18,21 @@ PAGES = [
 ]
 
 # what pages need besides the packages of `make test`
-NEEDS = {"boosting.md": ("lightgbm", "xgboost")}
+NEEDS = {
+    "boosting.md": ("lightgbm", "xgboost"),
+    "hugging-face.md": ("transformers",),
+    "jax.md": ("jax", "optax"),
+    "lightning.md": ("lightning",),
+}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_code_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
     for package in NEEDS.get(page.name, ()):
-        pytest.importorskip(package, reason="needs the extra boosting: `make test-integrations`")
+        pytest.importorskip(package, reason=f"{package} is not installed: `make test-integrations` runs this page")
     monkeypatch.chdir(tmp_path)
     if page.name == "jax.md":
-        jax = pytest.importorskip("jax", reason="JAX is not installed: `make test-integrations` runs this page")
-        pytest.importorskip("optax", reason="optax is not installed: `make test-integrations` runs this page")
-        jax.config.update("jax_enable_x64", False)  # as in the process of a reader
+        importlib.import_module("jax").config.update("jax_enable_x64", False)  # as in the process of a reader
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, page.name, "exec"), names)

@@ -24,6 +24,8 @@ EXTRAS = {
     "lightgbm",
     "xgboost",
     "catboost",
+    "lightning",
+    "transformers",
     "pandas",
     "jax",
     "onnx",
@@ -52,6 +54,7 @@ ROOMS = {
     "_check": {"numpy", "refocal._arrays"},
     "_containers": {"array_api_compat", "numpy", "refocal._arrays", "refocal._check"},
     "_documents": set(),
+    "_extras": set(),
     "_files": set(),
     "_lazy": set(),
     "_probability_look": {"numpy", "refocal._check", "refocal._rounding"},
@@ -63,7 +66,8 @@ ROOMS = {
     "metrics/torchmetrics": {"torch", "torchmetrics", "refocal._check", "refocal.metrics"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
     | {"refocal.maps", "refocal.losses"},
-    "boosting": {"numpy", "refocal._check", "refocal._containers", "refocal._lazy", "refocal.maps", "refocal.boosting"},
+    "boosting": {"numpy", "refocal._check", "refocal._containers", "refocal._extras", "refocal._lazy", "refocal.maps"}
+    | {"refocal.boosting"},
     "calibrators": {"numpy", "scipy", "sklearn", "threadpoolctl", "torch", "onnx", "array_api_compat.torch"}
     | {"refocal.maps", "refocal.stats", "refocal.calibrators"}
     | BASE,
@@ -71,7 +75,8 @@ ROOMS = {
     | {"refocal._arrays", "refocal._check", "refocal.maps", "refocal.calibrators.fit"},
     "conformal": {"numpy", "sklearn", "torch", "refocal._arrays", "refocal._check", "refocal._lazy"}
     | {"refocal.maps", "refocal.stats", "refocal.calibrators", "refocal.conformal"},
-    "jax": {"jax", "numpy", "refocal._arrays", "refocal._check", "refocal.maps", "refocal.jax"},
+    "jax": {"jax", "numpy", "refocal._arrays", "refocal._check", "refocal._extras", "refocal.maps", "refocal.jax"},
+    "integrations": {"numpy", "refocal._check", "refocal._extras", "refocal.integrations"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
     | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},

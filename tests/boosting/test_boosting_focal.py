@@ -138,7 +138,7 @@ def test_a_loss_can_be_copied_compared_and_pickled():
 def test_an_absent_package_is_named_with_its_extra(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     for focal in (BinaryFocal(gamma=2), MulticlassFocal(gamma=2)):
-        with pytest.raises(ImportError, match=rf"{package} is not installed: pip install 'refocal\[boosting\]'"):
+        with pytest.raises(ImportError, match=rf"refocal.boosting needs {package}: pip install 'refocal\[boosting\]'"):
             getattr(focal, package)
 
 

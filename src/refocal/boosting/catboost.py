@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from refocal._extras import require
 from refocal.boosting.derivatives import row_derivatives
-from refocal.boosting.packages import require
 
 if TYPE_CHECKING:
     from refocal.boosting.focal import AbstractFocal
@@ -42,7 +42,7 @@ class CatBoostFocal:
     """
 
     def __init__(self, focal: AbstractFocal, objective: RangeObjective | RowObjective) -> None:
-        require("catboost")
+        require("catboost", extra="boosting", user="refocal.boosting")
         self._focal = focal
         self.objective = objective
 

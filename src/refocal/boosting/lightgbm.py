@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal.boosting.packages import Batch, require
+from refocal._extras import require
+from refocal.boosting.callbacks import Batch
 
 if TYPE_CHECKING:
     from refocal.boosting.focal import AbstractFocal
@@ -35,7 +36,7 @@ class LightGBMFocal:
     """
 
     def __init__(self, focal: AbstractFocal) -> None:
-        require("lightgbm")
+        require("lightgbm", extra="boosting", user="refocal.boosting")
         self._focal = focal
 
     def objective(self, first: Any, second: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal.boosting.packages import Batch, require
+from refocal._extras import require
+from refocal.boosting.callbacks import Batch
 
 if TYPE_CHECKING:
     from refocal.boosting.focal import AbstractFocal
@@ -37,7 +38,7 @@ class XGBoostFocal:
     """
 
     def __init__(self, focal: AbstractFocal) -> None:
-        require("xgboost")
+        require("xgboost", extra="boosting", user="refocal.boosting")
         self._focal = focal
 
     def base_score(self, labels: Any, *, sample_weight: Any = None) -> float | list[float]:
@@ -89,7 +90,7 @@ class XGBoostFocal:
         Returns:
             p(y=1|x) of shape (N,) for `BinaryFocal`, p(y|x) of shape (N, K) for `MulticlassFocal`.
         """
-        xgboost = require("xgboost")
+        xgboost = require("xgboost", extra="boosting", user="refocal.boosting")
         if not isinstance(model, xgboost.Booster):
             return self._focal.posterior(model.predict(features, output_margin=True))
         data = features if isinstance(features, xgboost.DMatrix) else xgboost.DMatrix(features)

@@ -10,16 +10,12 @@ They have the formulas of `refocal.losses`. `refocal.posterior_from_logits` and 
 arrays and recover p(y|x) from the logits of the trained network.
 """
 
-try:
-    import jax as _jax  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "jax":
-        raise
-    _MESSAGE = "refocal.jax needs JAX: pip install 'refocal[jax]'"
-    raise ModuleNotFoundError(_MESSAGE, name="jax") from error
+from refocal._extras import require
 
-from refocal.jax.focal import focal_loss
-from refocal.jax.proper_focal import proper_focal_loss
-from refocal.jax.sigmoid_focal import sigmoid_focal_loss
+require("jax", extra="jax", user="refocal.jax")
+
+from refocal.jax.focal import focal_loss  # noqa: E402
+from refocal.jax.proper_focal import proper_focal_loss  # noqa: E402
+from refocal.jax.sigmoid_focal import sigmoid_focal_loss  # noqa: E402
 
 __all__ = ["focal_loss", "proper_focal_loss", "sigmoid_focal_loss"]

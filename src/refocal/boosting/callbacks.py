@@ -1,8 +1,7 @@
-"""What the adapters share: finding a package, and reading the arguments that packages pass to callbacks."""
+"""The arguments that packages pass to callbacks, read in one form."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,15 +9,6 @@ import numpy as np
 if TYPE_CHECKING:
     from refocal.boosting.derivatives import Derivatives
     from refocal.boosting.focal import AbstractFocal
-
-
-def require(package: str) -> Any:
-    """Import a package, or raise an error that says how to install it."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        msg = f"{package} is not installed: pip install 'refocal[boosting]'"
-        raise ImportError(msg) from error
 
 
 class Batch(NamedTuple):
