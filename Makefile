@@ -123,6 +123,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/paired_tests.py --jobs $(JOBS) --out benchmarks/results/paired_tests.md
 	$(BIN)/python benchmarks/calibration_tests.py --jobs $(JOBS) $(if $(DATA),--data $(DATA)/logits) \
 		--out benchmarks/results/calibration_tests.md
+	$(BIN)/python benchmarks/joint_test_bound.py --out benchmarks/results/joint_test_bound.md
 	$(BIN)/python benchmarks/conformal.py --jobs $(JOBS) --out benchmarks/results/conformal.md
 	$(BIN)/python benchmarks/label_smoothing.py --zoo lab/zoo --jobs $(JOBS) --out benchmarks/results/label_smoothing.md
 

@@ -208,7 +208,7 @@ def test_line_by_likelihood_is_close_to_newton():
     st.floats(0.01, 100),
 )
 def test_arg_max_never_changes(logits, gamma, temperature):
-    calibrator = FocalTemperatureScaling().fit(*draw_calibrated(50, 5))
+    calibrator = FocalTemperatureScaling(input="logits").fit(*draw_calibrated(50, 5))
     calibrator.gamma_, calibrator.temperature_ = gamma, temperature
     logs = calibrator.predict_log_proba(logits)
     top = np.take_along_axis(logs, logits.argmax(axis=1)[:, None], axis=1)[:, 0]
