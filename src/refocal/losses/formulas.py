@@ -17,7 +17,7 @@ from refocal.losses.policies import GammaPolicy
 from refocal.losses.rows import Rows, at_least_float32, gather_target, weigh
 from refocal.losses.settings import Settings
 from refocal.maps.focal import focal_partial_unchecked
-from refocal.maps.simplex import log_p_and_q, softplus, split_logits
+from refocal.maps.simplex import guard_impossible, log_p_and_q, softplus, split_logits
 
 
 def focal_rows(rows: Rows, settings: Settings) -> Tensor:
@@ -33,8 +33,7 @@ def focal_rows(rows: Rows, settings: Settings) -> Tensor:
     target, counted = soft_target(rows, settings, dtype=logits.dtype)
     target = target if weight is None else target * weight
     log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
-    # 0 log 0 = 0, and its derivatives are 0.
-    log_p = torch.where((target == 0) & (log_p == -torch.inf), 0, log_p)
+    log_p, log_q = guard_impossible(log_p, log_q, target, xp=xp)
     gamma = constant(settings.gamma, like=logits, xp=xp) if isinstance(settings.gamma, tuple) else settings.gamma
     losses = (target * _focal_partial(log_p, log_q, gamma, detached=settings.detached)).sum(dim=1)
     return losses if counted is None else torch.where(counted, losses, 0)

@@ -105,6 +105,15 @@ def log_p_and_q_of_labels(logits: Array, labels: Array, *, xp: Namespace) -> tup
     return log_p, xp.where(log_p == -xp.inf, 0.0, log_q)
 
 
+def guard_impossible(log_p: ArrayT, log_q: ArrayT, share: Array, *, xp: Namespace) -> tuple[ArrayT, ArrayT]:
+    """Make log p and log(1 - p) safe for a sum of `share` times functions of them, if some p is 0.
+
+    A share of 0 counts as 0 log 0 = 0. With a positive share, log p stays -inf, and derivatives of p log p are 0.
+    """
+    impossible = log_p == -xp.inf
+    return xp.where(impossible & (share == 0), 0.0, log_p), xp.where(impossible, 0.0, log_q)
+
+
 def log_or_minus_inf(x: ArrayT, *, xp: Namespace) -> ArrayT:
     """Compute log(x), or -inf if x = 0, without a warning and with a derivative of 0 there."""
     positive = x > 0
