@@ -160,6 +160,13 @@ def pick(array: ArrayT, index: Array, *, xp: Namespace) -> ArrayT:
     return xp.take_along_axis(array, index, axis=-1)
 
 
+def replace_at(array: ArrayT, index: Array, value: float, *, xp: Namespace) -> ArrayT:
+    """Return a copy with `value` at `index` (..., 1) along the last axis."""
+    if is_torch(array):
+        return array.scatter(-1, index, value)
+    return xp.where(xp.arange(array.shape[-1], device=device(array)) == index, value, array)
+
+
 def widen(array: ArrayT, *, xp: Namespace) -> ArrayT:
     """Convert an array to the precision of computation: 16-bit input to float32, other input unchanged."""
     return xp.astype(array, xp.float32) if xp.finfo(array.dtype).bits < 32 else array
