@@ -75,4 +75,4 @@ class LightGBMFocal:
         Returns:
             p(y=1|x) of shape (N,) for `BinaryFocal`, p(y|x) of shape (N, K) for `MulticlassFocal`.
         """
-        return self._focal.posterior(model.predict(features, raw_score=True) + np.asarray(starting_score))
+        return self._focal.posterior_of_model(model.predict(features, raw_score=True), starting_score)

@@ -92,8 +92,8 @@ class XGBoostFocal:
         """
         xgboost = require("xgboost", extra="boosting", user="refocal.boosting")
         if not isinstance(model, xgboost.Booster):
-            return self._focal.posterior(model.predict(features, output_margin=True))
+            return self._focal.posterior_of_model(model.predict(features, output_margin=True))
         data = features if isinstance(features, xgboost.DMatrix) else xgboost.DMatrix(features)
         best = model.attr("best_iteration")
         rounds = (0, 0) if best is None else (0, int(best) + 1)  # (0, 0) stands for all
-        return self._focal.posterior(model.predict(data, output_margin=True, iteration_range=rounds))
+        return self._focal.posterior_of_model(model.predict(data, output_margin=True, iteration_range=rounds))
