@@ -42,10 +42,7 @@ class LightGBMFocal:
     def objective(self, first: Any, second: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Compute gradient and Hessian; give this method to `objective=` of an estimator or in `params` of `train`.
 
-        Args:
-            first: Raw scores for `train`, labels for an estimator.
-            second: The data set for `train`, raw scores for an estimator.
-            sample_weight: Weights for an estimator; `train` keeps them in the data set.
+        The two call it with different arguments; `Batch.read` names them.
         """
         gradient, hessian = Batch.read(first, second, sample_weight).differentiate(self._focal)
         if hessian.ndim == 2:
