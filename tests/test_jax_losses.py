@@ -169,6 +169,18 @@ def test_saturated_logits_have_finite_derivatives(function, gamma):
     assert np.isfinite(jax.jit(jax.jacfwd(jax.grad(lambda x: call(x).sum())))(jnp.asarray(SATURATED))).all()
 
 
+@pytest.mark.parametrize("gamma", [0.5, 2.0, PER_CLASS], ids=str)
+def test_smoothing_over_a_masked_class(gamma):
+    """The loss is infinite, and its gradient the limit, which a score with p = 0 has already."""
+
+    def total(x):
+        return focal_loss(x, INDICES, gamma=gamma, label_smoothing=0.1).sum()
+
+    masked, limit = (jax.value_and_grad(total)(jnp.asarray(ROWS).at[..., 3].set(score)) for score in (-np.inf, -1e4))
+    assert masked[0] == np.inf
+    np.testing.assert_allclose(masked[1], limit[1], rtol=1e-12)
+
+
 def test_saturated_sigmoid():
     scores, labels = jnp.array([1000.0, -1000.0, 1000.0, np.inf, -np.inf]), np.array([1, 0, 0, 1, 0])
     for gamma in (0.0, 0.5, 2.0):
@@ -176,6 +188,8 @@ def test_saturated_sigmoid():
         np.testing.assert_allclose(found, [0, 0, 1000, 0, 0], atol=1e-12)
         slopes = jax.grad(lambda x, gamma=gamma: sigmoid_focal_loss(x, labels[:3], gamma=gamma).sum())(scores[:3])
         np.testing.assert_allclose(slopes, [0, 0, 1], atol=1e-12)
+        slope = jax.grad(lambda x, gamma=gamma: sigmoid_focal_loss(x, 0.5, gamma=gamma))(jnp.asarray(-np.inf))
+        assert slope == -0.5  # the loss is infinite, and its slope the limit
 
 
 def test_rows_without_a_softmax_are_nan():

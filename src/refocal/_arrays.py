@@ -124,9 +124,14 @@ def unwrap(array: ArrayT) -> ArrayT:
     return array
 
 
-def has_real_values(array: Array) -> bool:
-    """Return whether `unwrap` of a transformed array gives real values in main memory, neither traced nor fake."""
-    return array.device.type == "cpu" and not sys.modules["torch"]._C._len_torch_dispatch_stack()
+def can_steer(array: Array) -> bool:
+    """Return whether a Python loop can depend on `unwrap` of an array.
+
+    Inside a `torch.func` transformation, that needs values in main memory, neither traced nor fake.
+    """
+    if is_transformed(array):
+        return array.device.type == "cpu" and not sys.modules["torch"]._C._len_torch_dispatch_stack()
+    return not is_traced(array)
 
 
 def can_read_values(array: Array) -> bool:
@@ -153,6 +158,13 @@ def pick(array: ArrayT, index: Array, *, xp: Namespace) -> ArrayT:
     if is_torch(array):  # `take_along_dim` would fix the batch size of an exported program
         return array.gather(-1, index)
     return xp.take_along_axis(array, index, axis=-1)
+
+
+def replace_at(array: ArrayT, index: Array, value: float, *, xp: Namespace) -> ArrayT:
+    """Return a copy with `value` at `index` (..., 1) along the last axis."""
+    if is_torch(array):
+        return array.scatter(-1, index, value)
+    return xp.where(xp.arange(array.shape[-1], device=device(array)) == index, value, array)
 
 
 def widen(array: ArrayT, *, xp: Namespace) -> ArrayT:
@@ -199,11 +211,20 @@ def stop_gradient(array: ArrayT) -> ArrayT:
     return array
 
 
-def call_on_host(function: Callable[..., Any], result_like: Array, *arrays: Array) -> Any:
-    """Run a NumPy function on arrays inside a JAX transformation; the result has the shape of `result_like`."""
-    jax = sys.modules["jax"]
-    shape = jax.ShapeDtypeStruct(result_like.shape, result_like.dtype)
-    return jax.pure_callback(function, shape, *arrays, vmap_method="expand_dims")
+def where_any(mask: Array, compute: Callable[[], Any], otherwise: ArrayT, *, xp: Namespace) -> ArrayT:
+    """Return `xp.where(mask, compute(), otherwise)`, without computing if it can be known that the mask is empty."""
+
+    def choose() -> Any:
+        return xp.where(mask, compute(), otherwise)
+
+    if is_traced(mask):
+        return sys.modules["jax"].lax.cond(xp.any(mask), choose, lambda: otherwise)
+    return choose() if not can_steer(mask) or bool(xp.any(unwrap(mask))) else otherwise
+
+
+def loop_while(unfinished: Callable[[Any], Any], advance: Callable[[Any], Any], state: Any) -> Any:
+    """Advance a state inside a JAX transformation until it is finished; reverse mode cannot pass through the loop."""
+    return sys.modules["jax"].lax.while_loop(unfinished, advance, state)
 
 
 def map_row_blocks(function: Callable[[ArrayT], ArrayT], array: ArrayT) -> ArrayT:

@@ -120,6 +120,12 @@ def test_posteriors_are_the_maps():
     np.testing.assert_array_equal(several.posterior(SCORES), expected)
 
 
+def test_scores_may_be_lists_or_whole_numbers():
+    np.testing.assert_array_equal(BinaryFocal(gamma=2).posterior([0, 1]), BinaryFocal(gamma=2).posterior([0.0, 1.0]))
+    found = MulticlassFocal(gamma=2).posterior([[0, 1, 2]])
+    np.testing.assert_array_equal(found, MulticlassFocal(gamma=2).posterior([[0.0, 1.0, 2.0]]))
+
+
 def test_labels_and_weights_may_be_lists_floats_booleans_or_series():
     focal = BinaryFocal(gamma=2)
     expected = focal.starting_score(BINARY, sample_weight=WEIGHTS)
@@ -169,6 +175,10 @@ def test_an_absent_package_is_named_with_its_extra(package, monkeypatch):
         (
             lambda: BinaryFocal(gamma=2).loss([0, 1], [0.0, 1.0], sample_weight=[1.0, -1.0]),
             "sample_weight must be non-negative and finite, got -1.0 in row 1",
+        ),
+        (
+            lambda: BinaryFocal(gamma=2).loss([0, 1], [0.0, 1.0], sample_weight=[0.0, 0.0]),
+            "sample_weight must not be zero everywhere",
         ),
         (
             lambda: BinaryFocal(gamma=2).starting_score([0, 0]),

@@ -176,6 +176,13 @@ def test_line_follows_a_valley_with_a_bend(least_at, offset):
     assert len(evaluations) <= 80
 
 
+def test_rows_with_equal_log_odds_cannot_tell_gamma_from_temperature():
+    """Every (gamma, T) of a curve gives the class frequencies; the fit is one of them."""
+    logits = np.array([[-1000.0, 0.001]] * 3 + [[-999.999, 0.0]] * 2)
+    fitted = FocalTemperatureScaling().fit(logits, np.array([1, 1, 1, 0, 0]))
+    np.testing.assert_allclose(fitted.predict_proba(logits)[:, 1], 0.6, rtol=1e-4)
+
+
 def test_searches_count_evaluations_and_give_no_standard_errors():
     logits, labels = draw_focal(200, 3, gamma=1.0)
     tried = []

@@ -229,3 +229,14 @@ def test_ensemble_fits_temperature_and_weights_together():
     assert fitted.weights_[2] == pytest.approx(0.03, abs=0.015)
     apart = TemperatureScaling().fit(sharp[:2000], labels[:2000])
     assert mean_nll(fitted, sharp[2000:], labels[2000:]) < mean_nll(apart, sharp[2000:], labels[2000:])
+
+
+def test_a_penalty_too_weak_for_separable_data_is_named():
+    """The likelihood of few rows of many classes is almost flat far away from its start."""
+    rng = np.random.default_rng(1)
+    logits, labels = 10 * np.round(rng.standard_normal((5, 10))), rng.integers(0, 10, 5)
+    message = r"no optimum found in 500 iterations with penalty=1e-09: .*; use a larger penalty"
+    with pytest.raises(RuntimeError, match=message):
+        VectorScaling(penalty=1e-9).fit(logits, labels)
+    fits = [VectorScaling(penalty=1e-3).fit(logits, labels), TemperatureScaling().fit(logits, labels)]
+    assert mean_nll(fits[0], logits, labels) < mean_nll(fits[1], logits, labels)

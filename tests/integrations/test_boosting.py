@@ -150,6 +150,16 @@ def test_missing_values_are_a_group_of_their_own(package, train, focal):
     np.testing.assert_allclose(found, expected[:, 1] if found.ndim == 1 else expected, atol=0.02)
 
 
+def test_a_model_of_another_number_of_classes_is_rejected(package, train):
+    binary, several = losses(gamma=2)
+    for own, other in ((binary, several), (several, binary)):
+        data = draw(100, classes=classes_of(own), seed=0)
+        _, model = train(own, data.features, data.labels, rounds=2)
+        message = rf"model must predict raw scores of shape \(N,.*\) for {type(other).__name__}, got \(100,"
+        with pytest.raises(ValueError, match=message):
+            getattr(other, package).posterior(model, data.features)
+
+
 def test_every_probability_is_a_probability(package, train):
     """Raw scores are negative for rare classes: LightGBM#6389, catboost#2563."""
     focal = BinaryFocal(gamma=2, alpha=0.25)

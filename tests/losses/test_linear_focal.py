@@ -132,6 +132,20 @@ def test_a_target_that_the_bias_excludes(gamma: float) -> None:
     assert all(torch.isfinite(each.grad).all() for each in (hidden, head, bias))
 
 
+@pytest.mark.parametrize(("gamma", "smoothing"), [(0.0, 0.1), (0.5, 0.1), (1.0, 1.0), (2.0, 0.1)])
+@pytest.mark.parametrize("detached", [False, True])
+def test_smoothing_over_a_class_that_the_bias_excludes(gamma: float, smoothing: float, detached: bool) -> None:
+    """All losses are infinite, as those of the logits, and gradients are finite."""
+    inputs, target = draw(6, 5, 21, torch.float64)[:3], torch.arange(6)
+    with torch.no_grad():
+        inputs[2][4] = -torch.inf
+    criterion = LinearFocalLoss(gamma, label_smoothing=smoothing, detached=detached, reduction="sum")
+    loss = criterion(*inputs[:2], target, inputs[2])
+    expected = exact(criterion, inputs, target, torch.ones(()))
+    assert loss == torch.inf == expected[0]
+    assert_equals(list(torch.autograd.grad(loss, inputs)), expected[1:], 1e-12)
+
+
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter truncates to 16 bits instead of rounding")
 def test_incoming_gradients_keep_their_precision() -> None:
     hidden, head, _, target = draw(40, 6, 33, torch.bfloat16)

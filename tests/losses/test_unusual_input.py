@@ -217,6 +217,22 @@ def test_masked_classes_without_a_share_in_a_soft_target(gamma):
     assert slope[:, 3].abs().max() == 0
 
 
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, [0.0, 0.5, 1.0, 2.0, 3.0], L.FLSD53], ids=str)
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
+def test_smoothing_over_a_masked_class(gamma, smoothing):
+    """The loss is infinite, and its gradient the limit, which a score with p = 0 has already."""
+    results = []
+    for score in (-torch.inf, -1e4):
+        logits, indices, _ = batch(3)
+        logits[:, 3] = score
+        leaf = logits.requires_grad_()
+        loss = FocalLoss(gamma, label_smoothing=smoothing)(leaf, indices)
+        results.append((loss, torch.autograd.grad(loss, leaf)[0]))
+    (loss, slope), (_, limit) = results
+    assert loss == torch.inf
+    torch.testing.assert_close(slope, limit)
+
+
 def test_a_soft_target_that_is_nan_or_learned():
     logits, _, soft = batch(3)
     soft[0, 1] = math.nan

@@ -74,3 +74,18 @@ def test_saturated_gradients_are_finite():
     for gamma in (-0.5, 0.5, 2.0):
         hessian = jax.hessian(lambda x, gamma=gamma: refocal.posterior_from_logits(x, gamma=gamma)[:, 0].sum())(rows)
         assert np.isfinite(hessian).all()
+
+
+def test_the_search_stays_on_the_device():
+    """No call of Python while the compiled function runs, even under `vmap`."""
+    rows = jax.numpy.asarray(ROWS)
+    for name in ("minimizer", "minimizer_per_class", "proper", "sigmoid_minimizer"):
+        assert "callback" not in str(jax.make_jaxpr(jax.vmap(FUNCTIONS[name]))(rows))
+
+
+def test_a_row_without_a_minimizer_is_nan_inside_a_transformation():
+    probs = jax.nn.softmax(jax.numpy.asarray(ROWS))
+    expected = refocal.minimizer(probs, gamma=2.0)
+    found = jax.jit(lambda x: refocal.minimizer(x, gamma=2.0))(probs.at[1].set(np.nan))
+    assert np.isnan(found[1]).all()
+    np.testing.assert_allclose(found[jax.numpy.asarray([0, 2])], expected[jax.numpy.asarray([0, 2])], rtol=1e-12)

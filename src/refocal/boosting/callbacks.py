@@ -1,4 +1,4 @@
-"""The arguments that packages pass to callbacks, read in one form."""
+"""The arguments that LightGBM and XGBoost pass to objectives and metrics, read in one form."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class Batch(NamedTuple):
     def read(cls, first: Any, second: Any, sample_weight: Any) -> Batch:
         """Read the arguments of a callback, which come in two orders.
 
-        `train` passes scores and a data set, which has labels and weights. Scikit-learn's interface passes labels,
-        scores and, if there are any, weights.
+        Args:
+            first: Raw scores from `train`, labels from an estimator of the scikit-learn interface.
+            second: The data set from `train`, which has labels and weights; raw scores from an estimator.
+            sample_weight: Weights from an estimator, if there are any.
         """
         if hasattr(second, "get_label"):
             weight = second.get_weight()

@@ -56,15 +56,13 @@ class CatBoostFocal:
 
         Args:
             model: A `CatBoost` model or a `CatBoostClassifier`.
-            features: What its `predict` takes. A `Pool` with a baseline needs no `starting_score`.
+            features: What its `predict` takes, with two dimensions. A `Pool` with a baseline needs no `starting_score`.
             starting_score: The baseline of every row in training.
 
         Returns:
             p(y=1|x) of shape (N,) for `BinaryFocal`, p(y|x) of shape (N, K) for `MulticlassFocal`.
         """
-        return self._focal.posterior(
-            model.predict(features, prediction_type="RawFormulaVal") + np.asarray(starting_score)
-        )
+        return self._focal.posterior_of_model(model.predict(features, prediction_type="RawFormulaVal"), starting_score)
 
 
 class RangeObjective:

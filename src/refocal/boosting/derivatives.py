@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refocal.maps.focal import focal_partial_unchecked
-from refocal.maps.simplex import softplus
+from refocal.maps.simplex import log_p_and_q_from_odds
 
 _EXP_LIMIT = 700.0  # s is 1 to the last digit long before exp overflows
 
@@ -46,7 +46,7 @@ class TrueClass(NamedTuple):
     @classmethod
     def at(cls, log_odds_against: np.ndarray, *, gamma: float) -> TrueClass:
         """Compute the factors from log(q / p)."""
-        log_p, log_q = _log_p_and_q(log_odds_against)
+        log_p, log_q = log_p_and_q_from_odds(log_odds_against, xp=np)
         s = -log_p * np.exp(np.minimum(-log_odds_against, _EXP_LIMIT))
         bend = gamma * np.exp((gamma + 1) * log_q) * np.maximum(2 + log_p + (gamma - 1) * s, 0)
         return cls(np.exp(log_p), np.exp(log_q), np.exp(gamma * log_q) * (1 + gamma * s), bend)
@@ -99,11 +99,7 @@ def row_derivatives(scores: np.ndarray, label: int, *, gamma: float) -> Derivati
 
 
 def _losses(log_odds_against: np.ndarray, *, gamma: float) -> np.ndarray:
-    return focal_partial_unchecked(*_log_p_and_q(log_odds_against), gamma=gamma, xp=np)
-
-
-def _log_p_and_q(log_odds_against: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return -softplus(log_odds_against, xp=np), -softplus(-log_odds_against, xp=np)
+    return focal_partial_unchecked(*log_p_and_q_from_odds(log_odds_against, xp=np), gamma=gamma, xp=np)
 
 
 def _split(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

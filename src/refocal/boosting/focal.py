@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class AbstractFocal(ABC):
     """What `BinaryFocal` and `MulticlassFocal` share."""
 
     gamma: float
+    _shape: ClassVar[tuple[str, ...]]  # of the raw scores of a model
 
     @abstractmethod
     def sum_losses(self, labels: Any, scores: Any, *, sample_weight: Any = None) -> tuple[float, float]:
@@ -41,9 +42,21 @@ class AbstractFocal(ABC):
     def posterior(self, scores: Any) -> np.ndarray:
         """Recover class probabilities from raw scores."""
 
+    def posterior_of_model(self, scores: Any, starting_score: Any = 0.0) -> np.ndarray:
+        """Recover class probabilities from the raw scores that a model predicts for N rows."""
+        predicted = np.asarray(scores)
+        if predicted.ndim != len(self._shape):
+            expected = f"({', '.join(self._shape)}{',' * (len(self._shape) == 1)})"
+            msg = f"model must predict raw scores of shape {expected} for {type(self).__name__}, got {predicted.shape}"
+            raise ValueError(msg)
+        return self.posterior(predicted + np.asarray(starting_score))
+
     def loss(self, labels: Any, scores: Any, *, sample_weight: Any = None) -> float:
         """Compute the mean focal loss of raw scores, the value that the metrics for early stopping report."""
         total, weight = self.sum_losses(labels, scores, sample_weight=sample_weight)
+        if not weight:
+            msg = "sample_weight must not be zero everywhere"
+            raise ValueError(msg)
         return total / weight
 
     @property
@@ -85,6 +98,7 @@ class BinaryFocal(AbstractFocal):
 
     gamma: float
     alpha: float | None = None
+    _shape: ClassVar[tuple[str, ...]] = ("N",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", _check.scalar_gamma(self.gamma, least=0.0))
@@ -145,7 +159,7 @@ class BinaryFocal(AbstractFocal):
         Args:
             scores: Raw scores with the starting score added, any shape.
         """
-        return sigmoid_posterior(np.asarray(scores), gamma=self.gamma, alpha=self.alpha)
+        return sigmoid_posterior(_as_floats(scores), gamma=self.gamma, alpha=self.alpha)
 
     @property
     def catboost(self) -> CatBoostFocal:
@@ -189,6 +203,7 @@ class MulticlassFocal(AbstractFocal):
 
     gamma: float
     weight: Any = None
+    _shape: ClassVar[tuple[str, ...]] = ("N", "K")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", _check.scalar_gamma(self.gamma, least=0.0))
@@ -255,7 +270,7 @@ class MulticlassFocal(AbstractFocal):
         Args:
             scores: Raw scores with the starting scores added, shape (..., K).
         """
-        return posterior_from_logits(np.asarray(scores), gamma=self.gamma, weight=self.weight)
+        return posterior_from_logits(_as_floats(scores), gamma=self.gamma, weight=self.weight)
 
     @property
     def catboost(self) -> CatBoostFocal:
@@ -280,6 +295,12 @@ class MulticlassFocal(AbstractFocal):
             of_class = np.asarray(self.weight)[indices]
             weight = of_class if weight is None else weight * of_class
         return indices, rows, weight
+
+
+def _as_floats(scores: Any) -> np.ndarray:
+    """Scores as they are if they are floating-point numbers, else in float64."""
+    array = np.asarray(scores)
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 def _read_labels(labels: Any, classes: int | None) -> np.ndarray:

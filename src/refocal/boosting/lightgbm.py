@@ -42,10 +42,7 @@ class LightGBMFocal:
     def objective(self, first: Any, second: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Compute gradient and Hessian; give this method to `objective=` of an estimator or in `params` of `train`.
 
-        Args:
-            first: Raw scores for `train`, labels for an estimator.
-            second: The data set for `train`, raw scores for an estimator.
-            sample_weight: Weights for an estimator; `train` keeps them in the data set.
+        The two call it with different arguments; `Batch.read` names them.
         """
         gradient, hessian = Batch.read(first, second, sample_weight).differentiate(self._focal)
         if hessian.ndim == 2:
@@ -75,4 +72,4 @@ class LightGBMFocal:
         Returns:
             p(y=1|x) of shape (N,) for `BinaryFocal`, p(y|x) of shape (N, K) for `MulticlassFocal`.
         """
-        return self._focal.posterior(model.predict(features, raw_score=True) + np.asarray(starting_score))
+        return self._focal.posterior_of_model(model.predict(features, raw_score=True), starting_score)

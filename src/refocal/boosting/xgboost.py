@@ -56,10 +56,7 @@ class XGBoostFocal:
     def objective(self, first: Any, second: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Compute gradient and Hessian; give this method to `objective=` of an estimator or `obj=` of `train`.
 
-        Args:
-            first: Raw scores for `train`, labels for an estimator.
-            second: The data set for `train`, raw scores for an estimator.
-            sample_weight: Weights for an estimator; `train` keeps them in the data set.
+        The two call it with different arguments; `Batch.read` names them.
         """
         gradient, hessian = Batch.read(first, second, sample_weight).differentiate(self._focal)
         if hessian.ndim == 2:
@@ -92,8 +89,8 @@ class XGBoostFocal:
         """
         xgboost = require("xgboost", extra="boosting", user="refocal.boosting")
         if not isinstance(model, xgboost.Booster):
-            return self._focal.posterior(model.predict(features, output_margin=True))
+            return self._focal.posterior_of_model(model.predict(features, output_margin=True))
         data = features if isinstance(features, xgboost.DMatrix) else xgboost.DMatrix(features)
         best = model.attr("best_iteration")
         rounds = (0, 0) if best is None else (0, int(best) + 1)  # (0, 0) stands for all
-        return self._focal.posterior(model.predict(data, output_margin=True, iteration_range=rounds))
+        return self._focal.posterior_of_model(model.predict(data, output_margin=True, iteration_range=rounds))

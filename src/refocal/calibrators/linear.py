@@ -151,7 +151,8 @@ class VectorScaling(_LinearMap):
     Args:
         penalty: Strength of the pull toward the base, relative to the number of classes K. The fit adds half of
             penalty * K * (|w - 1|^2 + |c|^2 / 2) to the NLL of all n samples, where c is the change of the scores at
-            the mean of x. None to choose it by cross-validation from 64, 16, 4, 1 and 1/4.
+            the mean of x. None to choose it by cross-validation from 64, 16, 4, 1 and 1/4. A value far below these may
+            have no optimum within reach if the classes can be separated; `fit` then raises RuntimeError.
         cv: The number of folds for that choice and for the choice of the base, or a scikit-learn splitter. Of millions
             of scores, only the first folds are used.
         random_state: Seed that shuffles rows into folds if `cv` is a number.

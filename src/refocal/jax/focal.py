@@ -11,7 +11,13 @@ from refocal import _check
 from refocal._arrays import ClassWeights, PerClass
 from refocal.jax.inputs import read_gamma, read_softmax_examples, read_weight
 from refocal.maps.focal import focal_partial_unchecked
-from refocal.maps.simplex import log_p_and_q, log_p_and_q_of_labels, split_logits
+from refocal.maps.simplex import (
+    guard_impossible,
+    log_odds_against,
+    log_p_and_q,
+    log_p_and_q_from_odds,
+    split_logits,
+)
 
 
 def focal_loss(
@@ -65,7 +71,7 @@ def focal_loss(
 
 
 def _focal_loss_of_indices(rows: jax.Array, labels: jax.Array, gamma: Any, weights: jax.Array | None) -> jax.Array:
-    log_p, log_q = log_p_and_q_of_labels(rows, labels, xp=jnp)
+    log_p, log_q = log_p_and_q_from_odds(log_odds_against(rows, labels, xp=jnp), xp=jnp)
     if isinstance(gamma, jax.Array) and gamma.ndim:
         gamma = gamma[labels]
     losses = focal_partial_unchecked(log_p, log_q, gamma=gamma, xp=jnp)
@@ -77,5 +83,5 @@ def _focal_loss_of_distributions(
 ) -> jax.Array:
     log_p, log_q = log_p_and_q(split_logits(rows, temperature=1.0, xp=jnp), xp=jnp)
     target = target if weights is None else target * weights
-    log_p = jnp.where((target == 0) & (log_p == -jnp.inf), 0.0, log_p)  # 0 log 0 = 0, and its derivatives are 0
+    log_p, log_q = guard_impossible(log_p, log_q, target, xp=jnp)
     return jnp.sum(target * focal_partial_unchecked(log_p, log_q, gamma=gamma, xp=jnp), axis=-1)

@@ -20,8 +20,8 @@ def proper_focal_loss(
 ) -> jax.Array:
     """The proper part of focal loss of each example: softmax(logits) is trained to be p(y|x) itself.
 
-    It is the focal loss of the risk minimizer q that belongs to the posterior softmax(logits). Under a transformation
-    such as `jit`, the search for q runs on the host in NumPy (`jax.pure_callback`); its derivatives do not.
+    It is the focal loss of the risk minimizer q that belongs to the posterior softmax(logits). The search for q takes
+    about six Newton steps on all classes, so the loss costs more than focal loss; under `jit` it is one compiled loop.
 
     Args:
         logits: Scores (..., K). A class masked with -inf has probability 0.
@@ -31,7 +31,7 @@ def proper_focal_loss(
         where: Mask (...) of the examples that count, as in `focal_loss`.
 
     Returns:
-        Losses (...). Their gradient comes from the implicit function theorem.
+        Losses (...), NaN in the cases that `focal_loss` names. Their gradient comes from the implicit function theorem.
 
     Example:
         >>> round(proper_focal_loss(jnp.array([[2.1972, 0.0]]), jnp.array([0]), gamma=1.0).item(), 4)

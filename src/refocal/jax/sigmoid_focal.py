@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from refocal._arrays import PerClass
 from refocal.jax.inputs import read_alpha, read_gamma, read_sigmoid_examples
 from refocal.maps.focal import focal_partial_unchecked
-from refocal.maps.simplex import softplus
+from refocal.maps.simplex import guard_impossible, softplus
 
 
 def sigmoid_focal_loss(
@@ -49,8 +49,9 @@ def sigmoid_focal_loss(
     exponent, balance = read_gamma(gamma, scores), read_alpha(alpha, scores)
     log_p, log_q = -softplus(-scores, xp=jnp), -softplus(scores, xp=jnp)
     of_positive, of_negative = (t, 1 - t) if balance is None else (balance * t, (1 - balance) * (1 - t))
-    losses = 0.0
-    for share, log_true, log_false in ((of_positive, log_p, log_q), (of_negative, log_q, log_p)):
-        possible = jnp.where((share == 0) & (log_true == -jnp.inf), 0.0, log_true)  # 0 log 0 = 0
-        losses = losses + share * focal_partial_unchecked(possible, log_false, gamma=exponent, xp=jnp)
-    return examples.finish(losses)
+
+    def loss_of(share: jax.Array, log_true: jax.Array, log_false: jax.Array) -> jax.Array:
+        log_true, log_false = guard_impossible(log_true, log_false, share, xp=jnp)
+        return share * focal_partial_unchecked(log_true, log_false, gamma=exponent, xp=jnp)
+
+    return examples.finish(loss_of(of_positive, log_p, log_q) + loss_of(of_negative, log_q, log_p))

@@ -17,7 +17,14 @@ from refocal.losses.policies import GammaPolicy
 from refocal.losses.rows import Rows, at_least_float32, gather_target, weigh
 from refocal.losses.settings import Settings
 from refocal.maps.focal import focal_partial_unchecked
-from refocal.maps.simplex import log_p_and_q, softplus, split_logits
+from refocal.maps.simplex import (
+    guard_impossible,
+    log_odds_against,
+    log_p_and_q,
+    log_p_and_q_from_odds,
+    softplus,
+    split_logits,
+)
 
 
 def focal_rows(rows: Rows, settings: Settings) -> Tensor:
@@ -33,8 +40,7 @@ def focal_rows(rows: Rows, settings: Settings) -> Tensor:
     target, counted = soft_target(rows, settings, dtype=logits.dtype)
     target = target if weight is None else target * weight
     log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=xp), xp=xp)
-    # 0 log 0 = 0, and its derivatives are 0.
-    log_p = torch.where((target == 0) & (log_p == -torch.inf), 0, log_p)
+    log_p, log_q = guard_impossible(log_p, log_q, target, xp=xp)
     gamma = constant(settings.gamma, like=logits, xp=xp) if isinstance(settings.gamma, tuple) else settings.gamma
     losses = (target * _focal_partial(log_p, log_q, gamma, detached=settings.detached)).sum(dim=1)
     return losses if counted is None else torch.where(counted, losses, 0)
@@ -97,20 +103,10 @@ def soft_target(rows: Rows, settings: Settings, *, dtype: torch.dtype) -> tuple[
 
 def _target_log_p_and_q(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """log p and log(1 - p) of each row's class, the mask of rows that count, and indices that are safe to use."""
-    score, keep, safe = gather_target(logits, target, ignore_index)
-    others = logits.scatter(1, safe[:, None], -torch.inf)
-    # torch.logsumexp is avoided: its slope is NaN if all others are masked with -inf.
-    shift = others.amax(dim=1, keepdim=True).detach()
-    mass = torch.exp(others - torch.where(shift == -torch.inf, 0, shift)).sum(dim=1)
-    none = mass == 0
-    # Scores are subtracted first. The logarithm keeps its precision when it is added to their difference.
-    log_odds_against = torch.log(torch.where(none, 1, mass)) + (shift[:, 0] - score)
-    log_odds_against = torch.where(none, -torch.inf - score, log_odds_against)
-    log_odds_against = torch.where(score == torch.inf, torch.nan, log_odds_against)  # as the softmax of such a row
-    log_odds_against = torch.where(keep, log_odds_against, 0)  # a row that does not count may be masked at its index
-    log_p, log_q = -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp)
-    # p log p = 0 at p = 0, and its derivatives are 0.
-    return log_p, torch.where(log_p == -torch.inf, 0, log_q), keep, safe
+    _, keep, safe = gather_target(logits, target, ignore_index)
+    # a row that does not count may be masked at its index
+    against = torch.where(keep, log_odds_against(logits, safe, xp=xp), 0)
+    return *log_p_and_q_from_odds(against, xp=xp), keep, safe
 
 
 def _focal_partial(log_p: Tensor, log_q: Tensor, gamma: Any, *, detached: bool) -> Tensor:

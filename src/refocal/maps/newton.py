@@ -17,21 +17,20 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from refocal._arrays import (
     Array,
     ArrayT,
     Namespace,
     bounded_exp,
-    call_on_host,
+    can_steer,
     device,
-    has_real_values,
     is_traced,
     is_transformed,
+    loop_while,
     namespace,
     stop_gradient,
     unwrap,
+    where_any,
 )
 from refocal.maps.focal import focus_of_top
 from refocal.maps.posterior import MapSettings
@@ -62,8 +61,12 @@ class _Problem(NamedTuple):
 
 
 def search(posterior: Array, settings: MapSettings, *, in_logs: bool) -> Array:
-    """Find the minimizer for rows of constants; return the unknowns of the equations, packed in one array."""
-    return _search(_pose(posterior, settings, in_logs=in_logs, xp=namespace(posterior)))
+    """Find the minimizer for rows of constants; return the unknowns of the equations, packed in one array.
+
+    Inside a transformation of JAX, where no error can be raised, a row that did not converge is NaN.
+    """
+    problem = _pose(posterior, settings, in_logs=in_logs, xp=namespace(posterior))
+    return _search_traced(problem) if is_traced(posterior) else _search(problem)
 
 
 def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp: Namespace) -> Solution:
@@ -71,15 +74,7 @@ def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp:
     problem = _pose(posterior, settings, in_logs=in_logs, xp=xp)
     if math.prod(posterior.shape) == 0:
         return Solution(posterior, posterior, posterior)
-    constants = stop_gradient(posterior)
-    if is_traced(posterior):
-
-        def on_host(values: Any) -> Any:
-            return search(np.asarray(values), settings, in_logs=in_logs)
-
-        packed = stop_gradient(call_on_host(on_host, posterior, constants))
-    else:
-        packed = search(constants, settings, in_logs=in_logs)
+    packed = search(stop_gradient(posterior), settings, in_logs=in_logs)
     top = xp.sum(xp.where(problem.is_top, packed, 0.0), axis=-1, keepdims=True)
     rest = xp.where(problem.is_free, packed, -1.0)
     for _ in range(2):
@@ -208,6 +203,72 @@ def _log_h_of_top(problem: _Problem, top: Array) -> tuple[Array, Array]:
     return log_h_of_top(top, problem.settings._replace(gamma=gamma, gamma_plus_one=gamma_plus_one), xp=problem.xp)
 
 
+class _Iterate(NamedTuple):
+    """Where the search stands: its unknowns, bounds of the log-odds, and the length of its last step."""
+
+    top: Array  # (..., 1) log-odds of the top class
+    of_top: tuple[Array, Array]  # (..., 1) log h of the top class and its slope
+    rest: Array  # (..., K) u of the other classes
+    low: Array  # (..., 1)
+    high: Array  # (..., 1)
+    stride: Array  # (..., 1)
+
+    @classmethod
+    def first(cls, problem: _Problem) -> _Iterate:
+        top, low, high = _start_top(problem)
+        of_top = _log_h_of_top(problem, top)
+        rest = _start_rest(problem, of_top[0])
+        return cls(top, of_top, rest, low, high, problem.xp.full_like(top, problem.xp.inf))
+
+    def pack(self, problem: _Problem) -> Array:
+        packed: Array = problem.xp.where(problem.is_top, self.top, self.rest)
+        return packed
+
+
+class _Proposal(NamedTuple):
+    """The Newton step from an iterate, and how far its rows are from the solution."""
+
+    step: _NewtonStep
+    off: Array  # (..., 1) the largest residual of a row, less its rounding error
+    converged: Array  # (..., 1)
+
+
+def _propose(problem: _Problem, now: _Iterate) -> _Proposal:
+    xp = problem.xp
+    tolerance, rounding_unit = xp.finfo(now.rest.dtype).eps ** 0.5, 4 * xp.finfo(now.rest.dtype).eps
+    step = _newton_step(problem, now.top, now.rest, now.of_top)
+    # Residuals are differences of numbers that can be large; no step removes their rounding error. A class held near
+    # q = 1 counts as solved, because the sum exceeds 1 in any case.
+    rounding = rounding_unit * (xp.abs(problem.log_target) + xp.abs(step.log_h_top))
+    off = xp.where((now.rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual) - rounding)
+    off = xp.max(off, axis=-1, keepdims=True)
+    converged = (off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(now.top)))
+    return _Proposal(step, off, converged)
+
+
+def _move(problem: _Problem, now: _Iterate, proposal: _Proposal) -> _Iterate:
+    """Take the step, or halve the interval."""
+    xp = problem.xp
+    step, off, _ = proposal
+    certain = off < 0.1 * xp.abs(step.violation)  # the residuals cannot flip the sign of c
+    low = xp.where(certain & (step.violation < 0), xp.maximum(now.low, now.top), now.low)
+    high = xp.where(certain & (step.violation > 0), xp.minimum(now.high, now.top), now.high)
+    settled = off < 0.5
+    proposed = now.top + step.top
+    outside = (proposed < low) | (proposed > high)
+    slow = xp.abs(step.top) > 0.5 * now.stride  # if Newton steps do not shrink, halve the interval
+    proposed = xp.where((outside | slow) & (xp.abs(step.top) > 1e-3), (low + high) / 2, proposed)
+    top = xp.where(settled, proposed, now.top)
+    stride = xp.where(settled, xp.abs(top - now.top), now.stride)
+    of_top = _log_h_of_top(problem, top)
+    change = of_top[0] - step.log_h_top
+    rest = xp.minimum(now.rest + (step.residual + change) / step.slope, xp.full_like(now.rest, _LARGEST_U))
+    # the equations are linear only locally: after a long step, restart the other classes
+    is_long = xp.abs(change) > 1
+    rest = where_any(is_long, lambda: _start_rest(problem, of_top[0]), rest, xp=xp)
+    return _Iterate(top, of_top, rest, low, high, stride)
+
+
 def _search(problem: _Problem) -> Array:
     """Solve for the log-odds of the top class and u of the others, packed in one array, for rows of constants.
 
@@ -216,50 +277,43 @@ def _search(problem: _Problem) -> Array:
     """
     xp = problem.xp
     transformed = is_transformed(problem.log_target)
-    steered = not transformed or has_real_values(problem.log_target)
-    top, low, high = _start_top(problem)
-    of_top = _log_h_of_top(problem, top)
-    rest = _start_rest(problem, of_top[0])
-    stride = xp.full_like(top, xp.inf)
-    tolerance, rounding_unit = xp.finfo(rest.dtype).eps ** 0.5, 4 * xp.finfo(rest.dtype).eps
+    now = _Iterate.first(problem)
     for _ in range(_MAX_EVALUATIONS):
-        step = _newton_step(problem, top, rest, of_top)
-        # Residuals are differences of numbers that can be large; no step removes their rounding error. A class held
-        # near q = 1 counts as solved, because the sum exceeds 1 in any case.
-        rounding = rounding_unit * (xp.abs(problem.log_target) + xp.abs(step.log_h_top))
-        off = xp.where((rest >= _LARGEST_U) & (step.residual > 0), 0.0, xp.abs(step.residual) - rounding)
-        off = xp.max(off, axis=-1, keepdims=True)
-        converged = (off < tolerance) & (xp.abs(step.top) < tolerance * (1 + xp.abs(top)))
-        if steered and bool(xp.all(unwrap(converged))):
-            return xp.where(problem.is_top, top, rest)
-        certain = off < 0.1 * xp.abs(step.violation)  # the residuals cannot flip the sign of c
-        low = xp.where(certain & (step.violation < 0), xp.maximum(low, top), low)
-        high = xp.where(certain & (step.violation > 0), xp.minimum(high, top), high)
-        settled = off < 0.5
-        proposal = top + step.top
-        outside = (proposal < low) | (proposal > high)
-        slow = xp.abs(step.top) > 0.5 * stride  # if Newton steps do not shrink, halve the interval
-        proposal = xp.where((outside | slow) & (xp.abs(step.top) > 1e-3), (low + high) / 2, proposal)
-        new_top = xp.where(settled, proposal, top)
-        stride = xp.where(settled, xp.abs(new_top - top), stride)
-        of_top = _log_h_of_top(problem, new_top)
-        change = of_top[0] - step.log_h_top
-        rest = xp.minimum(rest + (step.residual + change) / step.slope, xp.full_like(rest, _LARGEST_U))
-        # the equations are linear only locally: after a long step, restart the other classes
-        is_long = xp.abs(change) > 1
-        if not steered or bool(xp.any(unwrap(is_long))):
-            rest = xp.where(is_long, _start_rest(problem, of_top[0]), rest)
-        top = new_top
+        proposal = _propose(problem, now)
+        if can_steer(proposal.converged) and bool(xp.all(unwrap(proposal.converged))):
+            return now.pack(problem)
+        now = _move(problem, now, proposal)
     if transformed:
-        return xp.where(problem.is_top, top, rest)
-    if not bool(xp.all(xp.isfinite(step.top))):
+        return now.pack(problem)
+    step = proposal.step.top
+    if not bool(xp.all(xp.isfinite(step))):
         msg = "the focal minimizer does not exist: the posterior contains NaN or infinite values"
         raise RuntimeError(msg)
     msg = (
         f"the focal minimizer did not converge after {_MAX_EVALUATIONS} evaluations "
-        f"(last step {float(xp.max(xp.abs(step.top))):.1e}); use a smaller gamma or float64"
+        f"(last step {float(xp.max(xp.abs(step))):.1e}); use a smaller gamma or float64"
     )
     raise RuntimeError(msg)
+
+
+def _search_traced(problem: _Problem) -> Array:
+    """Do what `_search` does as one loop of JAX, on the device."""
+    xp = problem.xp
+
+    def is_unfinished(state: tuple[Any, _Iterate, _Proposal]) -> Any:
+        evaluations, _, proposal = state
+        done = proposal.converged | ~xp.isfinite(proposal.step.top)
+        return (evaluations < _MAX_EVALUATIONS) & ~xp.all(done)
+
+    def advance(state: tuple[Any, _Iterate, _Proposal]) -> tuple[Any, _Iterate, _Proposal]:
+        evaluations, now, proposal = state
+        moved = _move(problem, now, proposal)
+        return evaluations + 1, moved, _propose(problem, moved)
+
+    first = _Iterate.first(problem)
+    _, last, proposal = loop_while(is_unfinished, advance, (1, first, _propose(problem, first)))
+    packed: Array = xp.where(proposal.converged, last.pack(problem), xp.nan)
+    return packed
 
 
 def _start_top(problem: _Problem) -> tuple[Array, Array, Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from refocal._arrays import Array, ArrayT, Namespace, device, pick, stop_gradient
+from refocal._arrays import Array, ArrayT, Namespace, device, pick, replace_at, stop_gradient
 
 
 class TopSplit(NamedTuple):
@@ -83,26 +83,39 @@ def log_p_and_q(split: TopSplit, *, xp: Namespace) -> tuple[Any, Any]:
     return log_p, log_q
 
 
-def log_p_and_q_of_labels(logits: Array, labels: Array, *, xp: Namespace) -> tuple[Any, Any]:
-    """Compute log p and log(1 - p) of the class `labels` (...) of each row of softmax(logits), in one pass.
+def log_odds_against(logits: Array, labels: Array, *, xp: Namespace) -> Any:
+    """Compute log((1 - p) / p) of the class `labels` (...) of each row of softmax(logits), in one pass.
 
-    The labels must be within the classes. A row needs one other class above -inf, or a finite score of its label.
+    The labels must be within the classes. As the softmax, it is NaN if the label's score is inf or all scores are -inf.
     """
     index = xp.expand_dims(labels, axis=-1)
-    is_label = xp.arange(logits.shape[-1], device=device(logits)) == index
     picked: Any = pick(logits, index, xp=xp)
     score = picked[..., 0]
-    others = xp.where(is_label, -xp.inf, logits)
+    others = replace_at(logits, index, -xp.inf, xp=xp)
+    # not logsumexp: in PyTorch its slope is NaN if all others are masked with -inf
     shift = stop_gradient(xp.max(others, axis=-1))
     is_alone = shift == -xp.inf
     shift = xp.where(is_alone, 0.0, shift)
     mass = xp.sum(xp.exp(others - shift[..., None]), axis=-1)
     # Scores are subtracted first. The logarithm keeps its precision when it is added to their difference.
-    log_odds_against = xp.log(xp.where(is_alone, 1.0, mass)) + (shift - score)
-    log_odds_against = xp.where(is_alone, -xp.inf, log_odds_against)
-    log_p, log_q = -softplus(log_odds_against, xp=xp), -softplus(-log_odds_against, xp=xp)
-    # p log p = 0 at p = 0, and its derivatives are 0
-    return log_p, xp.where(log_p == -xp.inf, 0.0, log_q)
+    result = xp.log(xp.where(is_alone, 1.0, mass)) + (shift - score)
+    result = xp.where(is_alone, -xp.inf - score, result)
+    return result + xp.where(score == xp.inf, xp.nan, xp.zeros_like(score))  # a sum, so that derivatives are NaN too
+
+
+def log_p_and_q_from_odds(against: ArrayT, *, xp: Namespace) -> tuple[ArrayT, ArrayT]:
+    """Compute log p and log(1 - p) from the log-odds against a class, for formulas in which p log p = 0 at p = 0."""
+    log_p, log_q = -softplus(against, xp=xp), -softplus(-against, xp=xp)
+    return log_p, xp.where(log_p == -xp.inf, 0.0, log_q)  # there, derivatives are 0
+
+
+def guard_impossible(log_p: ArrayT, log_q: ArrayT, share: Array, *, xp: Namespace) -> tuple[ArrayT, ArrayT]:
+    """Make log p and log(1 - p) safe for a sum of `share` times functions of them, if some p is 0.
+
+    A share of 0 counts as 0 log 0 = 0. With a positive share, log p stays -inf, and derivatives of p log p are 0.
+    """
+    impossible = log_p == -xp.inf
+    return xp.where(impossible & (share == 0), 0.0, log_p), xp.where(impossible, 0.0, log_q)
 
 
 def log_or_minus_inf(x: ArrayT, *, xp: Namespace) -> ArrayT:

@@ -261,7 +261,7 @@ class Report:
         `calibrator.json`. In Weights & Biases they are an artifact, and the page is also among the charts.
 
         Args:
-            run: The module `mlflow` for its active run, an MLflow run or client, or a `wandb.Run`.
+            run: The module `mlflow` or `wandb` for its active run, an MLflow run or client, or a `wandb.Run`.
             run_id: The MLflow run, if `run` is a client or the module.
             step: The step of training at which the report was made.
         """

@@ -1,7 +1,7 @@
 """A report in an experiment tracker: numbers as metrics, the page, the record and the calibrator as files.
 
-Neither MLflow nor Weights & Biases is imported: a run, client or module of theirs is recognized by its package, which
-is then loaded already.
+Neither MLflow nor Weights & Biases is imported. A run, client or module is recognized by its package, which the caller
+has already loaded.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from refocal.report.multilabel_record import MultilabelReport
     from refocal.report.record import Method, Report
 
-FOLDER = "refocal"  # of metrics, tags and files
+FOLDER = "refocal"  # for metrics, tags and files
 _PAGE, _RECORD, _CALIBRATOR = "report.html", "report.json", "calibrator.json"
-_MOST_METRICS = 1000  # that one request to MLflow may hold
+_MOST_METRICS = 1000  # in one request to MLflow
 
 
 def log_report(report: Report | MultilabelReport, run: Any, *, run_id: str | None, step: int | None) -> None:
@@ -33,13 +33,10 @@ def log_report(report: Report | MultilabelReport, run: Any, *, run_id: str | Non
     if package == "mlflow":
         client, own_id = _find_mlflow_run(run, run_id)
         _log_to_mlflow(report, client, own_id, step=step or 0)
-    elif package == "wandb" and hasattr(run, "log_artifact"):
-        if run_id is not None:
-            msg = f"run_id must be None for a run of Weights & Biases, which has its own, got {run_id!r}"
-            raise ValueError(msg)
-        _log_to_wandb(report, run, step=step)
+    elif package == "wandb" and hasattr(run, "log") and hasattr(run, "log_artifact"):
+        _log_to_wandb(report, _find_wandb_run(run, run_id), step=step)
     else:
-        msg = f"run must be the module mlflow, an MLflow run or client, or a wandb.Run, got {_describe(run)}"
+        msg = f"run must be the module mlflow or wandb, an MLflow run or client, or a wandb.Run, got {_describe(run)}"
         raise TypeError(msg)
 
 
@@ -75,7 +72,7 @@ def _summarize(methods: Sequence[Method]) -> Iterator[tuple[str, float]]:
 
 
 def _list_tags(report: Report | MultilabelReport) -> dict[str, str]:
-    """What is known in words: the recommended method of a single-label report, and the verdict."""
+    """The text of a report: its verdict and, for a single-label report, the recommended method."""
     words = {} if report.verdict is None else {"regime": report.verdict.regime, "verdict": report.verdict.sentences[0]}
     chosen = getattr(report, "chosen", None)
     if chosen is not None:
@@ -122,6 +119,19 @@ def _find_mlflow_run(run: Any, run_id: str | None) -> tuple[Any, str]:
         msg = f"run_id must be that of the run, {own_id!r}, or None, got {run_id!r}"
         raise ValueError(msg)
     return mlflow.MlflowClient(), own_id
+
+
+def _find_wandb_run(run: Any, run_id: str | None) -> Any:
+    """The run to log to: the active one if the module is given."""
+    if run_id is not None:
+        msg = f"run_id must be None for a run of Weights & Biases, which has its own, got {run_id!r}"
+        raise ValueError(msg)
+    if not isinstance(run, ModuleType):
+        return run
+    if run.run is None:
+        msg = "wandb has no active run: call wandb.init() first"
+        raise ValueError(msg)
+    return run.run
 
 
 def _log_to_mlflow(report: Report | MultilabelReport, client: Any, run_id: str, *, step: int) -> None:

@@ -89,5 +89,5 @@ def test_effective_parameters_lie_between_none_and_all():
 def test_a_fit_that_does_not_end_says_so(monkeypatch):
     x, labels, share = draw()
     monkeypatch.setattr(structured, "_MAX_ITERATIONS", 1)
-    with pytest.raises(RuntimeError, match="no optimum found in 1 iterations: the gradient is still"):
+    with pytest.raises(RuntimeError, match=r"no optimum found in 1 iterations with penalty=.*: the gradient is still"):
         Structured.prepare(x, labels, share, 80, matrix=True).fit(1e-3, tolerance=1e-6)

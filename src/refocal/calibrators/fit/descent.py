@@ -157,7 +157,7 @@ def minimize_in_trust_region(
         low: Lower bounds (d,).
         high: Upper bounds (d,).
         last_step: The search ends after a Newton step of this size; the error is about its square. It ends earlier if
-            the change of the Hessian predicts an error as small.
+            the change of the Hessian predicts an error as small, or if the step would gain less than rounding.
         sharpen: Whether the last evaluations must be exact.
     """
     x, exact = start, False
@@ -174,7 +174,10 @@ def minimize_in_trust_region(
             step, at_end, error = _bent_step(step, at.gradient, hessian, before, free=free, radius=radius)
         step = np.clip(x + step, low, high) - x
         size = float(np.linalg.norm(step))
-        if size < 0.9 * radius and (size < last_step or error < 10 * last_step**2) and (exact or not sharpen):
+        expected = -float(at.gradient @ step + step @ hessian @ step / 2)
+        # in a flat valley, where the parameters cannot be told apart, steps need not become short
+        near_enough = size < last_step or error < 10 * last_step**2 or (exact and expected < 1e-13 * abs(at.value))
+        if size < 0.9 * radius and near_enough and (exact or not sharpen):
             x = x + step
             return Minimum(x, at.value, at_end, bool(np.any((x <= low) | (x >= high))), evaluation)
         near = size < min(_COARSE_STEP, 0.9 * radius)
@@ -182,7 +185,6 @@ def minimize_in_trust_region(
             exact, at, evaluation = True, function(x, True, False), evaluation + 1
             continue
         there, evaluation = function(x + step, exact or near, not near), evaluation + 1
-        expected = -float(at.gradient @ step + step @ hessian @ step / 2)
         # The first exact value cannot be compared with the one before. It need not be: the step was short.
         rounding = math.inf if near and not exact else (1e-13 if exact else 1e-6) * abs(at.value)
         exact = exact or near

@@ -116,6 +116,9 @@ class Structured(NamedTuple):
             penalty: Strength of the penalty, relative to K / n.
             start: A solution to start from, such as that for a neighboring penalty; None for no correction.
             tolerance: How much the NLL, summed over the samples, may exceed its minimum.
+
+        Raises:
+            RuntimeError: If no optimum was found, as on separable data with a penalty far below those of a search.
         """
         classes, count = self.axes.shape
         sizes = (classes, classes * count, classes)
@@ -153,7 +156,10 @@ class Structured(NamedTuple):
         )
         steepest = float(np.max(np.abs(end.gradient)))
         if not (end.done or steepest < _LARGEST_GRADIENT):
-            msg = f"no optimum found in {end.iterations} iterations: the gradient is still {steepest:.1e}"
+            msg = (
+                f"no optimum found in {end.iterations} iterations with penalty={penalty:g}: the gradient is still "
+                f"{steepest:.1e}; use a larger penalty"
+            )
             raise RuntimeError(msg)
         pairs = [(step, change - strengths * step) for step, change in end.pairs]
         return Solution(unpack(end.x), start.diagonal, pairs)

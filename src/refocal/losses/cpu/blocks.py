@@ -109,7 +109,8 @@ def smoothed_block(logits: Tensor, target: Tensor, settings: Settings, *, out: T
     share = smoothing / logits.shape[1]
 
     def add_up(values: Tensor) -> Tensor:
-        return values.sum(dim=1, keepdim=True).mul_(share).add_(values.gather(1, target), alpha=1 - smoothing)
+        total = values.sum(dim=1, keepdim=True).mul_(share)
+        return total if smoothing == 1 else total.add_(values.gather(1, target), alpha=1 - smoothing)
 
     def mix(values: Tensor) -> Tensor:
         at_target = values.gather(1, target).mul_(1 - smoothing)
@@ -185,6 +186,7 @@ def _soft_block(
     reduced = _reduced_power(p, q, gamma, top)
     factor = reduced * q
     losses = factor * log_p
+    log_p.clamp_(min=torch.finfo(log_p.dtype).min)  # 0 log 0 = 0
     pull = factor if detached else _subtract_product(q, p, log_p, gamma).mul_(reduced)
     if weight is not None:
         losses, pull = losses * weight, pull * weight
