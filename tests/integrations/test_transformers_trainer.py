@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
+import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +38,14 @@ from refocal.losses import (
 
 TASKS = ["sequence", "token", "llama"]
 WITHOUT_LOGITS = ["llama", "gpt2", "gemma2"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_collections():
+    """Trainer collects garbage when it starts; without the modules of large packages, that takes no time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def loss_for(kind, criterion):
@@ -267,6 +279,26 @@ def test_the_posterior_without_logits_is_that_of_the_logits():
         probs = TrainerLoss(criterion, shift_labels=True).posterior(model(batch["input_ids"]).logits)
     found = linear.posterior(hidden, model.lm_head.weight, top=3)
     torch.testing.assert_close(found.probs, probs.topk(3).values)
+
+
+def test_two_processes_train_as_one(tmp_path, launch):
+    """Each process has half of every batch, with another number of labels."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    surroundings = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    command = [sys.executable, str(Path(__file__).with_name("parallel_training.py")), str(tmp_path)]
+    processes = [
+        launch(command, env={**surroundings, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True)
+        for rank in "01"
+    ]
+    for process in processes:
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+    loss = TrainerLoss(FocalLoss(gamma=2), shift_labels=True)
+    _, expected = train(make_model("llama"), tmp_path, "llama", batch=4, accumulate=2, compute_loss_func=loss)
+    for door in ("logits", "hidden states"):
+        assert_same_weights(torch.load(tmp_path / door), expected, rtol=1e-4, atol=1e-6)
 
 
 # the metrics
