@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import math
 import os
 import socket
@@ -230,6 +231,16 @@ def test_in_training_there_are_no_logits():
     model.eval()
     logits = model(**batch).logits
     torch.testing.assert_close(logits, make_model("llama")(**batch).logits)
+    assert model(**batch, skip_logits=True).logits is None
+    assert model.train()(**batch, skip_logits=False).logits.shape == logits.shape
+
+
+def test_a_head_may_have_a_bias():
+    model, batch = make_model("llama"), collate(make_examples("llama"))
+    model.lm_head = torch.nn.Linear(model.config.hidden_size, VOCABULARY)
+    expected = model(**batch).loss
+    train_without_logits(model, FocalLoss(gamma=0))
+    torch.testing.assert_close(model(**batch).loss, expected)
 
 
 def test_shifted_labels_are_taken_as_they_are():
@@ -247,6 +258,7 @@ def test_the_model_stays_what_it_was_otherwise(tmp_path):
     train_without_logits(model, loss)
     assert model.transformer.drop.training
     assert not model.transformer.training
+    assert inspect.signature(model.forward) == inspect.signature(plain.forward)  # Trainer drops other columns
     # without labels, in generation, saved and loaded
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     torch.testing.assert_close(model(**inputs).logits, plain(**inputs).logits)

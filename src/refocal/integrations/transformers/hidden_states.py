@@ -32,8 +32,8 @@ def train_without_logits(
 
     Call it before you make a Trainer, without `compute_loss_func`. The model's `forward` is replaced, on this object
     only: given labels, it returns the focal loss, divided as `TrainerLoss` does, and in training `logits=None`. In
-    evaluation it also returns the logits, which `compute_metrics` needs. Without labels, as in generation, and after
-    saving and loading, it is the model that it was.
+    evaluation it also returns the logits, which `compute_metrics` needs; `skip_logits=` overrides this. Without labels,
+    as in generation, and after saving and loading, it is the model that it was.
 
     The final soft cap of models such as Gemma 2 is read from their configuration. A model whose logits are otherwise
     not the product of hidden states and head is rejected; to find out, it is run on two tokens.
@@ -85,6 +85,7 @@ def train_without_logits(
         labels, shifted = inputs.pop("labels", None), inputs.pop("shift_labels", None)
         if labels is None and shifted is None:
             return own_forward(self, input_ids=input_ids, **inputs)
+        skip_logits = inputs.pop("skip_logits", self.training)
         num_items_in_batch = inputs.pop("num_items_in_batch", None)
         hidden, outputs = _run_body(self, input_ids=input_ids, **inputs)
         # The last position predicts no label. Its row is ignored, because cutting it off would copy the others.
@@ -93,7 +94,7 @@ def train_without_logits(
         total = linear.to(hidden.device)(hidden, head.weight, target, head.bias)
         return CausalLMOutputWithPast(
             loss=divide(total, target, num_items_in_batch),
-            logits=None if self.training else _compute_logits(head, hidden, softcap),
+            logits=None if skip_logits else _compute_logits(head, hidden, softcap),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
