@@ -505,12 +505,10 @@ def test_other_models_and_losses_are_rejected_without_logits():
         train_without_logits(make_model("llama"), BrierLoss())
     with pytest.raises(ValueError, match="criterion must have ignore_index=-100"):
         train_without_logits(make_model("llama"), FocalLoss(gamma=2, ignore_index=0))
-    with pytest.raises(TypeError, match="must have a linear head, without an adapter on it, got NoneType"):
-        train_without_logits(make_model("token"), FocalLoss(gamma=2))
-    with pytest.raises(TypeError, match=r"model must be a causal language model .* got LlamaModel"):
-        train_without_logits(make_model("llama").model, FocalLoss(gamma=2))
-    with pytest.raises(TypeError, match=r"model must be a causal language model .* got Linear"):
-        train_without_logits(torch.nn.Linear(2, 2), FocalLoss(gamma=2))
+    others = [make_model("token"), make_model("masked"), make_model("t5"), make_model("llama").model]
+    for model in (*others, torch.nn.Linear(2, 2)):
+        with pytest.raises(TypeError, match=rf"model must be a causal language model .* got {type(model).__name__}"):
+            train_without_logits(model, FocalLoss(gamma=2))
     model = make_model("llama")
     model.lm_head = torch.nn.Sequential(model.lm_head)
     with pytest.raises(TypeError, match="must have a linear head, without an adapter on it, got Sequential"):
@@ -526,10 +524,14 @@ def test_an_adapter_on_the_head_is_noticed_later():
 
 
 def test_a_gamma_per_sample_needs_logits():
-    model, batch = make_model("llama"), collate(make_examples("llama"))
-    train_without_logits(model, FocalLoss(FLSD53))
-    with pytest.raises(TypeError, match=r"gamma must be a number, .* use FocalLoss on the logits"):
-        model(**batch)
+    with pytest.raises(TypeError, match=r"one gamma for all samples, got SampleWise.*: use TrainerLoss"):
+        train_without_logits(make_model("llama"), FocalLoss(FLSD53))
+    batch = collate(make_examples("llama"))
+    model, schedule = make_model("llama"), FocalLoss(Scheduled((1,), (0.0, 5.0)))
+    train_without_logits(model, schedule)
+    torch.testing.assert_close(model(**batch).loss, make_model("llama")(**batch).loss)
+    schedule.gamma.step_epoch()
+    assert model(**batch).loss < make_model("llama")(**batch).loss
 
 
 def test_without_transformers_the_error_names_the_extra():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+
+pytest.importorskip("transformers", reason="needs the extra transformers: `make test-integrations`")
+
 from transformers import (
     BertConfig,
+    BertForMaskedLM,
     BertForSequenceClassification,
     BertForTokenClassification,
     CohereConfig,
@@ -17,6 +22,8 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainingArguments,
 )
@@ -55,6 +62,8 @@ GPT2 = {
 MAKERS = {
     "sequence": lambda: BertForSequenceClassification(BertConfig(**BERT)),
     "token": lambda: BertForTokenClassification(BertConfig(**BERT)),
+    "masked": lambda: BertForMaskedLM(BertConfig(**BERT)),
+    "t5": lambda: T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, d_model=WIDTH, num_layers=1)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**DECODER)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**GPT2)),  # its head is tied to its embedding
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**DECODER, head_dim=8, final_logit_softcapping=2.0)),

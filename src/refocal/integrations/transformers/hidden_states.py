@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from refocal.integrations.transformers.labels import IGNORED, at_least_float32, check_criterion, divide
 from refocal.losses.focal import FocalLoss
 from refocal.losses.linear.focal import LinearFocalLoss
+from refocal.losses.policies import find_policy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -65,7 +66,8 @@ def train_without_logits(
     from transformers.modeling_outputs import CausalLMOutputWithPast
 
     _check_focal(criterion)
-    causal_lm: Any = model  # transformers may be installed without types
+    _check_model(model)
+    causal_lm: Any = model  # its package may be installed without types
     softcap = _read_softcap(causal_lm)
     linear = LinearFocalLoss(
         criterion.gamma,
@@ -107,10 +109,15 @@ def train_without_logits(
 
 
 def _check_focal(criterion: Any) -> None:
+    """Reject a criterion that has no form on hidden states."""
     if not isinstance(criterion, FocalLoss):
         msg = f"criterion must be a FocalLoss, got {type(criterion).__name__}"
         raise TypeError(msg)
     check_criterion(criterion)
+    policy = find_policy(criterion)
+    if policy is not None and policy.current_gamma is None:
+        msg = f"criterion must have one gamma for all samples, got {policy!r}: use TrainerLoss"
+        raise TypeError(msg)
 
 
 def _run_body(model: Any, **inputs: Any) -> tuple[Tensor, Any]:
@@ -134,21 +141,26 @@ def _find_head(model: Any) -> nn.Linear:
 
 
 def _read_softcap(model: Any) -> float | None:
-    """The bound of the logits, None if there is none; an error if the model is not a causal language model."""
-    base = getattr(model, "base_model", model)
-    if base is model or not hasattr(model, "get_output_embeddings"):
+    """The bound of the logits, None if there is none."""
+    config = model.config.get_text_config()
+    softcap: float | None = getattr(config, "final_logit_softcapping", None)
+    return softcap
+
+
+def _check_model(model: Any) -> None:
+    """Reject what is not a causal language model, or has a part of the loss that would be lost."""
+    from transformers import PreTrainedModel
+
+    is_causal = isinstance(model, PreTrainedModel) and model.can_generate() and not model.config.is_encoder_decoder
+    if not is_causal or model.base_model is model:
         msg = f"model must be a causal language model of transformers with body and head, got {type(model).__name__}"
         raise TypeError(msg)
-    _find_head(model)
-    config = model.config.get_text_config()
-    if getattr(config, "output_router_logits", False):
+    if getattr(model.config.get_text_config(), "output_router_logits", False):
         msg = (
             "train_without_logits does not add the model's own aux_loss, which balances its experts: "
             "set model.config.output_router_logits = False"
         )
         raise ValueError(msg)
-    softcap: float | None = getattr(config, "final_logit_softcapping", None)
-    return softcap
 
 
 @torch.no_grad()

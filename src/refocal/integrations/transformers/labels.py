@@ -54,9 +54,9 @@ def divide(total: Tensor, labels: Tensor, num_items_in_batch: Tensor | float | N
     Args:
         total: The sum.
         labels: The labels (...) that it is over.
-        num_items_in_batch: What Trainer counts: a number, or a tensor that repeats it for each device of
-            `nn.DataParallel`. Trainer averages over those devices, although a loss of gathered outputs is complete, so
-            that dividing by the sum of the repetitions is right.
+        num_items_in_batch: Trainer's count. With `nn.DataParallel` it is repeated for each device, and Trainer scales
+            the loss as if it were one device's share. The loss of gathered outputs is that of all devices, which
+            dividing by the sum of the repetitions makes up for.
     """
     count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
     return total / (count.sum().to(total.device) if isinstance(count, Tensor) else count)
