@@ -77,6 +77,8 @@ ROOMS = {
     | {"refocal.maps", "refocal.stats", "refocal.calibrators", "refocal.conformal"},
     "jax": {"jax", "numpy", "refocal._arrays", "refocal._check", "refocal._extras", "refocal.maps", "refocal.jax"},
     "integrations": {"numpy", "refocal._check", "refocal._extras", "refocal.integrations"},
+    "integrations/transformers": {"numpy", "torch", "transformers", "refocal._extras", "refocal.losses"}
+    | {"refocal.metrics", "refocal.stats", "refocal.integrations.transformers"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
     | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},

@@ -28,10 +28,7 @@ class MeanMethod:
 
     def interval(self, request: Request, scores: ArrayLike, *, level: float) -> Interval:
         """The mean with its confidence limits."""
-        values, weights = self.score(request, scores)
-        center = mean(values, weights)
-        limits = _rate_limits if self.is_rate else _mean_limits
-        return Interval(center, *limits(center, values, weights, level=level))
+        return mean_interval(*self.score(request, scores), level=level, is_rate=self.is_rate)
 
     def paired_test(self, request: Request, first: ArrayLike, second: ArrayLike) -> PairedTest:
         """Test the mean of the differences between the contributions of each sample to both means."""
@@ -50,6 +47,13 @@ def sample_scores(function: Callable[..., SampleScores], **fixed: Any) -> Callab
 def kl_sample_scores(request: Request, scores: ArrayLike) -> SampleScores:
     """The `score` of `kl_to_posterior`, which has a posterior in place of labels."""
     return kl_scores(scores, request.labels, request.common["sample_weight"], input=request.common["input"])
+
+
+def mean_interval(values: np.ndarray, weights: np.ndarray | None, *, level: float, is_rate: bool = False) -> Interval:
+    """The mean of one score per sample (N,) with its confidence limits; the scores of a rate are 0 or 1."""
+    center = mean(values, weights)
+    limits = _rate_limits if is_rate else _mean_limits
+    return Interval(center, *limits(center, values, weights, level=level))
 
 
 def _mean_limits(center: float, values: np.ndarray, weights: np.ndarray | None, *, level: float) -> tuple[float, float]:
