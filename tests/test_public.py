@@ -77,6 +77,10 @@ ROOMS = {
     | {"refocal.maps", "refocal.stats", "refocal.calibrators", "refocal.conformal"},
     "jax": {"jax", "numpy", "refocal._arrays", "refocal._check", "refocal._extras", "refocal.maps", "refocal.jax"},
     "integrations": {"numpy", "refocal._check", "refocal._extras", "refocal.integrations"},
+    "integrations/checkpoint_files": {"lightning.pytorch", "refocal.calibrators"},
+    "integrations/held_out_measures": {"numpy", "sklearn", "refocal._check", "refocal.calibrators", "refocal.metrics"},
+    "integrations/lightning": {"numpy", "torch", "torchmetrics", "typing_extensions", "lightning.pytorch"}
+    | {"refocal._check", "refocal._extras", "refocal.calibrators", "refocal.losses", "refocal.integrations"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
     | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},
