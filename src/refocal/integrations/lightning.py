@@ -283,12 +283,12 @@ def _read_rows(pair: Any) -> tuple[np.ndarray, np.ndarray]:
         shapes = f"{tuple(logits.shape)} and {tuple(labels.shape)}"
         msg = f"logits must have shape (N, K), or (N,) for two classes, and labels (N,), got {shapes}"
         raise ValueError(msg)
-    scores = logits.detach().to("cpu", torch.float32, copy=True).reshape(len(logits), -1)
+    scores = logits.detach().to("cpu", torch.float32, copy=True)
     indices = labels.detach().to("cpu", torch.int64).flatten()
     if not torch.equal(indices, labels.detach().cpu().flatten()):
         msg = f"labels must be class indices, got {labels.dtype} with fractions"
         raise ValueError(msg)
-    return scores.numpy(), indices.numpy()
+    return scores.numpy().reshape(len(indices), *(logits.shape[1:] or (1,))), indices.numpy()
 
 
 def _gather(rows: Rows, *, limit: int, device: torch.device, world: int) -> Rows:
