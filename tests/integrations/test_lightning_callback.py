@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -417,7 +418,8 @@ class Shares(Network):
         return outputs | {"labels": outputs["labels"] + self.current_epoch}
 
 
-def test_two_processes_share_their_rows_and_their_errors(tmp_path):
+def test_two_processes_share_their_rows_and_their_errors(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # PyTorch leaves files of errors
     logger, checkpoint = CSVLogger(tmp_path, version=0, flush_logs_every_n_steps=1), ModelCheckpoint(dirpath=tmp_path)
     several = {"devices": 2, "strategy": "ddp_spawn", "num_sanity_val_steps": 0, "logger": logger}
     trainer = make_trainer(tmp_path, CalibrationCallback(), checkpoint=checkpoint, **several)
