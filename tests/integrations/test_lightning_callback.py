@@ -15,6 +15,7 @@ pytest.importorskip("lightning", reason="needs the extra lightning: `make test-i
 
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning_modules import TRAIN, VALID, Batches, Network, Worsening, draw, make_trainer
 from sklearn.model_selection import KFold
@@ -25,7 +26,7 @@ from refocal import metrics
 from refocal.calibrators import FocalTemperatureScaling, HistogramBinning, TemperatureScaling, load
 from refocal.integrations.lightning import CalibrationCallback, calibrator_path
 from refocal.integrations.row_sample import RowSample
-from refocal.losses import DualFocalLoss, FocalLoss, SigmoidFocalLoss
+from refocal.losses import DualFocalLoss, FocalLoss, Scheduled, SigmoidFocalLoss
 
 OTHER = draw(40, seed=2)
 BEFORE_AND_AFTER = {f"calibration/{name}_{when}" for name in ("nll", "ece") for when in ("before", "after")}
@@ -209,6 +210,29 @@ def test_measures_are_logged_at_each_validation(tmp_path):
     assert float(rows[-1]["calibration/ece_posterior"]) == pytest.approx(expected["ece_posterior"], rel=1e-4)
 
 
+class Focusing(Network):
+    """Trained with focal loss whose gamma is 0 after the first epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.criterion = FocalLoss(Scheduled((1,), (3.0, 0.0)))
+
+    def on_train_epoch_end(self):
+        self.criterion.gamma.step_epoch()
+
+
+def test_the_posterior_is_that_of_the_present_gamma(tmp_path):
+    model, logger = Focusing(), CSVLogger(tmp_path)
+    checkpoint = ModelCheckpoint(dirpath=tmp_path / "run")
+    trainer = make_trainer(
+        tmp_path, CalibrationCallback(criterion=model.criterion), checkpoint=checkpoint, logger=logger
+    )
+    fit(trainer, model)
+    first, *_, last = read_log(logger)
+    assert float(first["calibration/nll_posterior"]) != pytest.approx(float(first["calibration/nll_before"]), rel=1e-2)
+    assert float(last["calibration/nll_posterior"]) == pytest.approx(float(last["calibration/nll_before"]), rel=1e-5)
+
+
 def test_in_sample_numbers_would_be_better():
     """A calibrator with many parameters looks better on the rows that it was fitted to: hence the cross-fitting."""
     logits, labels = 0.1 * np.random.default_rng(0).standard_normal((60, 3)), VALID[1].numpy()
@@ -359,7 +383,7 @@ def test_of_many_rows_a_sample_is_kept(tmp_path):
     assert expected.temperature_ != pytest.approx(TemperatureScaling().fit(logits, labels).temperature_, rel=1e-2)
 
 
-def test_training_without_validation_is_rejected(tmp_path):
+def test_trainings_without_validation_or_local_checkpoints_are_rejected(tmp_path):
     needed = "CalibrationCallback needs validation data"
     no_batches = make_trainer(tmp_path, CalibrationCallback(), checkpoint=False, limit_val_batches=0)
     with pytest.raises(ValueError, match=needed):
@@ -370,6 +394,9 @@ def test_training_without_validation_is_rejected(tmp_path):
     remote = make_trainer(tmp_path, CalibrationCallback(), checkpoint=ModelCheckpoint(dirpath="memory://runs"))
     with pytest.raises(ValueError, match=r"local checkpoints only, got ModelCheckpoint\(dirpath='memory://runs'\)"):
         fit(remote, Network())
+    late = make_trainer(tmp_path, CalibrationCallback(), plugins=[AsyncCheckpointIO()])
+    with pytest.raises(ValueError, match="there when training goes on, got AsyncCheckpointIO"):
+        fit(late, Network())
 
 
 @pytest.mark.parametrize(

@@ -47,16 +47,13 @@ class CheckpointFiles:
 
     Lightning's hook for saved checkpoints runs before the file is there, and does not tell its name. So a save is
     noted, and the next hook looks at it, before the weights change.
-
-    Attributes:
-        best: The best checkpoint when it was last looked at.
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self.best = Best.of(trainer)  # of the training that is resumed
+        self._best = Best.of(trainer)  # of the training that is resumed
         self._best_step: int | None = None  # not known of an earlier training
         self._unseen = False
-        self._calibrated = set() if self.best is None else {self.best.path}
+        self._calibrated = set() if self._best is None else {self._best.path}
 
     def expect(self) -> None:
         """Note that a checkpoint is being saved."""
@@ -67,21 +64,21 @@ class CheckpointFiles:
         if not self._unseen:
             return False
         self._unseen = False
-        previous, self.best = self.best, Best.of(trainer)
+        previous, self._best = self._best, Best.of(trainer)
         for gone in [path for path in self._calibrated if not path.exists()]:
             calibrator_path(gone).unlink(missing_ok=True)
             self._calibrated.remove(gone)
-        if self.best is None or self.best == previous:
+        if self._best is None or self._best == previous:
             return False
         self._best_step = trainer.global_step
-        calibrator_path(self.best.path).unlink(missing_ok=True)  # of weights that this save has overwritten
+        calibrator_path(self._best.path).unlink(missing_ok=True)  # of weights that this save has overwritten
         return True
 
     def write(self, calibrator: Calibrator, step: int) -> Path | None:
         """Write the calibrator of the weights of a step, if these are the best checkpoint; return the file."""
-        if self.best is None or self._best_step != step:
+        if self._best is None or self._best_step != step:
             return None
-        path = calibrator_path(self.best.path)
+        path = calibrator_path(self._best.path)
         calibrator.save(path)
-        self._calibrated.add(self.best.path)
+        self._calibrated.add(self._best.path)
         return path

@@ -20,6 +20,7 @@ from refocal.integrations.row_sample import Rows, RowSample, choose
 require("lightning", extra="lightning", user="refocal.integrations.lightning")
 
 from lightning.pytorch import Callback  # noqa: E402
+from lightning.pytorch.plugins.io import AsyncCheckpointIO  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_warn  # noqa: E402
 from typing_extensions import override  # noqa: E402  # torch requires it
 
@@ -68,7 +69,8 @@ class CalibrationCallback(Callback):
 
     Attributes:
         calibrator_: The calibrator of the weights that were validated last; None before that.
-        path_: The file of the calibrator that was written last; None if there is none.
+        path_: The file of the calibrator beside the best checkpoint or, after `trainer.validate`, beside the validated
+            one. None if there is none, and in all processes but the first.
 
     Example:
         >>> from refocal.calibrators import TemperatureScaling
@@ -90,7 +92,7 @@ class CalibrationCallback(Callback):
         super().__init__()
         self.calibrator = FocalTemperatureScaling() if calibrator is None else _read_calibrator(calibrator)
         self.collect = _take_returned if collect is None else _read_collect(collect)
-        self.posterior_map = None if criterion is None else _find_posterior_map(criterion, self.calibrator)
+        self.criterion = None if criterion is None else _read_criterion(criterion, self.calibrator)
         self.dataloader = None if dataloader is None else _check.count(dataloader, "dataloader", least=0)
         self.max_rows = _check.count(max_rows, "max_rows", least=2)
         self.seed = _check.seed(seed, "seed")
@@ -104,7 +106,7 @@ class CalibrationCallback(Callback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check that there will be validation, and that checkpoints are local files."""
+        """Check that there will be validation, and that checkpoints are local files, written at once."""
         if not trainer.enable_validation:
             msg = (
                 "CalibrationCallback needs validation data: pass val_dataloaders to fit, define validation_step, and "
@@ -115,7 +117,10 @@ class CalibrationCallback(Callback):
         if "://" in str(folder):
             msg = f"CalibrationCallback writes beside local checkpoints only, got ModelCheckpoint(dirpath={folder!r})"
             raise ValueError(msg)
-        self._validated_step = None
+        if isinstance(trainer.strategy.checkpoint_io, AsyncCheckpointIO):
+            msg = "CalibrationCallback needs checkpoints that are there when training goes on, got AsyncCheckpointIO"
+            raise ValueError(msg)
+        self._validated_step = self.path_ = None
         self._files = CheckpointFiles(trainer) if trainer.is_global_zero else None
 
     @override
@@ -171,8 +176,8 @@ class CalibrationCallback(Callback):
                 msg = f"CalibrationCallback needs at least 2 validation rows, got {len(rows.labels)}"
                 raise ValueError(msg)
             fitted, measures = fit_and_measure(self.calibrator, rows.scores, rows.labels, seed=self.seed)
-            if self.posterior_map is not None:
-                probs = self.posterior_map(torch.from_numpy(rows.scores).double()).numpy()
+            if self.criterion is not None:  # whose gamma may have changed since the last validation
+                probs = self.criterion.posterior(torch.from_numpy(rows.scores).double()).numpy()
                 probs = np.hstack([1 - probs, probs]) if probs.shape[1] == 1 else probs
                 measures |= measure(probs, rows.labels, "posterior", input="probs")
         except Exception as error:
@@ -208,19 +213,17 @@ class CalibrationCallback(Callback):
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the weights that users will take were never validated: the best ones, or those in memory."""
-        if self._files is None:
+        if not trainer.is_global_zero:
             return
-        best = self._files.best
-        if best is not None:
-            self.path_ = calibrator_path(best.path)
-            if self.path_.exists():
-                return
-            self.path_ = None
-            what, argument = f"the best checkpoint, {best.path}, has", f", ckpt_path={str(best.path)!r}"
-        elif self._validated_step == trainer.global_step:
-            return
+        best = getattr(trainer.checkpoint_callback, "best_model_path", "")
+        if best:
+            path = calibrator_path(best)
+            self.path_ = path if path.exists() else None
+            what, argument = f"the best checkpoint, {best}, has", f", ckpt_path={best!r}"
         else:
             what, argument = "training ended with", ""
+        if self.path_ is not None or (not best and self._validated_step == trainer.global_step):
+            return
         rank_zero_warn(
             f"no calibrator: {what} weights that were not validated. "
             f"Run trainer.validate(model{argument}), with CalibrationCallback, to get one"
@@ -249,15 +252,15 @@ def _read_collect(value: Any) -> Collect:
     return cast("Collect", value)
 
 
-def _find_posterior_map(criterion: AbstractLoss, calibrator: Calibrator) -> torch.nn.Module:
-    """Return the posterior map of a loss; raises if it has none in closed form, or if scores are not logits."""
-    if not hasattr(criterion, "posterior_map"):
-        msg = f"criterion must be a loss of refocal.losses, got {criterion!r}"
+def _read_criterion(value: Any, calibrator: Calibrator) -> AbstractLoss:
+    """Check that a loss has a posterior map, in closed form, and that there are logits to map."""
+    if not hasattr(value, "posterior_map"):  # raises NoPosteriorError if it is not in closed form
+        msg = f"criterion must be a loss of refocal.losses, got {value!r}"
         raise TypeError(msg)
     if calibrator.input_ != "logits":
         msg = f"criterion maps logits to probabilities, but the calibrator has input={calibrator.input_!r}"
         raise ValueError(msg)
-    return criterion.posterior_map
+    return cast("AbstractLoss", value)
 
 
 def _take_returned(outputs: Any, batch: Any) -> Any:  # noqa: ARG001
