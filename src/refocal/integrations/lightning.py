@@ -52,8 +52,8 @@ class CalibrationCallback(Callback):
     is written beside it, at `calibrator_path(checkpoint)`. It is removed when its checkpoint is removed. After
     `trainer.validate(model, ckpt_path=...)` it is written beside that checkpoint.
 
-    Memory: rows are kept on the CPU in float32 during a validation epoch, `max_rows` at most and up to a quarter more
-    while they come in. Of more rows, a random sample is kept, in which each has the same chance.
+    Memory: during a validation epoch each process keeps rows on the CPU in float32, `max_rows` at most and up to a
+    quarter more while they come in. Of more rows, a random sample is kept, in which each has the same chance.
 
     Args:
         calibrator: An unfitted calibrator of `refocal.calibrators`; it is copied. None for
@@ -64,7 +64,7 @@ class CalibrationCallback(Callback):
         criterion: The loss of `refocal.losses` that trains the network. If given, `calibration/nll_posterior` and
             `calibration/ece_posterior` are logged too, of `criterion.posterior(logits)`.
         dataloader: The number of the validation dataloader to use. None if there is only one.
-        max_rows: The largest number of validation rows to keep, over all processes.
+        max_rows: The largest number of validation rows to fit to. All processes together send no more than these.
         seed: Seed of the sample and of the folds.
 
     Attributes:
