@@ -23,8 +23,8 @@ NEEDS = {
     "src/refocal/boosting/catboost.py": "catboost",
     "src/refocal/boosting/lightgbm.py": "lightgbm",
     "src/refocal/boosting/xgboost.py": "xgboost",
-    "src/refocal/integrations/lightning.py": "lightning",
-    "src/refocal/integrations/transformers.py": "transformers",
+    "src/refocal/integrations/lightning": "lightning",
+    "src/refocal/integrations/transformers": "transformers",
     "src/refocal/jax": "jax",
 }
 collect_ignore = [path for path, package in NEEDS.items() if importlib.util.find_spec(package) is None]

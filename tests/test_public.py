@@ -76,7 +76,10 @@ ROOMS = {
     "conformal": {"numpy", "sklearn", "torch", "refocal._arrays", "refocal._check", "refocal._lazy"}
     | {"refocal.maps", "refocal.stats", "refocal.calibrators", "refocal.conformal"},
     "jax": {"jax", "numpy", "refocal._arrays", "refocal._check", "refocal._extras", "refocal.maps", "refocal.jax"},
-    "integrations": {"numpy", "refocal._check", "refocal._extras", "refocal.integrations"},
+    "integrations": set(),
+    "integrations/lightning": {"numpy", "torch", "torchmetrics", "typing_extensions", "lightning.pytorch", "sklearn"}
+    | {"refocal._check", "refocal._extras", "refocal.calibrators", "refocal.losses", "refocal.metrics"}
+    | {"refocal.integrations.lightning"},
     "integrations/transformers": {"numpy", "torch", "transformers", "refocal._extras", "refocal.losses"}
     | {"refocal.metrics", "refocal.stats", "refocal.integrations.transformers"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},

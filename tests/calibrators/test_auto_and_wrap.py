@@ -342,6 +342,6 @@ def test_a_torch_module_and_its_calibrator():
 
 def test_a_classifier_without_the_scores_is_rejected():
     with pytest.raises(TypeError, match="GaussianNB has no decision_function: pass input='probs' to the calibrator"):
-        Calibrated(GaussianNB().fit(X, Y), TemperatureScaling()).fit(X, Y)
+        Calibrated(GaussianNB().fit(X, Y), TemperatureScaling(input="logits")).fit(X, Y)
     with pytest.raises(TypeError, match="LinearSVC has no predict_proba: pass input='logits' to the calibrator"):
         Calibrated(LinearSVC().fit(X, Y), TemperatureScaling(input="probs")).fit(X, Y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import cross_val_predict
 from sklearn.utils.metadata_routing import (
     UNUSED,
@@ -20,10 +22,12 @@ from sklearn.utils.metadata_routing import (
 )
 from sklearn.utils.validation import check_is_fitted
 
+from refocal._check import Input
 from refocal._containers import to_array, to_numpy
 from refocal.calibrators.base import Calibrator
 
 _BATCH = 1024
+_METHODS: dict[Input, str] = {"logits": "decision_function", "probs": "predict_proba"}
 
 
 @final
@@ -32,8 +36,9 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     Use it to pass a scikit-learn classifier or a PyTorch module on with its calibration.
 
-    The calibrator's `input` says which scores it gets: "logits" are the `decision_function` of a classifier or the
-    output of a module; "probs" are `predict_proba`, or the output of a module that returns probabilities.
+    The classifier says which scores the calibrator gets: the `decision_function` as logits if there is one, else the
+    `predict_proba` as probabilities. The output of a module is logits. A calibrator with `input="logits"` or
+    `input="probs"` overrides this: "probs" takes `predict_proba`, or the output of a module that returns probabilities.
 
     If both parts are already fitted, `predict_proba` works at once. Otherwise `fit` fits the calibrator; its data must
     be new to the classifier. With `cv`, `fit` fits both parts.
@@ -100,27 +105,31 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             names = sorted([*params, *(["groups"] if groups is not None else [])])
             msg = f"{', '.join(names)}: only with cv are folds made and the classifier fitted; got cv=None"
             raise ValueError(msg)
+        input = _recognize_input(self.estimator, self.calibrator)
+        if input == "logits":
+            _reject_pairs_of_classes(self.estimator, y)
         if self.cv is None:
             self.estimator_ = self.estimator
-            scores = self._compute_scores(X)
+            scores = self._compute_scores(X, input)
         else:
             if _is_module(self.estimator):
                 msg = "cv needs a scikit-learn classifier that can be fitted again; use cv=None with a torch module"
                 raise TypeError(msg)
             given = {"sample_weight": sample_weight, "groups": groups, **params}
             routes = self._route({name: value for name, value in given.items() if value is not None})
-            method = _choose_method(self.estimator, self.calibrator)
             scores = cross_val_predict(
                 clone(self.estimator),
                 X,
                 y,
                 cv=self.cv,
-                method=method,
+                method=_find_method(self.estimator, input),
                 groups=routes.groups,
                 params=routes.cross_fitting or None,
             )
             self.estimator_ = clone(self.estimator).fit(X, y, **routes.fitting)
         calibrator = clone(self.calibrator)
+        if not _is_module(self.estimator):  # a module may return either, so its output must still look like logits
+            calibrator.set_params(input=input)
         if calibrator.classes is None and hasattr(self.estimator_, "classes_"):
             calibrator.set_params(classes=self.estimator_.classes_)
         self.calibrator_ = calibrator.fit(scores, y, sample_weight)
@@ -129,15 +138,29 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated probabilities (N, K) in float64."""
-        return self._get_calibrator().predict_proba(self._compute_scores(X))
+        calibrator = self._get_calibrator()
+        return calibrator.predict_proba(self._compute_scores(X, calibrator.input_))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of the calibrated probabilities (N, K)."""
-        return self._get_calibrator().predict_log_proba(self._compute_scores(X))
+        calibrator = self._get_calibrator()
+        return calibrator.predict_log_proba(self._compute_scores(X, calibrator.input_))
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row (N,)."""
-        return self._get_calibrator().predict(self._compute_scores(X))
+        calibrator = self._get_calibrator()
+        return calibrator.predict(self._compute_scores(X, calibrator.input_))
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of features that the classifier was fitted to."""
+        return int(getattr(self, "estimator_", self.estimator).n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """The names of the features that the classifier was fitted to, if they have names."""
+        names: np.ndarray = getattr(self, "estimator_", self.estimator).feature_names_in_
+        return names
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "calibrator_") or (_is_ready(self.estimator) and _is_ready(self.calibrator))
@@ -167,11 +190,11 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.calibrator_ if hasattr(self, "calibrator_") else self.calibrator
 
-    def _compute_scores(self, X: Any) -> np.ndarray:
+    def _compute_scores(self, X: Any, input: Input) -> np.ndarray:
         estimator = getattr(self, "estimator_", self.estimator)
         if _is_module(estimator):
             return _evaluate_module(estimator, X)
-        scores: np.ndarray = getattr(estimator, _choose_method(estimator, self.calibrator))(X)
+        scores: np.ndarray = getattr(estimator, _find_method(estimator, input))(X)
         return scores
 
 
@@ -186,16 +209,45 @@ class _Routes(NamedTuple):
 def _name_weights(estimator: Any) -> str:
     """The argument of `fit` that takes weights; that of a pipeline is the one of its last step."""
     steps = getattr(estimator, "steps", None)
-    return f"{steps[-1][0]}__{_name_weights(steps[-1][1])}" if steps else "sample_weight"
+    if steps and not isinstance(estimator, FrozenEstimator):
+        return f"{steps[-1][0]}__{_name_weights(steps[-1][1])}"
+    parameters = signature(estimator.fit).parameters.values()
+    if not any(each.name == "sample_weight" or each.kind is each.VAR_KEYWORD for each in parameters):
+        msg = (
+            f"{type(estimator).__name__} takes no sample_weight: fit without weights, or give them to the calibrator "
+            "alone by sklearn.set_config(enable_metadata_routing=True)"
+        )
+        raise ValueError(msg)
+    return "sample_weight"
 
 
-def _choose_method(estimator: Any, calibrator: Calibrator) -> str:
-    method = "decision_function" if calibrator.input_ == "logits" else "predict_proba"
-    if not hasattr(estimator, method):
-        other = "probs" if calibrator.input_ == "logits" else "logits"
-        msg = f"{type(estimator).__name__} has no {method}: pass input={other!r} to the calibrator"
-        raise TypeError(msg)
-    return method
+def _recognize_input(estimator: Any, calibrator: Calibrator) -> Input:
+    """Say what the calibrator gets: what it asks for or, if it does not say, what the classifier has."""
+    if calibrator.input is None and not _is_module(estimator) and not hasattr(estimator, _METHODS["logits"]):
+        return "probs"
+    return calibrator.input_
+
+
+def _find_method(estimator: Any, input: Input) -> str:
+    """Return the method of a classifier that gives logits or probabilities."""
+    if hasattr(estimator, _METHODS[input]):
+        return _METHODS[input]
+    name, other = type(estimator).__name__, "probs" if input == "logits" else "logits"
+    msg = f"{name} has no {_METHODS[input]}: pass input={other!r} to the calibrator"
+    if not any(hasattr(estimator, method) for method in _METHODS.values()):
+        msg = f"{name} has neither decision_function nor predict_proba, so it gives no scores to calibrate"
+    raise TypeError(msg)
+
+
+def _reject_pairs_of_classes(estimator: Any, y: np.ndarray) -> None:
+    """Reject a support vector machine whose columns are pairs of classes: three classes have three pairs, too."""
+    last = estimator
+    while getattr(last, "steps", None):
+        last = last.steps[-1][1]
+    classes = getattr(estimator, "classes_", np.unique(y))
+    if len(classes) > 2 and getattr(last, "decision_function_shape", "ovr") != "ovr":
+        msg = f"the classifier must have decision_function_shape='ovr', got {last.decision_function_shape!r}"
+        raise ValueError(msg)
 
 
 def _is_module(estimator: Any) -> bool:
