@@ -1,0 +1,281 @@
+"""Calibration of a language model's token probabilities, from hidden states, in one pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from refocal import _check
+from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
+from refocal.language_models.documents import DocumentSums
+from refocal.language_models.lattices import GAMMAS, evaluate_lattice
+from refocal.language_models.outlines import BETAS, RowOutlines, outline_rows
+from refocal.language_models.readouts import ReadoutRows, TokenCalibrator, list_readouts, read_rows
+from refocal.language_models.surfaces import Surface
+from refocal.language_models.token_report import FittedReadout, TokenReadout, TokenReport, nll_place
+from refocal.losses import LinearFocalLoss
+from refocal.losses.linear.posteriors import LabeledStates, cap, logits_of_chunks
+from refocal.stats.binning import BINS, Bins, bin_sums, width_index
+
+_BLOCK = 1 << 18  # logits that are processed together on a CPU; a few such arrays fit into its cache
+_BLOCKS = 8  # of a chunk on other devices, so that temporaries are about as large as the chunk
+C = TypeVar("C", TemperatureScaling, FocalTemperatureScaling)
+
+
+class TokenCalibration:
+    """Measure and repair the calibration of a language model's token probabilities, in one pass over a text.
+
+    Call `update` once for each batch, with what the loss takes: hidden states, head and target. Logits are computed in
+    chunks, and none are kept, so the memory does not grow with the number of tokens. `compute` returns a `TokenReport`:
+
+    - NLL, perplexity, accuracy and ECE of the softmax, and of the posterior Psi^gamma if the criterion has one. The NLL
+      has a confidence interval with documents as samples.
+    - Fitted `TemperatureScaling` and `FocalTemperatureScaling`, with their NLL and ECE on the same tokens. Sums at 25
+      temperatures from 1/4 to 4 and 17 values of gamma from -0.63 to 8.03 are kept, and interpolated. A fit that ends
+      at such a bound has `at_bound_` set.
+
+    Accumulators of several processes are added by `merge`. Their sums are NumPy arrays, on whatever device the model is.
+
+    Args:
+        criterion: The loss that the model was trained with, which also has the `softcap`, the `ignore_index` and the
+            `chunk_bytes` of the last layer. None for cross-entropy.
+        calibrators: Fitted `TemperatureScaling` or `FocalTemperatureScaling`, by name, to be measured as well. Measure
+            a calibrator on other text than it was fitted to.
+        bins: Number of bins of the ECE.
+        fit: Whether to fit calibrators. Without the fit, a pass takes less time.
+
+    Example:
+        >>> import torch
+        >>> from refocal.losses import LinearFocalLoss
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> hidden, head = torch.randn(4, 250, 8, generator=generator), torch.randn(50, 8, generator=generator)
+        >>> target = torch.distributions.Categorical(logits=hidden @ head.T).logits.argmax(-1)
+        >>> calibration = TokenCalibration(LinearFocalLoss(gamma=2))
+        >>> calibration.update(hidden, head, target)
+        >>> calibration.compute().readouts["softmax"].accuracy.value
+        1.0
+
+    Reference: Guo et al. (2017); Komisarenko and Kull (2024), sections 4.2 and 5.
+    """
+
+    def __init__(
+        self,
+        criterion: LinearFocalLoss | None = None,
+        *,
+        calibrators: Mapping[str, TokenCalibrator] | None = None,
+        bins: int = BINS,
+        fit: bool = True,
+    ) -> None:
+        if criterion is not None and not isinstance(criterion, LinearFocalLoss):
+            msg = f"criterion must be a LinearFocalLoss or None, got {type(criterion).__name__}"
+            raise TypeError(msg)
+        self.criterion = LinearFocalLoss(0.0) if criterion is None else criterion
+        self.calibrators = dict(calibrators or {})
+        self.bins = _check.count(bins, "bins")
+        self.fit = fit
+        self.classes: int | None = None  # once they are known
+        self._readouts = list_readouts(self.criterion, self.calibrators)
+        self._sums = _TokenSums(len(self._readouts), self.bins, lattice=fit)
+
+    @torch.no_grad()
+    def update(
+        self, hidden: Tensor, head: Tensor, target: Tensor, bias: Tensor | None = None, *, documents: Any = None
+    ) -> None:
+        """Add a batch. A batch that is rejected changes nothing.
+
+        Args:
+            hidden: Hidden states (..., D) that enter the last layer.
+            head: Weights of the last layer (V, D).
+            target: The next tokens (...), shifted by the caller; those equal to `ignore_index` do not count.
+            bias: Bias of the last layer (V,).
+            documents: Whole numbers that name the documents, one per token, shape (...), or one per sequence, the same
+                without the last axis. A document may continue in later batches; two numbers per document and readout
+                are kept. None if each sequence of the batch is a document of its own.
+        """
+        states = self.criterion.select(hidden, head, target, bias)
+        self._check_classes(len(head))
+        index, names = _read_documents(documents, tuple(target.shape))
+        kept = states.keep.cpu().numpy()
+        batch = _TokenSums(len(self._readouts), self.bins, lattice=self.fit)
+        vectors = [np.empty((0, batch.size))]
+        for readouts, outlines in self._read(states):
+            vectors.append(batch.add_readouts(readouts))
+            if outlines is not None:
+                batch.add_lattice(outlines)
+        batch.documents.add(np.concatenate(vectors), index[kept], names)
+        self.classes = len(head)
+        self._sums.merge(batch)
+
+    def merge(self, other: TokenCalibration) -> TokenCalibration:
+        """Add the sums of another accumulator with the same settings, in place."""
+        for name in ("bins", "fit"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                msg = f"other must have {name}={mine}, got {theirs}"
+                raise ValueError(msg)
+        if list(self._readouts) != list(other._readouts):
+            msg = f"other must have the readouts {list(self._readouts)}, got {list(other._readouts)}"
+            raise ValueError(msg)
+        if other.classes is not None:
+            self._check_classes(other.classes)
+            self.classes = other.classes
+        self._sums.merge(other._sums)
+        return self
+
+    def compute(self, *, level: float = 0.95) -> TokenReport:
+        """The report of all tokens so far, with intervals of this level."""
+        level = _check.share(level, "level")
+        moments = self._sums.documents.moments()
+        tokens = round(moments.total[0])
+        if not tokens:
+            msg = "compute() needs at least one token that counts: call update() first"
+            raise ValueError(msg)
+        readouts = {}
+        for number, name in enumerate(self._readouts):
+            weights = np.zeros((4, self._sums.size))
+            weights[[0, 1, 2], nll_place(number) + np.array([0, 2, 1])] = 1
+            weights[3] = weights[2] - weights[1]
+            found = (moments.interval(row, level=level) for row in weights)
+            readouts[name] = TokenReadout(*found, Bins(*self._sums.bins[number]).expected_calibration_error)
+        plain, focal = self._fit(tokens) if self._sums.losses is not None else (None, None)
+        return TokenReport(tokens, moments.documents, readouts, plain, focal, level, moments)
+
+    def _fit(self, tokens: int) -> tuple[FittedReadout, FittedReadout]:
+        assert self._sums.losses is not None
+        assert self._sums.lattice_bins is not None
+        surface = Surface(self._sums.losses / tokens, self._sums.lattice_bins, tokens)
+        plain = surface.fit_temperature()
+        focal = surface.fit_focal_temperature(plain)
+        one = self._name_classes(TemperatureScaling(input="logits"))
+        one.store(plain)
+        two = self._name_classes(FocalTemperatureScaling(input="logits"))
+        two.store(focal)
+        return (
+            FittedReadout(one, plain.nll, surface.calibration_error(0.0, plain.beta)),
+            FittedReadout(two, focal.nll, surface.calibration_error(focal.gamma, focal.beta)),
+        )
+
+    def _name_classes(self, calibrator: C) -> C:
+        assert self.classes is not None
+        calibrator.n_features_in_, calibrator.classes_ = self.classes, np.arange(self.classes)
+        return calibrator
+
+    def _check_classes(self, classes: int) -> None:
+        if self.classes not in (None, classes):
+            msg = f"head must have {self.classes} classes as before, got {classes}"
+            raise ValueError(msg)
+        for name, calibrator in self.calibrators.items():
+            if calibrator.n_features_in_ != classes:
+                msg = f"head must have the {calibrator.n_features_in_} classes of the calibrator {name!r}, got {classes}"
+                raise ValueError(msg)
+
+    def _read(self, states: LabeledStates) -> Iterator[tuple[list[ReadoutRows], RowOutlines | None]]:
+        """The readouts and, for a fit, the outlines of the rows of each chunk."""
+        for rows, logits in logits_of_chunks(states.hidden, states.layer):
+            wide = torch.promote_types(logits.dtype, torch.float32)
+            on_cpu = logits.device.type == "cpu"
+            step = max(1, _BLOCK // logits.shape[1] if on_cpu else len(logits) // _BLOCKS)
+            readouts: list[list[ReadoutRows]] = [[] for _ in self._readouts]
+            outlines = []
+            for start in range(0, len(logits), step):
+                block = cap(logits[start : start + step].to(wide), states.layer.softcap)
+                target = states.target[rows][start : start + step]
+                _check_logits(block, target)
+                for parts, log_probs in zip(readouts, self._readouts.values(), strict=True):
+                    parts.append(read_rows(log_probs, block, target))
+                if self.fit:
+                    outlines.append(outline_rows(block, target))
+            joined = [ReadoutRows(*map(torch.cat, zip(*parts, strict=True))) for parts in readouts]
+            yield joined, RowOutlines.join(outlines) if self.fit else None
+
+
+class _TokenSums:
+    """All sums over tokens, for some readouts and a number of bins."""
+
+    def __init__(self, readouts: int, bins: int, *, lattice: bool) -> None:
+        self.size = nll_place(readouts)  # of the vector of a document
+        self.documents = DocumentSums(self.size)
+        self.bins = np.zeros((readouts, 3, bins))
+        self.losses = np.zeros((len(GAMMAS), len(BETAS))) if lattice else None
+        self.lattice_bins = np.zeros((3, len(GAMMAS), len(BETAS), bins)) if lattice else None
+
+    def add_readouts(self, readouts: list[ReadoutRows]) -> np.ndarray:
+        """Add the bins of rows (n,), and return the vectors (n, size) that belong to their documents."""
+        columns = [np.ones(len(readouts[0].hits))]
+        for sums, rows in zip(self.bins, readouts, strict=True):
+            losses, confidences, hits = _to_numpy(rows.losses), _to_numpy(rows.confidences), rows.hits.cpu().numpy()
+            confidences = np.minimum(confidences, 1.0)
+            size = sums.shape[1]
+            sums += bin_sums(width_index(confidences, bins=size), confidences, hits, size=size)
+            columns += [losses, confidences, hits]
+        return np.stack(columns, axis=1)
+
+    def add_lattice(self, outlines: RowOutlines) -> None:
+        """Add the losses and the bins of all pairs (gamma, T)."""
+        assert self.losses is not None
+        assert self.lattice_bins is not None
+        bins = self.lattice_bins.shape[-1]
+        pairs = self.losses.size
+        first = bins * np.arange(pairs, dtype=np.int32)[:, None]  # the first bin of each pair
+        start = 0
+        for part in evaluate_lattice(outlines):
+            self.losses += _to_numpy(part.losses).sum(axis=-1)
+            confidences = np.minimum(_to_numpy(part.confidences).reshape(pairs, -1), 1.0)
+            stop = start + confidences.shape[1]
+            hits = np.broadcast_to(outlines.is_top[start:stop, 0].cpu().numpy(), confidences.shape)
+            index = (width_index(confidences, bins=bins) + first).ravel()
+            found = bin_sums(index, confidences.ravel(), hits.ravel(), size=pairs * bins)
+            self.lattice_bins += np.reshape(found, self.lattice_bins.shape)
+            start = stop
+
+    def merge(self, other: _TokenSums) -> None:
+        """Add the sums of another with the same sizes."""
+        self.documents.merge(other.documents)
+        self.bins += other.bins
+        if self.losses is not None and other.losses is not None:
+            self.losses += other.losses
+        if self.lattice_bins is not None and other.lattice_bins is not None:
+            self.lattice_bins += other.lattice_bins
+
+
+def _to_numpy(values: Tensor) -> np.ndarray:
+    """Values in float64; they are moved first, because some devices do not have it."""
+    return values.cpu().double().numpy()
+
+
+def _check_logits(logits: Tensor, target: Tensor) -> None:
+    """Reject logits that have no likelihood."""
+    largest = logits.amax(dim=1)
+    bad = ~torch.isfinite(largest)
+    if bool(bad.any()):
+        found = float(largest[bad][0])
+        msg = f"hidden and head must give logits that are finite or -inf (masked), got {found} as the largest of a row"
+        raise ValueError(msg)
+    own = logits.gather(1, target[:, None])[:, 0]
+    masked = target[torch.isinf(own)]
+    if len(masked):
+        msg = f"target must not be a masked class, with a logit of -inf, got {int(masked[0])}"
+        raise ValueError(msg)
+
+
+def _read_documents(documents: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
+    """The document of each token, as a place in the names that are returned, or None if they have no names."""
+    sequences = np.arange(math.prod(shape[:-1]))
+    length = math.prod(shape[-1:])
+    if documents is None:
+        return np.repeat(sequences, length), None
+    names = documents.cpu().numpy() if isinstance(documents, Tensor) else np.asarray(documents)
+    if names.dtype.kind not in "iu":
+        msg = f"documents must be whole numbers, got the type {names.dtype}"
+        raise TypeError(msg)
+    if names.shape == shape:
+        return np.arange(names.size), names.ravel()
+    if names.shape == shape[:-1]:
+        return np.repeat(sequences, length), names.ravel()
+    msg = f"documents must have the shape {shape} of target, or {shape[:-1]}, one per sequence, got {names.shape}"
+    raise ValueError(msg)
