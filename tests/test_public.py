@@ -77,6 +77,9 @@ ROOMS = {
     | {"refocal.maps", "refocal.stats", "refocal.calibrators", "refocal.conformal"},
     "jax": {"jax", "numpy", "refocal._arrays", "refocal._check", "refocal._extras", "refocal.maps", "refocal.jax"},
     "integrations": {"numpy", "refocal._check", "refocal._extras", "refocal.integrations"},
+    "language_models": {"array_api_compat.torch", "numpy", "scipy", "sklearn", "torch", "refocal._check"}
+    | {"refocal._extras", "refocal.maps", "refocal.stats", "refocal.losses", "refocal.metrics"}
+    | {"refocal.calibrators", "refocal.language_models"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
     | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},

@@ -17,7 +17,7 @@ _GAMMA_STEP = 0.2  # of log(1 + gamma)
 LOG_GAMMAS = tuple(_GAMMA_STEP * step for step in range(-5, 12))  # log(1 + gamma): gamma from -0.63 to 8.03, with 0
 LOG_BETAS = tuple(map(math.log, BETAS))
 GAMMAS = tuple(map(math.expm1, LOG_GAMMAS))
-_BLOCK = 1 << 20  # elements of a temporary on a CPU, of which a few fit into its cache
+_BLOCK = 1 << 18  # elements of a temporary on a CPU, of which a few fit into its cache
 _LARGE_BLOCK = 1 << 26  # on other devices
 
 
@@ -34,15 +34,16 @@ def evaluate_lattice(rows: RowOutlines) -> Iterator[LatticeValues]:
     step = max(1, size // (len(GAMMAS) * rows.leaders.shape[1]))
     for start in range(0, len(rows.gap), step):
         part = rows.take(slice(start, start + step))
-        losses, confidences = zip(*(_evaluate(part, place) for place in range(len(BETAS))), strict=True)
+        room = part.leaders.new_empty(2, len(GAMMAS), *part.leaders.shape)
+        losses, confidences = zip(*(_evaluate(part, place, room) for place in range(len(BETAS))), strict=True)
         yield LatticeValues(torch.stack(losses, dim=1), torch.stack(confidences, dim=1))
 
 
-def _evaluate(rows: RowOutlines, place: int) -> tuple[Tensor, Tensor]:
-    """Losses and confidences (gammas, n) at the inverse temperature of this place.
+def _evaluate(rows: RowOutlines, place: int, room: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses and confidences (gammas, n) at the inverse temperature of this place, with room (2, gammas, n, m).
 
-    With t = log p, q = 1 - p and s = -p t / q, log h = t - gamma log q - log(1 + gamma s). The q of the top class is the
-    sum over the others. All others have p <= 1/2.
+    With t = log p, q = 1 - p and s = -p t / q, log h = t - gamma log q - log(1 + gamma s). The q of the top class is
+    the sum over the others. All others have p <= 1/2.
     """
     beta = BETAS[place]
     gamma = torch.tensor(GAMMAS, dtype=rows.gap.dtype, device=rows.gap.device)[:, None, None]
@@ -55,7 +56,7 @@ def _evaluate(rows: RowOutlines, place: int) -> tuple[Tensor, Tensor]:
 
     # h of the leaders divided by p of the runner-up, summed, and of the top class
     log_q, s = _log_q_and_s(beta * rows.leaders + log_p_next)
-    shares = torch.exp(-gamma * log_q).div_(1 + gamma * s)
+    shares = torch.mul(-gamma, log_q, out=room[0]).exp_().div_(torch.mul(gamma, s, out=room[1]).add_(1))
     others = shares.mul_(odds).sum(dim=2, keepdim=True) + _tail_mass(rows, place, log_p_next, gamma)
     focus, _ = focus_of_top(against, gamma=gamma, gamma_plus_one=gamma + 1, xp=xp)
     log_h_top = -log_total - gamma * log_q_top - torch.log(focus)

@@ -1,13 +1,14 @@
 """Outlines of rows of logits: what all pairs (gamma, T) on a lattice need to know of a row, in a few hundred numbers.
 
-The model is Psi^gamma(softmax(beta logits)), beta = 1 / T. Its normalizer is a sum over classes of h(p), and for a small
-probability h(p) = p + gamma p^2 (1 + log p) + ..., so of the many improbable classes only two kinds of sums matter:
+The model is Psi^gamma(softmax(beta logits)), beta = 1 / T. Its normalizer is the sum of h(p) over all classes. The most
+probable classes are kept one by one. For a small probability, h(p) is a power series in p with coefficients that are
+polynomials in log p. So two sums over the many improbable classes, with x the distance of a logit from the runner-up,
 
     A_0(beta) = sum e^(beta x)    and    A_1(beta) = sum x e^(beta x),
 
-at beta for the first term and at 2 beta for the second. The inverse temperatures are powers of 2^(1/6). So 2 beta is
-one of them too, and the masses e^(beta x) of one beta are the squares of those of beta / 2: few exponentials are
-computed.
+tell all that matters: at beta the first term of the series, at 2 beta the second, and at 3 beta the third. The inverse
+temperatures are powers of 2^(1/6). So 2 beta is one of them, and the masses e^(beta x) of one beta are the squares of
+those of beta / 2: few exponentials are computed.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 OCTAVE = 6  # inverse temperatures between beta and 2 beta
 BETAS = tuple(2.0 ** (step / OCTAVE) for step in range(-2 * OCTAVE, 2 * OCTAVE + 1))  # from 1/4 to 4
 TAIL_BETAS = (*BETAS, *(2.0 ** (2 + step / OCTAVE) for step in range(1, 11)))  # up to 3 times the largest
 
-LEADERS = 128  # classes of a row that are kept one by one
+LEADERS = 96  # classes of a row that are kept one by one
 _FARTHEST = 160.0  # logits below the runner-up count as this far: at T = 4, e^-40
 _FAINT = 1e-18  # masses below this count as 0; their squares would be subnormal numbers, which are slow
 _MASKED = 1e4  # logits below the largest; farther ones, such as -inf, count as this far
@@ -86,7 +86,7 @@ def _sum_tail(distance: Tensor, masses: Tensor, moments: Tensor) -> None:
         torch.mul(distance, TAIL_BETAS[first], out=room).exp_()
         for place in range(first, len(TAIL_BETAS), OCTAVE):
             if place != first:
-                functional.threshold_(room, _FAINT, 0.0)
+                torch.threshold_(room, _FAINT, 0.0)
                 room.mul_(room)
                 moments[place] = torch.linalg.vecdot(room, distance)[:, None]
             masses[place] = room.sum(dim=1, keepdim=True)

@@ -44,7 +44,7 @@ def list_readouts(criterion: LinearFocalLoss, calibrators: Mapping[str, TokenCal
     return readouts
 
 
-def _read_calibrator(name: str, calibrator: TokenCalibrator) -> LogProbs:
+def _read_calibrator(name: str, calibrator: object) -> LogProbs:
     if not isinstance(calibrator, TemperatureScaling | FocalTemperatureScaling):
         found = type(calibrator).__name__
         msg = f"calibrators must be TemperatureScaling or FocalTemperatureScaling, got {found} for {name!r}"

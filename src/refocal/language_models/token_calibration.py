@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from refocal.stats.binning import BINS, Bins, bin_sums, width_index
 
 _BLOCK = 1 << 18  # logits that are processed together on a CPU; a few such arrays fit into its cache
 _BLOCKS = 8  # of a chunk on other devices, so that temporaries are about as large as the chunk
-C = TypeVar("C", TemperatureScaling, FocalTemperatureScaling)
+_PENDING_ROWS = 1024  # outlines that wait for each other: the lattice takes many short steps, for any number of rows
 
 
 class TokenCalibration:
@@ -39,7 +39,7 @@ class TokenCalibration:
       temperatures from 1/4 to 4 and 17 values of gamma from -0.63 to 8.03 are kept, and interpolated. A fit that ends
       at such a bound has `at_bound_` set.
 
-    Accumulators of several processes are added by `merge`. Their sums are NumPy arrays, on whatever device the model is.
+    `merge` adds the accumulators of several processes. Their sums are NumPy arrays, whatever device the model is on.
 
     Args:
         criterion: The loss that the model was trained with, which also has the `softcap`, the `ignore_index` and the
@@ -71,10 +71,7 @@ class TokenCalibration:
         bins: int = BINS,
         fit: bool = True,
     ) -> None:
-        if criterion is not None and not isinstance(criterion, LinearFocalLoss):
-            msg = f"criterion must be a LinearFocalLoss or None, got {type(criterion).__name__}"
-            raise TypeError(msg)
-        self.criterion = LinearFocalLoss(0.0) if criterion is None else criterion
+        self.criterion = LinearFocalLoss(0.0) if criterion is None else _check_criterion(criterion)
         self.calibrators = dict(calibrators or {})
         self.bins = _check.count(bins, "bins")
         self.fit = fit
@@ -103,10 +100,15 @@ class TokenCalibration:
         kept = states.keep.cpu().numpy()
         batch = _TokenSums(len(self._readouts), self.bins, lattice=self.fit)
         vectors = [np.empty((0, batch.size))]
+        pending: list[RowOutlines] = []
         for readouts, outlines in self._read(states):
             vectors.append(batch.add_readouts(readouts))
-            if outlines is not None:
-                batch.add_lattice(outlines)
+            pending += outlines
+            if sum(len(part.gap) for part in pending) >= _PENDING_ROWS:
+                batch.add_lattice(RowOutlines.join(pending))
+                pending = []
+        if pending:
+            batch.add_lattice(RowOutlines.join(pending))
         batch.documents.add(np.concatenate(vectors), index[kept], names)
         self.classes = len(head)
         self._sums.merge(batch)
@@ -140,8 +142,9 @@ class TokenCalibration:
             weights = np.zeros((4, self._sums.size))
             weights[[0, 1, 2], nll_place(number) + np.array([0, 2, 1])] = 1
             weights[3] = weights[2] - weights[1]
-            found = (moments.interval(row, level=level) for row in weights)
-            readouts[name] = TokenReadout(*found, Bins(*self._sums.bins[number]).expected_calibration_error)
+            nll, accuracy, confidence, excess = (moments.interval(row, level=level) for row in weights)
+            error = Bins(*self._sums.bins[number]).expected_calibration_error
+            readouts[name] = TokenReadout(nll, accuracy, confidence, excess, error)
         plain, focal = self._fit(tokens) if self._sums.losses is not None else (None, None)
         return TokenReport(tokens, moments.documents, readouts, plain, focal, level, moments)
 
@@ -151,19 +154,16 @@ class TokenCalibration:
         surface = Surface(self._sums.losses / tokens, self._sums.lattice_bins, tokens)
         plain = surface.fit_temperature()
         focal = surface.fit_focal_temperature(plain)
-        one = self._name_classes(TemperatureScaling(input="logits"))
-        one.store(plain)
-        two = self._name_classes(FocalTemperatureScaling(input="logits"))
-        two.store(focal)
-        return (
-            FittedReadout(one, plain.nll, surface.calibration_error(0.0, plain.beta)),
-            FittedReadout(two, focal.nll, surface.calibration_error(focal.gamma, focal.beta)),
-        )
-
-    def _name_classes(self, calibrator: C) -> C:
+        with_one, with_two = TemperatureScaling(input="logits"), FocalTemperatureScaling(input="logits")
+        with_one.store(plain)
+        with_two.store(focal)
         assert self.classes is not None
-        calibrator.n_features_in_, calibrator.classes_ = self.classes, np.arange(self.classes)
-        return calibrator
+        for calibrator in (with_one, with_two):
+            calibrator.n_features_in_, calibrator.classes_ = self.classes, np.arange(self.classes)
+        return (
+            FittedReadout(with_one, plain.nll, surface.calibration_error(0.0, plain.beta)),
+            FittedReadout(with_two, focal.nll, surface.calibration_error(focal.gamma, focal.beta)),
+        )
 
     def _check_classes(self, classes: int) -> None:
         if self.classes not in (None, classes):
@@ -171,11 +171,13 @@ class TokenCalibration:
             raise ValueError(msg)
         for name, calibrator in self.calibrators.items():
             if calibrator.n_features_in_ != classes:
-                msg = f"head must have the {calibrator.n_features_in_} classes of the calibrator {name!r}, got {classes}"
+                msg = (
+                    f"head must have the {calibrator.n_features_in_} classes of the calibrator {name!r}, got {classes}"
+                )
                 raise ValueError(msg)
 
-    def _read(self, states: LabeledStates) -> Iterator[tuple[list[ReadoutRows], RowOutlines | None]]:
-        """The readouts and, for a fit, the outlines of the rows of each chunk."""
+    def _read(self, states: LabeledStates) -> Iterator[tuple[list[ReadoutRows], list[RowOutlines]]]:
+        """The readouts of the rows of each chunk and, for a fit, their outlines, in parts."""
         for rows, logits in logits_of_chunks(states.hidden, states.layer):
             wide = torch.promote_types(logits.dtype, torch.float32)
             on_cpu = logits.device.type == "cpu"
@@ -190,8 +192,7 @@ class TokenCalibration:
                     parts.append(read_rows(log_probs, block, target))
                 if self.fit:
                     outlines.append(outline_rows(block, target))
-            joined = [ReadoutRows(*map(torch.cat, zip(*parts, strict=True))) for parts in readouts]
-            yield joined, RowOutlines.join(outlines) if self.fit else None
+            yield [ReadoutRows(*map(torch.cat, zip(*parts, strict=True))) for parts in readouts], outlines
 
 
 class _TokenSums:
@@ -207,11 +208,11 @@ class _TokenSums:
     def add_readouts(self, readouts: list[ReadoutRows]) -> np.ndarray:
         """Add the bins of rows (n,), and return the vectors (n, size) that belong to their documents."""
         columns = [np.ones(len(readouts[0].hits))]
-        for sums, rows in zip(self.bins, readouts, strict=True):
-            losses, confidences, hits = _to_numpy(rows.losses), _to_numpy(rows.confidences), rows.hits.cpu().numpy()
-            confidences = np.minimum(confidences, 1.0)
-            size = sums.shape[1]
-            sums += bin_sums(width_index(confidences, bins=size), confidences, hits, size=size)
+        bins = self.bins.shape[-1]
+        for number, rows in enumerate(readouts):
+            losses, hits = _to_numpy(rows.losses), rows.hits.cpu().numpy()
+            confidences = np.minimum(_to_numpy(rows.confidences), 1.0)
+            self.bins[number] += bin_sums(width_index(confidences, bins=bins), confidences, hits, size=bins)
             columns += [losses, confidences, hits]
         return np.stack(columns, axis=1)
 
@@ -246,6 +247,13 @@ class _TokenSums:
 def _to_numpy(values: Tensor) -> np.ndarray:
     """Values in float64; they are moved first, because some devices do not have it."""
     return values.cpu().double().numpy()
+
+
+def _check_criterion(criterion: object) -> LinearFocalLoss:
+    if not isinstance(criterion, LinearFocalLoss):
+        msg = f"criterion must be a LinearFocalLoss or None, got {type(criterion).__name__}"
+        raise TypeError(msg)
+    return criterion
 
 
 def _check_logits(logits: Tensor, target: Tensor) -> None:

@@ -97,7 +97,9 @@ class TokenReport:
         for name, found in self.readouts.items():
             limits = f"{found.nll.low:.4f} to {found.nll.high:.4f}"
             shares = f"{found.accuracy.value:.2%}", f"{found.confidence.value:.2%}"
-            rows.append((name, f"{found.nll.value:.4f}", limits, f"{found.perplexity.value:.2f}", *shares, _rate(found)))
+            rows.append(
+                (name, f"{found.nll.value:.4f}", limits, f"{found.perplexity.value:.2f}", *shares, _rate(found))
+            )
         for name, fitted in self._fitted().items():
             rows.append((name, f"{fitted.nll:.4f}", "", f"{fitted.perplexity:.2f}", "", "", _rate(fitted)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -128,7 +130,9 @@ def _rate(found: TokenReadout | FittedReadout) -> str:
 
 
 def _align(row: tuple[str, ...], widths: list[int]) -> str:
-    first, *others = (cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in _pairs(row, widths))
+    first, *others = (
+        cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in _pairs(row, widths)
+    )
     return "  ".join([first, *others]).rstrip()
 
 
