@@ -17,6 +17,7 @@ _GAMMA_STEP = 0.2  # of log(1 + gamma)
 LOG_GAMMAS = tuple(_GAMMA_STEP * step for step in range(-5, 12))  # log(1 + gamma): gamma from -0.63 to 8.03, with 0
 LOG_BETAS = tuple(map(math.log, BETAS))
 GAMMAS = tuple(map(math.expm1, LOG_GAMMAS))
+SOFTMAX_PLACE = (LOG_GAMMAS.index(0.0), LOG_BETAS.index(0.0))  # of gamma = 0 and T = 1
 _BLOCK = 1 << 18  # elements of a temporary on a CPU, of which a few fit into its cache
 _LARGE_BLOCK = 1 << 26  # on other devices
 

@@ -12,33 +12,31 @@ import numpy as np
 
 from refocal.calibrators.fit.descent import Minimum, Quadratic, Slope, minimize_convex, minimize_in_trust_region
 from refocal.calibrators.fit.maximum_likelihood import FocalTemperature, Temperature
-from refocal.language_models.lattices import LOG_BETAS, LOG_GAMMAS
-from refocal.stats.gap_norms import calibration_error
+from refocal.language_models.lattices import LOG_BETAS, LOG_GAMMAS, SOFTMAX_PLACE
+from refocal.stats.binning import bin_sums, width_index
 
 _FLAT = 1e-6  # if the NLL changes by less than this over all temperatures, the logits of each row are equal
-_PLAIN = LOG_GAMMAS.index(0.0)
+_DEGREE = 5
 
 
 class Surface:
-    """The mean NLL and the calibration error as functions of (gamma, beta), beta = 1 / T, within the lattice.
+    """The mean NLL as a function of (gamma, beta), beta = 1 / T, within the lattice.
 
     Args:
         losses: The mean NLL (gammas, betas).
-        bins: Sums (3, gammas, betas, bins) of tokens, confidence and hits over the bins of confidence.
         tokens: The number of tokens.
     """
 
-    def __init__(self, losses: np.ndarray, bins: np.ndarray, tokens: int) -> None:
+    def __init__(self, losses: np.ndarray, tokens: int) -> None:
         from scipy.interpolate import RectBivariateSpline
 
         self._losses = losses
-        self._nll = RectBivariateSpline(LOG_GAMMAS, LOG_BETAS, losses, kx=5, ky=5)
-        self._bins = bins
+        self._nll = RectBivariateSpline(LOG_GAMMAS, LOG_BETAS, losses, kx=_DEGREE, ky=_DEGREE)
         self._tokens = tokens
 
     def fit_temperature(self) -> Temperature:
         """Find the inverse temperature with the smallest NLL; 1 if no temperature changes it."""
-        plain = self._losses[_PLAIN]
+        plain = self._losses[SOFTMAX_PLACE[0]]
         if np.ptp(plain) < _FLAT:
             return Temperature(1.0, float(plain.mean()), math.inf, False, 0)
 
@@ -78,15 +76,6 @@ class Surface:
         gamma_error, relative_error = float((1 + gamma) * errors[0]), float(errors[1])
         return FocalTemperature(gamma, math.exp(log_beta), nll, gamma_error, relative_error, best.at_bound, evaluations)
 
-    def calibration_error(self, gamma: float, beta: float) -> float:
-        """The ECE, from the gap of each bin, interpolated between the pairs of the lattice."""
-        from scipy.interpolate import RectBivariateSpline
-
-        gaps = self._bins[1] - self._bins[2]
-        place = math.log1p(gamma), math.log(beta)
-        found = [RectBivariateSpline(LOG_GAMMAS, LOG_BETAS, part).ev(*place) for part in np.moveaxis(gaps, -1, 0)]
-        return float(calibration_error(np.array(found), np.array([self._tokens]), norm="l1"))
-
     def _at(self, log_gamma: float, log_beta: float, *, dx: int = 0, dy: int = 0) -> float:
         """The NLL, or a derivative of it in log(1 + gamma) and log beta."""
         return float(self._nll.ev(log_gamma, log_beta, dx=dx, dy=dy))
@@ -101,3 +90,27 @@ class Surface:
             return Quadratic(self._at(*point), gradient, hessian)
 
         return minimize_in_trust_region(nll, np.clip(start, low, high), low=low, high=high)
+
+
+def interpolate_error(groups: np.ndarray, confidences: np.ndarray, place: tuple[float, float], *, bins: int) -> float:
+    """The ECE at (gamma, beta), from tokens in groups of nearly equal softmax confidence.
+
+    The sum of the confidences of a group is a smooth function of (gamma, beta), unlike sums over bins, whose edges
+    tokens cross. Each group goes to the bin of its mean confidence.
+
+    Args:
+        groups: The number of tokens and of hits of each group, (2, groups).
+        confidences: The sum of the confidences of each group, (gammas, betas, groups).
+        place: gamma and beta.
+        bins: Number of bins.
+    """
+    from scipy.interpolate import make_interp_spline
+
+    by_gamma, by_beta = (
+        make_interp_spline(knots, np.eye(len(knots)), k=_DEGREE)(at)
+        for knots, at in ((LOG_GAMMAS, math.log1p(place[0])), (LOG_BETAS, math.log(place[1])))
+    )
+    used = groups[0] > 0
+    samples, hits = groups[:, used]
+    mean = np.clip(np.einsum("g,b,gbk->k", by_gamma, by_beta, confidences[..., used]) / samples, 0.0, 1.0)
+    return bin_sums(width_index(mean, bins=bins), mean, hits / samples, samples, size=bins).expected_calibration_error

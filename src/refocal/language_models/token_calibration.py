@@ -13,10 +13,10 @@ from torch import Tensor
 from refocal import _check
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.language_models.documents import DocumentSums
-from refocal.language_models.lattices import GAMMAS, evaluate_lattice
+from refocal.language_models.lattices import GAMMAS, SOFTMAX_PLACE, evaluate_lattice
 from refocal.language_models.outlines import BETAS, RowOutlines, outline_rows
 from refocal.language_models.readouts import ReadoutRows, TokenCalibrator, list_readouts, read_rows
-from refocal.language_models.surfaces import Surface
+from refocal.language_models.surfaces import Surface, interpolate_error
 from refocal.language_models.token_report import FittedReadout, TokenReadout, TokenReport, nll_place
 from refocal.losses import LinearFocalLoss
 from refocal.losses.linear.posteriors import LabeledStates, cap, logits_of_chunks
@@ -24,6 +24,7 @@ from refocal.stats.binning import BINS, Bins, bin_sums, width_index
 
 _BLOCK = 1 << 18  # logits that are processed together on a CPU; a few such arrays fit into its cache
 _BLOCKS = 8  # of a chunk on other devices, so that temporaries are about as large as the chunk
+_GROUPS = 16  # groups of nearly equal confidence per bin
 _PENDING_ROWS = 1024  # outlines that wait for each other: the lattice takes many short steps, for any number of rows
 
 
@@ -77,7 +78,7 @@ class TokenCalibration:
         self.fit = fit
         self.classes: int | None = None  # once they are known
         self._readouts = list_readouts(self.criterion, self.calibrators)
-        self._sums = _TokenSums(len(self._readouts), self.bins, lattice=fit)
+        self._sums = _TokenSums(len(self._readouts), self.bins)
 
     @torch.no_grad()
     def update(
@@ -98,7 +99,7 @@ class TokenCalibration:
         self._check_classes(len(head))
         index, names = _read_documents(documents, tuple(target.shape))
         kept = states.keep.cpu().numpy()
-        batch = _TokenSums(len(self._readouts), self.bins, lattice=self.fit)
+        batch = _TokenSums(len(self._readouts), self.bins)
         vectors = [np.empty((0, batch.size))]
         pending: list[RowOutlines] = []
         for readouts, outlines in self._read(states):
@@ -145,13 +146,11 @@ class TokenCalibration:
             nll, accuracy, confidence, excess = (moments.interval(row, level=level) for row in weights)
             error = Bins(*self._sums.bins[number]).expected_calibration_error
             readouts[name] = TokenReadout(nll, accuracy, confidence, excess, error)
-        plain, focal = self._fit(tokens) if self._sums.losses is not None else (None, None)
+        plain, focal = self._fit(tokens) if self.fit else (None, None)
         return TokenReport(tokens, moments.documents, readouts, plain, focal, level, moments)
 
     def _fit(self, tokens: int) -> tuple[FittedReadout, FittedReadout]:
-        assert self._sums.losses is not None
-        assert self._sums.lattice_bins is not None
-        surface = Surface(self._sums.losses / tokens, self._sums.lattice_bins, tokens)
+        surface = Surface(self._sums.losses / tokens, tokens)
         plain = surface.fit_temperature()
         focal = surface.fit_focal_temperature(plain)
         with_one, with_two = TemperatureScaling(input="logits"), FocalTemperatureScaling(input="logits")
@@ -160,10 +159,11 @@ class TokenCalibration:
         assert self.classes is not None
         for calibrator in (with_one, with_two):
             calibrator.n_features_in_, calibrator.classes_ = self.classes, np.arange(self.classes)
-        return (
-            FittedReadout(with_one, plain.nll, surface.calibration_error(0.0, plain.beta)),
-            FittedReadout(with_two, focal.nll, surface.calibration_error(focal.gamma, focal.beta)),
+        plain_error, focal_error = (
+            interpolate_error(self._sums.groups, self._sums.confidences, place, bins=self.bins)
+            for place in ((0.0, plain.beta), (focal.gamma, focal.beta))
         )
+        return FittedReadout(with_one, plain.nll, plain_error), FittedReadout(with_two, focal.nll, focal_error)
 
     def _check_classes(self, classes: int) -> None:
         if self.classes not in (None, classes):
@@ -196,14 +196,24 @@ class TokenCalibration:
 
 
 class _TokenSums:
-    """All sums over tokens, for some readouts and a number of bins."""
+    """All sums over tokens, for some readouts and a number of bins.
 
-    def __init__(self, readouts: int, bins: int, *, lattice: bool) -> None:
-        self.size = nll_place(readouts)  # of the vector of a document
+    Attributes:
+        size: The size of the vector of a document.
+        documents: Sums by document.
+        bins: Tokens, confidence and hits (readouts, 3, bins) in the bins of each readout.
+        losses: The NLL (gammas, betas) on the lattice.
+        groups: Tokens and hits (2, groups) in groups of nearly equal softmax confidence.
+        confidences: The confidence (gammas, betas, groups) of these groups on the lattice.
+    """
+
+    def __init__(self, readouts: int, bins: int) -> None:
+        self.size = nll_place(readouts)
         self.documents = DocumentSums(self.size)
         self.bins = np.zeros((readouts, 3, bins))
-        self.losses = np.zeros((len(GAMMAS), len(BETAS))) if lattice else None
-        self.lattice_bins = np.zeros((3, len(GAMMAS), len(BETAS), bins)) if lattice else None
+        self.losses = np.zeros((len(GAMMAS), len(BETAS)))
+        self.groups = np.zeros((2, bins * _GROUPS))
+        self.confidences = np.zeros((*self.losses.shape, bins * _GROUPS))
 
     def add_readouts(self, readouts: list[ReadoutRows]) -> np.ndarray:
         """Add the bins of rows (n,), and return the vectors (n, size) that belong to their documents."""
@@ -217,31 +227,27 @@ class _TokenSums:
         return np.stack(columns, axis=1)
 
     def add_lattice(self, outlines: RowOutlines) -> None:
-        """Add the losses and the bins of all pairs (gamma, T)."""
-        assert self.losses is not None
-        assert self.lattice_bins is not None
-        bins = self.lattice_bins.shape[-1]
-        pairs = self.losses.size
-        first = bins * np.arange(pairs, dtype=np.int32)[:, None]  # the first bin of each pair
+        """Add the losses and confidences at all pairs (gamma, T)."""
+        size = self.groups.shape[1]
+        first = size * np.arange(self.losses.size)[:, None]  # the first group of each pair
         start = 0
         for part in evaluate_lattice(outlines):
             self.losses += _to_numpy(part.losses).sum(axis=-1)
-            confidences = np.minimum(_to_numpy(part.confidences).reshape(pairs, -1), 1.0)
-            stop = start + confidences.shape[1]
-            hits = np.broadcast_to(outlines.is_top[start:stop, 0].cpu().numpy(), confidences.shape)
-            index = (width_index(confidences, bins=bins) + first).ravel()
-            found = bin_sums(index, confidences.ravel(), hits.ravel(), size=pairs * bins)
-            self.lattice_bins += np.reshape(found, self.lattice_bins.shape)
-            start = stop
+            confidences = _to_numpy(part.confidences)
+            softmax = np.minimum(confidences[SOFTMAX_PLACE], 1.0)
+            group = width_index(softmax, bins=size)
+            hits = outlines.is_top[start : start + len(group), 0].cpu().numpy()
+            samples, _, right = bin_sums(group, softmax, hits, size=size)
+            self.groups += np.stack([samples, right])
+            sums = np.bincount((first + group).ravel(), confidences.ravel(), minlength=self.confidences.size)
+            self.confidences += sums.reshape(self.confidences.shape)
+            start += len(group)
 
     def merge(self, other: _TokenSums) -> None:
         """Add the sums of another with the same sizes."""
         self.documents.merge(other.documents)
-        self.bins += other.bins
-        if self.losses is not None and other.losses is not None:
-            self.losses += other.losses
-        if self.lattice_bins is not None and other.lattice_bins is not None:
-            self.lattice_bins += other.lattice_bins
+        for name in ("bins", "losses", "groups", "confidences"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 def _to_numpy(values: Tensor) -> np.ndarray:
