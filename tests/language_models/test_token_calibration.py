@@ -419,16 +419,28 @@ def test_documents_and_merged_accumulators_are_checked():
     with pytest.raises(ValueError, match=r"the shape \(6, 50\) of target, or \(6,\), one per sequence, got \(5,\)"):
         calibration.update(*batch, documents=np.zeros(5, dtype=int))
     for settings, message in (
-        ({"bins": 10}, "other must have bins=15, got 10"),
-        ({"fit": False}, "other must have fit=True, got False"),
-        ({"criterion": LinearFocalLoss(2.0)}, r"other must have the readouts \['softmax'\], got \['softmax', 'post"),
+        ({"bins": 10}, "'bins': 15.* got .*'bins': 10"),
+        ({"fit": False}, "'fit': True.* got .*'fit': False"),
+        ({"criterion": LinearFocalLoss(0.0, softcap=5.0)}, "'softcap': 0.0.* got .*'softcap': 5.0"),
+        ({"criterion": LinearFocalLoss(0.0, ignore_index=0)}, "'ignore_index': -100.* got .*'ignore_index': 0"),
+        ({"criterion": LinearFocalLoss(2.0)}, "got .*'posterior': .*gamma=2.0"),
     ):
         with pytest.raises(ValueError, match=message):
             calibration.merge(TokenCalibration(**settings))
+    with pytest.raises(ValueError, match="gamma=3.0.* got .*gamma=2.0"):
+        TokenCalibration(LinearFocalLoss(3.0)).merge(TokenCalibration(LinearFocalLoss(2.0)))
     other = TokenCalibration()
     other.update(*draw(30))
     with pytest.raises(ValueError, match="head must have 40 classes as before, got 30"):
         calibration.merge(other)
+
+
+def test_a_hopeless_model_has_an_infinite_perplexity():
+    batch = draw(40, scale=1e3)
+    found = report(batch._replace(target=(batch.target + 1) % 40))
+    assert found.readouts["softmax"].nll.value > 1000
+    assert found.readouts["softmax"].perplexity.value == math.inf
+    assert found.temperature.calibrator.at_bound_
 
 
 def test_the_report_as_a_table():

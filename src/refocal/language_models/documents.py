@@ -56,21 +56,21 @@ class DocumentSums:
         self._complete = Moments(0, np.zeros(size), np.zeros((size, size)))
         self._named: dict[int, np.ndarray] = {}
 
-    def add(self, values: np.ndarray, index: np.ndarray, names: np.ndarray | None) -> None:
+    def add(self, values: np.ndarray, documents: np.ndarray, *, named: bool) -> None:
         """Add the vectors of tokens.
 
         Args:
             values: Vectors (n, k).
-            index: (n,) the document of each token, as its place in `names`, or any numbers if they have no names.
-            names: Names of the documents, or None.
+            documents: (n,) the number of the document of each token.
+            named: Whether these numbers are names. Otherwise they mean nothing beyond this call.
         """
-        present, place = np.unique(index, return_inverse=True)
-        sums = np.zeros((len(present), values.shape[1]))
+        numbers, place = np.unique(documents, return_inverse=True)
+        sums = np.zeros((len(numbers), values.shape[1]))
         np.add.at(sums, place, values)
-        if names is None:
+        if not named:
             self._complete = _add(self._complete, sums)
             return
-        for name, vector in zip(names[present].tolist(), sums, strict=True):
+        for name, vector in zip(numbers.tolist(), sums, strict=True):
             self._named[name] = self._named[name] + vector if name in self._named else vector
 
     def merge(self, other: DocumentSums) -> None:

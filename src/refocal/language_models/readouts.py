@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from refocal.losses.posterior_maps import FocalMap
 from refocal.maps.posterior import posterior_from_logits
 
 SOFTMAX, POSTERIOR = "softmax", "posterior"
-LogProbs = Callable[[Tensor], Tensor]  # from logits (n, V) to log-probabilities (n, V)
+LogProbs = partial[Tensor]  # a function from logits (n, V) to log-probabilities (n, V), with its settings
 TokenCalibrator = TemperatureScaling | FocalTemperatureScaling
 
 

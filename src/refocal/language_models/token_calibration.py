@@ -55,7 +55,7 @@ class TokenCalibration:
         >>> from refocal.losses import LinearFocalLoss
         >>> generator = torch.Generator().manual_seed(0)
         >>> hidden, head = torch.randn(4, 250, 8, generator=generator), torch.randn(50, 8, generator=generator)
-        >>> target = torch.distributions.Categorical(logits=hidden @ head.T).logits.argmax(-1)
+        >>> target = (hidden @ head.T).argmax(dim=-1)
         >>> calibration = TokenCalibration(LinearFocalLoss(gamma=2))
         >>> calibration.update(hidden, head, target)
         >>> calibration.compute().readouts["softmax"].accuracy.value
@@ -92,12 +92,12 @@ class TokenCalibration:
             target: The next tokens (...), shifted by the caller; those equal to `ignore_index` do not count.
             bias: Bias of the last layer (V,).
             documents: Whole numbers that name the documents, one per token, shape (...), or one per sequence, the same
-                without the last axis. A document may continue in later batches; two numbers per document and readout
-                are kept. None if each sequence of the batch is a document of its own.
+                without the last axis. A document may continue in later batches, so a few numbers per document are
+                kept. None if each sequence of the batch is a document of its own.
         """
         states = self.criterion.select(hidden, head, target, bias)
         self._check_classes(len(head))
-        index, names = _read_documents(documents, tuple(target.shape))
+        numbers = _read_documents(documents, tuple(target.shape))
         kept = states.keep.cpu().numpy()
         batch = _TokenSums(len(self._readouts), self.bins)
         vectors = [np.empty((0, batch.size))]
@@ -110,19 +110,14 @@ class TokenCalibration:
                 pending = []
         if pending:
             batch.add_lattice(RowOutlines.join(pending))
-        batch.documents.add(np.concatenate(vectors), index[kept], names)
+        batch.documents.add(np.concatenate(vectors), numbers[kept], named=documents is not None)
         self.classes = len(head)
         self._sums.merge(batch)
 
     def merge(self, other: TokenCalibration) -> TokenCalibration:
         """Add the sums of another accumulator with the same settings, in place."""
-        for name in ("bins", "fit"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                msg = f"other must have {name}={mine}, got {theirs}"
-                raise ValueError(msg)
-        if list(self._readouts) != list(other._readouts):
-            msg = f"other must have the readouts {list(self._readouts)}, got {list(other._readouts)}"
+        if self._settings() != other._settings():
+            msg = f"other must have the same settings {self._settings()}, got {other._settings()}"
             raise ValueError(msg)
         if other.classes is not None:
             self._check_classes(other.classes)
@@ -164,6 +159,12 @@ class TokenCalibration:
             for place in ((0.0, plain.beta), (focal.gamma, focal.beta))
         )
         return FittedReadout(with_one, plain.nll, plain_error), FittedReadout(with_two, focal.nll, focal_error)
+
+    def _settings(self) -> dict[str, Any]:
+        """What accumulators must have in common to be merged."""
+        readouts = {name: f"{readout.keywords}" for name, readout in self._readouts.items()}
+        common = {"softcap": self.criterion.layer_settings.softcap, "ignore_index": self.criterion.focal.ignore_index}
+        return {"bins": self.bins, "fit": self.fit, **common, "readouts": readouts}
 
     def _check_classes(self, classes: int) -> None:
         if self.classes not in (None, classes):
@@ -277,19 +278,18 @@ def _check_logits(logits: Tensor, target: Tensor) -> None:
         raise ValueError(msg)
 
 
-def _read_documents(documents: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
-    """The document of each token, as a place in the names that are returned, or None if they have no names."""
-    sequences = np.arange(math.prod(shape[:-1]))
+def _read_documents(documents: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The number of the document of each token, flat."""
     length = math.prod(shape[-1:])
     if documents is None:
-        return np.repeat(sequences, length), None
+        return np.repeat(np.arange(math.prod(shape[:-1])), length)
     names = documents.cpu().numpy() if isinstance(documents, Tensor) else np.asarray(documents)
     if names.dtype.kind not in "iu":
         msg = f"documents must be whole numbers, got the type {names.dtype}"
         raise TypeError(msg)
     if names.shape == shape:
-        return np.arange(names.size), names.ravel()
+        return names.ravel()
     if names.shape == shape[:-1]:
-        return np.repeat(sequences, length), names.ravel()
+        return np.repeat(names.ravel(), length)
     msg = f"documents must have the shape {shape} of target, or {shape[:-1]}, one per sequence, got {names.shape}"
     raise ValueError(msg)

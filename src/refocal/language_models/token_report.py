@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,7 +34,7 @@ class TokenReadout:
     @property
     def perplexity(self) -> Interval:
         """The exponential of the NLL and of its limits."""
-        return Interval(*map(math.exp, self.nll))
+        return Interval(*map(_exp, self.nll))
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class FittedReadout:
     @property
     def perplexity(self) -> float:
         """The exponential of the NLL."""
-        return math.exp(self.nll)
+        return _exp(self.nll)
 
 
 @dataclass(frozen=True)
@@ -130,11 +129,11 @@ def _rate(found: TokenReadout | FittedReadout) -> str:
 
 
 def _align(row: tuple[str, ...], widths: list[int]) -> str:
-    first, *others = (
-        cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in _pairs(row, widths)
-    )
-    return "  ".join([first, *others]).rstrip()
+    first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+    return "  ".join([first.strip().ljust(widths[0]), *others])
 
 
-def _pairs(row: tuple[str, ...], widths: list[int]) -> enumerate[tuple[str, int]]:
-    return enumerate(zip(row, widths, strict=True))
+def _exp(value: float) -> float:
+    """The exponential; infinite if it is too large."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(value))
