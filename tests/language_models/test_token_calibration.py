@@ -427,7 +427,7 @@ def test_documents_and_merged_accumulators_are_checked():
     ):
         with pytest.raises(ValueError, match=message):
             calibration.merge(TokenCalibration(**settings))
-    with pytest.raises(ValueError, match="gamma=3.0.* got .*gamma=2.0"):
+    with pytest.raises(ValueError, match=r"gamma=3\.0.* got .*gamma=2\.0"):
         TokenCalibration(LinearFocalLoss(3.0)).merge(TokenCalibration(LinearFocalLoss(2.0)))
     other = TokenCalibration()
     other.update(*draw(30))
