@@ -29,11 +29,12 @@ def test_a_room_loads_nothing_heavy(room):
     assert not set(loaded) & set(HEAVY)
 
 
-def test_without_jax_the_error_names_the_extra():
-    code = "import sys; sys.modules['jax'] = None; import refocal.jax"
+@pytest.mark.parametrize(("room", "extra"), [("jax", "jax"), ("language_models", "torch")])
+def test_without_its_package_a_room_names_the_extra(room, extra):
+    code = f"import sys; sys.modules[{extra!r}] = None; import refocal.{room}"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "ModuleNotFoundError: refocal.jax needs jax: pip install 'refocal[jax]'" in done.stderr
+    assert f"ModuleNotFoundError: refocal.{room} needs {extra}: pip install 'refocal[{extra}]'" in done.stderr
 
 
 @pytest.mark.parametrize("package", [refocal, boosting, calibrators, report, scale], ids=lambda each: each.__name__)

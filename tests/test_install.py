@@ -108,6 +108,7 @@ for extra in ("torch", "jax", "matplotlib", "ray", "onnx", "pandas", "pyarrow", 
     assert importlib.util.find_spec(extra) is None, f"{extra} is installed: this is not the base alone"
 for module in pkgutil.walk_packages(refocal.__path__, "refocal.", onerror=lambda name: None):
     needs_extra = module.name.startswith(("refocal.losses", "refocal.curvature", "refocal.jax"))
+    needs_extra |= module.name.startswith("refocal.language_models")
     needs_extra |= module.name.endswith(("torchmetrics", "torch_export"))
     needs_extra |= module.name.startswith("refocal.integrations.")
     if not needs_extra and not module.name.endswith("__main__"):

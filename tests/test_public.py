@@ -82,6 +82,9 @@ ROOMS = {
     | {"refocal.integrations.lightning"},
     "integrations/transformers": {"numpy", "torch", "transformers", "refocal._extras", "refocal.losses"}
     | {"refocal.metrics", "refocal.stats", "refocal.integrations.transformers"},
+    "language_models": {"array_api_compat.torch", "numpy", "scipy", "sklearn", "torch", "refocal._check"}
+    | {"refocal._extras", "refocal.maps", "refocal.stats", "refocal.losses", "refocal.metrics"}
+    | {"refocal.calibrators", "refocal.language_models"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
     | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},

@@ -49,6 +49,7 @@ __getattr__, __dir__ = lazy_names(
         "conformal",
         "curvature",
         "jax",
+        "language_models",
         "losses",
         "maps",
         "metrics",

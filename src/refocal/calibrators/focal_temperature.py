@@ -146,15 +146,16 @@ class FocalTemperatureScaling(Calibrator):
 
     def learn(self, data: Likelihood) -> None:
         """Set the maximum-likelihood (gamma, T); see `TemperatureScaling.learn`."""
-        self._store(fit_focal_temperature(data))
+        self.store(fit_focal_temperature(data))
 
     def _learn_fold(self, folded: FoldedLogits, fold: int | None) -> None:
         if self.check_search() == "newton":
-            self._store(folded.focal_temperature(fold))
+            self.store(folded.focal_temperature(fold))
         else:
             super()._learn_fold(folded, fold)
 
-    def _store(self, fitted: FocalTemperature) -> None:
+    def store(self, fitted: FocalTemperature) -> None:
+        """Set the result of a fit, wherever that was computed."""
         self.gamma_, self.temperature_ = fitted.gamma, 1 / fitted.beta
         self.gamma_error_ = fitted.gamma_error
         self.temperature_error_ = fitted.relative_error / fitted.beta

@@ -125,15 +125,16 @@ class TemperatureScaling(Calibrator):
 
         `fit` calls this after its checks. The rows may also be elsewhere, such as in files.
         """
-        return self._store(fit_temperature(data))
+        return self.store(fit_temperature(data))
 
     def _learn_fold(self, folded: FoldedLogits, fold: int | None) -> None:
         if self.check_objective() == "nll":
-            self._store(folded.temperature(fold))
+            self.store(folded.temperature(fold))
         else:
             super()._learn_fold(folded, fold)
 
-    def _store(self, fitted: Temperature) -> Temperature:
+    def store(self, fitted: Temperature) -> Temperature:
+        """Set the result of a fit, wherever that was computed."""
         self.temperature_, self.at_bound_ = 1 / fitted.beta, fitted.at_bound
         self.temperature_error_ = self.temperature_ * fitted.relative_error
         return fitted

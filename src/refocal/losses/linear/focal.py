@@ -15,7 +15,7 @@ from refocal.losses.internals import KNOWS_TRANSFORMATIONS, is_inside_transforma
 from refocal.losses.linear.chunks import default_chunk_bytes
 from refocal.losses.linear.differentiation import Constants, LinearCall, LinearInputs, differentiable_loss
 from refocal.losses.linear.operator import check_range
-from refocal.losses.linear.posteriors import Layer, TopPosterior, log_posterior, top_posterior
+from refocal.losses.linear.posteriors import LabeledStates, Layer, TopPosterior, log_posterior, top_posterior
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.posterior_maps import FocalMap
 from refocal.losses.rows import check_tensors
@@ -171,13 +171,18 @@ class LinearFocalLoss(nn.Module):
         focal loss, and the exponential of that its perplexity. The softmax gives other numbers, which are not class
         probabilities.
         """
+        states = self.select(hidden, head, target, bias)
+        found = log_posterior(states.hidden, states.target, states.layer, self._map)
+        return found.new_zeros(states.keep.shape).masked_scatter_(states.keep, found).reshape(target.shape)
+
+    def select(self, hidden: Tensor, head: Tensor, target: Tensor, bias: Tensor | None = None) -> LabeledStates:
+        """Check a batch as `log_posterior` does, and select the samples that count."""
         layer = self._layer(hidden, head, bias)
         _check_target(target, hidden)
         keep = target.reshape(-1) != self.focal.ignore_index
         classes = target.reshape(-1)[keep].long()
         check_range(classes, len(head))
-        found = log_posterior(hidden.reshape(-1, hidden.shape[-1])[keep], classes, layer, self._map)
-        return found.new_zeros(keep.shape).masked_scatter_(keep, found).reshape(target.shape)
+        return LabeledStates(hidden.reshape(-1, hidden.shape[-1])[keep], classes, keep, layer)
 
     @property
     def _map(self) -> FocalMap:

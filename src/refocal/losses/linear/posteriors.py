@@ -40,18 +40,34 @@ class Layer(NamedTuple):
     chunk_bytes: int
 
 
+class LabeledStates(NamedTuple):
+    """The samples of a batch that count.
+
+    Attributes:
+        hidden: Their hidden states (n, D).
+        target: Their class indices (n,).
+        keep: (N,) which samples of the batch they are.
+        layer: The last layer.
+    """
+
+    hidden: Tensor
+    target: Tensor
+    keep: Tensor
+    layer: Layer
+
+
 def top_posterior(hidden: Tensor, layer: Layer, psi: FocalMap, *, top: int) -> TopPosterior:
     """The `top` largest posteriors of each row of hidden states (N, D)."""
     shape = (len(hidden), top)
     probs = torch.empty(shape, dtype=torch.promote_types(layer.dtype, torch.float32), device=hidden.device)
     classes = torch.empty(shape, dtype=torch.int64, device=hidden.device)
-    for rows, logits in _logits_of_chunks(hidden, layer):
+    for rows, logits in logits_of_chunks(hidden, layer):
         if _keeps_order(psi):
             scores, classes[rows] = torch.topk(logits, top)
             probs[rows] = torch.exp(_log_posterior_of(logits, scores, classes[rows], layer.softcap, psi))
             continue
         for block in _blocks(logits):
-            log_probs, classes[rows][block] = torch.topk(_map_block(logits[block], layer.softcap, psi), top)
+            log_probs, classes[rows][block] = torch.topk(map_block(logits[block], layer.softcap, psi), top)
             probs[rows][block] = torch.exp(log_probs)
     return TopPosterior(probs, classes)
 
@@ -59,13 +75,13 @@ def top_posterior(hidden: Tensor, layer: Layer, psi: FocalMap, *, top: int) -> T
 def log_posterior(hidden: Tensor, target: Tensor, layer: Layer, psi: FocalMap) -> Tensor:
     """log p(y|x) (N,) of the classes `target` (N,), given hidden states (N, D)."""
     result = torch.empty(len(hidden), dtype=torch.promote_types(layer.dtype, torch.float32), device=hidden.device)
-    for rows, logits in _logits_of_chunks(hidden, layer):
+    for rows, logits in logits_of_chunks(hidden, layer):
         index = target[rows, None]
         result[rows] = _log_posterior_of(logits, logits.gather(1, index), index, layer.softcap, psi)[:, 0]
     return result
 
 
-def _logits_of_chunks(hidden: Tensor, layer: Layer) -> Iterator[tuple[slice, Tensor]]:
+def logits_of_chunks(hidden: Tensor, layer: Layer) -> Iterator[tuple[slice, Tensor]]:
     """Slices of rows and their logits, which the next chunk overwrites."""
     head, bias, _, dtype, chunk_bytes = layer
     head, bias = head.to(dtype), None if bias is None else bias.to(dtype)
@@ -81,14 +97,14 @@ def _logits_of_chunks(hidden: Tensor, layer: Layer) -> Iterator[tuple[slice, Ten
 def _log_posterior_of(logits: Tensor, scores: Tensor, classes: Tensor, softcap: float, psi: FocalMap) -> Tensor:
     """log p(y|x) (n, k) of given classes (n, k) with their scores (n, k), from logits (n, V)."""
     if not (kernels.supports_normalizers(logits) and _keeps_order(psi)):
-        blocks = [_map_block(logits[block], softcap, psi).gather(1, classes[block]) for block in _blocks(logits)]
+        blocks = [map_block(logits[block], softcap, psi).gather(1, classes[block]) for block in _blocks(logits)]
         return torch.cat(blocks)
     top, ties, rest, others = kernels.find_normalizers(logits, float(psi.gamma), softcap)
-    result = _log_h(_cap(scores.float(), softcap), top, rest, psi.gamma)
+    result = _log_h(cap(scores.float(), softcap), top, rest, psi.gamma)
     log_h_top = _log_h(top, top, rest, psi.gamma)
     result -= torch.logaddexp(log_h_top + torch.log(ties), torch.log(others))
     for rows in torch.split((rest < _FAINT)[:, 0].nonzero()[:, 0], _rows_at_once(logits)):
-        result[rows] = _map_block(logits[rows], softcap, psi).gather(1, classes[rows])
+        result[rows] = map_block(logits[rows], softcap, psi).gather(1, classes[rows])
     return result
 
 
@@ -99,9 +115,9 @@ def _log_h(scores: Tensor, top: Tensor, rest: Tensor, gamma: float) -> Tensor:
     return log_p - (gamma - 1) * torch.log(q) - torch.log(q - gamma * torch.exp(log_p) * log_p)
 
 
-def _map_block(logits: Tensor, softcap: float, psi: FocalMap) -> Tensor:
+def map_block(logits: Tensor, softcap: float, psi: FocalMap) -> Tensor:
     """Log-posteriors (n, V) by the general map, at least in float32."""
-    wide = _cap(logits.to(torch.promote_types(logits.dtype, torch.float32)), softcap)
+    wide = cap(logits.to(torch.promote_types(logits.dtype, torch.float32)), softcap)
     return posterior_from_logits(
         wide,
         gamma=psi.gamma,
@@ -113,7 +129,8 @@ def _map_block(logits: Tensor, softcap: float, psi: FocalMap) -> Tensor:
     )
 
 
-def _cap(scores: Tensor, softcap: float) -> Tensor:
+def cap(scores: Tensor, softcap: float) -> Tensor:
+    """Scores between -c and c, c tanh(score / c), if the bound c is not 0."""
     return softcap * torch.tanh(scores / softcap) if softcap else scores
 
 
