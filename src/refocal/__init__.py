@@ -55,6 +55,7 @@ __getattr__, __dir__ = lazy_names(
         "predictions",
         "report",
         "scale",
+        "segmentation",
         "stats",
     ),
 )
