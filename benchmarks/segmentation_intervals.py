@@ -19,6 +19,7 @@ from refocal.metrics import Interval
 from refocal.segmentation import SegmentationCalibration, SegmentationSummary
 
 LEVEL = 0.95
+LEAST = 0.93  # the goal
 RESAMPLES = 300
 CLASSES = 3
 SIZE = 20  # pixels in a row and in a column
@@ -129,14 +130,16 @@ def main() -> None:
         f"{CLASSES} classes, {SIZE} x {SIZE} pixels, 15 bins, a band of 2 pixels: how often the interval covers the "
         "true value, misses it because it lies above or below it, and the mean length. Goal: .93 to .98. The pixels of "
         "an image err together, and images differ in difficulty (`draw`). If a calibrated network explains an ECE, its "
-        "lower limit is 0, so that an interval misses 0 only from above: the goal is .975. The last row of each group "
-        "is `refocal.metrics.interval` of the same pixels, which treats each pixel as a sample (a quarter of the "
-        "repeats).",
+        "lower limit is 0, so that an interval misses 0 only from above: the goal is .975. If it is not clear in which "
+        "bins the gaps lie, the limits are the widest over several assumptions, and cover more often. The last row of "
+        "each group is `refocal.metrics.interval` of the same pixels, which treats each pixel as a sample (a quarter "
+        "of the repeats).",
         "",
         "| network is | images | measure | true value | covered | above | below | length |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    start = time.perf_counter()
+    short = []
+    start = time.process_time()
     for case in (Case(model, images) for model in MODELS for images in IMAGES):
         truths = find_truths(case.model)
         found = [find_intervals(case, seed, pixelwise=seed % 4 == 0) for seed in range(given.repeats)]
@@ -148,7 +151,10 @@ def main() -> None:
                 f"| {below:.3f} | {np.mean(limits[:, 1] - limits[:, 0]):.4f} |"
             )
             print(lines[-1], flush=True)
-    print(f"{time.perf_counter() - start:.0f} s")
+            if name != PIXELWISE and round(1 - above - below, 6) < LEAST:
+                short.append(f"{name}, {case.images} images, {case.model}: {1 - above - below:.3f}")
+    print(f"{time.process_time() - start:.0f} s")
+    lines += ["", f"Below the goal: {'; '.join(short) or 'none'}."]
     lines += ["", f"`python benchmarks/segmentation_intervals.py --repeats {given.repeats}`", ""]
     if given.out is not None:
         given.out.write_text("\n".join(lines), encoding="utf-8")

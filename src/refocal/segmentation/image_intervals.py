@@ -87,10 +87,9 @@ def error_interval(
         return Interval(value, 0.0, 1.0)
     spread = images / (images - 1)
     deviations = residuals - pixels[:, None] * mean
-    columns = ColumnSums(
-        *(part / (classes * total) for part in (bins.samples, bins.samples / total, bins.confidence, bins.correct)),
-        variance=spread * np.square(deviations).sum(axis=0) / total**2,
-    )
+    weight, claim, hits = (part / (classes * total) for part in bins)
+    variance = spread * np.square(deviations).sum(axis=0) / total**2
+    columns = ColumnSums(weight, weight / total, claim, hits, variance)
     parts = [
         ((counts - 1) @ deviations, (counts - 1) @ pixels)
         for counts in draw_counts(pixels, resamples=resamples, rng=rng)
