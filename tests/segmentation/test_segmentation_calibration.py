@@ -253,6 +253,16 @@ def test_a_bad_score_names_its_pixel_and_changes_nothing(value):
     assert calibration.compute(resamples=100) == before
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_probabilities_are_not_taken_for_logits(channels):
+    logits, labels = draw_images(classes=2)
+    probs = softmax(logits, axis=1)[:, 2 - channels :]
+    calibration = SegmentationCalibration(2, ignore_index=IGNORED)
+    with pytest.raises(ValueError, match=r"scores look like probabilities: .*; pass input='probs', or input='logits'"):
+        calibration.update(probs, labels)
+    assert measure(probs, labels, 2, input="logits").overall.ece.value > 0  # the caller insists
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

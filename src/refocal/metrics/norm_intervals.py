@@ -63,7 +63,7 @@ def residual_evidence(residuals: Callable[..., Gaps]) -> EvidenceFunction:
 
 
 def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.random.Generator) -> Evidence:
-    """The evidence of columns whose labels are drawn. If no gap needs to be real, all claims may be off alike."""
+    """The evidence of drawn labels. If no gap needs to be real, all claims may be off by the same gap."""
     columns = gaps.columns
     hits = gaps.draw_hits(resamples, rng)
     simulator = SumSimulator(columns, hits, rng=rng, like=like, groups=gaps.groups, mass_share=gaps.mass_share)

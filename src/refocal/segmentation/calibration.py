@@ -8,6 +8,7 @@ import numpy as np
 
 from refocal import _check
 from refocal._check import Input
+from refocal._probability_look import optional_input_word, resolve_input
 from refocal.metrics.defaults import BINS, LEVEL, RESAMPLES
 from refocal.metrics.inputs import ArrayLike
 from refocal.metrics.measure_record import Interval
@@ -38,7 +39,7 @@ class SegmentationCalibration:
         classwise: Whether to measure the probability of each class. With many classes, this takes most of the time and
             memory.
         bins: Number of bins of equal width.
-        input: Whether scores are "logits" or "probs".
+        input: "logits" or "probs". None for logits; scores that look like probabilities are then rejected.
 
     Example:
         >>> import numpy as np
@@ -63,7 +64,7 @@ class SegmentationCalibration:
         boundary: int | None = 2,
         classwise: bool = True,
         bins: int = BINS,
-        input: Input = "logits",
+        input: Input | None = None,
     ) -> None:
         self.classes = _check.count(classes, "classes", least=2)
         self.axis = _check.whole(axis, "axis")
@@ -71,7 +72,7 @@ class SegmentationCalibration:
         self.boundary = None if boundary is None else _check.count(boundary, "boundary")
         self.classwise = bool(classwise)
         self.bins = _check.count(bins, "bins")
-        self.input: Input = _check.input_word(input)
+        self.input = optional_input_word(input)
         empty = self._empty()
         self._bins, self._class_bins = empty.bins, empty.classes  # sums over all images
         self._totals: list[np.ndarray] = []  # of each image, (5, REGIONS)
@@ -85,7 +86,8 @@ class SegmentationCalibration:
             scores: Scores (N, K, ...), with the classes on `axis`, in NumPy, PyTorch or another library.
             labels: Class indices (N, ...); for two classes also booleans.
         """
-        batch = ImageBatch.read(scores, labels, axis=self.axis, ignore_index=self.ignore_index, input=self.input)
+        kind: Input = "logits" if self.input is None else self.input
+        batch = ImageBatch.read(scores, labels, axis=self.axis, ignore_index=self.ignore_index, input=kind)
         if batch.channels != self.classes and not (batch.channels == 1 and self.classes == 2):
             msg = f"scores must have {self.classes} classes on axis {self.axis}, got {batch.channels}"
             raise ValueError(msg)
@@ -95,7 +97,8 @@ class SegmentationCalibration:
         near = near.reshape(len(near), -1)
         found = [self._empty() for _ in range(len(near))]
         for image, places, block in batch.parts():
-            found[image].add(block, near[image, places], is_logits=self.input == "logits")
+            resolve_input(self.input, block.scores)
+            found[image].add(block, near[image, places], is_logits=kind == "logits")
         for sums in found:
             self._add(sums)
 

@@ -8,20 +8,25 @@ from rich.table import Table
 from refocal.metrics.measure_record import Interval
 from refocal.segmentation.summary import SegmentationSummary
 
-_MEASURES = {"ece": "ECE", "overconfidence": "overconfidence", "nll": "NLL", "brier": "Brier", "accuracy": "accuracy"}
+_MEASURES = {
+    "ece": "ECE",
+    "overconfidence": "overconfidence",
+    "nll": "NLL",
+    "brier": "Brier score",
+    "accuracy": "accuracy",
+}
 
 
 def build_tables(summary: SegmentationSummary) -> RenderableType:
     """Build a table of the regions and, if classes were measured, one of the classes."""
-    level = f"{summary.level:.0%} limits over {summary.images:,} images"
+    level = f"{100 * summary.level:g}% limits over {summary.images:,} images"
+    named = {name: getattr(summary, name) for name in ("overall", "boundary", "interior")}
+    found = {name: region for name, region in named.items() if region is not None}
     regions = Table("pixels", title=f"Calibration of pixels, {level}")
-    for title in _MEASURES.values():
-        regions.add_column(title, justify="right")
-    for name in ("overall", "boundary", "interior"):
-        region = getattr(summary, name)
-        if region is not None:
-            cells = [_write(getattr(region, measure)) for measure in _MEASURES]
-            regions.add_row(f"{name}\n{region.pixels:,}", *cells)
+    for name, region in found.items():
+        regions.add_column(f"{name}\n{region.pixels:,}", justify="right")
+    for measure, title in _MEASURES.items():
+        regions.add_row(title, *(_write(getattr(region, measure)) for region in found.values()))
     if summary.classes is None or summary.classwise_ece is None:
         return regions
     classes = Table("class", title=f"Each class against the rest, {level}")
