@@ -9,10 +9,10 @@ import sys
 import pytest
 
 import refocal
-from refocal import boosting, calibrators, report, scale
+from refocal import boosting, calibrators, report, scale, segmentation
 
 ROOMS = ["", ".boosting", ".maps", ".stats", ".metrics", ".calibrators", ".predictions", ".report", ".scale", ".cli"]
-ROOMS += [".demo"]
+ROOMS += [".demo", ".segmentation"]
 HEAVY = ["scipy.fft", "scipy.linalg", "scipy.optimize", "scipy.sparse", "scipy.special", "scipy.stats", "sklearn"]
 HEAVY += ["joblib", "matplotlib", "lightgbm", "onnx", "pandas", "pyarrow", "ray", "torch"]
 
@@ -37,7 +37,9 @@ def test_without_its_package_a_room_names_the_extra(room, extra):
     assert f"ModuleNotFoundError: refocal.{room} needs {extra}: pip install 'refocal[{extra}]'" in done.stderr
 
 
-@pytest.mark.parametrize("package", [refocal, boosting, calibrators, report, scale], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "package", [refocal, boosting, calibrators, report, scale, segmentation], ids=lambda each: each.__name__
+)
 def test_lazy_names_are_the_public_names(package):
     for name in package.__all__:
         assert getattr(package, name) is not None, name

@@ -94,6 +94,9 @@ ROOMS = {
     "scale": {"numpy", "ray", "sklearn", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.predictions", "refocal.report", "refocal.scale"}
     | BASE,
+    "segmentation": {"numpy", "scipy", "sklearn", "rich", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
+    | {"refocal.scale", "refocal.segmentation"}
+    | BASE,
     "demo": {"refocal.predictions"},
     "cli": {"numpy", "rich", "refocal"},
     "__main__": {"refocal._program"},

@@ -56,6 +56,7 @@ __getattr__, __dir__ = lazy_names(
         "predictions",
         "report",
         "scale",
+        "segmentation",
         "stats",
     ),
 )

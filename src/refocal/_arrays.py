@@ -167,6 +167,11 @@ def replace_at(array: ArrayT, index: Array, value: float, *, xp: Namespace) -> A
     return xp.where(xp.arange(array.shape[-1], device=device(array)) == index, value, array)
 
 
+def move_axis(array: ArrayT, source: int, target: int, *, xp: Namespace) -> ArrayT:
+    """Move an axis to another place; both are counted from the first, which TorchScript's ONNX exporter needs."""
+    return array if source == target else xp.moveaxis(array, source, target)
+
+
 def widen(array: ArrayT, *, xp: Namespace) -> ArrayT:
     """Convert an array to the precision of computation: 16-bit input to float32, other input unchanged."""
     return xp.astype(array, xp.float32) if xp.finfo(array.dtype).bits < 32 else array

@@ -51,12 +51,29 @@ def unmasked(array: Any, name: str) -> Any:
 
 def classes_last(array: Array, name: str) -> None:
     """Check that the last axis has at least two classes."""
+    class_axis(-1, array, name)
+
+
+def class_axis(value: Any, array: Array, name: str) -> int:
+    """Check for an axis with at least two classes, and return it counted from the first."""
     if array.ndim < 1:
         msg = f"{name} must have shape (..., classes), got a number"
         raise ValueError(msg)
-    if array.shape[-1] < 2:
-        msg = f"{name} must have at least 2 classes on its last axis, got shape {tuple(array.shape)}"
+    place = axis(value, array, name)
+    if array.shape[place] < 2:
+        where = "its last axis" if place == array.ndim - 1 else f"axis {place}"
+        msg = f"{name} must have at least 2 classes on {where}, got shape {tuple(array.shape)}"
         raise ValueError(msg)
+    return place
+
+
+def axis(value: Any, array: Array, name: str) -> int:
+    """Check for an axis of an array, and return it counted from the first."""
+    number = whole(value, "axis")
+    if not -array.ndim <= number < array.ndim:
+        msg = f"axis must be an axis of {name} with shape {tuple(array.shape)}, got {number}"
+        raise ValueError(msg)
+    return number % array.ndim
 
 
 def same_shape(first: Array, second: Array, names: str) -> None:

@@ -120,6 +120,36 @@ def test_torch_module_gives_the_same_numbers(name):
     assert type(calibrator).__name__ in repr(module)
 
 
+@every
+def test_torch_module_of_images(name):
+    """Classes on axis 1, as networks of images have them."""
+    calibrator, logits = fit_shipped(name)
+    images = torch.tensor(logits).reshape(3, 3, 5, 3).movedim(-1, 1)
+    module = calibrator.to_torch(axis=1)
+    expected = calibrator.to_torch()(images.movedim(1, -1)).movedim(-1, 1)
+    torch.testing.assert_close(module(images), expected, rtol=0, atol=0)
+    assert "axis=1" in repr(module)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")  # a FutureWarning since PyTorch 2.15
+def test_a_torch_module_of_images_is_exported():
+    calibrator, logits = fit_shipped("focal-temperature")
+    images = torch.tensor(logits).reshape(3, 3, 5, 3).movedim(-1, 1)
+    module = calibrator.to_torch(axis=1)
+    sizes = ({0: torch.export.Dim("batch", min=2), 2: torch.export.Dim("height", min=2)},)
+    exported = torch.export.export(module, (images[:2],), dynamic_shapes=sizes).module()
+    for run in (exported, torch.jit.trace(module, images)):
+        torch.testing.assert_close(run(images), module(images))
+
+
+def test_a_wrong_axis_of_a_torch_module_is_rejected():
+    calibrator, logits = fit_shipped("temperature")
+    with pytest.raises(TypeError, match="axis must be a whole number, got 'classes'"):
+        calibrator.to_torch(axis="classes")
+    with pytest.raises(ValueError, match=r"axis must be an axis of scores with shape \(45, 3\), got 2"):
+        calibrator.to_torch(axis=2)(torch.tensor(logits))
+
+
 # Another fit may have another map: other members, tables of another length, or a base without gamma.
 OTHER_MAPS = ("auto", "isotonic", "venn-abers", "vector", "matrix", "dirichlet")
 

@@ -159,6 +159,9 @@ def test_exports_give_the_same_sets(name, tmp_path):
         assert found.dtype == torch.bool
         np.testing.assert_array_equal(found.numpy(), expected)
     np.testing.assert_array_equal(module(torch.tensor(logits).reshape(5, 100, 4)).reshape(-1, 4).numpy(), expected)
+    images = torch.tensor(logits).reshape(5, 10, 10, 4).movedim(-1, 1)
+    found = sets.to_torch(axis=1)(images)
+    np.testing.assert_array_equal(found.movedim(1, -1).reshape(-1, 4).numpy(), expected)
     assert "PredictionSets" in repr(module)
     sets.to_onnx(tmp_path / "sets.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "sets.onnx", providers=["CPUExecutionProvider"])

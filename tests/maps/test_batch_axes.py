@@ -114,3 +114,43 @@ def test_heads_equal_their_formulas():
     each = expit(score)
     quadratic = head(quadratic_head, np.stack([low, high]), np.stack([a, b]), c, log=False)(z)
     np.testing.assert_allclose(quadratic, each / each.sum(axis=1, keepdims=True), rtol=1e-10)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -4])
+def test_classes_on_any_axis(axis):
+    """More elements than one block has, so that both ways through `map_row_blocks` are taken."""
+    rng = np.random.default_rng(0)
+    for shape in ((2, 3, 5, 4), (40, 20, 20, 4)):
+        logits = rng.normal(0, 3, shape)
+        moved = np.moveaxis(logits, -1, axis)
+        expected = np.moveaxis(refocal.posterior_from_logits(logits, **SEVERAL), -1, axis)
+        np.testing.assert_array_equal(refocal.posterior_from_logits(moved, **SEVERAL, axis=axis), expected)
+        probs = softmax(logits, axis=-1)
+        expected = np.moveaxis(refocal.posterior(probs, **SMOOTHED), -1, axis)
+        np.testing.assert_array_equal(refocal.posterior(np.moveaxis(probs, -1, axis), **SMOOTHED, axis=axis), expected)
+
+
+def test_images_in_torch_keep_their_layout_and_gradient():
+    torch = pytest.importorskip("torch")
+    logits = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = refocal.posterior_from_logits(logits.requires_grad_(), gamma=3, axis=1)
+    expected = refocal.losses.FocalLoss(3).posterior(logits)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    found[:, 0].sum().backward()
+    assert torch.isfinite(logits.grad).all() and logits.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("axis", "error", "message"),
+    [
+        (4, ValueError, r"axis must be an axis of logits with shape \(2, 3, 1, 5\), got 4"),
+        (-5, ValueError, "axis must be an axis of logits"),
+        (1.0, TypeError, "axis must be a whole number, got 1.0"),
+        (2, ValueError, r"logits must have at least 2 classes on axis 2, got shape \(2, 3, 1, 5\)"),
+    ],
+)
+def test_wrong_axes_are_rejected(axis, error, message):
+    with pytest.raises(error, match=message):
+        refocal.posterior_from_logits(np.zeros((2, 3, 1, 5)), gamma=2, axis=axis)
+    with pytest.raises(error, match=message.replace("logits", "probs")):
+        refocal.posterior(np.full((2, 3, 1, 5), 0.2), gamma=2, axis=axis)

@@ -93,7 +93,7 @@ def test_rows_that_vanish_between_two_passes_are_noticed(tmp_path, weights, left
     write_rows("111")
     progress = change_before_the_second_pass(change)
     with pytest.raises(
-        RuntimeError, match=f"the files changed during the fit: a total weight of 3 at first, {left} now"
+        RuntimeError, match=f"the data changed during the fit: a total weight of 3 at first, {left} now"
     ):
         scale.calibrate(TemperatureScaling(), path, progress=progress)
 

@@ -161,12 +161,16 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         save(self, path)
 
-    def to_torch(self) -> nn.Module:
-        """Export a PyTorch module that maps scores (..., K) to probabilities of the same dtype. Needs torch."""
+    def to_torch(self, *, axis: int = -1) -> nn.Module:
+        """Export a PyTorch module that maps scores (..., K) to probabilities of the same dtype. Needs torch.
+
+        Args:
+            axis: The axis of the classes: 1 for images (N, K, H, W).
+        """
         from refocal.calibrators.torch_export import to_torch
 
         check_is_fitted(self)
-        return to_torch(self)
+        return to_torch(self, axis=axis)
 
     def to_onnx(self, path: str | Path) -> None:
         """Write an ONNX graph that maps float32 scores (batch, K) to float32 "probabilities". Needs onnx."""

@@ -9,7 +9,8 @@ import torch
 from array_api_compat import torch as xp
 from torch import Tensor, nn
 
-from refocal._arrays import recording
+from refocal import _check
+from refocal._arrays import move_axis, recording
 from refocal.maps.posterior import MapSettings
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ class CalibratedHead(nn.Module):
     gamma of 0 is no buffer: the map is then temperature scaling.
     """
 
-    def __init__(self, calibrator: Calibrator) -> None:
+    def __init__(self, calibrator: Calibrator, *, axis: int) -> None:
         super().__init__()
+        self.axis = _check.whole(axis, "axis")
         head, _ = calibrator._export_head()
         self.head = head._replace(arrays={})
         self.probs = calibrator.input_ == "probs"
@@ -38,23 +40,25 @@ class CalibratedHead(nn.Module):
         self.description = type(calibrator).__name__
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Compute calibrated probabilities (..., K)."""
+        """Compute calibrated probabilities, with the classes on the axis of the scores' classes."""
+        place, last = _check.axis(self.axis, scores, "scores"), scores.ndim - 1
+        scores = move_axis(scores, place, last, xp=xp)
         dtype = torch.float64 if self.head.wide else torch.promote_types(scores.dtype, torch.float32)
         arrays = {name: getattr(self, name).to(dtype) for name in self.names}
         head = self.head._replace(settings=_insert_numbers(self.head.settings, self, dtype))
         limits = torch.finfo(scores.dtype)
         with recording(scores):
             result: Tensor = head.compute(scores.to(dtype), arrays, probs=self.probs, limits=limits, log=False, xp=xp)
-        return result if head.sets else result.to(scores.dtype)
+        return move_axis(result if head.sets else result.to(scores.dtype), last, place, xp=xp)
 
     def extra_repr(self) -> str:
-        """The name of the calibrator, for `repr`."""
-        return self.description
+        """The name of the calibrator and the axis of the classes, for `repr`."""
+        return self.description if self.axis == -1 else f"{self.description}, axis={self.axis}"
 
 
-def to_torch(calibrator: Calibrator) -> CalibratedHead:
+def to_torch(calibrator: Calibrator, *, axis: int = -1) -> CalibratedHead:
     """Convert a fitted calibrator to a module."""
-    return CalibratedHead(calibrator).eval()
+    return CalibratedHead(calibrator, axis=axis).eval()
 
 
 def _list_numbers(settings: Mapping[str, Any], suffix: str = "") -> dict[str, Any]:

@@ -227,11 +227,15 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         files.save(self, path, _FILE)
 
-    def to_torch(self) -> nn.Module:
-        """Export a PyTorch module that maps scores (..., K) to sets of booleans. Needs torch."""
+    def to_torch(self, *, axis: int = -1) -> nn.Module:
+        """Export a PyTorch module that maps scores (..., K) to sets of booleans. Needs torch.
+
+        Args:
+            axis: The axis of the classes: 1 for images (N, K, H, W).
+        """
         from refocal.calibrators.torch_export import to_torch
 
-        return to_torch(self._require_export())
+        return to_torch(self._require_export(), axis=axis)
 
     def to_onnx(self, path: str | Path) -> None:
         """Write an ONNX graph that maps float32 scores (batch, K) to boolean "sets". Needs onnx."""

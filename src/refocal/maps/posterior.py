@@ -21,6 +21,7 @@ from refocal._arrays import (
     constant,
     expm1,
     map_row_blocks,
+    move_axis,
     namespace,
     stop_gradient,
     widen,
@@ -43,14 +44,15 @@ def posterior(
     label_smoothing: float = 0.0,
     smoothing_edge: SmoothingEdge = "soft",
     detached: bool = False,
+    axis: int = -1,
 ) -> ArrayT:
     """Recover class-posterior probabilities p(y|x) from the softmax output of a network trained with focal loss.
 
     Psi_i = h(p_i) / sum_l h(p_l) with h(p) = p / ((1 - p)^gamma - gamma (1 - p)^(gamma - 1) p log p).
 
     Args:
-        probs: Softmax probabilities, classes last, shape (..., K) with K >= 2. A softmax loses digits near 0 and 1:
-            if you have logits, use `posterior_from_logits`.
+        probs: Softmax probabilities of K >= 2 classes on `axis`, shape (..., K) by default. A softmax loses digits near
+            0 and 1: if you have logits, use `posterior_from_logits`.
         gamma: Focusing parameter of the loss, > -1: a number, or one value per class.
         weight: Class weights of the loss, shape (K,), positive.
         label_smoothing: Label smoothing epsilon of the loss, in [0, 1). The network then estimates the smoothed target
@@ -62,6 +64,7 @@ def posterior(
             normalized. Values and slopes agree at e, and the order of the classes is kept. "exact" is the exact
             inverse: max(t - epsilon / K, 0), normalized.
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
+        axis: The axis of the classes: 1 for images (N, K, H, W).
 
     Returns:
         Array like `probs`. Each row sums to 1. With a scalar gamma and no weight, one-hot and uniform rows do not
@@ -75,7 +78,8 @@ def posterior(
     Reference: Charoenphakdee et al. (2021), Eqs. 11-13.
     """
     xp, probs = _check.floating(probs, "probs")
-    _check.classes_last(probs, "probs")
+    place, last = _check.class_axis(axis, probs, "probs"), probs.ndim - 1
+    probs = move_axis(probs, place, last, xp=xp)
     _check.simplex(probs, "probs", xp=xp)
     settings = MapSettings.check(
         gamma, weight, label_smoothing, detached, classes=probs.shape[-1], smoothing_edge=smoothing_edge
@@ -86,7 +90,7 @@ def posterior(
         result = map_rows(split_probs(wide, xp=xp), settings.like(wide, xp=xp), log=False, xp=xp)
         return xp.astype(result, rows.dtype, copy=False)
 
-    return map_row_blocks(block, probs)
+    return move_axis(map_row_blocks(block, probs), last, place, xp=xp)
 
 
 def posterior_from_logits(
@@ -99,6 +103,7 @@ def posterior_from_logits(
     smoothing_edge: SmoothingEdge = "soft",
     detached: bool = False,
     log: bool = False,
+    axis: int = -1,
 ) -> ArrayT:
     """Recover class-posterior probabilities p(y|x) from the logits of a network trained with focal loss.
 
@@ -106,8 +111,8 @@ def posterior_from_logits(
     accurate to a few units in the last place for logits of any size.
 
     Args:
-        logits: Scores before the softmax, classes last, shape (..., K) with K >= 2. A class masked with -inf
-            gets probability 0.
+        logits: Scores before the softmax, of K >= 2 classes on `axis`, shape (..., K) by default. A class masked with
+            -inf gets probability 0.
         gamma: Focusing parameter of the loss, > -1: a number, or one value per class.
         temperature: Number by which the logits are divided first, > 0.
         weight: Class weights of the loss, shape (K,), positive.
@@ -115,6 +120,7 @@ def posterior_from_logits(
         smoothing_edge: "soft" for positive probabilities, "exact" for the exact inverse; see `posterior`.
         detached: Whether the loss stops the gradient through (1 - p)^gamma.
         log: Whether to return log-probabilities.
+        axis: The axis of the classes: 1 for images (N, K, H, W).
 
     Returns:
         Array like `logits`. 16-bit input is computed in float32.
@@ -128,7 +134,8 @@ def posterior_from_logits(
     Reference: Charoenphakdee et al. (2021), Eqs. 11-13; with a temperature, Komisarenko and Kull (2024), Sec. 4.2.
     """
     xp, logits = _check.floating(logits, "logits")
-    _check.classes_last(logits, "logits")
+    place, last = _check.class_axis(axis, logits, "logits"), logits.ndim - 1
+    logits = move_axis(logits, place, last, xp=xp)
     _check.logits(logits, "logits", xp=xp)
     temperature = _check.positive(temperature, "temperature")
     settings = MapSettings.check(
@@ -141,7 +148,7 @@ def posterior_from_logits(
         result = map_rows(split, settings.like(wide, xp=xp), log=log, xp=xp)
         return xp.astype(result, rows.dtype, copy=False)
 
-    return map_row_blocks(block, logits)
+    return move_axis(map_row_blocks(block, logits), last, place, xp=xp)
 
 
 def plus_one(gamma: float | tuple[float, ...]) -> float | tuple[float, ...]:

@@ -228,7 +228,7 @@ class CalibrationAccumulator:
         by_class = np.zeros((3, sample.classes, self.bins)) if self.classwise else None
         pending: list[Events] = []
         for block in sample.blocks():
-            probs, log_p, squares = _probs_and_scores(block, is_logits=sample.is_logits)
+            probs, log_p, squares = probs_and_scores(block, is_logits=sample.is_logits)
             events = _to_events(probs, block)
             sums += self._totals(events, -log_p, squares)
             if by_class is not None:
@@ -261,7 +261,7 @@ class CalibrationAccumulator:
         return np.array(bin_sums(width_index(confidence, bins=size), confidence, correct, weights, size=size))
 
 
-def _probs_and_scores(block: Block, *, is_logits: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def probs_and_scores(block: Block, *, is_logits: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The probabilities of a block, log p of the true class, and Brier scores."""
     scores, labels = block.scores, block.labels
     if not is_logits:

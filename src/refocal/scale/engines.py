@@ -38,11 +38,15 @@ class ProgressUpdate(NamedTuple):
 Progress = Callable[[ProgressUpdate], None]
 
 
-class Engine(Protocol):
-    """Runs passes over files."""
+class Folder(Protocol):
+    """Runs passes over blocks of rows."""
 
     def fold(self, source: Any, function: Callable[[Block], T], merge: Callable[[T, T], T], *, what: str) -> T | None:
         """Apply a function to every block and merge the values; None if there is no block."""
+
+
+class Engine(Folder, Protocol):
+    """Runs passes over files."""
 
     def hold(self, source: FileSource) -> Any:
         """Keep the rows in memory for many passes, if there is room. Pass the result to `fold`."""

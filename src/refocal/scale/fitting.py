@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import clone
 
+from refocal._check import Input
 from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScaling, TemperatureScaling
 from refocal.calibrators.objectives import reject_weights
 from refocal.predictions import ColumnChoice
-from refocal.scale.engines import Engine, EngineName, Progress, open_engine
+from refocal.scale.engines import Engine, EngineName, Folder, Progress, open_engine
 from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
 from refocal.scale.parts import Block, FileSource, Paths, RowReader, find_files, require_form
 from refocal.stats.binning import BINS, Bins
@@ -85,11 +86,23 @@ def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: RowReader) -
         _fit_grid(engine, result, files, rows)
     elif isinstance(result, TemperatureScaling | FocalTemperatureScaling):
         held = engine.hold(FileSource.of(files, rows.read, steady=True))
-        likelihood = PartitionedLikelihood(engine, held, input=form.input, files=len(files))
-        if likelihood.floor is not None:
-            result.floor_ = likelihood.floor
-        result.learn(likelihood)
+        learn_by_passes(engine, held, result, input=form.input, files=len(files))
     return result
+
+
+def learn_by_passes(
+    engine: Folder,
+    source: Any,
+    calibrator: TemperatureScaling | FocalTemperatureScaling,
+    *,
+    input: Input,
+    files: int,
+) -> None:
+    """Fit by Newton's method, with one pass over the source for each evaluation; see `PartitionedLikelihood`."""
+    likelihood = PartitionedLikelihood(engine, source, input=input, files=files)
+    if likelihood.floor is not None:
+        calibrator.floor_ = likelihood.floor
+    calibrator.learn(likelihood)
 
 
 def _fit_grid(engine: Engine, calibrator: FocalTemperatureScaling, files: Sequence[Path], rows: RowReader) -> None:

@@ -14,7 +14,7 @@ from refocal.calibrators.fit.descent import Quadratic, Slope
 from refocal.calibrators.fit.focal_masses import Parameters, RankedLogits, top_confidences
 from refocal.calibrators.fit.temperature_likelihood import FocalNLL, LabeledLogits
 from refocal.calibrators.floors import choose_floor, find_least, raise_logits
-from refocal.scale.engines import Engine
+from refocal.scale.engines import Folder
 from refocal.scale.parts import Block
 from refocal.stats.binning import Bins, bin_sums, width_index
 from refocal.stats.sample_counts import WeightSums
@@ -63,16 +63,16 @@ class PartitionedLikelihood:
 
     Args:
         engine: The engine that runs the passes.
-        source: The result of `engine.hold`.
+        source: What the engine folds: for files the result of `engine.hold`.
         input: "logits" or "probs".
-        files: Number of files.
+        files: Number of files, or 1 if the blocks come in one stream.
 
     Attributes:
         passes: The number of passes so far.
         floor: The floor of probabilities, chosen by the sample of rows; None if the scores are logits.
     """
 
-    def __init__(self, engine: Engine, source: Any, *, input: Input, files: int) -> None:
+    def __init__(self, engine: Folder, source: Any, *, input: Input, files: int) -> None:
         self._engine, self._source = engine, source
         self.passes = 0
         found = self._pass(partial(outline_block, input=input, files=files), Outline.merge)
@@ -113,7 +113,7 @@ class PartitionedLikelihood:
         # allows for rounding in another order of summation, and is less than one row of the largest data sets
         if not math.isclose(weight, self._weight, rel_tol=1e-12):
             msg = (
-                f"the files changed during the fit: a total weight of {self._weight:,.15g} at first, {weight:,.15g} now"
+                f"the data changed during the fit: a total weight of {self._weight:,.15g} at first, {weight:,.15g} now"
             )
             raise RuntimeError(msg)
         means: np.ndarray = found.means
